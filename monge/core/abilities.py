@@ -1,0 +1,186 @@
+"""What a law can do. An ability is inherited, never guessed, and never a method that raises.
+
+Every question is a `Batch` (a bare tensor means `Batch(x)`); `how` is the model's own nested
+Config `Sampling` or `Scoring`, chosen when it is used; a method that takes a generator draws from
+it and from nothing else, and a score keys its noise by row.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Generator, Tensor, nn
+
+from .batch import Batch
+from .config import Config
+from .space import Space
+
+Given = Mapping[str, Batch]
+LikelihoodKind = Literal["exact", "bound", "estimate"]
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """log p(x | given) of each row in nats, in the units of the data, with what the number is.
+
+    exact: the value itself; bound: at most the value, in expectation; estimate: unbiased or
+    consistent with error `stderr`. `stderr` (B,) is the row's own Monte-Carlo error, where known.
+    """
+
+    value: Tensor  # (B,)
+    kind: LikelihoodKind
+    stderr: Tensor | None = None  # (B,)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing the doctor sees: what is wrong and what mends it."""
+
+    name: str
+    sentence: str
+    remedy: str
+
+
+class CanSample(abc.ABC):
+    """Draws x ~ p(x | given), the law that is scored."""
+
+    class Sampling(Config):
+        """How to draw; no model needs more than its defaults."""
+
+    @abc.abstractmethod
+    def sample(self, n: int, given: Given | None = None, how: Config | None = None,
+               generator: Generator | None = None) -> Tensor:  # fmt: skip
+        """(n, *event); `given` has n rows, or one that is repeated."""
+
+
+class HasLikelihood(abc.ABC):
+    """Scores log p(x | given)."""
+
+    class Scoring(Config):
+        """How to score; exact laws need no choice."""
+
+    @abc.abstractmethod
+    def likelihood(self, batch: Batch | Tensor, how: Config | None = None,
+                   generator: Generator | None = None) -> Likelihood:  # fmt: skip
+        """Nats of each row, with kind and standard error."""
+
+    def log_prob(self, batch: Batch | Tensor) -> Tensor:
+        return self.likelihood(batch).value
+
+
+class HasConditionals(abc.ABC):
+    """A law written as a product of conditionals in an order: log p(x) = sum_i log p(x_i | x_<i)."""
+
+    @property
+    @abc.abstractmethod
+    def orders(self) -> Sequence[Tensor]:
+        """One permutation (D,) for each member of the law: orders[k][i] is the place of entry i."""
+
+    @abc.abstractmethod
+    def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
+        """log p(x_i | what precedes i in the member's order) for every entry, (B, D)."""
+
+    @abc.abstractmethod
+    def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
+        """What the conditional of each entry is computed from, (B, D, parameters)."""
+
+
+class HasPosterior(abc.ABC):
+    """A latent-variable law with an approximate posterior q(z | x)."""
+
+    latent: Space
+
+    @abc.abstractmethod
+    def log_joint(self, batch: Batch, z: Tensor) -> Tensor:
+        """log p(x, z | given) for z (S, B, *latent), (S, B)."""
+
+    @abc.abstractmethod
+    def log_prior(self, z: Tensor) -> Tensor:
+        """log p(z) for z (S, B, *latent), (S, B)."""
+
+    @abc.abstractmethod
+    def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
+        """log q(z | x) for z (S, B, *latent), (S, B)."""
+
+    @abc.abstractmethod
+    def infer(self, batch: Batch, noise: Tensor) -> Tensor:
+        """z ~ q(z | x) made from standard normal noise (S, B, *latent)."""
+
+    @abc.abstractmethod
+    def rate(self, batch: Batch) -> Tensor:
+        """KL(q(z | x) || p(z)) in closed form, (B,)."""
+
+
+class HasCritic(abc.ABC):
+    """A law trained against a critic f whose Lipschitz constant matters."""
+
+    @abc.abstractmethod
+    def criticise(self, batch: Batch) -> Tensor:
+        """f(x), unbounded, (B,)."""
+
+    @abc.abstractmethod
+    def critic_layers(self) -> Sequence[nn.Linear]:
+        """The linear maps of f; between them only 1-Lipschitz functions stand."""
+
+
+class CanEncode(abc.ABC):
+    latent: Space
+
+    @abc.abstractmethod
+    def encode(self, batch: Batch | Tensor) -> Tensor:
+        """The code of each row, (B, *latent)."""
+
+
+class CanDecode(abc.ABC):
+    latent: Space
+
+    @abc.abstractmethod
+    def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
+        """The event a code stands for, (B, *event), in the units of the data."""
+
+
+class HasScore(abc.ABC):
+    @abc.abstractmethod
+    def score(self, batch: Batch | Tensor, t: Tensor | None = None) -> Tensor:
+        """The gradient of log p with respect to x, (B, *event)."""
+
+
+class HasMean(abc.ABC):
+    @abc.abstractmethod
+    def mean(self, given: Given) -> Tensor:
+        """E[x | given]; of a label, its probabilities."""
+
+
+class HasMode(abc.ABC):
+    @abc.abstractmethod
+    def mode(self, given: Given, how: Config | None = None) -> Tensor:
+        """The most probable x."""
+
+
+class CanComplete(abc.ABC):
+    @abc.abstractmethod
+    def complete(self, batch: Batch, how: Config | None = None,
+                 generator: Generator | None = None) -> Tensor:  # fmt: skip
+        """x with what `observed` hides drawn given what it shows, (B, *event)."""
+
+
+class CanStream(abc.ABC):
+    @abc.abstractmethod
+    def stream(self, n: int, given: Given | None = None, how: Config | None = None,
+               generator: Generator | None = None) -> Iterator[Tensor]:  # fmt: skip
+        """The whole sample so far, again and again; the last equals `sample`."""
+
+
+class CanDiagnose(abc.ABC):
+    @abc.abstractmethod
+    def diagnose(self, batch: Batch) -> list[Finding]:
+        """What ails the fit, seen on held-out rows."""
+
+
+class CanExport(abc.ABC):
+    @abc.abstractmethod
+    def step(self) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
+        """The network of one step, example inputs, and the axes that may vary."""

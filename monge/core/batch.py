@@ -1,0 +1,89 @@
+"""What a law is asked about: rows, what was seen of them, and what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .error import DataError
+from .space import Space
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of events in the units of the data, each with its conditions."""
+
+    x: Tensor  # (B, *event)
+    given: Mapping[str, Batch] = field(default_factory=dict)
+    observed: Tensor | None = None  # (B, *event[:k]): false where a value was not seen
+    length: Tensor | None = None  # (B,): steps that exist; what lies beyond is no part of the law
+    row: Tensor | None = None  # (B,): row number in the split
+    step: int = 0  # of training: warm-ups read it
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Every tensor of the tree changed alike."""
+
+        def maybe(value: Tensor | None) -> Tensor | None:
+            return None if value is None else change(value)
+
+        given = {name: part.map(change) for name, part in self.given.items()}
+        return replace(self, x=change(self.x), given=given, observed=maybe(self.observed),
+                       length=maybe(self.length), row=maybe(self.row))  # fmt: skip
+
+    def __getitem__(self, rows: Any) -> Batch:
+        return self.map(lambda value: value[rows])
+
+    def to(self, where: Any) -> Batch:
+        return self.map(lambda value: value.to(where))
+
+    def double(self) -> Batch:
+        """Floating values in float64; codes stay whole."""
+        return self.map(lambda v: v.double() if v.is_floating_point() else v)
+
+    def chunk(self, pieces: int) -> list[Batch]:
+        """Consecutive pieces of nearly equal size."""
+        return [self[part] for part in torch.arange(len(self)).chunk(pieces)]
+
+    @property
+    def rows(self) -> Tensor:
+        """Row numbers that key the noise of a bound; 0.. where none were given."""
+        return torch.arange(len(self), device=self.x.device) if self.row is None else self.row
+
+    @property
+    def seen(self) -> Tensor:
+        """`observed` in the full shape of x; all true where nothing is missing."""
+        if self.observed is None:
+            return torch.ones_like(self.x, dtype=torch.bool)
+        extra = (1,) * (self.x.ndim - self.observed.ndim)
+        return self.observed.reshape(*self.observed.shape, *extra).expand_as(self.x)
+
+
+def as_batch(question: Batch | Tensor) -> Batch:
+    """A bare tensor means `Batch(x)`."""
+    return question if isinstance(question, Batch) else Batch(question)
+
+
+def conform(given: Mapping[str, Batch], space: Space, n: int) -> dict[str, Batch]:
+    """The conditions that `space` asks for, each with `n` rows; one row is repeated."""
+    for name in given:
+        if name not in space.given:
+            known = ", ".join(space.given) or "no condition"
+            raise DataError(f"given {name!r}, but the model was fitted with {known}")
+    ready = {}
+    for name in space.given:
+        if name not in given:
+            raise DataError(f"the model needs a value of {name!r} for each row; give it")
+        part = given[name]
+        if len(part) == 1 and n != 1:
+            part = part.map(lambda value: value.expand(n, *value.shape[1:]))
+        if len(part) != n:
+            raise DataError(f"given {name!r} has {len(part)} rows; it needs 1 or {n}")
+        ready[name] = part
+    return ready

@@ -1,0 +1,311 @@
+"""Configuration as frozen values that check themselves and build what they describe.
+
+A `Config` is a frozen dataclass whose annotations are its rules: a type, a `Range`, a choice
+(`Literal`), a tuple, a mapping, another `Config`. It survives JSON unchanged, is changed by words
+(`net.width=64`), and, nested in a class, builds its owner. The string beneath a field is its help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import pkgutil
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+
+from .error import WordError, nearest
+
+TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+ROOTS = {"monge"}
+"""Top-level modules a stored configuration may name; a user's own model file adds its own."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Limits of a number: `low` <= value <= `high`, the low end excluded where `open`."""
+
+    low: float | None = None
+    high: float | None = None
+    open: bool = False
+
+    def admits(self, value: float) -> bool:
+        above = self.low is None or (value > self.low if self.open else value >= self.low)
+        return above and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        low = [] if self.low is None else [f"{'above' if self.open else 'at least'} {self.low:g}"]
+        high = [] if self.high is None else [f"at most {self.high:g}"]
+        return " and ".join(low + high)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Another run, named by its folder; the built model is handed to the owner's constructor."""
+
+    run: str
+
+
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
+class Config:
+    """A frozen value checked by its own annotations."""
+
+    owner: ClassVar[type]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        for name, kind in hints(type(self)).items():
+            object.__setattr__(self, name, check(name, kind, getattr(self, name)))
+
+    def build(self, *args: Any) -> Any:
+        """The object this value describes."""
+        return self.owner(self, *args)
+
+    def to_dict(self) -> dict[str, Any]:
+        body = {field.name: plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+        return {"is": f"{type(self).__module__}:{type(self).__qualname__}"} | body
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Self:
+        return check("config", cls, tree)
+
+    def override(self, *words: str) -> Self:
+        """A copy changed by words such as `net.width=64`; shallow words first, so that
+        `net.width=64 net=unet` means the same in either order."""
+        changed = self
+        for word in sorted(words, key=lambda word: word.partition("=")[0].count(".")):
+            path, equals, text = word.partition("=")
+            if not (path and equals):
+                raise WordError(f"{word!r} is not of the form name=value")
+            changed = put(changed, path.split("."), text, path)
+        return changed
+
+
+class Configured:
+    """A class with a nested `Config` that learns whom it builds."""
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if isinstance(config := cls.__dict__.get("Config"), type):
+            config.owner = cls  # type: ignore[attr-defined]
+
+
+@functools.cache
+def hints(kind: type) -> dict[str, Any]:
+    """The annotation of each field, with its limits."""
+    known = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: known[field.name] for field in fields(kind)}
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON would hold it."""
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, Part):
+        return {"part": value.run}
+    if isinstance(value, tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {key: plain(entry) for key, entry in value.items()}
+    return value
+
+
+def check(name: str, kind: Any, value: Any) -> Any:
+    """`value` as a `kind`, or one sentence why it is none; JSON's lists, dicts and whole floats
+    are taken back, nothing else is converted."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        value = check(name, args[0], value)
+        for limit in args[1:]:
+            if value is not None and not limit.admits(value):
+                raise WordError(f"{name}={value} must be {limit}")
+        return value
+    if origin in (Union, UnionType):
+        return check_union(name, args, value)
+    if origin is Literal:
+        if value not in args:
+            raise WordError(f"{name}={value} is not a choice{nearest(str(value), map(str, args))}")
+        return value
+    if origin is tuple:
+        return check_tuple(name, args, value)
+    if origin in (Mapping, dict):
+        if not isinstance(value, Mapping):
+            raise WordError(f"{name}={value!r} must be a mapping")
+        return {key: check(f"{name}.{key}", args[1], entry) for key, entry in value.items()}
+    if kind is Part and isinstance(value, Mapping) and set(value) == {"part"}:
+        return Part(value["part"])
+    if isinstance(kind, type) and issubclass(kind, Config):
+        return check_config(name, kind, value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise WordError(f"{name}={value!r} must be {spell(kind)}")
+    return value
+
+
+def check_union(name: str, args: tuple, value: Any) -> Any:
+    if value is None and NoneType in args:
+        return None
+    choices = [choice for choice in args if choice is not NoneType]
+    for choice in choices[:-1]:
+        try:
+            return check(name, choice, value)
+        except WordError:
+            continue
+    return check(name, choices[-1], value)
+
+
+def check_tuple(name: str, args: tuple, value: Any) -> tuple:
+    if not isinstance(value, (tuple, list)):
+        raise WordError(f"{name}={value!r} must be a list")
+    kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+    if len(kinds) != len(value):
+        raise WordError(f"{name}={value!r} must have {len(kinds)} entries")
+    pairs = enumerate(zip(kinds, value, strict=True))
+    return tuple(check(f"{name}[{place}]", kind, entry) for place, (kind, entry) in pairs)
+
+
+def check_config(name: str, kind: type[Config], value: Any) -> Config:
+    if isinstance(value, Mapping):
+        value = read(value)
+    if not isinstance(value, kind):
+        raise WordError(f"{name}={value!r} must be a {kind.__qualname__}")
+    return value
+
+
+def spell(kind: Any) -> str:
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
+
+
+def read(tree: Mapping[str, Any]) -> Config:
+    """The Config that `to_dict` wrote; a name that is no Config of Monge's is refused unread."""
+    kind = locate(str(tree.get("is", "")))
+    known = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    given = {key: entry for key, entry in tree.items() if key != "is"}
+    for key in given:
+        if key not in known:
+            raise WordError(f"{kind.__qualname__} has no field {key!r}{nearest(key, known)}")
+    return kind(**given)
+
+
+def locate(where: str) -> type[Config]:
+    module, _, path = where.partition(":")
+    if module.partition(".")[0] not in ROOTS:
+        raise WordError(f"the configuration names {where!r}, which is not a part of Monge")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise WordError(f"the configuration names {where!r}, which this version lacks") from error
+    for name in path.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    if not (isinstance(found, type) and issubclass(found, Config)):
+        raise WordError(f"the configuration names {where!r}, which is not a Config")
+    return found
+
+
+def put(config: Any, path: list[str], text: str, full: str) -> Any:
+    """`config` with the field at `path` read from `text`."""
+    name, rest = path[0], path[1:]
+    if isinstance(config, Mapping):
+        if name not in config:
+            raise WordError(f"{full}: there is no {name!r}{nearest(name, config)}")
+        entry = put(config[name], rest, text, full) if rest else text
+        return {**config, name: entry}
+    kinds = hints(type(config)) if isinstance(config, Config) else {}
+    if name not in kinds:
+        whose = getattr(type(config), "owner", type(config)).__name__
+        raise WordError(f"{whose} has no field {name!r}{nearest(name, kinds)}")
+    here = getattr(config, name)
+    if rest:
+        return replace(config, **{name: put(here, rest, text, full)})
+    value = choose(kinds[name], text, full) if isinstance(here, Config) else parse(kinds[name], text)
+    return replace(config, **{name: value})
+
+
+def choose(role: Any, text: str, full: str) -> Config:
+    """The default configuration of the part that `text` names among those that fill `role`."""
+    known = {kind.owner.__name__.lower(): kind for kind in fillers(role)}
+    if text.lower() not in known:
+        raise WordError(f"{full}={text} is not a part{nearest(text, known)}")
+    return known[text.lower()]()
+
+
+def fillers(role: type[Config]) -> Iterator[type[Config]]:
+    """Every concrete Config that descends from `role`, found in the package that defines it."""
+    package = role.__module__.rpartition(".")[0]
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")
+    queue = [role]
+    while queue:
+        kind = queue.pop()
+        queue += kind.__subclasses__()
+        owner = kind.__dict__.get("owner")
+        if owner is not None and not getattr(owner, "__abstractmethods__", None):
+            yield kind
+
+
+def parse(kind: Any, text: str) -> Any:
+    """`text` in the form `check` expects of a `kind`; what cannot be read is left for it to refuse."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return parse(args[0], text)
+    if origin in (Union, UnionType):
+        if text.lower() == "none" and NoneType in args:
+            return None
+        return parse(next(choice for choice in args if choice is not NoneType), text)
+    if origin is tuple:
+        return [parse(args[0], entry.strip()) for entry in text.strip("[]()").split(",") if entry]
+    if origin is Literal:
+        return next((choice for choice in args if str(choice) == text), text)
+    if kind is Part:
+        return Part(text)
+    if kind is bool:
+        return TRUTH.get(text.lower(), text)
+    if kind in (int, float):
+        return number(kind, text)
+    return text
+
+
+def number(kind: type, text: str) -> Any:
+    """1e3 is a whole number, 1e-3 is not; what is no number stays text."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    if kind is float:
+        return value
+    try:
+        return int(text)
+    except ValueError:
+        return int(value) if value.is_integer() else value
+
+
+def help_of(kind: type[Config]) -> dict[str, str]:
+    """The string beneath each field, inherited ones included."""
+    import ast
+    import inspect
+    import textwrap
+
+    found: dict[str, str] = {}
+    for ancestor in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(ancestor) or ancestor is Config:
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body[0]
+        found |= dict(documented(typing.cast(ast.ClassDef, tree)))
+    return {field.name: found.get(field.name, "") for field in fields(kind)}
+
+
+def documented(node: Any) -> Iterator[tuple[str, str]]:
+    """The fields of a class's syntax tree with the string beneath each."""
+    import ast
+
+    for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = getattr(getattr(after, "value", None), "value", "")
+            yield statement.target.id, " ".join(text.split()) if isinstance(text, str) else ""

@@ -1,0 +1,96 @@
+"""The contract: a model is a law p(x | given) that says how it is trained and knows nothing else.
+
+It owns its networks, its loss and its sampler, is built by `config.build(space)`, and is
+immutable but for its weights. Optimisers, files and screens are other people's business.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from .batch import Batch
+from .config import Config as BaseConfig
+from .config import Configured
+from .recipe import Recipe
+from .space import Space
+
+Losses = dict[str, Tensor]
+"""Named terms, each (B,) or (); the mean of their sum is minimised."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One move of the training game: lower `loss` by moving `params`, `repeat` times a step, each
+    time on a fresh batch.
+
+    Without params the move is closed-form (EM, counting, clipping): `loss` edits the model's own
+    state and its values are only logged.
+    """
+
+    name: str
+    loss: Callable[[Batch], Losses]
+    params: Sequence[nn.Parameter] = ()
+    repeat: int = 1
+    every: int = 1
+    whole: bool = False  # wants the whole training split (counting, EM, least squares)
+
+
+@dataclass(frozen=True)
+class Suit:
+    """A configuration and a recipe chosen for some data."""
+
+    config: BaseConfig
+    recipe: Recipe
+
+
+class Model(Configured, nn.Module, abc.ABC):
+    """A law p(x | given). Batch and Space are trees through `given`."""
+
+    events: ClassVar[set[str]] = set()
+    """Kinds of event it takes: a literal, since the registry reads it without importing."""
+    givens: ClassVar[set[str]] = set()
+    """Kinds of condition it takes; empty means none."""
+    missing: ClassVar[bool] = False
+    """Whether a value that was not seen is marginalised; otherwise such data are refused."""
+
+    class Config(BaseConfig):
+        """What defines the model besides its data."""
+
+    config: BaseConfig
+
+    def __init__(
+        self, config: BaseConfig, space: Space, parts: Mapping[str, Model] | None = None
+    ) -> None:
+        super().__init__()
+        self.config, self.space = config, space
+        self.parts = nn.ModuleDict(dict(parts or {}))
+
+    @abc.abstractmethod
+    def loss(self, batch: Batch) -> Losses:
+        """What training lowers; noise comes from torch's global generator."""
+
+    def turns(self) -> Sequence[Turn]:
+        return [Turn("model", self.loss, [p for p in self.parameters() if p.requires_grad])]
+
+    def begin(self, batch: Batch) -> None:  # noqa: B027 - most models have nothing to prepare
+        """Called once before step 0 with training rows: scales, codebooks, first centres."""
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        """None, or one sentence why this data does not fit, beyond what `events` says."""
+        return None
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        """Configuration and recipe that do well on data of this kind and size."""
+        return Suit(cls.Config(), Recipe())
+
+    @classmethod
+    @abc.abstractmethod
+    def tiny(cls, space: Space) -> Any:
+        """The smallest honest configuration; what the contract test builds."""

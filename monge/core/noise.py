@@ -1,0 +1,58 @@
+"""Noise that is a function of (seed, row, place) and of nothing else.
+
+A bound is a random number. If its noise came from a stream, a row's score would depend on the
+rows scored before it; here each row has its own noise, so a score does not depend on batching.
+The generator is a counter hash (the finaliser of SplitMix64) carried out on int64 tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor
+
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
+
+
+def fold(*keys: int | str) -> int:
+    """A seed from keys: the same keys give the same seed on every machine."""
+    digest = hashlib.blake2b(repr(keys).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def fresh(seed: int, device: torch.device | str = "cpu") -> Generator:
+    """A generator at the start of the stream of `seed`."""
+    return torch.Generator(device).manual_seed(seed)
+
+
+def seed_of(generator: Generator | None) -> int:
+    """What keys the noise of a score: the generator's seed, not its position; 0 without one."""
+    return 0 if generator is None else generator.initial_seed()
+
+
+def row_uniform(rows: Tensor, shape: Sequence[int], seed: int = 0) -> Tensor:
+    """Uniforms in (0, 1), float64, (B, *shape), the entry keyed by (seed, row, place)."""
+    places = torch.arange(math.prod(shape), device=rows.device)
+    start = scramble(rows.long() * GOLDEN + fold(seed, "rows"))
+    state = scramble(start[:, None] + (places + 1) * GOLDEN)  # (B, prod(shape))
+    bits = (state >> 11) & ((1 << 53) - 1)
+    return ((bits.double() + 0.5) * 2.0**-53).reshape(len(rows), *shape)
+
+
+def row_normal(rows: Tensor, shape: Sequence[int], seed: int = 0) -> Tensor:
+    """Standard normals, float64, (B, *shape), the entry keyed by (seed, row, place)."""
+    return torch.special.ndtri(row_uniform(rows, shape, seed))
+
+
+def scramble(z: Tensor) -> Tensor:
+    """The finaliser of SplitMix64; shifts are logical, products wrap."""
+    z = (z ^ logical_shift(z, 30)) * -4658895280553007687
+    z = (z ^ logical_shift(z, 27)) * -7723592293110705685
+    return z ^ logical_shift(z, 31)
+
+
+def logical_shift(z: Tensor, bits: int) -> Tensor:
+    return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,98 @@
+"""Where data live: the shape, the kind and the training statistics of an event, and what it is given.
+
+A `Space` is a tree like a `Batch`: `given` holds one Space for each condition. It is a Config, so
+it survives JSON and is stored with a run. Statistics come from training rows alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from .config import Config, Range
+
+Kind = Literal["real", "binary", "levels", "label", "counts", "tokens", "columns"]
+
+
+class Space(Config):
+    """The set an event x lives in.
+
+    real: any number; binary: 0 or 1; levels: ordered integers 0..size-1; label: names without
+    order, coded 0..size-1; counts: integers without limits; tokens: symbols 0..size-1 in a
+    sequence; columns: a table row (D,), each column with a Space of its own.
+    """
+
+    kind: Kind
+    """What the values are."""
+    shape: tuple[int, ...] = ()
+    """Shape of one event: () a number, (D,) a vector, (C, H, W) a picture, (T, ...) a sequence."""
+    size: Annotated[int, Range(0)] = 0
+    """How many levels, labels or tokens there are; 0 where the kind has no such number."""
+    end: int | None = None
+    """Tokens: the symbol that ends a sequence; it is scored once."""
+    name: str = ""
+    """What a sentence calls it: the field or the column."""
+    mean: tuple[float, ...] = (0.0,)
+    """Mean over training rows: one value, or one for each entry of a vector or channel of a picture."""
+    scale: tuple[float, ...] = (1.0,)
+    """Standard deviation over training rows, in the layout of `mean`; 1 where it would be 0."""
+    low: tuple[float, ...] = (0.0,)
+    """Smallest training value, in the layout of `mean`."""
+    high: tuple[float, ...] = (1.0,)
+    """Largest training value, in the layout of `mean`."""
+    rows: Annotated[int, Range(0)] = 0
+    """How many training rows the statistics stand on."""
+    missing: bool = False
+    """Whether some training values were not seen."""
+    columns: tuple[Space, ...] = ()
+    """Columns: the Space of each, all of shape ()."""
+    given: Mapping[str, Space] = field(default_factory=dict)
+    """The Space of each condition."""
+
+    @property
+    def dims(self) -> int:
+        """How many numbers an event has; what bits/dim divides by."""
+        return math.prod(self.shape)
+
+    @property
+    def is_picture(self) -> bool:
+        return len(self.shape) == 3 and self.kind in ("real", "binary", "levels")
+
+    @property
+    def parts(self) -> tuple[Space, ...]:
+        """One scalar Space for each of the `dims` entries, in row-major order."""
+        if self.kind == "columns":
+            return self.columns
+        tables = [self.spread(name).flatten().tolist() for name in ("mean", "scale", "low", "high")]
+        return tuple(
+            Space(kind=self.kind, size=self.size, name=self.name, rows=self.rows, mean=(m,),
+                  scale=(s,), low=(a,), high=(b,), missing=self.missing)
+            for m, s, a, b in zip(*tables, strict=True)
+        )  # fmt: skip
+
+    def statistic(self, name: str) -> Tensor:
+        """`mean`, `scale`, `low` or `high` as a tensor that broadcasts against an event."""
+        if self.kind == "columns":
+            return torch.tensor([getattr(column, name)[0] for column in self.columns])
+        values = torch.tensor(getattr(self, name))
+        if len(values) == 1:
+            return values.reshape((1,) * len(self.shape))
+        return values.reshape(-1, 1, 1) if len(self.shape) == 3 else values
+
+    def spread(self, name: str) -> Tensor:
+        """A statistic in the full shape of an event."""
+        return self.statistic(name).expand(self.shape)
+
+    def __str__(self) -> str:
+        what = {
+            "real": "real numbers", "binary": "binary values", "counts": "counts",
+            "levels": f"{self.size} levels", "label": f"{self.size} labels",
+            "tokens": f"tokens of {self.size} symbols", "columns": "columns",
+        }[self.kind]  # fmt: skip
+        shape = "x".join(map(str, self.shape))
+        return f"{what} of shape {shape}" if shape else f"one of {what}"
