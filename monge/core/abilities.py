@@ -52,7 +52,7 @@ class CanSample(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, n: int, given: Given | None = None, how: Config | None = None,
-               generator: Generator | None = None) -> Tensor:  # fmt: skip
+               generator: Generator | None = None) -> Tensor:
         """(n, *event); `given` has n rows, or one that is repeated."""
 
 
@@ -64,7 +64,7 @@ class HasLikelihood(abc.ABC):
 
     @abc.abstractmethod
     def likelihood(self, batch: Batch | Tensor, how: Config | None = None,
-                   generator: Generator | None = None) -> Likelihood:  # fmt: skip
+                   generator: Generator | None = None) -> Likelihood:
         """Nats of each row, with kind and standard error."""
 
     def log_prob(self, batch: Batch | Tensor) -> Tensor:
@@ -72,12 +72,12 @@ class HasLikelihood(abc.ABC):
 
 
 class HasConditionals(abc.ABC):
-    """A law written as a product of conditionals in an order: log p(x) = sum_i log p(x_i | x_<i)."""
+    """A product of conditionals in an order: log p(x) = sum_i log p(x_i | x_<i)."""
 
     @property
     @abc.abstractmethod
     def orders(self) -> Sequence[Tensor]:
-        """One permutation (D,) for each member of the law: orders[k][i] is the place of entry i."""
+        """One permutation (D,) for each member of the law: order[i] is the place of entry i."""
 
     @abc.abstractmethod
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
@@ -163,14 +163,14 @@ class HasMode(abc.ABC):
 class CanComplete(abc.ABC):
     @abc.abstractmethod
     def complete(self, batch: Batch, how: Config | None = None,
-                 generator: Generator | None = None) -> Tensor:  # fmt: skip
+                 generator: Generator | None = None) -> Tensor:
         """x with what `observed` hides drawn given what it shows, (B, *event)."""
 
 
 class CanStream(abc.ABC):
     @abc.abstractmethod
     def stream(self, n: int, given: Given | None = None, how: Config | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:  # fmt: skip
+               generator: Generator | None = None) -> Iterator[Tensor]:
         """The whole sample so far, again and again; the last equals `sample`."""
 
 

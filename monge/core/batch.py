@@ -35,7 +35,7 @@ class Batch:
 
         given = {name: part.map(change) for name, part in self.given.items()}
         return replace(self, x=change(self.x), given=given, observed=maybe(self.observed),
-                       length=maybe(self.length), row=maybe(self.row))  # fmt: skip
+                       length=maybe(self.length), row=maybe(self.row))
 
     def __getitem__(self, rows: Any) -> Batch:
         return self.map(lambda value: value[rows])

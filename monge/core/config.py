@@ -54,12 +54,13 @@ class Config:
     """A frozen value checked by its own annotations."""
 
     owner: ClassVar[type]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
-        for name, kind in hints(type(self)).items():
+        for name, kind in hints(type(self)).items():  # type: ignore[arg-type]
             object.__setattr__(self, name, check(name, kind, getattr(self, name)))
 
     def build(self, *args: Any) -> Any:
@@ -67,7 +68,7 @@ class Config:
         return self.owner(self, *args)
 
     def to_dict(self) -> dict[str, Any]:
-        body = {field.name: plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+        body = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
         return {"is": f"{type(self).__module__}:{type(self).__qualname__}"} | body
 
     @classmethod
@@ -96,7 +97,7 @@ class Configured:
 
 
 @functools.cache
-def hints(kind: type) -> dict[str, Any]:
+def hints(kind: Any) -> dict[str, Any]:
     """The annotation of each field, with its limits."""
     known = typing.get_type_hints(kind, include_extras=True)
     return {field.name: known[field.name] for field in fields(kind)}
@@ -186,7 +187,7 @@ def spell(kind: Any) -> str:
 def read(tree: Mapping[str, Any]) -> Config:
     """The Config that `to_dict` wrote; a name that is no Config of Monge's is refused unread."""
     kind = locate(str(tree.get("is", "")))
-    known = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    known = kind.__dataclass_fields__
     given = {key: entry for key, entry in tree.items() if key != "is"}
     for key in given:
         if key not in known:
@@ -217,14 +218,15 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
             raise WordError(f"{full}: there is no {name!r}{nearest(name, config)}")
         entry = put(config[name], rest, text, full) if rest else text
         return {**config, name: entry}
-    kinds = hints(type(config)) if isinstance(config, Config) else {}
+    kinds = hints(type(config)) if isinstance(config, Config) else {}  # type: ignore[arg-type]
     if name not in kinds:
         whose = getattr(type(config), "owner", type(config)).__name__
         raise WordError(f"{whose} has no field {name!r}{nearest(name, kinds)}")
     here = getattr(config, name)
     if rest:
         return replace(config, **{name: put(here, rest, text, full)})
-    value = choose(kinds[name], text, full) if isinstance(here, Config) else parse(kinds[name], text)
+    kind = kinds[name]
+    value = choose(kind, text, full) if isinstance(here, Config) else parse(kind, text)
     return replace(config, **{name: value})
 
 
@@ -251,7 +253,7 @@ def fillers(role: type[Config]) -> Iterator[type[Config]]:
 
 
 def parse(kind: Any, text: str) -> Any:
-    """`text` in the form `check` expects of a `kind`; what cannot be read is left for it to refuse."""
+    """`text` in the form `check` expects of a `kind`; what cannot be read stays text."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return parse(args[0], text)
@@ -286,7 +288,7 @@ def number(kind: type, text: str) -> Any:
         return int(value) if value.is_integer() else value
 
 
-def help_of(kind: type[Config]) -> dict[str, str]:
+def help_of(kind: Any) -> dict[str, str]:
     """The string beneath each field, inherited ones included."""
     import ast
     import inspect
@@ -296,7 +298,7 @@ def help_of(kind: type[Config]) -> dict[str, str]:
     for ancestor in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(ancestor) or ancestor is Config:
             continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body[0]
+        tree = ast.parse(textwrap.dedent(inspect.getsource(typing.cast(type, ancestor)))).body[0]
         found |= dict(documented(typing.cast(ast.ClassDef, tree)))
     return {field.name: found.get(field.name, "") for field in fields(kind)}
 

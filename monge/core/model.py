@@ -77,7 +77,7 @@ class Model(Configured, nn.Module, abc.ABC):
     def turns(self) -> Sequence[Turn]:
         return [Turn("model", self.loss, [p for p in self.parameters() if p.requires_grad])]
 
-    def begin(self, batch: Batch) -> None:  # noqa: B027 - most models have nothing to prepare
+    def begin(self, batch: Batch) -> None:
         """Called once before step 0 with training rows: scales, codebooks, first centres."""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How to train, as plain values: the model's `suit` proposes, the user's `train.*` words decide."""
+"""How to train, as plain values: a model's `suit` proposes, the user's `train.*` words decide."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Recipe(Mover):
     warmup: Annotated[int, Range(0)] = 100
     """Steps over which the rate rises from zero."""
     horizon: Annotated[int, Range(0)] = 0
-    """Length of the cosine in steps; 0 takes the budget's, which must then be in steps or epochs."""
+    """Length of the cosine in steps; 0 takes the budget's, which is then in steps or epochs."""
     average: Annotated[float, Range(0, 1)] = 0.0
     """Decay of the moving average of the weights that is scored and kept; 0 for none."""
     check: Annotated[int, Range(0)] = 0

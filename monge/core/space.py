@@ -1,4 +1,4 @@
-"""Where data live: the shape, the kind and the training statistics of an event, and what it is given.
+"""Where data live: shape, kind and training statistics of an event, and what it is given.
 
 A `Space` is a tree like a `Batch`: `given` holds one Space for each condition. It is a Config, so
 it survives JSON and is stored with a run. Statistics come from training rows alone.
@@ -38,7 +38,7 @@ class Space(Config):
     name: str = ""
     """What a sentence calls it: the field or the column."""
     mean: tuple[float, ...] = (0.0,)
-    """Mean over training rows: one value, or one for each entry of a vector or channel of a picture."""
+    """Mean over training rows: one value, or one for each entry of a vector or picture channel."""
     scale: tuple[float, ...] = (1.0,)
     """Standard deviation over training rows, in the layout of `mean`; 1 where it would be 0."""
     low: tuple[float, ...] = (0.0,)
@@ -68,12 +68,13 @@ class Space(Config):
         """One scalar Space for each of the `dims` entries, in row-major order."""
         if self.kind == "columns":
             return self.columns
-        tables = [self.spread(name).flatten().tolist() for name in ("mean", "scale", "low", "high")]
+        names = ("mean", "scale", "low", "high")
+        tables = [self.spread(name).flatten().tolist() for name in names]
         return tuple(
             Space(kind=self.kind, size=self.size, name=self.name, rows=self.rows, mean=(m,),
                   scale=(s,), low=(a,), high=(b,), missing=self.missing)
             for m, s, a, b in zip(*tables, strict=True)
-        )  # fmt: skip
+        )
 
     def statistic(self, name: str) -> Tensor:
         """`mean`, `scale`, `low` or `high` as a tensor that broadcasts against an event."""
@@ -93,6 +94,6 @@ class Space(Config):
             "real": "real numbers", "binary": "binary values", "counts": "counts",
             "levels": f"{self.size} levels", "label": f"{self.size} labels",
             "tokens": f"tokens of {self.size} symbols", "columns": "columns",
-        }[self.kind]  # fmt: skip
+        }[self.kind]
         shape = "x".join(map(str, self.shape))
         return f"{what} of shape {shape}" if shape else f"one of {what}"

@@ -1,0 +1,81 @@
+"""What every verb shares: its common options, and how it speaks to people and to programs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+
+def common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every verb: --json, -q, -v, --debug (which main takes off)."""
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
+    @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
+    @click.option("-v", "--verbose", is_flag=True, help="Say more.")
+    @click.option("--debug", is_flag=True, help="Show where an error comes from.")
+    @functools.wraps(command)
+    def wrapped(as_json: bool, quiet: bool, verbose: bool, debug: bool, **rest: Any) -> Any:
+        voice = Voice(as_json, quiet, verbose)
+        return command(voice, **rest)
+
+    return wrapped
+
+
+class Voice:
+    """Results on stdout, everything else on stderr; with --json one value and nothing else."""
+
+    def __init__(self, as_json: bool, quiet: bool, verbose: bool) -> None:
+        self.as_json, self.verbose = as_json, verbose
+        self.quiet = quiet or as_json
+
+    @property
+    def lively(self) -> bool:
+        """Whether a person watches, so that a bar may move."""
+        return sys.stderr.isatty() and not self.quiet
+
+    def note(self, text: str) -> None:
+        """Something said on the way."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def result(self, value: Any, text: str | None = None) -> None:
+        """The outcome: `value` for programs, `text` for people."""
+        if self.as_json:
+            click.echo(json.dumps(finite(value), ensure_ascii=False))
+        elif text is not None:
+            click.echo(text)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+        """Columns aligned, as plain as the screen is wide."""
+        cells = [[*map(str, head)], *([show(cell) for cell in row] for row in rows)]
+        widths = [max(len(row[place]) for row in cells) for place in range(len(head))]
+        padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+                  for row in cells]
+        return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def show(cell: Any) -> str:
+    """A cell for people: numbers short, nothing for None."""
+    if cell is None:
+        return ""
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    if isinstance(cell, (tuple, list)):
+        return " ".join(map(str, cell))
+    return str(cell)
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for both."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(entry) for entry in value]
+    return value

@@ -1,0 +1,38 @@
+"""Data that is built in; or how a file is understood
+
+Kinds, sizes, missing cells and constant columns of anything that `monge fit` would read.
+"""
+
+from __future__ import annotations
+
+import click
+
+from ._say import Voice, common
+
+
+@click.command("data")
+@click.argument("what", required=False)
+@click.argument("words", nargs=-1)
+@common
+def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
+    """List the built-in data, or tell how WHAT (a name, a file or a folder) is understood.
+
+    WORDS are those of data.*, such as data.header=no, with or without the head.
+    """
+    from .. import data
+
+    if what is None:
+        rows = [{"name": name, "summary": summary} for name, summary in data.names()]
+        voice.result(rows, voice.table(("name", "summary"), [list(r.values()) for r in rows])
+                     + "\n\nOr a path: csv, npy, npz, idx, a folder of pictures or of splits.")
+        return
+    source = data.open(what, *(word.removeprefix("data.") for word in words))
+    fields = source.summary()
+    splits = {name: len(source.view().rows(name)) for name in ("train", "valid", "test")}
+    told = {"name": source.name, "splits": splits, "fingerprint": source.fingerprint,
+            "event": str(source.view().space), "fields": fields}
+    head = list(fields[0])
+    counts = ", ".join(f"{count} {name}" for name, count in splits.items())
+    origin = "as given" if source.has_splits else "drawn by data.seed"
+    voice.result(told, f"{source.name}: {told['event']}; rows {counts} ({origin})\n\n"
+                 + voice.table(head, [[field[key] for key in head] for field in fields]))

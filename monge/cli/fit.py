@@ -1,0 +1,159 @@
+"""Train a model on data; the result is a run folder
+
+Ctrl-C saves and says how to resume; a run killed at any moment can be resumed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.error import WordError
+from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from ..run import Run
+    from ..train.fit import Progress
+
+
+@click.command("fit")
+@click.argument("model", required=False)
+@click.argument("data", required=False)
+@click.argument("words", nargs=-1)
+@click.option("--given", multiple=True, metavar="FIELD", help="Condition on this field.")
+@click.option("--target", metavar="FIELD", help="The event is this field, given all others.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run, a new one.")
+@click.option("--resume", metavar="RUN", help="Go on with this run; MODEL and DATA are its own.")
+@click.option("--budget", help="90s, 5m, 500steps, 3epochs; +60s on top of a resumed run. "
+              "Default: 2m.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same weights.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32",
+              show_default=True, help="Of losses in training; scores are always fp32.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="On a CPU; 0: torch decides.")
+@click.option("--compile", "compiled", is_flag=True, help="torch.compile the losses: slow to "
+              "start, worth it for long fits of elementwise-heavy networks.")
+@common
+def command(voice: Voice, model: str | None, data: str | None, words: tuple[str, ...],
+            given: tuple[str, ...], target: str | None, out: Path | None, resume: str | None,
+            budget: str | None, seed: int, device: str, precision: str, threads: int,
+            compiled: bool) -> None:
+    """Train MODEL on DATA (a built-in name, a file or a folder).
+
+    WORDS set fields: width=64 of the model, train.rate=1e-3 of the training, data.seed=1 of the
+    data. `monge models MODEL` lists the model's.
+    """
+    from .. import run as runs
+    from ..train.budget import Budget
+    from ..train.place import Place
+
+    Budget.read(budget or runs.BUDGET)
+    place = Place(device, precision, threads, compiled)
+    if resume:
+        if model or data or words or out or given or target:
+            raise WordError("--resume goes on with a run as it is; leave out all but --budget "
+                            "and where to compute")
+        run = runs.load(resume, place)
+    elif model is None or data is None:
+        raise WordError("fit needs a MODEL and DATA; `monge models` and `monge data` list them")
+    else:
+        run = runs.start(model, data, *words, given=given, target=target, seed=seed, out=out,
+                         place=place)
+    last = watch(voice, run, budget or runs.BUDGET)
+    report(voice, run, last)
+
+
+def watch(voice: Voice, run: Run, budget: str) -> Progress | None:
+    """Train with a moving bar for a person, or a line at each held-out score for a file."""
+    rows, count = run.space.rows, sum(p.numel() for p in run.build().parameters())
+    voice.note(f"{run.title}: {run.space}, {rows} training rows, {count} parameters")
+    voice.note(f"run folder {run.folder}, budget {budget}")
+    last = None
+    bar = Bar() if voice.lively else None
+    try:
+        for last in run.train(budget):
+            if bar:
+                bar.show(last)
+            elif last.held_out:
+                voice.note(line(last))
+    finally:
+        if bar:
+            bar.close()
+    return last
+
+
+def line(progress: Progress) -> str:
+    """Where training stands, in one line."""
+    loss = sum(progress.terms.values()) if progress.terms else float("nan")
+    held = progress.held_out
+    score = f"held out {held.value:.4f}{' *' if progress.best else ''}  " if held else ""
+    return (f"step {progress.step:>7}  epoch {progress.epoch:>6.1f}  loss {loss:>10.4f}  "
+            f"{score}{progress.speed:.0f} steps/s  {progress.seconds:.0f} s")
+
+
+class Bar:
+    """A progress bar with loss, held-out score, speed and time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        self.bar = Progress(BarColumn(30), TaskProgressColumn(), TextColumn("{task.description}"),
+                            console=Console(file=sys.stderr))
+        self.task = self.bar.add_task("", total=1.0)
+        self.held = "held out  --"
+        self.bar.start()
+
+    def show(self, progress: Progress) -> None:
+        if progress.held_out:
+            self.held = f"held out {progress.held_out.value:.3f} ({progress.held_out.kind})"
+        fraction = min(progress.fraction, 1.0)
+        left = progress.seconds * (1 - fraction) / max(fraction, 1e-9)
+        loss = sum(progress.terms.values())
+        text = (f"step {progress.step}  loss {loss:.3f}  {self.held}  {progress.speed:.0f} steps/s"
+                f"  {left:.0f} s left")
+        self.bar.update(self.task, completed=fraction, description=text)
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+WHY = {"budget": "the budget is used up", "patience": "the held-out score has stopped improving",
+       "complete": "the fit is complete", "asked": "you asked"}
+
+
+def report(voice: Voice, run: Run, last: Progress | None) -> None:
+    """What came of it, and what can be done with it."""
+    result = run.result
+    held: dict[str, Any] = result["held_out"] or {}
+    draw(run)
+    for finding in run.diagnose():
+        voice.note(f"{finding.name}: {finding.sentence} {finding.remedy}")
+    voice.note(f"stopped after {result['step']} steps and {result['seconds']:.1f} s: "
+               f"{WHY.get(result['stopped'], result['stopped'])}")
+    if result["stopped"] == "asked":
+        voice.note(f"resume with: monge fit --resume {run.folder}")
+    told = {"run": str(run.folder), "steps": result["step"], "seconds": result["seconds"],
+            "stopped": result["stopped"], "held_out": held or None}
+    score = (f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} "
+             f"({held['kind']})  " if held else "")
+    voice.result(told, f"{score}{run.folder}")
+
+
+def draw(run: Run) -> None:
+    """The run's own pictures: learning curves, and samples where they can be seen."""
+    from ..show import curve, picture
+
+    folder = run.folder / "pictures"
+    folder.mkdir(exist_ok=True)
+    curve.write_curves(folder / "curves.png", run.log)
+    if run.space.given:
+        return
+    if run.space.is_picture:
+        picture.write_grid(folder / "samples.png", run.draw(64).numpy(), run.space)
+    elif run.space.shape == (2,) and run.space.kind == "real":
+        rows = run.rows(None, "valid").whole().x.numpy()[:2000]
+        picture.write_points(folder / "samples.png", run.draw(2000).numpy(), rows)

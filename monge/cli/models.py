@@ -1,0 +1,70 @@
+"""Every model: family, data it takes, abilities; or one model in full
+
+Without a name nothing is imported: the table is read from the files themselves.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+
+from .. import registry
+from ._say import Voice, common
+
+
+@click.command("models")
+@click.argument("name", required=False)
+@common
+def command(voice: Voice, name: str | None) -> None:
+    """List every model, or tell all about NAME: its law, and its fields with help and defaults."""
+    if name is None:
+        rows = [entry.to_dict() for entry in registry.entries()]
+        head = ("name", "events", "givens", "abilities", "summary")
+        voice.result(rows, voice.table(head, [[row[key] for key in head] for row in rows]))
+        return
+    entry, owner = registry.describe(name), registry.find(name)
+    fields = list(described(owner.Config, ""))
+    voice.result(entry.to_dict() | {"law": inspect.getdoc(owner), "fields": fields},
+                 page(voice, entry, owner, fields))
+
+
+def described(config: Any, head: str) -> Any:
+    """Every field with its default and help, nested parts included."""
+    from ..core.config import Config, help_of
+
+    helps = help_of(config)
+    for field in config.__dataclass_fields__.values():
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        nested = isinstance(default, Config)
+        shown = type(default).owner.__name__.lower() if nested else default
+        yield {"field": head + field.name, "default": shown, "help": helps[field.name]}
+        if nested:
+            yield from described(type(default), f"{head}{field.name}.")
+
+
+def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:
+    """What a person reads about one model."""
+    lines = [f"{entry.name}: {entry.summary}", "", inspect.getdoc(owner) or "", "",
+             f"events     {' '.join(entry.events)}",
+             f"given      {' '.join(entry.givens) or 'nothing'}",
+             f"missing    {'marginalised' if entry.missing else 'refused'}",
+             f"abilities  {' '.join(entry.abilities)}"]
+    for title, rows in (("fields", fields), *chosen(owner)):
+        body = [[row["field"], str(row["default"]), row["help"]] for row in rows]
+        if body:
+            lines += ["", voice.table((title, "default", ""), body)]
+    lines += ["", "Defaults are chosen anew for the data at hand; train.* words set the training: "
+              "see `monge fit --help`."]
+    return "\n".join(lines)
+
+
+def chosen(owner: Any) -> Any:
+    """What can be chosen when the model is used."""
+    from ..core.abilities import CanSample, HasLikelihood
+
+    if issubclass(owner, CanSample):
+        yield "when sampling", list(described(owner.Sampling, "how."))
+    if issubclass(owner, HasLikelihood):
+        yield "when scoring", list(described(owner.Scoring, "how."))

@@ -1,0 +1,54 @@
+"""Nats of every row under a run, with what kind of number they are
+
+Exact, a lower bound or an estimate; the mean with its standard error, and bits a dimension.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ._say import Voice, common
+
+
+@click.command("score")
+@click.argument("run")
+@click.argument("data", required=False)
+@click.argument("words", nargs=-1)
+@click.option("--split", type=click.Choice(["train", "valid", "test", "all"]),
+              help="Rows to score: by default test where there are splits, all otherwise.")
+@click.option("-o", "--out", type=click.Path(path_type=Path),
+              help="csv with a line a row: row, nats, kind, stderr, rank (1 = least likely).")
+@click.option("--seed", default=0, show_default=True, help="Noise of a bound.")
+@common
+def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], split: str | None,
+            out: Path | None, seed: int) -> None:
+    """Score DATA (or the run's own test rows) under RUN. WORDS such as samples=100 say how."""
+    from .. import run as runs
+    from ..core.words import Words
+
+    if data is not None and "=" in data and not Path(data).exists():
+        data, words = None, (data, *words)
+    spoken = Words.sort(words)
+    scores = runs.load(run).score(data, *spoken.model, *spoken.how, split=split, seed=seed)
+    if out:
+        write(out, scores)
+    mean = scores.score
+    told = {"rows": len(scores.value), "mean": mean.value, "stderr": mean.stderr,
+            "kind": mean.kind, "unit": mean.unit, "bits_per_dim": scores.bits_per_dim}
+    voice.result(told, f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "
+                 f"{scores.bits_per_dim:.4f} bits/dim, {told['rows']} rows"
+                 + (f"\n{out}" if out else ""))
+
+
+def write(out: Path, scores) -> None:  # type: ignore[no-untyped-def]
+    import numpy as np
+    import pandas as pd
+
+    table = pd.DataFrame({"row": np.arange(1, len(scores.value) + 1), "nats": scores.value,
+                          "kind": scores.kind})
+    if scores.stderr is not None:
+        table["stderr"] = scores.stderr
+    table["rank"] = table["nats"].rank(method="first").astype(int)
+    table.to_csv(out, index=False)

@@ -1,0 +1,47 @@
+"""The held-out score that watches a fit: the model's likelihood, or else its samples' distance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import CanSample, HasLikelihood
+from ..core.batch import Batch
+from ..core.model import Model
+from ..core.score import Score
+from .fidelity import distance
+from .likelihood import CHUNK, scores
+
+JUDGED = 4096
+"""Held-out rows that judge a fit while it trains, spread over the split; evaluation reads all."""
+
+
+class Rows(Protocol):
+    """A split as evaluation sees it."""
+
+    def __len__(self) -> int: ...
+    def batch(self, index: Tensor) -> Batch: ...
+
+
+def chunks(rows: Rows) -> Iterator[Batch]:
+    """All rows, in order, in batches of one size."""
+    for index in torch.arange(len(rows)).split(CHUNK):
+        yield rows.batch(index)
+
+
+class Judge:
+    """Calling it scores the model as it now is, always on the same rows with the same noise."""
+
+    def __init__(self, model: Model, rows: Rows) -> None:
+        self.model = model
+        spread = torch.linspace(0, len(rows) - 1, min(len(rows), JUDGED)).long()
+        self.batches = [rows.batch(index) for index in spread.split(CHUNK)]
+
+    def __call__(self) -> Score:
+        if isinstance(self.model, HasLikelihood):
+            return scores(self.model, iter(self.batches), self.model.space.dims).score
+        assert isinstance(self.model, CanSample), "a law is scored or sampled"
+        return distance(self.model, self.model.space, self.batches[0])

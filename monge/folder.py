@@ -1,0 +1,103 @@
+"""A run is a folder of plain files: naming it, making it whole at once, reading what it says.
+
+    run.json  fields.json  last.safetensors  best.safetensors  log.jsonl  card.md  parts/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .core.error import RunError, nearest
+
+FORMAT = 1
+
+
+def home() -> Path:
+    """Where runs go."""
+    return Path(os.environ.get("MONGE_RUNS", "runs"))
+
+
+def create(wanted: Path, numbered: bool, files: Mapping[str, Any],
+           parts: Mapping[str, Path]) -> Path:
+    """A new folder with these JSON files and copies of these runs in it, there whole or not at
+    all; a taken name gets -2, -3, ... where `numbered`, and is refused otherwise."""
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{wanted.name}.", dir=wanted.parent))
+        draft.chmod(0o755)
+        for name, content in files.items():
+            (draft / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        for field, run in parts.items():
+            shutil.copytree(run, draft / "parts" / field,
+                            ignore=shutil.ignore_patterns("last.safetensors", ".*", "pictures"))
+    except OSError as error:
+        raise RunError(f"cannot make a run folder at {wanted} ({error.strerror}); choose another "
+                       "place with --out or MONGE_RUNS") from error
+    for folder in candidates(wanted) if numbered else [wanted]:
+        if folder.exists():
+            continue
+        try:
+            os.rename(draft, folder)
+        except OSError:  # someone else took the name in this instant
+            continue
+        return folder
+    shutil.rmtree(draft)
+    raise RunError(f"{wanted} exists; give --out another name, or --resume {wanted} to go on")
+
+
+def candidates(wanted: Path) -> Iterator[Path]:
+    yield wanted
+    number = 2
+    while True:
+        yield wanted.with_name(f"{wanted.name}-{number}")
+        number += 1
+
+
+def locate(name: str | Path) -> Path:
+    """The folder of a run named by path, or by its name among the runs."""
+    for folder in (Path(name), home() / name):
+        if (folder / "run.json").is_file():
+            return folder
+    known = [folder.name for folder in listing()]
+    where = f"{name} is not a run" if Path(name).exists() else f"there is no run {str(name)!r}"
+    raise RunError(where + (nearest(Path(name).name, known) if known else
+                            "; `monge fit MODEL DATA` makes one"))
+
+
+def listing() -> list[Path]:
+    """Every run, oldest first."""
+    found = [path.parent for path in home().glob("*/run.json") if path.parent.name[0] != "."]
+    return sorted(found, key=lambda folder: (folder / "run.json").stat().st_mtime)
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of a run."""
+    try:
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / name} cannot be read ({error}); the run is damaged") from error
+    if name == "run.json" and content.get("format") != FORMAT:
+        raise RunError(f"{folder} has run format {content.get('format')}, and this version reads "
+                       f"{FORMAT}; use the version that wrote it ({content.get('monge')})")
+    return content
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a small file whole."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        os.replace(fresh, path)
+    except OSError as error:
+        raise RunError(f"cannot write {path} ({error.strerror})") from error
+
+
+def size(folder: Path) -> int:
+    """Bytes of all its files."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

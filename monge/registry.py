@@ -1,0 +1,171 @@
+"""The folder is the registry: one file under models/ is one model, and no list of names exists.
+
+Listing reads syntax trees and imports nothing; only `find` imports, and only the file asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .core.error import WordError, nearest
+
+if TYPE_CHECKING:
+    from .core.model import Model
+
+PACKAGE = Path(__file__).parent
+MODELS = PACKAGE / "models"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a model's file says of itself."""
+
+    name: str  # family.name
+    family: str
+    summary: str
+    events: tuple[str, ...]
+    givens: tuple[str, ...]
+    missing: bool
+    abilities: tuple[str, ...]
+    owner: str  # the class
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Lineage = list[tuple[str, ast.ClassDef | None]]
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Every model of the library, by family and name."""
+    paths = sorted(p for p in MODELS.glob("*/*.py") if not p.name.startswith("_"))
+    return tuple(entry for path in paths for entry in read(path))
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """The one public Model a file holds; more than one is an error of whoever wrote the file."""
+    found = [(node, line) for node in classes(path).values()
+             if not node.name.startswith("_") and is_model(line := lineage(node.name, path))]
+    if len(found) > 1:
+        raise WordError(f"{path.name} holds {len(found)} public models; a file is one model")
+    for node, line in found:
+        summary = (ast.get_docstring(tree(path)) or "").partition("\n")[0].rstrip(".")
+        abilities = dict.fromkeys(name for name, _ in line if name.startswith(("Has", "Can")))
+        yield Entry(f"{path.parent.name}.{path.stem}", path.parent.name, summary,
+                    tuple(sorted(literal(line, "events", ()))),
+                    tuple(sorted(literal(line, "givens", ()))),
+                    literal(line, "missing", False), tuple(abilities), node.name)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def classes(path: Path) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in tree(path).body if isinstance(node, ast.ClassDef)}
+
+
+def is_model(line: Lineage) -> bool:
+    return any(name == "Model" for name, _ in line[1:])
+
+
+def lineage(name: str, path: Path) -> Lineage:
+    """A class and its ancestors, nearest first; those outside Monge by name alone."""
+    node = classes(path).get(name)
+    if node is None:
+        where = imports(path).get(name)
+        return lineage(name, where) if where else [(name, None)]
+    line: Lineage = [(name, node)]
+    for base in node.bases:
+        if isinstance(base, ast.Name):
+            line += lineage(base.id, path)
+    return line
+
+
+def imports(path: Path) -> dict[str, Path]:
+    """The names a file imports from Monge's own files, with the file of each."""
+    found = {}
+    for node in tree(path).body:
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if node.level or (node.module or "").startswith("monge"):
+            base = path.parents[node.level - 1] if node.level else PACKAGE.parent
+            where = base.joinpath(*(node.module or "").split("."))
+            file = where.with_suffix(".py")
+            for alias in node.names:
+                if file.is_file():
+                    found[alias.asname or alias.name] = file
+    return found
+
+
+def literal(line: Lineage, name: str, default: Any) -> Any:
+    """The value of a class attribute that is written as a literal."""
+    for _, node in line:
+        for statement in node.body if node else ():
+            if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+                continue
+            many = isinstance(statement, ast.Assign)
+            (target,) = statement.targets if many else [statement.target]  # type: ignore[union-attr]
+            if isinstance(target, ast.Name) and target.id == name:
+                empty = isinstance(statement.value, ast.Call) and not statement.value.args
+                return set() if empty else ast.literal_eval(statement.value)
+    return default
+
+
+def entry(name: str) -> Entry:
+    """The entry of `family.name`, or of `name` where it is unique."""
+    known = entries()
+    matches = [e for e in known if name in (e.name, e.name.partition(".")[2])]
+    if len(matches) > 1:
+        names = " and ".join(e.name for e in matches)
+        raise WordError(f"{name!r} names {names}; write one of them")
+    if not matches:
+        short = {e.name.partition(".")[2] for e in known}
+        raise WordError(f"there is no model {name!r}"
+                        + nearest(name, sorted(short | {e.name for e in known if "." in name})))
+    return matches[0]
+
+
+def find(name: str) -> type[Model]:
+    """The class of a model, imported now; `./mine.py` is a model of the user's own."""
+    if name.endswith(".py"):
+        return load_file(Path(name))
+    found = entry(name)
+    module = importlib.import_module(f"monge.models.{found.name}")
+    return getattr(module, found.owner)
+
+
+def describe(name: str) -> Entry:
+    """The entry of a model, a user's own file included."""
+    if not name.endswith(".py"):
+        return entry(name)
+    own = list(read(Path(name))) if Path(name).is_file() else []
+    if not own:
+        raise WordError(f"{name} is not a file that holds a model; write a class that descends "
+                        "from monge.core.model.Model")
+    return own[0]
+
+
+def load_file(path: Path) -> type[Model]:
+    """Import the model in a file the user named; its configurations may be stored from now on."""
+    from .core.config import ROOTS
+
+    owner = describe(str(path)).owner
+    title = f"monge_user_{path.stem}"
+    if title not in sys.modules:
+        spec = importlib.util.spec_from_file_location(title, path)
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        sys.modules[title] = module
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        ROOTS.add(title)
+    return getattr(sys.modules[title], owner)

@@ -1,0 +1,312 @@
+"""The composition root: a model, data and a recipe become a folder; a folder becomes a law.
+
+`start` writes the folder before the first step; `Run.train` is the loop with its memory; `load`
+needs nothing but the folder. Nothing else in the library joins models, data and training.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import __version__, data, folder, registry
+from .admit import admit
+from .card import card
+from .core.abilities import CanSample, Finding, HasLikelihood
+from .core.batch import Batch
+from .core.config import Config, Part
+from .core.error import DivergenceError, RunError, WordError
+from .core.model import Model
+from .core.noise import fold
+from .core.recipe import Recipe
+from .core.score import Score
+from .core.space import Space
+from .core.words import Words
+from .evaluate.judge import Judge, chunks
+from .evaluate.likelihood import Scores, scores
+from .evaluate.measure import findings, measures
+from .train import checkpoint
+from .train.budget import Budget
+from .train.fit import Progress, examine
+from .train.fit import fit as loop
+from .train.interrupt import interruption
+from .train.lock import locked
+from .train.log import Log
+from .train.place import Place
+from .train.trainer import Trainer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAVE_EVERY = 10.0
+"""Seconds between checkpoints; what a power cut can cost."""
+BUDGET = "2m"
+"""How long a fit may take where nobody says; patience usually ends it sooner."""
+
+
+def start(model: str | Config, what: Any, *words: str, event: str | None = None,
+          given: Sequence[str] = (), target: str | None = None, seed: int = 0,
+          out: str | Path | None = None, place: Place | None = None) -> Run:
+    """A new run folder: the data opened, the configuration settled, nothing trained yet."""
+    spoken = Words.sort(words)
+    if spoken.how:
+        raise WordError(f"how.{spoken.how[0]} concerns sampling and scoring; give it there")
+    name = model if isinstance(model, str) else type(model).__module__.partition(".models.")[2]
+    entry, owner = registry.describe(name), registry.find(name)
+    short = entry.name.partition(".")[2]
+    source = data.open(what, *spoken.data)
+    view = source.view(event, given, target)
+    admit(short, owner, view.space)
+    suit = owner.suit(view.space)
+    config = (suit.config if isinstance(model, str) else model).override(*spoken.model)
+    recipe = suit.recipe.override(*spoken.train)
+    origin = {"what": str(what) if isinstance(what, str | Path) else None, "name": source.name,
+              "words": list(spoken.data), "fingerprint": source.fingerprint}
+    about = {"format": folder.FORMAT, "monge": __version__, "python": platform.python_version(),
+             "torch": torch.__version__, "model": name if name.endswith(".py") else entry.name,
+             "config": config.to_dict(), "recipe": recipe.to_dict(),
+             "space": view.space.to_dict(), "data": origin, "event": event,
+             "given": list(given), "target": target, "seed": seed}
+    wanted = Path(out) if out else folder.home() / f"{short}-{source.name}"
+    where = folder.create(wanted, not out, {"run.json": about, "fields.json": view.to_dict()},
+                          {field: folder.locate(part.run) for field, part in parts(config)})
+    return Run(where, place or Place(), view)
+
+
+def parts(config: Config) -> Iterator[tuple[str, Part]]:
+    """The fields of a configuration that name other runs."""
+    for field in config.__dataclass_fields__:
+        if isinstance(part := getattr(config, field), Part):
+            yield field, part
+
+
+def fit(model: str | Config, what: Any, *words: str, budget: str = BUDGET,
+        event: str | None = None, given: Sequence[str] = (), target: str | None = None,
+        seed: int = 0, out: str | Path | None = None, place: Place | None = None) -> Run:
+    """Fit a model to data and return its run: the whole of `monge fit` in one call."""
+    Budget.read(budget)
+    run = start(model, what, *words, event=event, given=given, target=target, seed=seed, out=out,
+                place=place)
+    for _ in run.train(budget):
+        pass
+    return run
+
+
+def load(name: str | Path, place: Place | None = None) -> Run:
+    """The run in a folder, by path or by name."""
+    return Run(folder.locate(name), place or Place())
+
+
+class Run:
+    """A folder that holds a law: train it, draw from it, score with it."""
+
+    def __init__(self, where: Path, place: Place, opened: data.View | None = None) -> None:
+        self.folder, self.place, self.opened = where, place, opened
+        self.about = folder.read(where, "run.json")
+        self.log = Log(where / "log.jsonl")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    @cached_property
+    def view(self) -> data.View:
+        """How tensors become the form the data had; needs no data."""
+        return data.View.from_dict(folder.read(self.folder, "fields.json"))
+
+    @cached_property
+    def space(self) -> Space:
+        return Space.from_dict(self.about["space"])
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return Recipe.from_dict(self.about["recipe"])
+
+    @cached_property
+    def config(self) -> Config:
+        self.owner  # noqa: B018 - a user's own file must be imported before its Config is read
+        return Config.from_dict(self.about["config"])
+
+    @cached_property
+    def owner(self) -> type[Model]:
+        return registry.find(self.about["model"])
+
+    @property
+    def title(self) -> str:
+        return f"{self.about['model']} on {self.about['data']['name']}"
+
+    def build(self) -> Model:
+        """The model with first weights, which depend on the seed alone."""
+        device = self.place.settle()
+        helpers = {field: Run(self.folder / "parts" / field, self.place).model
+                   for field, _ in parts(self.config)}
+        for helper in helpers.values():
+            helper.requires_grad_(False)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(fold(self.about["seed"], "weights"))
+            return self.config.build(self.space, helpers).to(device)
+
+    @cached_property
+    def model(self) -> Model:
+        """The law with its best weights, ready to be asked."""
+        tensors, _ = checkpoint.load(self.folder / "best.safetensors")
+        model = self.build()
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise RunError(f"{self.folder / 'best.safetensors'} does not fit run.json ("
+                           f"{str(error).splitlines()[0]}); the run is damaged") from error
+        return model.eval()
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """The log as a frame: step, seconds, epoch, each term, the held-out score."""
+        import pandas as pd
+
+        rows = [{"step": r["step"], "epoch": r["epoch"], "seconds": r["seconds"], **r["terms"],
+                 "held_out": (r["held_out"] or {}).get("value")} for r in self.log]
+        return pd.DataFrame(rows)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the best weights say of themselves: step, held-out score, seconds, why it ended."""
+        return checkpoint.load(self.folder / "best.safetensors")[1]
+
+    def source(self, what: Any = None) -> data.Source:
+        """The run's own data, checked to be what it was, or other data read in its terms."""
+        about = self.about["data"]
+        if what is not None:
+            return data.open(what, fields=folder.read(self.folder, "fields.json"))
+        if about["what"] is None:
+            raise RunError(f"{self.folder} was fitted on arrays; hand the data over again")
+        source = data.open(about["what"], *about["words"])
+        if source.fingerprint != about["fingerprint"]:
+            raise RunError(f"{about['what']} has changed since {self.folder} was started; restore "
+                           "it, or start a new run")
+        return source
+
+    def look(self, what: Any = None) -> data.View:
+        """The event and conditions of this run in its own or in other data."""
+        source = self.source(what)
+        return source.view(self.about["event"], self.about["given"], self.about["target"])
+
+    def train(self, budget: str = BUDGET) -> Iterator[Progress]:
+        """Train on from wherever the folder stands, and tell; closing the iterator stops and keeps
+        what was done."""
+        limit = Budget.read(budget)
+        view = self.opened or self.look()
+        with locked(self.folder), interruption() as asked:
+            model = self.build()
+            place = self.place
+            trainer = Trainer(model, view.rows("train"), self.recipe, self.about["seed"],
+                              place.precision, place.compiled)
+            if (self.folder / "last.safetensors").exists():
+                trainer.restore(*checkpoint.load(self.folder / "last.safetensors"))
+            self.log.cut(trainer.step)
+            judge = Judge(model, view.rows("valid"))
+            yield from self.remember(trainer, judge, loop(trainer, limit, judge, asked))
+
+    def remember(self, trainer: Trainer, judge: Judge, steps: Iterator[Progress]
+                 ) -> Iterator[Progress]:
+        """The loop with its log and its checkpoints."""
+        saved, progress = time.monotonic(), None
+        for progress in steps:
+            if progress.held_out or progress.stopped:
+                self.log.add(record(progress))
+            if time.monotonic() - saved > SAVE_EVERY and not progress.stopped:
+                self.save(trainer)
+                saved = time.monotonic()
+            try:
+                yield progress
+            except GeneratorExit:  # the caller left between two steps, where the state is whole
+                self.save(trainer)
+                self.conclude(trainer, judge, "asked")
+                raise
+        stopped = (progress and progress.stopped) or "budget"
+        if stopped != "diverged":
+            self.save(trainer)
+        self.conclude(trainer, judge, stopped)
+        if progress and stopped == "diverged":
+            raise DivergenceError(progress.sentence)
+
+    def save(self, trainer: Trainer) -> None:
+        if not trainer.sound:
+            raise DivergenceError(f"the weights were no longer finite at step {trainer.step}; the "
+                                  "checkpoint before is kept; try a smaller train.rate, or "
+                                  "train.clip=1")
+        checkpoint.save(self.folder / "last.safetensors", *trainer.state())
+
+    def conclude(self, trainer: Trainer, judge: Judge, stopped: str) -> None:
+        """Keep the best weights. A last look at weights no regular score has seen may win too, but
+        leaves no trace in the checkpoint, so that resuming equals never having stopped."""
+        score, weights = trainer.best, trainer.kept
+        if stopped != "diverged" and trainer.step % trainer.every:
+            final = examine(trainer, judge)
+            if final.better_than(score):
+                score, weights = final, trainer.weights()
+        if not weights:
+            return
+        about = {"step": trainer.step, "seconds": trainer.seconds, "stopped": stopped,
+                 "held_out": None if score is None else score.to_dict()}
+        checkpoint.save(self.folder / "best.safetensors", weights, about)
+        text = card(self.about, self.owner.__doc__, self.space, about)
+        folder.write(self.folder / "card.md", text)
+        self.__dict__.pop("model", None)
+
+    def sample(self, n: int = 1, given: Mapping[str, Batch] | None = None, *words: str,
+               seed: int = 0) -> Any:
+        """n draws in the form the data had: a frame, or an array."""
+        return self.view.decode(self.draw(n, given, *words, seed=seed))
+
+    def draw(self, n: int, given: Mapping[str, Batch] | None = None, *words: str,
+             seed: int = 0) -> torch.Tensor:
+        """n draws as the model gives them, (n, *event)."""
+        model = self.model
+        if not isinstance(model, CanSample):
+            raise WordError(f"{self.about['model']} cannot sample")
+        how = model.Sampling().override(*words)
+        device = self.place.settle()
+        generator = torch.Generator(device).manual_seed(seed)
+        return model.sample(n, given, how, generator).cpu()
+
+    def score(self, what: Any = None, *words: str, split: str | None = None, seed: int = 0
+              ) -> Scores:
+        """log p of every row: of the test split of the run's own data or of a source that has
+        splits, of every row of other data."""
+        model = self.model
+        if not isinstance(model, HasLikelihood):
+            raise WordError(f"{self.about['model']} has no likelihood; `monge evaluate` measures "
+                            "its samples instead")
+        rows = self.rows(what, split)
+        how = model.Scoring().override(*words)
+        return scores(model, chunks(rows), self.space.dims, how, seed)
+
+    def evaluate(self, what: Any = None, split: str | None = None) -> dict[str, Score]:
+        """Every measure the model's abilities admit, on held-out rows."""
+        return measures(self.model, self.rows(what, split), self.rows(None, "train"))
+
+    def diagnose(self) -> list[Finding]:
+        """What ails the fit, if the model can tell."""
+        return findings(self.model, self.rows(None, "valid"))
+
+    def rows(self, what: Any = None, split: str | None = None) -> data.Rows:
+        """The rows a question is about."""
+        if what is None and self.opened is not None:
+            return self.opened.rows(split or "test")
+        source = self.source(what)
+        default = "test" if what is None or source.has_splits else "all"
+        view = source.view(self.about["event"], self.about["given"], self.about["target"])
+        return view.rows(split or default)
+
+
+def record(progress: Progress) -> dict[str, Any]:
+    """A line of the log."""
+    held = progress.held_out.to_dict() if progress.held_out else None
+    return {"step": progress.step, "epoch": progress.epoch, "seconds": progress.seconds,
+            "rate": progress.rate, "terms": progress.terms, "held_out": held,
+            "stopped": progress.stopped}

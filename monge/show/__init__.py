@@ -1,0 +1,1 @@
+"""Pictures of samples and of training."""

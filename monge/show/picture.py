@@ -1,0 +1,64 @@
+"""Samples as one picture: a grid of pictures, or points in the plane."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.space import Space
+
+
+def grid(pictures: NDArray, columns: int | None = None, zoom: int | None = None) -> NDArray:
+    """(N, H, W) or (N, H, W, 3) uint8 pictures side by side, each pixel `zoom` wide, a grey line
+    between them; small pictures are enlarged so that a person can see them."""
+    n, height, width = pictures.shape[:3]
+    columns = columns or math.ceil(math.sqrt(n))
+    zoom = zoom or max(1, 48 // max(height, width))
+    lines = math.ceil(n / columns)
+    gap, extra = 2, pictures.shape[3:]
+    h, w = height * zoom + gap, width * zoom + gap
+    sheet = np.full((lines * h + gap, columns * w + gap, *extra), 128, np.uint8)
+    for place, picture in enumerate(pictures):
+        big = picture.repeat(zoom, 0).repeat(zoom, 1)
+        top, left = place // columns * h + gap, place % columns * w + gap
+        sheet[top:top + height * zoom, left:left + width * zoom] = big
+    return sheet
+
+
+def as_bytes(x: NDArray, space: Space) -> NDArray:
+    """Events (N, C, H, W) as uint8 pictures (N, H, W) or (N, H, W, 3), the range of the data
+    spread from black to white."""
+    if space.kind == "real":
+        low, high = min(space.low), max(space.high)
+    else:
+        low, high = 0, max(space.size - 1, 1)
+    pictures = np.clip((x - low) / max(high - low, 1e-12), 0, 1) * 255
+    pictures = pictures.round().astype(np.uint8)
+    if space.shape[0] == 3:
+        return pictures.transpose(0, 2, 3, 1)
+    return pictures.reshape(-1, *pictures.shape[2:])
+
+
+def write_grid(path: Path, x: NDArray, space: Space) -> None:
+    from PIL import Image
+
+    Image.fromarray(grid(as_bytes(x, space))).save(path)
+
+
+def write_points(path: Path, x: NDArray, other: NDArray | None = None) -> None:
+    """Samples in the plane, beside as many rows of the data where they are given."""
+    from matplotlib.figure import Figure
+
+    panels = [("samples", x)] + ([("data", other)] if other is not None else [])
+    figure = Figure(figsize=(4 * len(panels), 4), layout="constrained")
+    limits = np.concatenate([points for _, points in panels])
+    low, high = np.percentile(limits, [0.5, 99.5])
+    span = (low - 0.1 * (high - low), high + 0.1 * (high - low))
+    for axes, (title, points) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels,
+                                     strict=True):
+        axes.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, linewidths=0)
+        axes.set(title=title, xlim=span, ylim=span, aspect="equal")
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,43 @@
+"""The moving average of the weights: what is scored and kept where a recipe asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class Average:
+    """a <- d a + (1 - d) w at each step, for weights w and their average a.
+
+    d = min(decay, (1 + k) / (10 + k)) at step k, so that the first weights are soon forgotten.
+    The average covers parameters; buffers are those of the live model.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.live = dict(model.named_parameters()) if decay else {}
+        self.weights = {name: p.detach().clone() for name, p in self.live.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        if self.decay:
+            decay = min(self.decay, (1 + step) / (10 + step))
+            torch._foreach_lerp_(list(self.weights.values()), list(self.live.values()), 1 - decay)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """The averaged weights inside the live model, for as long as the block lasts."""
+        kept = {name: p.detach().clone() for name, p in self.live.items()}
+        self.put(self.weights)
+        try:
+            yield
+        finally:
+            self.put(kept)
+
+    @torch.no_grad()
+    def put(self, weights: dict[str, Tensor]) -> None:
+        for name, p in self.live.items():
+            p.copy_(weights[name])

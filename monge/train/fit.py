@@ -1,0 +1,103 @@
+"""The one loop. It yields; whoever wants a bar, a log or an early end is a `for` over it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from ..core.score import Score
+from .budget import Budget
+from .optimiser import factor, horizon
+from .trainer import Trainer
+
+Judge = Callable[[], Score]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training is, what it has seen since it last told, and why it stopped."""
+
+    step: int
+    epoch: float
+    seconds: float
+    fraction: float  # of the budget
+    speed: float  # steps a second
+    rate: float
+    terms: dict[str, float] = field(default_factory=dict)  # "turn/term" -> mean
+    held_out: Score | None = None
+    best: bool = False  # the held-out score is a new best
+    stopped: str | None = None  # budget, complete, patience, asked, diverged
+    sentence: str = ""  # why it diverged
+
+
+def fit(trainer: Trainer, budget: Budget, judge: Judge | None = None,
+        asked: Callable[[], bool] = lambda: False, pause: float = 0.25) -> Iterator[Progress]:
+    """Train until the budget, the recipe, patience or `asked` ends it, telling every `pause`
+    seconds and at every held-out score that `judge` gives."""
+    recipe = trainer.recipe
+    end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, recipe.steps)
+    length = horizon(recipe, end.steps)
+    clock = Clock(trainer)
+    stopped = reason(trainer, end, asked)
+    while stopped is None:
+        trainer.advance(factor(recipe, trainer.step, length))
+        clock.tick()
+        stopped = reason(trainer, end, asked)
+        due = trainer.step % trainer.every == 0
+        if not (due or stopped or clock.since_told > pause):
+            continue
+        terms, sentence = trainer.read()
+        score, best = None, False
+        if due and judge and not sentence:
+            score = examine(trainer, judge)
+            best = trainer.consider(score)
+            clock.tick()
+            stopped = reason(trainer, end, asked)
+        stopped = "diverged" if sentence else stopped
+        yield Progress(trainer.step, trainer.step / trainer.epoch_steps, trainer.seconds,
+                       end.fraction(trainer.step, trainer.seconds), clock.tell(),
+                       recipe.rate * factor(recipe, trainer.step, length), terms, score, best,
+                       stopped, sentence)
+
+
+class Clock:
+    """Wall time of training, on top of what earlier sittings used."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.before, self.begun = trainer, trainer.seconds, time.monotonic()
+        self.told, self.told_step = self.begun, trainer.step
+
+    def tick(self) -> None:
+        self.trainer.seconds = self.before + time.monotonic() - self.begun
+
+    @property
+    def since_told(self) -> float:
+        return time.monotonic() - self.told
+
+    def tell(self) -> float:
+        """Steps a second since the last telling."""
+        steps, spent = self.trainer.step - self.told_step, self.since_told
+        self.told, self.told_step = time.monotonic(), self.trainer.step
+        return steps / max(spent, 1e-9)
+
+
+def examine(trainer: Trainer, judge: Judge) -> Score:
+    """The held-out score of the averaged weights; nothing of it trains."""
+    trainer.model.eval()
+    with trainer.average.swapped(), torch.no_grad():
+        return judge()
+
+
+def reason(trainer: Trainer, end: Budget, asked: Callable[[], bool]) -> str | None:
+    """Why training should stop now, if it should."""
+    recipe = trainer.recipe
+    if recipe.steps and trainer.step >= recipe.steps:
+        return "complete"
+    if recipe.patience and trainer.stale >= recipe.patience:
+        return "patience"
+    if trainer.step >= end.steps or trainer.seconds >= end.seconds:
+        return "budget"
+    return "asked" if asked() else None
