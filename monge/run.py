@@ -149,7 +149,8 @@ class Run:
             helper.requires_grad_(False)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(fold(self.about["seed"], "weights"))
-            return self.config.build(self.space, helpers).to(device)
+            args = (self.space, helpers) if helpers else (self.space,)
+            return self.config.build(*args).to(device)
 
     @cached_property
     def model(self) -> Model:
@@ -214,10 +215,12 @@ class Run:
     def remember(self, trainer: Trainer, judge: Judge, steps: Iterator[Progress]
                  ) -> Iterator[Progress]:
         """The loop with its log and its checkpoints."""
-        saved, progress = time.monotonic(), None
+        saved, progress, since = time.monotonic(), None, []
         for progress in steps:
+            since.append(progress)
             if progress.held_out or progress.stopped:
-                self.log.add(record(progress))
+                self.log.add(record(since))
+                since.clear()
             if time.monotonic() - saved > SAVE_EVERY and not progress.stopped:
                 self.save(trainer)
                 saved = time.monotonic()
@@ -304,9 +307,12 @@ class Run:
         return view.rows(split or default)
 
 
-def record(progress: Progress) -> dict[str, Any]:
-    """A line of the log."""
-    held = progress.held_out.to_dict() if progress.held_out else None
-    return {"step": progress.step, "epoch": progress.epoch, "seconds": progress.seconds,
-            "rate": progress.rate, "terms": progress.terms, "held_out": held,
-            "stopped": progress.stopped}
+def record(since: Sequence[Progress]) -> dict[str, Any]:
+    """A line of the log: where training stands, and the mean of each term since the last line."""
+    now = since[-1]
+    names = dict.fromkeys(name for progress in since for name in progress.terms)
+    told = {name: [p.terms[name] for p in since if name in p.terms] for name in names}
+    terms = {name: sum(values) / len(values) for name, values in told.items()}
+    held = now.held_out.to_dict() if now.held_out else None
+    return {"step": now.step, "epoch": now.epoch, "seconds": now.seconds, "rate": now.rate,
+            "terms": terms, "held_out": held, "stopped": now.stopped}

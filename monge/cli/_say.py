@@ -11,6 +11,9 @@ from typing import Any
 
 import click
 
+WIDE = 80
+"""Characters a cell of a table may take."""
+
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every verb: --json, -q, -v, --debug (which main takes off)."""
@@ -65,9 +68,8 @@ def show(cell: Any) -> str:
         return ""
     if isinstance(cell, float):
         return f"{cell:.4g}"
-    if isinstance(cell, (tuple, list)):
-        return " ".join(map(str, cell))
-    return str(cell)
+    text = " ".join(map(str, cell)) if isinstance(cell, (tuple, list)) else str(cell)
+    return text if len(text) <= WIDE else text[:WIDE - 1] + "…"
 
 
 def finite(value: Any) -> Any:

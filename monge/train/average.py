@@ -23,7 +23,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        if self.decay:
+        if self.weights:
             decay = min(self.decay, (1 + step) / (10 + step))
             torch._foreach_lerp_(list(self.weights.values()), list(self.live.values()), 1 - decay)
 

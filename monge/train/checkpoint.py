@@ -35,6 +35,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) ->
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         save_file(unique, fresh, {"about": json.dumps(about), "alias": json.dumps(alias)})
+        fresh.chmod(0o644)  # the library writes for its owner alone; a run may be shared
         with open(fresh, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(fresh, path)

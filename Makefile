@@ -1,0 +1,23 @@
+# make demo   the main job on the bundled digits        make test    the whole suite
+PY = .venv/bin/python
+
+.PHONY: install demo test test-slow lint bench
+install:
+	@scripts/bootstrap
+
+demo: install
+	@MONGE_RUNS=runs/demo $(PY) examples/demo.py
+
+test: install
+	@OMP_NUM_THREADS=1 $(PY) -m pytest
+
+test-slow: install
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -m slow --timeout 1800
+
+lint: install
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+
+bench: install
+	@$(PY) -m benchmarks.trainer
+	@$(PY) -m benchmarks.sampling

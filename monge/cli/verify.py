@@ -1,0 +1,157 @@
+"""Hold the identities of the theory against models and runs
+
+Each row tells by how much an identity is missed and by how much it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import folder, registry
+from ..core.error import WordError, nearest
+from ..verify.identity import Listing, Row, hold, listed, load
+from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from ..verify.subjects import Subject
+
+WIDEST = 64
+"""Characters of a statement that the table shows."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the names of a command line ask for; nothing named means all."""
+
+    listings: tuple[Listing, ...]
+    models: tuple[str, ...]
+    runs: tuple[Path, ...]
+
+    @property
+    def members(self) -> bool:
+        """Whether somebody in particular is to be examined."""
+        return bool(self.models or self.runs)
+
+
+@click.command("verify")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "every", is_flag=True,
+              help="Examine every model where none is named, not only the first that admits it.")
+@common
+def command(voice: Voice, names: tuple[str, ...], every: bool) -> None:
+    """Hold identities against models. NAME is a model, a run, an identity (X52) or a group
+    (latent).
+
+    A model is examined on small spaces with random weights, a run with its own weights on
+    held-out rows; what their abilities admit is tried. Where neither is named, each identity is
+    tried on the first model that admits it.
+    """
+    choice = choose(names)
+    rows = []
+    for row in examined(choice, every):
+        rows.append(row)
+        if voice.lively:
+            click.echo(f"\r\033[K{row.id} {row.member}", nl=False, err=True)
+    if voice.lively:
+        click.echo("\r\033[K", nl=False, err=True)
+    if not rows:
+        raise WordError(f"nothing that {' '.join(names)} names goes together; "
+                        "`monge models` tells who can what")
+    voice.result({"rows": [row.to_dict() for row in rows]}, text(voice, rows))
+    if any(row.passed is False for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+def choose(names: Sequence[str]) -> Choice:
+    """Sort names into identities and members."""
+    known = listed()
+    words: set[str] = set()
+    models, runs = [], []
+    for name in names:
+        if name.upper() in {each.id for each in known} or name in {each.group for each in known}:
+            words.add(name)
+        elif is_model(name):
+            models.append(registry.describe(name).name if name[-3:] != ".py" else name)
+        else:
+            runs.append(run_folder(name))
+    wanted = {word.upper() for word in words} | words
+    chosen = tuple(each for each in known if not words or {each.id, each.group} & wanted)
+    return Choice(chosen, tuple(models), tuple(runs))
+
+
+def is_model(name: str) -> bool:
+    """Whether a name is a model's; a run's folder of the same name comes first."""
+    if (Path(name) / "run.json").is_file():
+        return False
+    names = {part for entry in registry.entries() for part in (entry.name, short(entry.name))}
+    return name in names or name.endswith(".py")
+
+
+def run_folder(name: str) -> Path:
+    for place in (Path(name), folder.home() / name):
+        if (place / "run.json").is_file():
+            return place
+    known = [short(entry.name) for entry in registry.entries()]
+    known += [word for each in listed() for word in (each.id, each.group)]
+    known += [place.name for place in folder.listing()]
+    raise WordError(f"there is no model, run, identity or group {name!r}"
+                    + nearest(name, dict.fromkeys(known)))
+
+
+def short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def examined(choice: Choice, every: bool) -> Iterator[Row]:
+    """The rows, one after the other."""
+    from ..verify.subjects import able
+
+    named = list(subjects(choice))
+    for listing in choice.listings:
+        identity = load(listing)
+        if choice.members:
+            if identity.needs is not None:
+                yield from hold(identity, named, True)
+        else:
+            yield from hold(identity, able(identity.needs or object), every)
+
+
+def subjects(choice: Choice) -> Iterator[Subject]:
+    """Those who are named."""
+    from ..verify.subjects import small, trained
+
+    for name in choice.models:
+        yield from small(name)
+    for place in choice.runs:
+        from .. import run as runs
+
+        run = runs.load(place)
+        rows = run.rows()
+        yield trained(str(place), run.model, rows.whole()[:1024])
+
+
+def text(voice: Voice, rows: list[Row]) -> str:
+    """The table, and a line that counts."""
+    shown = [row for row in rows if voice.verbose or row.skipped is None]
+    table = voice.table(("id", "member", "statement", "residual", "tolerance", ""),
+                        [line(row) for row in shown])
+    held, failed, skipped = (sum(found) for found in zip(*(
+        (row.passed is True, row.passed is False, row.skipped is not None) for row in rows),
+        strict=True))
+    reasons = " (-v tells why)" if skipped and not voice.verbose else ""
+    return f"{table}\n{held} hold, {failed} fail, {skipped} skipped{reasons}"
+
+
+def line(row: Row) -> list[Any]:
+    statement = row.statement
+    if len(statement) > WIDEST:
+        statement = statement[:WIDEST - 3].rstrip() + "..."
+    outcome = f"skipped: {row.skipped}" if row.skipped else "ok" if row.passed else "FAIL"
+    if row.error:
+        outcome = f"FAIL {row.error}"
+    return [row.id, row.member, statement, row.residual, row.tolerance, outcome]

@@ -1,0 +1,69 @@
+"""What is built in, read from the source of the modules that make it: importing costs seconds."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.error import DataError
+
+if TYPE_CHECKING:
+    from .options import Options
+    from .raw import Raw
+
+
+def listing(module: str) -> list[tuple[str, str]]:
+    """The public functions of a module of this package, each with its first line."""
+    text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    return [(node.name, (ast.get_docstring(node) or "").partition("\n")[0])
+            for node in found if not node.name.startswith("_")]
+
+
+def names() -> list[tuple[str, str]]:
+    """Every built-in set of data with its summary."""
+    return listing("toy") + listing("bundled")
+
+
+def make(name: str, options: Options) -> Raw:
+    """A built-in set of data."""
+    if name in dict(listing("toy")):
+        from . import toy
+
+        return getattr(toy, name)().raw(name, options)
+    return getattr(importlib.import_module(f"{__package__}.bundled"), name)()
+
+
+def locate(text: str) -> tuple[str | Path, list[str]]:
+    """A built-in name or a path, and the transforms that follow it after each plus."""
+    built_in = dict(names())
+    pieces = text.split("+")
+    for most in range(len(pieces), 0, -1):  # a path may hold a plus itself
+        base, words = "+".join(pieces[:most]), pieces[most:]
+        if base in built_in:
+            return base, words
+        for folder in (Path(), *search_path()):
+            if base and (folder / base).exists():
+                return folder / base, words
+    raise DataError(f"there is no data called {pieces[0]!r}{suggestion(pieces[0])}")
+
+
+def search_path() -> list[Path]:
+    """The folders of MONGE_DATA."""
+    return [Path(part) for part in os.environ.get("MONGE_DATA", "").split(os.pathsep) if part]
+
+
+def suggestion(name: str) -> str:
+    """The nearest of what is built in, of what lies beside the missing file, or on the path."""
+    parent = Path(name).parent
+    folders = [parent, *(folder / parent for folder in search_path())]
+    beside = [str(parent / path.name) for folder in folders if folder.is_dir()
+              for path in sorted(folder.iterdir()) if path.name[0] != "."]
+    close = difflib.get_close_matches(name, [built_in for built_in, _ in names()] + beside, 1, 0.5)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return "; give a path, or a built-in name as `monge data` lists them"

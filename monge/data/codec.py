@@ -1,0 +1,285 @@
+"""Between the values a user has and the compact tensors of a Source, there and back.
+
+A codec is a value: it is fitted once, stored with a run, and reads other data in the run's terms
+or says in a sentence which cell does not fit. In a tensor a number that was not seen is NaN and a
+name that was not seen is -1.
+"""
+
+from __future__ import annotations
+
+import abc
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.config import Config
+from ..core.error import DataError
+from ..core.space import Space
+from .statistics import statistics
+
+At = Callable[[int], str]
+"""The beginning of a sentence about a row, counted from 0: "column 'age', row 7"."""
+MISSING = "(missing)"
+"""The name of what was not seen, where it is made a name."""
+FLAGS = ({"false", "true"}, {"no", "yes"}, {"n", "y"}, {"f", "t"}, {"off", "on"})
+EXACT = 2**24
+"""Whole numbers up to here are float32 numbers."""
+
+
+class Codec(Config, abc.ABC):
+    """How one field is written down."""
+
+    @abc.abstractmethod
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        """(N, ...) compact, or a DataError about the first value that does not fit."""
+
+    @abc.abstractmethod
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        """Values in the form the data had."""
+
+    @abc.abstractmethod
+    def measure(self, x: Tensor, name: str) -> Space:
+        """The space of the field, its statistics from these compact rows."""
+
+
+class Number(Codec):
+    """A number: any, or a whole one."""
+
+    kind: Literal["real", "counts"]
+    """Whether fractions occur."""
+    dtype: str = "float64"
+    """What the numbers were stored as."""
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        found = finite(numbers(values, at), at)
+        if self.kind == "counts":
+            refuse(found != np.rint(found), found, at, "has a fraction where whole numbers belong")
+        return torch.from_numpy(found.astype(np.float32))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        dtype = numpy_dtype(self.dtype)
+        if dtype.kind == "f":
+            whole = np.rint(x) if self.kind == "counts" else x
+            return whole.astype(dtype) if dtype.itemsize <= 4 else shortest(whole)
+        return whole_numbers(x, dtype)
+
+    def measure(self, x: Tensor, name: str) -> Space:
+        return Space(kind=self.kind, name=name, **statistics(x, 1))
+
+
+class Flag(Codec):
+    """One of two values, the second of which is 1."""
+
+    values: tuple[str, str] = ("0", "1")
+    """The two as text."""
+    dtype: str = "int64"
+    """What they were stored as."""
+
+    @property
+    def spoken(self) -> bool:
+        """Whether the two are words rather than 0 and 1 or truth values."""
+        return numpy_dtype(self.dtype).kind == "O"
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        if self.spoken:
+            codes = look_up(values, self.values, at).astype(np.float32)
+            return torch.from_numpy(np.where(codes < 0, np.nan, codes).astype(np.float32))
+        found = numbers(truths(values), at)
+        strange = ~np.isnan(found) & (found != 0) & (found != 1)
+        refuse(strange, found, at, f"is neither {' nor '.join(self.values)}")
+        return torch.from_numpy(found.astype(np.float32))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        dtype = numpy_dtype(self.dtype)
+        if self.spoken:
+            return choose(np.array(self.values, object), codes_of(x))
+        return np.where(np.isnan(x), np.nan, x > 0.5) if np.isnan(x).any() else \
+            (x > 0.5).astype(dtype)
+
+    def measure(self, x: Tensor, name: str) -> Space:
+        return Space(kind="binary", name=name, **statistics(x, 1))
+
+
+class Names(Codec):
+    """One of several names without order."""
+
+    names: tuple[str, ...]
+    """The names as text; the code of a name is its place."""
+    dtype: str = "str"
+    """What they were stored as."""
+    category: Literal["", "unordered", "ordered"] = ""
+    """Whether a frame held them as a category."""
+
+    @classmethod
+    def fit(cls, values: np.ndarray, dtype: str, blank: bool = False) -> Names:
+        """The names that occur, sorted; `blank` adds a name for what was not seen."""
+        found = sort({spelled(value) for value in distinct(values)[0]})
+        return cls(names=(*found, *((MISSING,) if blank else ())), dtype=dtype)
+
+    @property
+    def typed(self) -> np.ndarray:
+        """The names as what they were stored as."""
+        dtype = numpy_dtype(self.dtype)
+        if dtype.kind == "b":
+            return np.array([name == "True" for name in self.names])
+        plain = [name for name in self.names if name != MISSING]
+        return np.array(plain, object if dtype.kind == "O" else np.float64).astype(dtype)
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        return torch.from_numpy(look_up(values, self.names, at))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        codes = codes_of(x)
+        if MISSING in self.names:
+            codes = np.where(codes == self.names.index(MISSING), -1, codes)
+        return choose(self.typed, codes)
+
+    def measure(self, x: Tensor, name: str) -> Space:
+        size = len(self.names)
+        return Space(kind="label", size=size, name=name, rows=len(x), high=(float(size - 1),),
+                     missing=bool((x < 0).any()))
+
+
+def unseen(x: Tensor) -> Tensor | None:
+    """Where a compact tensor holds nothing, in its shape; None for a form that cannot say."""
+    if x.is_floating_point():
+        return x.isnan()
+    return x < 0 if x.dtype == torch.int64 else None
+
+
+def refuse(wrong: np.ndarray, values: np.ndarray, at: At, why: str) -> None:
+    """A DataError about the first row where `wrong`; NaN is never wrong."""
+    rows = np.flatnonzero((wrong & ~np.isnan(values)).reshape(len(values), -1).any(1))
+    if len(rows):
+        row = values[rows[0]].reshape(-1)
+        value = row[wrong[rows[0]].reshape(-1) & ~np.isnan(row)][0]
+        raise DataError(f"{at(rows[0])}: {value:.12g} {why}; mend the cell or leave the row out")
+
+
+def finite(values: np.ndarray, at: At) -> np.ndarray:
+    """`values`, none of which is infinite in itself or as float32."""
+    refuse(np.isinf(values), values, at, "is not finite")
+    refuse(np.abs(values) > np.finfo(np.float32).max, values, at, "is too large for float32")
+    return values
+
+
+def exact_enough(values: np.ndarray, at: At) -> None:
+    """A DataError where float32 would blur an entry by more than 1e-3 of its spread."""
+    flat = finite(values, at).reshape(len(values), -1)  # (N, D)
+    error = np.abs(flat - flat.astype(np.float32))
+    centred = flat - np.nan_to_num(flat[:1])
+    seen = ~np.isnan(flat)
+    count = np.maximum(seen.sum(0), 1)
+    mean = np.where(seen, centred, 0).sum(0) / count
+    spread = np.sqrt((np.where(seen, centred - mean, 0) ** 2).sum(0) / count)
+    blurred = (np.nan_to_num(error) > 1e-3 * spread) & (spread > 0)
+    if blurred.any():
+        row, entry = np.argwhere(blurred)[0]
+        raise DataError(f"{at(row)}: {flat[row, entry]:.17g} needs more digits than float32 has, "
+                        "beside the spread of its column; subtract an offset from the column")
+
+
+def numbers(values: np.ndarray, at: At) -> np.ndarray:
+    """float64, NaN where nothing was seen."""
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    found = np.full(len(values), np.nan)
+    for row, value in enumerate(values):
+        if blank(value):
+            continue
+        try:
+            found[row] = float(value)
+        except (TypeError, ValueError):
+            raise DataError(f"{at(row)}: {value!r} is text where a number belongs; mend the cell "
+                            "or leave it empty") from None
+    return found
+
+
+def truths(values: np.ndarray) -> np.ndarray:
+    """Truth values that came as words made 1 and 0; everything else as it is."""
+    if values.dtype.kind in "biuf":
+        return values
+    known = {"true": 1.0, "false": 0.0}
+    return np.array([known.get(str(v).strip().lower(), v) for v in values], object)
+
+
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The values that occur, and for each row the place of its own: -1 where nothing was seen."""
+    if values.dtype.kind in "biuf":
+        found, place = np.unique(values, return_inverse=True)
+        seen = ~np.isnan(found)  # NaN sorts last
+        return found[seen], np.where(place < seen.sum(), place, -1)
+    import pandas as pd
+
+    place, found = pd.factorize(values)
+    return np.asarray(found), place
+
+
+def spelled(value: Any) -> str:
+    """A value as a name: trimmed, a whole float without its point."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def blank(value: Any) -> bool:
+    return value is None or (isinstance(value, float | np.floating) and np.isnan(value)) or \
+        (isinstance(value, str) and not value.strip())
+
+
+def sort(names: set[str]) -> list[str]:
+    """By number where all are numbers, by letter otherwise."""
+    try:
+        return sorted(names, key=lambda name: (float(name), name))
+    except ValueError:
+        return sorted(names)
+
+
+def look_up(values: np.ndarray, names: tuple[str, ...], at: At) -> np.ndarray:
+    """The place of each value among the names, int64; -1 where nothing was seen."""
+    found, place = distinct(values)
+    code = {name: number for number, name in enumerate(names)}
+    known = [code.get(spelled(value), -2) for value in found]
+    codes = np.array([*known, code.get(MISSING, -1)], np.int64)[place]
+    strange = np.flatnonzero(codes == -2)
+    if len(strange):
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise DataError(f"{at(strange[0])}: {spelled(values[strange[0]])!r} is not among the "
+                        f"{len(names)} known names ({some}); mend the cell or leave the row out")
+    return codes
+
+
+def codes_of(x: np.ndarray) -> np.ndarray:
+    return np.rint(np.where(np.isnan(x), -1, x)).astype(np.int64) if x.dtype.kind == "f" else x
+
+
+def choose(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """values[codes]; nothing where the code is -1."""
+    if (codes >= 0).all():
+        return values[codes]
+    padded = np.append(values.astype(object), [None])  # index -1 is the last
+    return padded[codes] if values.dtype.kind == "O" else \
+        np.where(codes < 0, np.nan, values[codes]).astype(np.float64)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The numpy type behind a stored name, pandas' nullable ones included; object for text."""
+    found = re.match(r"(u?int|float)\d+|bool", name.lower())
+    return np.dtype(found.group() if found else object)
+
+
+def shortest(x: np.ndarray) -> np.ndarray:
+    """float64 with the fewest digits that name the same float32: 0.1, not 0.10000000149."""
+    return x.astype(np.float32).astype(str).astype(np.float64)
+
+
+def whole_numbers(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The nearest whole numbers the type can hold; NaN keeps them floating."""
+    limits = np.iinfo(dtype)
+    top = np.nextafter(float(limits.max), 0) if limits.bits == 64 else float(limits.max)
+    found = np.clip(np.rint(x.astype(np.float64)), float(limits.min), top)
+    return found if np.isnan(found).any() else found.astype(dtype)

@@ -1,0 +1,100 @@
+"""Files and folders: what reads them, and which file is which split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..core.error import DataError
+from . import array, image, table
+from .options import Options
+from .raw import SPLITS, Raw, join, listed
+
+TABLES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
+ARRAYS = (".npy", ".npz")
+
+
+def read(path: Path, options: Options, side: int | None = None) -> Raw:
+    """Whatever is at a path; `side` is what pictures are brought to as they are read."""
+    if path.is_dir():
+        return read_folder(path, options, side)
+    if image.is_picture(path):
+        return image.read_pictures([path], path.parent, side)
+    reader = reader_of(path, options)
+    if reader is None:
+        raise DataError(f"{path} is of no kind that can be read ({', '.join(TABLES[:4])} or their "
+                        f".gz, {', '.join(ARRAYS)}, idx, pictures); convert it")
+    return reader(path)
+
+
+def reader_of(path: Path, options: Options) -> Callable[[Path], Raw] | None:
+    name = path.name.lower()
+    if name.endswith(ARRAYS):
+        return array.read_file
+    if image.is_idx(path):
+        return lambda path: image.read_idx([path], table.stem(path))
+    if name.endswith(TABLES):
+        return lambda path: table.read_file(path, options)
+    return None
+
+
+def read_folder(folder: Path, options: Options, side: int | None) -> Raw:
+    """A folder of idx files, of splits, of pictures, or with one readable file in it."""
+    try:
+        files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror}); check its rights") from error
+    name = folder.resolve().name
+    idx = [path for path in files if image.is_idx(path)]
+    if idx:
+        return by_split(idx, name, lambda paths: image.read_idx(paths, name))
+    shelves = {path: image.find(path) for path in files if path.is_dir() and split_of(path)}
+    if any(shelves.values()):
+        return by_split(list(shelves), name,
+                        lambda paths: image.read_pictures(shelves[paths[0]], paths[0], side))
+    if pictures := image.find(folder):
+        return image.read_pictures(pictures, folder, side)
+    return read_tables(folder, files, options, name)
+
+
+def read_tables(folder: Path, files: Sequence[Path], options: Options, name: str) -> Raw:
+    readable = [path for path in files if path.is_file() and reader_of(path, options)
+                and path.stem.lower() not in ("readme", "license", "licence")]
+    if not readable:
+        raise DataError(f"{folder} holds nothing that can be read; put a table, arrays, idx files "
+                        "or pictures in it")
+    if any(split_of(path) == "train" for path in readable):
+        return by_split([path for path in readable if split_of(path)], name,
+                        lambda paths: one(paths, options))
+    if len(readable) > 1:
+        raise DataError(f"{folder} holds several files and none is called train "
+                        f"({listed(path.name for path in readable)}); name one of them")
+    return one(readable, options)
+
+
+def one(paths: Sequence[Path], options: Options) -> Raw:
+    if len(paths) > 1:
+        raise DataError(f"several files of {paths[0].parent} could be the same split "
+                        f"({listed(path.name for path in paths)}); name one of them")
+    return read(paths[0], options)
+
+
+def by_split(paths: Sequence[Path], name: str, reader: Callable[[list[Path]], Raw]) -> Raw:
+    """Files grouped by the split their names say, read group by group."""
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(split_of(path) or "train", []).append(path)
+    raws = {split: reader(groups[split]) for split in SPLITS if split in groups}
+    return join(raws, name) if "train" in raws and len(raws) > 1 else next(iter(raws.values()))
+
+
+def split_of(path: Path) -> str | None:
+    """train, valid or test where a word of the name says so."""
+    for word in re.split(r"[^a-z0-9]+", path.name.lower()):
+        for split, starts in (("train", "train"), ("valid", "valid"), ("test", "test")):
+            if word.startswith(starts):
+                return split
+        if word in ("val", "dev", "t10k"):
+            return "test" if word == "t10k" else "valid"
+    return None

@@ -1,0 +1,122 @@
+"""Pictures: folders of files, whose folders are labels, and idx files as MNIST has them."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..core.error import DataError
+from .array import from_arrays
+from .raw import Raw, listed
+from .shaped import Array
+from .transform import resize
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+IDX = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def is_picture(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def is_idx(path: Path) -> bool:
+    """train-images-idx3-ubyte.gz, mine.idx and the like."""
+    name = path.name.lower().removesuffix(".gz")
+    return path.is_file() and (name.endswith(".idx") or "-idx" in name or ".idx" in name)
+
+
+def find(folder: Path) -> list[Path]:
+    """Every picture in a folder and its class folders."""
+    return sorted(path for path in [*folder.iterdir(), *folder.glob("*/*")]
+                  if is_picture(path) and path.name[0] != ".")
+
+
+def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> Raw:
+    """Pictures of one size; their folders under `root`, where they have one, are their labels."""
+    classes = [path.relative_to(root).parts[:-1] for path in paths]
+    if len({bool(parts) for parts in classes}) > 1:
+        raise DataError(f"{root} holds pictures both in itself and in class folders; move the "
+                        "loose ones into a folder of their own")
+    pictures = [load(path, side) for path in paths]
+    if len({picture.shape[2] for picture in pictures}) > 1:  # grey ones among colour
+        pictures = [np.broadcast_to(p, (*p.shape[:2], 3)) for p in pictures]
+    same_size(pictures, paths, root)
+    images = np.stack(pictures)
+    grey = images.shape[-1] == 1
+    values: dict[str, np.ndarray] = {"image": images[..., 0] if grey else images}
+    if classes[0]:
+        values["label"] = np.array([parts[0] for parts in classes], object)
+    height, width, channels = images.shape[1:]
+    codec = Array(kind="levels", size=256, dtype="uint8", layout="HW" if grey else "HWC",
+                  shape=(channels, height, width))
+    return replace(from_arrays(values, root.resolve().name), codecs={"image": codec})
+
+
+def load(path: Path, side: int | None) -> np.ndarray:
+    """One picture (H, W, 1 or 3), turned as its EXIF says."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as file:
+            picture = ImageOps.exif_transpose(file)
+            deep = picture.mode.startswith(("I", "F"))
+            picture = picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
+            pixels = np.array(picture)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} does not decode as a picture ({error}); replace or remove "
+                        "it") from error
+    if deep:
+        raise DataError(f"{path} has more than 8 bits a channel; save it with 8")
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if side is None:
+        return pixels
+    codec = Array(kind="levels", shape=(pixels.shape[2], *pixels.shape[:2]), size=256)
+    _, small = resize(codec, torch.from_numpy(np.moveaxis(pixels, -1, 0))[None], side)
+    return np.moveaxis(small[0].numpy(), 0, -1)
+
+
+def same_size(pictures: Sequence[np.ndarray], paths: Sequence[Path], root: Path) -> None:
+    first = pictures[0].shape[:2]
+    odd = next((i for i, picture in enumerate(pictures) if picture.shape[:2] != first), None)
+    if odd is not None:
+        sizes = [f"{shape[1]}x{shape[0]}" for shape in (first, pictures[odd].shape)]
+        raise DataError(f"pictures differ in size: {paths[0].name} is {sizes[0]} and "
+                        f"{paths[odd].name} is {sizes[1]}; bring them to one size with "
+                        f"{root.resolve().name}+resize64")
+
+
+def read_idx(paths: Sequence[Path], name: str) -> Raw:
+    """An idx file of pictures and, where there is one, the idx file of their labels."""
+    arrays = [(path, idx_array(path)) for path in paths]
+    images = [(path, array) for path, array in arrays if array.ndim > 1]
+    labels = [(path, array) for path, array in arrays if array.ndim == 1]
+    if len(images) > 1 or len(labels) > 1 or not arrays:
+        raise DataError(f"{listed(path.name for path in paths)} cannot be told apart as one file "
+                        "of pictures and one of labels a split; name one of them")
+    if not images:
+        return from_arrays({"label": labels[0][1]}, name)
+    values = {"image": images[0][1]} | ({"label": labels[0][1]} if labels else {})
+    return from_arrays(values, name, images[0][0].name)
+
+
+def idx_array(path: Path) -> np.ndarray:
+    """The format: two zero bytes, a type, a number of axes, their lengths, the values."""
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        zero, kind, axes = struct.unpack_from(">HBB", content)
+        shape = struct.unpack_from(f">{axes}I", content, 4)
+        if zero or kind not in IDX:
+            raise ValueError("its first bytes are not those of an idx file")
+        values = np.frombuffer(content, IDX[kind], math.prod(shape), 4 + 4 * axes)
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+        raise DataError(f"{path} cannot be read as idx ({error}); fetch it again") from error
+    return values.reshape(shape).astype(values.dtype.newbyteorder("="))

@@ -1,0 +1,137 @@
+"""From what a reader found to a Source: encode, derive, choose rows, split, measure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.config import read
+from ..core.error import DataError, WordError, nearest
+from . import array, derive, table, terms
+from .codec import Codec, unseen
+from .options import Options
+from .raw import Raw
+from .shaped import Array
+from .source import Field, Schema, Source
+from .split import divide, keep
+from .view import Terms
+
+
+def ingest(raw: Raw, options: Options, changes: Sequence[derive.Change] = (),
+           stored: Mapping[str, Any] | None = None) -> Source:
+    """A Source of what was read, in terms of its own or in those of an earlier run."""
+    raw = prepare(raw, options)
+    schema, needed = (None, ()) if stored is None else stored_terms(stored)
+    if schema is not None:
+        raw = terms.match(raw, schema, needed)
+    values = {name: values_of(raw, name) for name in raw.values}
+    codecs = {name: fit(raw, name, values[name], options, schema) for name in values}
+    tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
+    for change in changes:
+        derive.apply(change, codecs, tensors, raw.name)
+    if schema is not None:
+        tensors = terms.encode(raw, schema, codecs, tensors)
+    dropped = 0
+    if options.missing == "drop":
+        rows = full(tensors, raw.name)
+        dropped = len(raw) - len(rows)
+        raw, tensors = thin(raw, tensors, rows)
+    if options.rows and raw.density is None:
+        raw, tensors = thin(raw, tensors, keep(len(raw), options, raw.split))
+    splits = divide(len(raw), options, raw.split, raw.name, whole=schema is not None)
+    name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.word for change in changes)]))
+    settled = measure(raw, name, codecs, tensors, splits["train"]) if schema is None else \
+        in_terms(schema, name, tensors)
+    return Source(settled, tensors, splits, raw.split is not None, raw.density, raw.notes, dropped)
+
+
+def thin(raw: Raw, tensors: Mapping[str, Tensor], rows: Tensor) -> tuple[Raw, dict[str, Tensor]]:
+    """Some of the rows, in their order."""
+    if len(rows) == len(raw):
+        return raw, dict(tensors)
+    split = None if raw.split is None else raw.split[rows.numpy()]
+    return replace(raw, split=split, places=raw.places.take(rows.numpy())), {
+        name: tensor[rows] for name, tensor in tensors.items()}
+
+
+def prepare(raw: Raw, options: Options) -> Raw:
+    """Columns that the words leave out left out, and at least one row."""
+    for name in options.names:
+        if name not in raw.values:
+            raise WordError(f"data.names={name}: there is no such column"
+                            f"{nearest(name, raw.values)}")
+    raw = table.without(raw, options.drop)
+    if not len(raw):
+        raise DataError(f"{raw.name} has no rows; give it some")
+    return raw
+
+
+def stored_terms(stored: Mapping[str, Any]) -> tuple[Schema, set[str]]:
+    """What a run kept, and the fields it cannot do without: all it looks at but a lone target."""
+    kept = read(stored)
+    if isinstance(kept, Terms):
+        given = {name for names in kept.given.values() for name in names}
+        lone = given and len(kept.event) == 1
+        return kept.schema, given | (set() if lone else set(kept.event))
+    schema = Schema.from_dict(stored)
+    return schema, set(schema.main)
+
+
+def fit(raw: Raw, name: str, values: np.ndarray, options: Options, schema: Schema | None) -> Codec:
+    """The codec of a field: known, taken from the run, or what its values ask for. Arrays are read
+    as what they are and brought to the run's terms after they were transformed."""
+    taken = None if schema is None else schema.field(name).codec
+    if taken is not None and not isinstance(taken, Array):
+        return taken
+    if name in raw.codecs:
+        return raw.codecs[name]
+    label = name in raw.labels or name in options.names
+    if raw.table:
+        return table.fit(raw.values[name], values, name, label, options, raw.at(name))
+    return array.fit(values, raw.at(name), label)
+
+
+def values_of(raw: Raw, name: str) -> np.ndarray:
+    return table.cells(raw.values[name], raw.at(name)) if raw.table else raw.values[name]
+
+
+def full(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """The rows in which every cell was seen."""
+    masks = [mask.reshape(len(mask), -1).any(1) for tensor in tensors.values()
+             if (mask := unseen(tensor)) is not None]
+    rows = (~torch.stack(masks).any(0)).nonzero()[:, 0] if masks else \
+        torch.arange(len(next(iter(tensors.values()))))
+    if not len(rows):
+        raise DataError(f"every row of {name} has a missing cell, and data.missing=drop leaves "
+                        "none; say data.missing=keep")
+    return rows
+
+
+def measure(raw: Raw, name: str, codecs: Mapping[str, Codec], tensors: Mapping[str, Tensor],
+            train: Tensor) -> Schema:
+    """Fields with the statistics of the training rows."""
+    fields = []
+    for field, codec in codecs.items():
+        space = codec.measure(tensors[field][train], field)
+        fields.append(Field(name=field, codec=codec, space=told(space, tensors[field]),
+                            key=raw.keys.get(field, field)))
+    return Schema(name=name, fields=tuple(fields), main=raw.main, target=raw.target,
+                  table=raw.table)
+
+
+def in_terms(schema: Schema, name: str, tensors: Mapping[str, Tensor]) -> Schema:
+    fields = tuple(replace(field, space=told(field.space, tensors[field.name]))
+                   for field in schema.fields)
+    return replace(schema, name=name, fields=fields)
+
+
+def told(space: Any, tensor: Tensor) -> Any:
+    """A space that owns up to cells that were not seen in any split."""
+    mask = unseen(tensor)
+    return replace(space, missing=space.missing or (mask is not None and bool(mask.any())))

@@ -1,0 +1,122 @@
+"""What a reader hands over: named values, rows first, not yet encoded, and where rows stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..core.error import DataError
+from .codec import At, Codec
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Places:
+    """How sentences call rows: by file and line, or by number from 1."""
+
+    lines: np.ndarray  # (N,) from 1, as in the file
+    owner: np.ndarray  # (N,) index into `files`
+    files: tuple[str, ...] = ("",)
+
+    @classmethod
+    def count(cls, n: int, file: str = "") -> Places:
+        return cls.of(np.arange(1, n + 1), file)
+
+    @classmethod
+    def of(cls, lines: np.ndarray, file: str = "") -> Places:
+        return cls(lines, np.zeros(len(lines), np.int32), (file,))
+
+    @classmethod
+    def join(cls, parts: Sequence[Places]) -> Places:
+        owner = np.repeat(np.arange(len(parts), dtype=np.int32), [len(p.lines) for p in parts])
+        files = tuple(part.files[0] for part in parts)
+        return cls(np.concatenate([part.lines for part in parts]), owner, files)
+
+    def take(self, rows: np.ndarray) -> Places:
+        return Places(self.lines[rows], self.owner[rows], self.files)
+
+    def at(self, what: str) -> At:
+        """The beginning of a sentence about a cell of `what`."""
+
+        def where(row: int) -> str:
+            file = self.files[self.owner[row]]
+            return f"{what}, row {self.lines[row]}" + (f" of {file}" if file else "")
+
+        return where
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Fields as they were found; a table has one for each column."""
+
+    name: str
+    values: Mapping[str, Any]  # a numpy array, or in a table a pandas Series
+    main: tuple[str, ...]
+    places: Places
+    target: str | None = None
+    table: bool = False
+    named: bool = True  # whether the names of the columns are the file's own
+    keys: Mapping[str, str | int] = field(default_factory=dict)  # what a frame calls its columns
+    labels: frozenset[str] = frozenset()  # fields that hold names whatever they look like
+    codecs: Mapping[str, Codec] = field(default_factory=dict)  # known beforehand
+    split: np.ndarray | None = None  # (N,) index into SPLITS
+    density: Callable[[Tensor], Tensor] | None = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.places.lines)
+
+    def at(self, name: str) -> At:
+        return self.places.at(f"column {name!r}" if self.table else name)
+
+
+def join(parts: Mapping[str, Raw], name: str) -> Raw:
+    """Files of one kind, keyed by their split, as one."""
+    raws = align(list(parts.values()))
+    first = raws[0]
+    values = {field: stack([raw.values[field] for raw in raws], first.table, field)
+              for field in first.values}
+    split = np.repeat([SPLITS.index(part) for part in parts], [len(raw) for raw in raws])
+    return replace(first, name=name, values=values, split=split,
+                   places=Places.join([raw.places for raw in raws]),
+                   notes=tuple(note for raw in raws for note in raw.notes))
+
+
+def align(raws: list[Raw]) -> list[Raw]:
+    """All with the field names of the first file that has names of its own."""
+    leader = next((raw for raw in raws if raw.named), raws[0])
+    return [rename(raw, leader) for raw in raws]
+
+
+def rename(raw: Raw, leader: Raw) -> Raw:
+    if set(raw.values) == set(leader.values):
+        return raw
+    if raw.named or len(raw.values) != len(leader.values):
+        raise DataError(f"{raw.places.files[0] or raw.name} has the columns "
+                        f"{listed(raw.values)} and {leader.places.files[0] or leader.name} has "
+                        f"{listed(leader.values)}; files of one folder must agree")
+    values = dict(zip(leader.values, raw.values.values(), strict=True))
+    return replace(raw, values=values, main=leader.main, named=True)
+
+
+def stack(pieces: list[Any], table: bool, name: str) -> Any:
+    if table:
+        import pandas as pd
+
+        return pd.concat(pieces, ignore_index=True)
+    shapes = {piece.shape[1:] for piece in pieces}
+    if len(shapes) > 1:
+        raise DataError(f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
+                        "different splits; bring them to one, pictures with +resize64")
+    return np.concatenate(pieces)
+
+
+def listed(names: Any, most: int = 8) -> str:
+    """Names for a sentence, the first few where there are many."""
+    names = [str(name) for name in names]
+    return ", ".join(names[:most]) + (f", ... ({len(names)})" if len(names) > most else "")

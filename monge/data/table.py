@@ -1,0 +1,225 @@
+"""Tables: one field a column, each column of its own kind.
+
+Truth values and numbers that are only 0 and 1 are binary, other whole numbers are counts, other
+numbers are real, text is names. A column of numbers with a few words in it is refused, and so is
+a column of names that hardly repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.error import DataError, WordError, nearest
+from . import delimited
+from .codec import (
+    EXACT,
+    FLAGS,
+    MISSING,
+    At,
+    Codec,
+    Flag,
+    Names,
+    Number,
+    distinct,
+    exact_enough,
+    spelled,
+)
+from .options import Options
+from .raw import Places, Raw, listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Column = Any
+"""A pandas Series."""
+NULLABLE = {"bool": "boolean"} | {f"{sign}int{bits}": f"{sign.upper()}Int{bits}"
+                                  for sign in ("", "u") for bits in (8, 16, 32, 64)}
+"""What holds missing cells where a plain type cannot."""
+YES = ("true", "yes", "y", "t", "on")
+MOSTLY = 0.9
+"""Part of the cells that are numbers from which words among them look like mistakes."""
+
+
+def is_frame(what: Any) -> bool:
+    import sys
+
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(what, pandas.DataFrame | pandas.Series)
+
+
+def read_file(path: Path, options: Options) -> Raw:
+    sheet = delimited.read(path, options)
+    values = {str(name): column for name, column in sheet.frame.items()}
+    return Raw(stem(path), values, tuple(values), Places.of(sheet.lines, path.name), table=True,
+               named=sheet.named, notes=sheet.notes)
+
+
+def stem(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).stem
+
+
+def from_frame(rows: Any, name: str = "frame", target: Any = None) -> Raw:
+    """A frame, a series, or rows as mappings; `target` is one more column, the default target."""
+    import pandas as pd
+
+    frame = rows.to_frame() if isinstance(rows, pd.Series) else pd.DataFrame(rows)
+    keys = {str(key): key if isinstance(key, int) else str(key) for key in frame.columns}
+    if len(keys) < frame.shape[1]:
+        raise DataError(f"the frame has two columns of one name among {listed(frame.columns)}; "
+                        "rename one")
+    values = {name: frame.iloc[:, place].reset_index(drop=True) for place, name in enumerate(keys)}
+    places = Places.count(len(frame))
+    if target is None:
+        return Raw(name, values, tuple(values), places, table=True, keys=keys)
+    column = pd.Series(target).reset_index(drop=True)
+    called = str(column.name) if column.name is not None else "y"
+    if called in values or len(column) != len(frame):
+        raise DataError(f"y is called {called!r} and has {len(column)} rows beside {len(frame)} "
+                        "rows of x; give it a name of its own and as many rows")
+    labels = frozenset({called} if not pd.api.types.is_float_dtype(column.dtype) else ())
+    return Raw(name, values | {called: column}, tuple(values), places, called, True, keys=keys,
+               labels=labels)
+
+
+def without(raw: Raw, names: Sequence[str]) -> Raw:
+    """The fields less some."""
+    for name in names:
+        if name not in raw.values:
+            raise WordError(f"data.drop={name}: there is no such column"
+                            f"{nearest(name, raw.values)}")
+    values = {name: column for name, column in raw.values.items() if name not in names}
+    main = tuple(name for name in raw.main if name not in names)
+    if not main:
+        raise WordError("data.drop leaves no column; keep at least one")
+    return replace(raw, values=values, main=main,
+                   target=None if raw.target in names else raw.target)
+
+
+def cells(column: Column, at: At) -> np.ndarray:
+    """A column as numpy: booleans, numbers with NaN, or trimmed values with None."""
+    import pandas as pd
+
+    kind, full = column.dtype, not column.isna().any()
+    if isinstance(kind, pd.CategoricalDtype):
+        return column.astype(object).to_numpy(object, na_value=None)
+    if pd.api.types.is_bool_dtype(kind) and full:
+        return column.to_numpy(bool)
+    if pd.api.types.is_numeric_dtype(kind):
+        if pd.api.types.is_integer_dtype(kind) and full:
+            return column.to_numpy(np.int64)
+        return column.to_numpy(np.float64, na_value=np.nan)
+    objects = column.to_numpy(object)
+    for row, cell in enumerate(objects):
+        if not isinstance(cell, Hashable):
+            trimmed(cell, at(row))
+    found, place = distinct(objects)
+    tidy = [trimmed(cell, at(int(np.argmax(place == i)))) for i, cell in enumerate(found)]
+    return np.array([*tidy, None], object)[place]
+
+
+def trimmed(cell: Any, where: str) -> Any:
+    if isinstance(cell, str):
+        return cell.strip() or None
+    if isinstance(cell, bool | np.bool_ | int | float | np.number):
+        return cell
+    raise DataError(f"{where}: a {type(cell).__name__} is neither a number nor a name; convert "
+                    "the column, or leave it out with data.drop")
+
+
+def fit(column: Column, found: np.ndarray, name: str, label: bool, options: Options, at: At
+        ) -> Codec:
+    """The codec that the cells `found` in a column ask for."""
+    values, place = distinct(found)
+    dtype, missing = str(column.dtype), bool((place < 0).any())
+    if not len(values):
+        raise DataError(f"column {name!r} has no values; leave it out with data.drop={name}")
+    if label or dtype == "category":
+        return fit_names(column, found, name, missing and options.missing == "category")
+    if found.dtype.kind != "O":
+        return fit_number(found, values, dtype, missing, at)
+    if all(isinstance(value, bool | np.bool_) for value in values):
+        return Flag(values=("False", "True"), dtype="bool")
+    return flag(values, dtype) or fit_text(column, found, name, options, at)
+
+
+def fit_number(found: np.ndarray, values: np.ndarray, dtype: str, missing: bool, at: At) -> Codec:
+    if values.dtype.kind == "b":
+        return Flag(values=("False", "True"), dtype=dtype)
+    if ((values == 0) | (values == 1)).all():
+        return Flag(dtype=dtype)
+    whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
+    # a frame makes whole numbers floats where a cell is missing
+    if whole and (missing or "int" in dtype.lower()):
+        return Number(kind="counts", dtype=dtype)
+    exact_enough(found.astype(np.float64), at)
+    return Number(kind="real", dtype=dtype)
+
+
+def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at: At) -> Codec:
+    """Numbers that came as text, names, or a mistake among numbers."""
+    values, place = distinct(found)
+    read = np.array([number(value) for value in values] + [np.nan])
+    cells, seen = read[place], place >= 0
+    strange = np.flatnonzero(seen & np.isnan(cells))
+    if not len(strange):
+        whole = all(str(value).lstrip("+-").isdigit() for value in values)
+        return fit_number(cells, read[:-1], "int64" if whole else "float64", False, at)
+    if len(strange) <= (1 - MOSTLY) * seen.sum() and options.text == "refuse":
+        row = int(strange[0])
+        raise DataError(f"{at(row)}: {found[row]!r} is text where a number belongs; mend the "
+                        "cell, or say data.text=label to read such columns as names")
+    return fit_names(column, found, name, not seen.all() and options.missing == "category")
+
+
+def number(value: Any) -> float:
+    """NaN for what is no number."""
+    try:
+        return float(value)
+    except ValueError:
+        return np.nan
+
+
+def flag(values: np.ndarray, dtype: str) -> Flag | None:
+    """Two words that mean no and yes."""
+    words = {str(value) for value in values}
+    if len(words) != 2 or {word.lower() for word in words} not in FLAGS:
+        return None
+    no, yes = sorted(words, key=lambda word: word.lower() in YES)
+    return Flag(values=(no, yes), dtype=dtype)
+
+
+def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Names:
+    if str(column.dtype) == "category":
+        kind = column.dtype
+        names = (*map(spelled, kind.categories), *((MISSING,) if blank else ()))
+        return Names(names=names, dtype=str(kind.categories.dtype),
+                     category="ordered" if kind.ordered else "unordered")
+    codec = Names.fit(found, str(column.dtype), blank)
+    if len(codec.names) > max(100, len(found) / 2):
+        raise DataError(f"column {name!r} has {len(codec.names)} names in {len(found)} rows and "
+                        f"looks like an identifier; leave it out with data.drop={name}")
+    return codec
+
+
+def assemble(columns: Sequence[tuple[str | int, Codec, np.ndarray]]) -> pd.DataFrame:
+    """A frame with the names, order and types the data had."""
+    import pandas as pd
+
+    return pd.DataFrame({key: series(codec, values) for key, codec, values in columns})
+
+
+def series(codec: Codec, values: np.ndarray) -> Column:
+    import pandas as pd
+
+    assert isinstance(codec, Names | Number | Flag)
+    if isinstance(codec, Names) and codec.category:
+        kind = pd.CategoricalDtype(codec.typed.tolist(), codec.category == "ordered")
+        return pd.Series(values, dtype=kind)
+    holes = values.dtype.kind == "f" and np.isnan(values).any()
+    column: Column = pd.Series(values)
+    return column.astype(NULLABLE.get(codec.dtype, codec.dtype) if holes else codec.dtype)

@@ -1,0 +1,222 @@
+r"""K normal laws of D entries, weighed by rows, where any entry may be hidden.
+
+With o the entries of a row that were seen, u those that were not, and L the Cholesky factor of the
+covariance whose rows and columns are put in the order (o, u),
+
+    log N(x_o) = - |z|^2 / 2 - \sum_o \log L_oo - |o| \log(2 \pi) / 2,  z = L_oo^{-1} (x_o - mu_o),
+    x_u | x_o  ~ N(mu_u + L_uo z, L_uu L_uu^T),
+
+so one factor for each pattern of hidden entries serves scoring, the E-step and drawing. All of it
+is done in double precision and in standard units. The prior is that of `rows` more rows, without
+correlation and of variance v: a covariance is (S + rows v I) / (n + rows).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.space import Space
+from ._base import Laws, Sums
+
+NUMBERS = 2**26
+"""Numbers the covariances of a model may hold together."""
+
+
+class Normals(Laws):
+    """What normal laws share: standard units, means, and the prior of their spread."""
+
+    centre: Tensor  # (D,)
+    scale: Tensor  # (D,)
+    mean: Tensor  # (K, D)
+
+    def __init__(self, space: Space, laws: int, rows: float, variance: float) -> None:
+        super().__init__()
+        parts = space.parts
+        centre = [part.mean[0] + cell_of(part) / 2 for part in parts]
+        scale = [part.scale[0] for part in parts]
+        self.register_buffer("centre", torch.tensor(centre), persistent=False)
+        self.register_buffer("scale", torch.tensor(scale), persistent=False)
+        self.register_buffer("mean", torch.zeros(laws, space.dims))
+        self.more, self.variance = rows, variance
+        self.width = laws * space.dims // 4
+
+    def standard(self, x: Tensor) -> Tensor:
+        return (x.double() - self.centre.double()) / self.scale.double()
+
+    def volume(self, seen: Tensor) -> Tensor:
+        """What the change to standard units costs, (B, 1)."""
+        return seen.double() @ self.scale.double().log()[:, None]
+
+    def features(self, x: Tensor, seen: Tensor) -> Tensor:
+        return torch.where(seen, self.standard(x), 0)
+
+    def centres(self, weight: Tensor, first: Tensor) -> Tensor:
+        """The new means; a law without rows keeps its own."""
+        return torch.where(weight > 1e-9, first / weight, self.mean.double())
+
+
+class Full(Normals):
+    """Covariances root root^T without constraint.
+
+    Where an entry is whole, its value stands for the cell [x, x + 1): `log_prob` takes a point of
+    it, `expected` the middle, and gives the mean of log p over the cell.
+    """
+
+    root: Tensor  # (K, D, D), lower triangular
+    blur: Tensor  # (D,): variance of a uniform place in a cell
+
+    def __init__(self, space: Space, laws: int, rows: float, variance: float = 1.0) -> None:
+        super().__init__(space, laws, rows, variance)
+        cells = torch.tensor([cell_of(part) for part in space.parts])
+        self.register_buffer("blur", cells / (12 * self.scale.square()), persistent=False)
+        # Twice the spread of the data: wide, until something is counted.
+        self.register_buffer("root", 2 * torch.eye(space.dims).repeat(laws, 1, 1))
+
+    def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
+        return self.value(x, seen, torch.zeros_like(self.blur))
+
+    def expected(self, x: Tensor, seen: Tensor) -> Tensor:
+        """The mean of `log_prob` over the cells whose middles are x, (B, K)."""
+        return self.value(x, seen, self.blur)
+
+    def value(self, x: Tensor, seen: Tensor, blur: Tensor) -> Tensor:
+        root, y = self.root.double(), self.standard(x)
+        value = y.new_zeros(len(y), len(root))
+        for rows, o, u in patterns(seen):
+            inner = reorder(root, torch.cat([o, u]))[:, : len(o), : len(o)]
+            inverse = invert(inner)  # (K, |o|, |o|)
+            z = y[rows][:, o] @ inverse.mT - (inverse @ self.mean[:, o, None].double()).mT
+            square = z.square().sum(2) + (inverse.square() @ blur[o].double()).sum(1)[:, None]
+            size = inner.diagonal(dim1=1, dim2=2).log().sum(1)[:, None]  # (K, 1)
+            value[rows] = -(square / 2 + size).T - len(o) * math.log(2 * math.pi) / 2
+        return value - self.volume(seen)
+
+    def sums(self, x: Tensor, seen: Tensor, weight: Tensor) -> Sums:
+        y, weight = self.standard(x), weight.double()
+        laws, dims = self.mean.shape
+        first, second = y.new_zeros(laws, dims), y.new_zeros(laws, dims, dims)
+        for rows, o, u in patterns(seen):
+            part = self.sums_of(y[rows], o, u, weight[rows])
+            first, second = first + part[0], second + part[1]
+        return weight.sum(0), first, second
+
+    def sums_of(self, y: Tensor, o: Tensor, u: Tensor, weight: Tensor) -> Sums:
+        """Expected sums of rows of one pattern."""
+        mean, k = self.mean.double(), len(o)
+        factor = reorder(self.root.double(), torch.cat([o, u]))
+        # Each entry as a linear map of the seen: themselves, or the regression on them.
+        reach = y.new_zeros(len(mean), len(o) + len(u), k)  # (K, D, |o|)
+        reach[:, o, torch.arange(k, device=o.device)] = 1
+        reach[:, u] = factor[:, k:, :k] @ invert(factor[:, :k, :k])
+        full = mean[:, None] + (y[:, o] - mean[:, None, o]) @ reach.mT  # (K, n, D)
+        weighed = full * weight.T[:, :, None]
+        left_out = (reach * self.blur[o].double()) @ reach.mT
+        left_out[:, u[:, None], u] += factor[:, k:, k:] @ factor[:, k:, k:].mT
+        return weighed.sum(1), weighed.mT @ full + weight.sum(0)[:, None, None] * left_out
+
+    def update(self, sums: Sums) -> None:
+        n, first, second = sums
+        mean, n = self.centres(n[:, None], first), n[:, None, None]
+        scatter = second - n * mean[:, :, None] * mean[:, None]
+        prior = self.variance * torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device)
+        self.mean.copy_(mean)
+        self.root.copy_(torch.linalg.cholesky((scatter + self.more * prior) / (n + self.more)))
+
+    def draw(self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
+        y, mean, root = self.standard(x), self.mean.double(), self.root.double()
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device).double()
+        for k, rows, o, u in cases(which, seen):
+            factor = reorder(root[k : k + 1], torch.cat([o, u]))[0]
+            z = (y[rows][:, o] - mean[k, o]) @ invert(factor[: len(o), : len(o)]).mT
+            noisy = torch.cat([z, noise[rows][:, u]], 1)  # (n, D)
+            y[rows[:, None], u] = mean[k, u] + noisy @ factor[len(o) :].mT
+        return self.centre.double() + self.scale.double() * y
+
+    def penalty(self) -> Tensor:
+        root = self.root.double()
+        size = root.diagonal(dim1=1, dim2=2).log().sum()
+        return self.more * (size + self.variance * invert(root).square().sum() / 2)
+
+
+class Diagonal(Normals):
+    """Covariances that are diagonal."""
+
+    root: Tensor  # (K, D)
+
+    def __init__(self, space: Space, laws: int, rows: float, variance: float = 1.0) -> None:
+        super().__init__(space, laws, rows, variance)
+        self.register_buffer("root", torch.full((laws, space.dims), 2.0))
+
+    def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
+        y, here = self.features(x, seen), seen.double()
+        mean, precision = self.mean.double(), self.root.double() ** -2  # (K, D)
+        square = y.square() @ precision.T - 2 * y @ (mean * precision).T
+        constant = mean.square() * precision - precision.log() + math.log(2 * math.pi)
+        return -(square + here @ constant.T) / 2 - self.volume(seen)
+
+    def sums(self, x: Tensor, seen: Tensor, weight: Tensor) -> Sums:
+        y, weight = self.features(x, seen), weight.double()
+        mean, root = self.mean.double(), self.root.double()
+        hidden = weight.T @ (~seen).double()  # (K, D)
+        first = weight.T @ y + hidden * mean
+        second = weight.T @ y.square() + hidden * (mean.square() + root.square())
+        return weight.sum(0), first, second
+
+    def update(self, sums: Sums) -> None:
+        n, first, second = sums
+        n = n[:, None]
+        mean = self.centres(n, first)
+        scatter = (second - n * mean.square()).clamp_min(0)
+        self.mean.copy_(mean)
+        self.root.copy_(((scatter + self.more * self.variance) / (n + self.more)).sqrt())
+
+    def draw(self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        y = self.mean[which] + self.root[which] * noise
+        return torch.where(seen, x, self.centre + self.scale * y)
+
+    def penalty(self) -> Tensor:
+        root = self.root.double()
+        return self.more * (root.log() + self.variance / (2 * root.square())).sum()
+
+
+def cell_of(part: Space) -> float:
+    """Width of the cell that a value stands for."""
+    return 0.0 if part.kind == "real" else 1.0
+
+
+def reorder(root: Tensor, order: Tensor) -> Tensor:
+    """Cholesky factors (K, D, D) of the covariances with their entries in another order."""
+    if torch.equal(order, torch.arange(len(order), device=order.device)):
+        return root
+    rows = root[:, order]
+    return torch.linalg.cholesky(rows @ rows.mT)
+
+
+def invert(root: Tensor) -> Tensor:
+    """The inverse of lower triangular matrices (..., D, D)."""
+    eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
+    return torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False)
+
+
+def patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Rows that show the same entries, with the entries they show and hide."""
+    if bool((seen == seen[:1]).all()):
+        distinct, groups = seen[:1], [torch.arange(len(seen), device=seen.device)]
+    else:
+        distinct, which, sizes = seen.unique(dim=0, return_inverse=True, return_counts=True)
+        groups = list(which.argsort(stable=True).split(sizes.tolist()))
+    for pattern, rows in zip(distinct, groups, strict=False):
+        yield rows, pattern.nonzero()[:, 0], (~pattern).nonzero()[:, 0]
+
+
+def cases(which: Tensor, seen: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """`patterns` of the rows of each law apart."""
+    for k in which.unique().tolist():
+        mine = (which == k).nonzero()[:, 0]
+        for rows, o, u in patterns(seen[mine]):
+            yield k, mine[rows], o, u

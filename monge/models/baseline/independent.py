@@ -1,0 +1,65 @@
+"""Every entry by itself: smoothed frequencies, and histograms of numbers
+
+The first reference of any comparison: what it scores is what the entries tell apart, so the
+distance of a better model from it is the dependence that the model has found.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from torch import Generator, Tensor
+
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.model import Losses, Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ._base import Reference, Rows, groups_of
+from ._tables import Tables
+
+
+class Independent(Reference):
+    r"""$p(x \mid y) = \prod_i p_i(x_i \mid y)$, a table for each combination y of labels given.
+
+    A bit or a label has the frequency it was counted with, a number has a histogram:
+    $p_i(x) = P_i(\text{run}) / |\text{run}|$ with geometric tails. With labels given, a table is
+    smoothed towards the table of all rows.
+    """
+
+    events = {"real", "binary", "levels", "label", "counts", "columns"}
+    givens = {"label"}
+
+    class Config(BaseConfig):
+        bins: Annotated[int, Range(4)] = 32
+        """Runs of a number's histogram; ordered levels are grouped only if there are more."""
+        pseudo: Annotated[float, Range(0, open=True)] = 0.5
+        """Pseudo-count of every value or run, so that nothing is impossible."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.laws = Tables(space, groups_of(space), config.bins, config.pseudo)
+        self.width = 8 * space.dims
+
+    def count(self, batch: Batch) -> Losses:
+        rows = self.rows(batch)
+        self.laws.fit(rows)
+        return {"nll": -self.densities(rows)}
+
+    def density(self, rows: Rows) -> Tensor:
+        return self.laws.chosen(rows)
+
+    def draw(self, rows: Rows, how: BaseConfig | None, generator: Generator | None) -> Tensor:
+        return self.laws.draw(rows.x, rows.seen, rows.group, generator)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        bins = min(max(round(2 * space.rows**0.4), 8), 256)
+        return Suit(cls.Config(bins=bins), Recipe(steps=1, check=1, patience=0))
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(bins=8)

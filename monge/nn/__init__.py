@@ -1,0 +1,1 @@
+"""Architectures: shapes in, shapes out."""

@@ -1,0 +1,103 @@
+"""Events and conditions as numbers near one, which is what networks read.
+
+Reals and counts are standardised by the training split, binary values become -1 and 1, levels are
+spread over [-1, 1], names become one-hot; a value that was not seen is 0 in every feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.error import DataError
+from ..core.space import Space
+
+
+class Features(nn.Module):
+    """The features of an event: of an entry x_i either (x_i - shift_i) factor_i, or for a label
+    the indicators 1[x_i = 0], ..., 1[x_i = size - 1].
+
+    `owner[f]` is the entry of the flattened event that feature f belongs to.
+    """
+
+    owner: Tensor
+    shift: Tensor
+    factor: Tensor
+    code: Tensor
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        if space.kind == "columns":
+            tables = [table(column) for column in space.columns]
+        else:
+            tables = [table(space)]
+        owners = torch.cat([names for names, *_ in tables])  # entries counted from 0 in each table
+        starts = torch.tensor([0] + [int(names[-1]) + 1 for names, *_ in tables]).cumsum(0)
+        lengths = torch.tensor([len(names) for names, *_ in tables])
+        owner = owners + starts[:-1].repeat_interleave(lengths)
+        self.register_buffer("owner", owner, persistent=False)
+        for place, name in enumerate(("shift", "factor", "code"), 1):
+            values = torch.cat([entry[place] for entry in tables])
+            self.register_buffer(name, values, persistent=False)
+        self.width = len(owner)
+        ends = torch.bincount(owner).cumsum(0).tolist()
+        self.slices = list(map(slice, [0, *ends], ends))  # the features of each entry
+        self.plain = not bool((self.code >= 0).any())  # one feature an entry, all of them affine
+
+    def forward(self, batch: Batch) -> Tensor:  # (B, width)
+        x = batch.x.reshape(len(batch), -1).to(self.factor.dtype)  # (B, D)
+        features = self.read(x if self.plain else x[:, self.owner])  # (B, F)
+        if batch.observed is None:
+            return features
+        seen = batch.seen.reshape(len(batch), -1)[:, self.owner]
+        return torch.where(seen, features, 0.0)
+
+    def entry(self, i: int, value: Tensor) -> Tensor:
+        """The features (B, F_i) of entry i alone, from its values (B,)."""
+        return self.read(value[:, None], self.slices[i])
+
+    def read(self, value: Tensor, which: slice = slice(None)) -> Tensor:
+        features = (value - self.shift[which]) * self.factor[which]
+        if self.plain:
+            return features
+        code = self.code[which]
+        return torch.where(code < 0, features, (value == code).to(features.dtype))
+
+
+class Conditions(nn.Module):
+    """The features of everything a law is given, side by side."""
+
+    nothing: Tensor
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.names = tuple(space.given)
+        self.parts = nn.ModuleList(Features(part) for part in space.given.values())
+        self.width = sum(part.width for part in self.parts)  # type: ignore[misc]
+        self.register_buffer("nothing", torch.zeros(1, 0), persistent=False)
+
+    def forward(self, given: Mapping[str, Batch], n: int) -> Tensor:  # (n, width)
+        features = [part(given[name]) for name, part in zip(self.names, self.parts, strict=True)]
+        return torch.cat([self.nothing.expand(n, 0), *features], 1)
+
+
+def table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The owner, shift, factor and label code (-1 for none) of each feature of a plain space."""
+    entries = torch.arange(space.dims)
+    one, none = torch.ones(space.dims), torch.full((space.dims,), -1.0)
+    if space.kind in ("real", "counts"):
+        mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
+        return entries, mean, 1 / scale, none
+    if space.kind == "binary":
+        return entries, one / 2, 2 * one, none
+    if space.kind == "levels":
+        middle = max(space.size - 1, 1) / 2
+        return entries, one * middle, one / middle, none
+    if space.kind == "label":
+        owner = entries.repeat_interleave(space.size)
+        code = torch.arange(space.size, dtype=torch.get_default_dtype()).repeat(space.dims)
+        return owner, torch.zeros_like(code), torch.ones_like(code), code
+    raise DataError(f"{space.name or 'the event'} holds {space}, which has no features; embed it")

@@ -1,0 +1,49 @@
+"""The multilayer perceptron: linear maps with functions between them."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from torch import Tensor, nn
+
+from ..core.config import Config as BaseConfig
+from ..core.config import Configured, Range
+from .activation import Activation, activation
+
+
+class MLP(Configured, nn.Module):
+    """h_0 = x, h_l = a(W_l h_{l-1} + b_l) for l = 1..depth, and a linear map of h_depth.
+
+    With `residual`, layers of equal width add to what enters them: h_l = h_{l-1} + a(...).
+    """
+
+    class Config(BaseConfig):
+        width: Annotated[int, Range(1)] = 128
+        """Units of a hidden layer."""
+        depth: Annotated[int, Range(0)] = 2
+        """Hidden layers; 0 is a linear map."""
+        activation: Activation = "silu"
+        """Function after each hidden layer."""
+        residual: bool = False
+        """Hidden layers after the first add to what enters them."""
+        dropout: Annotated[float, Range(0, 0.95)] = 0.0
+        """Share of hidden units that training hides at random."""
+
+    def __init__(self, config: Config, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.config, self.inputs, self.outputs = config, inputs, outputs
+        sizes = [inputs] + [config.width] * config.depth
+        self.hidden = nn.ModuleList(map(nn.Linear, sizes, sizes[1:]))
+        self.out = nn.Linear(sizes[-1], outputs)
+        self.act, self.drop = activation(config.activation), nn.Dropout(config.dropout)
+
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """Its linear maps, first to last."""
+        return [*(cast(nn.Linear, layer) for layer in self.hidden), self.out]
+
+    def forward(self, x: Tensor) -> Tensor:  # (..., inputs) -> (..., outputs)
+        for place, layer in enumerate(self.hidden):
+            h = self.drop(self.act(layer(x)))
+            x = x + h if self.config.residual and place else h
+        return self.out(x)

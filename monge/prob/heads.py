@@ -1,0 +1,155 @@
+"""The laws of the entries of an event, independent given the numbers a network puts out.
+
+Binary entries are Bernoulli; labels and up to 64 levels categorical; more levels and counts are
+mixtures of logistics discretised to their values; reals are mixtures of Gaussians. Entries of one
+kind and size form a group that is computed at once, so a table costs a pass for each kind of
+column and a picture costs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ..core.error import DataError
+from ..core.space import Kind, Space
+from .laws import Bernoulli, Categorical, Gaussians, Law, Logistics
+
+LevelsLaw = Literal["auto", "categorical", "logistic"]
+FEW = 64
+"""Up to so many levels have a free probability each."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Entries of one kind and size, with their training statistics."""
+
+    kind: Kind
+    size: int
+    entries: Tensor  # (d,)
+    mean: Tensor  # (d,)
+    scale: Tensor  # (d,)
+
+
+class Head(nn.Module):
+    """p(x | params) = prod_i p_i(x_i | params_i) over the D entries of a flattened event.
+
+    There are `width` parameters; `owner[p]` is the entry that parameter p belongs to, and
+    `slices[i]` are the parameters of entry i. Only statistics of the data are held, no weights.
+    """
+
+    owner: Tensor
+    order: Tensor
+    inverse: Tensor
+    places: Tensor
+    zero: Tensor
+
+    def __init__(self, space: Space, components: int = 5, levels: LevelsLaw = "auto") -> None:
+        super().__init__()
+        groups = grouped(space)
+        self.laws = nn.ModuleList(law_of(group, components, levels) for group in groups)
+        self.sizes = [len(group.entries) for group in groups]
+        self.dims = sum(self.sizes)
+        order = torch.cat([group.entries for group in groups])  # (D,): entries, group by group
+        inverse = order.argsort()
+        homes = [(law, place) for law, size in zip(self.each(), self.sizes, strict=True)
+                 for place in range(size)]
+        self.homes = [homes[i] for i in inverse.tolist()]  # the law of each entry, and its place
+        counts = torch.tensor([law.count for law, _ in self.homes])
+        ends = counts.cumsum(0)
+        self.width = int(ends[-1])
+        self.slices = list(map(slice, (ends - counts).tolist(), ends.tolist()))
+        places = torch.cat([torch.arange(self.width)[self.slices[i]] for i in order.tolist()])
+        owner = torch.arange(self.dims).repeat_interleave(counts)
+        indices = {"owner": owner, "order": order, "inverse": inverse, "places": places}
+        for name, index in indices.items():
+            self.register_buffer(name, index, persistent=False)
+        self.register_buffer("zero", torch.zeros(()), persistent=False)  # knows the dtype
+
+    def each(self) -> Sequence[Law]:
+        return [cast(Law, law) for law in self.laws]
+
+    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+        """Of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the data."""
+        parts = zip(self.each(), self.own(params), self.apart(x, -1), strict=True)
+        return self.together([law.log_prob(own, value) for law, own, value in parts])
+
+    def noise(self, n: int, generator: Generator | None = None) -> Tensor:
+        """What `draw` needs of chance: for each entry a uniform and a normal, (n, D, 2)."""
+        uniform = self.zero.new_empty(n, self.dims).uniform_(generator=generator)
+        normal = self.zero.new_empty(n, self.dims).normal_(generator=generator)
+        return torch.stack([uniform, normal], -1)
+
+    def draw(self, params: Tensor, noise: Tensor) -> Tensor:
+        """x (*S, D) from params (*S, P) and noise (*S, D, 2)."""
+        parts = zip(self.each(), self.own(params), self.apart(noise, -2), strict=True)
+        return self.together([law.draw(own, chance) for law, own, chance in parts])
+
+    def draw_entry(self, i: int, params: Tensor, noise: Tensor) -> Tensor:
+        """x_i (B,) from its own parameters (B, P_i) and noise (B, 2)."""
+        law, place = self.homes[i]
+        return law.draw(params, noise, place)
+
+    def mean(self, params: Tensor) -> Tensor:
+        """E[x_i] of each entry, (*S, D); of a label, its most probable code."""
+        pairs = zip(self.each(), self.own(params), strict=True)
+        return self.together([law.mean(own) for law, own in pairs])
+
+    def start(self) -> Tensor:
+        """Parameters (P,) that spread each law over its training values: a last bias."""
+        values = torch.cat([law.start().flatten().to(self.zero) for law in self.each()])
+        return values[self.places.argsort()]
+
+    def own(self, params: Tensor) -> list[Tensor]:
+        """The parameters of each group, (*S, d, count)."""
+        if len(self.laws) > 1:
+            params = params[..., self.places]
+        lengths = [law.count * size for law, size in zip(self.each(), self.sizes, strict=True)]
+        parts = zip(params.split(lengths, -1), self.sizes, strict=True)
+        return [part.unflatten(-1, (size, -1)) for part, size in parts]
+
+    def apart(self, x: Tensor, axis: int) -> Sequence[Tensor]:
+        """The entries of each group."""
+        if len(self.laws) == 1:
+            return [x]
+        return x.index_select(axis, self.order).split(self.sizes, axis)
+
+    def together(self, parts: Sequence[Tensor]) -> Tensor:
+        """Groups back in the order of the entries, (*S, D)."""
+        return torch.cat(list(parts), -1)[..., self.inverse] if len(parts) > 1 else parts[0]
+
+
+def grouped(space: Space) -> list[Group]:
+    """The entries of an event by kind and size."""
+    if space.kind != "columns":
+        mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
+        return [Group(space.kind, space.size, torch.arange(space.dims), mean, scale)]
+    mean, scale = space.spread("mean"), space.spread("scale")
+    found: dict[tuple[Kind, int], list[int]] = {}
+    for place, column in enumerate(space.columns):
+        found.setdefault((column.kind, column.size), []).append(place)
+    return [Group(kind, size, torch.tensor(entries), mean[entries], scale[entries])
+            for (kind, size), entries in found.items()]
+
+
+def law_of(group: Group, components: int, levels: LevelsLaw) -> Law:
+    """The law of a group's entries."""
+    few = group.size <= FEW if levels == "auto" else levels == "categorical"
+    match group.kind:
+        case "binary":
+            return Bernoulli(group.mean)
+        case "label":
+            return Categorical(len(group.entries), group.size, ordered=False)
+        case "levels" if few:
+            return Categorical(len(group.entries), group.size, ordered=True)
+        case "levels":
+            return Logistics(components, group.mean, group.scale, top=group.size - 1)
+        case "counts":
+            return Logistics(components, group.mean, group.scale)
+        case "real":
+            return Gaussians(components, group.mean, group.scale)
+    raise DataError(f"{group.kind} has no law of single entries; choose a model of sequences")

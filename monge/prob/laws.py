@@ -1,0 +1,223 @@
+r"""Laws of single numbers, each a function of a few unbounded parameters.
+
+Bernoulli: logit l, $\log p = x l + \log\sigma(-l)$.  Categorical: logits.  Mixtures of K
+components have weights (softmax of K logits; none where K = 1), K means and K log-scales in the
+standardised coordinate y = (x - mean) / scale of the training split:
+
+Gaussian: $p(x) = \sum_k w_k N(y; m_k, s_k^2) / \text{scale}$, in the units of the data.
+Discretised logistic on integers: $P(x) = \sum_k w_k [\sigma(b_k) - \sigma(a_k)]$ with a, b =
+(y -+ h - m_k) / s_k and h half an integer's width in y (Salimans et al. 2017). The difference is
+$\sigma(b)\,\sigma(-a)\,(1 - e^{a-b})$, whose logarithm is a sum of terms that never cancel.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CEILING = math.log(1e4)
+"""No log-scale is above this: a network that runs away still draws finite numbers."""
+ALL = slice(None)
+At = int | slice
+"""Which of a group's entries are meant: one (its axis dropped) or all."""
+
+
+class Law(nn.Module, abc.ABC):
+    """Laws of d numbers of one kind, independent given `count` parameters each."""
+
+    count: int
+
+    @abc.abstractmethod
+    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+        """log p of x (*S, d) under params (*S, d, count), (*S, d)."""
+
+    @abc.abstractmethod
+    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+        """x made from noise (*S, d, 2), a uniform and a normal for each number."""
+
+    @abc.abstractmethod
+    def mean(self, params: Tensor) -> Tensor:
+        """E[x], (*S, d); of a label, its most probable code."""
+
+    @abc.abstractmethod
+    def start(self) -> Tensor:
+        """Parameters that spread the law over the training values, (d, count)."""
+
+
+class Bernoulli(Law):
+    """P(x = 1) = sigmoid(l)."""
+
+    odds: Tensor
+
+    def __init__(self, mean: Tensor) -> None:
+        super().__init__()
+        self.count = 1
+        self.register_buffer("odds", torch.logit(mean, eps=1e-3), persistent=False)
+
+    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+        logit = params[..., 0]
+        return x * logit + F.logsigmoid(-logit)
+
+    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+        return (noise[..., 0] < params[..., 0].sigmoid()).to(params.dtype)
+
+    def mean(self, params: Tensor) -> Tensor:
+        return params[..., 0].sigmoid()
+
+    def start(self) -> Tensor:
+        return self.odds[:, None]
+
+
+class Categorical(Law):
+    """P(x = k) = softmax(l)_k over k = 0..size-1; `ordered` where the codes are numbers."""
+
+    def __init__(self, entries: int, size: int, ordered: bool) -> None:
+        super().__init__()
+        self.count, self.entries, self.ordered = size, entries, ordered
+
+    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+        return params.log_softmax(-1).gather(-1, x.long()[..., None])[..., 0]
+
+    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+        return pick(params, noise[..., 0]).to(params.dtype)
+
+    def mean(self, params: Tensor) -> Tensor:
+        if not self.ordered:
+            return params.argmax(-1).to(params.dtype)
+        codes = torch.arange(self.count, dtype=params.dtype, device=params.device)
+        return params.softmax(-1) @ codes
+
+    def start(self) -> Tensor:
+        return torch.zeros(self.entries, self.count)
+
+
+class Mixture(Law):
+    """K components with means and scales in the standardised coordinate.
+
+    A scale is exp(floor + softplus(l - floor)): free above its floor, never below it.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    floor: Tensor
+    spread: float
+    """Standard deviation of a component of scale 1."""
+
+    def __init__(self, components: int, shift: Tensor, scale: Tensor, floor: Tensor) -> None:
+        super().__init__()
+        self.components = components
+        self.count = 3 * components if components > 1 else 2
+        for name, value in (("shift", shift), ("scale", scale), ("floor", floor)):
+            self.register_buffer(name, value.clone(), persistent=False)
+
+    def split(self, params: Tensor, at: At = ALL) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of the weights, means and log-scales, each (*S, d, K)."""
+        *logits, means, raw = params.split(self.components, -1)
+        floor = self.floor[at][..., None]
+        weights = logits[0] if logits else torch.zeros_like(means)
+        return weights, means, (floor + F.softplus(raw - floor)).clamp(max=CEILING)
+
+    def mixed(self, logits: Tensor, terms: Tensor) -> Tensor:
+        """log sum_k w_k exp(terms_k), (*S, d)."""
+        if self.components == 1:
+            return terms[..., 0]
+        return torch.logsumexp(logits.log_softmax(-1) + terms, -1)
+
+    def component(self, params: Tensor, noise: Tensor, at: At) -> tuple[Tensor, Tensor]:
+        """Mean and scale of the component that the uniform picks, each (*S, d)."""
+        logits, means, log_scales = self.split(params, at)
+        if self.components == 1:
+            return means[..., 0], log_scales[..., 0].exp()
+        which = pick(logits, noise[..., 0])[..., None]
+        return means.gather(-1, which)[..., 0], log_scales.gather(-1, which)[..., 0].exp()
+
+    def mean(self, params: Tensor) -> Tensor:
+        logits, means, _ = self.split(params)
+        return self.shift + self.scale * (logits.softmax(-1) * means).sum(-1)
+
+    def start(self) -> Tensor:
+        """Equal weights, means at the quantiles of a normal, scales that make up variance 1."""
+        places = (torch.arange(self.components) + 0.5) / self.components
+        means = torch.special.ndtri(places)
+        rest = math.sqrt(1 - float(means.square().mean()))
+        log_scales = torch.full_like(means, math.log(rest / self.spread))
+        logits = [torch.zeros_like(means)] if self.components > 1 else []
+        row = torch.cat([*logits, means, log_scales])
+        return row.expand(len(self.shift), self.count).to(self.shift)
+
+
+class Gaussians(Mixture):
+    """sum_k w_k N(y; m_k, s_k^2), with dy/dx = 1 / scale paid.
+
+    s_k stays above a thousandth of the training scale, so that a value which is repeated in the
+    data cannot make the density infinite.
+    """
+
+    spread = 1.0
+
+    def __init__(self, components: int, shift: Tensor, scale: Tensor) -> None:
+        floor = torch.full_like(scale, math.log(1e-3))
+        super().__init__(components, shift, scale, floor)
+
+    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+        logits, means, log_scales = self.split(params)
+        y = ((x - self.shift) / self.scale)[..., None]  # (*S, d, 1)
+        terms = -0.5 * ((y - means) * (-log_scales).exp()).square() - log_scales  # (*S, d, K)
+        return self.mixed(logits, terms) - self.scale.log() - 0.5 * math.log(2 * math.pi)
+
+    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+        mean, scale = self.component(params, noise, at)
+        return self.shift[at] + self.scale[at] * (mean + scale * noise[..., 1])
+
+
+class Logistics(Mixture):
+    """sum_k w_k [sigma(b_k) - sigma(a_k)] on all integers, or on 0..top with tails at the ends.
+
+    s_k stays above a twentieth of an integer's width: one value can then take all but 1e-4.
+    """
+
+    spread = math.pi / math.sqrt(3)
+
+    def __init__(self, components: int, shift: Tensor, scale: Tensor,
+                 top: int | None = None) -> None:
+        super().__init__(components, shift, scale, (0.05 / scale).log())
+        self.top = top
+
+    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+        logits, means, log_scales = self.split(params)
+        rate, half = (-log_scales).exp(), (0.5 / self.scale)[:, None]
+        gap = ((x - self.shift) / self.scale)[..., None] - means  # (*S, d, K)
+        below, above = F.logsigmoid((gap + half) * rate), F.logsigmoid((half - gap) * rate)
+        width = (-torch.expm1(-2 * half * rate)).log()
+        if self.top is None:
+            return self.mixed(logits, below + above + width)
+        lowest, highest = (x <= 0)[..., None], (x >= self.top)[..., None]
+        terms = below.masked_fill(highest, 0.0) + above.masked_fill(lowest, 0.0)
+        return self.mixed(logits, terms + width.masked_fill(lowest | highest, 0.0))
+
+    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+        mean, scale = self.component(params, noise, at)
+        normal = noise[..., 1]
+        logistic = torch.special.log_ndtr(normal) - torch.special.log_ndtr(-normal)
+        x = (self.shift[at] + self.scale[at] * (mean + scale * logistic)).round()
+        return x if self.top is None else x.clamp(0, self.top)
+
+    def mean(self, params: Tensor) -> Tensor:
+        """With ends, the mean of the logistic held between them, which rounding moves little."""
+        if self.top is None:
+            return super().mean(params)
+        logits, means, log_scales = self.split(params)
+        scale = self.scale[:, None] * log_scales.exp()
+        centre = self.shift[:, None] + self.scale[:, None] * means
+        held = scale * (F.softplus(centre / scale) - F.softplus((centre - self.top) / scale))
+        return (logits.softmax(-1) * held).sum(-1)
+
+
+def pick(logits: Tensor, uniform: Tensor) -> Tensor:
+    """The code k at which the cumulated softmax passes the uniform, (*S,)."""
+    total = logits.softmax(-1).cumsum(-1)
+    return (total <= uniform[..., None]).sum(-1).clamp(max=logits.shape[-1] - 1)

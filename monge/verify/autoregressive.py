@@ -1,0 +1,220 @@
+r"""Identities of laws that are scored exactly, and of those that are products of conditionals.
+
+$\log p(x) = \log \frac1K \sum_k \prod_i p(x_i | x_{<i})$ with "before" meant in the order of
+member k; a law that is no such product is held to the identities that do not speak of order.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..core.abilities import CanSample, HasConditionals, HasLikelihood, HasPosterior
+from ..core.batch import Batch, conform
+from ..core.model import Model
+from ..core.noise import fresh
+from ..nn.masked import Masked, MaskedLinear
+from .identity import Residual, Skip
+from .law import Law, decoded, exact, marginal
+from .subjects import random_rows
+
+ROUNDING = 1e-12
+"""What float64 leaves of a sum over all states."""
+QUADRATURE = 1e-4
+"""What may be left of an integral, or of a sum over a window of counts that has tails."""
+DRAWS = 200_000
+"""Samples that are held against a law."""
+CODES = 3
+"""Codes whose decoded laws are summed."""
+
+
+def x50_sums_to_one(model: HasLikelihood, batch: Batch) -> Residual:
+    """sum_x p(x) = 1, over all states or by quadrature."""
+    return mass(exact(model, batch))
+
+
+def x50_decoder_sums_to_one(model: HasPosterior, batch: Batch) -> Residual:
+    """sum_x p(x | z) = 1 for every code z, over all states or by quadrature."""
+    z = torch.randn(CODES, *model.latent.shape, dtype=torch.float64)
+    found = [mass(decoded(model, batch, code)) for code in z]
+    return max(found, key=lambda residual: (math.isnan(residual.value), residual.value))
+
+
+def mass(law: Law) -> Residual:
+    total, error = law.mean(lambda x, log_p: torch.ones_like(log_p)[:, None], QUADRATURE / 100)
+    tolerance = ROUNDING if law.is_finite else max(QUADRATURE, error)
+    return Residual(abs(float(total[0]) - 1), tolerance)
+
+
+def x52_jacobian_is_strictly_triangular(model: HasConditionals, batch: Batch) -> Residual:
+    """d parameters_i / d x_j = 0 exactly unless j comes before i in the order."""
+    if not batch.x.is_floating_point():
+        raise Skip("labels have no derivative; X22 changes them instead")
+    leak, reach = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for member, order in enumerate(model.orders):
+        slopes = jacobian(model, batch, member)  # (D, D)
+        late = order[:, None] <= order  # entry j is not before entry i
+        leak = torch.maximum(leak, (slopes * late).amax())
+        reach = torch.maximum(reach, (slopes * ~late).amax())
+    if len(order) > 1 and not float(reach) > 0:
+        raise Skip("no conditional depends on an entry before it")
+    return Residual(float(leak), 0.0)
+
+
+@torch.enable_grad()
+def jacobian(model: HasConditionals, batch: Batch, member: int) -> Tensor:
+    """Largest slope over rows of a random mixture of entry i's parameters along x_j, (D, D)."""
+    x = batch.x.clone().requires_grad_()
+    parameters = model.parameters_of_conditionals(replace(batch, x=x), member)
+    mixed = (parameters * torch.randn_like(parameters)).sum((0, 2))  # (D,)
+    rows = [torch.autograd.grad(entry, x, retain_graph=True, materialize_grads=True)[0]
+            for entry in mixed]
+    return torch.stack([row.reshape(len(batch), -1).abs().amax(0) for row in rows])
+
+
+def x52_masks_leave_no_path(model: HasConditionals) -> Residual:
+    """The product of the masks joins no output to an input that is not before it."""
+    assert isinstance(model, nn.Module)
+    networks = [module for module in model.modules() if isinstance(module, Masked)]
+    if not networks:
+        raise Skip("it has no masks")
+    return Residual(sum(wrong_paths(network) for network in networks), 0.0)
+
+
+def wrong_paths(network: Masked) -> float:
+    """How many paths lead from an input to an output that does not come after it."""
+    wrong = 0.0
+    for member in range(network.members):
+        paths = masks_of(network, member)
+        inputs = network.maps()[0].degrees_in[member]
+        outputs = network.out.degrees_out[member] + 1  # a strict map stores its degrees less one
+        wrong += float((paths * (outputs[:, None] <= inputs)).sum())
+    return wrong
+
+
+def masks_of(network: Masked, member: int) -> Tensor:
+    """How many paths lead from each input (conditions first) to each output."""
+    first, *rest = (mask_of(layer, member) for layer in network.maps())
+    *hidden, last = rest
+    conditions = torch.eye(network.context, first.shape[1], dtype=first.dtype)
+    paths = first
+    for mask in hidden:
+        new = mask @ torch.cat([conditions, paths])
+        paths = paths + new if network.config.residual else new
+    paths = last @ torch.cat([conditions, paths])
+    return paths if network.direct is None else paths + mask_of(network.direct, member)
+
+
+def mask_of(layer: MaskedLinear, member: int) -> Tensor:
+    return layer.mask(member) if layer.masks is None else layer.masks[member]
+
+
+def x56_steps_equal_the_parallel_pass(model: HasConditionals, batch: Batch) -> Residual:
+    """log p(x) = sum_i log p(x_i | x_<i), each conditional computed by itself."""
+    if not isinstance(model, HasLikelihood):
+        raise Skip("it has no likelihood")
+    other = strangers(model, batch)
+    members = range(len(model.orders))
+    steps = torch.stack([step_by_step(model, batch, other, member) for member in members])
+    apart = torch.logsumexp(steps, 0) - math.log(len(steps))  # (B,)
+    whole = model.likelihood(batch).value
+    size = max(float(whole.abs().amax()), 1.0)
+    return Residual(float((apart - whole).abs().amax()), ROUNDING * size)
+
+
+def step_by_step(model: HasConditionals, batch: Batch, other: Tensor, member: int) -> Tensor:
+    """The sum of conditionals, each from rows whose later entries are strangers', (B,)."""
+    order, x = model.orders[member], batch.x.reshape(len(batch), -1)
+    total = torch.zeros(len(batch), dtype=torch.float64)
+    for entry, place in enumerate(order.tolist()):
+        known = torch.where(order > place, other, x).reshape(batch.x.shape)
+        total += model.conditionals(replace(batch, x=known), member)[:, entry]
+    return total
+
+
+def strangers(model: HasConditionals, batch: Batch) -> Tensor:
+    """Valid values that are not those of the batch, laid out flat, (B, D)."""
+    assert isinstance(model, Model)
+    space = replace(model.space, given={})
+    return random_rows(space, len(batch), fresh(3)).x.to(batch.x).reshape(len(batch), -1)
+
+
+def x57_samples_follow_the_pmf(model: HasLikelihood, batch: Batch) -> Residual:
+    """The frequencies of samples are as near to p in total variation as chance leaves them."""
+    law = sampled_law(model, batch)
+    if not law.is_finite:
+        raise Skip("its states cannot be counted; their moments are compared")
+    states = law.states()
+    p = law.log_p(states).exp()
+    frequency = frequencies(draw(model, batch), states)
+    tv = 0.5 * float((frequency - p).abs().sum())
+    return Residual(tv, expected_variation(p, DRAWS))
+
+
+def x57_samples_have_the_moments_of_the_law(model: HasLikelihood, batch: Batch) -> Residual:
+    """Samples have the mean log p and the moments of the law, in standard errors."""
+    law = sampled_law(model, batch)
+    if law.is_finite:
+        raise Skip("its states can be counted; their frequencies are compared")
+    shift = law.space.spread("mean").flatten().double()
+    scale = law.space.spread("scale").flatten().double()
+    pairs = torch.triu_indices(len(shift), len(shift))
+
+    def statistic(x: Tensor, log_p: Tensor) -> Tensor:
+        """log p, the entries and their products, squashed so that no tail dominates."""
+        y = torch.tanh((x - shift) / scale)  # (N, D)
+        return torch.cat([log_p[:, None], y, y[:, pairs[0]] * y[:, pairs[1]]], 1)
+
+    expected, uncertain = law.mean(statistic, QUADRATURE)
+    x = draw(model, batch)
+    drawn = statistic(x, law.log_p(x))
+    error = (drawn.std(0) / math.sqrt(DRAWS)).clamp(min=max(QUADRATURE, uncertain))
+    return Residual(float(((drawn.mean(0) - expected).abs() / error).amax()), 5.0)
+
+
+def sampled_law(model: HasLikelihood, batch: Batch) -> Law:
+    """What samples are held against: the likelihood where it is exact, otherwise the integral
+    over the code."""
+    if not isinstance(model, CanSample):
+        raise Skip("it draws no samples")
+    if isinstance(model, HasPosterior) and model.likelihood(batch).kind != "exact":
+        found = marginal(model, batch)
+        if not found.is_finite:
+            raise Skip("its likelihood is a bound")
+        return found
+    return exact(model, batch)
+
+
+def draw(model: HasLikelihood, batch: Batch) -> Tensor:
+    """Samples given what the first row is, laid out flat, (DRAWS, D)."""
+    assert isinstance(model, Model)
+    assert isinstance(model, CanSample)
+    given = conform(batch[:1].given, model.space, DRAWS)
+    return model.sample(DRAWS, given, generator=fresh(4)).reshape(DRAWS, -1).double()
+
+
+def frequencies(x: Tensor, states: Tensor) -> Tensor:
+    """The share of rows in each state, (K,); a row in none has no share."""
+    sizes = states.amax(0) + 1
+    place = torch.cat([sizes.flip(0).cumprod(0).flip(0)[1:], torch.ones(1, dtype=torch.float64)])
+    inside = ((x >= 0) & (x < sizes) & (x == x.floor())).all(1)
+    codes = (x[inside] @ place).long()
+    return torch.bincount(codes, minlength=len(states)) / len(x)
+
+
+def expected_variation(p: Tensor, n: int) -> float:
+    """The mean total variation between p and the frequencies of n draws, plus five deviations.
+
+    A count of mean np deviates from it by 2 v C(n, v) p^v q^(n - v + 1), v = floor(np) + 1, on
+    average (de Moivre); the deviation of the sum is that of independent normal counts.
+    """
+    p = p.clamp(1e-300, 1 - 1e-15)
+    v = (n * p).floor() + 1
+    whole = torch.tensor(n + 1.0, dtype=torch.float64).lgamma()
+    log_choose = whole - (v + 1).lgamma() - (n - v + 1).clamp(min=1).lgamma()
+    log_mean = (2 * v).log() + log_choose + v * p.log() + (n - v + 1) * (-p).log1p()
+    spread = (1 - 2 / math.pi) * float((p * (1 - p)).sum()) / n
+    return 0.5 * (float(log_mean.exp().sum()) / n + 5 * math.sqrt(spread))

@@ -1,0 +1,161 @@
+r"""Identities of laws with a code z: $p(x) = \int p(x, z) dz$ and a posterior q(z | x) beside it.
+
+$\log p(x) = ELBO + KL(q(z|x) \| p(z|x))$ with $ELBO = E_q \log p(x|z) - KL(q(z|x) \| p(z))$;
+over k draws from q, $E \log \frac1k \sum_i p(x, z_i) / q(z_i|x)$ rises with k to log p(x).
+Integrals over z are taken where it has two dimensions at most; elsewhere means of draws are
+compared, and a residual is counted in standard errors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import HasLikelihood, HasPosterior
+from ..core.batch import Batch
+from ..core.error import WordError
+from .identity import Residual, Skip
+from .integrate import integral
+from .law import WIDTH, check_codes, coarse_evidence, spread
+
+QUADRATURE = 1e-6
+"""What is left of an integral over the code, in nats."""
+INTEGRATED = 4
+"""Rows whose codes are integrated over."""
+DRAWS = 4096
+"""Codes drawn for each row where a mean is estimated."""
+MOST = 5.0
+"""Standard errors by which a mean may be off."""
+
+
+def x58_evidence_is_bound_plus_divergence(model: HasPosterior, batch: Batch) -> Residual:
+    """log p(x) = ELBO + KL(q(z|x) || p(z|x)), by quadrature over z."""
+    batch = batch[:INTEGRATED]
+    log_p = evidence(model, batch)
+
+    def divergence(z: Tensor) -> Tensor:  # (S, B, *latent) -> (S, B)
+        log_q = model.log_posterior(batch, z)
+        return log_q.exp() * (log_q - (model.log_joint(batch, z) - log_p))
+
+    gap = over_codes(model, batch, divergence)
+    return Residual(float((log_p - gap - bound(model, batch)).abs().amax()), QUADRATURE)
+
+
+def bound(model: HasPosterior, batch: Batch) -> Tensor:
+    """The ELBO by another road: noise put through `infer`, the rate in closed form, (B,)."""
+
+    def term(noise: Tensor) -> Tensor:
+        z = model.infer(batch, noise)
+        square = noise.square().flatten(2).sum(2)
+        normal = (-square / 2).exp() * (2 * math.pi) ** (-model.latent.dims / 2)
+        return normal * (model.log_joint(batch, z) - model.log_prior(z))
+
+    return over_codes(model, batch, term) - model.rate(batch)
+
+
+def evidence(model: HasPosterior, batch: Batch) -> Tensor:
+    """log of the integral of p(x, z | given) over z, (B,)."""
+    start = coarse_evidence(model, batch)
+    joint = over_codes(model, batch, lambda z: (model.log_joint(batch, z) - start).exp())
+    return joint.log() + start
+
+
+def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """The integral over z of f: (S, B, *latent) -> (S, B), for each row, (B,)."""
+    check_codes(model)
+    size = max(WIDTH // (len(batch) * max(batch.x[0].numel(), 16)), 1)
+
+    def flat(z: Tensor) -> Tensor:  # (N, dims) -> (N, B)
+        pieces = z.reshape(-1, *model.latent.shape).split(size)
+        return torch.cat([f(spread(piece, len(batch))) for piece in pieces])
+
+    found, error = integral(flat, model.latent.dims, QUADRATURE / 4)
+    if not error <= QUADRATURE / 2:
+        raise Skip(f"an integral over its codes cannot be had to better than {error:.0e}")
+    return found
+
+
+def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch) -> Residual:
+    """The rate is E_q[log q(z|x) - log p(z)], in standard errors."""
+    z = draws(model, batch, DRAWS)
+    ratio = model.log_posterior(batch, z) - model.log_prior(z)  # (DRAWS, B)
+    return apart([ratio], model.rate(batch))
+
+
+def x59_score_is_the_bound(model: HasPosterior, batch: Batch) -> Residual:
+    """The score from one sample is E_q[log p(x,z) - log q(z|x)] on average, in standard errors."""
+    score = repeated(model, batch, samples=1, times=DRAWS)
+    z = draws(model, batch, DRAWS)
+    return apart([score, model.log_joint(batch, z) - model.log_posterior(batch, z)])
+
+
+def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) -> Residual:
+    """The bound of k = 1, 10, 100, 1000 samples never falls with k, in standard errors."""
+    scores = mean_bounds(model, batch)
+    drops = [(before.mean() - after.mean()) / error_of([before, after])
+             for before, after in itertools.pairwise(scores)]
+    return Residual(float(torch.stack(drops).clamp(min=0).amax()), MOST)
+
+
+def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch) -> Residual:
+    """The score from k samples is E log mean_k p(x,z)/q(z|x) on average, in standard errors."""
+    k = 10
+    score = repeated(model, batch, k, DRAWS)
+    z = draws(model, batch, k * DRAWS)
+    ratio = (model.log_joint(batch, z) - model.log_posterior(batch, z)).unflatten(0, (k, DRAWS))
+    return apart([score, ratio.logsumexp(0) - math.log(k)])
+
+
+def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Residual:
+    """The bound of k = 1, 10, 100, 1000 samples is at most log p(x), in standard errors."""
+    batch = batch[:INTEGRATED]
+    log_p = evidence(model, batch).mean()
+    excess = [(scores.mean() - log_p) / error_of([scores]) for scores in mean_bounds(model, batch)]
+    return Residual(float(torch.stack(excess).clamp(min=0).amax()), MOST)
+
+
+def mean_bounds(model: HasPosterior, batch: Batch) -> list[Tensor]:
+    """The batch's mean bound from 1, 10, 100, 1000 samples, each several times, (times,)."""
+    plan = ((1, 400), (10, 200), (100, 100), (1000, 40))
+    return [repeated(model, batch, k, times).mean(1) for k, times in plan]
+
+
+def draws(model: HasPosterior, batch: Batch, n: int) -> Tensor:
+    """z ~ q(z | x), (n, B, *latent)."""
+    noise = torch.randn(n, len(batch), *model.latent.shape, dtype=torch.float64)
+    return model.infer(batch, noise)
+
+
+def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Tensor:
+    """The likelihood of each row from so many samples, with fresh noise each time, (times, B)."""
+    if not isinstance(model, HasLikelihood):
+        raise Skip("it has no likelihood")
+    try:
+        how = model.Scoring().override(f"samples={samples}")
+    except WordError as error:
+        raise Skip("its score does not take a number of samples") from error
+    index = torch.arange(len(batch)).repeat(times)
+    many = replace(batch[index], row=None)  # numbered anew: the noise of a score is keyed by row
+    parts = [model.likelihood(replace(many[part], row=part), how).value
+             for part in torch.arange(len(many)).split(1024)]
+    return torch.cat(parts).reshape(times, len(batch))
+
+
+def apart(estimates: Sequence[Tensor], known: Tensor | None = None) -> Residual:
+    """How far the means over draws (N, B) lie from each other, or the one from what is known."""
+    means = [*(each.mean(0) for each in estimates), *([] if known is None else [known])]
+    gap = (means[0] - means[1]).abs()
+    return Residual(float((gap / error_of(estimates)).amax()), MOST)
+
+
+def error_of(estimates: Sequence[Tensor]) -> Tensor:
+    """The standard error of the difference of means over the first axis; never quite 0, since
+    what does not vary is still rounded."""
+    variance = torch.stack([each.var(0) / len(each) for each in estimates]).sum(0)
+    size = torch.stack([each.abs().mean(0) for each in estimates]).sum(0)
+    return variance.sqrt() + 1e-13 * (1 + size)

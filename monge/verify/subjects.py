@@ -1,0 +1,127 @@
+"""Who is examined: small models with random weights on small spaces, and models of finished runs.
+
+A small model is its class's `tiny` configuration on a space that can be enumerated or integrated.
+Its weights are shaken, since at a symmetric start much holds by accident, and what it fits in
+closed form is fitted to random rows.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Generator, Tensor
+
+from .. import registry
+from ..core.batch import Batch
+from ..core.model import Model
+from ..core.noise import fresh
+from ..core.space import Space
+
+ROWS = 8
+"""Rows an identity is given."""
+FITTED = 200
+"""Random rows a closed-form law is fitted to."""
+PASSES = 3
+"""How often it is fitted: EM starts from its own last state."""
+SHAKE = 0.2
+"""Standard deviation of what is added to every weight."""
+
+SPACES = (
+    Space(kind="binary", shape=(6,), size=2, mean=(0.5,), scale=(0.5,), rows=FITTED),
+    Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,), scale=(0.8,), high=(2.0,),
+          rows=FITTED),
+    Space(kind="label", size=4, rows=FITTED),
+    Space(kind="counts", shape=(2,), mean=(3.0, -1.0), scale=(2.0, 1.5), low=(-3.0, -5.0),
+          high=(9.0, 3.0), rows=FITTED),
+    Space(kind="real", shape=(2,), mean=(1.0, -2.0), scale=(2.0, 0.5), low=(-5.0, -3.5),
+          high=(7.0, -0.5), rows=FITTED),
+    Space(kind="columns", shape=(3,), rows=FITTED, columns=(
+        Space(kind="binary", size=2, mean=(0.5,), scale=(0.5,), name="flag", rows=FITTED),
+        Space(kind="label", size=3, name="name", rows=FITTED),
+        Space(kind="real", mean=(10.0,), scale=(3.0,), low=(1.0,), high=(19.0,), name="number",
+              rows=FITTED))),
+    Space(kind="binary", shape=(4,), size=2, mean=(0.5,), scale=(0.5,), rows=FITTED,
+          given={"label": Space(kind="label", size=3, name="label", rows=FITTED)}),
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with a few rows of its space, in float64."""
+
+    name: str
+    model: Model
+    batch: Batch
+
+
+def able(ability: type) -> Iterator[Subject]:
+    """Every model of the library that has this ability, on every small space that it takes."""
+    for entry in registry.entries():
+        if ability.__name__ in entry.abilities:
+            yield from small(entry.name)
+
+
+@cache
+def small(name: str) -> tuple[Subject, ...]:
+    """A model on every small space that it takes."""
+    owner, short = registry.find(name), name.rpartition(".")[2]
+    return tuple(Subject(f"{short}, {told(space)}", build(owner, space),
+                         random_rows(space, ROWS, fresh(2)))
+                 for space in SPACES if takes(owner, space))
+
+
+def trained(name: str, model: Model, rows: Batch) -> Subject:
+    """A fitted model on rows it was not fitted to, those without missing values where there are
+    such."""
+    whole = rows.seen.reshape(len(rows), -1).all(1).nonzero()[:ROWS, 0]
+    batch = replace(rows[whole], observed=None) if len(whole) else rows[:ROWS]
+    return Subject(name, copy.deepcopy(model).cpu().double().eval(), batch.to("cpu").double())
+
+
+def takes(owner: type[Model], space: Space) -> bool:
+    kinds = {part.kind for part in space.given.values()}
+    return (space.kind in owner.events and kinds <= owner.givens
+            and owner.refuses(space) is None)
+
+
+def told(space: Space) -> str:
+    """A small space in a few words."""
+    given = "".join(f" given {name}" for name in space.given)
+    return f"{space.kind} {'x'.join(map(str, space.shape)) or '1'}{given}"
+
+
+def build(owner: type[Model], space: Space) -> Model:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model: Model = owner.tiny(space).build(space).double()
+        for parameter in model.parameters():
+            parameter.add_(SHAKE * torch.randn_like(parameter))
+        rows = random_rows(space, FITTED, fresh(1))
+        model.begin(rows)
+        for turn in [turn for turn in model.turns() if not turn.params] * PASSES:
+            turn.loss(rows)
+    return model.eval()
+
+
+def random_rows(space: Space, n: int, generator: Generator) -> Batch:
+    """Valid rows of a space whose entries lean on one common cause, float64."""
+    given = {name: random_rows(part, n, generator) for name, part in space.given.items()}
+    own, lean = torch.rand(2, n, space.dims, generator=generator, dtype=torch.float64)
+    cause = torch.rand(n, 1, generator=generator, dtype=torch.float64)
+    uniform = torch.where(lean < 0.5, cause, own)  # (n, D)
+    entries = [quantile(part, uniform[:, i]) for i, part in enumerate(space.parts)]
+    x = torch.stack(entries, 1).reshape(n, *space.shape)
+    return Batch(x.long() if space.kind == "label" else x, given)
+
+
+def quantile(part: Space, uniform: Tensor) -> Tensor:
+    """Values of a scalar space: normal ones for numbers, codes of which the small are likelier."""
+    if part.kind in ("real", "counts"):
+        x = part.mean[0] + part.scale[0] * torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+        return x if part.kind == "real" else x.round()
+    size = 2 if part.kind == "binary" else part.size
+    return (uniform.pow(1.3) * size).floor().clamp(max=size - 1)

@@ -1,0 +1,129 @@
+"""Config: frozen, checked by its hints, unchanged by JSON, changed by words."""
+
+import json
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monge.core.config import Config, Configured, Part, Range, help_of
+from monge.core.error import WordError
+from monge.core.recipe import Mover, Recipe
+from monge.core.space import Space
+from monge.core.words import Words
+from monge.nn.mlp import MLP
+
+
+class Owner(Configured):
+    class Config(Config):
+        width: Annotated[int, Range(1, 512)] = 8
+        """Units."""
+        rate: Annotated[float, Range(0, open=True)] = 0.5
+        kind: Literal["a", "b"] = "a"
+        name: str = "x"
+        flag: bool = False
+        sizes: tuple[int, ...] = (1, 2)
+        maybe: int | None = None
+        net: MLP.Config = MLP.Config()
+        helper: Part | None = None
+
+    def __init__(self, config):
+        self.config = config
+
+
+recipes = st.builds(
+    Recipe, rate=st.floats(1e-9, 1e3), batch=st.integers(1, 10**6), clip=st.floats(0, 100),
+    optimiser=st.sampled_from(["adam", "adamw", "sgd", "rmsprop", "adagrad"]),
+    betas=st.tuples(st.floats(0, 1), st.floats(0, 1)), nesterov=st.booleans(),
+    turns=st.dictionaries(st.sampled_from(["critic", "generator"]),
+                          st.builds(Mover, rate=st.floats(1e-9, 1))))
+
+
+@given(recipes)
+def test_survives_json(recipe):
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+@given(st.integers(1, 512), st.floats(1e-6, 1e6), st.booleans(),
+       st.lists(st.integers(-9, 9), max_size=4), st.none() | st.integers(),
+       st.text(st.characters(blacklist_categories=["Cs"]), max_size=8))
+def test_words_say_what_keywords_say(width, rate, flag, sizes, maybe, name):
+    words = [f"width={width}", f"rate={rate!r}", f"flag={str(flag).lower()}", f"name={name}",
+             f"sizes={','.join(map(str, sizes))}", f"maybe={maybe}", "net.width=3"]
+    expected = Owner.Config(width=width, rate=rate, flag=flag, sizes=tuple(sizes), maybe=maybe,
+                            name=name, net=MLP.Config(width=3))
+    assert Owner.Config().override(*words) == expected
+    assert Owner.Config().override(*reversed(words)) == expected
+
+
+@given(st.text(max_size=12))
+def test_no_word_breaks_the_grammar(word):
+    """Any text either changes the configuration or is refused in a sentence."""
+    try:
+        outcome = repr(Owner.Config().override(word))
+    except WordError as error:
+        outcome = str(error)
+    assert outcome
+
+
+@pytest.mark.parametrize(("word", "sentence"), [
+    ("widht=3", "Owner has no field 'widht'; did you mean width?"),
+    ("width=0", "width=0 must be at least 1 and at most 512"),
+    ("width=2.5", "width=2.5 must be a whole number"),
+    ("width=many", "width='many' must be a whole number"),
+    ("rate=0", "rate=0.0 must be above 0"),
+    ("flag=perhaps", "flag='perhaps' must be true or false"),
+    ("kind=c", "kind=c is not a choice; choose from a, b"),
+    ("net.widht=3", "MLP has no field 'widht'; did you mean width?"),
+    ("net=mpl", "net=mpl is not a part; did you mean mlp?"),
+    ("width", "'width' is not of the form name=value"),
+    ("name.more=1", "str has no field 'more'; there is none to choose from"),
+])
+def test_wrong_words_get_a_sentence(word, sentence):
+    with pytest.raises(WordError) as caught:
+        Owner.Config().override(word)
+    assert str(caught.value) == sentence
+
+
+def test_whole_floats_are_whole_numbers():
+    assert Recipe().override("batch=1e3").batch == 1000
+
+
+def test_frozen_and_builds_its_owner():
+    config = Owner.Config()
+    with pytest.raises(AttributeError):
+        config.width = 3
+    assert config.build().config is config
+    assert help_of(Owner.Config)["width"] == "Units."
+
+
+def test_a_part_is_named_by_its_run():
+    config = Owner.Config().override("helper=runs/other")
+    assert config.helper == Part("runs/other")
+
+
+@pytest.mark.parametrize("where", ["os:system", "monge.run:Run", "monge.nowhere:X",
+                                   "builtins:dict", "", "monge.core.config:Range"])
+def test_a_stored_name_that_is_no_config_runs_nothing(where):
+    with pytest.raises(WordError, match="the configuration names"):
+        Config.from_dict({"is": where})
+
+
+def test_an_unknown_stored_field_is_refused():
+    with pytest.raises(WordError, match="has no field 'wdth'; did you mean width"):
+        MLP.Config.from_dict(MLP.Config().to_dict() | {"wdth": 3})
+
+
+def test_a_space_is_a_tree_that_survives_json():
+    label = Space(kind="label", size=10)
+    space = Space(kind="levels", size=17, shape=(1, 8, 8), given={"label": label})
+    again = Space.from_dict(json.loads(json.dumps(space.to_dict())))
+    assert again == space
+    assert again.given["label"].size == 10
+    assert len(space.parts) == 64
+
+
+def test_words_are_sorted_by_whom_they_concern():
+    words = Words.sort(["width=3", "train.rate=1", "data.rows=5", "how.steps=2", "net.width=.5"])
+    assert words == Words(("width=3", "net.width=.5"), ("rate=1",), ("rows=5",), ("steps=2",))

@@ -1,0 +1,165 @@
+"""Pictures: folders, idx files and what may follow a plus."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from monge import data
+from monge.core.error import DataError, WordError
+
+rng = np.random.default_rng(0)
+
+
+def pixels(n, *shape):
+    return rng.integers(0, 256, (n, *shape), dtype=np.uint8)
+
+
+def save(folder, pictures):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, picture in enumerate(pictures):
+        Image.fromarray(picture).save(folder / f"{i}.png")
+
+
+def idx(path, array):
+    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    (gzip.open if path.suffix == ".gz" else open)(path, "wb").write(header + array.tobytes())
+
+
+def test_class_folders_are_labels(tmp_path):
+    cats, dogs = pixels(4, 6, 5, 3), pixels(3, 6, 5, 3)
+    save(tmp_path / "cat", cats)
+    save(tmp_path / "dog", dogs)
+    source = data.open(tmp_path)
+    assert source.target == "label"
+    assert source.fields["label"].codec.names == ("cat", "dog")
+    view = source.view()
+    assert (view.space.kind, view.space.size, view.space.shape) == ("levels", 256, (3, 6, 5))
+    assert np.array_equal(view.decode(view.rows("all").whole().x), np.concatenate([cats, dogs]))
+    assert len(view.space.mean) == 3
+    assert source.tensors["image"].dtype == torch.uint8
+
+
+def test_loose_grey_pictures_and_given_splits(tmp_path):
+    save(tmp_path / "loose", pixels(5, 4, 4))
+    source = data.open(tmp_path / "loose")
+    assert list(source.fields) == ["image"]
+    assert source.view().space.shape == (1, 4, 4)
+    save(tmp_path / "shelves" / "train" / "a", pixels(6, 4, 4))
+    save(tmp_path / "shelves" / "train" / "b", pixels(6, 4, 4))
+    save(tmp_path / "shelves" / "test" / "a", pixels(2, 4, 4))
+    shelves = data.open(tmp_path / "shelves")
+    assert shelves.has_splits
+    assert len(shelves.splits["test"]) == 2
+
+
+def test_exif_orientation_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[274] = 6  # turned a quarter
+    for i in range(3):
+        Image.fromarray(pixels(1, 4, 9, 3)[0]).save(tmp_path / f"{i}.jpg", exif=exif)
+    assert data.open(tmp_path).view().space.shape == (3, 9, 4)
+
+
+def test_mixed_sizes_are_refused_with_the_word_that_mends_them(tmp_path):
+    save(tmp_path, [*pixels(2, 8, 8), pixels(1, 12, 9)[0]])
+    with pytest.raises(DataError, match=r"8x8 and 2.png is 9x12.*\+resize64"):
+        data.open(tmp_path)
+    source = data.open(f"{tmp_path}+resize6")
+    assert source.name == f"{tmp_path.name}+resize6"
+    assert source.view().space.shape == (1, 6, 6)
+
+
+def test_bad_pictures_get_one_sentence(tmp_path):
+    save(tmp_path / "a", pixels(3, 8, 8))
+    (tmp_path / "a" / "broken.png").write_bytes((tmp_path / "a" / "0.png").read_bytes()[:40])
+    with pytest.raises(DataError, match=r"broken.png does not decode"):
+        data.open(tmp_path / "a")
+    save(tmp_path / "b", pixels(3, 8, 8))
+    save(tmp_path / "b" / "class", pixels(3, 8, 8))
+    with pytest.raises(DataError, match="both in itself and in class folders"):
+        data.open(tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "notes.md").write_text("words")
+    with pytest.raises(DataError, match="holds nothing that can be read"):
+        data.open(tmp_path / "c")
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(DataError, match="more than 8 bits"):
+        data.open(tmp_path / "deep.png")
+
+
+def test_idx_files(tmp_path):
+    images, labels = pixels(20, 5, 5), np.arange(20, dtype=np.uint8) % 10
+    idx(tmp_path / "train-images-idx3-ubyte.gz", images)
+    idx(tmp_path / "train-labels-idx1-ubyte.gz", labels)
+    idx(tmp_path / "t10k-images-idx3-ubyte.gz", images[:6])
+    idx(tmp_path / "t10k-labels-idx1-ubyte.gz", labels[:6])
+    source = data.open(tmp_path)
+    assert {split: len(rows) for split, rows in source.splits.items()} == \
+        {"train": 18, "valid": 2, "test": 6}
+    assert np.array_equal(source.view().decode(source.view().rows("test").whole().x), images[:6])
+    assert source.view(target="label").rows("test").whole().x.tolist() == labels[:6].tolist()
+    alone = data.open(tmp_path / "train-images-idx3-ubyte.gz")
+    assert list(alone.fields) == ["image"]
+    short = tmp_path / "short-idx3-ubyte"
+    short.write_bytes(struct.pack(">HBB3I", 0, 8, 3, 9, 5, 5) + b"1")
+    with pytest.raises(DataError, match="cannot be read as idx"):
+        data.open(short)
+
+
+def test_binarise_is_fresh_in_training_and_fixed_elsewhere():
+    rows = data.open("digits+binarise").view().rows("train")
+    index = torch.arange(200)
+    assert rows.space.kind == "binary"
+    torch.manual_seed(0)
+    first, second = rows.batch(index, train=True).x, rows.batch(index, train=True).x
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    assert torch.equal(rows.batch(index, train=True).x, first)
+    fixed = rows.batch(index).x
+    assert torch.equal(fixed, rows.batch(index).x)
+    assert torch.equal(fixed[50:60], rows.batch(index[50:60]).x)
+    assert set(fixed.unique().tolist()) == {0.0, 1.0}
+    chance = data.open("digits").view().rows("train").batch(index).x / 16
+    averaged = torch.stack([rows.batch(index, train=True).x for _ in range(200)]).mean(0)
+    error = (averaged - chance) / ((chance * (1 - chance) / 200).sqrt() + 1e-3)
+    assert error.abs().max() < 6
+    assert abs((fixed - chance).mean()) < 0.01
+
+
+def test_binarise_fixed_is_what_binarise_scores():
+    fixed, fresh = (data.open(f"digits+{word}").view().rows("train") for word in
+                    ("binarise-fixed", "binarise"))
+    index = torch.arange(100)
+    assert torch.equal(fixed.batch(index, train=True).x, fresh.batch(index).x)
+    assert torch.equal(fixed.batch(index, train=True).x, fixed.batch(index).x)
+
+
+def test_threshold_resize_and_grey(tmp_path):
+    plain = data.open("digits").view().rows("all").whole().x
+    half = data.open("digits+threshold").view()
+    assert torch.equal(half.rows("all").whole().x, (plain > 8).float())
+    assert half.space.kind == "binary"
+    small = data.open("digits+resize4").view()
+    assert (small.space.kind, small.space.size, small.space.shape) == ("levels", 17, (1, 4, 4))
+    assert (small.rows("all").whole().x.mean() - plain.mean()).abs() < 0.2
+    save(tmp_path, np.full((3, 4, 4, 3), [200, 100, 50], np.uint8))
+    grey = data.open(f"{tmp_path}+grey").view()
+    assert grey.space.shape == (1, 4, 4)
+    assert grey.rows("all").whole().x.unique().tolist() == [124.0]
+    assert data.open("digits+resize4+binarise").name == "digits+resize4+binarise"
+
+
+@pytest.mark.parametrize(("what", "error", "sentence"), [
+    ("digits+binarize", WordError, "did you mean binarise"),
+    ("digits+resize", WordError, r"written \+resize64"),
+    ("digits+threshold3", WordError, r"written \+threshold"),
+    ("iris+binarise", DataError, "needs levels"),
+    ("digits+binarise+resize4", DataError, "write it earlier"),
+])
+def test_words_that_do_not_fit(what, error, sentence):
+    with pytest.raises(error, match=sentence):
+        data.open(what)

@@ -1,0 +1,223 @@
+"""Tables: how columns are understood, that they come back as they were, and what is refused."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monge import data
+from monge.core.error import DataError, WordError
+
+MIXED = """age, work, income, flag, member
+39, State-gov , 77516.5, 0, yes
+50, Private, 83311.25, 1, no
+38,, 215646, 0, yes
+53, Private, , 1, no
+28, ?, 338409.5, 1, yes
+"""
+
+
+def written(tmp_path, text, name="t.csv"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def whole(view):
+    """Every row with NaN (or -1) where nothing was seen, as `decode` takes it."""
+    batch = view.rows("all").whole()
+    if batch.observed is None:
+        return batch.x
+    hole = torch.nan if batch.x.is_floating_point() else -1
+    return torch.where(batch.observed, batch.x, hole)
+
+
+def columns(n):
+    cents = st.integers(-10**6, 10**6).map(lambda v: v / 100)
+    names = st.sampled_from(["red", "dark blue", "<=50K", "?", "ünder", "None", "x1"])
+    return st.tuples(
+        st.lists(st.integers(-(2**24), 2**24), min_size=n, max_size=n),
+        st.lists(cents, min_size=n, max_size=n),
+        st.lists(st.one_of(cents, st.just(float("nan"))), min_size=n, max_size=n),
+        st.lists(st.one_of(names, st.none()), min_size=n, max_size=n),
+        st.lists(st.booleans(), min_size=n, max_size=n),
+        st.lists(names, min_size=n, max_size=n),
+        st.lists(st.integers(0, 200), min_size=n, max_size=n))
+
+
+@given(st.integers(3, 15).flatmap(columns))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_frame_comes_back_as_it_was(lists):
+    whole_numbers, real, holes, names, flags, category, small = lists
+    frame = pd.DataFrame({
+        "whole": whole_numbers, "real": real, 7: [0.5, *holes[1:]], "name": ["red", *names[1:]],
+        "flag": flags, "category": pd.Categorical(category), "small": np.array(small, np.uint8),
+        "single": np.array(real, np.float32)})
+    view = data.open(frame).view()
+    pd.testing.assert_frame_equal(view.decode(whole(view)), frame, check_exact=True)
+    stored = data.View.from_dict(view.to_dict())
+    pd.testing.assert_frame_equal(stored.decode(whole(view)), frame, check_exact=True)
+
+
+def test_kinds_of_columns(tmp_path):
+    source = data.open(written(tmp_path, MIXED))
+    kinds = {name: field.space.kind for name, field in source.fields.items()}
+    assert kinds == {"age": "counts", "work": "label", "income": "real", "flag": "binary",
+                     "member": "binary"}
+    assert source.name == "t"
+    assert source.fields["work"].codec.names == ("?", "Private", "State-gov")
+    assert source.view().space.kind == "columns"
+    assert [c.name for c in source.view().space.columns] == list(kinds)
+    frame = source.view().decode(whole(source.view()))
+    assert list(frame.columns) == list(kinds)
+    assert frame["age"].dtype == "int64"
+    assert frame["member"].tolist() == ["yes", "no", "yes", "no", "yes"]
+    assert frame["work"].isna().tolist() == [False, False, True, False, False]
+
+
+def test_missing_cells_are_kept_named_or_dropped(tmp_path):
+    path = written(tmp_path, MIXED)
+    batch = data.open(path).view().rows("all").whole()
+    assert (~batch.observed).nonzero().tolist() == [[2, 1], [3, 2]]
+    assert batch.x.isfinite().all()
+    named = data.open(path, "missing=category")
+    assert named.fields["work"].codec.names[-1] == "(missing)"
+    assert (~named.view().rows("all").whole().observed).nonzero().tolist() == [[3, 2]]
+    assert named.view().decode(whole(named.view()))["work"].isna().sum() == 1
+    dropped = data.open(path, "missing=drop")
+    assert len(dropped) == 3
+    assert dropped.summary()[0]["dropped"] == 2
+    assert not dropped.view().space.missing
+
+
+@pytest.mark.parametrize(("text", "name", "columns"), [
+    ("1,2\n3,4\n5,6\n", "a.csv", ["c1", "c2"]),
+    ("a,b\n3,4\n5,6\n1,7\n", "a.csv", ["a", "b"]),
+    ("a;b\n3;4\n5;6\n1;7\n", "a.csv", ["a", "b"]),
+    ("a\tb\n3\t4\n5\t6\n1\t7\n", "a.tsv", ["a", "b"]),
+    (" 1.5  2\n 3   4\n\n 5.5 6\n", "a.txt", ["c1", "c2"]),
+    ("0,1\n1,1\n0,0\n", "a.data", ["c1", "c2"]),
+])
+def test_separators_and_headers_are_found(tmp_path, text, name, columns):
+    source = data.open(written(tmp_path, text, name))
+    assert list(source.fields) == columns
+    assert len(source) == 3
+
+
+def test_header_words_decide(tmp_path):
+    path = written(tmp_path, "red,blue\ngreen,red\nred,red\nblue,blue\n")
+    assert list(data.open(path).fields) == ["red", "blue"]
+    assert list(data.open(path, "header=no").fields) == ["c1", "c2"]
+    assert list(data.open(written(tmp_path, "1,2\n3,4\n5,6\n7,8\n"), "header=yes").fields) == \
+        ["1", "2"]
+
+
+def test_a_full_stop_that_ends_every_line_is_no_part_of_a_name(tmp_path):
+    source = data.open(written(tmp_path, "1, no.\n2, yes.\n3, no.\n"))
+    assert source.fields["c2"].codec.values == ("no", "yes")
+    assert "full stop" in source.notes[0]
+
+
+def test_homogeneous_tables_are_one_space():
+    real = data.open(pd.DataFrame({"a": [0.5, 1.5, 2.5], "b": [1.5, 2.5, 4.5]})).view().space
+    assert (real.kind, real.shape, len(real.mean)) == ("real", (2,), 2)
+    binary = data.open(pd.DataFrame({"a": [0, 1, 1], "b": [True, False, True]})).view().space
+    assert (binary.kind, binary.shape) == ("binary", (2,))
+    single = data.open(pd.DataFrame({"a": ["x", "y", "x"]})).view()
+    assert (single.space.kind, single.space.shape) == ("label", ())
+    assert single.rows("all").whole().x.dtype == torch.int64
+
+
+def test_words_choose_columns():
+    frame = pd.DataFrame({"id": range(5), "grade": [1, 2, 3, 1, 2]})
+    source = data.open(frame, "drop=id", "names=grade")
+    assert source.fields["grade"].codec.names == ("1", "2", "3")
+    assert source.view().decode(torch.tensor([2, 0]))["grade"].tolist() == [3, 1]
+    with pytest.raises(WordError, match="did you mean grade"):
+        data.open(frame, "drop=grad")
+    with pytest.raises(WordError, match="did you mean grade"):
+        data.open(frame, "names=gradr")
+    with pytest.raises(WordError, match="keep at least one"):
+        data.open(frame, "drop=id,grade")
+
+
+def test_a_constant_column_is_kept_and_flagged():
+    source = data.open(pd.DataFrame({"a": [0.1] * 5, "b": [1.5, 2.5, 3.5, 4.5, 5.5]}))
+    assert source.fields["a"].space.scale == (1.0,)
+    assert [entry["constant"] for entry in source.summary()] == [True, False]
+
+
+def test_files_of_a_folder_keep_their_splits(tmp_path):
+    for split, rows in (("train", 20), ("test", 5)):
+        with gzip.open(tmp_path / f"toy-{split}.csv.gz", "wt") as file:
+            file.write("".join(f"{i},{split}\n" for i in range(rows)))
+    (tmp_path / "README.md").write_text("words")
+    (tmp_path / "toy.names").write_text("words")
+    source = data.open(tmp_path)
+    assert source.has_splits
+    assert source.name == tmp_path.name
+    assert {split: len(rows) for split, rows in source.splits.items()} == \
+        {"train": 18, "valid": 2, "test": 5}
+    assert source.splits["test"].tolist() == list(range(20, 25))
+
+
+MOSTLY = "a,b\n" + "".join(f"{i},{i}.5\n" for i in range(20)) + "oops,1\n"
+LONG = "a\n" + "".join(f"name{i}\n" for i in range(150))
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("", "is empty"),
+    ("\n  \n", "is empty"),
+    ("a,b\n", "no rows"),
+    ("a,b\n1,2\n3\n", "row 3: 1 cells where the first row has 2"),
+    ("a,b\n1,2\n3,4,5\n", "row 3: 3 cells"),
+    (MOSTLY, "column 'a', row 22 .*'oops' is text where a number belongs.*data.text=label"),
+    ("a,b\n1,2\n\n3,inf\n4,5\n", "column 'b', row 4 .*: inf is not finite"),
+    ("a\n1e300\n2.5\n3\n", "row 2 .*too large"),
+    ("a,b\n1,2\n3,4\n", "at least 3"),
+    ("a,b\n1,\n3,\n4,\n", "'b' has no values; leave it out with data.drop=b"),
+    (LONG, "'a' has 150 names in 150 rows.*data.drop=a"),
+    ("t\n1700000000.01\n1700000000.02\n1700000000.03\n", "more digits than float32"),
+])
+def test_bad_tables_get_one_sentence(tmp_path, text, sentence):
+    with pytest.raises(DataError, match=sentence) as caught:
+        data.open(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_bad_tables_get_one_sentence(tmp_path):
+    with pytest.raises(DataError, match="two columns called 'a'"):
+        data.open(written(tmp_path, "a,a\n1,2\n3,4\n5,6\n"), "header=yes")
+    (tmp_path / "latin.csv").write_bytes("a,b\ncafé,1\n".encode("latin-1"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        data.open(tmp_path / "latin.csv")
+    (tmp_path / "bad.csv.gz").write_bytes(b"no gzip")
+    with pytest.raises(DataError, match=r"bad.csv.gz cannot be read"):
+        data.open(tmp_path / "bad.csv.gz")
+    with pytest.raises(DataError, match="a Timestamp is neither a number nor a name"):
+        data.open(pd.DataFrame({"t": pd.date_range("2020", periods=4)}))
+    with pytest.raises(DataError, match="a list is neither"):
+        data.open(pd.DataFrame({"t": [[1], [2], [3]]}))
+    with pytest.raises(DataError, match="every row of frame has a missing cell"):
+        data.open(pd.DataFrame({"a": [1.5, None, None], "b": [None, 2.5, 3.5]}), "missing=drop")
+    with pytest.raises(DataError, match="two columns of one name"):
+        data.open(pd.DataFrame([[1, 2]] * 4, columns=["a", "a"]))
+
+
+def test_text_among_numbers_may_be_read_as_names(tmp_path):
+    source = data.open(written(tmp_path, MOSTLY), "text=label")
+    assert source.fields["a"].space.kind == "label"
+
+
+def test_files_of_a_folder_must_agree(tmp_path):
+    written(tmp_path, "a,b\n1,2\n", "train.csv")
+    written(tmp_path, "a,c\n1,2\n", "test.csv")
+    with pytest.raises(DataError, match="files of one folder must agree"):
+        data.open(tmp_path)
+    written(tmp_path, "1,2\n", "train-2.csv")
+    with pytest.raises(DataError, match="could be the same split"):
+        data.open(tmp_path)

@@ -1,0 +1,175 @@
+"""MADE is a law: it sums to one, heeds what it is given, and steps to the same draws."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from monge.core.batch import Batch
+from monge.core.error import DataError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.autoregressive.made import MADE
+
+BINARY = Space(kind="binary", shape=(6,), mean=(0.3,))
+LEVELS = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,))
+COLUMNS = (Space(kind="binary"), Space(kind="label", size=3), Space(kind="levels", size=4),
+           Space(kind="real", mean=(3.0,), scale=(2.0,)),
+           Space(kind="counts", mean=(5.0,), scale=(3.0,)))
+TABLE = Space(kind="columns", shape=(5,), columns=COLUMNS)
+GIVEN = {"label": Space(kind="label", size=2), "size": Space(kind="real", shape=(2,))}
+SHAPES = [dict(), dict(width=7, depth=1, residual=False, direct=False, activation="tanh"),
+          dict(orders=2, masks=2, order="random")]
+
+
+def made(space: Space, **words: object) -> MADE:
+    config = MADE.Config(**{"width": 24, "depth": 2, "components": 2, **words})
+    torch.manual_seed(0)
+    model = config.build(space).double().eval()
+    for parameter in model.net.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def with_given(space: Space) -> Space:
+    return Space(**{**space.__dict__, "given": GIVEN})
+
+
+def conditions(n: int, label: int | None = None) -> dict[str, Batch]:
+    codes = torch.arange(n) % 2 if label is None else torch.full((n,), label)
+    sizes = torch.randn(n, 2, generator=fresh(9), dtype=torch.float64)
+    return {"label": Batch(codes), "size": Batch(sizes)}
+
+
+def states(*sizes: int) -> torch.Tensor:
+    return torch.tensor(list(itertools.product(*map(range, sizes))), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("space", [BINARY, LEVELS], ids=lambda s: s.kind)
+def test_sums_to_one_over_every_state(space, shape):
+    x = states(*[max(space.size, 2)] * space.dims).reshape(-1, *space.shape)
+    log_p = made(space, **shape).log_prob(x)
+    assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_table_sums_and_integrates_to_one():
+    model = made(Space(kind="columns", shape=(4,), columns=COLUMNS[:4]))
+    codes = states(2, 3, 4)  # (24, 3)
+    numbers = torch.linspace(-40, 46, 1001, dtype=torch.float64)
+    x = torch.cat([codes.repeat_interleave(1001, 0), numbers.repeat(24)[:, None]], 1)
+    density = model.log_prob(x).exp().reshape(24, 1001)
+    assert torch.trapezoid(density, numbers).sum().item() == pytest.approx(1.0, abs=1e-8)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_law_for_each_condition(shape):
+    model, x = made(with_given(BINARY), **shape), states(*[2] * 6)
+    one, other = (model.log_prob(Batch(x, conditions(1, label)["label"] and {
+        name: Batch(part.x.expand(64, *part.x.shape[1:]))
+        for name, part in conditions(1, label).items()})) for label in (0, 1))
+    assert one.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+    assert other.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+    assert not torch.allclose(one, other)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("space", [BINARY, LEVELS, TABLE, Space(kind="label", size=4)],
+                         ids=lambda s: s.kind)
+def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, shape):
+    model, given = made(with_given(space), **shape), conditions(30)
+    quick = model.sample(30, given, generator=fresh(1))
+    slow = model.sample(30, given, MADE.Sampling(cached=False), fresh(1))
+    *_, last = model.stream(30, given, generator=fresh(1))
+    assert quick.shape == (30, *space.shape)
+    assert quick.dtype == (torch.int64 if space.kind == "label" else torch.float64)
+    torch.testing.assert_close(quick, slow, rtol=0, atol=1e-10)
+    assert torch.equal(quick, last)
+
+
+def test_rows_in_pieces_are_the_same_rows(monkeypatch):
+    model = made(TABLE, orders=2)
+    whole = model.sample(30, generator=fresh(1))
+    monkeypatch.setattr("monge.models.autoregressive.made.ROWS", 4)
+    torch.testing.assert_close(model.sample(30, generator=fresh(1)), whole)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_draws_what_it_scores(shape):
+    model, n = made(BINARY, **shape), 8000
+    log_p = model.log_prob(states(*[2] * 6))
+    own = model.log_prob(model.sample(n, generator=fresh(2)))
+    negentropy = (log_p.exp() * log_p).sum()
+    assert (own.mean() - negentropy).abs() < 4 * own.std() / math.sqrt(n)
+
+
+def test_conditionals_are_blind_to_what_follows():
+    model = made(TABLE, order="random", orders=2)
+    x = model.sample(1, generator=fresh(3))
+    for member, places in enumerate(model.orders):
+        before = model.parameters_of_conditionals(Batch(x), member)
+        assert before.shape == (1, 5, 6)
+        for entry in range(5):
+            changed = x.clone()
+            changed[:, entry] = 1 - changed[:, entry].clamp(0, 1)
+            after = model.parameters_of_conditionals(Batch(changed), member)
+            kept = places <= places[entry]
+            assert torch.equal(before[:, kept], after[:, kept])
+
+
+@pytest.mark.parametrize("masks", [1, 3])
+def test_completion_keeps_what_is_seen_and_follows_the_conditional(masks):
+    model, n = made(BINARY, masks=masks), 8000
+    x = torch.tensor([[1.0, 0, 1, 0, 0, 0]], dtype=torch.float64).expand(n, 6)
+    seen = torch.arange(6).expand(n, 6) < 3
+    hidden = torch.where(seen, x, torch.nan)
+    drawn = model.complete(Batch(hidden, observed=seen), generator=fresh(4))
+    assert torch.equal(drawn[:, :3], x[:, :3])
+    ends = states(2, 2, 2)
+    log_p = model.log_prob(torch.cat([x[:8, :3], ends], 1))
+    due = (log_p - log_p.logsumexp(0)).exp()  # p(last three | first three)
+    found = torch.bincount((drawn[:, 3:] @ torch.tensor([4.0, 2, 1]).double()).long(), minlength=8)
+    distance = ((found - n * due).square() / (n * due)).sum()
+    assert distance < 7 + 5 * math.sqrt(14)
+
+
+def test_completion_of_another_pattern_is_refused_in_a_sentence():
+    seen = torch.ones(2, 6, dtype=torch.bool)
+    seen[1, 2] = False
+    with pytest.raises(DataError, match="row 1 shows entry 3 and hides entry 2"):
+        made(BINARY).complete(Batch(torch.zeros(2, 6), observed=seen))
+
+
+def test_missing_values_are_refused_in_a_sentence():
+    seen = torch.ones(2, 6, dtype=torch.bool)
+    seen[1, 2] = False
+    with pytest.raises(DataError, match="missing"):
+        made(BINARY).likelihood(Batch(torch.zeros(2, 6).double(), observed=seen))
+
+
+@pytest.mark.parametrize("space", [BINARY, LEVELS, TABLE], ids=lambda s: s.kind)
+def test_learns_a_copy_of_its_first_entry(space):
+    """Every entry after the first equals it (as far as its kind allows): the score tells."""
+    torch.manual_seed(0)
+    model = MADE.Config(width=32, depth=1, components=2).build(space)
+    first = torch.randint(2, (256, 1)).float()
+    x = first.expand(256, space.dims).reshape(256, *space.shape)
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    start = model.log_prob(x).mean().item()
+    for _ in range(80):
+        optimiser.zero_grad()
+        model.loss(Batch(x))["nll"].mean().backward()
+        optimiser.step()
+    assert model.log_prob(x).mean().item() > max(start + 1, -1.0)
+
+
+def test_suits_are_buildable_for_every_kind():
+    for space in (BINARY, LEVELS, TABLE, with_given(TABLE), Space(kind="label", size=4)):
+        for rows in (100, 100_000):
+            suit = MADE.suit(Space(**{**space.__dict__, "rows": rows}))
+            assert MADE.Config.from_dict(suit.config.to_dict()) == suit.config
+            assert MADE.tiny(space).build(space).sample(2).shape == (2, *space.shape) \
+                if not space.given else True

@@ -1,0 +1,95 @@
+"""No output sees its own entry or a later one, and stepping equals the whole pass."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from monge.core.noise import fresh, row_uniform
+from monge.nn.masked import Masked
+
+DIMS = 6
+INPUTS = torch.tensor([0, 0, 1, 2, 3, 3, 3, 4, 5])  # several features an entry
+OUTPUTS = torch.tensor([0, 1, 1, 2, 3, 3, 4, 4, 4, 5])  # several parameters an entry
+ORDERS = row_uniform(torch.arange(2), (DIMS,), 3).argsort(1)
+
+SHAPES = [dict(width=20, depth=3), dict(width=3, depth=1, activation="tanh"),
+          dict(width=20, depth=2, residual=False, direct=False, activation="gelu")]
+
+
+def network(shape: dict, context: int = 0, masks: int = 3, orders: torch.Tensor = ORDERS) -> Masked:
+    torch.manual_seed(0)
+    net = Masked.Config(**shape).build(INPUTS, OUTPUTS, orders, context, masks).double()
+    for parameter in net.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    return net
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_jacobian_is_strictly_lower_triangular_in_each_order(shape):
+    net = network(shape, context=2)
+    x = torch.randn(len(INPUTS), dtype=torch.float64)
+    c = torch.randn(1, 2, dtype=torch.float64)
+    for member in range(net.members):
+        place = ORDERS[member // 3]
+        jacobian = torch.autograd.functional.jacobian(
+            lambda x, k=member: net(x[None], c, k)[0], x)  # (P, F)
+        earlier = place[OUTPUTS][:, None] > place[INPUTS]
+        assert (jacobian[~earlier] == 0).all()
+
+
+def test_every_output_sees_every_earlier_entry_and_all_conditions():
+    net = network(dict(width=40, depth=2, activation="tanh"), context=2)
+    x = torch.randn(1, len(INPUTS), dtype=torch.float64, requires_grad=True)
+    c = torch.randn(1, 2, dtype=torch.float64, requires_grad=True)
+    place = ORDERS[1]
+    for p, out in enumerate(net(x, c, 3)[0]):
+        to_x, to_c = torch.autograd.grad(out, (x, c), retain_graph=True)
+        assert torch.equal(to_x[0] != 0, place[OUTPUTS[p]] > place[INPUTS])
+        assert (to_c != 0).all()
+
+
+def test_product_of_masks_is_strictly_lower_triangular():
+    net = network(dict(width=20, depth=3), masks=1)
+    for member, place in enumerate(ORDERS):
+        paths = torch.eye(len(INPUTS), dtype=torch.float64)
+        for layer in net.maps():
+            paths = layer.mask(member) @ paths
+        assert torch.equal(paths > 0, place[OUTPUTS][:, None] > place[INPUTS])
+
+
+@pytest.mark.parametrize(("shape", "context"), list(itertools.product(SHAPES, [0, 2])))
+def test_steps_equal_the_whole_pass(shape, context):
+    net, n = network(shape, context), 7
+    x = torch.randn(n, len(INPUTS), dtype=torch.float64, generator=fresh(0))
+    c = torch.randn(n, context, dtype=torch.float64, generator=fresh(1))
+    for member in range(net.members):
+        whole = net(x, c, member)
+        order = ORDERS[member // 3].argsort()
+        for cached in (True, False):
+            steps = net.stepper(member, cached)(c)
+            for place, entry in enumerate(order):
+                own = steps.parameters(place)
+                torch.testing.assert_close(own, whole[:, OUTPUTS == entry], atol=1e-12, rtol=0)
+                steps.feed(place, x[:, INPUTS == entry])
+
+
+def test_masks_that_are_not_kept_are_the_same(monkeypatch):
+    kept = network(SHAPES[0])
+    monkeypatch.setattr("monge.nn.masked.ROOM", 0)
+    made = network(SHAPES[0])
+    x = torch.randn(3, len(INPUTS), dtype=torch.float64)
+    assert made.out.masks is None
+    assert torch.equal(kept(x, None, 4), made(x, None, 4))
+
+
+def test_a_single_entry_depends_on_conditions_alone():
+    one = torch.zeros(1, dtype=torch.long)
+    net = Masked.Config(width=8, depth=2, activation="tanh").build(one, one, one[None], 2)
+    c = torch.randn(1, 2, requires_grad=True)
+    x = torch.randn(1, 1, requires_grad=True)
+    to_x, to_c = torch.autograd.grad(net(x, c).sum(), (x, c))
+    assert (to_x == 0).all()
+    assert (to_c != 0).all()

@@ -1,0 +1,147 @@
+"""Laws sum or integrate to one, draw what they score, and stay finite far from the data."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from monge.core.error import DataError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.prob.heads import Head
+
+REAL = Space(kind="real", mean=(3.0,), scale=(2.0,))
+COUNTS = Space(kind="counts", mean=(5.0,), scale=(3.0,))
+BINARY = Space(kind="binary", mean=(0.2,))
+LABEL = Space(kind="label", size=3)
+FEW = Space(kind="levels", size=5, mean=(2.0,))
+MANY = Space(kind="levels", size=100, mean=(60.0,), scale=(30.0,))
+TABLE = Space(kind="columns", shape=(7,),
+              columns=(REAL, LABEL, BINARY, COUNTS, FEW, REAL, MANY))
+
+
+def head_of(space: Space, components: int = 3) -> Head:
+    return Head(space, components).double()
+
+
+def params_of(head: Head, rows: int = 1, seed: int = 0) -> torch.Tensor:
+    noise = torch.randn(rows, head.width, generator=fresh(seed), dtype=torch.float64)
+    return head.start() + 0.5 * noise
+
+
+def support(space: Space) -> torch.Tensor:
+    if space.kind == "counts":
+        return torch.arange(-3000.0, 3000.0, dtype=torch.float64)
+    return torch.arange(max(space.size, 2), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("space", [COUNTS, BINARY, LABEL, FEW, MANY], ids=lambda s: s.kind)
+@pytest.mark.parametrize("components", [1, 3])
+def test_masses_sum_to_one(space, components):
+    head, x = head_of(space, components), support(space)
+    params = params_of(head).expand(len(x), -1)
+    total = head.log_prob(params, x[:, None]).exp().sum()
+    assert total.item() == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("components", [1, 4])
+def test_density_integrates_to_one_in_the_units_of_the_data(components):
+    head = head_of(REAL, components)
+    x = torch.linspace(-60, 66, 200_001, dtype=torch.float64)
+    density = head.log_prob(params_of(head).expand(len(x), -1), x[:, None])[:, 0].exp()
+    assert torch.trapezoid(density, x).item() == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("space", [COUNTS, BINARY, LABEL, FEW, MANY], ids=lambda s: s.kind)
+def test_draws_follow_the_masses(space):
+    head, x, n = head_of(space), support(space), 20_000
+    masses = head.log_prob(params_of(head).expand(len(x), -1), x[:, None])[:, 0].exp()
+    drawn = head.draw(params_of(head).expand(n, -1), head.noise(n, fresh(1)))[:, 0]
+    found = torch.bincount((drawn - x[0]).long(), minlength=len(x)).double()
+    common = masses * n >= 10  # cells too thin for the chi-square law are joined
+    seen = torch.cat([found[common], found[~common].sum(0, keepdim=True)])
+    due = n * torch.cat([masses[common], masses[~common].sum(0, keepdim=True)])
+    distance = ((seen - due).square() / due.clamp(min=1.0)).sum().item()
+    cells = len(seen)
+    assert distance < cells + 5 * math.sqrt(2 * cells)
+
+
+def test_draws_follow_the_density():
+    head, n = head_of(REAL), 20_000
+    params = params_of(head)
+    x = torch.linspace(-60, 66, 100_001, dtype=torch.float64)
+    log_p = head.log_prob(params.expand(len(x), -1), x[:, None])[:, 0]
+    own = head.draw(params.expand(n, -1), head.noise(n, fresh(1)))
+    scores = head.log_prob(params.expand(n, -1), own)[:, 0]
+    negentropy = torch.trapezoid(log_p.exp() * log_p, x)
+    assert (scores.mean() - negentropy).abs() < 4 * scores.std() / math.sqrt(n)
+
+
+def test_a_table_is_its_columns():
+    head = head_of(TABLE)
+    params = params_of(head, 40)
+    noise = head.noise(40, fresh(2))
+    x = head.draw(params, noise)
+    scores, means = head.log_prob(params, x), head.mean(params)
+    for i, column in enumerate(TABLE.columns):
+        alone, own = head_of(column), params[:, head.slices[i]]
+        assert torch.equal(alone.draw(own, noise[:, i:i + 1])[:, 0], x[:, i])
+        assert torch.equal(head.draw_entry(i, own, noise[:, i]), x[:, i])
+        torch.testing.assert_close(alone.log_prob(own, x[:, i:i + 1])[:, 0], scores[:, i])
+        torch.testing.assert_close(alone.mean(own)[:, 0], means[:, i])
+        assert (head.owner[head.slices[i]] == i).all()
+        torch.testing.assert_close(alone.start(), head.start()[head.slices[i]])
+
+
+@pytest.mark.parametrize("space", [REAL, COUNTS, BINARY, FEW], ids=lambda s: s.kind)
+def test_mean_is_the_mean_of_draws(space):
+    head, n = head_of(space), 40_000
+    params = params_of(head)
+    drawn = head.draw(params.expand(n, -1), head.noise(n, fresh(3)))
+    assert (drawn.mean() - head.mean(params)).abs() < 5 * drawn.std() / math.sqrt(n)
+
+
+def test_mean_of_many_levels_stays_within_rounding():
+    head, x = head_of(MANY), support(MANY)
+    masses = head.log_prob(params_of(head).expand(len(x), -1), x[:, None])[:, 0].exp()
+    assert (head.mean(params_of(head)) - masses @ x).abs().item() < 0.1
+
+
+@pytest.mark.parametrize("space", [REAL, COUNTS, MANY], ids=lambda s: s.kind)
+@pytest.mark.parametrize("far", [-1e6, 0.0, 1e6])
+def test_far_values_have_finite_scores_and_gradients(space, far):
+    head = Head(space, 3)
+    for size in (0.0, 30.0, -30.0):  # ordinary, vast and tiny scales
+        params = (head.start() + size)[None].requires_grad_()
+        x = torch.full((1, 1), far) * head.laws[0].scale + head.laws[0].shift
+        x = x.clamp(0, 99) if space is MANY else x.round()
+        score = head.log_prob(params, x).sum()
+        (gradient,) = torch.autograd.grad(score, params)
+        assert score.isfinite()
+        assert gradient.isfinite().all()
+
+
+def test_a_repeated_value_has_a_bounded_density():
+    head = Head(REAL, 1)
+    params = torch.tensor([[0.0, -1e4]])
+    highest = head.log_prob(params, torch.tensor([[3.0]])).item()
+    assert highest == pytest.approx(math.log(1e3 / 2.0) - 0.5 * math.log(2 * math.pi), abs=1e-3)
+
+
+def test_start_spreads_a_mixture_over_the_data():
+    head, n = head_of(REAL, 5), 20_000
+    x = head.draw(head.start().expand(n, -1), head.noise(n, fresh(4)))
+    assert x.mean().item() == pytest.approx(3.0, abs=0.1)
+    assert x.std().item() == pytest.approx(2.0, abs=0.1)
+
+
+def test_many_levels_may_be_categorical_and_few_logistic():
+    assert Head(MANY, levels="categorical").width == 100
+    assert Head(FEW, 2, "logistic").width == 6
+
+
+def test_tokens_are_refused_in_a_sentence():
+    with pytest.raises(DataError, match="tokens"):
+        Head(Space(kind="tokens", shape=(4,), size=9))

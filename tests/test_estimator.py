@@ -1,0 +1,61 @@
+"""monge.Estimator is a scikit-learn density estimator by scikit-learn's own judgement."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import monge
+from monge.core.error import WordError
+
+SMALL = {"width": 8, "depth": 1}
+CHECKS = list(estimator_checks_generator(
+    monge.Estimator("made", SMALL, budget="3steps", random_state=0)))
+
+
+def name_of(check):
+    return getattr(check, "func", check).__name__
+
+
+@pytest.mark.parametrize(("estimator", "check"), CHECKS, ids=[name_of(c) for _, c in CHECKS])
+def test_scikit_learn_agrees(estimator, check):
+    check(estimator)
+    assert isinstance(estimator, monge.Estimator)
+
+
+@pytest.fixture(scope="module")
+def flowers():
+    return load_iris().data
+
+
+def test_a_grid_over_fields(flowers):
+    search = GridSearchCV(monge.Estimator("made", {"depth": 1}, budget="20steps", random_state=0),
+                          {"config__width": [4, 16], "budget": ["5steps"]}, cv=2)
+    search.fit(flowers)
+    assert set(search.best_params_) == {"config__width", "budget"}
+    assert search.best_estimator_.model_.config.width == search.best_params_["config__width"]
+    assert np.isfinite(search.best_score_)
+
+
+def test_scores_do_not_depend_on_the_batch(flowers):
+    law = monge.Estimator("made", SMALL, budget="20steps", random_state=0).fit(flowers)
+    together = law.score_samples(flowers)
+    apart = np.concatenate([law.score_samples(rows) for rows in np.array_split(flowers, 11)])
+    np.testing.assert_allclose(together, apart, rtol=1e-12)
+    assert law.sample(7).shape == (7, 4)
+    np.testing.assert_array_equal(law.sample(7), law.sample(7))
+
+
+def test_abilities_decide_the_methods(flowers):
+    vae = monge.Estimator("vae", budget="5steps", random_state=0).fit(flowers)
+    assert vae.transform(flowers).shape[0] == 150
+    assert not hasattr(monge.Estimator("made"), "transform")
+    assert not hasattr(monge.Estimator("wgan"), "score_samples")
+    assert clone(vae).get_params() == vae.get_params()
+
+
+def test_a_wrong_field_is_a_sentence(flowers):
+    with pytest.raises(WordError, match="no field 'widht'; did you mean width"):
+        monge.Estimator("made", {"widht": 3}, budget="1steps").fit(flowers)

@@ -1,0 +1,297 @@
+"""A run is a folder that trains, stops, is killed, resumes and is loaded, and loses nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import monge
+from monge import folder
+from monge.core.error import DataError, DivergenceError, RunError, WordError
+from monge.run import start
+from monge.train import checkpoint
+
+QUICK = ("width=16", "depth=1", "train.batch=50", "train.check=20")
+
+OWN = '''"""Mean of one number, for tests
+
+Learns the mean of its data; with `bad` its loss is NaN from that step on.
+"""
+import torch
+from monge.core.abilities import HasLikelihood, CanSample, Likelihood
+from monge.core.batch import as_batch
+from monge.core.config import Part
+from monge.core.model import Model
+
+class Own(Model, HasLikelihood, CanSample):
+    """p(x) = N(x; m, 1)."""
+    events = {"real"}
+
+    class Config(Model.Config):
+        bad: int = 10**9
+        """Step from which the loss is NaN."""
+        helper: Part | None = None
+        """Another run."""
+
+    def __init__(self, config, space, parts=None):
+        super().__init__(config, space, parts)
+        self.m = torch.nn.Parameter(torch.zeros(space.dims))
+
+    def loss(self, batch):
+        value = -self.likelihood(batch).value
+        return {"nll": value * float("nan") if batch.step >= self.config.bad else value}
+
+    def likelihood(self, batch, how=None, generator=None):
+        x = as_batch(batch).x
+        return Likelihood((-0.5 * (x - self.m) ** 2 - 0.9189385).sum(1), "exact")
+
+    @torch.no_grad()
+    def sample(self, n, given=None, how=None, generator=None):
+        return self.m + torch.randn(n, len(self.m), generator=generator)
+
+    @classmethod
+    def tiny(cls, space):
+        return cls.Config()
+'''
+
+
+@pytest.fixture
+def binary():
+    rng = np.random.default_rng(0)
+    cause = rng.random((400, 1)) < 0.4
+    return np.where(cause, rng.random((400, 6)) < 0.8, rng.random((400, 6)) < 0.2)
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    return str(tmp_path / "own.py")
+
+
+def weights(run, name):
+    return checkpoint.load(run.folder / name)[0]
+
+
+def same(one, two, name):
+    a, b = weights(one, name), weights(two, name)
+    assert a.keys() == b.keys()
+    return all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_six_lines_of_python(binary):
+    run = monge.fit("made", binary, *QUICK, budget="60steps")
+    assert run.sample(5).shape == (5, 6)
+    assert run.sample(5).dtype == bool
+    assert run.score().kind == "exact"
+    assert list(run.history.step) == [20, 40, 60]
+    assert run.history.held_out.iloc[-1] > run.history.held_out.iloc[0]
+    assert {p.name for p in run.folder.iterdir()} >= {
+        "run.json", "fields.json", "last.safetensors", "best.safetensors", "log.jsonl", "card.md"}
+
+
+def test_a_loaded_run_is_the_run(binary):
+    run = monge.fit("made", binary, *QUICK, budget="20steps")
+    again = monge.load(run.folder)
+    np.testing.assert_array_equal(again.sample(50, seed=4), run.sample(50, seed=4))
+    np.testing.assert_array_equal(again.score(binary).value, run.score(binary).value)
+    assert again.about["seed"] == 0
+    assert monge.load(run.folder.name).folder == folder.home() / run.folder.name
+
+
+def test_same_seed_same_weights_other_seed_others(binary):
+    runs = [monge.fit("made", binary, *QUICK, budget="5steps", seed=s) for s in (0, 0, 1)]
+    assert [r.folder.name for r in runs] == ["made-array", "made-array-2", "made-array-3"]
+    assert same(runs[0], runs[1], "last.safetensors")
+    assert not same(runs[0], runs[2], "last.safetensors")
+
+
+def test_resumed_equals_unbroken(binary):
+    """25 steps, then 33, then 60, against 60 at once: the same to the last bit."""
+    whole = monge.fit("made", binary, *QUICK, "train.average=0.9", budget="60steps")
+    parts = start("made", binary, *QUICK, "train.average=0.9")
+    for budget in ("25steps", "33steps", "+27steps"):
+        for _ in parts.train(budget):
+            pass
+    assert same(whole, parts, "last.safetensors")
+    assert same(whole, parts, "best.safetensors")
+    about = [checkpoint.about(r.folder / "last.safetensors") for r in (whole, parts)]
+    assert [a["step"] for a in about] == [60, 60]
+    assert about[0]["best"] == about[1]["best"]
+    assert list(parts.history.step.drop_duplicates()) == [20, 25, 33, 40, 60]
+
+
+def test_leaving_the_loop_keeps_what_was_done(binary):
+    run = start("made", binary, *QUICK)
+    for progress in run.train("1000steps"):
+        if progress.step >= 40:
+            break
+    assert checkpoint.about(run.folder / "last.safetensors")["step"] == 40
+    assert run.sample(2).shape == (2, 6)
+
+
+def test_nothing_is_overwritten(binary, tmp_path):
+    monge.fit("made", binary, *QUICK, budget="1steps", out=tmp_path / "mine")
+    with pytest.raises(RunError, match="mine exists; give --out another name, or --resume"):
+        monge.fit("made", binary, *QUICK, budget="1steps", out=tmp_path / "mine")
+
+
+def test_divergence_keeps_the_last_good_weights(own):
+    x = np.random.default_rng(0).normal(3, 1, (200, 2))
+    run = start(own, x, "bad=45", "train.batch=50", "train.check=20", "train.rate=0.1")
+    with pytest.raises(DivergenceError, match="'nll' of the turn 'model' became nan at step 45"):
+        list(run.train("1000steps"))
+    assert checkpoint.about(run.folder / "best.safetensors")["stopped"] == "diverged"
+    assert torch.isfinite(weights(run, "best.safetensors")["m"]).all()
+    assert weights(run, "best.safetensors")["m"].mean() > 0.5
+
+
+def test_a_model_of_ones_own_and_a_part(own, binary):
+    other = monge.fit("made", binary, *QUICK, budget="2steps")
+    x = np.random.default_rng(0).normal(3, 1, (100, 2))
+    run = monge.fit(own, x, f"helper={other.folder}", "train.rate=0.1", budget="200steps")
+    assert run.model.parts["helper"].space.dims == 6
+    assert not any(p.requires_grad for p in run.model.parts["helper"].parameters())
+    assert (run.folder / "parts" / "helper" / "run.json").is_file()
+    for path in sorted(other.folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert monge.load(run.folder).sample(3).shape == (3, 2)
+
+
+def test_a_whole_config_is_taken_as_it_is(binary):
+    from monge.models.autoregressive.made import MADE
+
+    run = monge.fit(MADE.Config(width=7, depth=1), binary, budget="1steps")
+    assert run.config.width == 7
+    assert run.about["model"] == "autoregressive.made"
+
+
+@pytest.mark.parametrize(("data", "shape"), [
+    (np.random.default_rng(0).normal(size=(60, 3)), (60, 3)),
+    (torch.rand(60, 2), (60, 2)),
+    (pd.DataFrame({"a": np.arange(60.0) / 7, "b": ["x", "y", "z"] * 20}), (60, 2)),
+    ((np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2), (60, 3)),
+    (torch.utils.data.TensorDataset(torch.rand(60, 2), torch.arange(60) % 3), (60, 2)),
+    ([[float(i), i / 3] for i in range(60)], (60, 2)),
+])
+def test_python_people_hold_data_in_many_ways(data, shape):
+    run = monge.fit("made", data, "width=8", budget="2steps")
+    assert np.asarray(run.sample(shape[0])).shape == shape
+
+
+def test_columns_come_back_as_they_were():
+    frame = pd.DataFrame({"age": np.arange(200) % 70, "name": ["ann", "bob", "cy", "di"] * 50,
+                          "ok": [True, False] * 100, "size": np.linspace(0, 1, 200) ** 2})
+    run = monge.fit("made", frame, "width=16", budget="20steps")
+    new = run.sample(30)
+    assert list(new.columns) == list(frame.columns)
+    assert new.dtypes.astype(str).to_list() == frame.dtypes.astype(str).to_list()
+    assert set(new.name) <= set(frame.name)
+
+
+def test_the_data_must_still_be_what_they_were(tmp_path):
+    path = tmp_path / "t.csv"
+    frame = pd.DataFrame({"a": np.arange(50) / 3, "b": np.arange(50) % 7 / 2})
+    frame.to_csv(path, index=False)
+    run = monge.fit("made", path, "width=8", budget="2steps")
+    frame.loc[3, "a"] = 99.0
+    frame.to_csv(path, index=False)
+    again = monge.load(run.folder)
+    with pytest.raises(RunError, match="has changed since"):
+        list(again.train("5steps"))
+    assert len(again.score(path).value) == 50
+    assert again.sample(2).shape == (2, 2)
+
+
+def test_damaged_folders_say_so(binary):
+    run = monge.fit("made", binary, *QUICK, budget="2steps")
+    about = run.folder / "run.json"
+    text = about.read_text()
+    about.write_text(text.replace('"format": 1', '"format": 2'))
+    with pytest.raises(RunError, match="has run format 2, and this version reads 1"):
+        monge.load(run.folder)
+    about.write_text(text[:50])
+    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+        monge.load(run.folder)
+    about.write_text(text.replace('"width": 16', '"width": 17'))
+    with pytest.raises(RunError, match=r"best\.safetensors does not fit run\.json"):
+        monge.load(run.folder).model  # noqa: B018
+    tampered = json.loads(text)
+    tampered["config"]["is"] = "os:system"
+    about.write_text(json.dumps(tampered))
+    with pytest.raises(WordError, match="which is not a part of Monge"):
+        monge.load(run.folder).model  # noqa: B018
+    with pytest.raises(RunError, match="there is no run 'made-aray'; did you mean made-array"):
+        monge.load("made-aray")
+
+
+def test_a_place_that_cannot_be_written(binary, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "file" / "runs"))
+    with pytest.raises(RunError, match="cannot make a run folder at .*; choose another place"):
+        monge.fit("made", binary, budget="1steps")
+
+
+def test_refusals_name_the_way_out(binary):
+    with pytest.raises(DataError, match="gaussian needs .*, got one of 3 labels; use "):
+        monge.fit("gaussian", (np.arange(60) % 3).astype(str), budget="1steps")
+    holes = pd.DataFrame({"a": [1.5, None, 2.0, 4.5] * 10, "b": np.arange(40) / 7})
+    with pytest.raises(DataError, match=r"made cannot train on rows with missing values; use "
+                       r"baseline.*data\.missing=drop"):
+        monge.fit("made", holes, budget="1steps")
+    with pytest.raises(WordError, match="how.cached=false concerns sampling"):
+        monge.fit("made", binary, "how.cached=false", budget="1steps")
+    with pytest.raises(WordError, match="there is no device 'tpu' here; use --device cpu"):
+        monge.fit("made", binary, budget="1steps", place=monge.run.Place(device="tpu"))
+
+
+def fitting(tmp_path, *words):
+    """`monge fit` in a process of its own, past its first checkpoint."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
+    code = ("import sys, monge.run; monge.run.SAVE_EVERY = 0.05; "
+            "from monge.cli.main import main; main(sys.argv[1:])")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "fit", "made", str(tmp_path / "x.npy"), "width=16",
+         "train.check=20", "train.patience=0", "--out", str(tmp_path / "run"), *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"})
+    wait_for(tmp_path / "run" / "last.safetensors", process)
+    return process
+
+
+def wait_for(path, process):
+    for _ in range(600):
+        if path.exists() or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    assert path.exists(), process.communicate()
+
+
+def test_killed_at_any_moment_it_resumes(tmp_path):
+    process = fitting(tmp_path, "--budget", "100000steps")
+    time.sleep(0.3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    run = monge.load(tmp_path / "run")
+    reached = checkpoint.about(run.folder / "last.safetensors")["step"]
+    for _ in run.train("+10steps"):
+        pass
+    assert checkpoint.about(run.folder / "last.safetensors")["step"] == reached + 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_and_says_how_to_resume(tmp_path, number):
+    process = fitting(tmp_path, "--budget", "100000steps")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert f"resume with: monge fit --resume {tmp_path / 'run'}" in said
+    about = checkpoint.about(tmp_path / "run" / "last.safetensors")
+    assert about["step"] > 0
+    assert checkpoint.about(tmp_path / "run" / "best.safetensors")["stopped"] == "asked"

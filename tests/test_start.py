@@ -1,0 +1,56 @@
+"""Starting costs little: help and listings never import torch."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+
+QUICK = [["--help"], ["fit", "--help"], ["models"], ["models", "--json"], ["--version"]]
+
+
+def run(*words, probe="torch"):
+    """Run a command line in a new process; whether `probe` was imported, and its output."""
+    code = (f"import sys; from monge.cli.main import attempt; code = attempt({list(words)!r}); "
+            f"print({probe!r} in sys.modules, file=sys.stderr); sys.exit(code)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return done, done.stderr.strip().endswith("True")
+
+
+@pytest.mark.parametrize("words", QUICK, ids=" ".join)
+def test_listing_imports_no_torch(words):
+    done, imported = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert not imported
+
+
+def test_importing_monge_imports_no_torch():
+    code = "import sys, monge; assert 'torch' not in sys.modules; assert monge.__version__"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_help_within_a_fifth_of_a_second():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "monge.cli.main", "--help"], check=True,
+                   capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.2
+
+
+def test_models_lists_what_the_classes_are():
+    """What the syntax trees say equals what importing shows."""
+    from monge import registry
+
+    listed = json.loads(run("models", "--json")[0].stdout)
+    assert {row["name"] for row in listed} == {entry.name for entry in registry.entries()}
+    for row in listed:
+        owner = registry.find(row["name"])
+        assert set(row["events"]) == owner.events
+        assert set(row["givens"]) == owner.givens
+        assert row["missing"] == owner.missing
+        abilities = {base.__name__ for base in owner.__mro__
+                     if base.__name__.startswith(("Has", "Can"))}
+        assert set(row["abilities"]) == abilities
+        assert row["summary"]

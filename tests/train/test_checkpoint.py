@@ -1,0 +1,114 @@
+"""A checkpoint is there whole or not at all, and runs no code."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from monge.core.error import RunError
+from monge.train import checkpoint
+from monge.train.lock import locked
+from monge.train.log import Log
+
+SAVER = """
+import sys, torch
+from pathlib import Path
+from monge.train import checkpoint
+k = 0
+while True:
+    k += 1
+    checkpoint.save(Path(sys.argv[1]), {"x": torch.full((100_000,), float(k))}, {"step": k})
+    print(k, flush=True)
+"""
+
+
+def test_round_trip_with_tied_weights(tmp_path):
+    x, y = torch.randn(3, 4), torch.arange(5)
+    checkpoint.save(tmp_path / "c", {"x": x, "tied": x, "y": y, "t": x.T}, {"step": 3, "b": None})
+    tensors, about = checkpoint.load(tmp_path / "c")
+    assert about == {"step": 3, "b": None} == checkpoint.about(tmp_path / "c")
+    for name, value in {"x": x, "tied": x, "y": y, "t": x.T}.items():
+        assert torch.equal(tensors[name], value)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_killed_while_saving_leaves_a_whole_file(tmp_path):
+    path = tmp_path / "last.safetensors"
+    for _ in range(3):
+        saver = subprocess.Popen([sys.executable, "-c", SAVER, str(path)], stdout=subprocess.PIPE)
+        saver.stdout.readline()
+        time.sleep(0.02 + torch.rand(()).item() * 0.05)
+        saver.send_signal(signal.SIGKILL)
+        saver.wait()
+        tensors, about = checkpoint.load(path)
+        assert (tensors["x"] == about["step"]).all()
+
+
+@pytest.mark.parametrize("spoil", ["cut", "foreign", "pickle", "empty", "header"])
+def test_a_spoilt_file_gets_a_sentence_and_runs_nothing(tmp_path, spoil):
+    path, trap = tmp_path / "last.safetensors", tmp_path / "trap"
+    checkpoint.save(path, {"x": torch.zeros(1000)}, {"step": 1})
+    whole = path.read_bytes()
+
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(trap),)
+
+    path.write_bytes({"cut": whole[:-100], "foreign": b"not a checkpoint" * 50, "empty": b"",
+                      "pickle": pickle.dumps(Trap()),
+                      "header": whole.replace(b"about", b"abuot", 1)}[spoil])
+    with pytest.raises(RunError, match=r"last\.safetensors is damaged or not a checkpoint"):
+        checkpoint.load(path)
+    with pytest.raises(RunError, match="damaged"):
+        checkpoint.about(path)
+    assert not trap.exists()
+
+
+def test_a_missing_file_and_a_folder_that_cannot_be_written(tmp_path):
+    with pytest.raises(RunError, match="has not reached its first checkpoint"):
+        checkpoint.load(tmp_path / "none")
+    with pytest.raises(RunError, match="cannot write"):
+        checkpoint.save(tmp_path / "no" / "where", {"x": torch.zeros(1)}, {})
+
+
+def test_no_space_left_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "c"
+    checkpoint.save(path, {"x": torch.zeros(3)}, {"step": 1})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(RunError, match="No space left on device.*the checkpoint before it"):
+        checkpoint.save(path, {"x": torch.ones(3)}, {"step": 2})
+    assert checkpoint.about(path) == {"step": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_two_processes_cannot_hold_one_folder(tmp_path):
+    code = ("import sys; from pathlib import Path; from monge.train.lock import locked\n"
+            "with locked(Path(sys.argv[1])): pass")
+    with locked(tmp_path):
+        other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True,
+                               text=True)
+        assert "is being trained by another process" in other.stderr
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 0
+
+
+def test_the_log_is_cut_and_forgives_a_torn_line(tmp_path):
+    log = Log(tmp_path / "log.jsonl")
+    assert list(log) == []
+    for step in (1, 2, 3):
+        log.add({"step": step})
+    with open(log.path, "a") as file:
+        file.write('{"step": 4, "te')
+    assert [r["step"] for r in log] == [1, 2, 3]
+    log.cut(2)
+    assert [r["step"] for r in log] == [1, 2]
+    log.add({"step": 3})
+    assert [r["step"] for r in log] == [1, 2, 3]

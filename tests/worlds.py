@@ -1,0 +1,104 @@
+"""Small worlds for tests: a space of every kind with rows of a law that can be learned."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from monge.core.batch import Batch
+from monge.core.space import Space
+
+LABEL = Space(kind="label", size=3, name="label", rows=1000)
+
+
+class Rows:
+    """A split of a world, as the loop and the judge see it."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.all = batch
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def batch(self, index: Tensor, train: bool = False) -> Batch:
+        return replace(self.all[index], row=index)
+
+    def whole(self) -> Batch:
+        return self.batch(torch.arange(len(self)))
+
+
+def fitted(space: Space, x: Tensor) -> Space:
+    """The space with the statistics of its rows, one for each entry of a vector."""
+    rows = x.double()
+    axes = (0, 2, 3) if len(space.shape) == 3 else (0,)
+    scale = rows.std(axes).reshape(-1)
+
+    def values(t: Tensor) -> tuple[float, ...]:
+        return tuple(t.reshape(-1).tolist())
+
+    return replace(space, rows=len(x), mean=values(rows.mean(axes)),
+                   scale=values(torch.where(scale > 0, scale, 1.0)),
+                   low=values(rows.amin(axes)), high=values(rows.amax(axes)))
+
+
+def make(kind: str, n: int = 1000, seed: int = 0) -> tuple[Space, Batch]:
+    """A space of this kind and n rows whose entries lean on one common cause."""
+    g = torch.Generator().manual_seed(seed)
+    cause = torch.rand(n, generator=g)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.rand(n, *shape, generator=g)
+
+    if kind == "real":
+        x = torch.stack([5 + 2 * cause + 0.2 * noise(), -cause + 0.1 * noise()], 1)
+        return fitted(Space(kind="real", shape=(2,), name="x"), x), Batch(x)
+    if kind == "binary":
+        x = (noise(5) < (0.1 + 0.8 * (cause > 0.8))[:, None]).float()
+        return fitted(Space(kind="binary", shape=(5,), size=2, name="x"), x), Batch(x)
+    if kind == "levels":
+        x = (4 * (0.6 * cause[:, None] + 0.4 * noise(4))).floor().clamp(0, 3).reshape(n, 1, 2, 2)
+        return fitted(Space(kind="levels", shape=(1, 2, 2), size=4, name="x"), x), Batch(x)
+    if kind == "label":
+        x = (3 * cause**4).long().clamp(max=2)
+        return Space(kind="label", size=3, name="x", rows=n), Batch(x)
+    if kind == "counts":
+        x = torch.stack([(10 * cause + 3 * noise()).floor(), (4 * noise()).floor()], 1)
+        return fitted(Space(kind="counts", shape=(2,), name="x"), x), Batch(x)
+    if kind == "columns":
+        return table(cause, noise)
+    raise KeyError(kind)
+
+
+def table(cause: Tensor, noise) -> tuple[Space, Batch]:
+    """A table: a flag, a name of three, a number."""
+    flag = (noise() < cause).float()
+    name = (3 * (0.7 * cause + 0.3 * noise())).floor().clamp(max=2)
+    number = 10 * cause + noise()
+    columns = (fitted(Space(kind="binary", size=2, name="flag"), flag),
+               Space(kind="label", size=3, name="name", rows=len(cause)),
+               fitted(Space(kind="real", name="number"), number))
+    x = torch.stack([flag, name, number], 1)
+    return Space(kind="columns", shape=(3,), columns=columns, name="row", rows=len(x)), Batch(x)
+
+
+def conditioned(space: Space, batch: Batch) -> tuple[Space, Batch]:
+    """The same event given a label that tells something of its first entry."""
+    first = batch.x.reshape(len(batch), -1)[:, 0].double()
+    label = (3 * first.argsort().argsort() // len(first)).clamp(max=2)
+    return (replace(space, given={"label": LABEL}),
+            replace(batch, given={"label": Batch(label)}))
+
+
+def states(space: Space) -> Tensor:
+    """Every event of a finite space, (S, *event)."""
+    sizes = [2 if part.kind == "binary" else part.size for part in space.parts]
+    rows = torch.tensor(list(itertools.product(*map(range, sizes))))
+    rows = rows.reshape(-1, *space.shape)
+    return rows if space.kind == "label" else rows.double()
+
+
+def is_finite(space: Space) -> bool:
+    return all(part.kind in ("binary", "levels", "label") for part in space.parts)
