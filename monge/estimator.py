@@ -4,8 +4,8 @@
     search = GridSearchCV(monge.Estimator("made", budget="500steps"), {"config__width": [32, 128]})
     search.fit(X).best_estimator_.sample(10)
 
-Fields of the model are `config` (a mapping, or a whole Config) and `config__name` in a grid. Scores
-are computed in float64, so that they do not depend on how rows are batched.
+Fields of the model are `config` (a mapping, or a whole Config) and `config__name` in a grid.
+Scores are computed in float64, so that they do not depend on how rows are batched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import registry
 from .core.config import Config
+from .core.noise import GOLDEN
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PREFIX = "config__"
 
@@ -34,6 +38,15 @@ def able(ability: str) -> Any:
         return ability in registry.describe(estimator.model).abilities
 
     return available_if(check)
+
+
+def content(rows: Tensor) -> Tensor:
+    """A number for each row that depends on its values alone, so that the noise of a bound, which
+    is keyed by it, is the same wherever the row stands."""
+    import torch
+
+    bits = rows.view(torch.int64)  # (B, D)
+    return (bits * (2 * torch.arange(rows.shape[1]) + 1) * GOLDEN).sum(1)
 
 
 class Estimator(DensityMixin, BaseEstimator):
@@ -71,23 +84,25 @@ class Estimator(DensityMixin, BaseEstimator):
 
         rows = self.read(X, reset=True, ensure_min_samples=3)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        whole = isinstance(self.config, Config)
+        whole = self.config if isinstance(self.config, Config) else None
         words = [] if whole else [f"{name}={value}" for name, value in self.words().items()]
         with tempfile.TemporaryDirectory() as place:
-            run = fit(self.config if whole else self.model, rows, *words, budget=self.budget,
-                      seed=seed, out=Path(place) / "run")
-            self.model_, self.seed_ = run.model.double(), seed
-            self.n_iter_ = run.result["step"]
+            run = fit(whole or self.model, rows, *words, budget=self.budget, seed=seed,
+                      out=Path(place) / "run")
+            self.model_: Any = run.model.double()
+            self.seed_, self.n_iter_ = seed, run.result["step"]
         return self
 
     @able("HasLikelihood")
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """log p of each row in nats; a lower bound where the model gives one."""
         from .core.batch import Batch
-        from .core.noise import fresh
+        from .evaluate.likelihood import CHUNK, scores
 
         rows = self.tensor(X)
-        return self.model_.likelihood(Batch(rows), generator=fresh(self.seed_)).value.numpy()
+        keys = content(rows).split(CHUNK)
+        batches = (Batch(x, row=key) for x, key in zip(rows.split(CHUNK), keys, strict=True))
+        return scores(self.model_, batches, rows.shape[1], seed=self.seed_).value
 
     @able("HasLikelihood")
     def score(self, X: ArrayLike, y: Any = None) -> float:
@@ -107,12 +122,12 @@ class Estimator(DensityMixin, BaseEstimator):
         """The code of each row."""
         return self.model_.encode(self.tensor(X)).numpy()
 
-    def tensor(self, X: ArrayLike) -> Any:
+    def tensor(self, X: ArrayLike) -> Tensor:
         """Rows to ask the fitted law about."""
         import torch
 
         check_is_fitted(self)
-        return torch.from_numpy(self.read(X, reset=False))
+        return torch.from_numpy(np.ascontiguousarray(self.read(X, reset=False)))
 
     def read(self, X: ArrayLike, reset: bool, ensure_min_samples: int = 1) -> NDArray[np.float64]:
         return validate_data(self, X, reset=reset, dtype=np.float64,

@@ -51,6 +51,7 @@ def test_scores_do_not_depend_on_the_batch(flowers):
 def test_abilities_decide_the_methods(flowers):
     vae = monge.Estimator("vae", budget="5steps", random_state=0).fit(flowers)
     assert vae.transform(flowers).shape[0] == 150
+    np.testing.assert_allclose(vae.score_samples(flowers[::-1])[::-1], vae.score_samples(flowers))
     assert not hasattr(monge.Estimator("made"), "transform")
     assert not hasattr(monge.Estimator("wgan"), "score_samples")
     assert clone(vae).get_params() == vae.get_params()

@@ -234,18 +234,18 @@ def test_damaged_folders_say_so(binary):
 def test_a_place_that_cannot_be_written(binary, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "file" / "runs"))
-    with pytest.raises(RunError, match="cannot make a run folder at .*; choose another place"):
+    with pytest.raises(RunError, match=r"cannot make a run folder at .*; choose another place"):
         monge.fit("made", binary, budget="1steps")
 
 
 def test_refusals_name_the_way_out(binary):
-    with pytest.raises(DataError, match="gaussian needs .*, got one of 3 labels; use "):
+    with pytest.raises(DataError, match=r"gaussian needs .*, got one of 3 labels; use "):
         monge.fit("gaussian", (np.arange(60) % 3).astype(str), budget="1steps")
     holes = pd.DataFrame({"a": [1.5, None, 2.0, 4.5] * 10, "b": np.arange(40) / 7})
     with pytest.raises(DataError, match=r"made cannot train on rows with missing values; use "
                        r"baseline.*data\.missing=drop"):
         monge.fit("made", holes, budget="1steps")
-    with pytest.raises(WordError, match="how.cached=false concerns sampling"):
+    with pytest.raises(WordError, match=r"how\.cached=false concerns sampling"):
         monge.fit("made", binary, "how.cached=false", budget="1steps")
     with pytest.raises(WordError, match="there is no device 'tpu' here; use --device cpu"):
         monge.fit("made", binary, budget="1steps", place=monge.run.Place(device="tpu"))

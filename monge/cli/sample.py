@@ -67,9 +67,10 @@ def write(run: Run, x: Any, out: Path) -> None:
     if out.suffix == ".csv":
         frame(run, x).to_csv(out, index=False)
     elif out.suffix == ".npz":
-        decoded = run.view.decode(x)
-        columns = dict(decoded.items()) if run.space.kind == "columns" else {"x": decoded}
-        np.savez_compressed(out, **{name: np.asarray(value) for name, value in columns.items()})
+        decoded: Any = run.view.decode(x)
+        arrays: Any = {"x": decoded} if isinstance(decoded, np.ndarray) else {
+            name: column.to_numpy() for name, column in decoded.items()}
+        np.savez_compressed(out, **arrays)
     elif out.suffix == ".png" and run.space.is_picture:
         picture.write_grid(out, x.numpy(), run.space)
     elif out.suffix == ".png" and run.space.shape == (2,):

@@ -6,10 +6,14 @@ Exact, a lower bound or an estimate; the mean with its standard error, and bits 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from ..evaluate.likelihood import Scores
 
 
 @click.command("score")
@@ -29,7 +33,7 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], sp
     from ..core.words import Words
 
     if data is not None and "=" in data and not Path(data).exists():
-        data, words = None, (data, *words)
+        words, data = (data, *words), None
     spoken = Words.sort(words)
     scores = runs.load(run).score(data, *spoken.model, *spoken.how, split=split, seed=seed)
     if out:
@@ -42,7 +46,7 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], sp
                  + (f"\n{out}" if out else ""))
 
 
-def write(out: Path, scores) -> None:  # type: ignore[no-untyped-def]
+def write(out: Path, scores: Scores) -> None:
     import numpy as np
     import pandas as pd
 

@@ -24,6 +24,10 @@ WIDEST = 64
 """Characters of a statement that the table shows."""
 
 
+READ = 1024
+"""Held-out rows of a run among which some without missing values are looked for."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the names of a command line ask for; nothing named means all."""
@@ -76,7 +80,7 @@ def choose(names: Sequence[str]) -> Choice:
         if name.upper() in {each.id for each in known} or name in {each.group for each in known}:
             words.add(name)
         elif is_model(name):
-            models.append(registry.describe(name).name if name[-3:] != ".py" else name)
+            models.append(name if name.endswith(".py") else registry.entry(name).name)
         else:
             runs.append(run_folder(name))
     wanted = {word.upper() for word in words} | words
@@ -122,17 +126,18 @@ def examined(choice: Choice, every: bool) -> Iterator[Row]:
 
 
 def subjects(choice: Choice) -> Iterator[Subject]:
-    """Those who are named."""
+    """Those who are named; of a run's rows, a few of the first are enough."""
+    import torch
+
+    from .. import run as runs
     from ..verify.subjects import small, trained
 
     for name in choice.models:
         yield from small(name)
     for place in choice.runs:
-        from .. import run as runs
-
         run = runs.load(place)
         rows = run.rows()
-        yield trained(str(place), run.model, rows.whole()[:1024])
+        yield trained(str(place), run.model, rows.batch(torch.arange(min(len(rows), READ))))
 
 
 def text(voice: Voice, rows: list[Row]) -> str:

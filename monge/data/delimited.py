@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 NOTHING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "<NA>", "#N/A")
 """How an empty cell is written; None is a name people use."""
+COMMA = re.compile(r"(?<=\d),(?=\d)")
+"""A decimal comma, where cells are cut by semicolons."""
 SNIFFED = 50
 """Lines that decide what separates cells."""
 
@@ -41,6 +44,9 @@ def read(path: Path, options: Options) -> Sheet:
     mark = separator(lines, path)
     if mark is None:
         lines, mark = ["\t".join(line.split()) for line in lines], "\t"
+    if mark == ";" and any(COMMA.search(line) for line in lines):
+        lines = [COMMA.sub(".", line) for line in lines]
+        notes += (f"commas between digits of {path.name} are read as decimal points",)
     records = count(lines, mark, path)
     first = next(csv.reader(lines[records[0] - 1:], delimiter=mark, skipinitialspace=True))
     named = options.header == "yes" or (options.header == "auto" and is_header(first))

@@ -114,7 +114,7 @@ def cells(column: Column, at: At) -> np.ndarray:
             return column.to_numpy(np.int64)
         return column.to_numpy(np.float64, na_value=np.nan)
     objects = column.to_numpy(object)
-    for row, cell in enumerate(objects):
+    for row, cell in enumerate(objects if pd.api.types.is_object_dtype(kind) else ()):
         if not isinstance(cell, Hashable):
             trimmed(cell, at(row))
     found, place = distinct(objects)
@@ -153,8 +153,8 @@ def fit_number(found: np.ndarray, values: np.ndarray, dtype: str, missing: bool,
     if ((values == 0) | (values == 1)).all():
         return Flag(dtype=dtype)
     whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
-    # a frame makes whole numbers floats where a cell is missing
-    if whole and (missing or "int" in dtype.lower()):
+    # numpy's floats hold whole numbers where a cell is missing; pandas' own types say what is so
+    if whole and ("int" in dtype.lower() or (missing and dtype.startswith("float"))):
         return Number(kind="counts", dtype=dtype)
     exact_enough(found.astype(np.float64), at)
     return Number(kind="real", dtype=dtype)

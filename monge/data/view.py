@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +65,25 @@ def select(schema: Schema, event: str | None, given: Sequence[str], target: str 
 
 
 @dataclass(frozen=True)
+class Compact:
+    """The rows of an event or a condition as they are kept."""
+
+    rows: Tensor  # (N, ...): bytes, codes, or float32 with NaN where unseen
+    filling: Tensor | None = None  # what stands where nothing was seen, where that happens
+    drawn: Array | None = None  # draws what a batch holds
+
+    def batch(self, where: Tensor, train: bool) -> Batch:
+        x = self.rows.index_select(0, where)
+        if self.drawn is not None:
+            return Batch(self.drawn.draw(x, where, train))
+        hidden = None if self.filling is None else unseen(x)
+        value = x if x.dtype == torch.int64 else x.float()
+        if hidden is None or self.filling is None:
+            return Batch(value)
+        return Batch(torch.where(hidden, self.filling.to(value.dtype), value), observed=~hidden)
+
+
+@dataclass(frozen=True)
 class Group:
     """An event or a condition: one field, or columns side by side."""
 
@@ -92,13 +112,16 @@ class Group:
         return Space(kind=spaces[0].kind, shape=shape, name=self.name, rows=rows, missing=missing,
                      **moments)
 
-    def compact(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """(N, ...): the field as it is kept, or columns as float32 with NaN where unseen."""
+    def compact(self, tensors: Mapping[str, Tensor]) -> Compact:
+        codec = self.fields[0].codec
+        filling = self.filling() if self.space.missing else None
         if self.single:
-            return tensors[self.fields[0].name]
+            drawn = codec if isinstance(codec, Array) and codec.drawn else None
+            return Compact(tensors[self.fields[0].name], filling, drawn)
         columns = [tensors[field.name] for field in self.fields]
-        return torch.stack([c if c.is_floating_point() else
-                            torch.where(c < 0, torch.nan, c.float()) for c in columns], 1)
+        numbers = [column if column.is_floating_point() else
+                   torch.where(column < 0, torch.nan, column.float()) for column in columns]
+        return Compact(torch.stack(numbers, 1), filling)  # (N, D)
 
     def filling(self) -> Tensor:
         """What stands where nothing was seen: a value of the support, in the shape of an event."""
@@ -107,8 +130,7 @@ class Group:
         kinds = [part.kind for part in space.columns] or [space.kind]
         numeric = torch.tensor([kind in ("real", "counts") for kind in kinds])
         whole = torch.tensor([kind == "counts" for kind in kinds])
-        values = torch.where(whole, mean.round(), mean) * numeric
-        return values.reshape(space.shape)
+        return (torch.where(whole, mean.round(), mean) * numeric).reshape(space.shape)
 
     def decode(self, x: Tensor) -> list[np.ndarray]:
         """The values of each field."""
@@ -141,10 +163,21 @@ class View:
             return codec.entries or tuple(f"x{i + 1}" for i in range(codec.shape[0]))
         return (self.event.fields[0].name,)
 
-    def rows(self, split: str) -> Rows:
+    @cached_property
+    def compact(self) -> tuple[Compact, dict[str, Compact]]:
+        """Event and conditions of every row."""
+        tensors = self.opened.tensors
+        return self.event.compact(tensors), {name: group.compact(tensors)
+                                             for name, group in self.given.items()}
+
+    @property
+    def opened(self) -> Source:
         if self.source is None:
             raise RunError("a view that was read from a run holds no rows; open the data first")
-        return Rows(self, self.source, split)
+        return self.source
+
+    def rows(self, split: str) -> Rows:
+        return Rows(self, self.opened, split)
 
     def decode(self, x: Tensor) -> np.ndarray | pd.DataFrame:
         """Events in the form the data had: a frame where that was a table, an array otherwise."""
@@ -182,12 +215,9 @@ class Rows:
     """The rows of one split, made into batches on demand."""
 
     def __init__(self, view: View, source: Source, split: str) -> None:
-        self.view, self.space = view, view.space
+        self.space = view.space
         self.index = source.rows_of(split)  # (n,) row numbers of the source
-        self.tensors = {None: view.event.compact(source.tensors)} | {
-            name: group.compact(source.tensors) for name, group in view.given.items()}
-        self.filling = {name: group.filling() if group.space.missing else None
-                        for name, group in [(None, view.event), *view.given.items()]}
+        self.event, self.given = view.compact
 
     def __len__(self) -> int:
         return len(self.index)
@@ -196,20 +226,8 @@ class Rows:
         """The rows numbered `index` within the split; what is drawn is fresh where `train`, and a
         function of the row elsewhere."""
         where = self.index[index]
-        given = {name: self.part(name, group, where, train)
-                 for name, group in self.view.given.items()}
-        return replace(self.part(None, self.view.event, where, train), given=given, row=index)
+        given = {name: part.batch(where, train) for name, part in self.given.items()}
+        return replace(self.event.batch(where, train), given=given, row=index)
 
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))
-
-    def part(self, name: str | None, group: Group, where: Tensor, train: bool) -> Batch:
-        x = self.tensors[name].index_select(0, where)
-        codec, filling = group.fields[0].codec, self.filling[name]
-        if isinstance(codec, Array) and codec.drawn:
-            return Batch(codec.draw(x, where, train))
-        hidden = None if filling is None else unseen(x)
-        value = x if x.dtype == torch.int64 else x.float()
-        if hidden is None or filling is None:
-            return Batch(value)
-        return Batch(torch.where(hidden, filling.to(value.dtype), value), observed=~hidden)

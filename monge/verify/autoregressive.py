@@ -32,12 +32,12 @@ CODES = 3
 
 
 def x50_sums_to_one(model: HasLikelihood, batch: Batch) -> Residual:
-    """sum_x p(x) = 1, over all states or by quadrature."""
+    """sum_x p(x) = 1."""
     return mass(exact(model, batch))
 
 
 def x50_decoder_sums_to_one(model: HasPosterior, batch: Batch) -> Residual:
-    """sum_x p(x | z) = 1 for every code z, over all states or by quadrature."""
+    """sum_x p(x | z) = 1 for every code z."""
     z = torch.randn(CODES, *model.latent.shape, dtype=torch.float64)
     found = [mass(decoded(model, batch, code)) for code in z]
     return max(found, key=lambda residual: (math.isnan(residual.value), residual.value))
@@ -50,7 +50,7 @@ def mass(law: Law) -> Residual:
 
 
 def x52_jacobian_is_strictly_triangular(model: HasConditionals, batch: Batch) -> Residual:
-    """d parameters_i / d x_j = 0 exactly unless j comes before i in the order."""
+    """d parameters_i / d x_j = 0 exactly unless j is before i."""
     if not batch.x.is_floating_point():
         raise Skip("labels have no derivative; X22 changes them instead")
     leak, reach = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -76,7 +76,7 @@ def jacobian(model: HasConditionals, batch: Batch, member: int) -> Tensor:
 
 
 def x52_masks_leave_no_path(model: HasConditionals) -> Residual:
-    """The product of the masks joins no output to an input that is not before it."""
+    """No path through the masks leads from an entry to one not after it."""
     assert isinstance(model, nn.Module)
     networks = [module for module in model.modules() if isinstance(module, Masked)]
     if not networks:
@@ -113,7 +113,7 @@ def mask_of(layer: MaskedLinear, member: int) -> Tensor:
 
 
 def x56_steps_equal_the_parallel_pass(model: HasConditionals, batch: Batch) -> Residual:
-    """log p(x) = sum_i log p(x_i | x_<i), each conditional computed by itself."""
+    """log p(x) = sum_i log p(x_i | x_<i), one conditional at a time."""
     if not isinstance(model, HasLikelihood):
         raise Skip("it has no likelihood")
     other = strangers(model, batch)
@@ -143,7 +143,10 @@ def strangers(model: HasConditionals, batch: Batch) -> Tensor:
 
 
 def x57_samples_follow_the_pmf(model: HasLikelihood, batch: Batch) -> Residual:
-    """The frequencies of samples are as near to p in total variation as chance leaves them."""
+    """Samples have the frequencies p(x), in total variation.
+
+    It may be what chance leaves between p and the frequencies of so many draws.
+    """
     law = sampled_law(model, batch)
     if not law.is_finite:
         raise Skip("its states cannot be counted; their moments are compared")
@@ -155,7 +158,7 @@ def x57_samples_follow_the_pmf(model: HasLikelihood, batch: Batch) -> Residual:
 
 
 def x57_samples_have_the_moments_of_the_law(model: HasLikelihood, batch: Batch) -> Residual:
-    """Samples have the mean log p and the moments of the law, in standard errors."""
+    """Samples have the entropy and moments of p, in standard errors."""
     law = sampled_law(model, batch)
     if law.is_finite:
         raise Skip("its states can be counted; their frequencies are compared")

@@ -34,7 +34,7 @@ MOST = 5.0
 
 
 def x58_evidence_is_bound_plus_divergence(model: HasPosterior, batch: Batch) -> Residual:
-    """log p(x) = ELBO + KL(q(z|x) || p(z|x)), by quadrature over z."""
+    """log p(x) = ELBO + KL(q(z|x) || p(z|x))."""
     batch = batch[:INTEGRATED]
     log_p = evidence(model, batch)
 
@@ -81,21 +81,21 @@ def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor])
 
 
 def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch) -> Residual:
-    """The rate is E_q[log q(z|x) - log p(z)], in standard errors."""
+    """rate = E_q[log q(z|x) - log p(z)], in standard errors."""
     z = draws(model, batch, DRAWS)
     ratio = model.log_posterior(batch, z) - model.log_prior(z)  # (DRAWS, B)
     return apart([ratio], model.rate(batch))
 
 
 def x59_score_is_the_bound(model: HasPosterior, batch: Batch) -> Residual:
-    """The score from one sample is E_q[log p(x,z) - log q(z|x)] on average, in standard errors."""
+    """E score(1 sample) = E_q[log p(x,z) - log q(z|x)], in standard errors."""
     score = repeated(model, batch, samples=1, times=DRAWS)
     z = draws(model, batch, DRAWS)
     return apart([score, model.log_joint(batch, z) - model.log_posterior(batch, z)])
 
 
 def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) -> Residual:
-    """The bound of k = 1, 10, 100, 1000 samples never falls with k, in standard errors."""
+    """E score(k samples) never falls with k, in standard errors."""
     scores = mean_bounds(model, batch)
     drops = [(before.mean() - after.mean()) / error_of([before, after])
              for before, after in itertools.pairwise(scores)]
@@ -103,7 +103,7 @@ def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) 
 
 
 def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch) -> Residual:
-    """The score from k samples is E log mean_k p(x,z)/q(z|x) on average, in standard errors."""
+    """E score(k samples) = E log mean_k p(x,z)/q(z|x), in standard errors."""
     k = 10
     score = repeated(model, batch, k, DRAWS)
     z = draws(model, batch, k * DRAWS)
@@ -112,7 +112,7 @@ def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch
 
 
 def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Residual:
-    """The bound of k = 1, 10, 100, 1000 samples is at most log p(x), in standard errors."""
+    """E score(k samples) <= log p(x), in standard errors."""
     batch = batch[:INTEGRATED]
     log_p = evidence(model, batch).mean()
     excess = [(scores.mean() - log_p) / error_of([scores]) for scores in mean_bounds(model, batch)]

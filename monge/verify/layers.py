@@ -13,7 +13,7 @@ from .identity import Residual
 
 
 def x22_the_future_has_no_influence(model: HasConditionals, batch: Batch) -> Residual:
-    """Other values from place t on leave the conditionals up to place t bit for bit the same."""
+    """Entries from place t on do not move conditionals up to t, bit for bit."""
     x, other = batch.x.reshape(len(batch), -1), strangers(model, batch)
     worst = torch.zeros((), dtype=torch.float64)
     for member, order in enumerate(model.orders):

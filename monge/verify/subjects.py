@@ -11,12 +11,14 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
 from .. import registry
 from ..core.batch import Batch
+from ..core.config import Config
 from ..core.model import Model
 from ..core.noise import fresh
 from ..core.space import Space
@@ -68,10 +70,16 @@ def able(ability: type) -> Iterator[Subject]:
 @cache
 def small(name: str) -> tuple[Subject, ...]:
     """A model on every small space that it takes."""
-    owner, short = registry.find(name), name.rpartition(".")[2]
-    return tuple(Subject(f"{short}, {told(space)}", build(owner, space),
-                         random_rows(space, ROWS, fresh(2)))
+    owner = registry.find(name)
+    short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
+    return tuple(subject(short, owner.tiny(space), space)
                  for space in SPACES if takes(owner, space))
+
+
+def subject(name: str, config: Config, space: Space) -> Subject:
+    """The model of a configuration on a small space."""
+    return Subject(f"{name}, {told(space)}", build(config, space),
+                   random_rows(space, ROWS, fresh(2)))
 
 
 def trained(name: str, model: Model, rows: Batch) -> Subject:
@@ -94,10 +102,10 @@ def told(space: Space) -> str:
     return f"{space.kind} {'x'.join(map(str, space.shape)) or '1'}{given}"
 
 
-def build(owner: type[Model], space: Space) -> Model:
+def build(config: Config, space: Space) -> Model:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        model: Model = owner.tiny(space).build(space).double()
+        model: Model = config.build(space).double()
         for parameter in model.parameters():
             parameter.add_(SHAKE * torch.randn_like(parameter))
         rows = random_rows(space, FITTED, fresh(1))

@@ -74,7 +74,7 @@ def test_tensors_datasets_and_rows():
     assert torch.equal(labelled.view(target="y").rows("all").whole().x, y)
     assert data.open(TensorDataset(x)).view().space.shape == (2,)
     assert data.open([[1.5, 2.5]] * 4).view().space.shape == (2,)
-    assert data.open((row for row in x)).view().space.shape == (2,)
+    assert data.open(row for row in x).view().space.shape == (2,)
     assert list(data.open([{"a": 1.5, "b": "x"}] * 4).fields) == ["a", "b"]
     assert data.open([("x", 1.5), ("y", 2.5), ("x", 3.5)]).view().space.kind == "columns"
     assert list(data.open({"a": [1.5, 2, 3], "b": [1, 2, 3]}).fields) == ["a", "b"]

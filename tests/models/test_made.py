@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,8 +22,8 @@ COLUMNS = (Space(kind="binary"), Space(kind="label", size=3), Space(kind="levels
            Space(kind="counts", mean=(5.0,), scale=(3.0,)))
 TABLE = Space(kind="columns", shape=(5,), columns=COLUMNS)
 GIVEN = {"label": Space(kind="label", size=2), "size": Space(kind="real", shape=(2,))}
-SHAPES = [dict(), dict(width=7, depth=1, residual=False, direct=False, activation="tanh"),
-          dict(orders=2, masks=2, order="random")]
+SHAPES = [{}, {"width": 7, "depth": 1, "residual": False, "direct": False, "activation": "tanh"},
+          {"orders": 2, "masks": 2, "order": "random"}]
 
 
 def made(space: Space, **words: object) -> MADE:
@@ -35,7 +36,7 @@ def made(space: Space, **words: object) -> MADE:
 
 
 def with_given(space: Space) -> Space:
-    return Space(**{**space.__dict__, "given": GIVEN})
+    return replace(space, given=GIVEN)
 
 
 def conditions(n: int, label: int | None = None) -> dict[str, Batch]:
@@ -59,18 +60,16 @@ def test_sums_to_one_over_every_state(space, shape):
 def test_a_table_sums_and_integrates_to_one():
     model = made(Space(kind="columns", shape=(4,), columns=COLUMNS[:4]))
     codes = states(2, 3, 4)  # (24, 3)
-    numbers = torch.linspace(-40, 46, 1001, dtype=torch.float64)
-    x = torch.cat([codes.repeat_interleave(1001, 0), numbers.repeat(24)[:, None]], 1)
-    density = model.log_prob(x).exp().reshape(24, 1001)
+    numbers = torch.linspace(-150, 156, 8001, dtype=torch.float64)
+    x = torch.cat([codes.repeat_interleave(8001, 0), numbers.repeat(24)[:, None]], 1)
+    density = model.log_prob(x).exp().reshape(24, 8001)
     assert torch.trapezoid(density, numbers).sum().item() == pytest.approx(1.0, abs=1e-8)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_law_for_each_condition(shape):
     model, x = made(with_given(BINARY), **shape), states(*[2] * 6)
-    one, other = (model.log_prob(Batch(x, conditions(1, label)["label"] and {
-        name: Batch(part.x.expand(64, *part.x.shape[1:]))
-        for name, part in conditions(1, label).items()})) for label in (0, 1))
+    one, other = (model.log_prob(Batch(x, conditions(1, label))) for label in (0, 1))
     assert one.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
     assert other.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
     assert not torch.allclose(one, other)
@@ -150,26 +149,25 @@ def test_missing_values_are_refused_in_a_sentence():
         made(BINARY).likelihood(Batch(torch.zeros(2, 6).double(), observed=seen))
 
 
-@pytest.mark.parametrize("space", [BINARY, LEVELS, TABLE], ids=lambda s: s.kind)
+@pytest.mark.parametrize("space", [BINARY, LEVELS], ids=lambda s: s.kind)
 def test_learns_a_copy_of_its_first_entry(space):
-    """Every entry after the first equals it (as far as its kind allows): the score tells."""
     torch.manual_seed(0)
     model = MADE.Config(width=32, depth=1, components=2).build(space)
     first = torch.randint(2, (256, 1)).float()
     x = first.expand(256, space.dims).reshape(256, *space.shape)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-    start = model.log_prob(x).mean().item()
-    for _ in range(80):
+    for _ in range(200):
         optimiser.zero_grad()
         model.loss(Batch(x))["nll"].mean().backward()
         optimiser.step()
-    assert model.log_prob(x).mean().item() > max(start + 1, -1.0)
+    assert model.log_prob(x).mean().item() == pytest.approx(-math.log(2), abs=0.1)
 
 
 def test_suits_are_buildable_for_every_kind():
     for space in (BINARY, LEVELS, TABLE, with_given(TABLE), Space(kind="label", size=4)):
         for rows in (100, 100_000):
-            suit = MADE.suit(Space(**{**space.__dict__, "rows": rows}))
-            assert MADE.Config.from_dict(suit.config.to_dict()) == suit.config
-            assert MADE.tiny(space).build(space).sample(2).shape == (2, *space.shape) \
-                if not space.given else True
+            space = replace(space, rows=rows)
+            config = MADE.suit(space).config
+            assert MADE.Config.from_dict(config.to_dict()) == config
+            given = conditions(1) if space.given else None
+            assert config.build(space).sample(2, given).shape == (2, *space.shape)

@@ -15,13 +15,13 @@ INPUTS = torch.tensor([0, 0, 1, 2, 3, 3, 3, 4, 5])  # several features an entry
 OUTPUTS = torch.tensor([0, 1, 1, 2, 3, 3, 4, 4, 4, 5])  # several parameters an entry
 ORDERS = row_uniform(torch.arange(2), (DIMS,), 3).argsort(1)
 
-SHAPES = [dict(width=20, depth=3), dict(width=3, depth=1, activation="tanh"),
-          dict(width=20, depth=2, residual=False, direct=False, activation="gelu")]
+SHAPES = [{"width": 20, "depth": 3}, {"width": 3, "depth": 1, "activation": "tanh"},
+          {"width": 20, "depth": 2, "residual": False, "direct": False, "activation": "gelu"}]
 
 
-def network(shape: dict, context: int = 0, masks: int = 3, orders: torch.Tensor = ORDERS) -> Masked:
+def network(shape: dict, context: int = 0, masks: int = 3) -> Masked:
     torch.manual_seed(0)
-    net = Masked.Config(**shape).build(INPUTS, OUTPUTS, orders, context, masks).double()
+    net = Masked.Config(**shape).build(INPUTS, OUTPUTS, ORDERS, context, masks).double()
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return net
@@ -41,7 +41,7 @@ def test_jacobian_is_strictly_lower_triangular_in_each_order(shape):
 
 
 def test_every_output_sees_every_earlier_entry_and_all_conditions():
-    net = network(dict(width=40, depth=2, activation="tanh"), context=2)
+    net = network({"width": 40, "depth": 2, "activation": "tanh"}, context=2)
     x = torch.randn(1, len(INPUTS), dtype=torch.float64, requires_grad=True)
     c = torch.randn(1, 2, dtype=torch.float64, requires_grad=True)
     place = ORDERS[1]
@@ -52,7 +52,7 @@ def test_every_output_sees_every_earlier_entry_and_all_conditions():
 
 
 def test_product_of_masks_is_strictly_lower_triangular():
-    net = network(dict(width=20, depth=3), masks=1)
+    net = network({"width": 20, "depth": 3}, masks=1)
     for member, place in enumerate(ORDERS):
         paths = torch.eye(len(INPUTS), dtype=torch.float64)
         for layer in net.maps():
@@ -72,8 +72,8 @@ def test_steps_equal_the_whole_pass(shape, context):
             steps = net.stepper(member, cached)(c)
             for place, entry in enumerate(order):
                 own = steps.parameters(place)
-                torch.testing.assert_close(own, whole[:, OUTPUTS == entry], atol=1e-12, rtol=0)
-                steps.feed(place, x[:, INPUTS == entry])
+                torch.testing.assert_close(own, whole[:, entry == OUTPUTS], atol=1e-12, rtol=0)
+                steps.feed(place, x[:, entry == INPUTS])
 
 
 def test_masks_that_are_not_kept_are_the_same(monkeypatch):

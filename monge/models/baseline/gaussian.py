@@ -150,7 +150,7 @@ class Gaussian(Reference):
     @classmethod
     def refuses(cls, space: Space) -> str | None:
         if all(part.kind == "label" for part in space.parts):
-            return f"a normal law needs numbers, got {space}; use baseline.tree or baseline.mixture"
+            return f"a normal law needs numbers, got {space}; use baseline.tree"
         if groups_of(space) * space.dims**2 > NUMBERS:
             return (f"{space.dims} entries and {groups_of(space)} laws make covariances of more "
                     f"than {NUMBERS} numbers; use baseline.mixture")
@@ -171,8 +171,8 @@ def divide(space: Space) -> tuple[Space, Space]:
     """The entries that are numbers and those that are labels, each as columns."""
     labels = tuple(part for part in space.parts if part.kind == "label")
     numbers = tuple(part for part in space.parts if part.kind != "label")
-    both = (Space(kind="columns", shape=(len(some),), columns=some) for some in (numbers, labels))
-    return next(both), next(both)
+    return (Space(kind="columns", shape=(len(numbers),), columns=numbers),
+            Space(kind="columns", shape=(len(labels),), columns=labels))
 
 
 def ends_of(part: Space) -> tuple[float, float]:

@@ -1,0 +1,419 @@
+"""The references against what is known of them: sums, marginals, conditionals, closed forms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+from torch.distributions import MultivariateNormal, Normal
+
+from monge.core.batch import Batch
+from monge.core.error import DataError, WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.baseline._codes import cut
+from monge.models.baseline.gaussian import Gaussian
+from monge.models.baseline.independent import Independent
+from monge.models.baseline.mixture import Mixture
+from monge.models.baseline.tree import Tree, span
+
+COUNTED = {
+    "independent": Independent.Config(bins=8),
+    "tree": Tree.Config(bins=8),
+    "mixture": Mixture.Config(components=3, bins=8),
+}
+counted = pytest.mark.parametrize("config", COUNTED.values(), ids=COUNTED)
+
+
+def fitted(config, space: Space, batch: Batch, steps: int = 3):
+    torch.manual_seed(0)
+    model = config.build(space).double()
+    turn = model.turns()[0]
+    for _ in range(steps):
+        turn.loss(batch)
+    return model
+
+
+def hide(batch: Batch, share: float = 0.3, seed: int = 0) -> Batch:
+    return replace(batch, observed=torch.rand(batch.x.shape, generator=fresh(seed)) > share)
+
+
+def world(kind: str) -> tuple[Space, Batch]:
+    space, batch = worlds.make(kind)
+    return space, batch.double()
+
+
+def shares(x: Tensor, every: Tensor) -> Tensor:
+    """The share of rows x (N, D) that equal each of the states (S, D)."""
+    same = (x[:, None] == every).all(2)
+    return same.double().mean(0)
+
+
+@counted
+@pytest.mark.parametrize("kind", ["binary", "levels", "label"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_finite_laws_sum_to_one(config, kind, steps):
+    space, batch = world(kind)
+    model = fitted(config, space, hide(batch), steps)
+    assert model.log_prob(worlds.states(space)).exp().sum().item() == pytest.approx(1, abs=1e-12)
+
+
+@counted
+@pytest.mark.parametrize("steps", [0, 3])
+def test_counts_and_labels_sum_to_one(config, steps):
+    cause = torch.rand(500, generator=fresh(0), dtype=torch.float64)
+    number = torch.where(cause < 0.4, 0.0, (200 * cause**3).floor())
+    x = torch.stack([number, (3 * cause).floor()], 1)
+    columns = (worlds.fitted(Space(kind="counts"), number), Space(kind="label", size=3))
+    space = Space(kind="columns", shape=(2,), columns=columns, rows=500)
+    model = fitted(config, space, hide(Batch(x)), steps)
+    number = torch.arange(-20000.0, 20000.0, dtype=torch.float64)
+    total = sum(model.log_prob(torch.stack([number, torch.full_like(number, code)], 1)).exp().sum()
+                for code in range(3))
+    assert float(total) == pytest.approx(1, abs=1e-9)
+    assert model.log_prob(torch.tensor([[0.5, 0.0], [3.0, 7.0]]).double()).eq(-math.inf).all()
+
+
+@counted
+@pytest.mark.parametrize("steps", [0, 3])
+def test_reals_in_a_table_integrate_to_one(config, steps):
+    """Each cell of a real is constant, so the sum over cells is the integral."""
+    space, batch = world("columns")
+    model = fitted(config, space, hide(batch), steps)
+    codes = model.codes if isinstance(model, Tree) else model.laws.codes
+    cell = torch.arange(-60000, 60000, dtype=torch.float64) + 0.5
+    number = codes.runs.origin + codes.runs.unit * cell
+    total = 0.0
+    for flag in range(2):
+        for name in range(3):
+            both = torch.tensor([flag, name], dtype=torch.float64).expand(len(number), 2)
+            log_p = model.log_prob(torch.cat([both, number[:, None]], 1))
+            total += float((log_p.exp() * codes.runs.unit).sum())
+    assert total == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+@pytest.mark.parametrize("steps", [0, 4])
+def test_mixtures_of_normals_integrate_to_one(covariance, steps):
+    space, batch = world("real")
+    model = fitted(Mixture.Config(components=3, covariance=covariance), space, hide(batch), steps)
+    mean, scale = space.statistic("mean").double(), space.statistic("scale").double()
+    line = torch.linspace(-12, 12, 601, dtype=torch.float64)
+    grid = mean + scale * torch.cartesian_prod(line, line)
+    total = model.log_prob(grid).exp().sum() * (line[1] - line[0]) ** 2 * scale.prod()
+    assert float(total) == pytest.approx(1, abs=1e-6)
+
+
+@counted
+@pytest.mark.parametrize("kind", ["binary", "levels"])
+def test_samples_follow_the_law(config, kind):
+    space, batch = world(kind)
+    model, every = fitted(config, space, batch), worlds.states(space)
+    p = model.log_prob(every).exp()
+    found = shares(model.sample(20000, generator=fresh(1)).flatten(1), every.flatten(1))
+    assert (found - p).abs().sum() / 2 < 0.02 * len(every) ** 0.5 / 5
+
+
+@counted
+def test_samples_of_numbers_follow_the_law(config):
+    """The mean of log p over own samples is the negative entropy, summed over all counts."""
+    space, batch = world("counts")
+    model = fitted(config, space, batch)
+    line = torch.arange(-150.0, 150.0, dtype=torch.float64)
+    log_p = model.log_prob(torch.cartesian_prod(line, line))
+    own = model.log_prob(model.sample(20000, generator=fresh(2)))
+    error = own.std().item() / len(own) ** 0.5
+    assert abs(own.mean().item() - (log_p.exp() * log_p).sum().item()) < 4 * error
+
+
+@counted
+@pytest.mark.parametrize("kind", ["binary", "levels"])
+def test_hidden_entries_are_summed_out_and_drawn_exactly(config, kind):
+    space, batch = world(kind)
+    model, every = fitted(config, space, hide(batch)), worlds.states(space)
+    x, seen = batch.x[3], torch.rand(space.shape, generator=fresh(4)) > 0.5
+    match = ((every == x) | ~seen).flatten(1).all(1)
+    log_p = model.log_prob(every)[match]
+    question = Batch(x.expand(20000, *space.shape), observed=seen.expand(20000, *space.shape))
+    torch.testing.assert_close(model.log_prob(question[:1])[0], log_p.logsumexp(0))
+    drawn = model.complete(question, generator=fresh(5))
+    assert torch.equal(drawn[:, seen], question.x[:, seen])
+    found = shares(drawn.flatten(1), every[match].flatten(1))
+    assert found.sum() == 1
+    assert (found - log_p.softmax(0)).abs().sum() / 2 < 0.02
+
+
+@counted
+def test_what_is_hidden_may_hold_anything(config):
+    space, batch = world("columns")
+    batch = hide(batch)
+    model = fitted(config, space, batch)
+    spoilt = replace(batch, x=batch.x.where(batch.observed, math.nan))
+    again = fitted(config, space, spoilt)
+    assert torch.equal(model.log_prob(batch), again.log_prob(spoilt))
+    assert again.complete(spoilt, generator=fresh(0)).isfinite().all()
+
+
+@counted
+def test_padding_is_no_part_of_the_law(config):
+    space, batch = world("binary")
+    model = fitted(config, space, batch)
+    length = torch.randint(0, 6, (len(batch),), generator=fresh(0))
+    inside = torch.arange(5) < length[:, None]
+    padded = replace(batch, x=batch.x.where(inside, 7.0), length=length)
+    torch.testing.assert_close(model.log_prob(padded),
+                               model.log_prob(replace(batch, observed=inside)))
+
+
+@pytest.mark.parametrize(("kind", "covariance"), [
+    ("binary", "full"), ("columns", "full"), ("real", "full"), ("real", "diagonal")])
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_em_never_rises(kind, covariance, share):
+    space, batch = world(kind)
+    torch.manual_seed(1)
+    config = Mixture.Config(components=5, covariance=covariance)
+    model, batch = config.build(space).double(), hide(batch, share)
+    values = [sum(term.mean().item() for term in model.count(batch).values()) for _ in range(25)]
+    falls = torch.tensor(values).double().diff()
+    assert falls.max() <= 1e-12
+    assert values[-1] < values[0] - 1e-3
+
+
+def test_em_of_one_normal_never_rises():
+    space, batch = world("real")
+    model, batch = Gaussian.Config().build(space).double(), hide(batch, 0.4)
+    values = [sum(term.mean().item() for term in model.count(batch).values()) for _ in range(30)]
+    assert torch.tensor(values).double().diff().max() <= 1e-12
+    assert values[-2] - values[-1] < 1e-6
+
+
+def test_components_without_rows_do_no_harm():
+    space, _ = world("real")
+    same = Batch(torch.ones(20, 2, dtype=torch.float64))
+    for covariance in ("full", "diagonal"):
+        config = Mixture.Config(components=6, covariance=covariance)
+        model = fitted(config, space, same, 10)
+        assert model.log_prob(same).isfinite().all()
+        assert model.sample(50, generator=fresh(0)).isfinite().all()
+
+
+def test_gaussian_is_the_maximum_of_the_likelihood():
+    space, batch = world("real")
+    model = fitted(Gaussian.Config(shrink=1e-9), space, batch, 1)
+    law = MultivariateNormal(batch.x.mean(0), batch.x.T.cov(correction=0))
+    torch.testing.assert_close(model.log_prob(batch), law.log_prob(batch.x), rtol=1e-6, atol=1e-5)
+    assert model.likelihood(batch).kind == "exact"
+
+
+def test_gaussian_marginals_and_conditionals():
+    space = Space(kind="real", shape=(3,))
+    root = torch.tensor([[1.0, 0, 0], [0.8, 0.5, 0], [-0.3, 0.9, 0.4]], dtype=torch.float64)
+    x = torch.randn(400, 3, generator=fresh(0), dtype=torch.float64) @ root.T + 2
+    model = fitted(Gaussian.Config(), space, Batch(x), 1)
+    law = model.laws[0]
+    mean, cov = law.mean[0], law.root[0] @ law.root[0].T
+    seen = torch.tensor([True, False, True])
+    question = Batch(x[:1].expand(40000, 3), observed=seen.expand(40000, 3))
+    marginal = MultivariateNormal(mean[seen], cov[seen][:, seen])
+    torch.testing.assert_close(model.log_prob(question[:1])[0], marginal.log_prob(x[0, seen]))
+    gain = torch.linalg.solve(cov[seen][:, seen], cov[seen][:, 1])
+    drawn = model.complete(question, generator=fresh(1))[:, 1]
+    spread = (cov[1, 1] - gain @ cov[seen][:, 1]).sqrt()
+    assert drawn.mean() == pytest.approx(float(mean[1] + gain @ (x[0] - mean)[seen]), abs=0.01)
+    assert drawn.std() == pytest.approx(float(spread), rel=0.02)
+
+
+def test_a_constant_entry_has_a_density():
+    space = Space(kind="real", shape=(2,))
+    x = torch.stack([torch.randn(50, generator=fresh(0)).double(), torch.full((50,), 3.0)], 1)
+    for config in (Gaussian.Config(), Mixture.Config(components=2), Independent.Config()):
+        assert fitted(config, space, Batch(x)).log_prob(x).isfinite().all()
+
+
+def test_levels_under_a_gaussian_are_bounded_tightly():
+    """One entry: the truth is a difference of distribution functions, the ends taking the tails."""
+    space = Space(kind="levels", shape=(1,), size=4)
+    x = (1.5 + 1.5 * torch.randn(300, 1, generator=fresh(0)).double()).floor().clamp(0, 3)
+    model = fitted(Gaussian.Config(), space, Batch(x), 1)
+    law = model.laws[0]
+    edges = Normal(law.mean[0, 0], law.root[0, 0, 0]).cdf(law.standard(torch.arange(1.0, 4.0)))
+    truth = torch.cat([edges, torch.ones(1)]).diff(prepend=torch.zeros(1)).log()
+    every = torch.arange(4.0, dtype=torch.float64)[:, None]
+    loose = model.likelihood(every)
+    tight = model.likelihood(every, model.Scoring(samples=4000))
+    assert loose.kind == tight.kind == "bound"
+    assert (loose.value < tight.value).all()
+    torch.testing.assert_close(tight.value[1:3], truth[1:3], atol=5e-3, rtol=0)
+    assert (tight.value <= truth + 5e-3).all()
+    found = shares(model.sample(40000, generator=fresh(1)), every)
+    assert (found - truth.exp()).abs().sum() / 2 < 0.01
+
+
+def test_completing_levels_under_a_gaussian_follows_the_cells():
+    space = Space(kind="levels", shape=(2,), size=3)
+    z = torch.randn(500, 2, generator=fresh(0)).double() @ torch.tensor([[1, 0.9], [0, 0.4]]).double()
+    model = fitted(Gaussian.Config(), space, Batch((z + 1.5).floor().clamp(0, 2)), 1)
+    joint = model.sample(200000, generator=fresh(1))
+    for first in range(3):
+        truth = joint[joint[:, 0] == first, 1].long().bincount(minlength=3).double()
+        hidden = torch.tensor([True, False]).expand(20000, 2)
+        question = Batch(torch.tensor([[first, 0.0]]).double().expand(20000, 2), observed=hidden)
+        drawn = model.complete(question, generator=fresh(2))[:, 1].long().bincount(minlength=3)
+        assert (drawn / 20000 - truth / truth.sum()).abs().sum() / 2 < 0.015
+
+
+def test_labels_stand_beside_a_gaussian():
+    space, batch = world("columns")
+    model = fitted(Gaussian.Config(pseudo=1.0), space, batch, 1)
+    only = replace(batch, observed=torch.tensor([False, True, False]).expand(1000, 3))
+    count = batch.x[:, 1].long().bincount(minlength=3) + 1
+    expected = (count / count.sum()).log()[batch.x[:, 1].long()]
+    torch.testing.assert_close(model.log_prob(only), expected, check_dtype=False)
+
+
+@pytest.mark.parametrize("owner", [Independent, Gaussian])
+def test_each_label_has_its_own_law(owner):
+    space, batch = worlds.conditioned(*world("real"))
+    model = fitted(owner.Config(), space, batch, 1)
+    label = batch.given["label"].x
+    for code in range(3):
+        mine = batch[label == code]
+        swapped = replace(mine, given={"label": Batch(torch.full((len(mine),), (code + 1) % 3))})
+        assert model.log_prob(mine).mean() > model.log_prob(swapped).mean() + 0.1
+        drawn = model.sample(4000, {"label": Batch(torch.tensor([code]))}, generator=fresh(0))
+        torch.testing.assert_close(drawn.mean(0), mine.x.mean(0), atol=0.05, rtol=0.05)
+
+
+def test_independent_counts_frequencies():
+    space, batch = world("binary")
+    model = fitted(Independent.Config(pseudo=0.5), space, batch, 1)
+    p = (batch.x.sum(0) + 0.5) / (len(batch) + 1)
+    expected = (batch.x * p.log() + (1 - batch.x) * (1 - p).log()).sum(1)
+    torch.testing.assert_close(model.log_prob(batch), expected)
+
+
+def test_tree_finds_the_tree():
+    """A random tree of seven noisy copies is recovered, and what hangs on nothing is a root."""
+    parents = [-1, 0, 0, 1, 1, 5, -1]
+    parents[5] = 2
+    columns: list[Tensor] = []
+    for i, above in enumerate(parents):
+        bit = torch.rand(4000, generator=fresh(i)) < 0.5
+        keep = torch.rand(4000, generator=fresh(100 + i)) < 0.75
+        columns.append(bit if above < 0 else columns[above] ^ ~keep)
+    x = torch.stack(columns, 1).double()
+    space = Space(kind="binary", shape=(7,), size=2, rows=4000)
+    model = fitted(Tree.Config(), space, Batch(x), 1)
+    found = {frozenset((i, above)) for i, above in enumerate(model.parent.tolist()) if above >= 0}
+    assert found == {frozenset((i, above)) for i, above in enumerate(parents) if above >= 0}
+
+
+def test_span_is_the_heaviest_tree():
+    worth = torch.rand(9, 9, generator=fresh(0)).double()
+    worth = worth + worth.T
+    parent, order = span(worth)
+    places = {int(node): place for place, node in enumerate(order)}
+    total = sum(float(worth[i, above]) for i, above in enumerate(parent.tolist()) if above >= 0)
+    from scipy.sparse.csgraph import minimum_spanning_tree
+    assert total == pytest.approx(-minimum_spanning_tree(-worth.fill_diagonal_(0).numpy()).sum())
+    assert all(places[above] < places[i] for i, above in enumerate(parent.tolist()) if above >= 0)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("bins", [4, 9, 32])
+def test_runs_share_the_values(real, bins):
+    """A common count has a run to itself, and no other run holds much more than its share."""
+    light = (torch.rand(3000, generator=fresh(0)) * 1000).floor()
+    cells = torch.cat([torch.full((7000,), 20.0), light]).sort().values.double()
+    starts = cut(cells, bins, real)
+    assert len(starts) < bins
+    assert starts.diff().min() > 0
+    held = torch.searchsorted(starts, cells, right=True).bincount(minlength=len(starts) + 1)
+    assert {20.0, 21.0} <= set(starts.tolist()) or bins == 4 or real
+    assert held.sort().values[-2] < 4 * 3000 / bins + 20
+
+
+def test_rounding_is_not_taken_for_density():
+    """Reals on a grid: a histogram with a run for each value scores like one, not like atoms."""
+    x = (10 * torch.randn(5000, 1, generator=fresh(0))).round().double() / 10
+    space = Space(kind="real", shape=(1,), rows=5000)
+    model = fitted(Independent.Config(bins=200), space, Batch(x), 1)
+    assert float(model.log_prob(x).mean()) == pytest.approx(-1.42, abs=0.05)
+
+
+def test_long_ladders_of_levels_are_grouped():
+    x = (255 * torch.rand(2000, 1, generator=fresh(0)) ** 4).floor().double()
+    space = Space(kind="levels", shape=(1,), size=256, rows=2000)
+    every = torch.arange(256.0, dtype=torch.float64)[:, None]
+    for config in COUNTED.values():
+        model = fitted(config, space, Batch(x))
+        assert float(model.log_prob(every).exp().sum()) == pytest.approx(1, abs=1e-12)
+        drawn = model.sample(2000, generator=fresh(1))
+        assert drawn.min() >= 0
+        assert drawn.max() <= 255
+
+
+CONFIGS = {**COUNTED, "gaussian": Gaussian.Config()}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_state_is_all_there_is(config):
+    """Weights carried to a new model give the same law, and EM goes on as if nothing happened."""
+    space, batch = world("columns")
+    batch = hide(batch)
+    model, other = fitted(config, space, batch, 2), config.build(space).double()
+    other.load_state_dict(model.state_dict())
+    for law in (model, other):
+        law.count(batch)
+    assert torch.equal(model.log_prob(batch), other.log_prob(batch))
+    assert torch.equal(model.sample(20, generator=fresh(0)), other.sample(20, generator=fresh(0)))
+
+
+def test_float32_agrees_with_float64():
+    for kind in ("columns", "counts", "real"):
+        space, batch = worlds.make(kind)
+        for config in CONFIGS.values():
+            torch.manual_seed(0)
+            model = config.build(space)
+            model.count(batch)
+            single = model.log_prob(batch)
+            assert single.dtype == model.sample(3, generator=fresh(0)).dtype == torch.float32
+            double = model.double().log_prob(batch.double())
+            torch.testing.assert_close(single.double(), double, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("owner", [Independent, Tree, Gaussian, Mixture])
+def test_suits_are_built_and_refusals_are_sentences(owner):
+    space, batch = worlds.make("columns")
+    suit = owner.suit(space)
+    model = suit.config.build(space)
+    assert suit.recipe.steps >= 1
+    assert model.count(batch)["nll"].isfinite().all()
+    assert owner.refuses(space) is None
+    many = replace(space, given={"a": Space(kind="label", size=50), "b": Space(kind="label", size=50)})
+    assert "2500" in owner.refuses(many)
+
+
+def test_what_does_not_fit_is_refused():
+    picture = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60000)
+    assert "4096" in Tree.refuses(picture)
+    with pytest.raises(DataError, match="4096"):
+        Tree.Config().build(picture)
+    assert "needs numbers" in Gaussian.refuses(Space(kind="label", size=3))
+    assert "covariances" in Gaussian.refuses(Space(kind="real", shape=(3, 64, 64)))
+    with pytest.raises(WordError, match="diagonal"):
+        Mixture.Config().build(Space(kind="real", shape=(3, 64, 64)))
+
+
+def test_conditions_must_be_known():
+    space, batch = worlds.conditioned(*world("real"))
+    model = fitted(Independent.Config(), space, batch, 1)
+    with pytest.raises(DataError, match="0 to 2"):
+        model.sample(1, {"label": Batch(torch.tensor([3]))})
+    unseen = Batch(torch.tensor([1]), observed=torch.tensor([False]))
+    with pytest.raises(DataError, match="missing"):
+        model.sample(1, {"label": unseen})
