@@ -33,6 +33,9 @@ EXACT = 2**24
 class Codec(Config, abc.ABC):
     """How one field is written down."""
 
+    dtype: str = "float64"
+    """What the values were stored as."""
+
     @abc.abstractmethod
     def encode(self, values: np.ndarray, at: At) -> Tensor:
         """(N, ...) compact, or a DataError about the first value that does not fit."""
@@ -51,8 +54,6 @@ class Number(Codec):
 
     kind: Literal["real", "counts"]
     """Whether fractions occur."""
-    dtype: str = "float64"
-    """What the numbers were stored as."""
 
     def encode(self, values: np.ndarray, at: At) -> Tensor:
         found = finite(numbers(values, at), at)
@@ -76,8 +77,6 @@ class Flag(Codec):
 
     values: tuple[str, str] = ("0", "1")
     """The two as text."""
-    dtype: str = "int64"
-    """What they were stored as."""
 
     @property
     def spoken(self) -> bool:
@@ -109,8 +108,6 @@ class Names(Codec):
 
     names: tuple[str, ...]
     """The names as text; the code of a name is its place."""
-    dtype: str = "str"
-    """What they were stored as."""
     category: Literal["", "unordered", "ordered"] = ""
     """Whether a frame held them as a category."""
 

@@ -27,28 +27,32 @@ def ingest(raw: Raw, options: Options, changes: Sequence[derive.Change] = (),
            stored: Mapping[str, Any] | None = None) -> Source:
     """A Source of what was read, in terms of its own or in those of an earlier run."""
     raw = prepare(raw, options)
-    schema, needed = (None, ()) if stored is None else stored_terms(stored)
+    schema, needed = (None, set()) if stored is None else stored_terms(stored)
     if schema is not None:
         raw = terms.match(raw, schema, needed)
-    values = {name: values_of(raw, name) for name in raw.values}
-    codecs = {name: fit(raw, name, values[name], options, schema) for name in values}
-    tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
-    for change in changes:
-        derive.apply(change, codecs, tensors, raw.name)
-    if schema is not None:
-        tensors = terms.encode(raw, schema, codecs, tensors)
-    dropped = 0
+    codecs, tensors = encode(raw, options, changes, schema)
+    read = len(raw)
     if options.missing == "drop":
-        rows = full(tensors, raw.name)
-        dropped = len(raw) - len(rows)
-        raw, tensors = thin(raw, tensors, rows)
-    if options.rows and raw.density is None:
+        raw, tensors = thin(raw, tensors, full(tensors, raw.name))
+    dropped = read - len(raw)
+    if options.rows:
         raw, tensors = thin(raw, tensors, keep(len(raw), options, raw.split))
     splits = divide(len(raw), options, raw.split, raw.name, whole=schema is not None)
     name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.word for change in changes)]))
     settled = measure(raw, name, codecs, tensors, splits["train"]) if schema is None else \
         in_terms(schema, name, tensors)
     return Source(settled, tensors, splits, raw.split is not None, raw.density, raw.notes, dropped)
+
+
+def encode(raw: Raw, options: Options, changes: Sequence[derive.Change], schema: Schema | None
+           ) -> tuple[dict[str, Codec], dict[str, Tensor]]:
+    """Codecs and compact rows, transformed as the name says."""
+    values = {name: values_of(raw, name) for name in raw.values}
+    codecs = {name: fit(raw, name, values[name], options, schema) for name in values}
+    tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
+    for change in changes:
+        derive.apply(change, codecs, tensors, raw.name)
+    return codecs, tensors if schema is None else terms.encode(raw, schema, codecs, tensors)
 
 
 def thin(raw: Raw, tensors: Mapping[str, Tensor], rows: Tensor) -> tuple[Raw, dict[str, Tensor]]:

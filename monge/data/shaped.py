@@ -27,8 +27,6 @@ class Array(Codec):
     """Of one row, channels first."""
     size: int = 0
     """How many levels a byte has."""
-    dtype: str = "float32"
-    """What the numbers were stored as."""
     layout: Literal["", "HW", "HWC"] = ""
     """How a row was laid out, where not as `shape`."""
     entries: tuple[str, ...] = ()

@@ -216,7 +216,6 @@ def assemble(columns: Sequence[tuple[str | int, Codec, np.ndarray]]) -> pd.DataF
 def series(codec: Codec, values: np.ndarray) -> Column:
     import pandas as pd
 
-    assert isinstance(codec, Names | Number | Flag)
     if isinstance(codec, Names) and codec.category:
         kind = pd.CategoricalDtype(codec.typed.tolist(), codec.category == "ordered")
         return pd.Series(values, dtype=kind)

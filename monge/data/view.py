@@ -48,20 +48,23 @@ def select(schema: Schema, event: str | None, given: Sequence[str], target: str 
     if event and target and event != target:
         raise WordError(f"event {event!r} and target {target!r} are two names for one thing; "
                         "give one of them")
-    chosen = (event or target or "",) if event or target else \
-        tuple(name for name in schema.main if name not in given)
-    clash = next((name for name in given if name in chosen), None)
-    if clash or not chosen:
-        raise WordError(f"{clash or listed(given)} cannot be both the event and given; leave "
-                        "something to model")
-    rest = tuple(name for name in known if name not in chosen)
-    if given or not target:
-        return Terms(schema=schema, event=chosen, given={name: (name,) for name in given})
-    if not rest:
+    one = event or target
+    chosen = (one,) if one else tuple(name for name in schema.main if name not in given)
+    if not chosen or set(chosen) & set(given):
+        raise WordError(f"{listed(given)} cannot be both the event and given; leave something to "
+                        "model")
+    beside = [name for name in known if name not in chosen] if target and not given else given
+    return Terms(schema=schema, event=chosen, given=conditions(schema, target, given, beside))
+
+
+def conditions(schema: Schema, target: str | None, given: Sequence[str], beside: Sequence[str]
+               ) -> dict[str, tuple[str, ...]]:
+    """Each a field of its own, but for the columns beside a target, which stand together."""
+    if target and not beside:
         raise WordError(f"{schema.name} has nothing beside {target!r} to predict it from")
-    if schema.table:
-        return Terms(schema=schema, event=chosen, given={INPUTS: rest})
-    return Terms(schema=schema, event=chosen, given={name: (name,) for name in rest})
+    if target and not given and schema.table:
+        return {INPUTS: tuple(beside)}
+    return {name: (name,) for name in beside}
 
 
 @dataclass(frozen=True)

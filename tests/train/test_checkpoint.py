@@ -84,7 +84,7 @@ def test_no_space_left_keeps_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(RunError, match="No space left on device.*the checkpoint before it"):
+    with pytest.raises(RunError, match=r"No space left on device.*the checkpoint before it"):
         checkpoint.save(path, {"x": torch.ones(3)}, {"step": 2})
     assert checkpoint.about(path) == {"step": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["c"]

@@ -20,7 +20,7 @@ from monge.train.trainer import Trainer
 
 
 class Duel(Model):
-    """Two numbers: `a` seeks the mean of the data, `b` flees it; and a counter without gradients."""
+    """Two numbers: `a` seeks the mean of the data, `b` flees it; and a tally of rows."""
 
     events = {"real"}
 
@@ -62,7 +62,6 @@ def played(subject, budget, judge=None, **rest):
 
 def test_each_turn_moves_its_own_parameters_alone():
     subject = trainer(Recipe(batch=100, optimiser="sgd", rate=0.1, warmup=0))
-    subject.model.turns = lambda: []
     a, b = subject.model.a, subject.model.b
     before = b.detach().clone()
     subject.move(0, subject.turns[0], subject.batch(0), 1.0)
@@ -80,7 +79,7 @@ def test_a_step_plays_every_turn_on_fresh_batches_without_replacement():
     assert subject.draws == 30
     again = trainer()
     rows = [again.batch(number).row.tolist() for number in range(10)]
-    assert sorted(sum(rows, [])) == list(range(1000))
+    assert sorted(row for batch in rows for row in batch) == list(range(1000))
     assert subject.model.batches[0] == rows[0]
     assert subject.model.batches[1] == rows[3]
 
