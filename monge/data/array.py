@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from ..core.error import DataError
-from .codec import EXACT, At, Codec, Flag, Names, Number, exact_enough
-from .raw import Places, Raw, join, listed
+from .codec import EXACT, At, Codec, Flag, Names, Number, exact_enough, listed
+from .raw import Places, Raw, join
 from .shaped import Array
-from .table import from_frame, is_frame
+from .table import from_frame, is_frame, is_names
 
 CHANNELS = (1, 3, 4)
 TARGETS = ("y", "label", "labels", "target", "targets")
@@ -46,20 +46,12 @@ def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> 
     return Raw(name, values, (main,), places, target, labels=labels)
 
 
-def is_names(values: np.ndarray) -> bool:
-    """Whether a target holds names: anything but floats and whole numbers that hardly repeat."""
-    if values.ndim != 1 or values.dtype.kind == "f":
-        return False
-    distinct = len(np.unique(values)) if values.dtype.kind in "iu" else 0
-    return distinct <= 100 or 2 * distinct <= len(values)
-
-
 def from_array(array: Any, name: str = "array", file: str = "") -> Raw:
     """One array or tensor; text or mixed values in two dimensions are a table."""
     values = numpy_of(array)
     if values.ndim == 2 and values.dtype.kind == "O":
         return from_frame(values, name)
-    shown = values.ndim >= 3 and values.dtype.kind in "iu"
+    shown = values.ndim >= 3 and values.dtype.kind in "iub"
     return from_arrays({"image" if shown else "x": values}, name, file)
 
 
@@ -85,7 +77,7 @@ def from_rows(rows: Iterable[Any], name: str) -> Raw:
     if isinstance(first, tuple) and len(first) == 1:
         items = [item[0] for item in items]
     if isinstance(first, list | tuple) and any(isinstance(cell, str) for cell in first):
-        return from_frame(items, name)
+        items = [np.array(item, object) for item in items]
     return from_array(stacked(items, name), name)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,8 @@ MISSING = "(missing)"
 FLAGS = ({"false", "true"}, {"no", "yes"}, {"n", "y"}, {"f", "t"}, {"off", "on"})
 EXACT = 2**24
 """Whole numbers up to here are float32 numbers."""
+ROUNDING = 2.0**-24
+"""The largest relative error of a number made float32."""
 
 
 class Codec(Config, abc.ABC):
@@ -93,11 +95,11 @@ class Flag(Codec):
         return torch.from_numpy(found.astype(np.float32))
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        dtype = numpy_dtype(self.dtype)
         if self.spoken:
             return choose(np.array(self.values, object), codes_of(x))
-        return np.where(np.isnan(x), np.nan, x > 0.5) if np.isnan(x).any() else \
-            (x > 0.5).astype(dtype)
+        holes = np.isnan(x)
+        return np.where(holes, np.nan, x > 0.5) if holes.any() else \
+            (x > 0.5).astype(numpy_dtype(self.dtype))
 
     def measure(self, x: Tensor, name: str) -> Space:
         return Space(kind="binary", name=name, **statistics(x, 1))
@@ -121,10 +123,8 @@ class Names(Codec):
     def typed(self) -> np.ndarray:
         """The names as what they were stored as."""
         dtype = numpy_dtype(self.dtype)
-        if dtype.kind == "b":
-            return np.array([name == "True" for name in self.names])
-        plain = [name for name in self.names if name != MISSING]
-        return np.array(plain, object if dtype.kind == "O" else np.float64).astype(dtype)
+        names = [name for name in self.names if name != MISSING]
+        return np.array(names) == "True" if dtype.kind == "b" else np.array(names, dtype)
 
     def encode(self, values: np.ndarray, at: At) -> Tensor:
         return torch.from_numpy(look_up(values, self.names, at))
@@ -150,11 +150,11 @@ def unseen(x: Tensor) -> Tensor | None:
 
 def refuse(wrong: np.ndarray, values: np.ndarray, at: At, why: str) -> None:
     """A DataError about the first row where `wrong`; NaN is never wrong."""
-    rows = np.flatnonzero((wrong & ~np.isnan(values)).reshape(len(values), -1).any(1))
-    if len(rows):
-        row = values[rows[0]].reshape(-1)
-        value = row[wrong[rows[0]].reshape(-1) & ~np.isnan(row)][0]
-        raise DataError(f"{at(rows[0])}: {value:.12g} {why}; mend the cell or leave the row out")
+    if not wrong.any() or not (wrong := wrong & ~np.isnan(values)).any():
+        return
+    place = tuple(np.argwhere(wrong)[0])
+    raise DataError(f"{at(place[0])}: {values[place]:.12g} {why}; mend the cell or leave the row "
+                    "out")
 
 
 def finite(values: np.ndarray, at: At) -> np.ndarray:
@@ -167,17 +167,17 @@ def finite(values: np.ndarray, at: At) -> np.ndarray:
 def exact_enough(values: np.ndarray, at: At) -> None:
     """A DataError where float32 would blur an entry by more than 1e-3 of its spread."""
     flat = finite(values, at).reshape(len(values), -1)  # (N, D)
-    error = np.abs(flat - flat.astype(np.float32))
-    centred = flat - np.nan_to_num(flat[:1])
-    seen = ~np.isnan(flat)
-    count = np.maximum(seen.sum(0), 1)
-    mean = np.where(seen, centred, 0).sum(0) / count
-    spread = np.sqrt((np.where(seen, centred - mean, 0) ** 2).sum(0) / count)
-    blurred = (np.nan_to_num(error) > 1e-3 * spread) & (spread > 0)
-    if blurred.any():
-        row, entry = np.argwhere(blurred)[0]
-        raise DataError(f"{at(row)}: {flat[row, entry]:.17g} needs more digits than float32 has, "
-                        "beside the spread of its column; subtract an offset from the column")
+    for entry in range(flat.shape[1]):
+        column = flat[:, entry]
+        seen = column[~np.isnan(column)]
+        spread = seen.std() if len(seen) and seen.min() < seen.max() else np.inf
+        if np.abs(seen).max(initial=0) * ROUNDING <= 1e-3 * spread:
+            continue
+        blurred = np.abs(column - column.astype(np.float32)) > 1e-3 * spread
+        if blurred.any():
+            row = int(np.argmax(blurred))
+            raise DataError(f"{at(row)}: {column[row]:.17g} needs more digits than float32 has, "
+                            "beside the spread of its column; subtract an offset from the column")
 
 
 def numbers(values: np.ndarray, at: At) -> np.ndarray:
@@ -230,10 +230,11 @@ def blank(value: Any) -> bool:
 
 def sort(names: set[str]) -> list[str]:
     """By number where all are numbers, by letter otherwise."""
+    letters = sorted(names)
     try:
-        return sorted(names, key=lambda name: (float(name), name))
+        return sorted(letters, key=float)
     except ValueError:
-        return sorted(names)
+        return letters
 
 
 def look_up(values: np.ndarray, names: tuple[str, ...], at: At) -> np.ndarray:
@@ -241,16 +242,22 @@ def look_up(values: np.ndarray, names: tuple[str, ...], at: At) -> np.ndarray:
     found, place = distinct(values)
     code = {name: number for number, name in enumerate(names)}
     known = [code.get(spelled(value), -2) for value in found]
-    codes = np.array([*known, code.get(MISSING, -1)], np.int64)[place]
+    codes = np.array([*known, code.get(MISSING, -1)], np.int64)[place]  # place -1 is the last
     strange = np.flatnonzero(codes == -2)
     if len(strange):
-        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise DataError(f"{at(strange[0])}: {spelled(values[strange[0]])!r} is not among the "
-                        f"{len(names)} known names ({some}); mend the cell or leave the row out")
+                        f"known names ({listed(names)}); mend the cell or leave the row out")
     return codes
 
 
+def listed(names: Iterable[Any], most: int = 8) -> str:
+    """Names for a sentence, the first few where there are many."""
+    words = [str(name) for name in names]
+    return ", ".join(words[:most]) + (f", ... ({len(words)})" if len(words) > most else "")
+
+
 def codes_of(x: np.ndarray) -> np.ndarray:
+    """Codes that may have come as floats, -1 for NaN."""
     return np.rint(np.where(np.isnan(x), -1, x)).astype(np.int64) if x.dtype.kind == "f" else x
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ..core.error import DataError
 from . import array, image, table
+from .codec import listed
 from .options import Options
-from .raw import SPLITS, Raw, join, listed
+from .raw import SPLITS, Raw, join
 
 TABLES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
 ARRAYS = (".npy", ".npz")

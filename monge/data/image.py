@@ -15,7 +15,8 @@ import torch
 
 from ..core.error import DataError
 from .array import from_arrays
-from .raw import Raw, listed
+from .codec import listed
+from .raw import Raw
 from .shaped import Array
 from .transform import resize
 

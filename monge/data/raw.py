@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..core.error import DataError
-from .codec import At, Codec
+from .codec import At, Codec, listed
 
 SPLITS = ("train", "valid", "test")
 
@@ -114,9 +114,3 @@ def stack(pieces: list[Any], table: bool, name: str) -> Any:
         raise DataError(f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
                         "different splits; bring them to one, pictures with +resize64")
     return np.concatenate(pieces)
-
-
-def listed(names: Any, most: int = 8) -> str:
-    """Names for a sentence, the first few where there are many."""
-    names = [str(name) for name in names]
-    return ", ".join(names[:most]) + (f", ... ({len(names)})" if len(names) > most else "")

@@ -7,8 +7,10 @@ a column of names that hardly repeat.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +29,11 @@ from .codec import (
     Number,
     distinct,
     exact_enough,
+    listed,
     spelled,
 )
 from .options import Options
-from .raw import Places, Raw, listed
+from .raw import Places, Raw
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +49,6 @@ MOSTLY = 0.9
 
 
 def is_frame(what: Any) -> bool:
-    import sys
-
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(what, pandas.DataFrame | pandas.Series)
 
@@ -64,26 +65,46 @@ def stem(path: Path) -> str:
 
 
 def from_frame(rows: Any, name: str = "frame", target: Any = None) -> Raw:
-    """A frame, a series, or rows as mappings; `target` is one more column, the default target."""
+    """Whatever pandas makes a frame of; `target` is one more column, the default target."""
     import pandas as pd
 
-    frame = rows.to_frame() if isinstance(rows, pd.Series) else pd.DataFrame(rows)
-    keys = {str(key): key if isinstance(key, int) else str(key) for key in frame.columns}
+    try:
+        frame = pd.DataFrame(rows)
+    except ValueError as error:
+        raise DataError(f"the columns do not make a table ({error}); make them equally long"
+                        ) from error
+    keys = {str(key): int(key) if isinstance(key, Integral) else str(key) for key in frame.columns}
     if len(keys) < frame.shape[1]:
         raise DataError(f"the frame has two columns of one name among {listed(frame.columns)}; "
                         "rename one")
     values = {name: frame.iloc[:, place].reset_index(drop=True) for place, name in enumerate(keys)}
     places = Places.count(len(frame))
-    if target is None:
-        return Raw(name, values, tuple(values), places, table=True, keys=keys)
-    column = pd.Series(target).reset_index(drop=True)
-    called = str(column.name) if column.name is not None else "y"
-    if called in values or len(column) != len(frame):
-        raise DataError(f"y is called {called!r} and has {len(column)} rows beside {len(frame)} "
-                        "rows of x; give it a name of its own and as many rows")
-    labels = frozenset({called} if not pd.api.types.is_float_dtype(column.dtype) else ())
-    return Raw(name, values | {called: column}, tuple(values), places, called, True, keys=keys,
-               labels=labels)
+    raw = Raw(name, values, tuple(values), places, table=True, keys=keys)
+    return raw if target is None else with_target(raw, target)
+
+
+def with_target(raw: Raw, target: Any) -> Raw:
+    """The table with one more column, the default target."""
+    import pandas as pd
+
+    column: Column = target if is_frame(target) else pd.Series(list(target))
+    column = column.reset_index(drop=True)
+    if column.ndim == 2 and column.shape[1] == 1:
+        column = column.iloc[:, 0]
+    name = "y" if column.ndim == 2 or column.name is None else str(column.name)
+    if column.ndim == 2 or name in raw.values or len(column) != len(raw):
+        raise DataError(f"y has the shape {column.shape} and the name {name!r} beside {len(raw)} "
+                        "rows of x; give one column of as many rows, with a name of its own")
+    labels = frozenset({name} if is_names(column.to_numpy()) else ())
+    return replace(raw, values=dict(raw.values) | {name: column}, target=name, labels=labels)
+
+
+def is_names(values: np.ndarray) -> bool:
+    """Whether a target holds names: anything but floats and whole numbers that hardly repeat."""
+    if values.ndim != 1 or values.dtype.kind == "f":
+        return False
+    distinct = len(np.unique(values)) if values.dtype.kind in "iu" else 0
+    return distinct <= 100 or 2 * distinct <= len(values)
 
 
 def without(raw: Raw, names: Sequence[str]) -> Raw:

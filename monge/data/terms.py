@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..core.error import DataError
 from .array import from_arrays
-from .codec import At, Codec, Names
-from .raw import Raw, listed
+from .codec import At, Codec, Names, listed
+from .raw import Raw
 from .shaped import Array
 from .source import Schema
 

@@ -15,8 +15,7 @@ from ..core.batch import Batch
 from ..core.config import Config
 from ..core.error import DataError, RunError, WordError, nearest
 from ..core.space import Space
-from .codec import Names, unseen
-from .raw import listed
+from .codec import Names, listed, unseen
 from .shaped import Array
 from .source import Field, Schema, Source
 from .statistics import Moments
@@ -24,6 +23,8 @@ from .statistics import Moments
 if TYPE_CHECKING:
     import pandas as pd
 
+COLUMNS = "columns"
+"""What an event of several columns is called."""
 INPUTS = "inputs"
 """The condition that the columns beside a target form together."""
 
@@ -149,7 +150,7 @@ class View:
     def __init__(self, terms: Terms, source: Source | None = None) -> None:
         self.terms, self.source = terms, source
         pick = terms.schema.field
-        title = terms.event[0] if len(terms.event) == 1 else terms.schema.name
+        title = terms.event[0] if len(terms.event) == 1 else COLUMNS
         self.event = Group(title, tuple(map(pick, terms.event)))
         self.given = {name: Group(name, tuple(map(pick, names)))
                       for name, names in terms.given.items()}

@@ -1,9 +1,9 @@
 """The laws of the entries of an event, independent given the numbers a network puts out.
 
-Binary entries are Bernoulli; labels and up to 64 levels categorical; more levels and counts are
-mixtures of logistics discretised to their values; reals are mixtures of Gaussians. Entries of one
-kind and size form a group that is computed at once, so a table costs a pass for each kind of
-column and a picture costs one.
+Binary entries are Bernoulli; labels and up to 64 levels categorical; more levels are mixtures of
+logistics discretised to them; counts have a probability for each run of integers; reals are
+mixtures of Gaussians. Entries of one kind and size form a group that is computed at once, so a
+table costs a pass for each kind of column and a picture costs one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from torch import Generator, Tensor, nn
 
 from ..core.error import DataError
 from ..core.space import Kind, Space
+from .binned import Binned
 from .laws import Bernoulli, Categorical, Gaussians, Law, Logistics
 
 LevelsLaw = Literal["auto", "categorical", "logistic"]
 FEW = 64
 """Up to so many levels have a free probability each."""
+BINS = 64
+"""Runs that the values of a count fall into."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,11 @@ class Head(nn.Module):
 
     def each(self) -> Sequence[Law]:
         return [cast(Law, law) for law in self.laws]
+
+    def fit(self, x: Tensor) -> None:
+        """Let each law see training values (B, D); before that, it knows their statistics."""
+        for law, values in zip(self.each(), self.apart(x, -1), strict=True):
+            law.fit(values)
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         """Of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the data."""
@@ -149,7 +157,8 @@ def law_of(group: Group, components: int, levels: LevelsLaw) -> Law:
         case "levels":
             return Logistics(components, group.mean, group.scale, top=group.size - 1)
         case "counts":
-            return Logistics(components, group.mean, group.scale)
+            return Binned([Space(kind="counts", mean=(m,), scale=(s,)) for m, s in
+                           zip(group.mean.tolist(), group.scale.tolist(), strict=True)], BINS)
         case "real":
             return Gaussians(components, group.mean, group.scale)
     raise DataError(f"{group.kind} has no law of single entries; choose a model of sequences")

@@ -31,6 +31,9 @@ class Law(nn.Module, abc.ABC):
 
     count: int
 
+    def fit(self, x: Tensor) -> None:
+        """Take what the law must know of training values (B, d) beyond their statistics."""
+
     @abc.abstractmethod
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         """log p of x (*S, d) under params (*S, d, count), (*S, d)."""

@@ -25,6 +25,10 @@ from .average import Average
 from .optimiser import optimiser
 
 
+BEGINNING = 20_000
+"""Training rows that a model sees before step 0."""
+
+
 class Rows(Protocol):
     """The training rows as the loop sees them."""
 
@@ -78,8 +82,9 @@ class Trainer:
 
     def begin(self) -> None:
         torch.manual_seed(fold(self.seed, "begin"))
-        index = torch.arange(min(len(self.rows), 4096))
+        index = torch.arange(min(len(self.rows), BEGINNING))
         self.model.begin(self.rows.batch(index, train=True).to(self.device))
+        self.average = Average(self.model, self.recipe.average)
 
     def advance(self, scale: float) -> None:
         """Play every turn once, with rates multiplied by `scale`."""

@@ -1,5 +1,7 @@
-r"""Identities of critics: $|f(x) - f(y)| \le \prod_l \|W_l\|_2 \, |u(x) - u(y)|$, where u(x) is what
-the first linear map reads of x: the constant is one in the critic's own coordinates.
+r"""Identities of critics.
+
+$|f(x) - f(y)| \le \prod_l \|W_l\|_2 \, |u(x) - u(y)|$, where u(x) is what the first linear map
+reads of x: the bound holds in the critic's own coordinates, not in the units of the data.
 """
 
 from __future__ import annotations

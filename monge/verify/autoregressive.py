@@ -149,7 +149,7 @@ def x57_samples_follow_the_pmf(model: HasLikelihood, batch: Batch) -> Residual:
     """
     law = sampled_law(model, batch)
     if not law.is_finite:
-        raise Skip("its states cannot be counted; their moments are compared")
+        raise Skip("its states are not finite in number; their moments are compared")
     states = law.states()
     p = law.log_p(states).exp()
     frequency = frequencies(draw(model, batch), states)
@@ -161,7 +161,7 @@ def x57_samples_have_the_moments_of_the_law(model: HasLikelihood, batch: Batch) 
     """Samples have the entropy and moments of p, in standard errors."""
     law = sampled_law(model, batch)
     if law.is_finite:
-        raise Skip("its states can be counted; their frequencies are compared")
+        raise Skip("its states are finite in number; their frequencies are compared")
     shift = law.space.spread("mean").flatten().double()
     scale = law.space.spread("scale").flatten().double()
     pairs = torch.triu_indices(len(shift), len(shift))

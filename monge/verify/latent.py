@@ -27,7 +27,7 @@ QUADRATURE = 1e-6
 """What is left of an integral over the code, in nats."""
 INTEGRATED = 4
 """Rows whose codes are integrated over."""
-DRAWS = 4096
+DRAWS = 2048
 """Codes drawn for each row where a mean is estimated."""
 MOST = 5.0
 """Standard errors by which a mean may be off."""
@@ -68,11 +68,10 @@ def evidence(model: HasPosterior, batch: Batch) -> Tensor:
 def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor]) -> Tensor:
     """The integral over z of f: (S, B, *latent) -> (S, B), for each row, (B,)."""
     check_codes(model)
-    size = max(WIDTH // (len(batch) * max(batch.x[0].numel(), 16)), 1)
 
     def flat(z: Tensor) -> Tensor:  # (N, dims) -> (N, B)
-        pieces = z.reshape(-1, *model.latent.shape).split(size)
-        return torch.cat([f(spread(piece, len(batch))) for piece in pieces])
+        parts = z.reshape(-1, *model.latent.shape).split(pieces(batch))
+        return torch.cat([f(spread(part, len(batch))) for part in parts])
 
     found, error = integral(flat, model.latent.dims, QUADRATURE / 4)
     if not error <= QUADRATURE / 2:
@@ -82,16 +81,15 @@ def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor])
 
 def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch) -> Residual:
     """rate = E_q[log q(z|x) - log p(z)], in standard errors."""
-    z = draws(model, batch, DRAWS)
-    ratio = model.log_posterior(batch, z) - model.log_prior(z)  # (DRAWS, B)
+    ratio = over_draws(model, batch, DRAWS,
+                       lambda z: model.log_posterior(batch, z) - model.log_prior(z))
     return apart([ratio], model.rate(batch))
 
 
 def x59_score_is_the_bound(model: HasPosterior, batch: Batch) -> Residual:
     """E score(1 sample) = E_q[log p(x,z) - log q(z|x)], in standard errors."""
     score = repeated(model, batch, samples=1, times=DRAWS)
-    z = draws(model, batch, DRAWS)
-    return apart([score, model.log_joint(batch, z) - model.log_posterior(batch, z)])
+    return apart([score, log_weights(model, batch, DRAWS)])
 
 
 def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) -> Residual:
@@ -106,9 +104,8 @@ def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch
     """E score(k samples) = E log mean_k p(x,z)/q(z|x), in standard errors."""
     k = 10
     score = repeated(model, batch, k, DRAWS)
-    z = draws(model, batch, k * DRAWS)
-    ratio = (model.log_joint(batch, z) - model.log_posterior(batch, z)).unflatten(0, (k, DRAWS))
-    return apart([score, ratio.logsumexp(0) - math.log(k)])
+    weights = log_weights(model, batch, k * DRAWS).unflatten(0, (k, DRAWS))
+    return apart([score, weights.logsumexp(0) - math.log(k)])
 
 
 def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Residual:
@@ -125,10 +122,21 @@ def mean_bounds(model: HasPosterior, batch: Batch) -> list[Tensor]:
     return [repeated(model, batch, k, times).mean(1) for k, times in plan]
 
 
-def draws(model: HasPosterior, batch: Batch, n: int) -> Tensor:
-    """z ~ q(z | x), (n, B, *latent)."""
+def log_weights(model: HasPosterior, batch: Batch, n: int) -> Tensor:
+    """log p(x, z) - log q(z | x) of n draws z ~ q for each row, (n, B)."""
+    return over_draws(model, batch, n,
+                      lambda z: model.log_joint(batch, z) - model.log_posterior(batch, z))
+
+
+def over_draws(model: HasPosterior, batch: Batch, n: int, f: Callable[[Tensor], Tensor]) -> Tensor:
+    """f: (S, B, *latent) -> (S, B) of n draws from q(z | x), (n, B)."""
     noise = torch.randn(n, len(batch), *model.latent.shape, dtype=torch.float64)
-    return model.infer(batch, noise)
+    return torch.cat([f(model.infer(batch, part)) for part in noise.split(pieces(batch))])
+
+
+def pieces(batch: Batch) -> int:
+    """Codes a row that are decoded at once."""
+    return max(WIDTH // (32 * len(batch) * max(batch.x[0].numel(), 8)), 1)
 
 
 def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Tensor:
@@ -142,7 +150,7 @@ def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Ten
     index = torch.arange(len(batch)).repeat(times)
     many = replace(batch[index], row=None)  # numbered anew: the noise of a score is keyed by row
     parts = [model.likelihood(replace(many[part], row=part), how).value
-             for part in torch.arange(len(many)).split(1024)]
+             for part in torch.arange(len(many)).split(256)]
     return torch.cat(parts).reshape(times, len(batch))
 
 

@@ -132,8 +132,8 @@ def coarse_evidence(model: HasPosterior, batch: Batch) -> Tensor:
     check_codes(model)
     z, volume = lattice(model.latent.dims, *GRID)
     z = z.reshape(-1, *model.latent.shape)  # (S, *latent)
-    rows = max(WIDTH // (len(z) * max(batch.x[0].numel(), 16)), 1)
-    pieces = [batch[part] for part in torch.arange(len(batch)).split(rows)]
+    count = max(WIDTH // (4 * len(z) * max(batch.x[0].numel(), 8)), 1)
+    pieces = [batch[part] for part in torch.arange(len(batch)).split(count)]
     joint = [model.log_joint(piece, spread(z, len(piece))) for piece in pieces]
     return torch.cat([torch.logsumexp(part, 0) for part in joint]) + volume
 

@@ -63,6 +63,11 @@ def test_pairs_have_an_event_and_a_target():
         "real"
     frame = data.open((pd.DataFrame({"a": range(9)}), pd.Series(list("uvw") * 3, name="kind")))
     assert (frame.main, frame.target) == (("a",), "kind")
+    assert list(frame.view(target="kind").space.given) == ["inputs"]
+    truth = data.open((rng.normal(size=(9, 2)), np.arange(9) % 2 == 0)).view(target="y")
+    assert truth.decode(truth.rows("all").whole().x).tolist() == (np.arange(9) % 2 == 0).tolist()
+    many = data.open((rng.normal(size=(300, 2)), np.arange(300)))
+    assert many.fields["y"].space.kind == "counts"
 
 
 def test_tensors_datasets_and_rows():
@@ -110,6 +115,9 @@ def test_files_of_arrays(tmp_path):
     (np.ones((4, 2)) + 1j, "complex"),
     ((np.ones((4, 2)), np.ones(3)), "x has 4, y has 3"),
     ([[1.0, 2.0], [1.0], [2.0, 3.0]], "have the shapes"),
+    ([["a", 1], ["b"], ["c", 3]], "have the shapes"),
+    ({"a": [1, 2, 3], "b": [1, 2]}, "equally long"),
+    ((pd.DataFrame({"a": [1, 2, 3]}), [1, 2]), "as many rows"),
     (rng.integers(0, 900, (5, 4, 4)), "levels from 0 to 255"),
     (np.zeros((5, 7, 6, 6), np.uint8), "channels"),
     (1e9 + np.array([[0.1], [0.2], [0.3]]), "subtract an offset"),

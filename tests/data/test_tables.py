@@ -101,6 +101,7 @@ def test_missing_cells_are_kept_named_or_dropped(tmp_path):
     ("a\tb\n3\t4\n5\t6\n1\t7\n", "a.tsv", ["a", "b"]),
     (" 1.5  2\n 3   4\n\n 5.5 6\n", "a.txt", ["c1", "c2"]),
     ("0,1\n1,1\n0,0\n", "a.data", ["c1", "c2"]),
+    ("1,5;2,5\n3,5;4,5\n5,5;7,5\n", "a.csv", ["c1", "c2"]),
 ])
 def test_separators_and_headers_are_found(tmp_path, text, name, columns):
     source = data.open(written(tmp_path, text, name))

@@ -32,6 +32,7 @@ def test_codecs_and_statistics_are_the_runs(tmp_path):
     assert view.rows("all").whole().x.tolist() == [[44.0, 9.5, 2.0, 1.0]]
     assert view.space.columns[0].mean == data.open(FRAME).view().space.columns[0].mean
     assert "id" in source.notes[0]
+    assert view.space == data.open(FRAME).view().space
     assert not source.has_splits
 
 
@@ -59,7 +60,7 @@ HEAD = "age,pay,job,old\n44,9.5,smith,1\n"
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    (HEAD + "44,9.5,baker,1\n", "column 'job', row 3 of other.csv: 'baker' is not among the 3"),
+    (HEAD + "44,9.5,baker,1\n", "column 'job', row 3 of other.csv: 'baker' is not among the kn"),
     (HEAD + "44,9.5,cook,2\n", "column 'old', row 3 of other.csv: 2 is neither 0 nor 1"),
     (HEAD + "44.5,9.5,cook,1\n", "column 'age', row 3 .*: 44.5 has a fraction"),
     (HEAD + "44,much,cook,1\n", "column 'pay', row 3 .*: 'much' is text where a number"),

@@ -12,7 +12,8 @@ SPACING = {"ring": 0.01, "grid": 0.02, "rings": 0.02, "checkerboard": 0.05,
 
 
 def cells(step):
-    line = torch.arange(-5, 5, step).double() + step / 2
+    edge = 2.5 if step < 0.02 else 3.5 if step < 0.05 else 5
+    line = torch.arange(-edge, edge, step).double() + step / 2
     return torch.cartesian_prod(line, line)
 
 

@@ -85,8 +85,16 @@ class MADE(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStr
         self.register_buffer("blank", blank(space), persistent=False)  # (D,)
         self.net = Masked(config, self.features.owner, self.head.owner, shuffled,
                           self.conditions.width, config.masks)
-        with torch.no_grad():
-            self.net.out.bias.copy_(self.head.start())
+        self.settle()
+
+    def begin(self, batch: Batch) -> None:
+        self.head.fit(self.flat(batch.x))
+        self.settle()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Let each conditional begin as the law of its entry alone."""
+        self.net.out.bias.copy_(self.head.start())
 
     @property
     def orders(self) -> Sequence[Tensor]:

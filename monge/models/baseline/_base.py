@@ -167,6 +167,11 @@ def within(batch: Batch) -> Tensor:
     return batch.seen & inside.reshape(*inside.shape, *(1,) * (batch.x.ndim - 2))
 
 
+def kinds_of(space: Space) -> list[str]:
+    """The kind of each entry."""
+    return [c.kind for c in space.columns] if space.columns else [space.kind] * space.dims
+
+
 def groups_of(space: Space) -> int:
     """How many combinations of labels the conditions can take."""
     return math.prod(part.size**part.dims for part in space.given.values())

@@ -138,14 +138,15 @@ class Codes(nn.Module):
 
     def __init__(self, space: Space, bins: int) -> None:
         super().__init__()
-        grouped = [i for i, part in enumerate(space.parts) if is_grouped(part, bins)]
-        sizes = torch.tensor([codes_of(part, bins) for part in space.parts], dtype=torch.long)
+        parts = space.parts
+        grouped = [i for i, part in enumerate(parts) if is_grouped(part, bins)]
+        sizes = torch.tensor([codes_of(part, bins) for part in parts], dtype=torch.long)
         owner = torch.arange(len(sizes)).repeat_interleave(sizes)
         self.register_buffer("sizes", sizes, persistent=False)
         self.register_buffer("offset", sizes.cumsum(0) - sizes, persistent=False)
         self.register_buffer("owner", owner, persistent=False)
         self.register_buffer("grouped", torch.tensor(grouped, dtype=torch.long), persistent=False)
-        self.runs = Runs([space.parts[i] for i in grouped], bins)
+        self.runs = Runs([parts[i] for i in grouped], bins)
 
     @property
     def total(self) -> int:

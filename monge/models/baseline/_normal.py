@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from ...core.space import Space
-from ._base import Laws, Sums
+from ._base import Laws, Sums, kinds_of
 
 NUMBERS = 2**26
 """Numbers the covariances of a model may hold together."""
@@ -35,11 +35,9 @@ class Normals(Laws):
 
     def __init__(self, space: Space, laws: int, rows: float, variance: float) -> None:
         super().__init__()
-        parts = space.parts
-        centre = [part.mean[0] + cell_of(part) / 2 for part in parts]
-        scale = [part.scale[0] for part in parts]
-        self.register_buffer("centre", torch.tensor(centre), persistent=False)
-        self.register_buffer("scale", torch.tensor(scale), persistent=False)
+        centre = space.spread("mean").flatten() + cells_of(space) / 2
+        self.register_buffer("centre", centre, persistent=False)
+        self.register_buffer("scale", space.spread("scale").flatten(), persistent=False)
         self.register_buffer("mean", torch.zeros(laws, space.dims))
         self.more, self.variance = rows, variance
         self.width = laws * space.dims // 4
@@ -71,8 +69,8 @@ class Full(Normals):
 
     def __init__(self, space: Space, laws: int, rows: float, variance: float = 1.0) -> None:
         super().__init__(space, laws, rows, variance)
-        cells = torch.tensor([cell_of(part) for part in space.parts])
-        self.register_buffer("blur", cells / (12 * self.scale.square()), persistent=False)
+        blur = cells_of(space) / (12 * self.scale.square())
+        self.register_buffer("blur", blur, persistent=False)
         # Twice the spread of the data: wide, until something is counted.
         self.register_buffer("root", 2 * torch.eye(space.dims).repeat(laws, 1, 1))
 
@@ -184,9 +182,9 @@ class Diagonal(Normals):
         return self.more * (root.log() + self.variance / (2 * root.square())).sum()
 
 
-def cell_of(part: Space) -> float:
-    """Width of the cell that a value stands for."""
-    return 0.0 if part.kind == "real" else 1.0
+def cells_of(space: Space) -> Tensor:
+    """Width of the cell that a value of each entry stands for, (D,)."""
+    return torch.tensor([0.0 if kind == "real" else 1.0 for kind in kinds_of(space)])
 
 
 def reorder(root: Tensor, order: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ from ...core.model import Losses, Suit
 from ...core.noise import row_uniform, seed_of
 from ...core.recipe import Recipe
 from ...core.space import Space
-from ._base import Reference, Rows, add, groups_of
-from ._normal import NUMBERS, Full, cell_of, invert, patterns, reorder
+from ._base import Reference, Rows, add, groups_of, kinds_of
+from ._normal import NUMBERS, Full, cells_of, invert, patterns, reorder
 from ._tables import Tables
 
 
@@ -69,11 +69,10 @@ class Gaussian(Reference):
         self.laws = nn.ModuleList(Full(parts, 1, config.shrink) for _ in range(groups))
         self.tables = Tables(labels, groups, 4, config.pseudo)
         self.width = space.dims // 4
-        is_label = torch.tensor([part.kind == "label" for part in space.parts])
+        is_label = torch.tensor([kind == "label" for kind in kinds_of(space)])
         ends = torch.tensor([ends_of(part) for part in parts.columns]).reshape(-1, 2)
         fixed = {"numbers": (~is_label).nonzero()[:, 0], "names": is_label.nonzero()[:, 0],
-                 "whole": torch.tensor([cell_of(part) for part in parts.columns]),
-                 "low": ends[:, 0].clone(), "high": ends[:, 1].clone()}
+                 "whole": cells_of(parts), "low": ends[:, 0].clone(), "high": ends[:, 1].clone()}
         for name, value in fixed.items():
             self.register_buffer(name, value, persistent=False)
 
@@ -141,6 +140,8 @@ class Gaussian(Reference):
         y = law.standard(middle)
         for some, o, u in patterns(rows.seen):
             cells = (self.whole[o] > 0).nonzero()[:, 0]
+            if not len(cells):
+                continue
             inverse = invert(reorder(law.root.double(), torch.cat([o, u]))[0, : len(o), : len(o)])
             box, mean = (some[:, None], o), law.mean[0, o].double()
             y[box] = gibbs(y[box] - mean, inverse.mT @ inverse, lower[box] - mean,
@@ -149,7 +150,7 @@ class Gaussian(Reference):
 
     @classmethod
     def refuses(cls, space: Space) -> str | None:
-        if all(part.kind == "label" for part in space.parts):
+        if set(kinds_of(space)) == {"label"}:
             return f"a normal law needs numbers, got {space}; use baseline.tree"
         if groups_of(space) * space.dims**2 > NUMBERS:
             return (f"{space.dims} entries and {groups_of(space)} laws make covariances of more "
@@ -169,8 +170,9 @@ class Gaussian(Reference):
 
 def divide(space: Space) -> tuple[Space, Space]:
     """The entries that are numbers and those that are labels, each as columns."""
-    labels = tuple(part for part in space.parts if part.kind == "label")
-    numbers = tuple(part for part in space.parts if part.kind != "label")
+    parts = space.parts
+    labels = tuple(part for part in parts if part.kind == "label")
+    numbers = tuple(part for part in parts if part.kind != "label")
     return (Space(kind="columns", shape=(len(numbers),), columns=numbers),
             Space(kind="columns", shape=(len(labels),), columns=labels))
 

@@ -20,7 +20,7 @@ from ...core.error import WordError
 from ...core.model import Losses, Suit
 from ...core.recipe import Recipe
 from ...core.space import Space
-from ._base import CHUNK, Laws, Reference, Rows, Sums, add
+from ._base import CHUNK, Laws, Reference, Rows, Sums, add, kinds_of
 from ._normal import NUMBERS, Diagonal, Full
 from ._tables import Tables
 
@@ -71,7 +71,8 @@ class Mixture(Reference):
         for part in rows.split(self.width):
             joint = self.joint(part)
             values.append(joint.logsumexp(1))
-            more = self.sums(part, (joint - values[-1][:, None]).exp())
+            # The limit keeps subnormal numbers, which are slow, out of the sums.
+            more = self.sums(part, (joint - values[-1][:, None]).clamp_min(-80).exp())
             sums = add(sums, more) if sums else more
         self.renew(sums)
         return {"nll": -torch.cat(values).to(rows.x), "prior": (prior / len(rows)).to(rows.x)}
@@ -94,7 +95,7 @@ class Mixture(Reference):
         self.begun.fill_(True)
         if isinstance(self.laws, Tables):
             self.laws.fit(rows)
-        some = torch.randperm(len(rows))[: max(4 * CHUNK // self.width, 1000)]
+        some = torch.randperm(len(rows))[: max(2 * CHUNK // self.width, 1000)]
         few = rows[some.to(rows.x.device)]
         nearest = cluster(self.laws.features(few.x, few.seen), self.config.components)
         self.renew(self.sums(few, one_hot(nearest, self.config.components)))
@@ -117,13 +118,9 @@ class Mixture(Reference):
         return cls.Config(components=2, bins=4)
 
 
-def all_real(space: Space) -> bool:
-    return all(part.kind == "real" for part in space.parts)
-
-
 def config_for(space: Space) -> Mixture.Config:
     """As many components as have rows enough for their parameters."""
-    if all_real(space):
+    if set(kinds_of(space)) == {"real"}:
         full = space.dims <= 64
         share = 5 * space.dims if full else 50
         return Mixture.Config(components=min(max(space.rows // share, 2), 32),
@@ -134,7 +131,7 @@ def config_for(space: Space) -> Mixture.Config:
 
 def laws_for(config: Mixture.Config, space: Space) -> Laws:
     size = config.components
-    if not all_real(space):
+    if set(kinds_of(space)) != {"real"}:
         return Tables(space, size, config.bins, config.pseudo)
     if config.covariance == "full" and size * space.dims**2 > NUMBERS:
         raise WordError(f"components={size} with full covariances of {space.dims} entries hold "
@@ -147,20 +144,19 @@ def laws_for(config: Mixture.Config, space: Space) -> Laws:
 def cluster(points: Tensor, size: int, sweeps: int = 10) -> Tensor:
     """The cluster of each of the points (N, F): k-means from spread-out seeds (Arthur and
     Vassilvitskii, 2007)."""
+    square = points.square().sum(1, keepdim=True)
+
+    def distance(centres: Tensor) -> Tensor:
+        return (square - 2 * points @ centres.T + centres.square().sum(1)).clamp_min(0)  # (N, K)
+
     centres = points[torch.randint(len(points), (1,))]
-    nearest = distance(points, centres)[:, 0]
+    nearest = distance(centres)[:, 0]
     for _ in range(size - 1):
         seed = points[torch.multinomial(nearest + 1e-9, 1)]
         centres = torch.cat([centres, seed])
-        nearest = nearest.minimum(distance(points, seed)[:, 0])
+        nearest = nearest.minimum(distance(seed)[:, 0])
     for _ in range(sweeps):
-        member = one_hot(distance(points, centres).argmin(1), size).to(points)  # (N, K)
+        member = one_hot(distance(centres).argmin(1), size).to(points)  # (N, K)
         count = member.sum(0)[:, None]
         centres = torch.where(count > 0, member.T @ points / count.clamp_min(1), centres)
-    return distance(points, centres).argmin(1)
-
-
-def distance(points: Tensor, centres: Tensor) -> Tensor:
-    """Squared distances, (N, K)."""
-    square = points.square().sum(1, keepdim=True) - 2 * points @ centres.T
-    return (square + centres.square().sum(1)).clamp_min(0)
+    return distance(centres).argmin(1)

@@ -7,9 +7,9 @@ $\log p(x) = E_q \log w + KL(q(z | x) \| p(z | x)) \ge E_q \log w
 
 the evidence lower bound: minus the *distortion*, minus the *rate*. The encoder puts out
 $(\mu, \log\sigma)$ of $q = N(\mu, diag(\sigma^2))$, so that $z = \mu + \sigma \epsilon$ with
-$\epsilon \sim N(0, I)$, $\log q(z | x) = \sum_j [\log N(\epsilon_j; 0, 1) - \log\sigma_j]$, and the
-rate is known in closed form. Over k draws $E \log \frac1k \sum_i w(z_i)$ never falls as k grows
-and tends to $\log p(x)$ (Burda, Grosse & Salakhutdinov 2016).
+$\epsilon \sim N(0, I)$, $\log q(z | x) = \sum_j [\log N(\epsilon_j; 0, 1) - \log\sigma_j]$, and
+the rate is known in closed form. Over k draws $E \log \frac1k \sum_i w(z_i)$ never falls as k
+grows and tends to $\log p(x)$ (Burda, Grosse & Salakhutdinov 2016).
 """
 
 from __future__ import annotations
@@ -205,7 +205,13 @@ class VAE(Model, HasLikelihood, HasPosterior, CanSample, CanEncode, CanDecode, C
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
-        return Suit(cls.Config(), Recipe(average=0.995, batch=64))
+        few = 0 < space.rows < 10_000
+        latent = 40 if space.dims > 256 else min(space.dims, 16)
+        # Hidden units left out at random would blur reals, whose scales could not fall below that.
+        dropout = 0.1 if few and space.kind in ("binary", "levels") else 0.0
+        net = MLP.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
+        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.999)
+        return Suit(cls.Config(latent=latent, encoder=net, decoder=net), recipe)
 
     @classmethod
     def tiny(cls, space: Space) -> Config:

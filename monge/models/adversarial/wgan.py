@@ -1,0 +1,203 @@
+r"""Wasserstein GAN: a generator that lowers the earth mover's distance a critic measures.
+
+The critic f raises $E f(x) - E f(G(z)) \le \sup_{|f|_L \le K} (E f(x) - E f(G(z))) = K\,W_1$, the
+generator lowers $-E f(G(z))$. f is unbounded, a score and no probability. What is measured is
+$W_1$ up to K: near 1 under the gradient penalty, unknown under weight clipping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ...core.abilities import CanDecode, CanSample, Given, HasCritic
+from ...core.batch import Batch, conform
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.error import WordError
+from ...core.model import Losses, Model, Suit, Turn
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.embed import Conditions
+from ...nn.mlp import MLP
+from ._base import Clipping, Constraint, Penalty
+
+STEEP = ("gelu", "silu")
+"""Activations whose slope exceeds 1 somewhere."""
+
+
+class WGAN(Model, CanSample, CanDecode, HasCritic):
+    """x = G(z, given) with z ~ N(0, I): a law without a density, trained on the distance W_1.
+
+    Both players see events in coordinates near one: reals standardised, levels spread over
+    [-1, 1] with uniform noise inside each level, whose inverse ends the generator, so that
+    samples are levels again (Arjovsky, Chintala & Bottou 2017; penalty: Gulrajani et al. 2017).
+    """
+
+    events = {"real", "levels"}
+    givens = {"label"}
+
+    class Config(BaseConfig):
+        latent: Annotated[int, Range(1)] = 64
+        """Dimension of the noise z."""
+        generator: MLP.Config = MLP.Config(width=256, depth=3, activation="relu")
+        """Network from noise to an event."""
+        critic: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
+        """Network from an event to its score; no residual, and no activation steeper than 1."""
+        constraint: Constraint.Config = Penalty.Config()
+        """What holds the critic's slope: penalty or clipping."""
+        rounds: Annotated[int, Range(1)] = 5
+        """Moves of the critic for each move of the generator."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.critic.residual:
+                raise WordError("critic.residual=true makes the critic's slope more than the "
+                                "product of its layers'; leave it false")
+            if self.critic.activation in STEEP:
+                raise WordError(f"critic.activation={self.critic.activation} is steeper than 1; "
+                                "choose relu or leaky")
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.latent = Space(kind="real", shape=(config.latent,))
+        self.coordinates, self.conditions = Coordinates(space), Conditions(space)
+        context = self.conditions.width
+        self.generator: MLP = config.generator.build(config.latent + context, space.dims)
+        self.critic: MLP = config.critic.build(space.dims + context, 1)
+        self.constraint: Constraint = config.constraint.build()
+
+    def loss(self, batch: Batch) -> Losses:
+        """The terms of both players, each of whom lowers its own."""
+        return self.critic_loss(batch) | self.generator_loss(batch)
+
+    def turns(self) -> Sequence[Turn]:
+        critic, generator = list(self.critic.parameters()), list(self.generator.parameters())
+        clip = [Turn("clip", self.clip)] if isinstance(self.constraint, Clipping) else []
+        return [Turn("critic", self.critic_move, critic, repeat=self.config.rounds), *clip,
+                Turn("generator", self.generator_loss, generator),
+                Turn("watch", self.watch, every=10)]
+
+    def critic_move(self, batch: Batch) -> Losses:
+        # Every move of the critic is clipped (algorithm 1): here before the next one, and the
+        # last by a turn of its own.
+        self.constraint.project(self.critic.parameters())
+        return self.critic_loss(batch)
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        real, fake, context = self.points(batch)
+        terms = self.constraint.terms(lambda y: self.criticise_points(y, context), real, fake)
+        return {"gap": self.gap(real, fake, context), **terms}
+
+    def generator_loss(self, batch: Batch) -> Losses:
+        context = self.context(batch.given, len(batch))
+        fake = self.generate(self.noise(len(batch)), context)
+        return {"fake": -self.criticise_points(fake, context)}
+
+    def clip(self, batch: Batch) -> Losses:
+        return self.constraint.project(self.critic.parameters())
+
+    def watch(self, batch: Batch) -> Losses:
+        """W_1 in the units of the data as the critic sees it, up to the K of its constraint."""
+        return {"wasserstein": -self.coordinates.unit * self.gap(*self.points(batch))}
+
+    def points(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Real and fake points (B, D) with the conditions they share (B, C)."""
+        context = self.context(batch.given, len(batch))
+        with torch.no_grad():
+            fake = self.generate(self.noise(len(batch)), context)
+        real = self.coordinates.enter(batch.x.to(fake.dtype), dequantise=True)
+        return real, fake, context
+
+    def gap(self, real: Tensor, fake: Tensor, context: Tensor) -> Tensor:
+        """f(fake) - f(real), (B,)."""
+        both = self.criticise_points(torch.cat([fake, real]), context.repeat(2, 1))
+        return both[:len(fake)] - both[len(fake):]
+
+    def criticise(self, batch: Batch) -> Tensor:
+        """f in the units of the data: its slope is at most the product of the layers' norms."""
+        y = self.coordinates.enter(batch.x.to(self.coordinates.shift.dtype), dequantise=False)
+        context = self.context(batch.given, len(batch))
+        return self.coordinates.unit * self.criticise_points(y, context)
+
+    def criticise_points(self, y: Tensor, context: Tensor) -> Tensor:
+        return self.critic(torch.cat([y, context], 1))[:, 0]  # (B,)
+
+    def critic_layers(self) -> Sequence[nn.Linear]:
+        return self.critic.linears
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        return self.decode(self.noise(n, generator), given)
+
+    @torch.no_grad()
+    def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
+        y = self.generate(z, self.context(given or {}, len(z)))
+        return self.coordinates.leave(y).reshape(len(z), *self.space.shape)
+
+    def generate(self, z: Tensor, context: Tensor) -> Tensor:
+        return self.coordinates.bound(self.generator(torch.cat([z, context], 1)))  # (n, D)
+
+    def noise(self, n: int, generator: Generator | None = None) -> Tensor:
+        like = self.generator.out.bias
+        return torch.randn(n, *self.latent.shape, generator=generator, dtype=like.dtype,
+                           device=like.device)
+
+    def context(self, given: Given, n: int) -> Tensor:
+        return self.conditions(conform(given, self.space, n), n)  # (n, C)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        return Suit(cls.Config(), Recipe(rate=2e-4, betas=(0.0, 0.9), batch=64, average=0.999,
+                                         patience=0))
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(latent=2, generator=MLP.Config(width=16, depth=1, activation="relu"),
+                          critic=MLP.Config(width=16, depth=1, activation="leaky"))
+
+
+class Coordinates(nn.Module):
+    """y = (x + u - shift) / scale, in which the players meet.
+
+    Reals are standardised and u = 0. Levels fill [-1, 1] with u uniform in [0, 1), or a half
+    where no noise is wanted; floors take them back.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.levels = space.size if space.kind == "levels" else 0
+        half = torch.full((space.dims,), self.levels / 2)
+        shift, scale = (half, half) if self.levels else (
+            space.spread("mean").flatten(), space.spread("scale").flatten())
+        self.register_buffer("shift", shift.clone(), persistent=False)
+        self.register_buffer("scale", scale.clone(), persistent=False)
+
+    @property
+    def unit(self) -> Tensor:
+        """The steepest y may rise with x, inverted: it turns slopes in y to slopes in x."""
+        return self.scale.min()
+
+    def enter(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
+        x = x.flatten(1)
+        if self.levels:
+            x = x + (torch.rand_like(x) if dequantise else 0.5)
+        return (x - self.shift) / self.scale
+
+    def bound(self, y: Tensor) -> Tensor:
+        """What a network says, within the range of the data."""
+        return torch.tanh(y) if self.levels else y
+
+    def leave(self, y: Tensor) -> Tensor:
+        """x in the support of the data, (B, D)."""
+        x = self.shift + self.scale * y
+        return x.floor().clamp(0, self.levels - 1) if self.levels else x
