@@ -76,7 +76,9 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     wanted = Path(out) if out else folder.home() / f"{short}-{source.name}"
     where = folder.create(wanted, not out, {"run.json": about, "fields.json": view.to_dict()},
                           {field: folder.locate(part.run) for field, part in parts(config)})
-    return Run(where, place or Place(), view)
+    run = Run(where, place or Place(), view)
+    run.notes = source.notes
+    return run
 
 
 def parts(config: Config) -> Iterator[tuple[str, Part]]:
@@ -108,6 +110,7 @@ class Run:
 
     def __init__(self, where: Path, place: Place, opened: data.View | None = None) -> None:
         self.folder, self.place, self.opened = where, place, opened
+        self.notes: Sequence[str] = ()  # what reading the data had to say
         self.about = folder.read(where, "run.json")
         self.log = Log(where / "log.jsonl")
 

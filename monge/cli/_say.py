@@ -53,23 +53,23 @@ class Voice:
         elif text is not None:
             click.echo(text)
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-        """Columns aligned, as plain as the screen is wide."""
-        cells = [[*map(str, head)], *([show(cell) for cell in row] for row in rows)]
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[Any]], wide: int = WIDE) -> str:
+        """Columns aligned; a cell of more than `wide` characters is cut."""
+        cells = [[*map(str, head)], *([show(cell, wide) for cell in row] for row in rows)]
         widths = [max(len(row[place]) for row in cells) for place in range(len(head))]
         padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
                   for row in cells]
         return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
-def show(cell: Any) -> str:
+def show(cell: Any, wide: int = WIDE) -> str:
     """A cell for people: numbers short, nothing for None."""
     if cell is None:
         return ""
     if isinstance(cell, float):
         return f"{cell:.4g}"
     text = " ".join(map(str, cell)) if isinstance(cell, (tuple, list)) else str(cell)
-    return text if len(text) <= WIDE else text[:WIDE - 1] + "…"
+    return text if len(text) <= wide else text[:wide - 1] + "…"
 
 
 def finite(value: Any) -> Any:

@@ -30,9 +30,10 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
     fields = source.summary()
     splits = {name: len(source.view().rows(name)) for name in ("train", "valid", "test")}
     told = {"name": source.name, "splits": splits, "fingerprint": source.fingerprint,
-            "event": str(source.view().space), "fields": fields}
+            "event": str(source.view().space), "fields": fields, "notes": source.notes}
     head = list(fields[0])
     counts = ", ".join(f"{count} {name}" for name, count in splits.items())
     origin = "as given" if source.has_splits else "drawn by data.seed"
     voice.result(told, f"{source.name}: {told['event']}; rows {counts} ({origin})\n\n"
-                 + voice.table(head, [[field[key] for key in head] for field in fields]))
+                 + voice.table(head, [[field[key] for key in head] for field in fields])
+                 + "".join(f"\n\n{note}" for note in source.notes))

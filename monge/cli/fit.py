@@ -71,6 +71,8 @@ def watch(voice: Voice, run: Run, budget: str) -> Progress | None:
     rows, count = run.space.rows, sum(p.numel() for p in run.build().parameters())
     voice.note(f"{run.title}: {run.space}, {rows} training rows, {count} parameters")
     voice.note(f"run folder {run.folder}, budget {budget}")
+    for note in run.notes:
+        voice.note(note)
     last = None
     bar = Bar() if voice.lively else None
     try:

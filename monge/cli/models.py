@@ -21,13 +21,19 @@ def command(voice: Voice, name: str | None) -> None:
     """List every model, or tell all about NAME: its law, and its fields with help and defaults."""
     if name is None:
         rows = [entry.to_dict() for entry in registry.entries()]
-        head = ("name", "events", "givens", "abilities", "summary")
-        voice.result(rows, voice.table(head, [[row[key] for key in head] for row in rows]))
+        voice.result(rows, "\n".join(block(entry) for entry in registry.entries()))
         return
     entry, owner = registry.describe(name), registry.find(name)
     fields = list(described(owner.Config, ""))
     voice.result(entry.to_dict() | {"law": inspect.getdoc(owner), "fields": fields},
                  page(voice, entry, owner, fields))
+
+
+def block(entry: registry.Entry) -> str:
+    """A model in three lines."""
+    return (f"{entry.name:<22}{entry.summary}\n"
+            f"    takes  {' '.join(entry.events)}; given {' '.join(entry.givens) or 'nothing'}\n"
+            f"    can    {' '.join(entry.abilities)}")
 
 
 def described(config: Any, head: str) -> Any:
@@ -54,7 +60,7 @@ def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) ->
     for title, rows in (("fields", fields), *chosen(owner)):
         body = [[row["field"], str(row["default"]), row["help"]] for row in rows]
         if body:
-            lines += ["", voice.table((title, "default", ""), body)]
+            lines += ["", voice.table((title, "default", ""), body, wide=200)]
     lines += ["", "Defaults are chosen anew for the data at hand; train.* words set the training: "
               "see `monge fit --help`."]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import folder, registry
-from ..core.error import WordError, nearest
+from ..core.error import MongeError, WordError, nearest
 from ..verify.identity import Listing, Row, hold, listed, load
 from ._say import Voice, common
 
@@ -57,7 +57,7 @@ def command(voice: Voice, names: tuple[str, ...], every: bool) -> None:
     """
     choice = choose(names)
     rows = []
-    for row in examined(choice, every):
+    for row in examined(voice, choice, every):
         rows.append(row)
         if voice.lively:
             click.echo(f"\r\033[K{row.id} {row.member}", nl=False, err=True)
@@ -111,11 +111,11 @@ def short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def examined(choice: Choice, every: bool) -> Iterator[Row]:
+def examined(voice: Voice, choice: Choice, every: bool) -> Iterator[Row]:
     """The rows, one after the other."""
     from ..verify.subjects import able
 
-    named = list(subjects(choice))
+    named = list(subjects(voice, choice))
     for listing in choice.listings:
         identity = load(listing)
         if choice.members:
@@ -125,19 +125,25 @@ def examined(choice: Choice, every: bool) -> Iterator[Row]:
             yield from hold(identity, able(identity.needs or object), every)
 
 
-def subjects(choice: Choice) -> Iterator[Subject]:
-    """Those who are named; of a run's rows, a few of the first are enough."""
+def subjects(voice: Voice, choice: Choice) -> Iterator[Subject]:
+    """Those who are named; a run whose data cannot be had is examined on random rows."""
     import torch
 
     from .. import run as runs
-    from ..verify.subjects import small, trained
+    from ..core.noise import fresh
+    from ..verify.subjects import random_rows, small, trained
 
     for name in choice.models:
         yield from small(name)
     for place in choice.runs:
         run = runs.load(place)
-        rows = run.rows()
-        yield trained(str(place), run.model, rows.batch(torch.arange(min(len(rows), READ))))
+        try:
+            rows = run.rows()
+            batch = rows.batch(torch.arange(min(len(rows), READ)))
+        except MongeError as error:
+            voice.note(f"{error}; random rows stand in")
+            batch = random_rows(run.space, READ, fresh(0))
+        yield trained(str(place), run.model, batch)
 
 
 def text(voice: Voice, rows: list[Row]) -> str:

@@ -32,6 +32,7 @@ PASSES = 3
 SHAKE = 0.2
 """Standard deviation of what is added to every weight."""
 
+LABEL = Space(kind="label", size=3, name="label", rows=FITTED)
 SPACES = (
     Space(kind="binary", shape=(6,), size=2, mean=(0.5,), scale=(0.5,), rows=FITTED),
     Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,), scale=(0.8,), high=(2.0,),
@@ -47,7 +48,9 @@ SPACES = (
         Space(kind="real", mean=(10.0,), scale=(3.0,), low=(1.0,), high=(19.0,), name="number",
               rows=FITTED))),
     Space(kind="binary", shape=(4,), size=2, mean=(0.5,), scale=(0.5,), rows=FITTED,
-          given={"label": Space(kind="label", size=3, name="label", rows=FITTED)}),
+          given={"label": LABEL}),
+    Space(kind="real", shape=(1,), mean=(-1.0,), scale=(0.3,), low=(-2.0,), high=(0.0,),
+          rows=FITTED, given={"label": LABEL}),
 )
 
 

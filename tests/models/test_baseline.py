@@ -16,7 +16,7 @@ from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
 from monge.core.noise import fresh
 from monge.core.space import Space
-from monge.models.baseline._codes import cut
+from monge.prob.runs import cut
 from monge.models.baseline.gaussian import Gaussian
 from monge.models.baseline.independent import Independent
 from monge.models.baseline.mixture import Mixture

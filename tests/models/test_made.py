@@ -110,7 +110,7 @@ def test_conditionals_are_blind_to_what_follows():
     x = model.sample(1, generator=fresh(3))
     for member, places in enumerate(model.orders):
         before = model.parameters_of_conditionals(Batch(x), member)
-        assert before.shape == (1, 5, 6)
+        assert before.shape == (1, 5, 64)
         for entry in range(5):
             changed = x.clone()
             changed[:, entry] = 1 - changed[:, entry].clamp(0, 1)

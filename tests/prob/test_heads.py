@@ -115,7 +115,7 @@ def test_far_values_have_finite_scores_and_gradients(space, far):
     head = Head(space, 3)
     for size in (0.0, 30.0, -30.0):  # ordinary, vast and tiny scales
         params = (head.start() + size)[None].requires_grad_()
-        x = torch.full((1, 1), far) * head.laws[0].scale + head.laws[0].shift
+        x = torch.full((1, 1), far) * space.scale[0] + space.mean[0]
         x = x.clamp(0, 99) if space is MANY else x.round()
         score = head.log_prob(params, x).sum()
         (gradient,) = torch.autograd.grad(score, params)

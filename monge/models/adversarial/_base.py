@@ -60,8 +60,8 @@ class Clipping(Constraint):
 
 
 class Penalty(Constraint):
-    r"""$\lambda\,E(|\nabla f(\hat x)| - 1)^2$ with $\hat x$ uniform between a real and a fake point
-    (Gulrajani et al. 2017)."""
+    r"""$\lambda\,E(|\nabla f(\hat x)| - 1)^2$ with $\hat x$ uniform on the line between a real and
+    a fake point (Gulrajani et al. 2017)."""
 
     class Config(Constraint.Config):
         weight: Annotated[float, Range(0, open=True)] = 10.0

@@ -188,7 +188,7 @@ class Coordinates(nn.Module):
         return self.scale.min()
 
     def enter(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
-        x = x.flatten(1)
+        x = x.reshape(len(x), -1)
         if self.levels:
             x = x + (torch.rand_like(x) if dequantise else 0.5)
         return (x - self.shift) / self.scale

@@ -1,0 +1,232 @@
+"""The identities hold on the models, and each fails on a law that was spoiled on purpose."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from monge import registry
+from monge.cli.main import attempt
+from monge.core.abilities import Likelihood
+from monge.core.batch import as_batch
+from monge.verify import identity, subjects
+from monge.verify.identity import Residual, Skip, examine, hold, identities, listed
+from monge.verify.integrate import integral
+
+BINARY, LEVELS, LABEL, COUNTS, REAL, COLUMNS, BINARY_GIVEN, REAL_GIVEN = subjects.SPACES
+
+
+def tiny(name, space, **fields):
+    """A fresh subject that a test may spoil."""
+    return subjects.subject(name, replace(registry.find(name).tiny(space), **fields), space)
+
+
+def outcome(prefix, subject):
+    """The rows of the identities whose name begins so, by name."""
+    chosen = [each for each in identities() if each.listing.name.startswith(prefix)]
+    assert chosen
+    return {each.listing.name: examine(each, subject) for each in chosen}
+
+
+def failed(rows):
+    return {name for name, row in rows.items() if row.passed is False}
+
+
+ADMITTED = {
+    "made": {"X22", "X50", "X52", "X56", "X57"},
+    "vae": {"X50", "X57", "X58", "X59", "X60"},
+    "wgan": {"X88"},
+}
+
+
+@pytest.mark.parametrize("name", ADMITTED)
+def test_every_identity_holds_on_every_small_space(name):
+    rows = [row for each in identities() for row in hold(each, subjects.small(name), every=True)]
+    assert not [row for row in rows if row.passed is False]
+    assert {row.id for row in rows if row.passed} == ADMITTED[name]
+
+
+@pytest.mark.parametrize("name", ["independent", "gaussian", "mixture", "tree"])
+@pytest.mark.parametrize("space", [BINARY, LEVELS, COUNTS, COLUMNS, REAL_GIVEN],
+                         ids=subjects.told)
+def test_references_are_normalised_and_sample_their_own_law(name, space):
+    if subjects.takes(registry.find(name), space):
+        rows = outcome("x5", tiny(name, space))
+        assert not failed(rows), rows
+
+
+@pytest.mark.parametrize("space", [BINARY, REAL_GIVEN], ids=subjects.told)
+def test_several_orders_and_masks_hold_too(space):
+    subject = tiny("made", space, orders=2, masks=2, order="random")
+    assert len(subject.model.orders) == 4
+    for rows in map(lambda prefix: outcome(prefix, subject), ("x5", "x22")):
+        assert not failed(rows), rows
+
+
+def test_listing_imports_no_torch_and_matches_the_functions():
+    code = ("import sys, json; from monge.verify.identity import listed; "
+            "print(json.dumps([vars(each) for each in listed()])); assert 'torch' not in sys.modules")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    assert told == [vars(each.listing) for each in identities()]
+    assert {each["id"] for each in told} >= set.union(*ADMITTED.values())
+    assert all(each["statement"] and len(each["statement"]) <= 72 for each in told)
+
+
+def test_a_mask_that_lets_an_entry_see_itself_fails_x52():
+    subject = tiny("made", BINARY)
+    for layer in (subject.model.net.out, subject.model.net.direct):
+        after, before = layer.degrees_out[:, :, None] + 1, layer.degrees_in[:, None]
+        layer.masks = (after >= before).double()  # where > belongs
+    assert len(failed(outcome("x52", subject))) == 2
+    assert failed(outcome("x22", subject))
+    assert failed(outcome("x50", subject))
+
+
+def test_beta_reported_as_a_bound_fails_x59():
+    subject = tiny("vae", BINARY, beta=4.0)
+    model = subject.model
+    assert not failed(outcome("x59", subject))
+
+    def penalised(batch, how=None, generator=None):
+        return Likelihood(-sum(model.loss(as_batch(batch)).values()), "bound")
+
+    model.likelihood = penalised
+    assert failed(outcome("x59", subject)) == {"x59_score_is_the_bound"}
+
+
+def test_a_sampler_at_another_temperature_fails_x57():
+    for name, space in (("made", BINARY), ("made", REAL), ("vae", BINARY)):
+        subject, hot = tiny(name, space), tiny(name, space)
+        with torch.no_grad():
+            last = hot.model.net.out if name == "made" else hot.model.decoder.out
+            last.weight.mul_(1.3)
+        subject.model.sample = hot.model.sample
+        assert failed(outcome("x57", subject)), name
+
+
+@pytest.mark.parametrize("space", [BINARY, COUNTS, REAL, COLUMNS], ids=subjects.told)
+def test_an_unnormalised_law_fails_x50(space):
+    subject = tiny("made", space)
+    right = subject.model.likelihood
+    subject.model.likelihood = lambda batch: Likelihood(right(batch).value + 1e-3, "exact")
+    assert failed(outcome("x50", subject))
+    subject.model.likelihood = lambda batch: Likelihood(right(batch).value * math.nan, "exact")
+    assert failed(outcome("x50", subject))
+
+
+def test_a_likelihood_that_forgets_an_entry_fails_x56():
+    subject = tiny("made", BINARY)
+    subject.model.likelihood = lambda batch: Likelihood(
+        subject.model.conditionals(batch)[:, 1:].sum(1), "exact")
+    assert failed(outcome("x56", subject))
+
+
+def test_a_wrong_rate_fails_x58_and_x59():
+    subject = tiny("vae", BINARY)
+    rate = subject.model.rate
+    subject.model.rate = lambda batch: 1.2 * rate(batch)
+    assert failed(outcome("x58", subject))
+    assert failed(outcome("x59", subject)) == {"x59_rate_is_the_divergence_from_the_prior"}
+
+
+def test_a_score_that_ignores_its_samples_fails_x60():
+    subject = tiny("vae", BINARY)
+    right = subject.model.likelihood
+
+    def stubborn(batch, how=None, generator=None):
+        return right(batch, subject.model.Scoring(samples=1), generator)
+
+    subject.model.likelihood = stubborn
+    assert failed(outcome("x60", subject)) == {"x60_score_is_the_importance_weighted_bound"}
+    subject.model.likelihood = lambda batch, how=None, generator=None: Likelihood(
+        right(batch, how, generator).value + 2, "bound")
+    assert "x60_bound_stays_below_the_evidence" in failed(outcome("x60", subject))
+
+
+def test_a_critic_that_is_steeper_than_its_layers_fails_x88():
+    subject = tiny("wgan", REAL)
+    verdict = subject.model.criticise
+    subject.model.criticise = lambda batch: 100 * verdict(batch)
+    assert failed(outcome("x88", subject))
+
+
+def made_of(call):
+    return replace(identities()[0], call=call, rows=False, needs=None)
+
+
+def test_what_raises_fails_and_what_is_skipped_says_why():
+    def broken():
+        raise ZeroDivisionError("no\nluck")
+
+    def shy():
+        raise Skip("too large")
+
+    row = examine(made_of(broken))
+    assert row.passed is False
+    assert row.error == "ZeroDivisionError: no luck"
+    row = examine(made_of(shy))
+    assert (row.passed, row.skipped, row.residual) == (None, "too large", None)
+    assert examine(made_of(lambda: Residual(math.nan, 1.0))).passed is False
+    assert examine(made_of(lambda: Residual(1.0, 1.0))).passed is True
+
+
+def test_integrals_of_known_value():
+    step = integral(lambda x: (x.abs() < 1 / 3).double(), 1, 1e-9)
+    ridge = integral(lambda x: (-x.square().sum(1) / 2 - 500 * (x[:, :1] - x[:, 1:])[:, 0] ** 2)
+                     .exp()[:, None], 2, 1e-7)
+    assert float(step[0]) == pytest.approx(2 / 3, abs=1e-8)
+    assert float(ridge[0]) == pytest.approx(2 * math.pi / math.sqrt(2001), abs=1e-6)
+    assert math.isnan(integral(lambda x: x * math.nan, 1, 1e-9)[0])
+
+
+def told(capsys, *words):
+    code = attempt(["verify", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_verb_selects_and_counts(capsys):
+    code, value = told(capsys, "X52", "X22", "made")
+    keys = {"id", "member", "statement", "residual", "tolerance", "passed", "skipped"}
+    assert code == 0
+    assert all(keys <= set(row) for row in value["rows"])
+    assert {row["id"] for row in value["rows"]} == {"X52", "X22"}
+    assert {row["member"].partition(",")[0] for row in value["rows"]} == {"made"}
+    code, value = told(capsys, "layers")
+    assert [row["id"] for row in value["rows"]] == ["X22"]
+    assert attempt(["verify", "layers"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 hold, 0 fail, 0 skipped"
+
+
+def test_the_verb_refuses_what_it_does_not_know(capsys):
+    assert attempt(["verify", "mde"]) == 2
+    assert "did you mean made" in capsys.readouterr().err
+    assert attempt(["verify", "X88", "made"]) == 2
+
+
+def test_a_failure_is_an_exit_code(capsys, monkeypatch):
+    def wrong(*arguments):
+        raise ArithmeticError("it does not add up")
+
+    monkeypatch.setattr(identity, "arguments", wrong)
+    assert attempt(["verify", "layers"]) == 1
+    assert "FAIL ArithmeticError: it does not add up" in capsys.readouterr().out
+
+
+def test_a_run_is_examined_with_its_own_weights(capsys):
+    import monge
+
+    run = monge.fit("made", "moons", "width=16", budget="20steps")
+    code, value = told(capsys, str(run.folder))
+    assert code == 0
+    assert {row["member"] for row in value["rows"]} == {str(run.folder)}
+    assert {row["id"] for row in value["rows"] if row["passed"]} == ADMITTED["made"]
+
+
+def test_ids_and_groups_are_told_apart_by_their_names():
+    assert {each.group for each in listed()} == {"adversarial", "autoregressive", "latent",
+                                                 "layers"}
