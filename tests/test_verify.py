@@ -13,6 +13,8 @@ from monge import registry
 from monge.cli.main import attempt
 from monge.core.abilities import Likelihood
 from monge.core.batch import as_batch
+from monge.models.adversarial._base import Clipping
+from monge.nn.masked import MaskedLinear
 from monge.verify import identity, subjects
 from monge.verify.identity import Residual, Skip, examine, hold, identities, listed
 from monge.verify.integrate import integral
@@ -26,16 +28,20 @@ def tiny(name, space, **fields):
 
 
 def outcome(prefix, subject):
-    """The rows of the identities whose name begins so, by name."""
-    chosen = [each for each in identities() if each.listing.name.startswith(prefix)]
-    assert chosen
-    return {each.listing.name: examine(each, subject) for each in chosen}
+    """The rows of the identities that concern the subject and begin so, by name."""
+    rows = {each.listing.name: row for each in identities()
+            if each.listing.name.startswith(prefix) for row in hold(each, [subject], every=True)}
+    assert rows
+    assert not [row.error for row in rows.values() if row.error]
+    return rows
 
 
 def failed(rows):
     return {name for name, row in rows.items() if row.passed is False}
 
 
+SLOW = {("independent", (2,)), ("tree", (2,))}
+"""Step functions of two reals or counts take long to integrate."""
 ADMITTED = {
     "made": {"X22", "X50", "X52", "X56", "X57"},
     "vae": {"X50", "X57", "X58", "X59", "X60"},
@@ -51,25 +57,25 @@ def test_every_identity_holds_on_every_small_space(name):
 
 
 @pytest.mark.parametrize("name", ["independent", "gaussian", "mixture", "tree"])
-@pytest.mark.parametrize("space", [BINARY, LEVELS, COUNTS, COLUMNS, REAL_GIVEN],
-                         ids=subjects.told)
-def test_references_are_normalised_and_sample_their_own_law(name, space):
-    if subjects.takes(registry.find(name), space):
-        rows = outcome("x5", tiny(name, space))
-        assert not failed(rows), rows
+def test_references_are_normalised_and_sample_their_own_law(name):
+    taken = [space for space in (BINARY, LEVELS, COUNTS, REAL, REAL_GIVEN)
+             if subjects.takes(registry.find(name), space) and (name, space.shape) not in SLOW]
+    rows = [row for space in taken for row in outcome("x5", tiny(name, space)).values()]
+    assert not [row for row in rows if row.passed is False]
+    assert {row.id for row in rows if row.passed} == {"X50", "X57"}
 
 
 @pytest.mark.parametrize("space", [BINARY, REAL_GIVEN], ids=subjects.told)
 def test_several_orders_and_masks_hold_too(space):
     subject = tiny("made", space, orders=2, masks=2, order="random")
     assert len(subject.model.orders) == 4
-    for rows in map(lambda prefix: outcome(prefix, subject), ("x5", "x22")):
-        assert not failed(rows), rows
+    assert not failed(outcome("x", subject))
 
 
 def test_listing_imports_no_torch_and_matches_the_functions():
     code = ("import sys, json; from monge.verify.identity import listed; "
-            "print(json.dumps([vars(each) for each in listed()])); assert 'torch' not in sys.modules")
+            "print(json.dumps([vars(each) for each in listed()])); "
+            "assert 'torch' not in sys.modules")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)
     assert told == [vars(each.listing) for each in identities()]
@@ -77,11 +83,14 @@ def test_listing_imports_no_torch_and_matches_the_functions():
     assert all(each["statement"] and len(each["statement"]) <= 72 for each in told)
 
 
-def test_a_mask_that_lets_an_entry_see_itself_fails_x52():
+def test_a_mask_with_ge_where_gt_belongs_fails_x52(monkeypatch):
+    right = MaskedLinear.__init__
+
+    def lenient(self, inputs, outputs, strict=False, bias=True):
+        right(self, inputs, outputs, False, bias)
+
+    monkeypatch.setattr(MaskedLinear, "__init__", lenient)
     subject = tiny("made", BINARY)
-    for layer in (subject.model.net.out, subject.model.net.direct):
-        after, before = layer.degrees_out[:, :, None] + 1, layer.degrees_in[:, None]
-        layer.masks = (after >= before).double()  # where > belongs
     assert len(failed(outcome("x52", subject))) == 2
     assert failed(outcome("x22", subject))
     assert failed(outcome("x50", subject))
@@ -113,10 +122,9 @@ def test_a_sampler_at_another_temperature_fails_x57():
 def test_an_unnormalised_law_fails_x50(space):
     subject = tiny("made", space)
     right = subject.model.likelihood
-    subject.model.likelihood = lambda batch: Likelihood(right(batch).value + 1e-3, "exact")
-    assert failed(outcome("x50", subject))
-    subject.model.likelihood = lambda batch: Likelihood(right(batch).value * math.nan, "exact")
-    assert failed(outcome("x50", subject))
+    for spoil in (lambda value: value + 1e-3, lambda value: value * math.nan):
+        subject.model.likelihood = lambda batch: Likelihood(spoil(right(batch).value), "exact")  # noqa: B023
+        assert failed(outcome("x50", subject))
 
 
 def test_a_likelihood_that_forgets_an_entry_fails_x56():
@@ -149,6 +157,7 @@ def test_a_score_that_ignores_its_samples_fails_x60():
 
 
 def test_a_critic_that_is_steeper_than_its_layers_fails_x88():
+    assert not failed(outcome("x88", tiny("wgan", REAL, constraint=Clipping.Config())))
     subject = tiny("wgan", REAL)
     verdict = subject.model.criticise
     subject.model.criticise = lambda batch: 100 * verdict(batch)
@@ -172,6 +181,7 @@ def test_what_raises_fails_and_what_is_skipped_says_why():
     row = examine(made_of(shy))
     assert (row.passed, row.skipped, row.residual) == (None, "too large", None)
     assert examine(made_of(lambda: Residual(math.nan, 1.0))).passed is False
+    assert examine(made_of(lambda: Residual(math.inf, math.inf))).passed is False
     assert examine(made_of(lambda: Residual(1.0, 1.0))).passed is True
 
 

@@ -20,10 +20,8 @@ from ._say import Voice, common
 if TYPE_CHECKING:
     from ..verify.subjects import Subject
 
-WIDEST = 64
+WIDEST = 72
 """Characters of a statement that the table shows."""
-
-
 READ = 1024
 """Held-out rows of a run among which some without missing values are looked for."""
 

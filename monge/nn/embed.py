@@ -1,7 +1,7 @@
 """Events and conditions as numbers near one, which is what networks read.
 
-Reals and counts are standardised by the training split, binary values become -1 and 1, levels are
-spread over [-1, 1], names become one-hot; a value that was not seen is 0 in every feature.
+Numbers are standardised by the training split, binary values become -1 and 1, names one-hot; a
+value that was not seen is 0 in every feature.
 """
 
 from __future__ import annotations
@@ -88,14 +88,13 @@ def table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The owner, shift, factor and label code (-1 for none) of each feature of a plain space."""
     entries = torch.arange(space.dims)
     one, none = torch.ones(space.dims), torch.full((space.dims,), -1.0)
-    if space.kind in ("real", "counts"):
+    if space.kind in ("real", "counts", "levels"):
         mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
+        # An entry that hardly ever leaves one level is not blown up: a level is a whole step.
+        scale = scale if space.kind == "real" else scale.clamp_min(1.0)
         return entries, mean, 1 / scale, none
     if space.kind == "binary":
         return entries, one / 2, 2 * one, none
-    if space.kind == "levels":
-        middle = max(space.size - 1, 1) / 2
-        return entries, one * middle, one / middle, none
     if space.kind == "label":
         owner = entries.repeat_interleave(space.size)
         code = torch.arange(space.size, dtype=torch.get_default_dtype()).repeat(space.dims)

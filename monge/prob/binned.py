@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.space import Space
-from .laws import ALL, At, Law, pick
+from .laws import ALL, At, Law, pick, tally
 from .runs import Runs
 
 
@@ -24,15 +24,13 @@ class Binned(Law):
     def __init__(self, parts: Sequence[Space], bins: int) -> None:
         super().__init__()
         self.count, self.runs = bins, Runs(parts, bins)
-        self.register_buffer("share", self.runs.live.float())  # (d, bins)
+        self.register_buffer("share", self.runs.live.float(), persistent=False)  # (d, bins)
 
     def fit(self, x: Tensor) -> None:
         """Lay the runs over training values (B, d) and note how many fall into each."""
         for j, column in enumerate(x.double().T):
             self.runs.fit(j, column.sort().values)
-        codes, _ = self.runs.encode(x)
-        counts = [torch.bincount(column, minlength=self.count) for column in codes.T]
-        self.share.copy_(torch.stack(counts) + 0.5)
+        self.share.copy_(tally(self.runs.encode(x)[0], self.count))
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         run, inside = self.runs.encode(x.reshape(-1, x.shape[-1]))  # (N, d)

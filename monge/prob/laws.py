@@ -5,9 +5,10 @@ components have weights (softmax of K logits; none where K = 1), K means and K l
 standardised coordinate y = (x - mean) / scale of the training split:
 
 Gaussian: $p(x) = \sum_k w_k N(y; m_k, s_k^2) / \text{scale}$, in the units of the data.
-Discretised logistic on integers: $P(x) = \sum_k w_k [\sigma(b_k) - \sigma(a_k)]$ with a, b =
-(y -+ h - m_k) / s_k and h half an integer's width in y (Salimans et al. 2017). The difference is
-$\sigma(b)\,\sigma(-a)\,(1 - e^{a-b})$, whose logarithm is a sum of terms that never cancel.
+Discretised logistic on 0..top: $P(x) = \sum_k w_k [\sigma(b_k) - \sigma(a_k)]$ with a, b =
+(y -+ h - m_k) / s_k and h half a level's width in y; the ends take the tails (Salimans et al.
+2017). The difference is $\sigma(b)\,\sigma(-a)\,(1 - e^{a-b})$, whose logarithm is a sum of terms
+that never cancel.
 """
 
 from __future__ import annotations
@@ -78,9 +79,15 @@ class Bernoulli(Law):
 class Categorical(Law):
     """P(x = k) = softmax(l)_k over k = 0..size-1; `ordered` where the codes are numbers."""
 
+    share: Tensor
+
     def __init__(self, entries: int, size: int, ordered: bool) -> None:
         super().__init__()
-        self.count, self.entries, self.ordered = size, entries, ordered
+        self.count, self.ordered = size, ordered
+        self.register_buffer("share", torch.ones(entries, size), persistent=False)
+
+    def fit(self, x: Tensor) -> None:
+        self.share.copy_(tally(x.long(), self.count))
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         return params.log_softmax(-1).gather(-1, x.long()[..., None])[..., 0]
@@ -95,7 +102,7 @@ class Categorical(Law):
         return params.softmax(-1) @ codes
 
     def start(self) -> Tensor:
-        return torch.zeros(self.entries, self.count)
+        return self.share.log()
 
 
 class Mixture(Law):
@@ -138,10 +145,6 @@ class Mixture(Law):
         which = pick(logits, noise[..., 0])[..., None]
         return means.gather(-1, which)[..., 0], log_scales.gather(-1, which)[..., 0].exp()
 
-    def mean(self, params: Tensor) -> Tensor:
-        logits, means, _ = self.split(params)
-        return self.shift + self.scale * (logits.softmax(-1) * means).sum(-1)
-
     def start(self) -> Tensor:
         """Equal weights, means at the quantiles of a normal, scales that make up variance 1."""
         places = (torch.arange(self.components) + 0.5) / self.components
@@ -176,17 +179,20 @@ class Gaussians(Mixture):
         mean, scale = self.component(params, noise, at)
         return self.shift[at] + self.scale[at] * (mean + scale * noise[..., 1])
 
+    def mean(self, params: Tensor) -> Tensor:
+        logits, means, _ = self.split(params)
+        return self.shift + self.scale * (logits.softmax(-1) * means).sum(-1)
+
 
 class Logistics(Mixture):
-    """sum_k w_k [sigma(b_k) - sigma(a_k)] on all integers, or on 0..top with tails at the ends.
+    """sum_k w_k [sigma(b_k) - sigma(a_k)] on the levels 0..top.
 
-    s_k stays above a twentieth of an integer's width: one value can then take all but 1e-4.
+    s_k stays above a twentieth of a level's width: one level can then take all but 1e-4.
     """
 
     spread = math.pi / math.sqrt(3)
 
-    def __init__(self, components: int, shift: Tensor, scale: Tensor,
-                 top: int | None = None) -> None:
+    def __init__(self, components: int, shift: Tensor, scale: Tensor, top: int) -> None:
         super().__init__(components, shift, scale, (0.05 / scale).log())
         self.top = top
 
@@ -196,8 +202,6 @@ class Logistics(Mixture):
         gap = ((x - self.shift) / self.scale)[..., None] - means  # (*S, d, K)
         below, above = F.logsigmoid((gap + half) * rate), F.logsigmoid((half - gap) * rate)
         width = (-torch.expm1(-2 * half * rate)).log()
-        if self.top is None:
-            return self.mixed(logits, below + above + width)
         lowest, highest = (x <= 0)[..., None], (x >= self.top)[..., None]
         terms = below.masked_fill(highest, 0.0) + above.masked_fill(lowest, 0.0)
         return self.mixed(logits, terms + width.masked_fill(lowest | highest, 0.0))
@@ -206,18 +210,22 @@ class Logistics(Mixture):
         mean, scale = self.component(params, noise, at)
         normal = noise[..., 1]
         logistic = torch.special.log_ndtr(normal) - torch.special.log_ndtr(-normal)
-        x = (self.shift[at] + self.scale[at] * (mean + scale * logistic)).round()
-        return x if self.top is None else x.clamp(0, self.top)
+        x = self.shift[at] + self.scale[at] * (mean + scale * logistic)
+        return x.round().clamp(0, self.top)
 
     def mean(self, params: Tensor) -> Tensor:
-        """With ends, the mean of the logistic held between them, which rounding moves little."""
-        if self.top is None:
-            return super().mean(params)
+        """Of the logistic held between the ends, which rounding moves little."""
         logits, means, log_scales = self.split(params)
         scale = self.scale[:, None] * log_scales.exp()
         centre = self.shift[:, None] + self.scale[:, None] * means
         held = scale * (F.softplus(centre / scale) - F.softplus((centre - self.top) / scale))
         return (logits.softmax(-1) * held).sum(-1)
+
+
+def tally(codes: Tensor, size: int) -> Tensor:
+    """How often each code stands in each column of (B, d), and half a time more, (d, size)."""
+    counts = [torch.bincount(column, minlength=size) for column in codes.T]
+    return torch.stack(counts) + 0.5
 
 
 def pick(logits: Tensor, uniform: Tensor) -> Tensor:

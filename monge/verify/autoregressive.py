@@ -19,7 +19,7 @@ from ..core.noise import fresh
 from ..nn.masked import Masked, MaskedLinear
 from .identity import Residual, Skip
 from .law import Law, decoded, exact, marginal
-from .subjects import random_rows
+from .subjects import strangers
 
 ROUNDING = 1e-12
 """What float64 leaves of a sum over all states."""
@@ -59,7 +59,7 @@ def x52_jacobian_is_strictly_triangular(model: HasConditionals, batch: Batch) ->
         late = order[:, None] <= order  # entry j is not before entry i
         leak = torch.maximum(leak, (slopes * late).amax())
         reach = torch.maximum(reach, (slopes * ~late).amax())
-    if len(order) > 1 and not float(reach) > 0:
+    if len(order) > 1 and float(leak) == float(reach) == 0:
         raise Skip("no conditional depends on an entry before it")
     return Residual(float(leak), 0.0)
 
@@ -90,7 +90,8 @@ def wrong_paths(network: Masked) -> float:
     for member in range(network.members):
         paths = masks_of(network, member)
         inputs = network.maps()[0].degrees_in[member]
-        outputs = network.out.degrees_out[member] + 1  # a strict map stores its degrees less one
+        outputs = network.out.degrees_out[member]
+        outputs = outputs - outputs.min() + 1  # places from 1, however a mask stores its degrees
         wrong += float((paths * (outputs[:, None] <= inputs)).sum())
     return wrong
 
@@ -133,13 +134,6 @@ def step_by_step(model: HasConditionals, batch: Batch, other: Tensor, member: in
         known = torch.where(order > place, other, x).reshape(batch.x.shape)
         total += model.conditionals(replace(batch, x=known), member)[:, entry]
     return total
-
-
-def strangers(model: HasConditionals, batch: Batch) -> Tensor:
-    """Valid values that are not those of the batch, laid out flat, (B, D)."""
-    assert isinstance(model, Model)
-    space = replace(model.space, given={})
-    return random_rows(space, len(batch), fresh(3)).x.to(batch.x).reshape(len(batch), -1)
 
 
 def x57_samples_follow_the_law(model: HasLikelihood, batch: Batch) -> Residual:

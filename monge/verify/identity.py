@@ -43,7 +43,7 @@ class Residual:
 
     @property
     def passed(self) -> bool:
-        return self.value <= self.tolerance  # false where the value is no number
+        return math.isfinite(self.value) and self.value <= self.tolerance
 
 
 class Skip(Exception):
@@ -123,18 +123,19 @@ def hold(identity: Identity, subjects: Iterable[Subject], every: bool) -> Iterat
     if identity.needs is None:
         yield examine(identity)
         return
-    skipped = None
+    skipped = []
     for subject in subjects:
         if not isinstance(subject.model, identity.needs):
             continue
         row = examine(identity, subject)
-        if every or row.skipped is None:
+        if every:
             yield row
-        if not every and row.skipped is None:
+        elif row.skipped is None:
+            yield row
             return
-        skipped = skipped or row
-    if skipped and not every:
-        yield skipped
+        else:
+            skipped.append(row)
+    yield from skipped[:1]
 
 
 def examine(identity: Identity, subject: Subject | None = None) -> Row:

@@ -19,10 +19,11 @@ ORDER = 8
 BOXES = 10
 """Boxes to begin with in each dimension."""
 POINTS = 1 << 20
-"""Points after which no box is halved."""
+"""Points after which no box is halved, where a point is cheap."""
 
 
-def integral(f: Callable[[Tensor], Tensor], dims: int, wanted: float) -> tuple[Tensor, float]:
+def integral(f: Callable[[Tensor], Tensor], dims: int, wanted: float,
+             points: int = POINTS) -> tuple[Tensor, float]:
     """The integrals (m,) of f: (N, dims) -> (N, m) over the whole of R^dims, and how uncertain
     they are: as wanted, or more where that would take too many points."""
     corners = grid(torch.tensor([-0.5, 0.5], dtype=torch.float64), dims)  # (2^dims, dims)
@@ -37,7 +38,7 @@ def integral(f: Callable[[Tensor], Tensor], dims: int, wanted: float) -> tuple[T
         spent += len(centres) * ORDER**dims
         # The boxes that agree best are done, as long as they use up no more than half of what
         # error is left.
-        room = (wanted - error) / 2 if spent < POINTS else math.inf
+        room = (wanted - error) / 2 if spent < points else math.inf
         fine = ~(gap.cumsum(0) > room)  # true of a NaN, which would never settle
         done, rough = order[fine], order[~fine]
         total, error = total + parts[done].sum((0, 1)), error + float(gap[:len(done)].sum())

@@ -18,7 +18,7 @@ from ..core.batch import Batch, conform
 from ..core.model import Model
 from ..core.space import Space
 from .identity import Skip
-from .integrate import integral, lattice
+from .integrate import POINTS, integral, lattice
 
 STATES = 1 << 16
 """Largest number of states that are enumerated."""
@@ -28,6 +28,8 @@ WIDTH = 1 << 22
 """Numbers of events that are scored at once."""
 REALS = 2
 """Largest number of real entries that are integrated over."""
+BESIDE = 256
+"""Largest number of states of the other entries where some are integrated over."""
 USELESS = 0.01
 """An integral that is more uncertain than this shows nothing."""
 GRID = (61, 7.0)
@@ -61,10 +63,11 @@ class Law:
         uncertain it is."""
         parts, states = self.space.parts, self.states()
         reals = [i for i, part in enumerate(parts) if part.kind == "real"]
-        if len(reals) > REALS:
-            raise Skip(f"needs at most {REALS} real entries, not {len(reals)}")
         if not reals:
             return self.weigh(states, statistic).sum(0), 0.0
+        if len(reals) > REALS or len(states) > BESIDE:
+            raise Skip(f"needs at most {REALS} real entries and {BESIDE} states of the others, "
+                       f"not {len(reals)} and {len(states)}")
         shift = torch.tensor([parts[i].mean[0] for i in reals], dtype=torch.float64)
         scale = torch.tensor([parts[i].scale[0] for i in reals], dtype=torch.float64)
 
@@ -74,8 +77,9 @@ class Law:
             terms = self.weigh(x, statistic) * scale.prod()
             return terms.unflatten(0, (len(y), -1)).sum(1)
 
-        found, error = integral(slices, len(reals), wanted)
-        if not error <= USELESS:
+        found, error = integral(chunked(slices, WIDTH // (len(states) * len(parts))),
+                                len(reals), wanted, POINTS // len(states))
+        if USELESS < error < math.inf:
             raise Skip(f"its integral cannot be had to better than {error:.0e}")
         return found, error
 
@@ -84,6 +88,11 @@ class Law:
         log_p = self.log_p(x)
         weight = log_p.exp()[:, None]
         return torch.where(weight == 0, 0.0, weight * statistic(x, log_p))
+
+
+def chunked(f: Callable[[Tensor], Tensor], size: int) -> Callable[[Tensor], Tensor]:
+    """f, a function of rows, on so many rows at a time."""
+    return lambda x: torch.cat([f(piece) for piece in x.split(size)])
 
 
 def window(space: Space) -> int:
@@ -153,10 +162,7 @@ def law(model: object, batch: Batch, log_p: Callable[[Batch], Tensor]) -> Law:
     space, given = model.space, batch[:1].given
     size = max(WIDTH // (64 * max(space.dims, 16)), 1)
 
-    def flat(x: Tensor) -> Tensor:
-        return torch.cat([log_p(rows(piece, space, given)) for piece in x.split(size)])
-
-    return Law(space, flat)
+    return Law(space, chunked(lambda x: log_p(rows(x, space, given)), size))
 
 
 def rows(x: Tensor, space: Space, given: Given) -> Batch:

@@ -8,8 +8,8 @@ import torch
 
 from ..core.abilities import HasConditionals
 from ..core.batch import Batch
-from .autoregressive import strangers
 from .identity import Residual
+from .subjects import strangers
 
 
 def x22_the_future_has_no_influence(model: HasConditionals, batch: Batch) -> Residual:

@@ -129,6 +129,13 @@ def random_rows(space: Space, n: int, generator: Generator) -> Batch:
     return Batch(x.long() if space.kind == "label" else x, given)
 
 
+def strangers(model: object, batch: Batch) -> Tensor:
+    """Valid values that are not those of the batch, laid out flat, (B, D)."""
+    assert isinstance(model, Model)
+    space = replace(model.space, given={})
+    return random_rows(space, len(batch), fresh(3)).x.to(batch.x).reshape(len(batch), -1)
+
+
 def quantile(part: Space, uniform: Tensor) -> Tensor:
     """Values of a scalar space: normal ones for numbers, codes of which the small are likelier."""
     if part.kind in ("real", "counts"):

@@ -60,10 +60,10 @@ def test_sums_to_one_over_every_state(space, shape):
 def test_a_table_sums_and_integrates_to_one():
     model = made(Space(kind="columns", shape=(4,), columns=COLUMNS[:4]))
     codes = states(2, 3, 4)  # (24, 3)
-    numbers = 2 * torch.linspace(-12, 12, 8001, dtype=torch.float64).sinh()
-    x = torch.cat([codes.repeat_interleave(8001, 0), numbers.repeat(24)[:, None]], 1)
-    density = model.log_prob(x).exp().reshape(24, 8001)
-    assert torch.trapezoid(density, numbers).sum().item() == pytest.approx(1.0, abs=1e-8)
+    numbers = 2 * torch.linspace(-10, 10, 20_001, dtype=torch.float64).sinh()
+    x = torch.cat([codes.repeat_interleave(20_001, 0), numbers.repeat(24)[:, None]], 1)
+    density = model.log_prob(x).exp().reshape(24, 20_001)
+    assert torch.trapezoid(density, numbers).sum().item() == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

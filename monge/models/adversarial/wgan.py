@@ -81,7 +81,7 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
         clip = [Turn("clip", self.clip)] if isinstance(self.constraint, Clipping) else []
         return [Turn("critic", self.critic_move, critic, repeat=self.config.rounds), *clip,
                 Turn("generator", self.generator_loss, generator),
-                Turn("watch", self.watch, every=10)]
+                Turn("watch", self.watch)]
 
     def critic_move(self, batch: Batch) -> Losses:
         # Every move of the critic is clipped (algorithm 1): here before the next one, and the

@@ -95,7 +95,7 @@ class Mixture(Reference):
         self.begun.fill_(True)
         if isinstance(self.laws, Tables):
             self.laws.fit(rows)
-        some = torch.randperm(len(rows))[: max(2 * CHUNK // self.width, 1000)]
+        some = torch.randperm(len(rows))[: max(2 * CHUNK // max(self.width, 1), 1000)]
         few = rows[some.to(rows.x.device)]
         nearest = cluster(self.laws.features(few.x, few.seen), self.config.components)
         self.renew(self.sums(few, one_hot(nearest, self.config.components)))

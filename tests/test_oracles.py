@@ -1,0 +1,108 @@
+"""Known answers: laws whose density, entropy or distance is known in closed form."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import monge
+from monge import data
+from monge.evaluate.fidelity import energy
+
+RNG = np.random.default_rng(7)
+
+
+def tent(n, rng):
+    """A correlated Gaussian in three dimensions, with its law."""
+    mean, mix = np.array([5.0, -2.0, 0.5]), np.array([[2.0, 0, 0], [1.0, 0.5, 0], [0.3, -1, 1]])
+    return rng.normal(size=(n, 3)) @ mix.T + mean, stats.multivariate_normal(mean, mix @ mix.T)
+
+
+@pytest.mark.parametrize(("model", "words", "gap"), [
+    ("gaussian", (), 0.03), ("mixture", ("components=1",), 0.03),
+    ("made", ("width=64", "depth=1"), 0.15), ("vae", ("latent=3",), 0.15)])
+def test_a_gaussian_is_learned_in_the_units_of_the_data(model, words, gap):
+    """The held-out score comes near the truth on the same rows, and never much above it."""
+    x, law = tent(3000, RNG)
+    test, _ = tent(2000, np.random.default_rng(8))
+    run = monge.fit(model, x, *words, "train.rate=3e-3", budget="600steps")
+    truth, found = law.logpdf(test).mean(), run.score(test).score
+    assert found.value <= truth + 4 * found.stderr
+    assert found.value > truth - gap
+
+
+@pytest.mark.parametrize("model", ["gaussian", "mixture", "made", "vae", "independent", "tree"])
+def test_a_change_of_units_costs_its_jacobian(model):
+    """log p of 1000 x + 7 is log p of x, less log 1000 for each dimension."""
+    x, _ = tent(400, RNG)
+    plain, scaled = (monge.fit(model, rows, budget="20steps") for rows in (x, 1000 * x + 7))
+    difference = plain.score(x).value - scaled.score(1000 * x + 7).value
+    np.testing.assert_allclose(difference, 3 * math.log(1000), atol=0.02)
+
+
+def chain(n, length=8, stay=0.9):
+    """A bigram source: each bit equals the one before it with probability `stay`."""
+    x = np.empty((n, length), bool)
+    x[:, 0] = RNG.random(n) < 0.5
+    for t in range(1, length):
+        x[:, t] = np.where(RNG.random(n) < stay, x[:, t - 1], ~x[:, t - 1])
+    bit = -(stay * math.log(stay) + (1 - stay) * math.log(1 - stay))
+    return x, math.log(2) + (length - 1) * bit
+
+
+@pytest.mark.parametrize("model", ["tree", "made"])
+def test_a_bigram_source_has_its_entropy(model):
+    x, entropy = chain(6000)
+    run = monge.fit(model, x, budget="400steps")
+    found = run.score(chain(4000)[0]).score
+    assert found.value == pytest.approx(-entropy, abs=0.02 + 4 * found.stderr)
+
+
+def test_the_tree_finds_the_chain():
+    x, _ = chain(6000)
+    shuffle = RNG.permutation(8)
+    straight, shuffled = (monge.fit("tree", rows, budget="1steps") for rows in (x, x[:, shuffle]))
+    np.testing.assert_allclose(straight.score(x).value, shuffled.score(x[:, shuffle]).value,
+                               rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["counts", "levels"])
+def test_a_small_law_is_learned_to_the_last_state(kind):
+    """An arbitrary law over 3 x 2 x 3 states: the fitted one is near it in total variation."""
+    dtype = np.int64 if kind == "counts" else np.uint8
+    p = RNG.dirichlet(np.full(18, 0.5))
+    codes = RNG.choice(18, size=8000, p=p)
+    states = np.stack(np.unravel_index(np.arange(18), (3, 2, 3)), 1).astype(dtype)
+    run = monge.fit("made", states[codes], "width=64", "levels=categorical", budget="600steps")
+    q = np.exp(run.score(states).value)
+    empirical = np.bincount(codes, minlength=18) / 8000
+    assert 0.5 * np.abs(q - p).sum() < 0.03 + 0.5 * np.abs(empirical - p).sum()
+
+
+@pytest.mark.parametrize("name", ["eight_gaussians", "checkerboard", "rings"])
+def test_no_law_beats_the_true_density(name):
+    """The mean log p of a fitted law stays below that of the density the rows were drawn from."""
+    source = data.open(name)
+    test = source.view().rows("test").whole().x
+    truth = source.density(test.double()).mean().item()
+    run = monge.fit("mixture", name)
+    found = run.score().score
+    assert found.value < truth + 4 * found.stderr
+    assert found.value > truth - 2
+
+
+def test_energy_distance_of_two_gaussians():
+    """2 E|X - Y| - E|X - X'| - E|Y - Y'| for N(0, 1) and N(m, 1) by the folded normal."""
+    def folded(m, s):
+        return s * math.sqrt(2 / math.pi) * math.exp(-m * m / (2 * s * s)) \
+            + m * math.erf(m / (s * math.sqrt(2)))
+
+    g = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(2000, 1, generator=g, dtype=torch.float64) for _ in range(2))
+    truth = 2 * folded(1.0, math.sqrt(2)) - 2 * folded(0.0, math.sqrt(2))
+    far, near = energy(x, y + 1), energy(x, y)
+    assert abs(far.value - truth) < 5 * far.stderr
+    assert abs(near.value) < 0.01
+    assert near.better_than(far)
