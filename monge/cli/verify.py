@@ -53,6 +53,9 @@ def command(voice: Voice, names: tuple[str, ...], every: bool) -> None:
     held-out rows; what their abilities admit is tried. Where neither is named, each identity is
     tried on the first model that admits it.
     """
+    import torch
+
+    torch.set_num_threads(1)  # small problems: a second thread only waits for the first
     choice = choose(names)
     rows = []
     for row in examined(voice, choice, every):

@@ -52,11 +52,11 @@ class Clipping(Constraint):
 
     @torch.no_grad()
     def project(self, weights: Iterable[nn.Parameter]) -> Losses:
-        bound, weights = self.config.bound, list(weights)
-        torch._foreach_clamp_min_(weights, -bound)
-        torch._foreach_clamp_max_(weights, bound)
-        at_bound = sum((weight.abs() == bound).sum() for weight in weights)
-        return {"at_bound": at_bound / sum(weight.numel() for weight in weights)}
+        bound, tensors = self.config.bound, [weight.data for weight in weights]
+        torch._foreach_clamp_min_(tensors, -bound)
+        torch._foreach_clamp_max_(tensors, bound)
+        return {"at_bound": (torch.cat([t.flatten() for t in tensors]).abs() == bound).float()
+                .mean()}
 
 
 class Penalty(Constraint):

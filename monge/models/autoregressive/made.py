@@ -1,48 +1,29 @@
 r"""Masked autoencoder: exact log-likelihood in one pass, for any kind of entries
 
-$\log p(x) = \log \frac1K \sum_k \prod_i p(x_i \mid x_{<i \text{ in order } k})$: one network whose
-masks leave each conditional blind to its own entry and to those that follow (Germain, Gregor,
-Murray and Larochelle 2015). K members (an order and an assignment of degrees each) share its
-weights. Drawing sorts hidden units by the entries they need and computes each once.
+One network whose masks leave each conditional blind to its own entry and to those that follow
+(Germain, Gregor, Murray and Larochelle 2015). Members (an order and an assignment of degrees each)
+share its weights. Drawing sorts hidden units by the entries they need and computes each once.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal, cast
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ...core.abilities import (
-    CanComplete,
-    CanSample,
-    CanStream,
-    Given,
-    HasConditionals,
-    HasLikelihood,
-    Likelihood,
-)
-from ...core.batch import Batch, as_batch, conform
-from ...core.config import Config as BaseConfig
+from ...core.batch import Batch
 from ...core.config import Range
-from ...core.error import DataError
-from ...core.model import Losses, Model, Suit
+from ...core.model import Suit
 from ...core.noise import row_uniform
 from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.embed import Conditions, Features
 from ...nn.masked import Masked, Stepping
-from ...prob.heads import Head, LevelsLaw
-from ...prob.laws import pick
-
-ROWS = 1024
-"""Rows drawn at a time, so that what is cached stays near the processor."""
+from ._base import Ordered
 
 
-class MADE(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
+class MADE(Ordered):
     r"""p(x | c) = (1/K) sum_k prod_i p(x_i | x_<i, c), the conditionals being Bernoulli,
     categorical, or mixtures of Gaussians or discretised logistics, as the entry is.
 
@@ -51,166 +32,34 @@ class MADE(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStr
     first in the order.
     """
 
-    events = {"real", "binary", "levels", "label", "counts", "columns"}
-    givens = {"real", "binary", "levels", "label", "counts", "columns"}
-
-    class Config(Masked.Config):
+    class Config(Ordered.Config, Masked.Config):
         orders: Annotated[int, Range(1)] = 1
         """How many orders of the entries share the weights; the law is their mean."""
         order: Literal["natural", "random"] = "natural"
         """The first order: as the entries stand, or shuffled; further orders are shuffled."""
         masks: Annotated[int, Range(1)] = 1
         """How many assignments of degrees to the hidden units share the weights of each order."""
-        components: Annotated[int, Range(1)] = 5
-        """Parts of the mixture that each real, count or finely levelled entry follows."""
-        levels: LevelsLaw = "auto"
-        """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
-
-    class Sampling(BaseConfig):
-        cached: bool = True
-        """Compute each hidden unit once; false recomputes everything for each entry."""
 
     config: Config
-    places: Tensor
-    blank: Tensor
 
     def __init__(self, config: Config, space: Space) -> None:
-        super().__init__(config, space)
-        self.features, self.conditions = Features(space), Conditions(space)
-        self.head = Head(space, config.components, config.levels)
         shuffled = row_uniform(torch.arange(config.orders), (space.dims,)).argsort(1)
         if config.order == "natural":
             shuffled[0] = torch.arange(space.dims)
-        self.register_buffer("places", shuffled, persistent=False)  # (orders, D)
-        self.register_buffer("blank", blank(space), persistent=False)  # (D,)
+        super().__init__(config, space, shuffled.repeat_interleave(config.masks, 0))
         self.net = Masked(config, self.features.owner, self.head.owner, shuffled,
                           self.conditions.width, config.masks)
         self.settle()
 
-    def begin(self, batch: Batch) -> None:
-        self.head.fit(self.flat(batch.x))
-        self.settle()
-
     @torch.no_grad()
     def settle(self) -> None:
-        """Let each conditional begin as the law of its entry alone."""
         self.net.out.bias.copy_(self.head.start())
 
-    @property
-    def orders(self) -> Sequence[Tensor]:
-        return list(self.places.repeat_interleave(self.config.masks, 0))
+    def outputs(self, batch: Batch, member: int) -> Tensor:
+        return self.net(self.features(batch), self.context(batch), member)
 
-    def loss(self, batch: Batch) -> Losses:
-        members = self.net.members
-        member = int(torch.randint(members, ())) if members > 1 else 0
-        return {"nll": -self.conditionals(batch, member).sum(1)}
-
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
-        batch, members = as_batch(batch), range(self.net.members)
-        each = torch.stack([self.conditionals(batch, k).sum(1) for k in members])  # (K, B)
-        return Likelihood(torch.logsumexp(each, 0) - math.log(len(each)), "exact")
-
-    def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        if batch.observed is not None and not bool(batch.observed.all()):
-            raise DataError("made needs every value of a row, but some are missing; "
-                            "fill them or choose a model that marginalises them")
-        return self.head.log_prob(self.outputs(batch, member), self.flat(batch.x))
-
-    def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        """Where entries have fewer parameters than others, zeros follow."""
-        outputs = self.outputs(batch, member)
-        parts = [outputs[:, own].T for own in self.head.slices]  # (P_i, B)
-        return torch.nn.utils.rnn.pad_sequence(parts).permute(2, 1, 0)
-
-    def outputs(self, batch: Batch, member: int) -> Tensor:  # (B, P)
-        given = conform(batch.given, self.space, len(batch))
-        context = self.conditions(given, len(batch))
-        return self.net(self.features(batch), context, member)
-
-    def flat(self, x: Tensor) -> Tensor:  # (B, D)
-        return x.reshape(len(x), -1).to(self.blank.dtype)
-
-    @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        return self.fill(self.hidden(n, given), how, generator)
-
-    @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
-        seen = batch.seen.reshape(len(batch), -1)
-        self.check_prefix(seen)
-        given = conform(batch.given, self.space, len(batch))
-        x = torch.where(seen, self.flat(batch.x), self.blank)
-        return self.fill(Batch(x, given, seen), how, generator)
-
-    @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
-        """One yield for each entry; those not yet drawn stand at their training mean or low."""
-        batch = self.hidden(n, given)
-        draws = list(self.draws(batch, how, generator))
-        for place in range(self.space.dims):
-            for draw in draws:
-                draw.advance(self, place)
-                batch.x[draw.rows] = draw.x.T
-            yield self.shaped(batch.x.clone())
-
-    def hidden(self, n: int, given: Given | None) -> Batch:
-        """n rows of which nothing is seen."""
-        x = self.blank.repeat(n, 1)  # (n, D)
-        return Batch(x, conform(given or {}, self.space, n), torch.zeros_like(x, dtype=torch.bool))
-
-    def fill(self, batch: Batch, how: BaseConfig | None, generator: Generator | None) -> Tensor:
-        x = batch.x.clone()
-        for draw in self.draws(batch, how, generator):
-            for place in range(self.space.dims):
-                draw.advance(self, place)
-            x[draw.rows] = draw.x.T
-        return self.shaped(x)
-
-    def draws(self, batch: Batch, how: BaseConfig | None,
-              generator: Generator | None) -> Iterator[_Draw]:
-        """The rows by member and in pieces, each at the start of its order."""
-        cached = cast(MADE.Sampling, how or self.Sampling()).cached
-        noise = self.head.noise(len(batch), generator)  # (n, D, 2)
-        context = self.conditions(batch.given, len(batch))
-        member = self.choose(batch, generator)  # (n,)
-        for k in range(self.net.members):
-            steps = self.net.stepper(k, cached)
-            for rows in (member == k).nonzero()[:, 0].split(ROWS):
-                if len(rows):
-                    yield _Draw(rows, self.orders[k].argsort().tolist(), steps(context[rows]),
-                                noise[rows].transpose(0, 1).contiguous(),
-                                batch.x[rows].T.contiguous(), batch.seen[rows].T)
-
-    def choose(self, batch: Batch, generator: Generator | None) -> Tensor:
-        """A member for each row, in proportion to what it makes of the values seen, (n,)."""
-        members, seen = range(self.net.members), batch.seen
-        if len(members) == 1:
-            return torch.zeros(len(batch), dtype=torch.long, device=seen.device)
-        whole = replace(batch, observed=None)
-        weights = [(self.conditionals(whole, k) * seen).sum(1) for k in members]
-        uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
-        return pick(torch.stack(weights, 1), uniform)
-
-    def check_prefix(self, seen: Tensor) -> None:
-        """What is seen (B, D) must come first in every order, or the draw were not exact."""
-        for order in self.places:
-            entries = order.argsort()
-            late = seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]  # seen after an unseen one
-            if bool(late.any()):
-                row, place = late.nonzero()[0].tolist()
-                first, second = entries[place].item(), entries[place + 1].item()
-                raise DataError(
-                    f"made completes rows whose seen entries come first in its order, but row "
-                    f"{row} shows entry {second} and hides entry {first}, which comes before it; "
-                    f"hide what follows, or choose a model that completes any pattern")
-
-    def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
-        x = x.reshape(-1, *self.space.shape)
-        return x.long() if self.space.kind == "label" else x
+    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
+        return self.net.stepper(member, cached)
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
@@ -219,32 +68,3 @@ class MADE(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStr
     @classmethod
     def tiny(cls, space: Space) -> Config:
         return cls.Config(width=16, depth=1, components=2)
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """Rows on their way through one member's order; entries first, so that a step moves rows of
-    memory."""
-
-    rows: Tensor  # (m,): where the rows stand in the whole
-    entries: list[int]  # the entry at each place
-    steps: Stepping
-    noise: Tensor  # (D, m, 2)
-    x: Tensor  # (D, m)
-    seen: Tensor  # (D, m): values that are kept
-
-    def advance(self, model: MADE, place: int) -> None:
-        """Draw the entry at `place`, or keep what is seen of it, and let the network know it."""
-        entry = self.entries[place]
-        params = self.steps.parameters(place)  # (m, P_i)
-        drawn = model.head.draw_entry(entry, params, self.noise[entry])
-        here = self.x[entry]
-        torch.where(self.seen[entry], here, drawn, out=here)
-        self.steps.feed(place, model.features.entry(entry, here))
-
-
-def blank(space: Space) -> Tensor:
-    """A value of each entry's own kind to stand where nothing is drawn yet, (D,)."""
-    low, mean = space.spread("low").flatten(), space.spread("mean").flatten()
-    kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
-    return torch.where(torch.tensor([kind == "real" for kind in kinds]), mean, low)

@@ -1,0 +1,233 @@
+r"""What laws of entries in an order share: exact scores, and draws one entry after the other.
+
+$\log p(x) = \log \frac1K \sum_k \prod_i p(x_i \mid x_{<i \text{ in order } k})$. A network puts
+out the parameters of every conditional in one pass (`outputs`), or of one entry after the other
+(`stepper`); the head turns parameters into laws of the entries, so that every kind of data is
+served alike. What was seen of a row comes first in the order, or its completion is refused.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, cast
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import (
+    CanComplete,
+    CanSample,
+    CanStream,
+    Given,
+    HasConditionals,
+    HasLikelihood,
+    Likelihood,
+)
+from ...core.batch import Batch, as_batch, conform
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.error import DataError
+from ...core.model import Losses, Model
+from ...core.space import Space
+from ...nn.embed import Conditions, Features
+from ...nn.masked import Stepping
+from ...prob.heads import Head, LevelsLaw
+from ...prob.laws import pick
+
+ROWS = 1024
+"""Rows drawn at a time, so that what is cached stays near the processor."""
+
+
+class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
+    """A mean over K members of products of conditionals, each in its own order.
+
+    A step of training takes one member, drawn at random, whose mean over members bounds the
+    mixture's loss from above.
+    """
+
+    events = {"real", "binary", "levels", "label", "counts", "columns"}
+    givens = {"real", "binary", "levels", "label", "counts", "columns"}
+
+    class Config(Model.Config):
+        components: Annotated[int, Range(1)] = 5
+        """Parts of the mixture that each real or finely levelled entry follows."""
+        levels: LevelsLaw = "auto"
+        """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
+
+    class Sampling(BaseConfig):
+        cached: bool = True
+        """Compute each hidden unit once; false recomputes everything for each entry."""
+
+    places: Tensor
+    blank: Tensor
+
+    def __init__(self, config: Config, space: Space, places: Tensor) -> None:
+        """places: (K, D), the place of each entry in the order of each member."""
+        super().__init__(config, space)
+        self.name = type(self).__name__.lower()
+        self.features, self.conditions = Features(space), Conditions(space)
+        self.head = Head(space, config.components, config.levels)
+        self.register_buffer("places", places, persistent=False)  # (K, D)
+        self.register_buffer("blank", blank(space), persistent=False)  # (D,)
+
+    def begin(self, batch: Batch) -> None:
+        self.head.fit(self.flat(batch.x))
+        self.settle()
+
+    @abc.abstractmethod
+    def settle(self) -> None:
+        """Let each conditional begin as the law of its entry alone."""
+
+    @property
+    def orders(self) -> Sequence[Tensor]:
+        return list(self.places)
+
+    def loss(self, batch: Batch) -> Losses:
+        members = len(self.places)
+        member = int(torch.randint(members, ())) if members > 1 else 0
+        return {"nll": -self.conditionals(batch, member).sum(1)}
+
+    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
+                   generator: Generator | None = None) -> Likelihood:
+        batch, members = as_batch(batch), range(len(self.places))
+        each = torch.stack([self.conditionals(batch, k).sum(1) for k in members])  # (K, B)
+        return Likelihood(torch.logsumexp(each, 0) - math.log(len(each)), "exact")
+
+    def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
+        if batch.observed is not None and not bool(batch.observed.all()):
+            raise DataError(f"{self.name} needs every value of a row, but some are missing; "
+                            "fill them or choose a model that marginalises them")
+        return self.head.log_prob(self.outputs(batch, member), self.flat(batch.x))
+
+    def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
+        """Where entries have fewer parameters than others, zeros follow."""
+        outputs = self.outputs(batch, member)
+        parts = [outputs[:, own].T for own in self.head.slices]  # (P_i, B)
+        return torch.nn.utils.rnn.pad_sequence(parts).permute(2, 1, 0)
+
+    @abc.abstractmethod
+    def outputs(self, batch: Batch, member: int) -> Tensor:
+        """The parameters of every conditional, laid out as the head has them, (B, P)."""
+
+    @abc.abstractmethod
+    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
+        """What starts a pass, one entry at a time, over the rows of a context (n, context)."""
+
+    def context(self, batch: Batch) -> Tensor:  # (B, context)
+        return self.conditions(conform(batch.given, self.space, len(batch)), len(batch))
+
+    def flat(self, x: Tensor) -> Tensor:  # (B, D)
+        return x.reshape(len(x), -1).to(self.blank.dtype)
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        return self.fill(self.hidden(n, given), how, generator)
+
+    @torch.no_grad()
+    def complete(self, batch: Batch, how: BaseConfig | None = None,
+                 generator: Generator | None = None) -> Tensor:
+        seen = batch.seen.reshape(len(batch), -1)
+        self.check_prefix(seen)
+        given = conform(batch.given, self.space, len(batch))
+        x = torch.where(seen, self.flat(batch.x), self.blank)
+        return self.fill(Batch(x, given, seen), how, generator)
+
+    @torch.no_grad()
+    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Iterator[Tensor]:
+        """One yield for each entry; those not yet drawn stand at their training mean or low."""
+        batch = self.hidden(n, given)
+        draws = list(self.draws(batch, how, generator))
+        for place in range(self.space.dims):
+            for draw in draws:
+                draw.advance(self, place)
+                batch.x[draw.rows] = draw.x.T
+            yield self.shaped(batch.x.clone())
+
+    def hidden(self, n: int, given: Given | None) -> Batch:
+        """n rows of which nothing is seen."""
+        x = self.blank.repeat(n, 1)  # (n, D)
+        return Batch(x, conform(given or {}, self.space, n), torch.zeros_like(x, dtype=torch.bool))
+
+    def fill(self, batch: Batch, how: BaseConfig | None, generator: Generator | None) -> Tensor:
+        x = batch.x.clone()
+        for draw in self.draws(batch, how, generator):
+            for place in range(self.space.dims):
+                draw.advance(self, place)
+            x[draw.rows] = draw.x.T
+        return self.shaped(x)
+
+    def draws(self, batch: Batch, how: BaseConfig | None,
+              generator: Generator | None) -> Iterator[_Draw]:
+        """The rows by member and in pieces, each at the start of its order."""
+        cached = cast(Ordered.Sampling, how or self.Sampling()).cached
+        noise = self.head.noise(len(batch), generator)  # (n, D, 2)
+        context = self.conditions(batch.given, len(batch))
+        member = self.choose(batch, generator)  # (n,)
+        for k in range(len(self.places)):
+            steps = self.stepper(k, cached)
+            for rows in (member == k).nonzero()[:, 0].split(ROWS):
+                if len(rows):
+                    yield _Draw(rows, self.orders[k].argsort().tolist(), steps(context[rows]),
+                                noise[rows].transpose(0, 1).contiguous(),
+                                batch.x[rows].T.contiguous(), batch.seen[rows].T)
+
+    def choose(self, batch: Batch, generator: Generator | None) -> Tensor:
+        """A member for each row, in proportion to what it makes of the values seen, (n,)."""
+        members, seen = range(len(self.places)), batch.seen
+        if len(members) == 1:
+            return torch.zeros(len(batch), dtype=torch.long, device=seen.device)
+        whole = replace(batch, observed=None)
+        weights = [(self.conditionals(whole, k) * seen).sum(1) for k in members]
+        uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
+        return pick(torch.stack(weights, 1), uniform)
+
+    def check_prefix(self, seen: Tensor) -> None:
+        """What is seen (B, D) must come first in every order, or the draw were not exact."""
+        for order in self.places:
+            entries = order.argsort()
+            late = seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]  # seen after an unseen one
+            if bool(late.any()):
+                row, place = late.nonzero()[0].tolist()
+                first, second = entries[place].item(), entries[place + 1].item()
+                raise DataError(
+                    f"{self.name} completes rows whose seen entries come first in its order, but row "
+                    f"{row} shows entry {second} and hides entry {first}, which comes before it; "
+                    f"hide what follows, or choose a model that completes any pattern")
+
+    def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
+        x = x.reshape(-1, *self.space.shape)
+        return x.long() if self.space.kind == "label" else x
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Rows on their way through one member's order; entries first, so that a step moves rows of
+    memory."""
+
+    rows: Tensor  # (m,): where the rows stand in the whole
+    entries: list[int]  # the entry at each place
+    steps: Stepping
+    noise: Tensor  # (D, m, 2)
+    x: Tensor  # (D, m)
+    seen: Tensor  # (D, m): values that are kept
+
+    def advance(self, model: Ordered, place: int) -> None:
+        """Draw the entry at `place`, or keep what is seen of it, and let the network know it."""
+        entry = self.entries[place]
+        params = self.steps.parameters(place)  # (m, P_i)
+        drawn = model.head.draw_entry(entry, params, self.noise[entry])
+        here = self.x[entry]
+        torch.where(self.seen[entry], here, drawn, out=here)
+        self.steps.feed(place, model.features.entry(entry, here))
+
+
+def blank(space: Space) -> Tensor:
+    """A value of each entry's own kind to stand where nothing is drawn yet, (D,)."""
+    low, mean = space.spread("low").flatten(), space.spread("mean").flatten()
+    kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
+    return torch.where(torch.tensor([kind == "real" for kind in kinds]), mean, low)
