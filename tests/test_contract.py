@@ -84,13 +84,15 @@ def subject(name: str, kind: str, given: bool) -> Subject:
 
 @functools.cache
 def trained(name: str, kind: str, given: bool):
-    """The subject's model after 60 steps, in float64, ready to be asked; and its two scores."""
+    """The subject's model after a short fit, in float64, ready to be asked; and its two scores. A
+    game of two players takes longer to show its worth than a likelihood."""
     case = subject(name, kind, given)
     train, valid = (worlds.Rows(rows.all.double()) for rows in (case.train, case.valid))
     trainer = Trainer(case.build().double(), train, case.recipe, seed=1)
     judge = Judge(trainer.model, valid)
     before = examine(trainer, judge)
-    for _ in fit(trainer, Budget(steps=60), judge):
+    steps = 60 if isinstance(trainer.model, HasLikelihood) else 250
+    for _ in fit(trainer, Budget(steps=steps), judge):
         pass
     after = examine(trainer, judge)
     trainer.average.put(trainer.average.weights)
