@@ -26,11 +26,13 @@ class Binned(Law):
         self.count, self.runs = bins, Runs(parts, bins)
         self.register_buffer("share", self.runs.live.float(), persistent=False)  # (d, bins)
 
-    def fit(self, x: Tensor) -> None:
+    def fit(self, x: Tensor, seen: Tensor) -> None:
         """Lay the runs over training values (B, d) and note how many fall into each."""
+        x = x.masked_fill(~seen, 0.0)
         for j, column in enumerate(x.double().T):
-            self.runs.fit(j, column.sort().values)
-        self.share.copy_(tally(self.runs.encode(x)[0], self.count))
+            if bool(seen[:, j].any()):
+                self.runs.fit(j, column[seen[:, j]].sort().values)
+        self.share.copy_(tally(self.runs.encode(x)[0], seen, self.count))
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         run, inside = self.runs.encode(x.reshape(-1, x.shape[-1]))  # (N, d)

@@ -76,10 +76,11 @@ class Head(nn.Module):
     def each(self) -> Sequence[Law]:
         return [cast(Law, law) for law in self.laws]
 
-    def fit(self, x: Tensor) -> None:
+    def fit(self, x: Tensor, seen: Tensor) -> None:
         """Let each law see training values (B, D); before that, it knows their statistics."""
-        for law, values in zip(self.each(), self.apart(x, -1), strict=True):
-            law.fit(values)
+        parts = zip(self.each(), self.apart(x, -1), self.apart(seen, -1), strict=True)
+        for law, values, here in parts:
+            law.fit(values, here)
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         """Of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the data."""

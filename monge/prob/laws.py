@@ -32,7 +32,7 @@ class Law(nn.Module, abc.ABC):
 
     count: int
 
-    def fit(self, x: Tensor) -> None:
+    def fit(self, x: Tensor, seen: Tensor) -> None:
         """Take what the law must know of training values (B, d) beyond their statistics."""
 
     @abc.abstractmethod
@@ -86,8 +86,8 @@ class Categorical(Law):
         self.count, self.ordered = size, ordered
         self.register_buffer("share", torch.ones(entries, size), persistent=False)
 
-    def fit(self, x: Tensor) -> None:
-        self.share.copy_(tally(x.long(), self.count))
+    def fit(self, x: Tensor, seen: Tensor) -> None:
+        self.share.copy_(tally(x, seen, self.count))
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         return params.log_softmax(-1).gather(-1, x.long()[..., None])[..., 0]
@@ -222,9 +222,10 @@ class Logistics(Mixture):
         return (logits.softmax(-1) * held).sum(-1)
 
 
-def tally(codes: Tensor, size: int) -> Tensor:
-    """How often each code stands in each column of (B, d), and half a time more, (d, size)."""
-    counts = [torch.bincount(column, minlength=size) for column in codes.T]
+def tally(codes: Tensor, seen: Tensor, size: int) -> Tensor:
+    """How often each code was seen in each column of (B, d), and half a time more, (d, size)."""
+    columns = zip(codes.T, seen.T, strict=True)
+    counts = [torch.bincount(column[here].long(), minlength=size) for column, here in columns]
     return torch.stack(counts) + 0.5
 
 

@@ -74,7 +74,7 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         self.register_buffer("blank", blank(space), persistent=False)  # (D,)
 
     def begin(self, batch: Batch) -> None:
-        self.head.fit(self.flat(batch.x))
+        self.head.fit(self.flat(batch.x), batch.seen.reshape(len(batch), -1))
         self.settle()
 
     @abc.abstractmethod
@@ -195,9 +195,9 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
                 row, place = late.nonzero()[0].tolist()
                 first, second = entries[place].item(), entries[place + 1].item()
                 raise DataError(
-                    f"{self.name} completes rows whose seen entries come first in its order, but row "
-                    f"{row} shows entry {second} and hides entry {first}, which comes before it; "
-                    f"hide what follows, or choose a model that completes any pattern")
+                    f"{self.name} completes rows whose seen entries come first in its order, but "
+                    f"row {row} shows entry {second} and hides entry {first}, which comes before "
+                    f"it; hide what follows, or choose a model that completes any pattern")
 
     def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
         x = x.reshape(-1, *self.space.shape)

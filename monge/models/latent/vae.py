@@ -55,9 +55,9 @@ ACTIVE = 0.01
 class VAE(Model, HasLikelihood, HasPosterior, CanSample, CanEncode, CanDecode, CanDiagnose):
     """p(x | given) = ∫ p(x | z, given) N(z; 0, I) dz, trained by its evidence lower bound.
 
-    The entries of x are independent given z: Bernoulli, Gaussian, discretised logistic or
-    categorical by their kind. So a sample carries the noise of p(x | z) in every entry, which
-    makes pictures grainy; `decode` gives the mean of p(x | z), which is smooth. Training lowers
+    The entries of x are independent given z: Bernoulli, Gaussian, discretised logistic,
+    categorical or binned by their kind. So a sample carries the noise of p(x | z) in every entry,
+    which makes pictures grainy; `decode` gives the mean of p(x | z), which is smooth. Training lowers
     distortion + beta rate (Kingma & Welling 2014; beta: Higgins et al. 2017); a score is the bound
     itself, whatever beta is. Entries that were not seen are marginalised: they have no part in the
     distortion, and the encoder reads them as 0.
@@ -102,8 +102,16 @@ class VAE(Model, HasLikelihood, HasPosterior, CanSample, CanEncode, CanDecode, C
         context = self.conditions.width
         self.encoder: MLP = config.encoder.build(self.features.width + context, 2 * config.latent)
         self.decoder: MLP = config.decoder.build(config.latent + context, self.scales.inputs)
-        with torch.no_grad():
-            self.decoder.out.bias.copy_(self.scales.without(self.head.start()))
+        self.settle()
+
+    def begin(self, batch: Batch) -> None:
+        self.head.fit(batch.x.reshape(len(batch), -1), batch.seen.reshape(len(batch), -1))
+        self.settle()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Let p(x | z) begin as the law of each entry alone."""
+        self.decoder.out.bias.copy_(self.scales.without(self.head.start()))
 
     def loss(self, batch: Batch) -> Losses:
         mean, log_scale = self.posterior(batch)
