@@ -7,7 +7,6 @@ needs nothing but the folder. Nothing else in the library joins models, data and
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +17,10 @@ import torch
 from . import __version__, data, folder, registry
 from .admit import admit
 from .card import card
-from .core.abilities import CanSample, Finding, HasLikelihood
+from .core.abilities import CanComplete, CanSample, Finding, HasLikelihood
 from .core.batch import Batch
 from .core.config import Config, Part
-from .core.error import DivergenceError, RunError, WordError
+from .core.error import RunError, WordError
 from .core.model import Model
 from .core.noise import fold
 from .core.recipe import Recipe
@@ -31,9 +30,10 @@ from .core.words import Words
 from .evaluate.judge import Judge, chunks
 from .evaluate.likelihood import Scores, scores
 from .evaluate.measure import findings, measures
+from .sitting import Sitting
 from .train import checkpoint
 from .train.budget import Budget
-from .train.fit import Progress, examine
+from .train.fit import Progress
 from .train.fit import fit as loop
 from .train.interrupt import interruption
 from .train.lock import locked
@@ -44,8 +44,6 @@ from .train.trainer import Trainer
 if TYPE_CHECKING:
     import pandas as pd
 
-SAVE_EVERY = 10.0
-"""Seconds between checkpoints; what a power cut can cost."""
 BUDGET = "2m"
 """How long a fit may take where nobody says; patience usually ends it sooner."""
 
@@ -179,7 +177,7 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """What the best weights say of themselves: step, held-out score, seconds, why it ended."""
-        return checkpoint.load(self.folder / "best.safetensors")[1]
+        return checkpoint.about(self.folder / "best.safetensors")
 
     def source(self, what: Any = None) -> data.Source:
         """The run's own data, checked to be what it was, or other data read in its terms."""
@@ -213,56 +211,18 @@ class Run:
                 trainer.restore(*checkpoint.load(self.folder / "last.safetensors"))
             self.log.cut(trainer.step)
             judge = Judge(model, view.rows("valid"))
-            yield from self.remember(trainer, judge, loop(trainer, limit, judge, asked))
-
-    def remember(self, trainer: Trainer, judge: Judge, steps: Iterator[Progress]
-                 ) -> Iterator[Progress]:
-        """The loop with its log and its checkpoints."""
-        saved, progress, since = time.monotonic(), None, []
-        for progress in steps:
-            since.append(progress)
-            if progress.held_out or progress.stopped:
-                self.log.add(record(since))
-                since.clear()
-            if time.monotonic() - saved > SAVE_EVERY and not progress.stopped:
-                self.save(trainer)
-                saved = time.monotonic()
+            sitting = Sitting(self.folder, trainer, judge, self.log)
             try:
-                yield progress
-            except GeneratorExit:  # the caller left between two steps, where the state is whole
-                self.save(trainer)
-                self.conclude(trainer, judge, "asked")
-                raise
-        stopped = (progress and progress.stopped) or "budget"
-        if stopped != "diverged":
-            self.save(trainer)
-        self.conclude(trainer, judge, stopped)
-        if progress and stopped == "diverged":
-            raise DivergenceError(progress.sentence)
+                yield from sitting.remember(loop(trainer, limit, judge, asked))
+            finally:
+                self.renew()
 
-    def save(self, trainer: Trainer) -> None:
-        if not trainer.sound:
-            raise DivergenceError(f"the weights were no longer finite at step {trainer.step}; the "
-                                  "checkpoint before is kept; try a smaller train.rate, or "
-                                  "train.clip=1")
-        checkpoint.save(self.folder / "last.safetensors", *trainer.state())
-
-    def conclude(self, trainer: Trainer, judge: Judge, stopped: str) -> None:
-        """Keep the best weights. A last look at weights no regular score has seen may win too, but
-        leaves no trace in the checkpoint, so that resuming equals never having stopped."""
-        score, weights = trainer.best, trainer.kept
-        if stopped != "diverged" and trainer.step % trainer.every:
-            final = examine(trainer, judge)
-            if final.better_than(score):
-                score, weights = final, trainer.weights()
-        if not weights:
-            return
-        about = {"step": trainer.step, "seconds": trainer.seconds, "stopped": stopped,
-                 "held_out": None if score is None else score.to_dict()}
-        checkpoint.save(self.folder / "best.safetensors", weights, about)
-        text = card(self.about, self.owner.__doc__, self.space, about)
-        folder.write(self.folder / "card.md", text)
+    def renew(self) -> None:
+        """Forget the weights that were loaded, and tell of those that are there now."""
         self.__dict__.pop("model", None)
+        if (self.folder / "best.safetensors").exists():
+            text = card(self.about, self.owner.__doc__, self.space, self.result)
+            folder.write(self.folder / "card.md", text)
 
     def sample(self, n: int = 1, given: Mapping[str, Batch] | None = None, *words: str,
                seed: int = 0) -> Any:
@@ -292,6 +252,17 @@ class Run:
         how = model.Scoring().override(*words)
         return scores(model, chunks(rows), self.space.dims, how, seed)
 
+    def complete(self, batch: Batch, *words: str, seed: int = 0) -> torch.Tensor:
+        """Rows with what `observed` hides drawn given what it shows, (B, *event)."""
+        model = self.model
+        if not isinstance(model, CanComplete):
+            names = [e.name for e in registry.entries() if "CanComplete" in e.abilities]
+            raise WordError(f"{self.about['model']} cannot complete; use {' or '.join(names)}")
+        device = self.place.settle()
+        how = self.owner.Sampling().override(*words)  # type: ignore[attr-defined]
+        generator = torch.Generator(device).manual_seed(seed)
+        return model.complete(batch.to(device), how, generator).cpu()
+
     def evaluate(self, what: Any = None, split: str | None = None) -> dict[str, Score]:
         """Every measure the model's abilities admit, on held-out rows."""
         return measures(self.model, self.rows(what, split), self.rows(None, "train"))
@@ -308,14 +279,3 @@ class Run:
         default = "test" if what is None or source.has_splits else "all"
         view = source.view(self.about["event"], self.about["given"], self.about["target"])
         return view.rows(split or default)
-
-
-def record(since: Sequence[Progress]) -> dict[str, Any]:
-    """A line of the log: where training stands, and the mean of each term since the last line."""
-    now = since[-1]
-    names = dict.fromkeys(name for progress in since for name in progress.terms)
-    told = {name: [p.terms[name] for p in since if name in p.terms] for name in names}
-    terms = {name: sum(values) / len(values) for name, values in told.items()}
-    held = now.held_out.to_dict() if now.held_out else None
-    return {"step": now.step, "epoch": now.epoch, "seconds": now.seconds, "rate": now.rate,
-            "terms": terms, "held_out": held, "stopped": now.stopped}

@@ -254,7 +254,7 @@ def test_refusals_name_the_way_out(binary):
 def fitting(tmp_path, *words):
     """`monge fit` in a process of its own, past its first checkpoint."""
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
-    code = ("import sys, monge.run; monge.run.SAVE_EVERY = 0.05; "
+    code = ("import sys, monge.sitting; monge.sitting.SAVE_EVERY = 0.05; "
             "from monge.cli.main import main; main(sys.argv[1:])")
     process = subprocess.Popen(
         [sys.executable, "-c", code, "fit", "made", str(tmp_path / "x.npy"), "width=16",

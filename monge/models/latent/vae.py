@@ -57,10 +57,10 @@ class VAE(Model, HasLikelihood, HasPosterior, CanSample, CanEncode, CanDecode, C
 
     The entries of x are independent given z: Bernoulli, Gaussian, discretised logistic,
     categorical or binned by their kind. So a sample carries the noise of p(x | z) in every entry,
-    which makes pictures grainy; `decode` gives the mean of p(x | z), which is smooth. Training lowers
-    distortion + beta rate (Kingma & Welling 2014; beta: Higgins et al. 2017); a score is the bound
-    itself, whatever beta is. Entries that were not seen are marginalised: they have no part in the
-    distortion, and the encoder reads them as 0.
+    which makes pictures grainy; `decode` gives the mean of p(x | z), which is smooth. Training
+    lowers distortion + beta rate (Kingma & Welling 2014; beta: Higgins et al. 2017); a score is
+    the bound itself, whatever beta is. Entries that were not seen are marginalised: they have no
+    part in the distortion, and the encoder reads them as 0.
     """
 
     events = {"binary", "levels", "real", "counts", "columns"}

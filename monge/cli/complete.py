@@ -1,0 +1,98 @@
+"""Fill what is missing or hidden: impute a table, in-paint a picture
+
+What was seen is kept; the rest is drawn from the law given what was seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..core.error import DataError, WordError
+from ._files import write
+from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..core.batch import Batch
+    from ..core.space import Space
+
+PARTS = ("lower", "upper", "left", "right", "box")
+
+
+@click.command("complete")
+@click.argument("run")
+@click.argument("data", required=False)
+@click.argument("words", nargs=-1)
+@click.option("--hide", metavar="PART|FILE", help=f"Hide {', '.join(PARTS)} of each picture, or "
+              "what is true in a .npy of the shape of an event. Without it, the cells that are "
+              "missing in DATA are filled.")
+@click.option("--rows", type=click.IntRange(1), help="Complete only the first so many rows.")
+@click.option("-n", "count", type=click.IntRange(1), default=1, show_default=True,
+              help="Completions of each row.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True,
+              help="File: .csv, .npz, or .png (hidden, then completed, then true).")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same completions.")
+@common
+def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], hide: str | None,
+            rows: int | None, count: int, out: Path, seed: int) -> None:
+    """Complete the rows of DATA (or the run's own test rows) under RUN."""
+    import torch
+
+    from .. import run as runs
+    from ..core.words import Words
+
+    found, spoken = runs.load(run), Words.sort(words)
+    there = found.rows(data)
+    batch = there.batch(torch.arange(min(rows or len(there), len(there))))
+    if hide:
+        seen = batch.seen & ~mask(hide, found.space)
+        batch = replace(batch, observed=seen)
+    if batch.observed is None or bool(batch.observed.all()):
+        raise DataError("nothing is missing in these rows; say what to hide with --hide")
+    every = batch[torch.arange(len(batch)).repeat_interleave(count)]
+    x = found.complete(every, *spoken.model, *spoken.how, seed=seed)
+    if out.suffix == ".png" and found.space.is_picture:
+        x = side_by_side(batch, x, count)
+    write(found, x, out)
+    told = {"run": str(found.folder), "rows": len(batch), "completions": count, "file": str(out)}
+    voice.result(told, str(out))
+
+
+def mask(hide: str, space: Space) -> Tensor:
+    """True where an event is hidden, in the shape of an event."""
+    import numpy as np
+    import torch
+
+    if hide not in PARTS:
+        path = Path(hide)
+        if path.suffix != ".npy" or not path.is_file():
+            raise WordError(f"--hide {hide} is neither {', '.join(PARTS)} nor a .npy file")
+        known = torch.from_numpy(np.load(path, allow_pickle=False).astype(bool))
+        if tuple(known.shape) not in (space.shape, space.shape[1:]):
+            raise DataError(f"{hide} has the shape {tuple(known.shape)}, and an event has "
+                            f"{space.shape}; make them equal")
+        return known.expand(space.shape)
+    if not space.is_picture:
+        raise WordError(f"--hide {hide} is for pictures, and these are {space}; give a .npy file")
+    height, width = space.shape[1:]
+    hidden = torch.zeros(space.shape, dtype=torch.bool)
+    spans = {"lower": (height // 2, height, 0, width), "upper": (0, height // 2, 0, width),
+             "left": (0, height, 0, width // 2), "right": (0, height, width // 2, width),
+             "box": (height // 4, height - height // 4, width // 4, width - width // 4)}
+    top, bottom, left, right = spans[hide]
+    hidden[:, top:bottom, left:right] = True
+    return hidden
+
+
+def side_by_side(batch: Batch, x: Tensor, count: int) -> Tensor:
+    """For each row what was shown, each completion, and the truth."""
+    import torch
+
+    shown = torch.where(batch.seen, batch.x, batch.x.amin())
+    completed = x.reshape(len(batch), count, *x.shape[1:])
+    return torch.cat([shown[:, None], completed, batch.x[:, None]], 1).flatten(0, 1)
