@@ -10,19 +10,19 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from . import __version__, data, folder, registry
 from .admit import admit
 from .card import card
-from .core.abilities import CanComplete, CanSample, Finding, HasLikelihood
+from .core.abilities import CanComplete, CanSample, CanStream, Finding, HasLikelihood
 from .core.batch import Batch
 from .core.config import Config, Part
 from .core.error import RunError, WordError
 from .core.model import Model
-from .core.noise import fold
+from .core.noise import fold, fresh
 from .core.recipe import Recipe
 from .core.score import Score
 from .core.space import Space
@@ -44,6 +44,7 @@ from .train.trainer import Trainer
 if TYPE_CHECKING:
     import pandas as pd
 
+Able = TypeVar("Able")
 BUDGET = "2m"
 """How long a fit may take where nobody says; patience usually ends it sooner."""
 
@@ -165,6 +166,15 @@ class Run:
                            f"{str(error).splitlines()[0]}); the run is damaged") from error
         return model.eval()
 
+    def able(self, ability: type[Able]) -> Able:
+        """The model, if it has this ability; otherwise a sentence that names those that have."""
+        if isinstance(self.model, ability):
+            return self.model
+        name = ability.__name__
+        others = [entry.name for entry in registry.entries() if name in entry.abilities
+                  and self.space.kind in entry.events]
+        raise WordError(f"{self.about['model']} is not {name}; use {' or '.join(others)}")
+
     @property
     def history(self) -> pd.DataFrame:
         """The log as a frame: step, seconds, epoch, each term, the held-out score."""
@@ -232,36 +242,32 @@ class Run:
     def draw(self, n: int, given: Mapping[str, Batch] | None = None, *words: str,
              seed: int = 0) -> torch.Tensor:
         """n draws as the model gives them, (n, *event)."""
-        model = self.model
-        if not isinstance(model, CanSample):
-            raise WordError(f"{self.about['model']} cannot sample")
+        model = self.able(CanSample)
         how = model.Sampling().override(*words)
-        device = self.place.settle()
-        generator = torch.Generator(device).manual_seed(seed)
-        return model.sample(n, given, how, generator).cpu()
+        return model.sample(n, given, how, fresh(seed, self.place.settle())).cpu()
+
+    def stream(self, n: int, given: Mapping[str, Batch] | None = None, *words: str,
+               seed: int = 0) -> Iterator[torch.Tensor]:
+        """The draws as they come about, (n, *event) each; the last equals `draw`."""
+        model = self.able(CanStream)
+        how = self.able(CanSample).Sampling().override(*words)
+        for x in model.stream(n, given, how, fresh(seed, self.place.settle())):
+            yield x.cpu()
 
     def score(self, what: Any = None, *words: str, split: str | None = None, seed: int = 0
               ) -> Scores:
         """log p of every row: of the test split of the run's own data or of a source that has
         splits, of every row of other data."""
-        model = self.model
-        if not isinstance(model, HasLikelihood):
-            raise WordError(f"{self.about['model']} has no likelihood; `monge evaluate` measures "
-                            "its samples instead")
-        rows = self.rows(what, split)
+        model, rows = self.able(HasLikelihood), self.rows(what, split)
         how = model.Scoring().override(*words)
         return scores(model, chunks(rows), self.space.dims, how, seed)
 
     def complete(self, batch: Batch, *words: str, seed: int = 0) -> torch.Tensor:
         """Rows with what `observed` hides drawn given what it shows, (B, *event)."""
-        model = self.model
-        if not isinstance(model, CanComplete):
-            names = [e.name for e in registry.entries() if "CanComplete" in e.abilities]
-            raise WordError(f"{self.about['model']} cannot complete; use {' or '.join(names)}")
         device = self.place.settle()
-        how = self.owner.Sampling().override(*words)  # type: ignore[attr-defined]
-        generator = torch.Generator(device).manual_seed(seed)
-        return model.complete(batch.to(device), how, generator).cpu()
+        how = self.able(CanSample).Sampling().override(*words)
+        completed = self.able(CanComplete).complete(batch.to(device), how, fresh(seed, device))
+        return completed.cpu()
 
     def evaluate(self, what: Any = None, split: str | None = None) -> dict[str, Score]:
         """Every measure the model's abilities admit, on held-out rows."""

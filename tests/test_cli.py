@@ -149,6 +149,52 @@ def test_a_fit_tells_how_it_goes(say, table):
     assert err == ""
 
 
+def test_completing(told, say, tmp_path):
+    frame = pd.DataFrame({"a": np.arange(60) / 7, "b": np.arange(60) / 3, "c": ["x", "y"] * 30})
+    frame.loc[5:8, "b"] = np.nan
+    frame.loc[9, "c"] = None
+    frame.to_csv(tmp_path / "holes.csv", index=False)
+    told("fit", "tree", tmp_path / "holes.csv")
+    out = tmp_path / "full.csv"
+    result = told("complete", "tree-holes", tmp_path / "holes.csv", "-o", out, "-n", 2)
+    assert result["completions"] == 2
+    full = pd.read_csv(out)
+    assert len(full) == 120
+    assert not full.isna().any().any()
+    seen = frame.b.notna().to_numpy()
+    np.testing.assert_allclose(full.b[::2][seen], frame.b[seen], rtol=1e-6)
+    code, _, err = say("complete", "tree-holes", "--hide", "lower", "-o", out)
+    assert code == 2
+    assert "--hide lower is for pictures" in err
+
+
+def test_in_painting(told, say, tmp_path):
+    told("fit", "tree", "digits", "data.rows=300")
+    told("complete", "tree-digits", "--hide", "lower", "--rows", 4, "-o", tmp_path / "x.png")
+    assert Image.open(tmp_path / "x.png").size[0] > 100
+    np.save(tmp_path / "mask.npy", np.eye(8, dtype=bool))
+    told("complete", "tree-digits", "--hide", tmp_path / "mask.npy", "-o", tmp_path / "x.npz")
+    np.save(tmp_path / "mask.npy", np.eye(7, dtype=bool))
+    for hide, part in ((tmp_path / "mask.npy", "has the shape (7, 7)"), ("low", "neither lower")):
+        code, _, err = say("complete", "tree-digits", "--hide", hide, "-o", tmp_path / "x.npz")
+        assert code in (1, 2)
+        assert part in err
+    code, _, err = say("complete", "tree-digits", "-o", tmp_path / "x.npz")
+    assert "nothing is missing in these rows" in err
+
+
+def test_a_film(told, say, tmp_path):
+    told("fit", "made", "digits", *QUICK, "data.rows=300", "--budget", "2steps")
+    assert told("sample", "made-digits", "-n", 2, "-o", tmp_path / "f.gif")["frames"] == 64
+    assert Image.open(tmp_path / "f.gif").n_frames > 10
+    code, out, _ = say("sample", "made-digits", "-n", 1, "--stream")
+    assert code == 0
+    assert "▀" in out
+    told("fit", "made", "moons", *QUICK, "--budget", "2steps")
+    code, _, err = say("sample", "made-moons", "--stream")
+    assert "--stream shows pictures" in err
+
+
 def test_debug_shows_the_traceback(say):
     with pytest.raises(ValueError, match="there is no model"):
         say("fit", "mad", "digits", "--debug")
@@ -231,7 +277,7 @@ def test_a_model_without_likelihood_says_what_to_do(told, say):
     told("fit", "wgan", "iris", "--budget", "3steps")
     code, _, err = say("score", "wgan-iris")
     assert code == 2
-    assert "has no likelihood; `monge evaluate` measures" in err
+    assert "adversarial.wgan is not HasLikelihood; use autoregressive.made" in err
     code, _, err = say("sample", "wgan-iris", "-o", "x.png")
     assert "cannot be drawn as a picture" in err
     code, _, err = say("sample", "wgan-iris", "-o", "x.doc")

@@ -1,17 +1,24 @@
 """Draw from a run, as a picture, a table or arrays
 
-The suffix of -o decides: .png a grid of pictures or points, .csv rows, .npz arrays.
+The suffix of -o decides: .png a grid of pictures or points, .csv rows, .npz arrays, .gif a film.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..core.error import WordError
 from ._files import frame, write
 from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..run import Run
 
 
 @click.command("sample")
@@ -20,11 +27,13 @@ from ._say import Voice, common
 @click.option("-n", "count", type=click.IntRange(1), default=16, show_default=True,
               help="How many.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="File: .png, .csv or .npz.")
+@click.option("--stream", is_flag=True, help="Show the draws as they come about: in the terminal, "
+              "or as a film with -o film.gif.")
 @click.option("--given", multiple=True, metavar="NAME=VALUE", help="A condition for all draws.")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(voice: Voice, run: str, words: tuple[str, ...], count: int, out: Path | None,
-            given: tuple[str, ...], seed: int) -> None:
+            stream: bool, given: tuple[str, ...], seed: int) -> None:
     """Draw -n samples from RUN. WORDS such as temperature=0.8 say how.
 
     Without -o a table is printed as csv, and pictures go into the run's pictures/.
@@ -32,19 +41,41 @@ def command(voice: Voice, run: str, words: tuple[str, ...], count: int, out: Pat
     from .. import run as runs
     from ..core.words import Words
 
-    found = runs.load(run)
+    found, spoken = runs.load(run), Words.sort(words)
+    how = (*spoken.model, *spoken.how)
+    conditions = {name: found.view.encode_given(name, text) for name, text in map(pair, given)}
+    if stream or (out and out.suffix == ".gif"):
+        states = found.stream(count, conditions, *how, seed=seed)
+        show(voice, found, states, out)
+        return
     if out is None and found.space.is_picture:
         (found.folder / "pictures").mkdir(exist_ok=True)
         out = found.folder / "pictures" / "samples.png"
-    spoken = Words.sort(words)
-    conditions = {name: found.view.encode_given(name, text) for name, text in map(pair, given)}
-    x = found.draw(count, conditions, *spoken.model, *spoken.how, seed=seed)
+    x = found.draw(count, conditions, *how, seed=seed)
     if out is None:
         text = frame(found, x).to_csv(index=False).rstrip()
         voice.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)
         return
     write(found, x, out)
     voice.result({"run": str(found.folder), "n": count, "file": str(out)}, str(out))
+
+
+def show(voice: Voice, run: Run, states: Iterator[Tensor], out: Path | None) -> None:
+    """Pictures as they come about, as a film or, a line at a time, in the terminal."""
+    from ..show import film
+
+    if not run.space.is_picture:
+        raise WordError(f"--stream shows pictures, and these are {run.space}; leave it out")
+    if out is None:
+        for text in film.frames(states, run.space):
+            click.clear()
+            click.echo(text)
+        return
+    if out.suffix != ".gif":
+        raise WordError(f"a film is a .gif, not {out.suffix or 'a file without a suffix'}")
+    count = film.write(out, states, run.space)
+    told = {"run": str(run.folder), "frames": count, "file": str(out)}
+    voice.result(told, str(out))
 
 
 def pair(word: str) -> tuple[str, str]:

@@ -16,11 +16,11 @@ from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
 from monge.core.noise import fresh
 from monge.core.space import Space
-from monge.prob.runs import cut
 from monge.models.baseline.gaussian import Gaussian
 from monge.models.baseline.independent import Independent
 from monge.models.baseline.mixture import Mixture
 from monge.models.baseline.tree import Tree, span
+from monge.prob.runs import cut
 
 COUNTED = {
     "independent": Independent.Config(bins=8),
