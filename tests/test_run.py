@@ -273,6 +273,15 @@ def wait_for(path, process):
     assert path.exists(), process.communicate()
 
 
+def test_killed_before_the_first_checkpoint_it_begins_again(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
+    begun = start("made", tmp_path / "x.npy", *QUICK)
+    again = monge.load(begun.folder)
+    for _ in again.train("5steps"):
+        pass
+    assert checkpoint.about(again.folder / "last.safetensors")["step"] == 5
+
+
 def test_killed_at_any_moment_it_resumes(tmp_path):
     process = fitting(tmp_path, "--budget", "100000steps")
     time.sleep(0.3)

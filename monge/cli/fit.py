@@ -73,6 +73,10 @@ def watch(voice: Voice, run: Run, budget: str) -> Progress | None:
     voice.note(f"run folder {run.folder}, budget {budget}")
     for note in run.notes:
         voice.note(note)
+    if voice.verbose:
+        settings = run.about["config"] | {f"train.{k}": v for k, v in run.about["recipe"].items()}
+        voice.note(voice.table(("setting", "value"), [
+            [name, value] for name, value in settings.items() if not name.endswith("is")]))
     last = None
     bar = Bar() if voice.lively else None
     try:

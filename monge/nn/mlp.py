@@ -22,6 +22,8 @@ class MLP(Configured, nn.Module):
         """Units of a hidden layer."""
         depth: Annotated[int, Range(0)] = 2
         """Hidden layers; 0 is a linear map."""
+        widths: tuple[int, ...] = ()
+        """Units of each hidden layer, first to last, where they differ: instead of width, depth."""
         activation: Activation = "silu"
         """Function after each hidden layer."""
         residual: bool = False
@@ -32,7 +34,7 @@ class MLP(Configured, nn.Module):
     def __init__(self, config: Config, inputs: int, outputs: int) -> None:
         super().__init__()
         self.config, self.inputs, self.outputs = config, inputs, outputs
-        sizes = [inputs] + [config.width] * config.depth
+        sizes = [inputs, *(config.widths or [config.width] * config.depth)]
         self.hidden = nn.ModuleList(map(nn.Linear, sizes, sizes[1:]))
         self.out = nn.Linear(sizes[-1], outputs)
         self.act, self.drop = activation(config.activation), nn.Dropout(config.dropout)
@@ -45,5 +47,5 @@ class MLP(Configured, nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (..., inputs) -> (..., outputs)
         for place, layer in enumerate(self.hidden):
             h = self.drop(self.act(layer(x)))
-            x = x + h if self.config.residual and place else h
+            x = x + h if self.config.residual and place and x.shape == h.shape else h
         return self.out(x)

@@ -12,7 +12,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Generator, Tensor
@@ -31,6 +31,7 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.error import DataError
 from ...core.model import Losses, Model
+from ...core.noise import row_uniform
 from ...core.space import Space
 from ...nn.embed import Conditions, Features
 from ...nn.masked import Stepping
@@ -39,6 +40,22 @@ from ...prob.laws import pick
 
 ROWS = 1024
 """Rows drawn at a time, so that what is cached stays near the processor."""
+
+
+class Orders(BaseConfig):
+    """In which orders the members of a law take its entries."""
+
+    orders: Annotated[int, Range(1)] = 1
+    """How many orders of the entries there are; the law is the mean over them."""
+    order: Literal["natural", "random"] = "natural"
+    """The first order: as the entries stand, or shuffled; further orders are shuffled."""
+
+    def places(self, dims: int) -> Tensor:
+        """The place of each entry in each order, (K, D)."""
+        shuffled = row_uniform(torch.arange(self.orders), (dims,)).argsort(1)
+        if self.order == "natural":
+            shuffled[0] = torch.arange(dims)
+        return shuffled
 
 
 class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
@@ -97,9 +114,7 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         return Likelihood(torch.logsumexp(each, 0) - math.log(len(each)), "exact")
 
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        if batch.observed is not None and not bool(batch.observed.all()):
-            raise DataError(f"{self.name} needs every value of a row, but some are missing; "
-                            "fill them or choose a model that marginalises them")
+        self.check_whole(batch)
         return self.head.log_prob(self.outputs(batch, member), self.flat(batch.x))
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
@@ -186,6 +201,11 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
         return pick(torch.stack(weights, 1), uniform)
 
+    def check_whole(self, batch: Batch) -> None:
+        if batch.observed is not None and not bool(batch.observed.all()):
+            raise DataError(f"{self.name} needs every value of a row, but some are missing; "
+                            "fill them or choose a model that marginalises them")
+
     def check_prefix(self, seen: Tensor) -> None:
         """What is seen (B, D) must come first in every order, or the draw were not exact."""
         for order in self.places:
@@ -226,8 +246,32 @@ class _Draw:
         self.steps.feed(place, model.features.entry(entry, here))
 
 
+class Again(Stepping):
+    """The plain way: the whole pass (features, context) -> outputs again for every entry."""
+
+    def __init__(self, model: Ordered, member: int, run: Callable[[Tensor, Tensor], Tensor],
+                 context: Tensor) -> None:
+        self.model, self.run, self.context = model, run, context
+        self.entries = model.orders[member].argsort().tolist()
+        self.x = model.blank.new_zeros(len(context), model.features.width)  # (n, F)
+
+    def parameters(self, place: int) -> Tensor:
+        own = self.model.head.slices[self.entries[place]]
+        return self.run(self.x, self.context)[:, own]
+
+    def feed(self, place: int, features: Tensor) -> None:
+        self.x[:, self.model.features.slices[self.entries[place]]] = features
+
+
 def blank(space: Space) -> Tensor:
     """A value of each entry's own kind to stand where nothing is drawn yet, (D,)."""
     low, mean = space.spread("low").flatten(), space.spread("mean").flatten()
     kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
     return torch.where(torch.tensor([kind == "real" for kind in kinds]), mean, low)
+
+
+def unshift_bits(features: Features, space: Space) -> None:
+    """Let bits be read as 0 and 1, where an equation is written for them."""
+    kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
+    bits = torch.tensor([kind == "binary" for kind in kinds])[features.owner]  # (F,)
+    features.shift[bits], features.factor[bits] = 0.0, 1.0
