@@ -20,15 +20,18 @@ class Features(nn.Module):
     """The features of an event: of an entry x_i either (x_i - shift_i) factor_i, or for a label
     the indicators 1[x_i = 0], ..., 1[x_i = size - 1].
 
-    `owner[f]` is the entry of the flattened event that feature f belongs to.
+    `owner[f]` is the entry of the flattened event that feature f belongs to. Where they are
+    `held`, numbers beyond the training range are read as its ends, so that what reads them need
+    not extrapolate.
     """
 
     owner: Tensor
     shift: Tensor
     factor: Tensor
     code: Tensor
+    ends: Tensor
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, held: bool = False) -> None:
         super().__init__()
         if space.kind == "columns":
             tables = [table(column) for column in space.columns]
@@ -42,7 +45,8 @@ class Features(nn.Module):
         for place, name in enumerate(("shift", "factor", "code"), 1):
             values = torch.cat([entry[place] for entry in tables])
             self.register_buffer(name, values, persistent=False)
-        self.width = len(owner)
+        self.register_buffer("ends", reach(space)[:, owner], persistent=False)  # (2, F)
+        self.width, self.held = len(owner), held and bool(self.ends.isfinite().any())
         ends = torch.bincount(owner).cumsum(0).tolist()
         self.slices = list(map(slice, [0, *ends], ends))  # the features of each entry
         self.plain = not bool((self.code >= 0).any())  # one feature an entry, all of them affine
@@ -60,6 +64,8 @@ class Features(nn.Module):
         return self.read(value[:, None], self.slices[i])
 
     def read(self, value: Tensor, which: slice = slice(None)) -> Tensor:
+        if self.held:
+            value = value.clamp(*self.ends[:, which])
         features = (value - self.shift[which]) * self.factor[which]
         if self.plain:
             return features
@@ -82,6 +88,14 @@ class Conditions(nn.Module):
     def forward(self, given: Mapping[str, Batch], n: int) -> Tensor:  # (n, width)
         features = [part(given[name]) for name, part in zip(self.names, self.parts, strict=True)]
         return torch.cat([self.nothing.expand(n, 0), *features], 1)
+
+
+def reach(space: Space) -> Tensor:
+    """The training range of each number, (2, D); everything for other kinds of entry."""
+    ends = torch.stack([space.spread("low").flatten(), space.spread("high").flatten()])
+    kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
+    number = torch.tensor([kind in ("real", "counts") for kind in kinds])
+    return torch.where(number, ends, torch.tensor([[-torch.inf], [torch.inf]]))
 
 
 def table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor]:

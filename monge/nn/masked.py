@@ -38,6 +38,8 @@ from ..core.config import Configured, Range
 from ..core.noise import row_uniform
 from .activation import Activation, activation
 
+BLOCK = 16
+"""Places of the order that the cached pass prepares at once."""
 ROOM = 1 << 24
 """Entries of the masks of one layer that are kept; larger ones are made when they are used."""
 
@@ -178,24 +180,44 @@ class Passes(Stepping):
 
 
 class Stage:
-    """One masked map, its bias a first column, cut into blocks of rows of one degree.
+    """One masked map, its bias a first column, with rows and columns sorted by degree.
 
-    Sorted by degree, the columns that rows of degree t read are the leading ones and the block's
-    mask is all ones, so no mask is left. `spans[t]` are the rows of degree t.
+    Rows of degree t are `spans[t]` and read the first `known[t]` columns, all of them: no mask is
+    left. Places come in blocks: what a block's rows read of columns known before it is one
+    product with many rows (`ahead`), and each step adds what the block itself has brought
+    (`finish`), so that a step reads little memory.
     """
 
-    def __init__(self, layer: MaskedLinear, member: int, dims: int) -> None:
+    def __init__(self, layer: MaskedLinear, member: int, dims: int, context: int) -> None:
         columns, into = layer.degrees_in[member].sort(stable=True)
         rows, out = layer.degrees_out[member].sort(stable=True)
         bias = torch.zeros_like(layer.weight[:, 0]) if layer.bias is None else layer.bias
-        weight = torch.cat([bias[out, None], arranged(arranged(layer.weight, 0, out), 1, into)], 1)
+        weight = arranged(arranged(layer.weight, 0, out), 1, into)
+        self.weight = torch.cat([bias[out, None], weight], 1)
         degrees = torch.arange(dims, device=rows.device)
         known = torch.searchsorted(columns, degrees, right=True).tolist()
+        self.known = [1 + count for count in known]
+        self.before = [1 + context, *self.known]  # columns known when a place is reached
         ends = torch.searchsorted(rows, degrees, right=True).tolist()
         self.spans = list(itertools.pairwise([0, *ends]))
-        self.width, self.known = weight.shape[1], [1 + count for count in known]
-        self.blocks = [weight[start:end, :count] for (start, end), count
-                       in zip(self.spans, self.known, strict=True)]
+
+    def ahead(self, place: int, below: Tensor, out: Tensor | None = None) -> Tensor:
+        """The block's rows from what is known as its first place is reached, (rows, n)."""
+        start, end = self.block(place)
+        known = self.before[place]
+        return torch.mm(self.weight[start:end, :known], below[:known], out=out)
+
+    def finish(self, place: int, below: Tensor, rows: Tensor) -> None:
+        """Add to the rows of one degree what its block has brought so far."""
+        (start, end), known = self.spans[place], self.known[place]
+        before = self.before[place - place % BLOCK]
+        if before < known:
+            rows.addmm_(self.weight[start:end, before:known], below[before:known])
+
+    def block(self, place: int) -> tuple[int, int]:
+        """The rows of the block that begins at `place`."""
+        last = min(place + BLOCK, len(self.spans)) - 1
+        return self.spans[place][0], self.spans[last][1]
 
 
 def arranged(weight: Tensor, axis: int, order: Tensor) -> Tensor:
@@ -210,8 +232,10 @@ class Sorted:
 
     def __init__(self, network: Masked, member: int) -> None:
         dims = int(network.out.degrees_out[member].max()) + 1
-        *self.layers, self.out = (Stage(layer, member, dims) for layer in network.maps())
-        self.direct = None if network.direct is None else Stage(network.direct, member, dims)
+        stages = (Stage(layer, member, dims, network.context) for layer in network.maps())
+        *self.layers, self.out = stages
+        self.direct = (None if network.direct is None
+                       else Stage(network.direct, member, dims, network.context))
         self.context, self.residual = network.context, network.config.residual
         self.act = activation(network.config.activation, inplace=True)
 
@@ -222,28 +246,43 @@ class Steps(Stepping):
 
     def __init__(self, maps: Sorted, context: Tensor) -> None:
         self.maps, self.skip = maps, 1 + maps.context
-        stages = [*maps.layers, maps.out]
-        self.known = [stage.blocks[0].new_empty(stage.width, len(context)) for stage in stages]
+        sizes = [stage.weight.shape[1] for stage in (*maps.layers, maps.out)]
+        self.known = [maps.out.weight.new_empty(size, len(context)) for size in sizes]
+        self.pending = self.known[0]  # outputs of the block, (rows, n)
         for known in self.known:
             known[0] = 1.0
             known[1:self.skip] = context.T[:maps.context]
 
     @torch.no_grad()
     def parameters(self, place: int) -> Tensor:
+        if place % BLOCK == 0:
+            self.open(place)
         maps, below = self.maps, self.known[0]
         for depth, (stage, above) in enumerate(zip(maps.layers, self.known[1:], strict=True)):
             start, end = stage.spans[place]
             if start < end:
                 here = above[self.skip + start:self.skip + end]
-                torch.mm(stage.blocks[place], below[:stage.known[place]], out=here)
+                stage.finish(place, below, here)
                 here.copy_(maps.act(here))
                 if depth and maps.residual:
                     here += below[self.skip + start:self.skip + end]
             below = above
-        out = maps.out.blocks[place] @ below[:maps.out.known[place]]  # (P_i, n)
+        first, (start, end) = maps.out.spans[place - place % BLOCK][0], maps.out.spans[place]
+        out = self.pending[start - first:end - first]  # (P_i, n)
+        maps.out.finish(place, below, out)
         if maps.direct is not None:
-            out.addmm_(maps.direct.blocks[place], self.known[0][:maps.direct.known[place]])
+            maps.direct.finish(place, self.known[0], out)
         return out.T
+
+    def open(self, place: int) -> None:
+        """Begin a block: its rows in every layer, from what is known so far."""
+        maps = self.maps
+        for stage, (below, above) in zip(maps.layers, itertools.pairwise(self.known), strict=True):
+            start, end = stage.block(place)
+            stage.ahead(place, below, above[self.skip + start:self.skip + end])
+        self.pending = maps.out.ahead(place, self.known[-1])
+        if maps.direct is not None:
+            self.pending += maps.direct.ahead(place, self.known[0])
 
     @torch.no_grad()
     def feed(self, place: int, features: Tensor) -> None:

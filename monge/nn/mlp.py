@@ -23,7 +23,7 @@ class MLP(Configured, nn.Module):
         depth: Annotated[int, Range(0)] = 2
         """Hidden layers; 0 is a linear map."""
         widths: tuple[int, ...] = ()
-        """Units of each hidden layer, first to last, where they differ: instead of width, depth."""
+        """Units of each hidden layer, first to last, instead of `depth` times `width`."""
         activation: Activation = "silu"
         """Function after each hidden layer."""
         residual: bool = False

@@ -1,7 +1,7 @@
 r"""Networks that read any subset S of the entries of an event and speak of all of them.
 
-Input is $[f(x) \odot m;\ m;\ c]$: features with those of hidden entries at 0, m_i = 1 where entry i
-is in S, so that a hidden entry is not mistaken for one that is 0, and the conditions c.
+Input is $[f(x) \odot m;\ m;\ c]$: features with those of hidden entries at 0, m_i = 1 where entry
+i is in S, so that a hidden entry is not mistaken for one that is 0, and the conditions c.
 
 A walk along an order shows one more entry at every step. Each unit above the first layer reads the
 new mask, so nothing above can be kept; but the first layer is a sum over the entries of S,

@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CEILING = math.log(1e4)
-"""No log-scale is above this: a network that runs away still draws finite numbers."""
+CEILING = math.log(30)
+"""No log-scale is above this many training scales: a network led astray draws no wild numbers."""
 ALL = slice(None)
 At = int | slice
 """Which of a group's entries are meant: one (its axis dropped) or all."""

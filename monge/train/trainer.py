@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.error import RunError
 from ..core.model import Losses, Model, Turn
-from ..core.noise import fold, fresh
+from ..core.noise import fold, fresh, reseed
 from ..core.recipe import Recipe
 from ..core.score import Score
 from .average import Average
@@ -80,7 +80,7 @@ class Trainer:
         return replace(self.everything, step=self.step)
 
     def begin(self) -> None:
-        torch.manual_seed(fold(self.seed, "begin"))
+        reseed(fold(self.seed, "begin"), self.device)
         index = torch.arange(min(len(self.rows), BEGINNING))
         self.model.begin(self.rows.batch(index, train=True).to(self.device))
         self.average = Average(self.model, self.recipe.average)
@@ -89,12 +89,13 @@ class Trainer:
         """Play every turn once, with rates multiplied by `scale`."""
         if self.step == 0:
             self.begin()
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         drawn = self.draws
         for number, turn in enumerate(self.turns):
             if self.step % turn.every:
                 continue
-            torch.manual_seed(fold(self.seed, "step", self.step, turn.name))
+            reseed(fold(self.seed, "step", self.step, turn.name), self.device)
             for _ in range(turn.repeat):
                 batch = self.whole() if turn.whole else self.batch(drawn)
                 drawn += not turn.whole

@@ -33,6 +33,16 @@ def test_what_was_not_seen_is_zero_even_where_it_is_nan():
     assert torch.equal(features(Batch(x, observed=seen)), torch.tensor([[0.0, 0, 0, 0, 1, 1]]))
 
 
+def test_held_numbers_stop_at_the_ends_of_the_training_range():
+    column = Space(kind="real", mean=(1.0,), scale=(2.0,), low=(-1.0,), high=(5.0,))
+    space = Space(kind="columns", shape=(2,), columns=(column, Space(kind="label", size=2)))
+    features = Features(space, held=True)
+    x = torch.tensor([[99.0, 1.0], [-99.0, 0.0], [3.0, 1.0]])
+    due = torch.tensor([[2.0, 0, 1], [-1, 1, 0], [1, 0, 1]])
+    assert torch.equal(features(Batch(x)), due)
+    assert torch.equal(features.entry(0, x[:, 0]), due[:, :1])
+
+
 def test_pictures_are_standardised_by_channel():
     space = Space(kind="real", shape=(2, 1, 2), mean=(1.0, 2.0), scale=(1.0, 4.0))
     x = torch.tensor([[[[2.0, 1.0]], [[6.0, 2.0]]]])

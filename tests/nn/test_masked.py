@@ -60,8 +60,10 @@ def test_product_of_masks_is_strictly_lower_triangular():
         assert torch.equal(paths > 0, place[OUTPUTS][:, None] > place[INPUTS])
 
 
-@pytest.mark.parametrize(("shape", "context"), list(itertools.product(SHAPES, [0, 2])))
-def test_steps_equal_the_whole_pass(shape, context):
+@pytest.mark.parametrize(("shape", "context", "block"),
+                         list(itertools.product(SHAPES, [0, 2], [1, 4, 16])))
+def test_steps_equal_the_whole_pass(shape, context, block, monkeypatch):
+    monkeypatch.setattr("monge.nn.masked.BLOCK", block)
     net, n = network(shape, context), 7
     x = torch.randn(n, len(INPUTS), dtype=torch.float64, generator=fresh(0))
     c = torch.randn(n, context, dtype=torch.float64, generator=fresh(1))

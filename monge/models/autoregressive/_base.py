@@ -247,17 +247,17 @@ class _Draw:
 
 
 class Again(Stepping):
-    """The plain way: the whole pass (features, context) -> outputs again for every entry."""
+    """The plain way: the whole network (features, context, member) again for every entry."""
 
-    def __init__(self, model: Ordered, member: int, run: Callable[[Tensor, Tensor], Tensor],
-                 context: Tensor) -> None:
-        self.model, self.run, self.context = model, run, context
+    def __init__(self, model: Ordered, network: Callable[[Tensor, Tensor, int], Tensor],
+                 member: int, context: Tensor) -> None:
+        self.model, self.network, self.member, self.context = model, network, member, context
         self.entries = model.orders[member].argsort().tolist()
         self.x = model.blank.new_zeros(len(context), model.features.width)  # (n, F)
 
     def parameters(self, place: int) -> Tensor:
         own = self.model.head.slices[self.entries[place]]
-        return self.run(self.x, self.context)[:, own]
+        return self.network(self.x, self.context, self.member)[:, own]
 
     def feed(self, place: int, features: Tensor) -> None:
         self.x[:, self.model.features.slices[self.entries[place]]] = features

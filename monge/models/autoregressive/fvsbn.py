@@ -63,7 +63,7 @@ class FVSBN(Ordered):
     @torch.no_grad()
     def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
         if not cached:
-            return functools.partial(Again, self, member, functools.partial(self.net, member=member))
+            return functools.partial(Again, self, self.net, member)
         entries = self.orders[member].argsort().tolist()
         rows = [self.head.slices[entry] for entry in entries]
         return functools.partial(Steps, self.net, member, rows)

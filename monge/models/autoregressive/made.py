@@ -19,6 +19,7 @@ from ...core.model import Suit
 from ...core.noise import row_uniform
 from ...core.recipe import Recipe
 from ...core.space import Space
+from ...nn.embed import Features
 from ...nn.masked import Masked, Stepping
 from ._base import Ordered
 
@@ -47,6 +48,8 @@ class MADE(Ordered):
         if config.order == "natural":
             shuffled[0] = torch.arange(space.dims)
         super().__init__(config, space, shuffled.repeat_interleave(config.masks, 0))
+        # Or one rare draw would throw all that follow it out of the data.
+        self.features = Features(space, held=True)
         self.net = Masked(config, self.features.owner, self.head.owner, shuffled,
                           self.conditions.width, config.masks)
         self.settle()
