@@ -50,10 +50,15 @@ def subjects(*abilities: type) -> Iterator[tuple[str, str, bool]]:
 
 
 def every(*abilities: type, given: bool | None = None):
-    """Run a check on every subject with these abilities."""
-    cases = [case for case in subjects(*abilities) if given in (None, case[2])]
-    ids = [f"{name}-{kind}{'-given' * conditioned}" for name, kind, conditioned in cases]
-    return pytest.mark.parametrize(("name", "kind", "given"), cases, ids=ids)
+    """Run a check on every subject with these abilities; all checks of a subject run in one
+    process, which fits it once."""
+    cases = []
+    for name, kind, conditioned in subjects(*abilities):
+        if given in (None, conditioned):
+            title = f"{name}-{kind}{'-given' * conditioned}"
+            cases.append(pytest.param(name, kind, conditioned, id=title,
+                                      marks=pytest.mark.xdist_group(title)))
+    return pytest.mark.parametrize(("name", "kind", "given"), cases)
 
 
 class Subject:

@@ -88,6 +88,18 @@ class HasConditionals(abc.ABC):
         """What the conditional of each entry is computed from, (B, D, parameters)."""
 
 
+class HasSubsets(abc.ABC):
+    """Predicts every entry from any subset of the others."""
+
+    @abc.abstractmethod
+    def predictions(self, batch: Batch, seen: Tensor) -> Tensor:
+        """log p(x_i | those of x where `seen` (B, D)) for every entry i not seen, (B, D)."""
+
+    @abc.abstractmethod
+    def orderless(self, batch: Batch, seen: Tensor) -> Tensor:
+        """D / (D - |S|) sum over i not in S of log p(x_i | x_S), what training raises, (B,)."""
+
+
 class HasPosterior(abc.ABC):
     """A latent-variable law with an approximate posterior q(z | x)."""
 

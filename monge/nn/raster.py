@@ -48,6 +48,12 @@ class Window(nn.Conv2d):
         self.margins = (left, right, above, 0)
         self.register_buffer("mask", mask, persistent=False)
 
+    def reset_parameters(self) -> None:
+        """Keep the variance: gates see numbers near one from the first step on."""
+        nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def kernel(self) -> Tensor:  # (outputs, inputs, above + 1, left + 1 + right)
         return self.weight if self.mask is None else self.weight * self.mask
 

@@ -11,9 +11,9 @@ import itertools
 import torch
 from torch import Tensor
 
+from ..core.abilities import HasSubsets
 from ..core.batch import Batch
 from ..core.model import Model
-from ..models.autoregressive.deep_nade import HasSubsets
 from .identity import Residual, Skip
 
 ROUNDING = 1e-12

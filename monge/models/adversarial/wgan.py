@@ -104,8 +104,8 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
         return self.constraint.project(self.critic.parameters())
 
     def watch(self, batch: Batch) -> Losses:
-        """W_1 in the units of the data as the critic sees it, up to the K of its constraint."""
-        return {"wasserstein": -self.coordinates.unit * self.gap(*self.points(batch))}
+        """W_1 in the players' coordinates as the critic sees it, up to the K of its constraint."""
+        return {"wasserstein": -self.gap(*self.points(batch))}
 
     def points(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Real and fake points (B, D) with the conditions they share (B, C)."""
@@ -121,10 +121,9 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
         return both[:len(fake)] - both[len(fake):]
 
     def criticise(self, batch: Batch) -> Tensor:
-        """f in the units of the data: its slope is at most the product of the layers' norms."""
+        """f(y), whose slope in y is at most the product of the layers' norms."""
         y = self.coordinates.enter(batch.x.to(self.coordinates.shift.dtype), dequantise=False)
-        context = self.context(batch.given, len(batch))
-        return self.coordinates.unit * self.criticise_points(y, context)
+        return self.criticise_points(y, self.context(batch.given, len(batch)))
 
     def criticise_points(self, y: Tensor, context: Tensor) -> Tensor:
         return self.critic(torch.cat([y, context], 1))[:, 0]  # (B,)
@@ -156,7 +155,7 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
     @classmethod
     def suit(cls, space: Space) -> Suit:
         # The held-out distance is noisy: few looks, and no early end by it.
-        recipe = Recipe(rate=1e-3, betas=(0.5, 0.9), batch=128, average=0.999, check=500,
+        recipe = Recipe(rate=1e-3, betas=(0.0, 0.9), batch=128, average=0.999, check=500,
                         patience=0)
         if space.dims <= 32:
             # In few dimensions a strict slope of 1 between modes costs modes.
@@ -167,7 +166,7 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
             return Suit(config, recipe)
         net = MLP.Config(width=256, depth=3, activation="silu", residual=True)
         config = cls.Config(generator=net, rounds=3)
-        return Suit(config, replace(recipe, rate=5e-4, betas=(0.0, 0.9), batch=64))
+        return Suit(config, replace(recipe, rate=5e-4, batch=64))
 
     @classmethod
     def tiny(cls, space: Space) -> Config:
@@ -193,11 +192,6 @@ class Coordinates(nn.Module):
             space.spread("mean").flatten(), space.spread("scale").flatten())
         self.register_buffer("shift", shift.clone(), persistent=False)
         self.register_buffer("scale", scale.clone(), persistent=False)
-
-    @property
-    def unit(self) -> Tensor:
-        """The steepest y may rise with x, inverted: it turns slopes in y to slopes in x."""
-        return self.scale.min()
 
     def enter(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
         x = x.reshape(len(x), -1)

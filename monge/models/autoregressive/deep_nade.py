@@ -1,4 +1,4 @@
-r"""Deep NADE: one network for every order, any entry from any others, in any pattern
+r"""Deep NADE: one network for every order, any entry given any others
 
 One network reads $[f(x) \odot m; m]$, m saying which entries S are seen, and puts out the law of
 every entry given them (Uria, Murray and Larochelle 2014); with convolutions it is ConvNADE (Uria
@@ -18,7 +18,6 @@ replacement: unbiased for the mean over orders of log p_o(x), which is log p(x) 
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Callable, Iterator
 from typing import Annotated, Literal, cast
@@ -26,7 +25,7 @@ from typing import Annotated, Literal, cast
 import torch
 from torch import Generator, Tensor
 
-from ...core.abilities import Likelihood
+from ...core.abilities import HasSubsets, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
@@ -45,18 +44,6 @@ FEWEST = 8
 """Conditionals that are taken at least."""
 SMALL = 256
 """Pixels or entries up to which a suit is generous: with convolutions, with orders."""
-
-
-class HasSubsets(abc.ABC):
-    """Predicts every entry from any subset of the others."""
-
-    @abc.abstractmethod
-    def predictions(self, batch: Batch, seen: Tensor) -> Tensor:
-        """log p(x_i | those of x where `seen` (B, D)) for every entry i not seen, (B, D)."""
-
-    @abc.abstractmethod
-    def orderless(self, batch: Batch, seen: Tensor) -> Tensor:
-        """D / (D - |S|) sum over i not in S of log p(x_i | x_S), what training raises, (B,)."""
 
 
 class DeepNADE(Ordered, HasSubsets):
@@ -136,8 +123,8 @@ class DeepNADE(Ordered, HasSubsets):
         members, dims = self.places.shape
         which = row_uniform(batch.rows, (members * dims,), seed).argsort(1)[:, :passes]
         terms = torch.stack([self.conditional(batch, one) for one in which.T])  # (passes, B)
-        kept = 1 - passes / (members * dims)  # what is drawn from a finite number varies less
-        error = dims * terms.std(0) * math.sqrt(kept / passes) if passes > 1 else None
+        left = 1 - passes / (members * dims)  # without replacement, only what is left out varies
+        error = dims * terms.std(0) * math.sqrt(left / passes) if passes > 1 else None
         return Likelihood(dims * terms.mean(0), "estimate" if members == 1 else "bound", error)
 
     def conditional(self, batch: Batch, which: Tensor) -> Tensor:
@@ -192,7 +179,7 @@ class DeepNADE(Ordered, HasSubsets):
         weights = batch.x.new_zeros(len(batch), len(members))
         if len(members) > 1 and bool(batch.seen.any()):
             made = [self.head.log_prob(self.outputs(batch, k), batch.x) for k in members]
-            weights = torch.stack([(log_p * batch.seen).sum(1) for log_p in made], 1)
+            weights = torch.stack([log_p.where(batch.seen, 0.0).sum(1) for log_p in made], 1)
         uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
         return pick(weights, uniform)
 
