@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
+from ..core.noise import fresh
 from .masked import Stepping
 
 Size = Literal[3, 5, 7, 9, 11, 13, 15]
@@ -105,7 +107,7 @@ class Raster(Configured, nn.Module, abc.ABC):
         self.blend = causal(self.colours, self.colours)
         self.out = causal(self.colours, entries, bias=False)
         self.offset = nn.Parameter(torch.zeros(len(entries), *shape[1:]))
-        self.given = (nn.Linear(context, config.depth * biases, bias=False) if context else None)
+        self.given = nn.Linear(context, config.depth * biases, bias=False) if context else None
         self.drop = nn.Dropout(config.dropout)
         nn.init.zeros_(self.out.weight)
 
@@ -145,11 +147,11 @@ class Raster(Configured, nn.Module, abc.ABC):
     @torch.enable_grad()
     def support(self, row: int, column: int, colour: int = 0) -> Tensor:
         """Which entries (C, H, W) the outputs of one entry depend on: those with a gradient."""
-        x = torch.randn(8, *self.shape, dtype=self.offset.dtype).to(self.offset.device)
-        context = x.new_zeros(8, self.context)
-        x.requires_grad_()
-        own = self(x, context).unflatten(1, (self.shape[0], -1))[:, colour, :, row, column]
-        slopes, = torch.autograd.grad((own * torch.randn_like(own)).sum(), x)
+        x = torch.randn(8, *self.shape, generator=fresh(0)).to(self.offset).requires_grad_()
+        out = self(x, x.new_zeros(8, self.context)).unflatten(1, (self.shape[0], -1))
+        own = out[:, colour, :, row, column]  # (8, outputs)
+        weights = torch.randn(own.shape, generator=fresh(1)).to(own)
+        slopes, = torch.autograd.grad((own * weights).sum(), x)
         return (slopes != 0).any(0)
 
 
@@ -188,13 +190,13 @@ class Strip:
 
     def push(self, row: Tensor) -> None:
         """The next row, (n, columns, channels)."""
-        for above, here in zip(self.whole.unbind(1), self.whole.unbind(1)[1:], strict=False):
-            above.copy_(here)
+        for above, below in itertools.pairwise(self.whole.unbind(1)):
+            above.copy_(below)
         self.newest.copy_(row)
 
-    def convolve(self, kernel: Tensor, bias: Tensor | None) -> Tensor:
+    def convolve(self, kernel: Tensor) -> Tensor:
         """What a row makes of the strip, (n, columns, outputs)."""
-        return F.conv2d(self.whole.permute(0, 3, 1, 2), kernel, bias)[:, :, 0].transpose(1, 2)
+        return F.conv2d(self.whole.permute(0, 3, 1, 2), kernel)[:, :, 0].transpose(1, 2)
 
 
 class Line:
@@ -226,7 +228,7 @@ class Scan(Stepping, abc.ABC):
         outputs = len(network.offset) // colours
         self.out = cut(network.out, [slice(c * outputs, (c + 1) * outputs)
                                      for c in range(colours)])
-        self.bias = [network.blend.bias.detach()[own] for own in self.spans]
+        self.bias = [shift(network.blend)[own] for own in self.spans]
         self.offset = network.offset.detach().permute(1, 2, 0).reshape(-1, outputs)  # (D, outputs)
 
     @abc.abstractmethod
@@ -267,3 +269,11 @@ def cut(layer: Window, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
     row = layer.kernel().detach()[:, :, -1, :layer.margins[0] + 1]  # (outputs, inputs, pixels)
     weight = row.permute(2, 1, 0).flatten(0, 1)
     return [weight[:, own].contiguous() for own in outputs]
+
+
+def shift(layer: Window, given: Tensor | None = None) -> Tensor:
+    """The bias of a layer, (outputs,), or with what conditions (n, outputs) add to it,
+    (n, 1, outputs)."""
+    assert layer.bias is not None
+    bias = layer.bias.detach()
+    return bias if given is None else bias + given.detach()[:, None]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .raster import Line, Raster, Scan, Strip, Window, causal, cut
+from .raster import Line, Raster, Scan, Strip, Window, causal, cut, shift
 
 
 class Plain(Raster):
@@ -113,13 +113,12 @@ class _PlainScan(Scan):
 
     def __init__(self, network: Plain, context: Tensor) -> None:
         super().__init__(network, context)
-        like, reaches = self.features, network.reaches()
-        lines = [Line(like, self.columns, reach, self.spans) for reach in reaches[1:]]
+        lines = [Line(self.features, self.columns, reach, self.spans)
+                 for reach in network.reaches()[1:]]
         self.layers = [
-            _Rows(cast(Window, layer), line, reach, bias, self.columns, self.spans)
-            for layer, line, reach, bias in
-            zip(network.layers, [self.known, *lines], reaches, network.biases(context),
-                strict=True)]
+            _Sums(cast(Window, layer), line, given, self.columns, self.spans)
+            for layer, line, given in zip(network.layers, [self.known, *lines],
+                                          network.biases(context), strict=True)]
 
     def begin(self, top: bool) -> None:
         for layer in self.layers:
@@ -127,32 +126,30 @@ class _PlainScan(Scan):
 
     def advance(self, x: int, colour: int, features: Tensor) -> None:
         first, *rest = self.layers
-        features.copy_(first.add(x, colour))
+        features.copy_(first.at(x, colour))
         for layer in rest:
             torch.clamp_min(features, 0.0, out=layer.line.own[colour][x])
-            features += layer.add(x, colour)
+            features += layer.at(x, colour)
 
 
-class _Rows:
-    """One masked layer in a scan."""
+class _Sums:
+    """One masked layer in a scan; `line` holds what enters it."""
 
-    def __init__(self, layer: Window, line: Line, reach: int, bias: Tensor | None, columns: int,
+    def __init__(self, layer: Window, line: Line, given: Tensor | None, columns: int,
                  spans: Sequence[slice]) -> None:
-        self.line, self.bias = line, bias
-        self.above, self.own_bias = layer.kernel().detach()[:, :, :-1], layer.bias.detach()
+        like, reach = line.row[:, 0], layer.margins[0]
+        self.line, self.shift = line, shift(layer, given)
+        self.above = layer.kernel().detach()[:, :, :-1]  # (width, inputs, reach, columns)
         self.along = cut(layer, spans)
-        like = line.row[:, 0]
         self.strip = Strip(like, reach, columns, reach)
-        self.link = Line(like.new_zeros(len(like), len(layer.weight)), columns, 0, spans)
+        self.link = Line(like.new_zeros(len(like), layer.out_channels), columns, 0, spans)
 
     def begin(self, top: bool) -> None:
         if not top:
             self.strip.push(self.line.row)
-        self.link.row.copy_(self.strip.convolve(self.above, self.own_bias))
-        if self.bias is not None:
-            self.link.row.add_(self.bias[:, None])
+        torch.add(self.strip.convolve(self.above), self.shift, out=self.link.row)
 
-    def add(self, x: int, colour: int) -> Tensor:
+    def at(self, x: int, colour: int) -> Tensor:
         return torch.addmm(self.link.own[colour][x], self.line.windows[x], self.along[colour])
 
 
@@ -161,16 +158,18 @@ class _GatedScan(Scan):
 
     def __init__(self, network: Gated, context: Tensor) -> None:
         super().__init__(network, context)
-        like, depth = self.features, network.config.depth
-        lines = [Line(like, self.columns, reach, self.spans) for reach in network.reaches()[1:]]
-        self.gated = like.new_zeros(len(like), depth, like.shape[1])
+        n, width = self.features.shape
+        lines = [Line(self.features, self.columns, reach, self.spans)
+                 for reach in network.reaches()[1:]]
+        outputs = self.features.new_zeros(n, network.config.depth, width)
+        self.gated = outputs.flatten(1)  # (n, depth width)
         self.layers = [
-            _Gates(cast(Gates, layer), below, above, bias, y, self.columns, self.spans)
-            for layer, below, above, bias, y in
+            _Gates(cast(Gates, layer), below, above, given, y, self.columns, self.spans)
+            for layer, below, above, given, y in
             zip(network.layers, [self.known, *lines], [*lines, None], network.biases(context),
-                self.gated.unbind(1), strict=True)]
+                outputs.unbind(1), strict=True)]
         self.skip = cut(network.skip, self.spans)
-        self.skip_bias = [network.skip.bias.detach()[own] for own in self.spans]
+        self.shift = [shift(network.skip)[own] for own in self.spans]
 
     def begin(self, top: bool) -> None:
         row = None if top else self.known.row
@@ -180,57 +179,54 @@ class _GatedScan(Scan):
     def advance(self, x: int, colour: int, features: Tensor) -> None:
         for layer in self.layers:
             layer.step(x, colour)
-        torch.addmm(self.skip_bias[colour], self.gated.flatten(1), self.skip[colour], out=features)
+        torch.addmm(self.shift[colour], self.gated, self.skip[colour], out=features)
 
 
 class _Gates:
-    """One gated layer in a scan. The halves a, b of the gates stand colour by colour, so that
-    those of one colour are neighbours."""
+    """One layer of both stacks in a scan. The halves a, b of the gates stand colour by colour, so
+    that those of one colour are neighbours."""
 
-    def __init__(self, layer: Gates, below: Line, above: Line | None, bias: Tensor | None,
+    def __init__(self, layer: Gates, below: Line, above: Line | None, given: Tensor | None,
                  y: Tensor, columns: int, spans: Sequence[slice]) -> None:
         (n, width), reach = y.shape, layer.down.margins[0]
-        pairs = torch.arange(2 * width).reshape(2, width)  # where a and b of a channel are
-        order = [pairs[:, own].flatten() for own in spans]
+        halves = torch.arange(2 * width).reshape(2, width)
+        order = [halves[:, own].flatten() for own in spans]  # gates of each colour
         ends = [slice(2 * own.start, 2 * own.stop) for own in spans]
-        everything = torch.cat(order)
+        to_v, to_h = (None, None) if given is None else given.chunk(2, 1)
         self.below, self.above, self.y, self.first = below, above, y, layer.first
-        self.down, self.down_bias = layer.down.kernel().detach(), layer.down.bias.detach()
+        self.down, self.to_v = layer.down.kernel().detach(), shift(layer.down, to_v)
         self.strip = Strip(below.row[:, 0], reach + 1, columns, reach)
-        self.link_weight, = cut(layer.link, [everything])
-        self.link_bias = layer.link.bias.detach()[everything]
+        self.link_weight, = cut(layer.link, [torch.cat(order)])
+        self.to_h = shift(layer.link, to_h)[..., torch.cat(order)]
         self.link = Line(y.new_zeros(n, 2 * width), columns, 0, ends)
-        self.to_v, to_h = (None, None) if bias is None else bias[:, None].chunk(2, -1)
-        self.to_h = None if to_h is None else to_h[..., everything]
         self.across = cut(layer.across, order)
         self.mix = None if layer.mix is None else cut(layer.mix, spans)
-        self.gates = [y.new_zeros(n, end.stop - end.start) for end in ends]
+        self.gates = [y.new_zeros(n, len(own)) for own in order]
         self.halves = [gates.chunk(2, 1) for gates in self.gates]
         self.own = [y[:, span] for span in spans]
 
     def descend(self, row: Tensor | None) -> Tensor:
-        """The vertical features (n, columns, width) of the next row, from those below."""
+        """The vertical features (n, columns, width) of the next row, once the layer below has
+        put out its own."""
         if row is not None:
             self.strip.push(row)
-        pre = self.strip.convolve(self.down, self.down_bias)
-        v = gate(pre if self.to_v is None else pre + self.to_v, -1)
+        v = gate(self.strip.convolve(self.down) + self.to_v, -1)
         if not self.first:
             v += self.strip.newest
-        links = self.link.row
-        torch.addmm(self.link_bias, v.flatten(0, 1), self.link_weight, out=links.flatten(0, 1))
-        if self.to_h is not None:
-            links += self.to_h
+        torch.mm(v.flatten(0, 1), self.link_weight, out=self.link.row.flatten(0, 1))
+        self.link.row.add_(self.to_h)
         return v
 
     def step(self, x: int, colour: int) -> None:
-        gates, (a, b) = self.gates[colour], self.halves[colour]
+        """The horizontal features of one colour of the pixel in column x."""
+        a, b = self.halves[colour]
         torch.addmm(self.link.own[colour][x], self.below.windows[x], self.across[colour],
-                    out=gates)
+                    out=self.gates[colour])
         torch.mul(a.tanh_(), b.sigmoid_(), out=self.own[colour])
         if self.above is None or self.mix is None:
             return
-        into = self.above.own[colour][x]
         if self.first:
-            torch.mm(self.y, self.mix[colour], out=into)
+            torch.mm(self.y, self.mix[colour], out=self.above.own[colour][x])
         else:
-            torch.addmm(self.below.own[colour][x], self.y, self.mix[colour], out=into)
+            torch.addmm(self.below.own[colour][x], self.y, self.mix[colour],
+                        out=self.above.own[colour][x])

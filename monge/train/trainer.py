@@ -24,7 +24,7 @@ from ..core.score import Score
 from .average import Average
 from .optimiser import optimiser
 
-BEGINNING = 20_000
+BEGINNING = 10_000
 """Training rows that a model sees before step 0."""
 
 

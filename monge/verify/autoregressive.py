@@ -20,6 +20,8 @@ from ..models.autoregressive.fvsbn import FVSBN
 from ..models.autoregressive.nade import NADE
 from ..models.autoregressive.tabular import Tabular
 from ..nn.masked import Masked, MaskedLinear
+from ..nn.raster import Raster
+from ..nn.stacks import Plain
 from .identity import Residual, Skip
 from .law import Law, decoded, exact, marginal
 from .subjects import FITTED, random_rows, strangers
@@ -269,3 +271,33 @@ def moving(model: FVSBN) -> int:
     mixed = torch.stack([(term * torch.randn_like(term)).sum() for term in terms]).sum()
     slopes = torch.autograd.grad(mixed, list(model.parameters()))
     return sum(int(slope.count_nonzero()) for slope in slopes)
+
+
+def x55_two_stacks_leave_no_blind_spot(model: HasConditionals) -> Residual:
+    """Mid 9x9, k=3, 6 layers: one stack is blind to 6 pixels, two to none."""
+    network = raster_of(model, (1, 9, 9))
+    seen = network.support(4, 4)[0].flatten()  # (81,)
+    before = torch.arange(81) < 40
+    due = 6 if isinstance(network, Plain) else 0
+    blind, leaks = int((before & ~seen).sum()), int((seen & ~before).sum())
+    return Residual(abs(blind - due) + leaks, 0.0)
+
+
+def x55_colours_come_in_their_order(model: HasConditionals) -> Residual:
+    """Of its own pixel, R reads nothing, G reads R alone, B reads R and G."""
+    network, colours = raster_of(model, (3, 3, 3)), torch.arange(3)
+    seen = torch.stack([network.support(1, 1, colour)[:, 1, 1] for colour in range(3)])
+    return Residual(int((seen != (colours < colours[:, None])).sum()), 0.0)
+
+
+def raster_of(model: HasConditionals, shape: tuple[int, int, int]) -> Raster:
+    """A network like the model's own over pictures of this shape, with random weights."""
+    assert isinstance(model, nn.Module)
+    found = next((part for part in model.modules() if isinstance(part, Raster)), None)
+    if found is None:
+        raise Skip("it reads no pictures in raster order")
+    config = replace(found.config, width=12, depth=6, kernel=3, first=3, dropout=0.0)
+    network: Raster = config.build(shape, 2).double()
+    for weight in network.parameters():
+        nn.init.normal_(weight, std=0.3)
+    return network

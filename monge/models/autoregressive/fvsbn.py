@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 from collections.abc import Callable
 
 import torch
@@ -54,8 +55,8 @@ class FVSBN(Ordered):
 
     @property
     def parameter_count(self) -> int:
-        """Numbers that the law depends on; weights behind the masks are none."""
-        return self.net.parameter_count
+        """No weight is kept that the law does not depend on."""
+        return sum(parameter.numel() for parameter in self.parameters())
 
     def outputs(self, batch: Batch, member: int) -> Tensor:
         return self.net(self.features(batch), self.context(batch), member)
@@ -96,17 +97,10 @@ class Regressions(nn.Module, abc.ABC):
     def forward(self, features: Tensor, context: Tensor, member: int = 0) -> Tensor:
         """(B, F) and (B, context) -> (B, P)."""
         inputs = torch.cat([context, features], 1) if self.context else features
-        return F.linear(inputs, self.masked(member), self.bias(member))
-
-    def masked(self, member: int) -> Tensor:  # (P, context + F)
-        return self.weight(member) * self.mask(member)
+        return F.linear(inputs, self.weight(member), self.bias(member))
 
     def mask(self, member: int) -> Tensor:  # (P, context + F)
         return self.before[member] < self.after[member][:, None]
-
-    @property
-    @abc.abstractmethod
-    def parameter_count(self) -> int: ...
 
     @abc.abstractmethod
     def settle(self, start: Tensor) -> None:
@@ -114,7 +108,7 @@ class Regressions(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def weight(self, member: int) -> Tensor:
-        """Something that broadcasts against (P, context + F)."""
+        """(P, context + F), zero where a feature is not before a parameter."""
 
     @abc.abstractmethod
     def bias(self, member: int) -> Tensor:  # (P,)
@@ -122,25 +116,26 @@ class Regressions(nn.Module, abc.ABC):
 
 
 class Free(Regressions):
-    """Weights and a bias for each parameter; the square above the diagonal is masked."""
+    """Weights of its own and a bias for each parameter."""
+
+    cells: Tensor  # where the weights of each order belong in its matrix, one after the other
 
     def __init__(self, before: Tensor, after: Tensor, context: int) -> None:
         super().__init__(before, after, context)
-        orders, inputs = self.before.shape
-        self.slope = nn.Parameter(torch.zeros(orders, after.shape[1], inputs))
-        self.level = nn.Parameter(torch.zeros(orders, after.shape[1]))
-
-    @property
-    def parameter_count(self) -> int:
-        used = sum(int(self.mask(member).sum()) for member in range(len(self.before)))
-        return used + self.level.numel()
+        cells = [self.mask(k).flatten().nonzero()[:, 0] for k in range(len(before))]
+        self.sizes = [len(each) for each in cells]
+        self.register_buffer("cells", torch.cat(cells), persistent=False)
+        self.slope = nn.Parameter(torch.zeros(len(self.cells)))
+        self.level = nn.Parameter(torch.zeros(after.shape))
 
     @torch.no_grad()
     def settle(self, start: Tensor) -> None:
         self.level.copy_(start)
 
     def weight(self, member: int) -> Tensor:
-        return self.slope[member]
+        shape = self.after.shape[1], self.before.shape[1]
+        cells, slope = (t.split(self.sizes)[member] for t in (self.cells, self.slope))
+        return slope.new_zeros(math.prod(shape)).index_copy(0, cells, slope).reshape(shape)
 
     def bias(self, member: int) -> Tensor:
         return self.level[member]
@@ -155,10 +150,6 @@ class Shared(Regressions):
         self.rho = nn.Parameter(torch.zeros(orders, context + dims - 1))
         self.first = nn.Parameter(torch.zeros(orders, 1))
 
-    @property
-    def parameter_count(self) -> int:
-        return self.rho.numel() + self.first.numel()
-
     @torch.no_grad()
     def settle(self, start: Tensor) -> None:
         self.first.copy_(start[self.after.argmin(1)][:, None])
@@ -166,7 +157,8 @@ class Shared(Regressions):
     def weight(self, member: int) -> Tensor:
         given, rho = self.rho[member].tensor_split([self.context])
         last = rho.new_zeros(1)  # nothing comes after the last entry
-        return torch.cat([given, torch.cat([rho, last])[self.before[member, self.context:]]])
+        own = torch.cat([rho, last])[self.before[member, self.context:]]  # (F,)
+        return torch.cat([given, own]) * self.mask(member)
 
     def bias(self, member: int) -> Tensor:
         return self.first[member] * (self.after[member] == 0)
@@ -179,7 +171,7 @@ class Steps(Stepping):
         columns, order = net.before[member].sort(stable=True)
         places = torch.arange(len(rows), device=columns.device)
         self.counts = torch.searchsorted(columns, places).tolist()  # inputs before each place
-        self.weight, self.bias = net.masked(member)[:, order], net.bias(member)[:, None]
+        self.weight, self.bias = net.weight(member)[:, order], net.bias(member)[:, None]
         self.rows, self.known = rows, context.new_empty(len(columns), len(context))
         self.known[:net.context] = context.T
 

@@ -14,11 +14,10 @@ grows and tends to $\log p(x)$ (Burda, Grosse & Salakhutdinov 2016).
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from ...core.abilities import (
     CanDecode,
@@ -30,7 +29,6 @@ from ...core.abilities import (
     HasLikelihood,
     HasPosterior,
     Likelihood,
-    LikelihoodKind,
 )
 from ...core.batch import Batch, as_batch, conform
 from ...core.config import Config as BaseConfig
@@ -42,7 +40,7 @@ from ...core.space import Space
 from ...nn.embed import Conditions, Features
 from ...nn.mlp import MLP
 from ...prob.heads import Head
-from ...prob.laws import Gaussians, Mixture
+from ._base import Scales, at_floor, log_mean_exp, log_normal, rates_of
 
 BLOCK = 8
 """Importance samples of a row that are computed at once; more are a loop."""
@@ -206,8 +204,9 @@ class VAE(Model, HasLikelihood, HasPosterior, CanSample, CanEncode, CanDecode, C
         rate = rates_of(mean, log_scale).sum(1).mean().item()
         stuck = at_floor(self.head, self.params(mean, batch.given))
         found = [collapse(int((mean.var(0) > ACTIVE).sum()), self.config.latent, rate),
-                 Finding("degenerate scale", f"the Gaussians of {stuck} entries are as narrow as "
-                         "they may be: their values repeat, or follow from the others",
+                 Finding("degenerate scale", f"the Gaussians of {stuck} of {self.space.dims} "
+                         "entries are as narrow as they may be: their values repeat, or follow "
+                         "from the others",
                          "declare them levels, counts or labels, or drop them") if stuck else None]
         return [finding for finding in found if finding]
 
@@ -227,54 +226,6 @@ class VAE(Model, HasLikelihood, HasPosterior, CanSample, CanEncode, CanDecode, C
         return cls.Config(latent=2, encoder=net, decoder=net)
 
 
-class Scales(nn.Module):
-    """Puts learned scales, one for each entry, among what the decoder says of p(x | z).
-
-    Where scales are the decoder's own, or the laws have none, what comes in goes out.
-    """
-
-    places: Tensor
-    log_scale: nn.Parameter | None
-
-    def __init__(self, head: Head, shared: bool) -> None:
-        super().__init__()
-        mine = scale_places(head) if shared else torch.zeros(head.width, dtype=torch.bool)
-        self.inputs = int((~mine).sum())
-        order = torch.cat([(~mine).nonzero()[:, 0], mine.nonzero()[:, 0]])
-        self.register_buffer("places", order.argsort(), persistent=False)
-        start = nn.Parameter(head.start()[mine]) if mine.any() else None
-        self.register_parameter("log_scale", start)
-
-    def forward(self, out: Tensor) -> Tensor:  # (*S, inputs) -> (*S, P)
-        if self.log_scale is None:
-            return out
-        scales = self.log_scale.expand(*out.shape[:-1], -1)
-        return torch.cat([out, scales], -1).index_select(-1, self.places)
-
-    def without(self, params: Tensor) -> Tensor:
-        """What the decoder must say for these parameters (P,), (inputs,)."""
-        return params[self.places.argsort()[:self.inputs]]
-
-
-def scale_places(head: Head) -> Tensor:
-    """Which parameters of a head are log-scales, (P,)."""
-    found = torch.zeros(head.width, dtype=torch.bool)
-    for (law, _), own in zip(head.homes, head.slices, strict=True):
-        if isinstance(law, Mixture):
-            found[own.stop - law.components:own.stop] = True
-    return found
-
-
-def at_floor(head: Head, params: Tensor) -> int:
-    """How many entries have Gaussians whose scales rest on their floor."""
-    count = 0
-    for law, own in zip(head.each(), head.own(params), strict=True):
-        if isinstance(law, Gaussians):
-            above = law.split(own)[2] - law.floor[:, None]  # (B, d, K)
-            count += int((above.mean(0).amin(-1) < 0.1).sum())
-    return count
-
-
 def collapse(active: int, units: int, rate: float) -> Finding | None:
     """What to say of a code of which so many units are in use and which holds `rate` nats."""
     if 2 * active >= units:
@@ -283,21 +234,3 @@ def collapse(active: int, units: int, rate: float) -> Finding | None:
               "try anneal=2000 or free=0.1, or a smaller decoder")
     return Finding("posterior collapse", f"{active} of {units} latent units tell rows apart and "
                    f"the code holds {rate:.2f} nats", remedy)
-
-
-def rates_of(mean: Tensor, log_scale: Tensor) -> Tensor:
-    """KL(N(mean, scale^2) || N(0, 1)) of each unit."""
-    return 0.5 * (mean.square() + (2 * log_scale).exp() - 1) - log_scale
-
-
-def log_normal(z: Tensor) -> Tensor:
-    """log N(z; 0, I) over the last axis."""
-    return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
-
-
-def log_mean_exp(log_weights: Tensor) -> tuple[Tensor, LikelihoodKind, Tensor]:
-    """The bound of log-weights (k, B), (B,), and its Monte-Carlo error by the delta method."""
-    top = log_weights.amax(0)
-    weights = (log_weights - top).exp()
-    mean, error = weights.mean(0), weights.std(0) / len(weights) ** 0.5
-    return top + mean.log(), "bound", error / mean

@@ -1,0 +1,232 @@
+"""The VAE's bound against laws whose evidence is known, and what a code may be asked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from worlds import make
+
+from monge.core.batch import Batch
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.latent.vae import VAE, WIDEST
+from monge.nn.mlp import MLP
+from monge.prob.laws import Gaussians
+
+LINEAR = MLP.Config(depth=0)
+SMALL = MLP.Config(width=8, depth=1)
+PLANE = Space(kind="real", shape=(3,), mean=(1.0, -2.0, 10.0), scale=(2.0, 0.5, 4.0))
+BITS = Space(kind="binary", shape=(4,), mean=(0.5,))
+NOISE = 0.5
+"""Scale of p(x_i | z) in the linear law, in standardised coordinates."""
+
+
+def vae(space: Space, std: float = 0.5, **words: object) -> VAE:
+    config = VAE.Config(**{"latent": 2, "encoder": SMALL, "decoder": SMALL, **words})
+    torch.manual_seed(0)
+    model = config.build(space).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=std)
+    return model
+
+
+@torch.no_grad()
+def linear_gaussian(spread: float = 1.0, shift: float = 0.0) -> tuple[VAE, Tensor]:
+    """y = W z + b + noise in standardised coordinates, and the covariance of y. The columns of W
+    are orthogonal, so the true posterior is diagonal; q is wider by `spread`, off by `shift`."""
+    model = vae(PLANE, encoder=LINEAR, decoder=LINEAR, scale="shared")
+    w = torch.tensor([[1.0, 1.0], [2.0, -0.5], [0.0, 0.8]], dtype=torch.float64)  # (D, latent)
+    w[:, 1] -= w[:, 0] * (w[:, 0] @ w[:, 1]) / (w[:, 0] @ w[:, 0])
+    b = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
+    variance = 1 / (1 + w.square().sum(0) / NOISE**2)  # (latent,)
+    gain = variance[:, None] * w.T / NOISE**2  # (latent, D)
+    model.decoder.out.weight.copy_(w)
+    model.decoder.out.bias.copy_(b)
+    law = model.head.each()[0]
+    assert isinstance(law, Gaussians)
+    model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(NOISE) - law.floor).log())
+    log_scale = math.log(spread) + variance.log() / 2
+    model.encoder.out.weight.copy_(torch.cat([gain, torch.zeros(2, 3)]))
+    model.encoder.out.bias.copy_(
+        torch.cat([shift - gain @ b, WIDEST * torch.atanh(log_scale / WIDEST)]))
+    return model, w @ w.T + NOISE**2 * torch.eye(3).double()
+
+
+def evidence(model: VAE, covariance: Tensor, x: Tensor) -> Tensor:
+    """log p(x) in the units of the data."""
+    mean, scale = (PLANE.statistic(name).double() for name in ("mean", "scale"))
+    law = torch.distributions.MultivariateNormal(model.decoder.out.bias, covariance)
+    return law.log_prob((x - mean) / scale) - scale.log().sum()
+
+
+def score(model: VAE, batch: Batch | Tensor, samples: int, seed: int = 0):
+    with torch.no_grad():
+        return model.likelihood(batch, VAE.Scoring(samples=samples), fresh(seed))
+
+
+def test_the_bound_is_the_evidence_where_q_is_the_posterior():
+    model, covariance = linear_gaussian()
+    x = model.sample(50, generator=fresh(1))
+    found = score(model, x, 3)
+    assert found.kind == "bound"
+    torch.testing.assert_close(found.value, evidence(model, covariance, x), atol=1e-9, rtol=0)
+    assert found.stderr.amax() < 1e-9
+
+
+def test_importance_samples_close_the_gap():
+    model, covariance = linear_gaussian(spread=1.5, shift=0.2)
+    x = model.sample(400, generator=fresh(1))
+    truth = evidence(model, covariance, x).mean().item()
+    one, few, many = (score(model, x, k) for k in (1, 10, 1000))
+    assert one.value.mean() < few.value.mean() < many.value.mean()
+    assert many.value.mean().item() == pytest.approx(truth, abs=0.01)
+    assert one.value.mean() < truth - 0.1
+    error = many.value - evidence(model, covariance, x)
+    assert 0.7 < (error / many.stderr).std() < 1.4  # the stated errors are the size of the errors
+
+
+def test_samples_follow_the_law_that_is_scored():
+    model, covariance = linear_gaussian()
+    x = model.sample(40_000, generator=fresh(2))
+    scale = PLANE.statistic("scale").double()
+    torch.testing.assert_close(torch.cov(x.T), covariance * scale * scale[:, None], rtol=0.05,
+                               atol=0.1)
+    log_p = evidence(model, covariance, x)
+    entropy = 0.5 * torch.logdet(2 * math.pi * math.e * covariance) + scale.log().sum()
+    assert -log_p.mean().item() == pytest.approx(entropy.item(), abs=0.03)
+
+
+def test_bound_rate_and_divergence_by_quadrature():
+    model = vae(BITS, std=0.2, latent=1)
+    batch = Batch(torch.tensor([[0.0, 1, 1, 0], [1, 1, 1, 1]]).double())
+    z = torch.linspace(-12, 12, 4001).double()[:, None, None].expand(-1, 2, 1)  # (S, B, 1)
+    with torch.no_grad():
+        joint, q, prior = (model.log_joint(batch, z), model.log_posterior(batch, z),
+                           model.log_prior(z))
+
+        def integral(f: Tensor) -> Tensor:
+            return torch.trapezoid(f, z[:, :, 0], dim=0)
+
+        truth = integral(joint.exp()).log()
+        bound = integral(q.exp() * (joint - q))
+        torch.testing.assert_close(model.rate(batch), integral(q.exp() * (q - prior)), atol=1e-9,
+                                   rtol=0)
+        torch.testing.assert_close(bound + integral(q.exp() * (q - joint + truth)), truth,
+                                   atol=1e-9, rtol=0)
+        draws = score(model, batch[torch.arange(2).repeat(5000)], 1).value.reshape(-1, 2)
+    error = draws.std(0) / 5000**0.5
+    assert (bound < truth).all()
+    assert ((draws.mean(0) - bound).abs() < 4 * error).all()
+
+
+@pytest.mark.parametrize("samples", [1, 2, 11])
+def test_a_score_does_not_depend_on_batching(samples):
+    model = vae(BITS)
+    x = (torch.rand(9, 4, generator=fresh(3)) < 0.5).double()
+    whole = Batch(x, row=torch.arange(9))
+    value = score(model, whole, samples).value
+    order = torch.tensor([4, 1, 8, 0, 2, 3, 7, 5, 6])
+    parts = [score(model, whole[part], samples).value for part in order.split(4)]
+    torch.testing.assert_close(torch.cat(parts), value[order], atol=1e-12, rtol=0)
+    assert (score(model, whole, samples, seed=1).value != value).all()
+
+
+def test_beta_weighs_the_loss_and_not_the_score():
+    plain, heavy = vae(BITS), vae(BITS, beta=4.0)
+    batch = Batch((torch.rand(20, 4, generator=fresh(3)) < 0.5).double())
+    torch.manual_seed(5)
+    losses = plain.loss(batch)
+    torch.manual_seed(5)
+    heavier = heavy.loss(batch)
+    torch.testing.assert_close(heavier["distortion"], losses["distortion"])
+    torch.testing.assert_close(heavier["rate"], 4 * plain.rate(batch))
+    torch.testing.assert_close(score(heavy, batch, 1).value, score(plain, batch, 1).value)
+    reported = -(heavier["distortion"] + heavier["rate"]).mean()
+    assert reported < score(heavy, batch, 1000).value.mean() - 0.1
+
+
+def test_the_rate_is_annealed_and_its_first_nats_are_free():
+    batch = Batch((torch.rand(20, 4, generator=fresh(3)) < 0.5).double())
+    model = vae(BITS, anneal=10)
+    for step, share in ((0, 0.1), (4, 0.5), (50, 1.0)):
+        rate = model.loss(replace(batch, step=step))["rate"]
+        torch.testing.assert_close(rate, share * model.rate(batch))
+    free = vae(BITS, free=100.0).loss(batch)["rate"]
+    assert free.item() == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("kind", sorted(VAE.events))
+def test_codes_and_samples_have_their_shapes(kind):
+    space, batch = make(kind, 40)
+    model = VAE.tiny(space).build(space).eval()
+    z = model.encode(batch)
+    assert z.shape == (40, 2)
+    assert model.decode(z).shape == model.sample(40).shape == batch.x.shape
+    if kind == "levels":
+        assert set(model.sample(200).unique().tolist()) <= {0.0, 1.0, 2.0, 3.0}
+        assert model.decode(z).min() >= 0
+        assert model.decode(z).max() <= 3
+
+
+@pytest.mark.parametrize("words", [{"levels": "categorical"}, {"components": 3},
+                                   {"scale": "shared"}, {"scale": "shared", "components": 2}])
+def test_laws_of_levels_sum_to_one(words):
+    space = Space(kind="levels", shape=(1,), size=5, mean=(2.0,), scale=(1.5,))
+    model = vae(space, **words)
+    batch = Batch(torch.arange(5).double()[:, None])
+    z = torch.randn(1, 2, generator=fresh(0), dtype=torch.float64).expand(5, 2)
+    assert model.log_given_code(batch, z).exp().sum().item() == pytest.approx(1, abs=1e-12)
+
+
+def test_shared_scales_are_learned_once_for_each_entry():
+    shared, network = vae(PLANE, scale="shared"), vae(PLANE)
+    assert shared.scales.log_scale.shape == (3,)
+    assert (shared.decoder.outputs, network.decoder.outputs) == (3, 6)
+    z = torch.randn(7, 2, generator=fresh(0), dtype=torch.float64)
+    assert (shared.params(z, {}).std(0) > 0).tolist() == [True, False] * 3
+
+
+def test_unseen_entries_are_marginalised():
+    model = vae(BITS)
+    z = torch.randn(3, 2, generator=fresh(0), dtype=torch.float64)
+    x = torch.tensor([[0.0, 1, math.nan, 1]]).double().expand(3, 4)
+    seen = torch.tensor([[True, True, False, True]]).expand(3, 4)
+    log_p = model.log_given_code(Batch(x, observed=seen), z)
+    both = [model.log_given_code(Batch(x.nan_to_num(value)), z) for value in (0.0, 1.0)]
+    torch.testing.assert_close(log_p, torch.logaddexp(*both))
+    model.loss(Batch(x, observed=seen))["distortion"].mean().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_condition_changes_samples_and_codes():
+    given = {"label": Space(kind="label", size=2)}
+    model = vae(replace(PLANE, given=given))
+    first, second = (model.sample(5, {"label": Batch(torch.tensor([code]))}, generator=fresh(0))
+                     for code in (0, 1))
+    assert (first != second).all()
+    x = torch.zeros(2, 3).double()
+    codes = model.encode(Batch(x, {"label": Batch(torch.tensor([0, 1]))}))
+    assert (codes[0] != codes[1]).all()
+
+
+def test_collapse_and_degenerate_scales_are_diagnosed():
+    model, _ = linear_gaussian()
+    batch = Batch(model.sample(200, generator=fresh(0)))
+    assert model.diagnose(batch) == []
+    with torch.no_grad():
+        model.encoder.out.weight.zero_()
+        model.scales.log_scale[0] = -50.0
+    collapse, degenerate = model.diagnose(batch)
+    assert collapse.name == "posterior collapse"
+    assert "0 of 2" in collapse.sentence
+    assert degenerate.name == "degenerate scale"
+    assert "1 of 3" in degenerate.sentence
+
+
+def test_a_wild_datum_gets_a_finite_score():
+    model = vae(PLANE)
+    assert score(model, torch.full((1, 3), 1e6).double(), 8).value.isfinite().all()
