@@ -21,3 +21,4 @@ lint: install
 bench: install
 	@$(PY) -m benchmarks.trainer
 	@$(PY) -m benchmarks.sampling
+	@$(PY) -m benchmarks.pixelcnn

@@ -44,6 +44,7 @@ SLOW = {("independent", (2,)), ("tree", (2,))}
 """Step functions of two reals or counts take long to integrate."""
 ADMITTED = {
     "made": {"X22", "X50", "X52", "X56", "X57"},
+    "pixelcnn": {"X22", "X50", "X52", "X55", "X56", "X57"},
     "deep_nade": {"X22", "X50", "X52", "X54", "X56", "X57"},
     "vae": {"X50", "X57", "X58", "X59", "X60"},
     "wgan": {"X88"},

@@ -116,9 +116,10 @@ class Raster(Configured, nn.Module, abc.ABC):
         rest = [self.config.kernel // 2] * (self.config.depth - 1)
         return [self.config.first // 2, *rest]
 
+    @torch.no_grad()
     def settle(self, start: Tensor) -> None:
         """Let the outputs be about `start` (C, H, W, outputs), whatever the picture."""
-        self.offset.data.copy_(start.permute(0, 3, 1, 2).reshape(self.offset.shape))
+        self.offset.copy_(start.permute(0, 3, 1, 2).reshape(self.offset.shape))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """(B, C, H, W) and (B, context) -> (B, C outputs, H, W), colour by colour."""

@@ -62,6 +62,10 @@ class Bernoulli(Law):
         self.count = 1
         self.register_buffer("odds", torch.logit(mean, eps=1e-3), persistent=False)
 
+    def fit(self, x: Tensor, seen: Tensor) -> None:
+        share = (x.masked_fill(~seen, 0.0).sum(0) + 0.5) / (seen.sum(0) + 1)
+        self.odds.copy_(torch.logit(share, eps=1e-3))
+
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         logit = params[..., 0]
         return x * logit + F.logsigmoid(-logit)

@@ -71,7 +71,8 @@ class FVSBN(Ordered):
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
-        return Suit(cls.Config(), Recipe(average=0.99))
+        finite = all(part.kind not in ("real", "counts") for part in space.columns or [space])
+        return Suit(cls.Config(), Recipe(rate=1e-2 if finite else 3e-3, average=0.999))
 
     @classmethod
     def tiny(cls, space: Space) -> Config:
