@@ -16,15 +16,10 @@ from ..core.abilities import CanSample, HasConditionals, HasLikelihood, HasPoste
 from ..core.batch import Batch, conform
 from ..core.model import Model
 from ..core.noise import fresh
-from ..models.autoregressive.fvsbn import FVSBN
-from ..models.autoregressive.nade import NADE
-from ..models.autoregressive.tabular import Tabular
 from ..nn.masked import Masked, MaskedLinear
-from ..nn.raster import Raster
-from ..nn.stacks import Plain
 from .identity import Residual, Skip
 from .law import Law, decoded, exact, marginal
-from .subjects import FITTED, random_rows, strangers
+from .subjects import strangers
 
 ROUNDING = 1e-12
 """What float64 leaves of a sum over all states."""
@@ -221,83 +216,3 @@ def expected_variation(p: Tensor, n: int) -> float:
     log_mean = (2 * v).log() + log_choose + v * p.log() + (n - v + 1) * (-p).log1p()
     spread = (1 - 2 / math.pi) * float((p * (1 - p)).sum()) / n
     return 0.5 * (float(log_mean.exp().sum()) / n + 5 * math.sqrt(spread))
-
-
-def x51_running_sums_equal_direct_ones(model: HasConditionals, batch: Batch) -> Residual:
-    """NADE: a_{i+1} = a_i + W_i x_i equals b + W_<=i x_<=i, summed afresh."""
-    if not isinstance(model, NADE):
-        raise Skip("it has no running sums")
-    worst, size = torch.zeros(2, dtype=torch.float64)
-    for member in range(len(model.orders)):
-        running = model.outputs(batch, member)  # (B, P)
-        direct = torch.cat([afresh(model, batch, member, i) for i in range(model.space.dims)], 1)
-        worst = torch.maximum(worst, (running - direct).abs().amax())
-        size = torch.maximum(size, direct.abs().amax())
-    return Residual(float(worst), ROUNDING * max(float(size), 1.0))
-
-
-def afresh(model: NADE, batch: Batch, member: int, entry: int) -> Tensor:
-    """The parameters of one entry (B, P_i) from all the entries before it at once."""
-    net, order, own = model.net, model.orders[member], model.head.slices[entry]
-    before = order[model.features.owner] < order[entry]  # (F,)
-    total = net.first + model.features(batch)[:, before] @ net.into[before]  # (B, H)
-    if net.given is not None:
-        total = total + net.given(model.context(batch))
-    place = int(order[entry])
-    rho = 1.0 if net.log_rho is None or place == 0 else net.log_rho[place - 1].exp()
-    hidden = total.sigmoid() if net.smooth else (rho * total).relu()
-    return net.bias[own] + hidden @ net.out[own].T
-
-
-def x53_parameters_are_as_many_as_told(model: HasConditionals) -> Residual:
-    """Tables of n bits have 2^n - 1 parameters, an FVSBN n(n+1)/2 or n."""
-    if not isinstance(model, Tabular | FVSBN):
-        raise Skip("theory does not count its parameters")
-    if model.space.kind != "binary" or model.space.given:
-        raise Skip("it is counted for bits that are given nothing")
-    n = model.space.dims
-    if isinstance(model, Tabular):
-        return Residual(abs(model.parameter_count - (2**n - 1)), 0.0)
-    due = len(model.orders) * (n if model.config.shared else n * (n + 1) // 2)
-    found = (model.parameter_count, moving(model))
-    return Residual(max(abs(count - due) for count in found), 0.0)
-
-
-@torch.enable_grad()
-def moving(model: FVSBN) -> int:
-    """How many parameters the law of random rows depends on."""
-    rows = random_rows(model.space, FITTED, fresh(7))
-    terms = [model.conditionals(rows, member) for member in range(len(model.orders))]
-    mixed = torch.stack([(term * torch.randn_like(term)).sum() for term in terms]).sum()
-    slopes = torch.autograd.grad(mixed, list(model.parameters()))
-    return sum(int(slope.count_nonzero()) for slope in slopes)
-
-
-def x55_two_stacks_leave_no_blind_spot(model: HasConditionals) -> Residual:
-    """Mid 9x9, k=3, 6 layers: one stack is blind to 6 pixels, two to none."""
-    network = raster_of(model, (1, 9, 9))
-    seen = network.support(4, 4)[0].flatten()  # (81,)
-    before = torch.arange(81) < 40
-    due = 6 if isinstance(network, Plain) else 0
-    blind, leaks = int((before & ~seen).sum()), int((seen & ~before).sum())
-    return Residual(abs(blind - due) + leaks, 0.0)
-
-
-def x55_colours_come_in_their_order(model: HasConditionals) -> Residual:
-    """Of its own pixel, R reads nothing, G reads R alone, B reads R and G."""
-    network, colours = raster_of(model, (3, 3, 3)), torch.arange(3)
-    seen = torch.stack([network.support(1, 1, colour)[:, 1, 1] for colour in range(3)])
-    return Residual(int((seen != (colours < colours[:, None])).sum()), 0.0)
-
-
-def raster_of(model: HasConditionals, shape: tuple[int, int, int]) -> Raster:
-    """A network like the model's own over pictures of this shape, with random weights."""
-    assert isinstance(model, nn.Module)
-    found = next((part for part in model.modules() if isinstance(part, Raster)), None)
-    if found is None:
-        raise Skip("it reads no pictures in raster order")
-    config = replace(found.config, width=12, depth=6, kernel=3, first=3, dropout=0.0)
-    network: Raster = config.build(shape, 2).double()
-    for weight in network.parameters():
-        nn.init.normal_(weight, std=0.3)
-    return network

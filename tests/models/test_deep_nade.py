@@ -15,7 +15,7 @@ from monge.core.noise import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.deep_nade import DeepNADE
 from monge.nn.subset import Conv, Dense, Known
-from monge.verify.orderless import x54_orderless_objective_is_unbiased
+from monge.verify.conditionals import x54_orderless_objective_is_unbiased
 from monge.verify.subjects import random_rows
 
 BINARY = Space(kind="binary", shape=(6,), mean=(0.3,))

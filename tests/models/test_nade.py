@@ -18,7 +18,7 @@ from monge.models.autoregressive import nade
 from monge.models.autoregressive.fvsbn import FVSBN, Free
 from monge.models.autoregressive.nade import NADE, Recurrence, Walk
 from monge.models.autoregressive.tabular import Tabular
-from monge.verify import autoregressive as theory
+from monge.verify import conditionals as theory
 from monge.verify import subjects
 from monge.verify.identity import hold, identities
 

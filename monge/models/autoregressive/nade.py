@@ -75,7 +75,7 @@ class NADE(Ordered):
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
-        # Rectified units learn much faster: on bits of 28x28, 115 nats after 90 steps against 174.
+        # Rectified units learn faster: 115 nats against 174 on bits of 28x28 after 18 seconds.
         numbers = any(part.kind in ("real", "counts") for part in space.columns or [space])
         if numbers and space.rows < FEW:
             config, rate = cls.Config(activation="relu", width=100, components=2), 1e-3
