@@ -28,7 +28,7 @@ from monge.models.latent.vae import VAE
 from monge.nn.mlp import MLP
 from monge.train.budget import Budget
 from monge.train.fit import fit
-from monge.train.trainer import Trainer
+from monge.train.trainer import BEGINNING, Trainer
 
 ROWS, BATCH, RATE = 60_000, 128, 1e-3
 SPACE = Space(kind="binary", shape=(784,), mean=(0.3,), rows=ROWS)
@@ -67,6 +67,7 @@ def ours(rows: Bytes) -> Model:
 def bare(rows: Bytes, seeded: bool = False) -> Model:
     """What a person would write by hand; `seeded`, each step has the noise that ours has."""
     model = build()
+    model.begin(rows.batch(torch.arange(min(ROWS, BEGINNING))))
     model.train()
     optimiser = torch.optim.Adam(model.parameters(), RATE, fused=True)
     order = torch.randperm(ROWS, generator=fresh(fold(0, "epoch", 0)))

@@ -8,7 +8,7 @@ share its weights. Drawing sorts hidden units by the entries they need and compu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -16,12 +16,11 @@ from torch import Tensor
 from ...core.batch import Batch
 from ...core.config import Range
 from ...core.model import Suit
-from ...core.noise import row_uniform
 from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.embed import Features
 from ...nn.masked import Masked, Stepping
-from ._base import Ordered
+from ._base import Ordered, Orders
 
 
 class MADE(Ordered):
@@ -33,24 +32,18 @@ class MADE(Ordered):
     first in the order.
     """
 
-    class Config(Ordered.Config, Masked.Config):
-        orders: Annotated[int, Range(1)] = 1
-        """How many orders of the entries share the weights; the law is their mean."""
-        order: Literal["natural", "random"] = "natural"
-        """The first order: as the entries stand, or shuffled; further orders are shuffled."""
+    class Config(Ordered.Config, Orders, Masked.Config):
         masks: Annotated[int, Range(1)] = 1
         """How many assignments of degrees to the hidden units share the weights of each order."""
 
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
-        shuffled = row_uniform(torch.arange(config.orders), (space.dims,)).argsort(1)
-        if config.order == "natural":
-            shuffled[0] = torch.arange(space.dims)
-        super().__init__(config, space, shuffled.repeat_interleave(config.masks, 0))
+        places = config.places(space.dims)  # (orders, D)
+        super().__init__(config, space, places.repeat_interleave(config.masks, 0))
         # Or one rare draw would throw all that follow it out of the data.
         self.features = Features(space, held=True)
-        self.net = Masked(config, self.features.owner, self.head.owner, shuffled,
+        self.net = Masked(config, self.features.owner, self.head.owner, places,
                           self.conditions.width, config.masks)
         self.settle()
 
