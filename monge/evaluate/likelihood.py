@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,14 +41,18 @@ class Scores:
         return -float(self.value.mean()) / (self.dims * math.log(2))
 
 
+def home(model: Any) -> torch.device:
+    """Where the model's numbers are."""
+    return next((t.device for t in [*model.buffers(), *model.parameters()]), torch.device("cpu"))
+
+
 def scores(model: HasLikelihood, batches: Iterator[Batch], dims: int, how: Config | None = None,
            seed: int = 0) -> Scores:
     """Score every row of `batches`; the noise of a bound is keyed by row and `seed`."""
     values, errors, kind = [], [], "exact"
-    device = next((t.device for t in model.buffers()), torch.device("cpu"))  # type: ignore[attr-defined]
     with torch.no_grad():
         for batch in batches:
-            found = model.likelihood(batch.to(device), how, fresh(seed))
+            found = model.likelihood(batch.to(home(model)), how, fresh(seed))
             kind = found.kind
             values.append(found.value.double().cpu().numpy())
             if found.stderr is not None:
