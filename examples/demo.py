@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
 import monge
 from monge.cli.main import attempt
@@ -18,6 +18,7 @@ from monge.show.picture import as_bytes, grid
 
 BUDGETS = {"independent": "10s", "tree": "10s", "made": "25s", "vae": "25s", "wgan": "40s"}
 ACROSS = 16
+MARGIN = 80
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
     print("\n" + "\n".join(line(run) for run in runs))
     out = runs[0].folder.parent / "demo.png"
     draw(runs, out)
-    print(f"\n{out}: real digits, then {', '.join(BUDGETS)}")
+    print(f"\n{out}: two rows of real digits, then two of each law")
 
 
 def line(run: monge.Run) -> str:
@@ -49,7 +50,13 @@ def draw(runs: list[monge.Run], out: Path) -> None:
     real = runs[0].rows().whole().x[:2 * ACROSS].numpy()
     drawn = [run.draw(2 * ACROSS).numpy() for run in runs]
     pictures = as_bytes(np.concatenate([real, *drawn]), space)
-    Image.fromarray(grid(pictures, columns=ACROSS, zoom=4)).save(out)
+    sheet = Image.fromarray(grid(pictures, columns=ACROSS, zoom=4))
+    named = Image.new("L", (sheet.width + MARGIN, sheet.height), 255)
+    named.paste(sheet, (MARGIN, 0))
+    pen, step = ImageDraw.Draw(named), sheet.height / (1 + len(runs))
+    for place, name in enumerate(["real digits", *BUDGETS]):
+        pen.text((4, (place + 0.5) * step), name, fill=0, anchor="lm")
+    named.save(out)
 
 
 if __name__ == "__main__":

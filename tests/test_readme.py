@@ -1,0 +1,44 @@
+"""The README says what is true: its Python runs, its verbs and files exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from monge.cli.main import verbs
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text()
+
+
+def test_the_first_example_runs(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    example = re.search(r"```python\n(import monge\n.*?)```", TEXT, re.S)[1]
+    names: dict = {}
+    exec(example.replace('"30s"', '"20steps"'), names)
+    assert names["pictures"].shape[0] == 64
+    assert names["again"].folder == names["run"].folder
+    assert "held_out" in capsys.readouterr().out
+
+
+def test_every_command_it_names_is_there():
+    named = set(re.findall(r"^monge (\w+)", TEXT, re.M)) | set(re.findall(r"`monge (\w+)", TEXT))
+    assert named >= {"models", "data", "fit", "sample", "score", "evaluate", "verify", "runs"}
+    assert named <= set(verbs())
+
+
+def test_every_file_it_points_to_is_there():
+    for path in re.findall(r"\]\(([\w/.]+)\)", TEXT):
+        assert (ROOT / path).is_file(), path
+    for target in re.findall(r"^make (\w+)", TEXT, re.M):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "bits"), [
+    ("independent", 2.43), ("tree", 2.20), ("made", 1.90), ("vae", 1.95), ("pixelcnn", 1.85)])
+def test_digits_are_learned_as_well_as_it_says(model, bits):
+    """Within a minute on one thread, with default settings."""
+    import monge
+
+    assert monge.fit(model, "digits", budget="60s").score().bits_per_dim < bits
