@@ -14,51 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ...core.space import Space
+from ...prob.codes import Codes, codes_of
 from ...prob.laws import pick
-from ...prob.runs import Runs
 
 ROOM = 1 << 22
 """States that are weighed at once where rows are completed."""
-
-
-class Codes(nn.Module):
-    """Every entry as one of `sizes` codes: its value, or the run that a number falls into."""
-
-    def __init__(self, space: Space, bins: int) -> None:
-        super().__init__()
-        parts = space.parts
-        self.sizes = sizes_of(parts, bins)
-        self.numbers = [i for i, part in enumerate(parts) if is_number(part, bins)]
-        self.runs = Runs([parts[i] for i in self.numbers], bins)
-
-    def fit(self, x: Tensor) -> None:
-        """Lay the runs over training values (B, D)."""
-        for j, i in enumerate(self.numbers):
-            self.runs.fit(j, x[:, i].double().sort().values)
-
-    def live(self) -> list[Tensor]:
-        """Which codes of each entry stand for some value, (s_i,)."""
-        found = [torch.ones(size, dtype=torch.bool, device=self.runs.low.device)
-                 for size in self.sizes]
-        for j, i in enumerate(self.numbers):
-            found[i] = self.runs.live[j]
-        return found
-
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The code of each entry and log p(x | code), both (B, D); -inf where x has no code."""
-        top = torch.tensor(self.sizes, device=x.device) - 1
-        code = x.long().clamp(min=0).minimum(top)
-        inside = torch.zeros_like(x).masked_fill(x != code, -torch.inf)
-        if self.numbers:
-            code[:, self.numbers], inside[:, self.numbers] = self.runs.encode(x[:, self.numbers])
-        return code, inside
-
-    def decode(self, code: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """A value of each code, (B, D), made from uniforms (B, D)."""
-        x, own = code.to(self.runs.unit.dtype), self.numbers
-        if own:
-            x[:, own] = self.runs.decode(code[:, own], u[:, own], v[:, own])
-        return x
 
 
 class Tables(nn.Module):
@@ -72,20 +32,19 @@ class Tables(nn.Module):
 
     def __init__(self, codes: Codes, groups: int, pseudo: float) -> None:
         super().__init__()
-        self.sizes, self.groups, self.pseudo = codes.sizes, groups, pseudo
-        self.cells = list(cells_of(codes.sizes, groups))
+        self.sizes, self.groups, self.pseudo = codes.sizes.tolist(), groups, pseudo
+        self.cells = list(cells_of(self.sizes, groups))
         self.strides = [math.prod(self.sizes[i + 1:]) for i in range(len(self.sizes))]
         self.register_buffer("counts", torch.zeros(sum(self.cells)))  # table after table
-        prior = pseudo * torch.cat([live / live.sum() for live in codes.live()])
-        self.register_buffer("prior", prior)  # m q, entry after entry
+        self.register_buffer("prior", pseudo * codes.even().to(self.counts.dtype))  # m q
 
-    def fit(self, code: Tensor, group: Tensor, live: Sequence[Tensor]) -> None:
-        """Count codes (B, D); live: the codes of each entry that stand for some value."""
+    def fit(self, code: Tensor, group: Tensor, even: Tensor) -> None:
+        """Count codes (B, D); even: the same probability for each code of an entry, (C,)."""
         tables, priors = self.counts.split(self.cells), self.prior.split(self.sizes)
         for i, prefix in enumerate(self.prefixes(code, group)):
             tables[i].copy_(prefix.bincount(minlength=len(tables[i])))
-            even = self.pseudo * live[i] / live[i].sum()
-            seen = tables[i].reshape(-1, self.sizes[i]).sum(0) + even
+            first = self.pseudo * even.split(self.sizes)[i]
+            seen = tables[i].reshape(-1, self.sizes[i]).sum(0) + first
             priors[i].copy_(self.pseudo * seen / seen.sum())
 
     def prefixes(self, code: Tensor, group: Tensor) -> Iterator[Tensor]:
@@ -138,14 +97,9 @@ class Tables(nn.Module):
         return drawn[:, None] // stride % torch.tensor(self.sizes, device=code.device)
 
 
-def is_number(part: Space, bins: int) -> bool:
-    return part.kind in ("real", "counts") or (part.kind == "levels" and part.size > bins)
-
-
 def sizes_of(parts: Sequence[Space], bins: int) -> list[int]:
     """How many codes each entry has."""
-    return [bins if is_number(part, bins) else 2 if part.kind == "binary" else part.size
-            for part in parts]
+    return [codes_of(part, bins) for part in parts]
 
 
 def cells_of(sizes: Sequence[int], groups: int) -> Iterator[int]:

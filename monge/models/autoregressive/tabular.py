@@ -31,9 +31,10 @@ from ...core.error import DataError
 from ...core.model import Losses, Model, Suit, Turn
 from ...core.recipe import Recipe
 from ...core.space import Space
+from ...prob.codes import Codes
 from ...prob.laws import pick
 from ._base import blank
-from ._tables import Codes, Tables, fit_into, parameters_of, sizes_of
+from ._tables import Tables, fit_into, parameters_of, sizes_of
 
 CELLS = 1 << 20
 """Cells that the tables may have together."""
@@ -73,7 +74,7 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
     @property
     def parameter_count(self) -> int:
         """Free numbers of the law: each row of a table sums to one."""
-        return parameters_of(self.codes.sizes, self.tables.groups)
+        return parameters_of(self.tables.sizes, self.tables.groups)
 
     @property
     def orders(self) -> Sequence[Tensor]:
@@ -87,8 +88,8 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
 
     def count(self, batch: Batch) -> Losses:
         x, group = self.whole(batch)
-        self.codes.fit(x)
-        self.tables.fit(self.codes.encode(x)[0], group, self.codes.live())
+        self.codes.fit(x, torch.ones_like(x, dtype=torch.bool))
+        self.tables.fit(self.codes.encode(x)[0], group, self.codes.even())
         return self.loss(batch)
 
     def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
@@ -122,7 +123,7 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         prefix, order = self.group(given or {}, n), self.orders[0]
         chance, *inside = self.noise(n, generator)
         code = torch.zeros(n, len(order), dtype=torch.long, device=order.device)
-        for i, size in enumerate(self.codes.sizes):
+        for i, size in enumerate(self.tables.sizes):
             code[:, i] = pick(self.tables.law(i, prefix).log(), chance[:, i])
             prefix = prefix * size + code[:, i]
             x = self.codes.decode(code, *inside)

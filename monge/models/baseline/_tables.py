@@ -10,8 +10,8 @@ import torch
 from torch import Generator, Tensor
 
 from ...core.space import Space
+from ...prob.codes import Codes, log
 from ._base import Laws, Rows, Sums
-from ._codes import Codes, log
 
 
 class Tables(Laws):
@@ -66,7 +66,7 @@ class Tables(Laws):
         return -(self.more[self.codes.owner] * self.base * self.log_p.double()).sum()
 
     def draw(self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
-        drawn = self.codes.decode(self.codes.choose(self.log_p, which, generator), generator)
+        drawn = self.codes.draw(self.codes.choose(self.log_p, which, generator), generator)
         return torch.where(seen, x, drawn)
 
     def features(self, x: Tensor, seen: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ from ...core.error import DataError
 from ...core.model import Losses, Suit
 from ...core.recipe import Recipe
 from ...core.space import Space
+from ...prob.codes import Codes, codes_of, log
 from ._base import Reference, Rows
-from ._codes import Codes, codes_of, log
 
 CODES = 4096
 """Codes of all entries together; pairs of them are counted."""
@@ -154,7 +154,7 @@ class Tree(Reference):
         score = belief - (-u.log()).log()  # Gumbel noise: the largest is a draw
         for i, above, here, table in self.edges():
             code[:, i] = (score[:, here] + table.T[code[:, max(above, 0)]]).argmax(1)
-        return self.codes.decode(code, generator)
+        return self.codes.draw(code, generator)
 
     @classmethod
     def refuses(cls, space: Space) -> str | None:

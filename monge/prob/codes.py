@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor, nn
 
-from ...core.space import Space
-from ...prob.runs import Runs
+from ..core.space import Space
+from .runs import Runs
 
 
 class Codes(nn.Module):
@@ -50,14 +50,18 @@ class Codes(nn.Module):
             code[:, self.grouped], inside[:, self.grouped] = self.runs.encode(x[:, self.grouped])
         return code, inside
 
-    def decode(self, code: Tensor, generator: Generator | None) -> Tensor:
-        """A value of each code, (B, D)."""
-        x = code.to(self.runs.unit.dtype)
-        if len(self.grouped):
-            run = code[:, self.grouped]
-            u, v = torch.rand(2, *run.shape, generator=generator, dtype=x.dtype, device=x.device)
-            x[:, self.grouped] = self.runs.decode(run, u, v)
+    def decode(self, code: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """A value of each code, made from two uniforms, all (B, D)."""
+        x, own = code.to(self.runs.unit.dtype), self.grouped
+        if len(own):
+            x[:, own] = self.runs.decode(code[:, own], u[:, own], v[:, own])
         return x
+
+    def draw(self, code: Tensor, generator: Generator | None) -> Tensor:
+        """A value drawn from each code, (B, D)."""
+        u, v = torch.rand(2, *code.shape, generator=generator, dtype=self.runs.unit.dtype,
+                          device=code.device)
+        return self.decode(code, u, v)
 
     def one_hot(self, code: Tensor, seen: Tensor) -> Tensor:
         """Codes as indicators, (B, C); an entry that was not seen has none."""
