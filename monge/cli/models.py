@@ -38,7 +38,8 @@ def block(entry: registry.Entry) -> str:
 
 def described(config: Any, head: str) -> Any:
     """Every field with its default and help, nested parts included."""
-    from ..core.config import Config, help_of
+    from ..core.config import Config
+    from ..core.help import help_of
 
     helps = help_of(config)
     for field in config.__dataclass_fields__.values():

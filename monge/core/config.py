@@ -7,7 +7,6 @@ A `Config` is a frozen dataclass whose annotations are its rules: a type, a `Ran
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import pkgutil
@@ -286,28 +285,3 @@ def number(kind: type, text: str) -> Any:
         return int(text)
     except ValueError:
         return int(value) if value.is_integer() else value
-
-
-def help_of(kind: Any) -> dict[str, str]:
-    """The string beneath each field, inherited ones included."""
-    import ast
-    import inspect
-    import textwrap
-
-    found: dict[str, str] = {}
-    for ancestor in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(ancestor) or ancestor is Config:
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(typing.cast(type, ancestor)))).body[0]
-        found |= dict(documented(typing.cast(ast.ClassDef, tree)))
-    return {field.name: found.get(field.name, "") for field in fields(kind)}
-
-
-def documented(node: Any) -> Iterator[tuple[str, str]]:
-    """The fields of a class's syntax tree with the string beneath each."""
-    import ast
-
-    for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            text = getattr(getattr(after, "value", None), "value", "")
-            yield statement.target.id, " ".join(text.split()) if isinstance(text, str) else ""

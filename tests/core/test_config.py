@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monge.core.config import Config, Configured, Part, Range, help_of
+from monge.core.config import Config, Configured, Part, Range
 from monge.core.error import WordError
+from monge.core.help import help_of
 from monge.core.recipe import Mover, Recipe
 from monge.core.space import Space
 from monge.core.words import Words
