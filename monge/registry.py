@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -156,16 +157,34 @@ def describe(name: str) -> Entry:
     return own[0]
 
 
+def is_named(name: str) -> bool:
+    """Whether the user has named this file: in a call of this process, or in MONGE_MODELS. What
+    only a run folder names is not imported, for a folder must not run code."""
+    listed = [Path(p).resolve() for p in os.environ.get("MONGE_MODELS", "").split(os.pathsep) if p]
+    return is_loaded(Path(name)) or Path(name).resolve() in listed
+
+
+def is_loaded(path: Path) -> bool:
+    """Whether this very file is the module of its name."""
+    module = sys.modules.get(title(path))
+    return module is not None and Path(str(module.__file__)).resolve() == path.resolve()
+
+
+def title(path: Path) -> str:
+    """The module name of a user's own file."""
+    return f"monge_user_{path.stem}"
+
+
 def load_file(path: Path) -> type[Model]:
     """Import the model in a file the user named; its configurations may be stored from now on."""
     from .core.config import ROOTS
 
     owner = describe(str(path)).owner
-    title = f"monge_user_{path.stem}"
-    if title not in sys.modules:
-        spec = importlib.util.spec_from_file_location(title, path)
+    name = title(path)
+    if not is_loaded(path):
+        spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-        sys.modules[title] = module
+        sys.modules[name] = module
         spec.loader.exec_module(module)  # type: ignore[union-attr]
-        ROOTS.add(title)
-    return getattr(sys.modules[title], owner)
+        ROOTS.add(name)
+    return getattr(sys.modules[name], owner)

@@ -136,7 +136,11 @@ class Run:
 
     @cached_property
     def owner(self) -> type[Model]:
-        return registry.find(self.about["model"])
+        name = self.about["model"]
+        if name.endswith(".py") and not registry.is_named(name):
+            raise RunError(f"{self.folder} was fitted with the model file {name}; if you trust "
+                           f"its code, name it: MONGE_MODELS={name}")
+        return registry.find(name)
 
     @property
     def title(self) -> str:

@@ -164,6 +164,23 @@ def test_a_model_of_ones_own_and_a_part(own, binary):
     assert monge.load(run.folder).sample(3).shape == (3, 2)
 
 
+def test_a_folder_cannot_run_code(own, binary, tmp_path, monkeypatch):
+    """A model file that only a run folder names is not imported."""
+    x = np.random.default_rng(0).normal(3, 1, (100, 2))
+    run = monge.fit(own, x, budget="2steps")
+    trap = tmp_path / "trap.py"
+    trap.write_text(OWN + f"\nopen({str(tmp_path / 'sprung')!r}, 'w')\n")
+    about = run.folder / "run.json"
+    about.write_text(about.read_text().replace(own, str(trap)))
+    with pytest.raises(RunError, match="if you trust its code, name it: MONGE_MODELS="):
+        monge.load(run.folder).model  # noqa: B018
+    assert not (tmp_path / "sprung").exists()
+    about.write_text(about.read_text().replace("monge_user_own", "monge_user_trap"))
+    monkeypatch.setenv("MONGE_MODELS", str(trap))
+    assert monge.load(run.folder).sample(3).shape == (3, 2)
+    assert (tmp_path / "sprung").exists()
+
+
 def test_a_whole_config_is_taken_as_it_is(binary):
     from monge.models.autoregressive.made import MADE
 

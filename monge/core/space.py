@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field
+from functools import cached_property
 from typing import Annotated, Literal
 
 import torch
@@ -63,7 +64,7 @@ class Space(Config):
     def is_picture(self) -> bool:
         return len(self.shape) == 3 and self.kind in ("real", "binary", "levels")
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Space, ...]:
         """One scalar Space for each of the `dims` entries, in row-major order."""
         if self.kind == "columns":
