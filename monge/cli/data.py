@@ -24,7 +24,8 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
     if what is None:
         rows = [{"name": name, "summary": summary} for name, summary in data.names()]
         voice.result(rows, voice.table(("name", "summary"), [list(r.values()) for r in rows])
-                     + "\n\nOr a path: csv, npy, npz, idx, a folder of pictures or of splits.")
+                     + "\n\nOr a path: csv, npy, npz, idx, a folder of pictures or of splits."
+                     + f"\n\n{words_of(voice)}")
         return
     source = data.open(what, *(word.removeprefix("data.") for word in words))
     fields = source.summary()
@@ -37,3 +38,13 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
     voice.result(told, f"{source.name}: {told['event']}; rows {counts} ({origin})\n\n"
                  + voice.table(head, [[field[key] for key in head] for field in fields])
                  + "".join(f"\n\n{note}" for note in source.notes))
+
+
+def words_of(voice: Voice) -> str:
+    """The words that say how data are read."""
+    from ..core.help import help_of
+    from ..data.options import Options
+
+    helps, plain = help_of(Options), Options()
+    rows = [[f"data.{name}", str(getattr(plain, name)), text] for name, text in helps.items()]
+    return voice.table(("word", "default", ""), rows, wide=200)

@@ -62,15 +62,16 @@ def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) ->
         body = [[row["field"], str(row["default"]), row["help"]] for row in rows]
         if body:
             lines += ["", voice.table((title, "default", ""), body, wide=200)]
-    lines += ["", "Defaults are chosen anew for the data at hand; train.* words set the training: "
-              "see `monge fit --help`."]
+    lines += ["", "Defaults are chosen anew for the data at hand; `monge fit ... -v` shows them."]
     return "\n".join(lines)
 
 
 def chosen(owner: Any) -> Any:
-    """What can be chosen when the model is used."""
+    """What can be chosen when the model is trained and used."""
     from ..core.abilities import CanSample, HasLikelihood
+    from ..core.recipe import Recipe
 
+    yield "training", list(described(Recipe, "train."))
     if issubclass(owner, CanSample):
         yield "when sampling", list(described(owner.Sampling, "how."))
     if issubclass(owner, HasLikelihood):

@@ -221,12 +221,20 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
     if name not in kinds:
         whose = getattr(type(config), "owner", type(config)).__name__
         raise WordError(f"{whose} has no field {name!r}{nearest(name, kinds)}")
-    here = getattr(config, name)
+    here, kind = getattr(config, name), kinds[name]
+    if rest and isinstance(here, Mapping) and rest[0] not in here:
+        here = {**here, rest[0]: first(get_args(kind)[1], config)}
     if rest:
         return replace(config, **{name: put(here, rest, text, full)})
-    kind = kinds[name]
     value = choose(kind, text, full) if isinstance(here, Config) else parse(kind, text)
     return replace(config, **{name: value})
+
+
+def first(kind: type[Config], owner: Config) -> Config:
+    """A new entry of a mapping of `kind`: the owner's own settings where it is of that kind."""
+    if not isinstance(owner, kind):
+        return kind()
+    return kind(**{field.name: getattr(owner, field.name) for field in fields(kind)})
 
 
 def choose(role: Any, text: str, full: str) -> Config:

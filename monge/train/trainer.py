@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.error import RunError
+from ..core.error import RunError, WordError, nearest
 from ..core.model import Losses, Model, Turn
 from ..core.noise import fold, fresh, reseed
 from ..core.recipe import Recipe
@@ -46,6 +46,10 @@ class Trainer:
                            torch.device("cpu"))
         self.half = precision == "bf16"
         self.turns = list(model.turns())
+        for name in recipe.turns:
+            if name not in (known := [turn.name for turn in self.turns]):
+                raise WordError(f"train.turns.{name}: the model has no such turn"
+                                f"{nearest(name, known)}")
         self.losses = [torch.compile(t.loss) if compiled else t.loss for t in self.turns]
         self.movers = [optimiser(recipe.mover(t.name), t.params) if t.params else None
                        for t in self.turns]

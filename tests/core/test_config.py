@@ -87,6 +87,12 @@ def test_wrong_words_get_a_sentence(word, sentence):
     assert str(caught.value) == sentence
 
 
+def test_a_turn_gets_settings_of_its_own():
+    recipe = Recipe(momentum=0.5).override("turns.critic.rate=2e-4", "rate=1e-3")
+    assert recipe.mover("critic") == Mover(rate=2e-4, momentum=0.5)
+    assert recipe.mover("other").rate == 1e-3
+
+
 def test_whole_floats_are_whole_numbers():
     assert Recipe().override("batch=1e3").batch == 1000
 

@@ -108,6 +108,12 @@ def test_a_turn_may_have_its_own_settings():
     assert abs(subject.model.b.item()) < 1e-6 < abs(subject.model.a.item())
 
 
+def test_an_unknown_turn_is_named():
+    with pytest.raises(WordError, match=r"train\.turns\.sek: the model has no such turn; did you "
+                       "mean seek"):
+        trainer(Recipe(turns={"sek": Mover()}))
+
+
 def test_clipping_bounds_the_step():
     recipe = Recipe(batch=100, optimiser="sgd", rate=1.0, warmup=0, clip=0.01)
     subject = trainer(recipe)

@@ -1,0 +1,5 @@
+"""`python -m monge` is `monge`."""
+
+from .cli.main import main
+
+main()
