@@ -84,6 +84,18 @@ def test_scores_have_a_line_a_row(told, say, table, tmp_path):
     assert "nats a row (exact)" in out
 
 
+def test_a_value_too_far_out_is_told(say, told, tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.random(60), "b": rng.random(60)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    pd.DataFrame({"a": [0.5, 1e30], "b": [0.5, 0.5]}).to_csv(tmp_path / "far.csv", index=False)
+    told("fit", "made", tmp_path / "t.csv", *QUICK, "--budget", "3steps")
+    code, _, err = say("score", "made-t", tmp_path / "far.csv")
+    assert code == 0
+    assert "1 of 2 rows have no finite score" in err
+    assert told("score", "made-t", tmp_path / "far.csv")["mean"] is None
+
+
 def test_a_bound_says_so_and_tightens(told):
     told("fit", "vae", "digits", "--budget", "5steps")
     loose, tight = (told("score", "vae-digits", f"samples={k}") for k in (1, 20))

@@ -39,6 +39,9 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], sp
     if out:
         write(out, scores)
     mean = scores.score
+    if scores.impossible:
+        voice.note(f"{scores.impossible} of {len(scores.value)} rows have no finite score: the "
+                   "law excludes their values, or they lie too far out to compute")
     told = {"rows": len(scores.value), "mean": mean.value, "stderr": mean.stderr,
             "kind": mean.kind, "unit": mean.unit, "bits_per_dim": scores.bits_per_dim}
     voice.result(told, f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "

@@ -33,8 +33,14 @@ class Scores:
     @property
     def score(self) -> Score:
         """The mean over rows; its error is that of the mean, Monte-Carlo noise included."""
-        spread = self.value.std(ddof=1) if len(self.value) > 1 else math.nan
+        known = len(self.value) > 1 and not self.impossible
+        spread = self.value.std(ddof=1) if known else math.nan
         return Score(float(self.value.mean()), self.kind, float(spread / len(self.value) ** 0.5))
+
+    @property
+    def impossible(self) -> int:
+        """Rows whose score is not finite: values the law excludes, or too far out to compute."""
+        return int((~np.isfinite(self.value)).sum())
 
     @property
     def bits_per_dim(self) -> float:
