@@ -60,6 +60,8 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     entry, owner = registry.describe(name), registry.find(name)
     short = entry.name.partition(".")[2]
     source = data.open(what, *spoken.data)
+    if entry.predicts and not (event or target):
+        target = aim(entry.name, source)
     view = source.view(event, given, target)
     admit(short, owner, view.space)
     suit = owner.suit(view.space)
@@ -78,6 +80,15 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     run = Run(where, place or Place(), view)
     run.notes = source.notes
     return run
+
+
+def aim(model: str, source: data.Source) -> str:
+    """The field that a predicting model takes as its event where nobody says."""
+    if source.target is None:
+        names = ", ".join(list(source.fields)[:8])
+        raise WordError(f"{model} predicts a field of {source.name} from the others, and the data "
+                        f"do not say which; name it with --target ({names})")
+    return source.target
 
 
 def parts(config: Config) -> Iterator[tuple[str, Part]]:

@@ -58,6 +58,9 @@ class Model(Configured, nn.Module, abc.ABC):
     missing: ClassVar[bool] = False
     """Whether a value that was not seen is marginalised; otherwise such data are refused."""
 
+    predicts: ClassVar[bool] = False
+    """Whether its event is what the data call their target, given the rest."""
+
     class Config(BaseConfig):
         """What defines the model besides its data."""
 

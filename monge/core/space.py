@@ -34,6 +34,8 @@ class Space(Config):
     """Shape of one event: () a number, (D,) a vector, (C, H, W) a picture, (T, ...) a sequence."""
     size: Annotated[int, Range(0)] = 0
     """How many levels, labels or tokens there are; 0 where the kind has no such number."""
+    varies: bool = False
+    """Whether rows have lengths of their own (`Batch.length`); shape[0] is then the longest."""
     end: int | None = None
     """Tokens: the symbol that ends a sequence; it is scored once."""
     name: str = ""
