@@ -1,0 +1,117 @@
+r"""How far one law is from another: by densities, by kernels, by transport.
+
+Of probability tables p, q on the same finite set (last axis; leading axes are a batch):
+
+- entropy $H(p) = -\sum p \log p$, cross entropy $H(p, q) = -\sum p \log q = H(p) +
+  \mathrm{KL}(p\|q)$;
+- $\mathrm{KL}(p\|q) = \sum p \log (p/q) \ge 0$: infinite exactly where p has mass and q has none;
+- Jeffreys $= \mathrm{KL}(p\|q) + \mathrm{KL}(q\|p)$, unbounded; Jensen-Shannon through the mixture
+  $m = (p+q)/2$, between 0 and log 2, which it is on disjoint supports;
+- total variation $\tfrac12\sum|p - q|$, between 0 and 1, which it is on disjoint supports.
+
+Of samples x (n, d) and y (m, d) of any two laws, overlapping or not: MMD, the Wasserstein
+distances, and the Sinkhorn divergence, which see how far apart disjoint supports are. Of Gaussians
+in closed form: KL, expected log-density, squared W_2 (`solve.assignment.bures`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..core.error import DataError
+from ..solve.assignment import exact, on_line
+from ..solve.cost import Cost, CostName, Power, squared
+from ..solve.sinkhorn import sinkhorn
+
+
+def entropy(p: Tensor) -> Tensor:
+    return torch.special.entr(p).sum(-1)
+
+
+def cross_entropy(p: Tensor, q: Tensor) -> Tensor:
+    """H(p, q); infinite where p has mass and q has none."""
+    return -torch.xlogy(p, q).sum(-1)
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q), the forward one; `kl(q, p)` is the reverse."""
+    return (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1)
+
+
+def jeffreys(p: Tensor, q: Tensor) -> Tensor:
+    return kl(p, q) + kl(q, p)
+
+
+def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
+    """Its square root is a metric."""
+    middle = (p + q) / 2
+    return (kl(p, middle) + kl(q, middle)) / 2
+
+
+def total_variation(p: Tensor, q: Tensor) -> Tensor:
+    return (p - q).abs().sum(-1) / 2
+
+
+def gaussian_kl(mean_p: Tensor, cov_p: Tensor, mean_q: Tensor, cov_q: Tensor) -> Tensor:
+    r"""$\mathrm{KL}(\mathcal N_p\|\mathcal N_q) = \tfrac12(\mathrm{tr}\,S_q^{-1}S_p - d +
+    \delta^T S_q^{-1}\delta + \log\det S_q - \log\det S_p)$ for covariances (*S, d, d)."""
+    low = torch.linalg.cholesky(cov_q)
+    spread = torch.cholesky_solve(cov_p, low).diagonal(dim1=-2, dim2=-1).sum(-1)
+    shift = torch.linalg.solve_triangular(low, (mean_q - mean_p)[..., None], upper=False)
+    volume = low.diagonal(dim1=-2, dim2=-1).log().sum(-1) * 2 - torch.logdet(cov_p)
+    return (spread - mean_p.shape[-1] + shift.square().sum((-2, -1)) + volume) / 2
+
+
+def diagonal_kl(mean_p: Tensor, std_p: Tensor, mean_q: Tensor, std_q: Tensor) -> Tensor:
+    """The same for standard deviations (*S, d), summed over d."""
+    ratio, shift = (std_p / std_q).square(), ((mean_p - mean_q) / std_q).square()
+    return ((ratio + shift - 1 - ratio.log()) / 2).sum(-1)
+
+
+def mmd(x: Tensor, y: Tensor, bandwidth: float | None = None) -> Tensor:
+    r"""$\mathbb E k(x,x') + \mathbb E k(y,y') - 2\mathbb E k(x,y)$ by its unbiased statistic, for
+    the Gaussian kernel; the bandwidth is the median distance where none is given."""
+    pairs = squared(x, y), squared(x, x), squared(y, y)
+    if bandwidth is None:
+        bandwidth = float(pairs[0].detach().median().sqrt())
+    cross, within_x, within_y = (torch.exp(-d / (2 * (bandwidth or 1.0) ** 2)) for d in pairs)
+    return off_diagonal(within_x) + off_diagonal(within_y) - 2 * cross.mean()
+
+
+def off_diagonal(matrix: Tensor) -> Tensor:
+    """The mean of a square matrix without its diagonal."""
+    n = len(matrix)
+    if n < 2:
+        raise DataError("an unbiased statistic needs two rows at least; give more")
+    return (matrix.sum() - matrix.diagonal().sum()) / (n * (n - 1))
+
+
+def wasserstein(x: Tensor, y: Tensor, p: float = 1.0) -> Tensor:
+    """W_p of two samples, exactly: finite whenever the samples are, overlapping or not."""
+    if x.shape[-1] == 1:
+        return on_line(x[..., 0], y[..., 0], p).pow(1 / p)
+    return exact(Power(p)(x, y)).cost.pow(1 / p)
+
+
+def sinkhorn_divergence(x: Tensor, y: Tensor, epsilon: float = 0.05,
+                        cost: CostName | float | Cost = "squared",
+                        variant: Literal["entropic", "sharp"] = "entropic",
+                        relative: bool = True, tolerance: float = 1e-4) -> Tensor:
+    """S(x, y) = OT(x, y) - OT(x, x) / 2 - OT(y, y) / 2 (Genevay et al. 2018, Feydy et al. 2019):
+    zero where the samples agree, which the entropic cost itself is not.
+
+    `sharp` debiases the cost of the plans alone; relative: epsilon in units of the mean cost
+    between x and y. Differentiable in both samples.
+    """
+    if relative:
+        first = sinkhorn(x, y, epsilon, cost_of=cost, relative=True, tolerance=tolerance)
+        epsilon = first.epsilon
+    else:
+        first = sinkhorn(x, y, epsilon, cost_of=cost, tolerance=tolerance)
+    plans = [first] + [sinkhorn(z, z, epsilon, cost_of=cost, tolerance=tolerance)
+                       for z in (x, y)]
+    values = [plan.value if variant == "entropic" else plan.cost for plan in plans]
+    return values[0] - (values[1] + values[2]) / 2

@@ -1,0 +1,158 @@
+"""Entropic transport against its own definition, closed forms, and whatever could break it."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from monge.core.error import DataError, WordError
+from monge.solve.cost import Power, cosine, squared
+from monge.solve.sinkhorn import sinkhorn
+
+
+def clouds(n: int = 30, m: int = 40, d: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return (torch.randn(n, d, generator=g, dtype=torch.float64),
+            0.5 * torch.randn(m, d, generator=g, dtype=torch.float64) + 1)
+
+
+def plain(cost: Tensor, epsilon: float, passes: int) -> tuple[Tensor, Tensor]:
+    """The potentials by the plainest iteration in logarithms."""
+    n, m = cost.shape
+    f, g = cost.new_zeros(n), cost.new_zeros(m)
+    for _ in range(passes):
+        f = -epsilon * (torch.logsumexp((g - cost) / epsilon, 1) - math.log(m))
+        g = -epsilon * (torch.logsumexp((f[:, None] - cost) / epsilon, 0) - math.log(n))
+    return f, g
+
+
+@pytest.mark.parametrize(("epsilon", "passes"), [(1.0, 200), (0.1, 2000), (0.02, 20_000)])
+def test_it_finds_what_the_plainest_iteration_finds(epsilon, passes):
+    x, y = clouds()
+    f, g = plain(squared(x, y), epsilon, passes)
+    plan = sinkhorn(x, y, epsilon, tolerance=1e-10)
+    assert plan.converged
+    assert plan.passes < passes
+    torch.testing.assert_close(plan.value, f.mean() + g.mean(), rtol=0, atol=1e-9)
+
+
+def test_the_plan_is_a_coupling_and_its_values_agree():
+    x, y = clouds()
+    a = torch.rand(30, dtype=torch.float64)
+    a /= a.sum()
+    plan = sinkhorn(x, y, 0.1, a=a, tolerance=1e-11)
+    pi = plan.matrix
+    torch.testing.assert_close(pi.sum(1), a, rtol=0, atol=1e-11)
+    torch.testing.assert_close(pi.sum(0), torch.full_like(plan.b, 1 / 40), rtol=0, atol=1e-13)
+    torch.testing.assert_close(plan.cost, (pi * squared(x, y)).sum())
+    relative = (pi * (pi / (a[:, None] * plan.b)).log()).sum()
+    torch.testing.assert_close(plan.value, plan.cost + 0.1 * relative, rtol=0, atol=1e-9)
+    torch.testing.assert_close(plan.sharp, plan.cost + 0.1 * torch.xlogy(pi, pi).sum(),
+                               rtol=0, atol=1e-9)
+
+
+def test_points_and_their_cost_matrix_are_one_problem():
+    x, y = clouds()
+    for cost in ("squared", "euclidean", "cosine", 1.5, lambda x, y: squared(x, y).sqrt() + 1):
+        points = sinkhorn(x, y, 0.2, cost_of=cost, tolerance=1e-9)
+        matrix = {"squared": squared, "euclidean": Power(1.0), "cosine": cosine,
+                  1.5: Power(1.5)}.get(cost, cost)(x, y)
+        same = sinkhorn(matrix, epsilon=0.2, tolerance=1e-9)
+        torch.testing.assert_close(points.value, same.value)
+
+
+def test_a_batch_is_many_problems():
+    pairs = [clouds(seed=seed) for seed in range(5)]
+    x, y = (torch.stack(side) for side in zip(*pairs, strict=True))
+    together = sinkhorn(x, y, 0.1, tolerance=1e-9)
+    apart = [sinkhorn(*pair, 0.1, tolerance=1e-9).value for pair in pairs]
+    torch.testing.assert_close(together.value, torch.stack(apart), rtol=0, atol=1e-8)
+
+
+def test_blocks_that_are_recomputed_change_nothing():
+    x, y = clouds(300, 400)
+    kept = sinkhorn(x, y, 0.1, tolerance=1e-9)
+    made = sinkhorn(x, y, 0.1, tolerance=1e-9, room=0)
+    assert made.kernel.whole is None
+    torch.testing.assert_close(kept.value, made.value, rtol=0, atol=1e-10)
+
+
+def test_points_without_weight_change_nothing():
+    x, y = clouds()
+    more = torch.cat([x, 100 + x[:3]])
+    a = torch.cat([torch.full((30,), 1 / 30, dtype=torch.float64), torch.zeros(3).double()])
+    plan = sinkhorn(more, y, 0.1, a=a, tolerance=1e-9)
+    torch.testing.assert_close(plan.value, sinkhorn(x, y, 0.1, tolerance=1e-9).value)
+    assert plan.matrix[30:].sum() == 0
+    assert bool(plan.f.isfinite().all())
+
+
+def test_a_warm_start_needs_fewer_passes():
+    x, y = clouds(200, 200)
+    first = sinkhorn(x, y, 0.1, tolerance=1e-8)
+    again = sinkhorn(x + 1e-4, y, 0.1, tolerance=1e-8, start=(first.f, first.g))
+    assert again.converged
+    assert again.passes < first.passes / 2
+
+
+def test_the_gradient_is_that_of_the_unrolled_iteration():
+    x, y = clouds(8, 9)
+    x.requires_grad_()
+    value = sinkhorn(x, y, 0.5, tolerance=1e-13).value
+    envelope, = torch.autograd.grad(value, x)
+    f, g = plain(squared(x, y), 0.5, 300)
+    unrolled, = torch.autograd.grad(f.mean() + g.mean(), x)
+    torch.testing.assert_close(envelope, unrolled, rtol=0, atol=1e-9)
+
+
+def test_the_gradient_in_the_weights_is_the_potential():
+    x, y = clouds(8, 9)
+    a = torch.full((8,), 1 / 8, dtype=torch.float64, requires_grad=True)
+    plan = sinkhorn(x, y, 0.5, a=a, tolerance=1e-12)
+    slope, = torch.autograd.grad(plan.value, a)
+    torch.testing.assert_close(slope, plan.f)
+
+
+@settings(max_examples=30, deadline=None)
+@given(log_epsilon=st.floats(-4, 1), log_scale=st.floats(-6, 6), n=st.integers(1, 12),
+       m=st.integers(1, 12), outlier=st.sampled_from([0.0, 1e3]), double=st.booleans(),
+       same=st.booleans())
+def test_it_never_gives_a_value_that_is_no_number(log_epsilon, log_scale, n, m, outlier, double,
+                                                  same):
+    g = torch.Generator().manual_seed(n * 100 + m)
+    x, y = torch.randn(n, 2, generator=g), torch.randn(m, 2, generator=g)
+    x[0] += outlier
+    if same:
+        y[:] = y[0]
+    x, y = (10**log_scale * points.to(torch.float64 if double else torch.float32)
+            for points in (x, y))
+    plan = sinkhorn(x, y, 10**log_epsilon, relative=True, passes=500)
+    for value in (plan.value, plan.cost, plan.f, plan.g, plan.matrix):
+        assert bool(value.isfinite().all())
+    assert plan.matrix.sum().item() == pytest.approx(1, abs=1e-3)
+    if plan.converged:
+        assert plan.error <= 1e-4
+
+
+def test_identical_points_cost_nothing():
+    x = torch.ones(5, 3)
+    plan = sinkhorn(x, x, 0.1)
+    assert plan.converged
+    assert plan.cost.item() == 0
+
+
+@pytest.mark.parametrize(("change", "error", "words"), [
+    (dict(epsilon=0.0), WordError, "epsilon is 0.0; it must be above 0"),
+    (dict(a=torch.tensor([1.5, -0.5])), DataError, "the weights a reach -0.5; none may be"),
+    (dict(a=torch.tensor([0.5, 0.6])), DataError, "the weights a sum to 1.1; divide them"),
+    (dict(y=torch.zeros(2, 3)), DataError, "x has 2 dimensions and y has 3"),
+    (dict(x=torch.tensor([[0.0, math.nan], [0.0, 0.0]])), DataError, "x holds values that are"),
+    (dict(cost_of=0.0), WordError, "the power of a cost is 0.0; it must be above 0"),
+])
+def test_bad_input_is_refused_in_a_sentence(change, error, words):
+    call = dict(x=torch.zeros(2, 2), y=torch.ones(2, 2), epsilon=0.1) | change
+    with pytest.raises(error, match=words):
+        sinkhorn(**call)
