@@ -1,4 +1,4 @@
-"""Drawing from PixelCNN: the row-cached scan against one full pass for each pixel.
+"""Drawing from PixelCNN and PixelRNN: the row-cached scan against one full pass for each pixel.
 
 One side draws whole pictures. The other is what public code does, a full pass of the network for
 every pixel; since that takes minutes, a few passes at random pixels are timed and multiplied by
@@ -9,6 +9,7 @@ ways is drawn from the same noise and compared. Last, how the time of a scan gro
 of pixels: the exponent of a power law, 1 for a cost that grows as one pass does.
 
     python -m benchmarks.pixelcnn            # 7 layers of 64 channels, 28 x 28, 16 pictures
+    python -m benchmarks.pixelcnn --nets row diagonal        # PixelRNN alone, 3 layers of 64
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import torch
 from monge.core.noise import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.pixelcnn import PixelCNN
+from monge.models.autoregressive.pixelrnn import PixelRNN
+from monge.nn.lstm2d import Diagonal, Recurrent, Row
 from monge.nn.raster import Raster
 from monge.nn.stacks import Gated, Plain
 
@@ -40,10 +43,19 @@ def told(times: list[float]) -> str:
     return f"{middle * 1e3:10.1f} ms ({low * 1e3:.1f} to {high * 1e3:.1f})"
 
 
-def built(net: Raster.Config, side: int) -> PixelCNN:
+NETS: dict[str, Raster.Config] = {
+    "gated": Gated.Config(width=64, depth=7), "plain": Plain.Config(width=64, depth=7),
+    "row": Row.Config(width=64, depth=3), "diagonal": Diagonal.Config(width=64, depth=3)}
+
+
+def owner(net: Raster.Config) -> type[PixelCNN] | type[PixelRNN]:
+    return PixelRNN if isinstance(net, Recurrent.Config) else PixelCNN
+
+
+def built(net: Raster.Config, side: int) -> PixelCNN | PixelRNN:
     torch.manual_seed(0)
     space = Space(kind="binary", shape=(1, side, side), size=2, mean=(0.3,), scale=(0.5,))
-    model = PixelCNN.Config(net=net).build(space).eval()
+    model = owner(net).Config(net=net).build(space).eval()
     torch.nn.init.normal_(model.net.out.weight, std=0.1)  # a fresh network ignores the picture
     return model
 
@@ -63,8 +75,8 @@ def compare(net: Raster.Config, side: int, rows: int, repeats: int, passes: int)
             each.append(timed(lambda place=place: full.parameters(place)) * pixels)
         scores.append(timed(lambda: model.log_prob(x)))
     name = type(net).__qualname__.partition(".")[0]
-    print(f"{name} PixelCNN {net.depth}x{net.width}, {side}x{side}, {rows} pictures, {repeats} "
-          "rounds, one thread")
+    print(f"{name} {owner(net).__name__} {net.depth}x{net.width}, {side}x{side}, {rows} pictures, "
+          f"{repeats} rounds, one thread")
     print(f"  {'cached':24}{told(scans)}")
     print(f"  {f'{pixels} x one full pass':24}{told(each)}")
     print(f"  {'one log_prob':24}{told(scores)}")
@@ -73,7 +85,7 @@ def compare(net: Raster.Config, side: int, rows: int, repeats: int, passes: int)
 
 def agree(net: Raster.Config, side: int, rows: int) -> None:
     model = built(net, side)
-    quick, slow = (model.sample(rows, None, PixelCNN.Sampling(cached=cached), fresh(2))
+    quick, slow = (model.sample(rows, None, model.Sampling(cached=cached), fresh(2))
                    for cached in (True, False))
     share = (quick == slow).double().mean()
     print(f"  both ways agree on {share:.4%} of {quick.numel()} pixels ({side}x{side})")
@@ -98,9 +110,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16, help="pictures drawn at once")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of A/B")
     parser.add_argument("--passes", type=int, default=2, help="full passes timed a round")
+    parser.add_argument("--nets", nargs="*", default=list(NETS), choices=list(NETS))
     words = parser.parse_args()
     torch.set_num_threads(1)
-    for net in (Gated.Config(width=64, depth=7), Plain.Config(width=64, depth=7)):
+    for net in (NETS[name] for name in words.nets):
         compare(net, 28, words.rows, words.repeats, words.passes)
         agree(net, 10, words.rows)
         grow(net, words.rows, 3)

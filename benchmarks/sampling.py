@@ -5,6 +5,9 @@ about (A/B/A/B), after one unmeasured round; the larger setting repeats its slow
 Reported are the median and the spread (lowest to highest) of the CPU time of one thread, their
 ratio, and the share of entries on which both agree: every one but those where rounding decides.
 The time of an average full pass over the same rows is shown to say what the cached pass costs.
+A full pass multiplies by whole masked matrices, as public code does; `log_prob` leaves out most of
+the zeros. Last, how the cost grows with the number of entries D: the exponent of a power law over
+D = 64..1024 for a cached draw and for one full pass, which ought to be alike.
 
     python -m benchmarks.sampling            # D=64, 3x512, 1024 rows
     python -m benchmarks.sampling --large    # D=784, 1x1000 too, which takes minutes
@@ -13,6 +16,7 @@ The time of an average full pass over the same rows is shown to say what the cac
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -35,11 +39,15 @@ def told(times: list[float]) -> str:
     return f"{middle * 1e3:9.1f} ms ({low * 1e3:.1f} to {high * 1e3:.1f})"
 
 
-def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: str) -> None:
+def built(dims: int, width: int, depth: int, kind: str) -> MADE:
     space = Space(kind=kind, shape=(dims,), mean=(0.5,), scale=(0.5,))  # type: ignore[arg-type]
     torch.manual_seed(0)
     config = MADE.Config(width=width, depth=depth, residual=False, direct=False, components=1)
-    model = config.build(space).eval()
+    return config.build(space).eval()
+
+
+def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: str) -> None:
+    model = built(dims, width, depth, kind)
     ways = {"cached": MADE.Sampling(cached=True), "full passes": MADE.Sampling(cached=False)}
     times: dict[str, list[float]] = {name: [] for name in ways}
     model.sample(rows, how=ways["cached"], generator=fresh(0))
@@ -60,6 +68,29 @@ def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: st
     print(f"  ratio {ratio:.1f}; the samples agree on {agree:.4%} of the entries")
 
 
+def grow(width: int, rows: int, repeats: int) -> None:
+    sizes = (64, 128, 256, 512, 1024)
+    draws, passes = [], []
+    for dims in sizes:
+        model = built(dims, width, 1, "binary")
+        x = model.sample(rows, generator=fresh(0))
+        full = model.stepper(0, cached=False)(torch.zeros(rows, 0))
+        for place, values in enumerate(x.T):
+            full.feed(place, 2 * values[:, None] - 1)
+        with torch.no_grad():
+            draws.append(statistics.median(
+                timed(lambda model=model: model.sample(rows, generator=fresh(1)))[0]
+                for _ in range(repeats)))
+            passes.append(statistics.median(
+                timed(lambda full=full: full.parameters(0))[0] for _ in range(repeats)))
+    print(f"MADE 1x{width}, binary, {rows} rows, D = {', '.join(map(str, sizes))}")
+    for name, times in (("cached draw", draws), ("full pass", passes)):
+        logs = [[math.log(value) for value in values] for values in (sizes, times)]
+        exponent = statistics.linear_regression(*logs).slope
+        each = ", ".join(f"{1e3 * spent:.1f}" for spent in times)
+        print(f"  {name:12}{each} ms: D to the power {exponent:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1024, help="rows drawn at once")
@@ -69,6 +100,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for kind in ("binary", "real"):
         compare(64, 512, 3, words.rows, words.repeats, kind)
+    grow(1000, words.rows, words.repeats)
     if words.large:
         compare(784, 1000, 1, words.rows, 2, "binary")
 

@@ -22,6 +22,10 @@ def admit(name: str, owner: type[Model], space: Space) -> None:
         raise DataError(f"{name} cannot train on rows with missing values; {accepting(space)}, or "
                         "leave such rows out with data.missing=drop, or (in columns of names) "
                         "make it a name with data.missing=category")
+    uneven = next((part for part in (space, *space.given.values()) if part.varies), None)
+    if uneven and not owner.lengths:
+        raise DataError(f"{name} takes rows of one length, and those of {uneven.name} differ "
+                        f"({uneven}); {accepting(space)}")
     if reason := owner.refuses(space):
         raise DataError(reason)
 
@@ -31,5 +35,6 @@ def accepting(space: Space) -> str:
     kinds = {part.kind for part in space.given.values()}
     names = [entry.name for entry in registry.entries()
              if space.kind in entry.events and kinds <= set(entry.givens)
-             and (entry.missing or not space.missing)]
+             and (entry.missing or not space.missing)
+             and (entry.lengths or not any(p.varies for p in (space, *space.given.values())))]
     return f"use {' or '.join(names)}" if names else "no model takes such data yet"

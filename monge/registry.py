@@ -35,6 +35,7 @@ class Entry:
     events: tuple[str, ...]
     givens: tuple[str, ...]
     missing: bool
+    lengths: bool
     predicts: bool
     abilities: tuple[str, ...]
     owner: str  # the class
@@ -65,8 +66,8 @@ def read(path: Path) -> Iterator[Entry]:
         yield Entry(f"{path.parent.name}.{path.stem}", path.parent.name, summary,
                     tuple(sorted(literal(line, "events", ()))),
                     tuple(sorted(literal(line, "givens", ()))),
-                    literal(line, "missing", False), literal(line, "predicts", False),
-                    tuple(abilities), node.name)
+                    literal(line, "missing", False), literal(line, "lengths", False),
+                    literal(line, "predicts", False), tuple(abilities), node.name)
 
 
 @cache

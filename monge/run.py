@@ -17,28 +17,38 @@ import torch
 from . import __version__, data, folder, registry
 from .admit import admit
 from .card import card
-from .core.abilities import CanComplete, CanSample, CanStream, Finding, HasLikelihood
+from .core.abilities import (
+    CanComplete,
+    CanSample,
+    CanStream,
+    Finding,
+    HasLikelihood,
+    HasMarginals,
+)
 from .core.batch import Batch
 from .core.config import Config, Part
 from .core.error import RunError, WordError
+from .core.mixture import Mixture, gather
 from .core.model import Model
 from .core.noise import fold, fresh
 from .core.recipe import Recipe
 from .core.score import Score
 from .core.space import Space
 from .core.words import Words
-from .evaluate.judge import Judge, chunks
+from .evaluate.judge import chunks
 from .evaluate.likelihood import Scores, scores
 from .evaluate.measure import findings, measures
+from .prediction import By, predict
+from .probing import probed
 from .sitting import Sitting
 from .train import checkpoint
 from .train.budget import Budget
 from .train.fit import Progress
-from .train.fit import fit as loop
 from .train.interrupt import interruption
 from .train.lock import locked
 from .train.log import Log
 from .train.place import Place
+from .train.profile import alarms, profile
 from .train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -47,15 +57,20 @@ if TYPE_CHECKING:
 Able = TypeVar("Able")
 BUDGET = "2m"
 """How long a fit may take where nobody says; patience usually ends it sooner."""
+PROFILED = 64
+"""Rows over which gradients are followed through a model."""
 
 
 def start(model: str | Config, what: Any, *words: str, event: str | None = None,
-          given: Sequence[str] = (), target: str | None = None, seed: int = 0,
-          out: str | Path | None = None, place: Place | None = None) -> Run:
+          given: Sequence[str] = (), target: str | Sequence[str] | None = None, ensemble: int = 0,
+          bag: bool = False, seed: int = 0, out: str | Path | None = None,
+          place: Place | None = None) -> Run:
     """A new run folder: the data opened, the configuration settled, nothing trained yet."""
     spoken = Words.sort(words)
     if spoken.how:
         raise WordError(f"how.{spoken.how[0]} concerns sampling and scoring; give it there")
+    if isinstance(model, Mixture.Config):
+        ensemble, bag, model = model.members, model.bag, model.member
     name = model if isinstance(model, str) else type(model).__module__.partition(".models.")[2]
     entry, owner = registry.describe(name), registry.find(name)
     short = entry.name.partition(".")[2]
@@ -63,22 +78,32 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     if entry.predicts and not (event or target):
         target = aim(entry.name, source)
     view = source.view(event, given, target)
+    if target:
+        view.vary()
     admit(short, owner, view.space)
     suit = owner.suit(view.space)
+    source, proposed = source.suited(*suit.data)
+    view = source.view(event, given, target)
+    rows = view.training()  # what the words of the data get wrong is told before there is a folder
     config = (suit.config if isinstance(model, str) else model).override(*spoken.model)
     recipe = suit.recipe.override(*spoken.train)
+    config, recipe = gather(config, recipe, ensemble, bag)
     origin = {"what": str(what) if isinstance(what, str | Path) else None, "name": source.name,
-              "words": list(spoken.data), "fingerprint": source.fingerprint}
+              "words": [*spoken.data, *proposed], "fingerprint": source.fingerprint}
     about = {"format": folder.FORMAT, "monge": __version__, "python": platform.python_version(),
              "torch": torch.__version__, "model": name if name.endswith(".py") else entry.name,
              "config": config.to_dict(), "recipe": recipe.to_dict(),
              "space": view.space.to_dict(), "data": origin, "event": event,
-             "given": list(given), "target": target, "seed": seed}
+             "given": list(given), "target": list(view.terms.event) if target else None,
+             "ensemble": ensemble, "seed": seed}
     wanted = Path(out) if out else folder.home() / f"{short}-{source.name}"
+    helpers = {field: folder.locate(part.run) for field, part in parts(config)}
+    if spoken.train or helpers:  # what they get wrong is told before there is a folder
+        Trainer(build(config, view.space, seed, place or Place(), helpers), rows, recipe)
     where = folder.create(wanted, not out, {"run.json": about, "fields.json": view.to_dict()},
-                          {field: folder.locate(part.run) for field, part in parts(config)})
+                          helpers)
     run = Run(where, place or Place(), view)
-    run.notes = source.notes
+    run.notes = view.notes
     return run
 
 
@@ -92,19 +117,34 @@ def aim(model: str, source: data.Source) -> str:
 
 
 def parts(config: Config) -> Iterator[tuple[str, Part]]:
-    """The fields of a configuration that name other runs."""
+    """The fields of a configuration, or of its members', that name other runs."""
+    config = config.member if isinstance(config, Mixture.Config) else config
     for field in config.__dataclass_fields__:
         if isinstance(part := getattr(config, field), Part):
             yield field, part
 
 
+def build(config: Config, space: Space, seed: int, place: Place,
+          helpers: Mapping[str, Path]) -> Model:
+    """A model with first weights, which depend on the seed alone, and with the laws of its
+    helpers, which are frozen."""
+    device = place.settle()
+    laws = {field: Run(where, place).model for field, where in helpers.items()}
+    for law in laws.values():
+        law.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(seed, "weights"))
+        return config.build(space, *([laws] if laws else [])).to(device)
+
+
 def fit(model: str | Config, what: Any, *words: str, budget: str = BUDGET,
-        event: str | None = None, given: Sequence[str] = (), target: str | None = None,
+        event: str | None = None, given: Sequence[str] = (),
+        target: str | Sequence[str] | None = None, ensemble: int = 0, bag: bool = False,
         seed: int = 0, out: str | Path | None = None, place: Place | None = None) -> Run:
     """Fit a model to data and return its run: the whole of `monge fit` in one call."""
     Budget.read(budget)
-    run = start(model, what, *words, event=event, given=given, target=target, seed=seed, out=out,
-                place=place)
+    run = start(model, what, *words, event=event, given=given, target=target, ensemble=ensemble,
+                bag=bag, seed=seed, out=out, place=place)
     for _ in run.train(budget):
         pass
     return run
@@ -155,19 +195,13 @@ class Run:
 
     @property
     def title(self) -> str:
-        return f"{self.about['model']} on {self.about['data']['name']}"
+        many = f"{count} x " if (count := self.about.get("ensemble")) else ""
+        return f"{many}{self.about['model']} on {self.about['data']['name']}"
 
     def build(self) -> Model:
-        """The model with first weights, which depend on the seed alone."""
-        device = self.place.settle()
-        helpers = {field: Run(self.folder / "parts" / field, self.place).model
-                   for field, _ in parts(self.config)}
-        for helper in helpers.values():
-            helper.requires_grad_(False)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(fold(self.about["seed"], "weights"))
-            args = (self.space, helpers) if helpers else (self.space,)
-            return self.config.build(*args).to(device)
+        """The model with first weights."""
+        helpers = {field: self.folder / "parts" / field for field, _ in parts(self.config)}
+        return build(self.config, self.space, self.about["seed"], self.place, helpers)
 
     @cached_property
     def model(self) -> Model:
@@ -228,17 +262,10 @@ class Run:
         limit = Budget.read(budget)
         view = self.opened or self.look()
         with locked(self.folder), interruption() as asked:
-            model = self.build()
-            place = self.place
-            trainer = Trainer(model, view.rows("train"), self.recipe, self.about["seed"],
-                              place.precision, place.compiled)
-            if (self.folder / "last.safetensors").exists():
-                trainer.restore(*checkpoint.load(self.folder / "last.safetensors"))
-            self.log.cut(trainer.step)
-            judge = Judge(model, view.rows("valid"))
-            sitting = Sitting(self.folder, trainer, judge, self.log)
+            sitting = Sitting(self.folder, self.log, self.build, view, self.recipe,
+                              self.about["seed"], self.place)
             try:
-                yield from sitting.remember(loop(trainer, limit, judge, asked))
+                yield from sitting.train(limit, asked)
             finally:
                 self.renew()
 
@@ -246,7 +273,9 @@ class Run:
         """Forget the weights that were loaded, and tell of those that are there now."""
         self.__dict__.pop("model", None)
         if (self.folder / "best.safetensors").exists():
-            text = card(self.about, self.owner.__doc__, self.space, self.result)
+            helpers = {field: Run(self.folder / "parts" / field, self.place).title
+                       for field, _ in parts(self.config)}
+            text = card(self.about, self.owner.__doc__, self.space, self.result, helpers)
             folder.write(self.folder / "card.md", text)
 
     def sample(self, n: int = 1, given: Mapping[str, Batch] | None = None, *words: str,
@@ -277,6 +306,14 @@ class Run:
         how = model.Scoring().override(*words)
         return scores(model, chunks(rows), self.space.dims, how, seed)
 
+    def predict(self, what: Any = None, *words: str, split: str | None = None, by: By = "mean",
+                interval: float = 0.9, seed: int = 0) -> pd.DataFrame:
+        """The target of every row (without data, of the run's own test rows): of a class its name
+        and probabilities, of a number its mean, mode or a draw, and its central interval."""
+        self.able(HasMarginals)
+        rows = self.rows(what, split or (None if what is None else "all"))
+        return predict(self.model, self.view, rows, by, interval, words, seed)
+
     def complete(self, batch: Batch, *words: str, seed: int = 0) -> torch.Tensor:
         """Rows with what `observed` hides drawn given what it shows, (B, *event)."""
         device = self.place.settle()
@@ -286,11 +323,15 @@ class Run:
 
     def evaluate(self, what: Any = None, split: str | None = None) -> dict[str, Score]:
         """Every measure the model's abilities admit, on held-out rows."""
-        return measures(self.model, self.rows(what, split), self.rows(None, "train"))
+        found = measures(self.model, self.rows(what, split), self.rows(None, "train"))
+        return found | probed(self, what, split)
 
     def diagnose(self) -> list[Finding]:
-        """What ails the fit, if the model can tell."""
-        return findings(self.model, self.rows(None, "valid"))
+        """What ails the fit: what the model can tell, and gradients that fade or grow on their way
+        through its layers."""
+        rows = self.rows(None, "valid")
+        few = rows.batch(torch.arange(min(len(rows), PROFILED))).to(self.place.settle())
+        return findings(self.model, rows) + alarms(profile(self.model, few))
 
     def rows(self, what: Any = None, split: str | None = None) -> data.Rows:
         """The rows a question is about."""

@@ -3,26 +3,86 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .core.error import DivergenceError
+from .core.model import Model
+from .core.noise import fold
+from .core.recipe import Recipe
+from .data import View
 from .evaluate.judge import Judge
 from .train import checkpoint
-from .train.fit import Progress, examine
+from .train.average import Average
+from .train.budget import Budget
+from .train.fit import Progress, examine, fit
 from .train.log import Log
-from .train.trainer import Trainer
+from .train.place import Place
+from .train.trainer import Refit, Trainer
 
 SAVE_EVERY = 10.0
 """Seconds between checkpoints; what a power cut can cost."""
 
 
 class Sitting:
-    """A trainer at work on a folder."""
+    """A trainer at work on a folder: the fit, and the refit that may follow it.
 
-    def __init__(self, folder: Path, trainer: Trainer, judge: Judge, log: Log) -> None:
-        self.folder, self.trainer, self.judge, self.log = folder, trainer, judge, log
+    `refit=same` trains new weights on training and held-out rows together for as many steps as
+    the best had; `refit=continue` goes on from the best weights on all those rows until they fit
+    the rows once held out as well as they fitted the training rows, for twice the best's steps at
+    most (Goodfellow, Bengio & Courville 2016, algorithms 7.2 and 7.3). Neither leaves anything to
+    judge it by: the held-out score that a run tells is that of the weights before.
+    """
+
+    def __init__(self, folder: Path, log: Log, build: Callable[[], Model], view: View,
+                 recipe: Recipe, seed: int, place: Place) -> None:
+        self.folder, self.log, self.build, self.view = folder, log, build, view
+        self.recipe, self.seed, self.place = recipe, seed, place
+        last = folder / "last.safetensors"
+        saved = checkpoint.load(last) if last.exists() else None
+        self.trainer = self.begin(bool(saved and saved[1].get("refit")))
+        if saved:
+            self.trainer.restore(*saved)
+        log.cut(self.trainer.step)
+
+    def begin(self, again: bool = False) -> Trainer:
+        """First weights and the rows of the fit, or of the refit."""
+        rows = self.view.training("train+valid" if again else "train")
+        seed = fold(self.seed, "refit") if again else self.seed
+        return Trainer(self.build(), rows, self.recipe, seed, self.place.precision,
+                       self.place.compiled)
+
+    @property
+    def judge(self) -> Judge:
+        return Judge(self.trainer.model, self.view.rows("valid"))
+
+    def train(self, budget: Budget, asked: Callable[[], bool]) -> Iterator[Progress]:
+        """Both trainings, as far as the budget reaches."""
+        first = self.trainer
+        end = budget.end(first.epoch_steps, first.step, first.seconds, 0)
+        if not first.refit:
+            yield from self.remember(fit(first, end, self.judge, asked))
+            ended = first.stale >= self.recipe.patience or first.settled
+            if self.recipe.refit == "none" or not (ended and first.kept):
+                return
+            self.trainer = self.second(first)
+        judge = self.judge if self.recipe.refit == "continue" else None
+        yield from self.remember(fit(self.trainer, end, judge, asked))
+
+    def second(self, first: Trainer) -> Trainer:
+        """The trainer of the refit, at its first step."""
+        trainer, best = self.begin(again=True), first.best_step
+        trainer.step, trainer.seconds, trainer.stale = first.step, first.seconds, first.stale
+        trainer.best, trainer.best_step, trainer.kept = first.best, best, first.kept
+        if self.recipe.refit == "same":
+            trainer.refit = Refit(first.step, best)
+            return trainer
+        trainer.model.load_state_dict(first.kept)
+        trainer.average = Average(trainer.model, self.recipe.average)
+        goal = examine(trainer, Judge(trainer.model, self.view.rows("train"))).value
+        trainer.refit = Refit(first.step - best, 2 * best, goal)
+        return trainer
 
     def remember(self, steps: Iterator[Progress]) -> Iterator[Progress]:
         """The loop with its log and its checkpoints."""
@@ -57,8 +117,10 @@ class Sitting:
     def conclude(self, stopped: str) -> None:
         """Keep the best weights. A last look at weights no regular score has seen may win too, but
         leaves no trace in the checkpoint, so that resuming equals never having stopped."""
-        score, weights = self.trainer.best, self.trainer.kept
-        if stopped != "diverged" and self.trainer.step % self.trainer.every:
+        score, weights, refit = self.trainer.best, self.trainer.kept, self.trainer.refit
+        if self.trainer.done and stopped != "diverged":
+            stopped, weights = "refit", self.trainer.weights()
+        elif not refit and stopped != "diverged" and self.trainer.step % self.trainer.every:
             final = examine(self.trainer, self.judge)
             if final.better_than(score):
                 score, weights = final, self.trainer.weights()
@@ -66,15 +128,32 @@ class Sitting:
             return
         about = {"step": self.trainer.step, "seconds": self.trainer.seconds, "stopped": stopped,
                  "held_out": None if score is None else score.to_dict()}
+        if self.recipe.refit != "none":
+            about["refit"] = self.told()
         checkpoint.save(self.folder / "best.safetensors", weights, about)
+
+    def told(self) -> dict[str, Any]:
+        """How far the refit is: steps done and to do, over how many rows."""
+        refit, first = self.trainer.refit, self.trainer.best_step
+        if refit is None:
+            return {"way": self.recipe.refit, "done": False, "steps": 0, "of": None, "rows": 0}
+        begun = first if self.recipe.refit == "continue" else 0
+        return {"way": self.recipe.refit, "done": self.trainer.done,
+                "steps": self.trainer.age - begun, "of": refit.until - begun,
+                "rows": len(self.trainer.rows)}
 
 
 def record(since: Sequence[Progress]) -> dict[str, Any]:
     """A line of the log: where training stands, and the mean of each term since the last line."""
     now = since[-1]
-    names = dict.fromkeys(name for progress in since for name in progress.terms)
-    told = {name: [p.terms[name] for p in since if name in p.terms] for name in names}
-    terms = {name: sum(values) / len(values) for name, values in told.items()}
+    terms, norms = mean([p.terms for p in since]), mean([p.norms for p in since])
     held = now.held_out.to_dict() if now.held_out else None
     return {"step": now.step, "epoch": now.epoch, "seconds": now.seconds, "rate": now.rate,
-            "terms": terms, "held_out": held, "stopped": now.stopped}
+            "terms": terms, "norms": norms, "held_out": held, "stopped": now.stopped}
+
+
+def mean(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean under each name over those that tell it."""
+    names = dict.fromkeys(name for each in told for name in each)
+    values = {name: [each[name] for each in told if name in each] for name in names}
+    return {name: sum(found) / len(found) for name, found in values.items()}

@@ -293,4 +293,4 @@ def test_a_model_without_likelihood_says_what_to_do(told, say):
     code, _, err = say("sample", "wgan-iris", "-o", "x.png")
     assert "cannot be drawn as a picture" in err
     code, _, err = say("sample", "wgan-iris", "-o", "x.doc")
-    assert "cannot write .doc; use .png, .csv or .npz" in err
+    assert "cannot write .doc; use .png, .csv, .npz or, for sound, .wav" in err

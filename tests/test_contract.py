@@ -24,6 +24,9 @@ from monge.core.abilities import (
     CanSample,
     CanStream,
     HasLikelihood,
+    HasMarginals,
+    HasMean,
+    HasMode,
 )
 from monge.core.batch import Batch
 from monge.core.error import DataError
@@ -44,7 +47,8 @@ def subjects(*abilities: type) -> Iterator[tuple[str, str, bool]]:
         if needed <= set(entry.abilities):
             for kind in KINDS:
                 if kind in entry.events:
-                    yield entry.name, kind, False
+                    if not entry.predicts:
+                        yield entry.name, kind, False
                     if "label" in entry.givens:
                         yield entry.name, kind, True
 
@@ -66,8 +70,9 @@ class Subject:
 
     def __init__(self, name: str, kind: str, given: bool) -> None:
         self.owner = registry.find(name)
-        space, batch = worlds.make(kind)
-        self.space, self.batch = worlds.conditioned(space, batch) if given else (space, batch)
+        worlds_of = [worlds.conditioned(*worlds.make(kind), how) for how in worlds.CONDITIONS]
+        taken = (world for world in worlds_of if self.owner.refuses(world[0]) is None)
+        self.space, self.batch = next(taken, worlds_of[0]) if given else worlds.make(kind)
         self.train, self.valid = worlds.Rows(self.batch[:600]), worlds.Rows(self.batch[600:])
         self.config = self.owner.tiny(self.space)
         recipe = self.owner.suit(self.space).recipe
@@ -77,6 +82,10 @@ class Subject:
     def build(self):
         torch.manual_seed(0)
         return self.config.build(self.space)
+
+    def told(self, *codes: int) -> dict[str, Batch]:
+        """What it is given, to say that it is one of three."""
+        return {how: worlds.condition(how, torch.tensor(codes)) for how in self.space.given}
 
     def trainer(self) -> Trainer:
         return Trainer(self.build(), self.train, self.recipe, seed=1)
@@ -176,14 +185,13 @@ def test_samples_are_events(name, kind, given):
 
 @every(CanSample, given=True)
 def test_samples_heed_what_is_given(name, kind, given):
-    model, *_ = trained(name, kind, given)
-    one, two = (Batch(torch.tensor([code])) for code in (0, 2))
-    x, y = (model.sample(400, {"label": b}, generator=fresh(0)).double() for b in (one, two))
+    (model, *_), case = trained(name, kind, given), subject(name, kind, given)
+    x, y = (model.sample(400, case.told(code), generator=fresh(0)).double() for code in (0, 2))
     assert not torch.equal(x, y)
-    with pytest.raises(DataError, match="label"):
+    with pytest.raises(DataError, match=next(iter(case.space.given))):
         model.sample(3)
     with pytest.raises(DataError, match="2 rows"):
-        model.sample(3, {"label": Batch(torch.tensor([0, 1]))})
+        model.sample(3, case.told(0, 1))
 
 
 @every(HasLikelihood)
@@ -199,19 +207,18 @@ def test_a_score_does_not_depend_on_batching(name, kind, given):
 @every(HasLikelihood, CanSample)
 def test_an_exact_law_sums_to_one_and_draws_what_it_scores(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
-    label = {"label": Batch(torch.tensor([1]))} if given else {}
+    label = case.told(1)
     kinds = model.likelihood(case.valid.whole().double()).kind
     if kinds != "exact":
         pytest.skip(f"its likelihood is a {kinds}")
     if not worlds.is_finite(case.space):
         pytest.skip("its states cannot be listed; verify integrates instead")
     every = worlds.states(case.space)
-    given_all = {k: Batch(b.x.expand(len(every))) for k, b in label.items()}
-    log_p = model.likelihood(Batch(every, given_all)).value
+    log_p = model.likelihood(Batch(every, case.told(*[1] * len(every)))).value
     assert abs(log_p.exp().sum().item() - 1) < 1e-10
     entropy = -(log_p.exp() * log_p).sum().item()
     x = model.sample(4000, label, generator=fresh(5))
-    own = model.likelihood(Batch(x, {k: Batch(b.x.expand(4000)) for k, b in label.items()})).value
+    own = model.likelihood(Batch(x, case.told(*[1] * 4000))).value
     assert abs(own.mean().item() + entropy) < 5 * own.std().item() / 4000**0.5
 
 
@@ -254,6 +261,58 @@ def test_what_is_missing_is_marginalised_or_refused(name, kind, given):
     torch.testing.assert_close(found, torch.logsumexp(torch.stack(each), 0))
 
 
+@every(HasMean, CanSample, given=True)
+def test_the_mean_is_that_of_samples(name, kind, given):
+    model, *_ = trained(name, kind, given)
+    case = subject(name, kind, given)
+    label = case.told(1)
+    x, mean = model.sample(4000, label, generator=fresh(4)), model.mean(label)[0]
+    if kind == "label":
+        assert abs(mean.sum().item() - 1) < 1e-12
+        x = torch.nn.functional.one_hot(x, case.space.size).double()
+    for part, draws, value in zip(case.space.parts, x.reshape(4000, -1).T, mean.flatten(),
+                                  strict=False):
+        if kind == "label" or part.kind != "label":
+            error = draws.std() / len(draws) ** 0.5
+            assert abs(draws.mean() - value) < 5 * error + 1e-9, part
+
+
+@every(HasMode, HasLikelihood, given=True)
+def test_no_value_is_more_probable_than_the_mode(name, kind, given):
+    (model, *_), case = trained(name, kind, given), subject(name, kind, given)
+    rows = case.valid.batch(torch.arange(20)).double()
+    mode = model.mode(rows.given)
+    assert mode.shape == rows.x.shape
+    assert mode.dtype == rows.x.dtype
+    best = model.likelihood(Batch(mode, rows.given)).value
+    assert (best >= model.likelihood(rows).value - 1e-9).all()
+    if worlds.is_finite(case.space):
+        for x in worlds.states(case.space):
+            other = Batch(x.expand(20, *x.shape), rows.given)
+            assert (best >= model.likelihood(other).value - 1e-9).all()
+
+
+@every(HasMarginals, HasLikelihood, CanSample, given=True)
+def test_marginals_are_those_of_the_law(name, kind, given):
+    (model, *_), case = trained(name, kind, given), subject(name, kind, given)
+    label = case.told(1)
+    law, x = model.marginals(label), model.sample(4000, label, generator=fresh(6))
+    x = x.reshape(4000, -1).double()
+    for level in (0.1, 0.5, 0.9):
+        t = law.quantile(level)  # (1, D)
+        below = law.cumulative(t)[0]
+        share = (x <= t + 1e-9).double().mean(0)
+        assert (below >= level - 1e-6).all()
+        assert (share - below).abs().max() < 5 * 0.5 / 4000**0.5
+    for part, probabilities, draws in zip(case.space.parts, law.probabilities, x.T, strict=True):
+        if part.kind in ("real", "counts"):
+            assert probabilities.shape[-1] == 0
+            continue
+        assert abs(probabilities.sum().item() - 1) < 1e-9
+        seen = torch.bincount(draws.long(), minlength=probabilities.shape[-1]) / len(draws)
+        assert (seen - probabilities[0]).abs().max() < 5 * 0.5 / 4000**0.5
+
+
 @every(CanDecode)
 def test_codes_have_the_shape_of_the_latent(name, kind, given):
     model, *_ = trained(name, kind, given)
@@ -284,7 +343,7 @@ def test_completing_keeps_what_is_seen(name, kind, given):
 @every(CanStream)
 def test_the_last_of_a_stream_is_the_sample(name, kind, given):
     model, *_ = trained(name, kind, given)
-    conditions = {"label": Batch(torch.tensor([1]))} if given else {}
+    conditions = subject(name, kind, given).told(1)
     *_, last = model.stream(5, conditions, generator=fresh(2))
     assert torch.equal(last, model.sample(5, conditions, generator=fresh(2)))
 
@@ -294,7 +353,96 @@ def test_cached_sampling_equals_uncached(name, kind, given):
     model, *_ = trained(name, kind, given)
     if "cached" not in model.Sampling.__dataclass_fields__:
         pytest.skip("has no cache")
-    conditions = {"label": Batch(torch.tensor([1]))} if given else {}
+    conditions = subject(name, kind, given).told(1)
     quick, slow = (model.sample(40, conditions, model.Sampling(cached=cached), fresh(2))
                    for cached in (True, False))
     torch.testing.assert_close(quick, slow, rtol=1e-10, atol=1e-10)
+
+
+def chains(*abilities: type):
+    """Run a check on every model that takes rows of unequal length, on every kind of sequence."""
+    needed = {ability.__name__ for ability in abilities}
+    cases = [pytest.param(entry.name, kind, id=f"{entry.name}-{kind}-varying",
+                          marks=pytest.mark.xdist_group(f"{entry.name}-{kind}-varying"))
+             for entry in registry.entries() if entry.lengths and needed <= set(entry.abilities)
+             for kind in worlds.SEQUENCES if worlds.sequence(kind, 2)[0].kind in entry.events]
+    return pytest.mark.parametrize(("name", "kind"), cases)
+
+
+@functools.cache
+def varying(name: str, kind: str):
+    """A tiny model of sequences whose length varies, after a few steps, in float64; its rows."""
+    space, batch = worlds.sequence(kind)
+    rows, owner = batch.double(), registry.find(name)
+    torch.manual_seed(0)
+    model = owner.tiny(space).build(space).double()
+    recipe = replace(owner.suit(space).recipe, batch=64, warmup=0, rate=3e-3)
+    trainer = Trainer(model, worlds.Rows(rows[:400]), recipe, seed=1)
+    for _ in range(20):
+        trainer.advance(1.0)
+    return model.eval(), rows[400:]
+
+
+@chains(HasLikelihood)
+def test_padding_never_changes_a_number(name, kind):
+    """Neither what it holds, nor how much of it there is, nor the rows beside."""
+    model, rows = varying(name, kind)
+    together = model.likelihood(rows).value
+    assert together.isfinite().all()
+    beyond = torch.arange(rows.x.shape[1]) >= rows.length[:, None]
+    cleared = rows.x.clone()
+    cleared[beyond] = 0
+    torch.testing.assert_close(model.likelihood(replace(rows, x=cleared)).value, together)
+    alone = [rows[i:i + 1] for i in range(8)]
+    cut = [replace(row, x=row.x[:, : int(row.length)]) for row in alone]
+    apart = torch.cat([model.likelihood(row).value for row in cut])
+    torch.testing.assert_close(apart, together[:8], rtol=1e-9, atol=1e-9)
+    torch.manual_seed(3)
+    one = sum(term.mean() for term in model.loss(rows).values())
+    torch.manual_seed(3)
+    two = sum(term.mean() for term in model.loss(replace(rows, x=cleared)).values())
+    torch.testing.assert_close(one, two)
+
+
+@chains(HasLikelihood)
+def test_every_step_that_exists_counts(name, kind):
+    model, rows = varying(name, kind)
+    row = rows[rows.length > 5][:16]
+    if (end := model.space.end) is not None:
+        row = row[~(row.x[:, :5] == end).any(1)]
+    assert len(row)
+    shorter = replace(row, length=row.length - 1)
+    changed = row.x.clone()
+    changed[torch.arange(len(row)), row.length - 1] = 1
+    whole, less = (model.likelihood(each).value for each in (row, shorter))
+    other = model.likelihood(replace(row, x=changed)).value
+    assert bool(((whole != less) | (whole != other)).any())
+    same = model.likelihood(replace(shorter, x=changed)).value
+    torch.testing.assert_close(same, less)
+
+
+@chains(CanSample)
+def test_sequences_are_drawn_as_long_as_asked(name, kind):
+    model, _ = varying(name, kind)
+    for how, steps in ((None, int(model.typical)), (model.Sampling(steps=7), 7)):
+        x = model.sample(30, how=how, generator=fresh(0))
+        assert x.shape == (30, steps, *model.space.shape[1:])
+        assert x.dtype == (torch.int64 if kind == "tokens" else torch.float64)
+        assert torch.equal(x, model.sample(30, how=how, generator=fresh(0)))
+        slow = model.sample(30, how=replace(how or model.Sampling(), cached=False),
+                            generator=fresh(0))
+        torch.testing.assert_close(x, slow, rtol=1e-10, atol=1e-10)
+        if model.space.size:
+            assert set(x.flatten().tolist()) <= set(range(model.space.size))
+
+
+@chains(CanComplete)
+def test_sequences_are_completed_from_their_beginning(name, kind):
+    model, rows = varying(name, kind)
+    observed = torch.arange(rows.x.shape[1]).expand(len(rows), -1) < 3
+    x = model.complete(replace(rows, observed=observed), generator=fresh(0))
+    kept = observed | (torch.arange(rows.x.shape[1]) >= rows.length[:, None])
+    assert torch.equal(x[kept], rows.x[kept])
+    assert x.shape == rows.x.shape
+    with pytest.raises(DataError, match="come first"):
+        model.complete(replace(rows, observed=~observed))

@@ -1,8 +1,9 @@
-"""monge.Estimator is a scikit-learn density estimator by scikit-learn's own judgement."""
+"""monge.Estimator is a scikit-learn estimator of densities, classes and numbers by scikit-learn's
+own judgement."""
 
 import numpy as np
 import pytest
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.datasets import load_iris
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -11,15 +12,19 @@ import monge
 from monge.core.error import WordError
 
 SMALL = {"width": 8, "depth": 1}
-CHECKS = list(estimator_checks_generator(
-    monge.Estimator("made", SMALL, budget="3steps", random_state=0)))
+QUICK = {"net.width": 32, "net.dropout": 0, "train.rate": 2e-2, "train.warmup": 5,
+         "train.average": 0.9}
+SUBJECTS = [monge.Estimator("made", SMALL, budget="3steps", random_state=0),
+            *(monge.Estimator("predict.mlp", QUICK, budget="60steps", random_state=0, task=task)
+              for task in ("classify", "regress"))]
+CHECKS = [found for subject in SUBJECTS for found in estimator_checks_generator(subject)]
 
 
-def name_of(check):
-    return getattr(check, "func", check).__name__
+def name_of(estimator, check):
+    return f"{estimator.task or 'density'}-{getattr(check, 'func', check).__name__}"
 
 
-@pytest.mark.parametrize(("estimator", "check"), CHECKS, ids=[name_of(c) for _, c in CHECKS])
+@pytest.mark.parametrize(("estimator", "check"), CHECKS, ids=[name_of(*pair) for pair in CHECKS])
 def test_scikit_learn_agrees(estimator, check):
     check(estimator)
     assert isinstance(estimator, monge.Estimator)
@@ -55,6 +60,30 @@ def test_abilities_decide_the_methods(flowers):
     assert not hasattr(monge.Estimator("made"), "transform")
     assert not hasattr(monge.Estimator("wgan"), "score_samples")
     assert clone(vae).get_params() == vae.get_params()
+
+
+def test_y_decides_what_is_predicted():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    law = monge.Estimator("predict.mlp", QUICK, budget="80steps", random_state=0)
+    assert not is_classifier(law)
+    law.fit(X, names)
+    assert is_classifier(law)
+    assert list(law.classes_) == sorted(set(names))
+    assert law.score(X, names) > 0.9
+    probabilities = law.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert (law.classes_[probabilities.argmax(1)] == law.predict(X)).all()
+    assert not hasattr(law, "score_samples")
+    number = clone(law).fit(X[:, :3], X[:, 3])
+    assert is_regressor(number)
+    assert number.score(X[:, :3], X[:, 3]) > 0.8
+    assert not hasattr(number, "predict_proba")
+    assert is_classifier(monge.Estimator("predict.logistic"))
+    with pytest.raises(ValueError, match="y holds the class 1 alone"):
+        clone(law).fit(X, np.ones(150, int))
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        clone(law).fit(X)
 
 
 def test_a_wrong_field_is_a_sentence(flowers):

@@ -50,6 +50,7 @@ def test_models_lists_what_the_classes_are():
         assert set(row["events"]) == owner.events
         assert set(row["givens"]) == owner.givens
         assert row["missing"] == owner.missing
+        assert row["lengths"] == owner.lengths
         abilities = {base.__name__ for base in owner.__mro__
                      if base.__name__.startswith(("Has", "Can"))}
         assert set(row["abilities"]) == abilities

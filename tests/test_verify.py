@@ -30,7 +30,8 @@ def tiny(name, space, **fields):
 def outcome(prefix, subject):
     """The rows of the identities that concern the subject and begin so, by name."""
     rows = {each.listing.name: row for each in identities()
-            if each.listing.name.startswith(prefix) for row in hold(each, [subject], every=True)}
+            if each.needs and each.listing.name.startswith(prefix)
+            for row in hold(each, [subject], every=True)}
     assert rows
     assert not [row.error for row in rows.values() if row.error]
     return rows
@@ -45,6 +46,9 @@ SLOW = {("independent", (2,)), ("tree", (2,))}
 ADMITTED = {
     "made": {"X22", "X50", "X52", "X56", "X57"},
     "pixelcnn": {"X22", "X50", "X52", "X55", "X56", "X57"},
+    "pixelrnn": {"X22", "X50", "X52", "X55", "X56", "X57"},
+    "wavenet": {"X22", "X50", "X52", "X56", "X57"},
+    "gpt": {"X22", "X50", "X52", "X56", "X57"},
     "deep_nade": {"X22", "X50", "X52", "X54", "X56", "X57"},
     "vae": {"X50", "X57", "X58", "X59", "X60"},
     "wgan": {"X88"},
@@ -53,7 +57,8 @@ ADMITTED = {
 
 @pytest.mark.parametrize("name", ADMITTED)
 def test_every_identity_holds_on_every_small_space(name):
-    rows = [row for each in identities() for row in hold(each, subjects.small(name), every=True)]
+    rows = [row for each in identities() if each.needs
+            for row in hold(each, subjects.small(name), every=True)]
     assert not [row for row in rows if row.passed is False]
     assert {row.id for row in rows if row.passed} == ADMITTED[name]
 

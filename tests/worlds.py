@@ -12,6 +12,12 @@ from monge.core.batch import Batch
 from monge.core.space import Space
 
 LABEL = Space(kind="label", size=3, name="label", rows=1000)
+CONDITIONS = {
+    "label": LABEL,
+    "picture": Space(kind="real", shape=(1, 4, 4), name="picture", rows=1000, mean=(0.25,),
+                     scale=(0.4,)),
+}
+"""What an event may be given; a model is examined with the first that it takes."""
 
 
 class Rows:
@@ -84,12 +90,20 @@ def table(cause: Tensor, noise) -> tuple[Space, Batch]:
     return Space(kind="columns", shape=(3,), columns=columns, name="row", rows=len(x)), Batch(x)
 
 
-def conditioned(space: Space, batch: Batch) -> tuple[Space, Batch]:
-    """The same event given a label that tells something of its first entry."""
+def conditioned(space: Space, batch: Batch, how: str = "label") -> tuple[Space, Batch]:
+    """The same event given what tells something of its first entry."""
     first = batch.x.reshape(len(batch), -1)[:, 0].double()
-    label = (3 * first.argsort().argsort() // len(first)).clamp(max=2)
-    return (replace(space, given={"label": LABEL}),
-            replace(batch, given={"label": Batch(label)}))
+    code = (3 * first.argsort().argsort() // len(first)).clamp(max=2)
+    return (replace(space, given={how: CONDITIONS[how]}),
+            replace(batch, given={how: condition(how, code)}))
+
+
+def condition(how: str, code: Tensor) -> Batch:
+    """One of three, said by its name or by a picture of a bar."""
+    if how == "label":
+        return Batch(code)
+    bars = torch.nn.functional.one_hot(code, 4).float()
+    return Batch(bars[:, None, :, None].expand(-1, 1, 4, 4).contiguous())
 
 
 def states(space: Space) -> Tensor:
@@ -102,3 +116,26 @@ def states(space: Space) -> Tensor:
 
 def is_finite(space: Space) -> bool:
     return all(part.kind in ("binary", "levels", "label") for part in space.parts)
+
+
+SEQUENCES = ("levels", "real", "tokens", "channels")
+LONGEST = 12
+
+
+def sequence(kind: str, n: int = 600, seed: int = 0) -> tuple[Space, Batch]:
+    """Rows of 1 to 12 steps, each near the one before it: levels, reals, tokens that may end, or
+    two levels a step. What lies beyond a row's length is rubbish."""
+    g = torch.Generator().manual_seed(seed)
+    channels = 2 if kind == "channels" else 1
+    start = 3 * torch.rand(n, 1, channels, generator=g)
+    x = start + (torch.randn(n, LONGEST, channels, generator=g) * 0.4).cumsum(1)
+    length = torch.randint(1, LONGEST + 1, (n,), generator=g)
+    x = x if kind == "real" else x.round().clamp(0, 3)
+    x = x if kind == "channels" else x[..., 0]  # (n, T) or (n, T, 2)
+    name = "levels" if kind == "channels" else kind
+    space = Space(kind=name, shape=x.shape[1:], size=0 if kind == "real" else 4, varies=True,
+                  end=3 if kind == "tokens" else None, name="x", rows=n, mean=(1.5,), scale=(1.2,),
+                  low=(-2.0 if kind == "real" else 0.0,), high=(5.0 if kind == "real" else 3.0,))
+    beyond = torch.arange(LONGEST) >= length[:, None]
+    x[beyond] = 1e9 if kind == "real" else 77.0
+    return space, Batch(x.long() if kind == "tokens" else x, length=length)

@@ -11,20 +11,26 @@ if TYPE_CHECKING:
     from ..run import Run
 
 
-def write(run: Run, x: Any, out: Path) -> None:
-    """Samples in the form the suffix asks for."""
+def write(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
+    """Samples in the form the suffix asks for, and the files that were written; sequences end
+    where `length` says."""
     import numpy as np
 
-    from ..show import picture
+    from ..show import picture, wave
 
     out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".wav":
+        return write_sounds(run, x, out, length)
     if out.suffix == ".csv":
         frame(run, x).to_csv(out, index=False)
     elif out.suffix == ".npz":
         decoded: Any = run.view.decode(x)
         arrays: Any = {"x": decoded} if isinstance(decoded, np.ndarray) else {
             name: column.to_numpy() for name, column in decoded.items()}
+        arrays |= {} if length is None else {"length": length.numpy()}
         np.savez_compressed(out, **arrays)
+    elif out.suffix == ".png" and (sound := run.view.sound):
+        wave.write_waves(out, sounds(run, x, length), sound.rate)
     elif out.suffix == ".png" and run.space.is_picture:
         picture.write_grid(out, x.numpy(), run.space)
     elif out.suffix == ".png" and run.space.shape == (2,):
@@ -33,7 +39,32 @@ def write(run: Run, x: Any, out: Path) -> None:
         raise WordError(f"{run.space} cannot be drawn as a picture; use -o samples.csv or .npz")
     else:
         raise WordError(f"cannot write {out.suffix or 'a file without a suffix'}; "
-                        "use .png, .csv or .npz")
+                        "use .png, .csv, .npz or, for sound, .wav")
+    return [out]
+
+
+def write_sounds(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
+    """One file, or where there are several out-1.wav, out-2.wav and so on."""
+    from ..data import wav
+
+    sound = run.view.sound
+    if sound is None:
+        raise WordError(f"{run.space} is no sound; use .png, .csv or .npz")
+    clips = sounds(run, x, length)
+    digits = len(str(len(clips)))
+    paths = [out] if len(clips) == 1 else [
+        out.with_name(f"{out.stem}-{place:0{digits}}{out.suffix}")
+        for place in range(1, len(clips) + 1)]
+    for path, samples in zip(paths, clips, strict=True):
+        wav.save(path, sound.clip(samples))
+    return paths
+
+
+def sounds(run: Run, x: Any, length: Any = None) -> list[Any]:
+    """Samples as a file holds them, each as long as it is."""
+    decoded = run.view.decode(x)
+    ends = [decoded.shape[1]] * len(decoded) if length is None else length.tolist()
+    return [samples[:end] for samples, end in zip(decoded, ends, strict=True)]
 
 
 def frame(run: Run, x: Any) -> Any:

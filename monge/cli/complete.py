@@ -50,7 +50,9 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], hi
     there = found.rows(data)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
     if hide:
-        seen = batch.seen & ~mask(hide, found.space)
+        hidden = mask(hide, found.space)
+        steps = batch.x.shape[1] if found.space.varies else None  # padded to these rows' longest
+        seen = batch.seen & ~hidden[:steps]
         batch = replace(batch, observed=seen)
     if batch.observed is None or bool(batch.observed.all()):
         raise DataError("nothing is missing in these rows; say what to hide with --hide")
@@ -58,7 +60,7 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], hi
     x = found.complete(every, *spoken.model, *spoken.how, seed=seed)
     if out.suffix == ".png" and found.space.is_picture:
         x = side_by_side(batch, x, count)
-    write(found, x, out)
+    write(found, x, out, every.length)
     told = {"run": str(found.folder), "rows": len(batch), "completions": count, "file": str(out)}
     voice.result(told, str(out))
 

@@ -24,7 +24,8 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
     if what is None:
         rows = [{"name": name, "summary": summary} for name, summary in data.names()]
         voice.result(rows, voice.table(("name", "summary"), [list(r.values()) for r in rows])
-                     + "\n\nOr a path: csv, npy, npz, idx, a folder of pictures or of splits."
+                     + "\n\nOr a path: csv, npy, npz, idx, wav, a folder of pictures, of sounds, "
+                     "of splits."
                      + f"\n\n{words_of(voice)}")
         return
     source = data.open(what, *(word.removeprefix("data.") for word in words))
@@ -43,8 +44,14 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
 def words_of(voice: Voice) -> str:
     """The words that say how data are read."""
     from ..core.help import help_of
+    from ..data.catalogue import listing
     from ..data.options import Options
 
     helps, plain = help_of(Options), Options()
     rows = [[f"data.{name}", str(getattr(plain, name)), text] for name, text in helps.items()]
-    return voice.table(("word", "default", ""), rows, wide=200)
+    tables = [voice.table(("word", "default", ""), rows, wide=200)]
+    for head, *modules in (("after a plus", "transform"), ("data.augment", "geometry", "spoil")):
+        found = [[name.replace("_", "-"), text] for module in modules
+                 for name, text in listing(module)]
+        tables.append(voice.table((head, ""), found, wide=200))
+    return "\n\n".join(tables)

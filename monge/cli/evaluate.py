@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+MOST = 8
+"""Targets whose curves are drawn side by side."""
 
 
 @click.command("evaluate")
@@ -16,16 +25,34 @@ from ._say import Voice, common
 def command(voice: Voice, run: str, data: str | None, split: str | None) -> None:
     """Measure RUN on DATA, or on its own test rows, and let its doctor speak."""
     from .. import run as runs
+    from ..evaluate.measure import left_out
 
     found = runs.load(run)
     measures = found.evaluate(data, split)
-    findings = found.diagnose()
+    findings = [*left_out(found.model), *found.diagnose()]
     told = {"run": str(found.folder),
             "measures": {name: score.to_dict() for name, score in measures.items()},
             "findings": [vars(finding) for finding in findings]}
     rows = [[name, score.value, score.stderr or None, score.unit, score.kind]
             for name, score in measures.items()]
     text = voice.table(("measure", "value", "±", "unit", "kind"), rows)
+    if picture := reliability(found, data, split):
+        told["picture"] = str(picture)
+        text += f"\n{picture}"
     for finding in findings:
         text += f"\n\n{finding.name}: {finding.sentence} {finding.remedy}"
     voice.result(told, text)
+
+
+def reliability(run: Run, data: str | None, split: str | None) -> Path | None:
+    """Where the reliability curve of a model that predicts is drawn."""
+    from ..evaluate.judge import chunks
+    from ..evaluate.predict import predict, predicts
+    from ..show.reliability import write_reliability
+
+    if not predicts(run.model):
+        return None
+    said = [one.known() for one in predict(run.model, chunks(run.rows(data, split)))]
+    path = run.folder / "pictures" / "reliability.png"
+    write_reliability(path, said[:MOST])
+    return path

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 @click.argument("data", required=False)
 @click.argument("words", nargs=-1)
 @click.option("--given", multiple=True, metavar="FIELD", help="Condition on this field.")
-@click.option("--target", metavar="FIELD", help="The event is this field, given all others.")
+@click.option("--target", multiple=True, metavar="FIELD", help="The event is this field, or these "
+              "columns together, given all others.")
+@click.option("--ensemble", type=click.IntRange(0), default=0, metavar="N",
+              help="Train N such models as one law, the mean of theirs.")
+@click.option("--bag", is_flag=True, help="Each of them on a bootstrap of the training rows.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run, a new one.")
 @click.option("--resume", metavar="RUN", help="Go on with this run; MODEL and DATA are its own.")
 @click.option("--budget", help="90s, 5m, 500steps, 3epochs; +60s on top of a resumed run. "
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
               "start, worth it for long fits of elementwise-heavy networks.")
 @common
 def command(voice: Voice, model: str | None, data: str | None, words: tuple[str, ...],
-            given: tuple[str, ...], target: str | None, out: Path | None, resume: str | None,
+            given: tuple[str, ...], target: tuple[str, ...], ensemble: int, bag: bool,
+            out: Path | None, resume: str | None,
             budget: str | None, seed: int, device: str, precision: str, threads: int,
             compiled: bool) -> None:
     """Train MODEL on DATA (a built-in name, a file or a folder).
@@ -53,15 +58,15 @@ def command(voice: Voice, model: str | None, data: str | None, words: tuple[str,
     Budget.read(budget or runs.BUDGET)
     place = Place(device, precision, threads, compiled)
     if resume:
-        if model or data or words or out or given or target:
+        if model or data or words or out or given or target or ensemble or bag:
             raise WordError("--resume goes on with a run as it is; leave out all but --budget "
                             "and where to compute")
         run = runs.load(resume, place)
     elif model is None or data is None:
         raise WordError("fit needs a MODEL and DATA; `monge models` and `monge data` list them")
     else:
-        run = runs.start(model, data, *words, given=given, target=target, seed=seed, out=out,
-                         place=place)
+        run = runs.start(model, data, *words, given=given, target=target, ensemble=ensemble,
+                         bag=bag, seed=seed, out=out, place=place)
     last = watch(voice, run, budget or runs.BUDGET)
     report(voice, run, last)
 
@@ -128,7 +133,7 @@ class Bar:
 
 
 WHY = {"budget": "the budget is used up", "patience": "the held-out score has stopped improving",
-       "complete": "the fit is complete", "asked": "you asked"}
+       "complete": "the fit is complete", "asked": "you asked", "refit": "the refit is complete"}
 
 
 def report(voice: Voice, run: Run, last: Progress | None) -> None:
@@ -140,10 +145,16 @@ def report(voice: Voice, run: Run, last: Progress | None) -> None:
         voice.note(f"{finding.name}: {finding.sentence} {finding.remedy}")
     voice.note(f"stopped after {result['step']} steps and {result['seconds']:.1f} s: "
                f"{WHY.get(result['stopped'], result['stopped'])}")
+    if result.get("refit"):
+        from ..card import retold
+
+        voice.note(retold(result["refit"]))
     if result["stopped"] == "asked":
         voice.note(f"resume with: monge fit --resume {run.folder}")
     told = {"run": str(run.folder), "steps": result["step"], "seconds": result["seconds"],
             "stopped": result["stopped"], "held_out": held or None}
+    if result.get("refit"):
+        told["refit"] = result["refit"]
     score = (f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} "
              f"({held['kind']})  " if held else "")
     voice.result(told, f"{score}{run.folder}")
@@ -151,12 +162,13 @@ def report(voice: Voice, run: Run, last: Progress | None) -> None:
 
 def draw(run: Run) -> None:
     """The run's own pictures: learning curves, and samples where they can be seen."""
+    from ..core.abilities import CanSample
     from ..show import curve, picture
 
     folder = run.folder / "pictures"
     folder.mkdir(exist_ok=True)
     curve.write_curves(folder / "curves.png", run.log)
-    if run.space.given:
+    if run.space.given or not isinstance(run.model, CanSample):
         return
     if run.space.is_picture:
         picture.write_grid(folder / "samples.png", run.draw(64).numpy(), run.space)

@@ -57,6 +57,7 @@ def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) ->
              f"events     {' '.join(entry.events)}",
              f"given      {' '.join(entry.givens) or 'nothing'}",
              f"missing    {'marginalised' if entry.missing else 'refused'}",
+             f"lengths    {'of each row' if entry.lengths else 'one for all rows'}",
              f"abilities  {' '.join(entry.abilities)}"]
     for title, rows in (("fields", fields), *chosen(owner)):
         body = [[row["field"], str(row["default"]), row["help"]] for row in rows]

@@ -1,6 +1,7 @@
 """Draw from a run, as a picture, a table or arrays
 
-The suffix of -o decides: .png a grid of pictures or points, .csv rows, .npz arrays, .gif a film.
+The suffix of -o decides: .png a grid of pictures, points or waves, .csv rows, .npz arrays, .gif a
+film, .wav sound (several: out-1.wav, out-2.wav and so on).
 """
 
 from __future__ import annotations
@@ -18,46 +19,64 @@ from ._say import Voice, common
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..core.batch import Batch
     from ..run import Run
 
 
 @click.command("sample")
 @click.argument("run")
 @click.argument("words", nargs=-1)
-@click.option("-n", "count", type=click.IntRange(1), default=16, show_default=True,
-              help="How many.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="File: .png, .csv or .npz.")
+@click.option("-n", "count", type=click.IntRange(1),
+              help="How many: 16 by default; of each row of --given FILE, 1.")
+@click.option("-o", "--out", type=click.Path(path_type=Path),
+              help="File: .png, .csv, .npz, or .wav; several sounds become out-1.wav, out-2.wav "
+              "and so on.")
 @click.option("--stream", is_flag=True, help="Show the draws as they come about: in the terminal, "
               "or as a film with -o film.gif.")
-@click.option("--given", multiple=True, metavar="NAME=VALUE", help="A condition for all draws.")
+@click.option("--given", multiple=True, metavar="NAME=VALUE|FILE",
+              help="A condition for all draws, or data whose rows are each drawn for.")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
-def command(voice: Voice, run: str, words: tuple[str, ...], count: int, out: Path | None,
+def command(voice: Voice, run: str, words: tuple[str, ...], count: int | None, out: Path | None,
             stream: bool, given: tuple[str, ...], seed: int) -> None:
     """Draw -n samples from RUN. WORDS such as temperature=0.8 say how.
 
-    Without -o a table is printed as csv, and pictures go into the run's pictures/.
+    Without -o a table is printed as csv, and pictures and sounds go into the run's pictures/.
     """
     from .. import run as runs
     from ..core.words import Words
 
     found, spoken = runs.load(run), Words.sort(words)
     how = (*spoken.model, *spoken.how)
-    conditions = {name: found.view.encode_given(name, text) for name, text in map(pair, given)}
+    count, conditions = asked(found, count, given)
     if stream or (out and out.suffix == ".gif"):
         states = found.stream(count, conditions, *how, seed=seed)
         show(voice, found, states, out)
         return
-    if out is None and found.space.is_picture:
-        (found.folder / "pictures").mkdir(exist_ok=True)
-        out = found.folder / "pictures" / "samples.png"
+    outs = [out] if out else []
+    if out is None and (found.space.is_picture or found.view.sound):
+        suffixes = (".wav", ".png") if found.view.sound else (".png",)
+        outs = [found.folder / "pictures" / f"samples{suffix}" for suffix in suffixes]
     x = found.draw(count, conditions, *how, seed=seed)
-    if out is None:
+    if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()
         voice.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)
         return
-    write(found, x, out)
-    voice.result({"run": str(found.folder), "n": count, "file": str(out)}, str(out))
+    files = [str(path) for out in outs for path in write(found, x, out)]
+    told = {"run": str(found.folder), "n": count, "file": files[0], "files": files}
+    voice.result(told, "\n".join(files))
+
+
+def asked(run: Run, count: int | None, given: tuple[str, ...]) -> tuple[int, dict[str, Batch]]:
+    """How many draws, and what each is given."""
+    import torch
+
+    if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
+        rows = run.rows(given[0], "all").whole()
+        every = rows[torch.arange(len(rows)).repeat_interleave(count or 1)]
+        return len(every), dict(every.to(run.place.settle()).given)
+    pairs = map(pair, given)
+    return count or 16, {name: run.view.encode_given(name, text) for name, text in pairs}
 
 
 def show(voice: Voice, run: Run, states: Iterator[Tensor], out: Path | None) -> None:

@@ -16,6 +16,7 @@ from torch import Generator, Tensor, nn
 
 from .batch import Batch
 from .config import Config
+from .marginals import Marginals
 from .space import Space
 
 Given = Mapping[str, Batch]
@@ -162,14 +163,20 @@ class HasScore(abc.ABC):
 
 class HasMean(abc.ABC):
     @abc.abstractmethod
-    def mean(self, given: Given) -> Tensor:
-        """E[x | given]; of a label, its probabilities."""
+    def mean(self, given: Given, how: Config | None = None) -> Tensor:
+        """E[x | given]; of a label, its probabilities (B, size)."""
 
 
 class HasMode(abc.ABC):
     @abc.abstractmethod
     def mode(self, given: Given, how: Config | None = None) -> Tensor:
         """The most probable x."""
+
+
+class HasMarginals(abc.ABC):
+    @abc.abstractmethod
+    def marginals(self, given: Given, how: Config | None = None) -> Marginals:
+        """The law of each entry alone: its probabilities, and what lies below a value."""
 
 
 class CanComplete(abc.ABC):

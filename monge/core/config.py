@@ -222,8 +222,11 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
         whose = getattr(type(config), "owner", type(config)).__name__
         raise WordError(f"{whose} has no field {name!r}{nearest(name, kinds)}")
     here, kind = getattr(config, name), kinds[name]
-    if rest and isinstance(here, Mapping) and rest[0] not in here:
-        here = {**here, rest[0]: first(get_args(kind)[1], config)}
+    if rest and isinstance(here, Mapping):
+        entry = get_args(kind)[1]
+        if not (isinstance(entry, type) and issubclass(entry, Config)):
+            return replace(config, **{name: {**here, ".".join(rest): parse(entry, text)}})
+        here = here if rest[0] in here else {**here, rest[0]: first(entry, config)}
     if rest:
         return replace(config, **{name: put(here, rest, text, full)})
     value = choose(kind, text, full) if isinstance(here, Config) else parse(kind, text)

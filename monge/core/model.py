@@ -38,14 +38,21 @@ class Turn:
     repeat: int = 1
     every: int = 1
     whole: bool = False  # wants the whole training split (counting, EM, least squares)
+    batches: int = 1  # fresh batches it takes at once, one after the other in one Batch
+    rows: Callable[[Tensor, int], Tensor] | None = None  # those of n that stand for the drawn ones
 
 
 @dataclass(frozen=True)
 class Suit:
-    """A configuration and a recipe chosen for some data."""
+    """A configuration and a recipe chosen for some data.
+
+    `data` are words of data.* that concern training batches alone, such as
+    "augment=shift2,rotate10" or "balance=true"; what the user says of the same name wins.
+    """
 
     config: BaseConfig
     recipe: Recipe
+    data: tuple[str, ...] = ()
 
 
 class Model(Configured, nn.Module, abc.ABC):
@@ -57,9 +64,16 @@ class Model(Configured, nn.Module, abc.ABC):
     """Kinds of condition it takes; empty means none."""
     missing: ClassVar[bool] = False
     """Whether a value that was not seen is marginalised; otherwise such data are refused."""
-
+    lengths: ClassVar[bool] = False
+    """Whether event and conditions may have a length in each row; otherwise they are refused."""
     predicts: ClassVar[bool] = False
     """Whether its event is what the data call their target, given the rest."""
+    unpaired: ClassVar[bool] = False
+    """Whether events and conditions are rows of two data sets that nobody paired, so that only
+    the law of events alone can be compared with data."""
+    stackable: ClassVar[bool] = False
+    """Whether the losses of several such models can be one batched pass: one turn, which neither
+    branches on values nor changes a buffer."""
 
     class Config(BaseConfig):
         """What defines the model besides its data."""

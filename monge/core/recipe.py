@@ -12,8 +12,8 @@ from .config import Config, Range
 class Mover(Config):
     """How the parameters of one turn are moved."""
 
-    optimiser: Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"] = "adam"
-    """Rule that turns gradients into steps."""
+    optimiser: Literal["adam", "adamw", "sgd", "rmsprop", "adagrad", "lbfgs"] = "adam"
+    """Rule that turns gradients into steps; lbfgs reads all rows at each and finds its length."""
     rate: Annotated[float, Range(0, open=True)] = 1e-3
     """Learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -23,9 +23,15 @@ class Mover(Config):
     nesterov: bool = False
     """SGD: look ahead along the momentum."""
     decay: Annotated[float, Range(0)] = 0.0
-    """Weight decay: decoupled for adamw, an L2 penalty for the others."""
+    """Weight decay: decoupled for adamw, w <- (1 - rate decay) w beside its step; for the others
+    the L2 penalty decay / 2 |w|^2, which is the same for plain sgd and no other."""
+    lasso: Annotated[float, Range(0)] = 0.0
+    """L1 penalty of weights, not of biases: each step is followed by the soft threshold
+    rate lasso, so that what is not needed becomes exactly 0."""
+    jitter: Annotated[float, Range(0)] = 0.0
+    """Standard deviation of noise on the weights while gradients are computed."""
     clip: Annotated[float, Range(0)] = 0.0
-    """Largest norm of the gradient; 0 leaves it as it is."""
+    """Largest norm of the gradient, which is logged as it was before; 0 leaves it as it is."""
 
 
 class Recipe(Mover):
@@ -33,18 +39,29 @@ class Recipe(Mover):
 
     batch: Annotated[int, Range(1)] = 128
     """Rows a step; fewer rows than this are taken whole."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """Rate after the warm-up: constant, or down to zero along a cosine over `horizon` steps."""
+    schedule: Literal["constant", "cosine", "linear", "inverse"] = "constant"
+    """Rate after the warm-up: constant, down to zero along a cosine or a line over `horizon`
+    steps, or the inverse square root of the step."""
     warmup: Annotated[int, Range(0)] = 100
     """Steps over which the rate rises from zero."""
     horizon: Annotated[int, Range(0)] = 0
-    """Length of the cosine in steps; 0 takes the budget's, which is then in steps or epochs."""
+    """Length of cosine or line in steps; 0 takes the budget's, then in steps or epochs."""
     average: Annotated[float, Range(0, 1)] = 0.0
     """Decay of the moving average of the weights that is scored and kept; 0 for none."""
     check: Annotated[int, Range(0)] = 0
     """Steps between held-out scores; 0 means once an epoch, but no sooner than 50 steps."""
     patience: Annotated[int, Range(0)] = 20
     """Held-out scores without a new best before training stops; 0 never stops early."""
+    refit: Literal["none", "same", "continue"] = "none"
+    """Once patience has ended the fit at its best step, train on all rows but the test's: new
+    weights for as many steps, or the best weights on until they fit the held-out rows too."""
+    noise: Annotated[float, Range(0)] = 0.0
+    """Noise on the real inputs a model is given, in their standard deviations."""
+    freeze: tuple[str, ...] = ()
+    """Beginnings of names of parameters that stay as they are: a part of the model, such as
+    trunk."""
+    rates: Mapping[str, Annotated[float, Range(0, open=True)]] = field(default_factory=dict)
+    """Factors of the rate by the beginning of a parameter's name: train.rates.trunk=0.1."""
     steps: Annotated[int, Range(0)] = 0
     """Steps after which the fit is complete, whatever the budget; 0 for no such end."""
     turns: Mapping[str, Mover] = field(default_factory=dict)

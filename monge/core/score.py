@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-ScoreKind = Literal["exact", "bound", "estimate", "distance"]
+ScoreKind = Literal["exact", "bound", "estimate", "distance", "loss"]
 
 
 @dataclass(frozen=True)
 class Score:
     """A mean over rows with its standard error. Log-likelihoods (nats) are better when higher, a
-    distance is better when lower."""
+    distance and a loss are better when lower."""
 
     value: float
     kind: ScoreKind
@@ -24,7 +24,8 @@ class Score:
             return False
         if other is None:
             return True
-        return self.value < other.value if self.kind == "distance" else self.value > other.value
+        lower = self.kind in ("distance", "loss")
+        return self.value < other.value if lower else self.value > other.value
 
     def to_dict(self) -> dict[str, Any]:
         return {"value": self.value, "kind": self.kind, "unit": self.unit, "stderr": self.stderr}

@@ -64,7 +64,8 @@ class Space(Config):
 
     @property
     def is_picture(self) -> bool:
-        return len(self.shape) == 3 and self.kind in ("real", "binary", "levels")
+        shown = self.kind in ("real", "binary", "levels") and not self.varies
+        return shown and len(self.shape) == 3
 
     @cached_property
     def parts(self) -> tuple[Space, ...]:
@@ -99,4 +100,6 @@ class Space(Config):
             "tokens": f"tokens of {self.size} symbols", "columns": "columns",
         }[self.kind]
         shape = "x".join(map(str, self.shape))
+        if self.varies:
+            return f"{what} of shape {shape} at most"
         return f"{what} of shape {shape}" if shape else f"one of {what}"

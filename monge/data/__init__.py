@@ -28,12 +28,13 @@ def __getattr__(name: str) -> Any:
 def open(what: Any, *words: str, fields: Mapping[str, Any] | None = None) -> Source:
     """`what` as a Source, read as the words say; with `fields` of an earlier run, in its terms.
 
-    what: a built-in name or a path, either followed by +transforms, an array, a tensor, a frame,
-    an (x, y) pair, a torch Dataset, rows, or a Source, which is returned as it is.
+    what: a built-in name or a path, either followed by +transforms, two of them that nobody
+    paired as A~B, an array, a tensor, a frame, an (x, y) pair, a torch Dataset, rows, or a Source,
+    which is returned as it is.
     """
     from ..core.error import WordError
-    from . import catalogue, derive, folder
-    from .ingest import ingest
+    from . import catalogue, derive, folder, unpaired
+    from .ingest import form, ingest
     from .options import Options
     from .source import Source
 
@@ -44,10 +45,17 @@ def open(what: Any, *words: str, fields: Mapping[str, Any] | None = None) -> Sou
     options = Options().override(*words)
     if not isinstance(what, str | Path):
         return ingest(from_python(what), options, (), fields)
+    if both := unpaired.sides(str(what)):
+        each = [open(side, *words) for side in both]
+        if fields is not None:
+            terms = unpaired.terms_of(fields, each)
+            each = [open(side, *words, fields=kept)
+                    for side, kept in zip(both, terms, strict=True)]
+        return unpaired.pair(*each)
     place, after = catalogue.locate(str(what))
     changes = derive.find(after)
     raw = catalogue.make(place, options) if isinstance(place, str) else \
-        folder.read(place, options, derive.side(changes))
+        folder.read(place, options, form(changes, fields))
     return ingest(raw, options, changes, fields)
 
 

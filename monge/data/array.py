@@ -2,7 +2,8 @@
 
 The type of an array says what it holds: floats are real, booleans and integers that are only 0
 and 1 are binary, bytes are levels, other integers are counts, text is names. Pictures are
-(N, H, W), (N, C, H, W) or (N, H, W, C) with 1, 3 or 4 channels.
+(N, H, W), (N, C, H, W) or (N, H, W, C) with 1, 3 or 4 channels. Rows that are arrays and differ in
+length alone are sequences.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from ..core.error import DataError
 from .codec import EXACT, At, Codec, Flag, Names, Number, exact_enough, listed
 from .raw import Places, Raw, join
+from .sequence import Steps, is_uneven, uneven
 from .shaped import Array
 from .table import from_frame, is_frame, is_names
 
@@ -42,7 +44,8 @@ def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> 
     target = next((field for field in TARGETS if field in values and len(values) > 1), None)
     main = next(field for field in values if field != target)
     places = Places.count(lengths[main], file)
-    labels = frozenset({target} if target and is_names(values[target]) else ())
+    labels = frozenset({target} if target and not is_uneven(values[target])
+                       and is_names(values[target]) else ())
     return Raw(name, values, (main,), places, target, labels=labels)
 
 
@@ -82,11 +85,15 @@ def from_rows(rows: Iterable[Any], name: str) -> Raw:
 
 
 def stacked(items: list[Any], name: str) -> np.ndarray:
+    """Rows as one array; arrays that differ in length alone, as an array of arrays."""
     arrays = [numpy_of(item) for item in items]
+    if all(isinstance(item, np.ndarray | torch.Tensor) for item in items) and \
+            (found := uneven(arrays)) is not None:
+        return found
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise DataError(f"the rows of {name} have the shapes {listed(sorted(shapes))}; give every "
-                        "row the same")
+                        "row the same, or arrays where their lengths are meant to differ")
     return np.stack(arrays) if arrays else np.empty(0)
 
 
@@ -96,8 +103,8 @@ def numpy_of(values: Any) -> np.ndarray:
         return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     try:
         found = np.asarray(values)
-    except ValueError as error:
-        raise DataError(f"rows differ in length ({error}); give every row the same") from error
+    except ValueError:
+        return stacked(list(values), "the data")
     if found.dtype.kind not in "biufOUS":
         raise DataError(f"an array of type {found.dtype} cannot be read; convert it to numbers")
     return found.astype(object) if found.dtype.kind in "US" else found
@@ -132,6 +139,8 @@ def from_archive(arrays: Mapping[str, np.ndarray], name: str) -> Raw:
 
 def fit(values: np.ndarray, at: At, label: bool = False) -> Codec:
     """The codec that the type of an array asks for."""
+    if is_uneven(values):
+        return Steps.fit(values, at)
     if values.dtype.kind == "O" or label:
         return Names.fit(values, "str" if values.dtype.kind == "O" else str(values.dtype))
     if values.dtype == np.float64 or (values.dtype.itemsize > 2 and values.dtype.kind in "iu"

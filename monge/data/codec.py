@@ -19,6 +19,7 @@ from torch import Tensor
 from ..core.config import Config
 from ..core.error import DataError
 from ..core.space import Space
+from .ragged import Kept
 from .statistics import statistics
 
 At = Callable[[int], str]
@@ -39,7 +40,7 @@ class Codec(Config, abc.ABC):
     """What the values were stored as."""
 
     @abc.abstractmethod
-    def encode(self, values: np.ndarray, at: At) -> Tensor:
+    def encode(self, values: np.ndarray, at: At) -> Kept:
         """(N, ...) compact, or a DataError about the first value that does not fit."""
 
     @abc.abstractmethod
@@ -47,7 +48,7 @@ class Codec(Config, abc.ABC):
         """Values in the form the data had."""
 
     @abc.abstractmethod
-    def measure(self, x: Tensor, name: str) -> Space:
+    def measure(self, x: Any, name: str) -> Space:
         """The space of the field, its statistics from these compact rows."""
 
 
@@ -139,13 +140,6 @@ class Names(Codec):
         size = len(self.names)
         return Space(kind="label", size=size, name=name, rows=len(x), high=(float(size - 1),),
                      missing=bool((x < 0).any()))
-
-
-def unseen(x: Tensor) -> Tensor | None:
-    """Where a compact tensor holds nothing, in its shape; None for a form that cannot say."""
-    if x.is_floating_point():
-        return x.isnan()
-    return x < 0 if x.dtype == torch.int64 else None
 
 
 def refuse(wrong: np.ndarray, values: np.ndarray, at: At, why: str) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ..core.error import DataError, WordError, nearest
 from . import transform
+from .audio import Sound
 from .catalogue import listing
 from .codec import Codec
+from .ragged import Kept
+from .raw import Form
 from .shaped import Array
+
+PICTURES = ("resize", "grey")
+"""Transforms of levels that stand in rows and columns."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,13 @@ class Change:
     function: str
     numbers: tuple[int, ...]
 
-    def __call__(self, codec: Array, x: Tensor) -> tuple[Array, Tensor]:
+    def __call__(self, codec: Codec, x: Kept) -> tuple[Codec, Kept]:
         return getattr(transform, self.function)(codec, x, *self.numbers)
+
+    @property
+    def takes(self) -> type[Codec]:
+        """The codec that the function is about."""
+        return typing.get_type_hints(getattr(transform, self.function))["codec"]
 
 
 def find(words: Sequence[str]) -> list[Change]:
@@ -46,18 +56,34 @@ def change(word: str) -> Change:
     return Change(word, function, numbers)
 
 
-def side(changes: Sequence[Change]) -> int | None:
-    """What pictures of mixed sizes are to be brought to as they are read."""
-    return next((c.numbers[0] for c in changes if c.function == "resize"), None)
+def form(changes: Sequence[Change]) -> Form:
+    """What files that differ are to be brought to as they are read."""
+    first = {change.function: change.numbers for change in reversed(changes)}
+    (side,), (rate,) = first.get("resize", (None,)), first.get("resample", (None,))
+    return Form(side, rate, "mono" in first)
 
 
-def apply(change: Change, codecs: dict[str, Codec], tensors: dict[str, Tensor], name: str) -> None:
-    """Every field of levels changed; pictures where the word is about pictures."""
-    pictures = change.function in ("resize", "grey")
-    fitting = {field: codec for field, codec in codecs.items() if isinstance(codec, Array)
-               and codec.kind == "levels" and (not pictures or len(codec.shape) == 3)}
+def apply(change: Change, codecs: dict[str, Codec], tensors: dict[str, Kept], name: str) -> None:
+    """Every field that the word is about changed."""
+    fitting = [field for field, codec in codecs.items() if fits(change, codec)]
     if not fitting:
-        raise DataError(f"+{change.word} needs {'pictures' if pictures else 'levels'}, which "
-                        f"{name} does not hold at that point; leave it out, or write it earlier")
-    for field, codec in fitting.items():
-        codecs[field], tensors[field] = change(codec, tensors[field])
+        raise DataError(f"+{change.word} needs {needs(change)}, which {name} does not hold at "
+                        "that point; leave it out, or write it earlier")
+    for field in fitting:
+        codecs[field], tensors[field] = change(codecs[field], tensors[field])
+
+
+def fits(change: Change, codec: Codec) -> bool:
+    """Whether a function of `transform` takes such a codec, as its annotation says."""
+    if not isinstance(codec, change.takes):
+        return False
+    if isinstance(codec, Array):
+        shaped = len(codec.shape) == 3 or change.function not in PICTURES
+        return codec.kind == "levels" and shaped
+    return not (isinstance(codec, Sound) and codec.mulaw and change.takes is Sound)
+
+
+def needs(change: Change) -> str:
+    if change.takes is Array:
+        return "pictures" if change.function in PICTURES else "levels"
+    return "sound that is not mu-law yet" if change.takes is Sound else "sequences"

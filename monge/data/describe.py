@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from .codec import MISSING, Names
+from .ragged import Ragged
+from .sequence import Sequence
 from .shaped import Array
 from .source import Field, Source
 
@@ -36,16 +40,18 @@ def is_constant(field: Field, source: Source) -> bool:
     space = field.space
     if space.kind == "label":
         train = source.tensors[field.name][source.splits["train"]]
-        return len(train.unique()) <= 1
+        return isinstance(train, Tensor) and len(train.unique()) <= 1
     same = [low == high for part in space.columns or (space,)
             for low, high in zip(part.low, part.high, strict=True)]
     return all(same) if len(space.shape) == 3 else any(same)
 
 
 def example(field: Field, source: Source) -> Any:
-    """The first value of a single, the shape of anything larger."""
-    codec = field.codec
-    if isinstance(codec, Array):
-        return "x".join(map(str, codec.shape))
-    value = codec.decode(source.tensors[field.name][:1].numpy())[0]
+    """The first value of a single, the form of anything larger."""
+    codec, kept = field.codec, source.tensors[field.name]
+    if isinstance(codec, Sequence) and isinstance(kept, Ragged):
+        return codec.tell(kept)
+    if isinstance(codec, Array) or isinstance(kept, Ragged):
+        return "x".join(map(str, field.space.shape))
+    value = codec.decode(kept[:1].numpy())[0]
     return MISSING if value is None or value != value else getattr(value, "item", lambda: value)()

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from ..core.error import DataError
-from . import array, image, table
+from . import array, audio, image, numbered, table
 from .codec import listed
 from .options import Options
-from .raw import SPLITS, Raw, join
+from .raw import SPLITS, Form, Raw, join
 
 TABLES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
 ARRAYS = (".npy", ".npz")
+FORM = Form()
 
 
-def read(path: Path, options: Options, side: int | None = None) -> Raw:
-    """Whatever is at a path; `side` is what pictures are brought to as they are read."""
+def read(path: Path, options: Options, form: Form = FORM) -> Raw:
+    """Whatever is at a path; pictures and sounds are brought to a form as they are read."""
     if path.is_dir():
-        return read_folder(path, options, side)
+        return read_folder(path, options, form)
     if image.is_picture(path):
-        return image.read_pictures([path], path.parent, side)
+        return image.read_pictures([path], path.parent, form.side)
+    if audio.is_sound(path):
+        return audio.read({path.parent: [path]}, path.stem, options, form)
     reader = reader_of(path, options)
     if reader is None:
         raise DataError(f"{path} is of no kind that can be read ({', '.join(TABLES[:4])} or their "
-                        f".gz, {', '.join(ARRAYS)}, idx, pictures); convert it")
+                        f".gz, {', '.join(ARRAYS)}, idx, pictures, {audio.SUFFIX}); convert "
+                        "it")
     return reader(path)
 
 
@@ -40,31 +47,46 @@ def reader_of(path: Path, options: Options) -> Callable[[Path], Raw] | None:
     return None
 
 
-def read_folder(folder: Path, options: Options, side: int | None) -> Raw:
-    """A folder of idx files, of splits, of pictures, or with one readable file in it."""
+def read_folder(folder: Path, options: Options, form: Form) -> Raw:
+    """A folder of idx files, of splits, of pictures or sounds, or with one readable file in it."""
     try:
         files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror}); check its rights") from error
     name = folder.resolve().name
+    if {"data.txt", "index_features.txt", "index_target.txt"} <= {path.name for path in files}:
+        return numbered.read(folder, name, options)
     idx = [path for path in files if image.is_idx(path)]
     if idx:
         return by_split(idx, name, lambda paths: image.read_idx(paths, name))
     shelves = {path: image.find(path) for path in files if path.is_dir() and split_of(path)}
     if any(shelves.values()):
         return by_split(list(shelves), name,
-                        lambda paths: image.read_pictures(shelves[paths[0]], paths[0], side))
+                        lambda paths: image.read_pictures(shelves[paths[0]], paths[0], form.side))
     if pictures := image.find(folder):
-        return image.read_pictures(pictures, folder, side)
-    return read_tables(folder, files, options, name)
+        return image.read_pictures(pictures, folder, form.side)
+    return read_sounds(folder, options, form, name) or read_tables(folder, files, options, name)
+
+
+def read_sounds(folder: Path, options: Options, form: Form, name: str) -> Raw | None:
+    """A folder of sounds, or one for each split; None where there is no sound."""
+    shelves = {path: audio.find(path) for path in sorted(folder.iterdir())
+               if path.is_dir() and split_of(path)}
+    if not any(shelves.values()):
+        sounds = audio.find(folder)
+        return audio.read({folder: sounds}, name, options, form) if sounds else None
+    raw = audio.read(shelves, name, options, form)
+    split = np.repeat([SPLITS.index(str(split_of(path))) for path in shelves],
+                      [len(shelf) for shelf in shelves.values()])
+    return replace(raw, split=split) if 0 in split and split.any() else raw
 
 
 def read_tables(folder: Path, files: Sequence[Path], options: Options, name: str) -> Raw:
     readable = [path for path in files if path.is_file() and reader_of(path, options)
                 and path.stem.lower() not in ("readme", "license", "licence")]
     if not readable:
-        raise DataError(f"{folder} holds nothing that can be read; put a table, arrays, idx files "
-                        "or pictures in it")
+        raise DataError(f"{folder} holds nothing that can be read; put a table, arrays, idx "
+                        "files, pictures or sounds in it")
     if any(split_of(path) == "train" for path in readable):
         return by_split([path for path in readable if split_of(path)], name,
                         lambda paths: one(paths, options))

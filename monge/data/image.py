@@ -18,6 +18,7 @@ from .array import from_arrays
 from .codec import listed
 from .raw import Raw
 from .shaped import Array
+from .tags import classes
 from .transform import resize
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -42,10 +43,7 @@ def find(folder: Path) -> list[Path]:
 
 def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> Raw:
     """Pictures of one size; their folders under `root`, where they have one, are their labels."""
-    classes = [path.relative_to(root).parts[:-1] for path in paths]
-    if len({bool(parts) for parts in classes}) > 1:
-        raise DataError(f"{root} holds pictures both in itself and in class folders; move the "
-                        "loose ones into a folder of their own")
+    labels = classes([(root, path) for path in paths], "pictures")
     pictures = [load(path, side) for path in paths]
     if len({picture.shape[2] for picture in pictures}) > 1:  # grey ones among colour
         pictures = [np.broadcast_to(p, (*p.shape[:2], 3)) for p in pictures]
@@ -53,8 +51,7 @@ def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> Raw:
     images = np.stack(pictures)
     grey = images.shape[-1] == 1
     values: dict[str, np.ndarray] = {"image": images[..., 0] if grey else images}
-    if classes[0]:
-        values["label"] = np.array([parts[0] for parts in classes], object)
+    values |= {name: np.array(words, object) for name, words in labels.items()}
     height, width, channels = images.shape[1:]
     codec = Array(kind="levels", size=256, dtype="uint8", layout="HW" if grey else "HWC",
                   shape=(channels, height, width))

@@ -14,9 +14,12 @@ from torch import Tensor
 from ..core.config import read
 from ..core.error import DataError, WordError, nearest
 from . import array, derive, table, terms
-from .codec import Codec, unseen
+from .audio import Sound
+from .codec import Codec
 from .options import Options
-from .raw import Raw
+from .ragged import Kept, holes
+from .raw import Form, Raw
+from .sequence import Sequence as Uneven
 from .shaped import Array
 from .source import Field, Schema, Source
 from .split import divide, keep
@@ -41,11 +44,12 @@ def ingest(raw: Raw, options: Options, changes: Sequence[derive.Change] = (),
     name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.word for change in changes)]))
     settled = measure(raw, name, codecs, tensors, splits["train"]) if schema is None else \
         in_terms(schema, name, tensors)
-    return Source(settled, tensors, splits, raw.split is not None, raw.density, raw.notes, dropped)
+    return Source(settled, tensors, splits, raw.split is not None, raw.density, raw.notes, dropped,
+                  options)
 
 
 def encode(raw: Raw, options: Options, changes: Sequence[derive.Change], schema: Schema | None
-           ) -> tuple[dict[str, Codec], dict[str, Tensor]]:
+           ) -> tuple[dict[str, Codec], dict[str, Kept]]:
     """Codecs and compact rows, transformed as the name says."""
     values = {name: values_of(raw, name) for name in raw.values}
     codecs = {name: fit(raw, name, values[name], options, schema) for name in values}
@@ -55,7 +59,7 @@ def encode(raw: Raw, options: Options, changes: Sequence[derive.Change], schema:
     return codecs, tensors if schema is None else terms.encode(raw, schema, codecs, tensors)
 
 
-def thin(raw: Raw, tensors: Mapping[str, Tensor], rows: Tensor) -> tuple[Raw, dict[str, Tensor]]:
+def thin(raw: Raw, tensors: Mapping[str, Kept], rows: Tensor) -> tuple[Raw, dict[str, Kept]]:
     """Some of the rows, in their order."""
     if len(rows) == len(raw):
         return raw, dict(tensors)
@@ -66,6 +70,9 @@ def thin(raw: Raw, tensors: Mapping[str, Tensor], rows: Tensor) -> tuple[Raw, di
 
 def prepare(raw: Raw, options: Options) -> Raw:
     """Columns that the words leave out left out, and at least one row."""
+    if options.split and not raw.numbered:
+        raise WordError(f"data.split={options.split}: {raw.name} does not come with several "
+                        "splits; leave it out")
     for name in options.names:
         if name not in raw.values:
             raise WordError(f"data.names={name}: there is no such column"
@@ -77,21 +84,29 @@ def prepare(raw: Raw, options: Options) -> Raw:
 
 
 def stored_terms(stored: Mapping[str, Any]) -> tuple[Schema, set[str]]:
-    """What a run kept, and the fields it cannot do without: all it looks at but a lone target."""
+    """What a run kept, and the fields it cannot do without: all it looks at but a target."""
     kept = read(stored)
     if isinstance(kept, Terms):
         given = {name for names in kept.given.values() for name in names}
-        lone = given and len(kept.event) == 1
-        return kept.schema, given | (set() if lone else set(kept.event))
+        spare = given and (kept.predicted or len(kept.event) == 1)
+        return kept.schema, given | (set() if spare else set(kept.event))
     schema = Schema.from_dict(stored)
     return schema, set(schema.main)
+
+
+def form(changes: Sequence[derive.Change], stored: Mapping[str, Any] | None) -> Form:
+    """How files are to be read: as the words of a name say, and as an earlier run names parts."""
+    plain = derive.form(changes)
+    fields = () if stored is None else stored_terms(stored)[0].fields
+    sounds = [field.codec for field in fields if isinstance(field.codec, Sound)]
+    return replace(plain, parts=sounds[0].parts) if sounds else plain
 
 
 def fit(raw: Raw, name: str, values: np.ndarray, options: Options, schema: Schema | None) -> Codec:
     """The codec of a field: known, taken from the run, or what its values ask for. Arrays are read
     as what they are and brought to the run's terms after they were transformed."""
     taken = None if schema is None else schema.field(name).codec
-    if taken is not None and not isinstance(taken, Array):
+    if taken is not None and not isinstance(taken, Array | Uneven):
         return taken
     if name in raw.codecs:
         return raw.codecs[name]
@@ -105,10 +120,9 @@ def values_of(raw: Raw, name: str) -> np.ndarray:
     return table.cells(raw.values[name], raw.at(name)) if raw.table else raw.values[name]
 
 
-def full(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+def full(tensors: Mapping[str, Kept], name: str) -> Tensor:
     """The rows in which every cell was seen."""
-    masks = [mask.reshape(len(mask), -1).any(1) for tensor in tensors.values()
-             if (mask := unseen(tensor)) is not None]
+    masks = [found > 0 for kept in tensors.values() if (found := holes(kept)) is not None]
     rows = (~torch.stack(masks).any(0)).nonzero()[:, 0] if masks else \
         torch.arange(len(next(iter(tensors.values()))))
     if not len(rows):
@@ -117,7 +131,7 @@ def full(tensors: Mapping[str, Tensor], name: str) -> Tensor:
     return rows
 
 
-def measure(raw: Raw, name: str, codecs: Mapping[str, Codec], tensors: Mapping[str, Tensor],
+def measure(raw: Raw, name: str, codecs: Mapping[str, Codec], tensors: Mapping[str, Kept],
             train: Tensor) -> Schema:
     """Fields with the statistics of the training rows."""
     fields = []
@@ -129,13 +143,13 @@ def measure(raw: Raw, name: str, codecs: Mapping[str, Codec], tensors: Mapping[s
                   table=raw.table)
 
 
-def in_terms(schema: Schema, name: str, tensors: Mapping[str, Tensor]) -> Schema:
+def in_terms(schema: Schema, name: str, tensors: Mapping[str, Kept]) -> Schema:
     fields = tuple(replace(field, space=told(field.space, tensors[field.name]))
                    for field in schema.fields)
     return replace(schema, name=name, fields=fields)
 
 
-def told(space: Any, tensor: Tensor) -> Any:
+def told(space: Any, kept: Kept) -> Any:
     """A space that owns up to cells that were not seen in any split."""
-    mask = unseen(tensor)
-    return replace(space, missing=space.missing or (mask is not None and bool(mask.any())))
+    found = holes(kept)
+    return replace(space, missing=space.missing or (found is not None and bool(found.any())))

@@ -29,6 +29,19 @@ class Options(Config):
     """Columns whose values are names even where they look like numbers."""
     drop: tuple[str, ...] = ()
     """Columns to leave out."""
+    parts: tuple[str, ...] = ()
+    """What the parts of the names of sound files between underscores are called."""
+
+    split: Annotated[int, Range(0)] = 0
+    """Which of the splits of a folder that comes with several (index_train_3.txt and so on)."""
+    labels: Annotated[int, Range(0)] = 0
+    """Training rows that keep their label, by a seeded choice balanced over the classes: a run
+    that looks at the label trains on these alone; 0 for all."""
+    balance: bool = False
+    """Whether training rows are repeated until every class has as many as the commonest."""
+    augment: tuple[str, ...] = ()
+    """Changes of training rows, afresh in each batch, such as shift2,rotate10,flip: `monge data`
+    lists them. Empty takes what the model proposes, none takes nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,6 +51,17 @@ class Places:
 
 
 @dataclass(frozen=True)
+class Form:
+    """What files are brought to as they are read: the words of the name say it, and the terms of a
+    run."""
+
+    side: int | None = None  # of pictures
+    rate: int | None = None  # of sounds
+    mono: bool = False
+    parts: tuple[str, ...] = ()  # of the names of sound files, as an earlier run calls them
+
+
+@dataclass(frozen=True)
 class Raw:
     """Fields as they were found; a table has one for each column."""
 
@@ -67,6 +78,7 @@ class Raw:
     split: np.ndarray | None = None  # (N,) index into SPLITS
     density: Callable[[Tensor], Tensor] | None = None
     notes: tuple[str, ...] = ()
+    numbered: bool = False  # whether `split` is one of several that were there
 
     def __len__(self) -> int:
         return len(self.places.lines)

@@ -18,10 +18,17 @@ from torch import Tensor
 from ..core.config import Config
 from ..core.error import WordError, nearest
 from ..core.space import Space
-from .codec import Codec, unseen
+from .codec import Codec
+from .options import Options
+from .ragged import Kept, Ragged, holes
 
 if TYPE_CHECKING:
     from .view import View
+
+
+OPTIONS = Options()
+LATE = ("augment", "balance")
+"""The words that a model may propose: they concern training batches and nothing before."""
 
 
 class Field(Config):
@@ -58,10 +65,10 @@ class Schema(Config):
 class Source:
     """Data that were opened."""
 
-    def __init__(self, schema: Schema, tensors: Mapping[str, Tensor], splits: Mapping[str, Tensor],
+    def __init__(self, schema: Schema, tensors: Mapping[str, Kept], splits: Mapping[str, Tensor],
                  has_splits: bool = False, density: Callable[[Tensor], Tensor] | None = None,
-                 notes: Sequence[str] = (), dropped: int = 0) -> None:
-        self.schema, self.tensors, self.splits = schema, tensors, splits
+                 notes: Sequence[str] = (), dropped: int = 0, options: Options = OPTIONS) -> None:
+        self.schema, self.tensors, self.splits, self.options = schema, tensors, splits, options
         self.has_splits, self.density = has_splits, density
         self.notes, self.dropped = tuple(notes), dropped
 
@@ -92,14 +99,18 @@ class Source:
         """sha256 over codecs and encoded rows, in their order."""
         digest = hashlib.sha256()
         for field in self.schema.fields:
-            tensor = self.tensors[field.name].contiguous()
-            about = [field.name, field.codec.to_dict(), list(tensor.shape), str(tensor.dtype)]
-            digest.update(json.dumps(about).encode())
-            digest.update(tensor.numpy().data.cast("B"))
+            kept = self.tensors[field.name]
+            parts = [kept.steps, kept.length] if isinstance(kept, Ragged) else [kept]
+            for tensor in map(Tensor.contiguous, parts):
+                about = [field.name, field.codec.to_dict(), list(tensor.shape), str(tensor.dtype)]
+                digest.update(json.dumps(about).encode())
+                digest.update(tensor.numpy().data.cast("B"))
         return digest.hexdigest()
 
     def rows_of(self, split: str) -> Tensor:
-        """Row numbers of train, valid, test or all."""
+        """Row numbers of train, valid, test, of several of them (train+valid), or of all."""
+        if "+" in split:
+            return torch.cat([self.rows_of(part) for part in split.split("+")])
         if split == "all":
             return torch.arange(len(self))
         if split not in self.splits:
@@ -107,11 +118,18 @@ class Source:
         return self.splits[split]
 
     def view(self, event: str | None = None, given: Sequence[str] = (),
-             target: str | None = None) -> View:
+             target: str | Sequence[str] | None = None) -> View:
         """event | given, as a run sees it."""
         from .view import View, select
 
         return View(select(self.schema, event, given, target), self)
+
+    def suited(self, *words: str) -> tuple[Source, list[str]]:
+        """The same rows under those of more words that nobody has said otherwise, and these."""
+        unsaid = [word for word in words if (name := word.partition("=")[0]) in LATE
+                  and getattr(self.options, name) == getattr(OPTIONS, name)]
+        return Source(self.schema, self.tensors, self.splits, self.has_splits, self.density,
+                      self.notes, self.dropped, self.options.override(*unsaid)), unsaid
 
     def fields_dict(self) -> dict[str, Any]:
         return self.schema.to_dict()
@@ -124,5 +142,5 @@ class Source:
 
     def missing(self, name: str) -> int:
         """How many cells of a field were not seen."""
-        mask = unseen(self.tensors[name])
-        return 0 if mask is None else int(mask.sum())
+        found = holes(self.tensors[name])
+        return 0 if found is None else int(found.sum())

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.error import DataError
+from ..core.error import DataError, WordError
 from ..core.noise import fold, row_uniform
 from .options import Options
 from .raw import SPLITS
@@ -38,6 +38,29 @@ def divide(n: int, options: Options, given: np.ndarray | None = None, name: str 
         size = min(max(1, round(part * len(free))), len(order) - (1 if code == 2 else len(parts)))
         whose[order[:size]], order = code, order[size:]
     return {split: (whose == code).nonzero()[:, 0] for code, split in enumerate(SPLITS)}
+
+
+def labelled(codes: Tensor, options: Options) -> Tensor:
+    """The rows that `data.labels` keeps, in order: as evenly over the classes as can be."""
+    seen = len(codes[codes >= 0].unique())
+    if options.labels < seen:
+        raise WordError(f"data.labels={options.labels} leaves some of the {seen} classes without "
+                        "a row; keep at least one of each")
+    order = shuffle(len(codes), options.seed, "labels")
+    order = order[codes[order] >= 0]
+    rank = torch.empty_like(order)
+    for code in codes[order].unique():
+        mine = codes[order] == code
+        rank[mine] = torch.arange(int(mine.sum()))
+    return order[rank.argsort(stable=True)][:options.labels].sort().values
+
+
+def balanced(codes: Tensor) -> Tensor:
+    """Rows repeated until every class has as many as the commonest; unseen labels left out."""
+    classes = [(codes == code).nonzero()[:, 0] for code in codes[codes >= 0].unique()]
+    most = max(map(len, classes), default=0)
+    return torch.cat([rows[torch.arange(most) % len(rows)] for rows in classes]).sort().values \
+        if classes else torch.empty(0, dtype=torch.long)
 
 
 def keep(n: int, options: Options, given: np.ndarray | None = None) -> Tensor:

@@ -7,6 +7,11 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
+LOWEST = {torch.uint8: 0, torch.int16: -(2**15)}
+"""The types whose values are counted, with the lowest of each."""
+PIECE = 2**22
+"""Numbers counted at once."""
+
 
 class Moments(TypedDict):
     """What a Space says of values, one number for each group of entries."""
@@ -27,7 +32,7 @@ class Statistics(Moments):
 def statistics(x: Tensor, groups: int) -> Statistics:
     """Of rows x (N, groups * anything); NaN counts as not seen."""
     parts = [group.flatten() for group in x.reshape(len(x), groups, -1).unbind(1)]
-    found = [of_bytes(part) if x.dtype == torch.uint8 else of_numbers(part) for part in parts]
+    found = [of_levels(part) if x.dtype in LOWEST else of_numbers(part) for part in parts]
     mean, scale, low, high = (tuple(column) for column in zip(*found, strict=True))
     return Statistics(mean=mean, scale=scale, low=low, high=high, rows=len(x),
                       missing=x.is_floating_point() and bool(x.isnan().any()))
@@ -43,10 +48,13 @@ def of_numbers(x: Tensor) -> tuple[float, ...]:
     return float(seen.mean()), scale, float(low), float(high)
 
 
-def of_bytes(x: Tensor) -> tuple[float, ...]:
-    """The same from how often each byte occurs."""
-    count = torch.bincount(x, minlength=256).double()
-    levels = torch.arange(256).double()
+def of_levels(x: Tensor) -> tuple[float, ...]:
+    """The same from how often each of 256 or 65536 values occurs."""
+    low, size = LOWEST[x.dtype], 256 if x.dtype == torch.uint8 else 65536
+    parts = x.split(PIECE) if len(x) else [x]
+    count = torch.stack([torch.bincount(part.int() - low, minlength=size) for part in parts])
+    count = count.sum(0).double()
+    levels = torch.arange(size).double() + low
     mean = (count @ levels) / count.sum()
     scale = ((count @ (levels - mean) ** 2) / count.sum()).sqrt()
     seen = levels[count > 0]

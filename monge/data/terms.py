@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,9 @@ from torch import Tensor
 from ..core.error import DataError
 from .array import from_arrays
 from .codec import At, Codec, Names, listed
+from .ragged import Kept
 from .raw import Raw
+from .sequence import Sequence, is_uneven, pack
 from .shaped import Array
 from .source import Schema
 
@@ -39,6 +42,9 @@ def match(raw: Raw, schema: Schema, needed: Collection[str]) -> Raw:
     extra = [name for name in raw.values if name not in known]
     notes = (f"{listed(extra)} is not known to the run and was left out",) if extra else ()
     values = {name: raw.values[name] for name in known if name in raw.values}
+    values |= {field.name: pack(list(values[field.name])) for field in schema.fields
+               if isinstance(field.codec, Sequence) and field.name in values
+               and not is_uneven(values[field.name])}
     return replace(raw, values=values, notes=raw.notes + notes)
 
 
@@ -95,7 +101,7 @@ def as_array(raw: Raw, schema: Schema) -> Raw:
                    target=schema.target, split=raw.split, notes=raw.notes)
 
 
-def adopt(wanted: Array, other: Codec, x: Tensor, name: str, at: At) -> Tensor:
+def adopt(wanted: Array, other: Codec, x: Any, name: str, at: At) -> Tensor:
     """Rows that `other` encoded, as the run's codec would have."""
     if not isinstance(other, Array) or other.shape != wanted.shape:
         raise DataError(misfit(wanted, other, name))
@@ -124,22 +130,26 @@ def spell(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def absent(codec: Codec, n: int) -> Tensor:
+def absent(codec: Codec, n: int, name: str) -> Tensor:
     """A field nobody has seen."""
+    if isinstance(codec, Sequence):
+        raise DataError(f"the rows lack {name}, and a sequence is not predicted; give it")
     if isinstance(codec, Names):
         return torch.full((n,), -1)
     shape: tuple[int, ...] = codec.shape if isinstance(codec, Array) else ()
     return torch.full((n, *shape), torch.nan)
 
 
-def encode(raw: Raw, schema: Schema, fitted: Mapping[str, Codec], tensors: Mapping[str, Tensor]
-           ) -> dict[str, Tensor]:
+def encode(raw: Raw, schema: Schema, fitted: Mapping[str, Codec], tensors: Mapping[str, Kept]
+           ) -> dict[str, Kept]:
     """Every field of the run: arrays from what was made of them, the rest from their values."""
-    found = {}
+    found: dict[str, Kept] = {}
     for field in schema.fields:
         name, codec = field.name, field.codec
         if name not in raw.values:
-            found[name] = absent(codec, len(raw))
+            found[name] = absent(codec, len(raw), name)
+        elif isinstance(codec, Sequence):
+            found[name] = codec.adopt(fitted[name], tensors[name], name)
         elif isinstance(codec, Array):
             found[name] = adopt(codec, fitted[name], tensors[name], name, raw.at(name))
         else:

@@ -1,7 +1,7 @@
 """Derived data, written with a plus: each function here is a word that may follow a name.
 
-A transform takes a codec and compact rows (N, *shape) of levels and gives both back changed; what
-it loses is thereby part of the data's name and no model's affair.
+A transform takes a codec and compact rows, of levels (N, *shape) or of sound, and gives both back
+changed; what it loses is thereby part of the data's name and no model's affair.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from ..core.error import DataError
+from .audio import MU, Sound, amplitude, compress, joined, resampled
+from .ragged import Ragged
+from .sequence import Sequence, lengths
 from .shaped import Array
 
 ROWS = 2**22
@@ -59,6 +63,38 @@ def resize(codec: Array, x: Tensor, side: int) -> tuple[Array, Tensor]:
              for part in square.split(_size(codec))]
     small = torch.cat([part.round().clamp(0, codec.top).byte() for part in parts])
     return replace(codec, shape=(codec.shape[0], side, side)), small
+
+
+def mulaw(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
+    """Sound in 256 levels, fine where it is quiet and coarse where it is loud (mu = 255)"""
+    loudest = float(x.flat.abs().max()) if codec.bits == 32 else 1.0
+    if loudest > 1:
+        raise DataError(f"+mulaw takes amplitudes from -1 to 1, and the floats reach "
+                        f"{loudest:.4g}; scale them before")
+    parts = [compress(amplitude(part, codec.bits)) for part in x.flat.split(ROWS)]
+    return replace(codec, kind="levels", size=MU + 1, mulaw=True), x.change(torch.cat(parts))
+
+
+def mono(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
+    """Sound of several channels as their mean"""
+    parts = [torch.from_numpy(joined(part.numpy(), codec.bits)) for part in x.flat.split(ROWS)]
+    return replace(codec, step=()), x.change(torch.cat(parts), x.base)
+
+
+def resample(codec: Sound, x: Ragged, rate: int) -> tuple[Sound, Ragged]:
+    """Sound of so many samples a second (resample8000)"""
+    if codec.rate == rate:
+        return codec, x
+    rows = [torch.from_numpy(resampled(row.numpy(), codec.rate, rate, codec.bits))
+            for row in x.rows]
+    return replace(codec, rate=rate, longest=lengths(rows)[0]), Ragged.join(rows, x.base)
+
+
+def cut(codec: Sequence, x: Ragged, steps: int) -> tuple[Sequence, Ragged]:
+    """Sequences without what comes after so many steps (cut4000)"""
+    rows = [row[:steps] for row in x.rows]
+    longest, varies = lengths(rows)
+    return replace(codec, longest=longest, varies=varies), Ragged.join(rows, x.base)
 
 
 def _size(codec: Array) -> int:

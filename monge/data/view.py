@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,14 @@ from ..core.batch import Batch
 from ..core.config import Config
 from ..core.error import DataError, RunError, WordError, nearest
 from ..core.space import Space
-from .codec import Names, listed, unseen
+from .audio import Sound
+from .augment import EVENT, Augment
+from .codec import Names, listed
+from .group import Compact, Group
+from .sequence import Sequence as Steps
 from .shaped import Array
-from .source import Field, Schema, Source
-from .statistics import Moments
+from .source import Schema, Source
+from .split import balanced, labelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,110 +42,54 @@ class Terms(Config):
     """One field, or columns side by side."""
     given: Mapping[str, tuple[str, ...]]
     """Each condition: one field of that name, or columns side by side."""
+    predicted: bool = False
+    """Whether the event is a target, which other data need not have."""
 
 
-def select(schema: Schema, event: str | None, given: Sequence[str], target: str | None) -> Terms:
+def select(schema: Schema, event: str | None, given: Sequence[str],
+           target: str | Sequence[str] | None) -> Terms:
     """The words of a run made whole: what is not said is the schema's default."""
     known = [field.name for field in schema.fields]
-    for name in [event, target, *given]:
+    targets = aims(target, known)
+    for name in [event, *targets, *given]:
         if name is not None and name not in known:
             raise WordError(f"{schema.name} has no field {name!r}{nearest(name, known)}")
-    if event and target and event != target:
-        raise WordError(f"event {event!r} and target {target!r} are two names for one thing; "
-                        "give one of them")
-    one = event or target
-    chosen = (one,) if one else tuple(name for name in schema.main if name not in given)
+    if event and targets and (event,) != targets:
+        raise WordError(f"event {event!r} and target {listed(targets)!r} are two names for one "
+                        "thing; give one of them")
+    chosen = targets or ((event,) if event else
+                         tuple(name for name in schema.main if name not in given))
     if not chosen or set(chosen) & set(given):
         raise WordError(f"{listed(given)} cannot be both the event and given; leave something to "
                         "model")
-    beside = [name for name in known if name not in chosen] if target and not given else given
-    return Terms(schema=schema, event=chosen, given=conditions(schema, target, given, beside))
+    shaped = [name for name in chosen if schema.field(name).space.shape]
+    if shaped and len(chosen) > 1:
+        raise WordError(f"{shaped[0]} is not a single value and cannot be a target beside others; "
+                        "give one target")
+    beside = [name for name in known if name not in chosen] if targets and not given else given
+    return Terms(schema=schema, event=chosen, predicted=bool(targets),
+                 given=conditions(schema, targets, given, beside))
 
 
-def conditions(schema: Schema, target: str | None, given: Sequence[str], beside: Sequence[str]
-               ) -> dict[str, tuple[str, ...]]:
+def aims(target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    """The targets that were named one by one or with commas between them."""
+    words = [target] if isinstance(target, str) else target or []
+    return tuple(dict.fromkeys(name for word in words for name in
+                               ([word] if word in known else word.split(","))))
+
+
+def conditions(schema: Schema, targets: Sequence[str], given: Sequence[str],
+               beside: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Each a field of its own, but for the columns beside a target, which stand together."""
-    if target and not beside:
-        raise WordError(f"{schema.name} has nothing beside {target!r} to predict it from")
-    if target and not given and schema.table:
+    if targets and not beside:
+        raise WordError(f"{schema.name} has nothing beside {listed(targets)!r} to predict it from")
+    if targets and not given and schema.table:
         return {INPUTS: tuple(beside)}
     return {name: (name,) for name in beside}
 
 
-@dataclass(frozen=True)
-class Compact:
-    """The rows of an event or a condition as they are kept."""
-
-    rows: Tensor  # (N, ...): bytes, codes, or float32 with NaN where unseen
-    filling: Tensor | None = None  # what stands where nothing was seen, where that happens
-    drawn: Array | None = None  # draws what a batch holds
-
-    def batch(self, where: Tensor, train: bool) -> Batch:
-        x = self.rows.index_select(0, where)
-        if self.drawn is not None:
-            return Batch(self.drawn.draw(x, where, train))
-        hidden = None if self.filling is None else unseen(x)
-        value = x if x.dtype == torch.int64 else x.float()
-        if hidden is None or self.filling is None:
-            return Batch(value)
-        return Batch(torch.where(hidden, self.filling.to(value.dtype), value), observed=~hidden)
-
-
-@dataclass(frozen=True)
-class Group:
-    """An event or a condition: one field, or columns side by side."""
-
-    name: str
-    fields: tuple[Field, ...]
-
-    @property
-    def single(self) -> bool:
-        return len(self.fields) == 1 and (self.fields[0].name == self.name or not self.name)
-
-    @property
-    def space(self) -> Space:
-        if self.single:
-            return self.fields[0].space
-        spaces = tuple(field.space for field in self.fields)
-        shape, rows = (len(spaces),), spaces[0].rows
-        missing = any(space.missing for space in spaces)
-        kinds = {space.kind for space in spaces}
-        if kinds not in ({"real"}, {"binary"}):
-            return Space(kind="columns", shape=shape, name=self.name, columns=spaces, rows=rows,
-                         missing=missing)
-        moments = Moments(mean=tuple(space.mean[0] for space in spaces),
-                          scale=tuple(space.scale[0] for space in spaces),
-                          low=tuple(space.low[0] for space in spaces),
-                          high=tuple(space.high[0] for space in spaces))
-        return Space(kind=spaces[0].kind, shape=shape, name=self.name, rows=rows, missing=missing,
-                     **moments)
-
-    def compact(self, tensors: Mapping[str, Tensor]) -> Compact:
-        codec = self.fields[0].codec
-        filling = self.filling() if self.space.missing else None
-        if self.single:
-            drawn = codec if isinstance(codec, Array) and codec.drawn else None
-            return Compact(tensors[self.fields[0].name], filling, drawn)
-        columns = [tensors[field.name] for field in self.fields]
-        numbers = [column if column.is_floating_point() else
-                   torch.where(column < 0, torch.nan, column.float()) for column in columns]
-        return Compact(torch.stack(numbers, 1), filling)  # (N, D)
-
-    def filling(self) -> Tensor:
-        """What stands where nothing was seen: a value of the support, in the shape of an event."""
-        space = self.space
-        mean = space.spread("mean")
-        kinds = [part.kind for part in space.columns] or [space.kind]
-        numeric = torch.tensor([kind in ("real", "counts") for kind in kinds])
-        whole = torch.tensor([kind == "counts" for kind in kinds])
-        return (torch.where(whole, mean.round(), mean) * numeric).reshape(space.shape)
-
-    def decode(self, x: Tensor) -> list[np.ndarray]:
-        """The values of each field."""
-        found = x.detach().cpu().numpy()
-        if self.single:
-            return [self.fields[0].codec.decode(found)]
-        return [field.codec.decode(found[:, place]) for place, field in enumerate(self.fields)]
+def is_class(space: Space) -> bool:
+    return not space.shape and space.kind in ("label", "binary")
 
 
 class View:
@@ -156,6 +104,9 @@ class View:
                       for name, names in terms.given.items()}
         given = {name: group.space for name, group in self.given.items()}
         self.space = replace(self.event.space, given=given)
+        self.augment = Augment(source.options.augment if source else (), self.space)
+        if source and source.options.labels and len(self.labels) == 1:
+            self.space = replace(self.space, rows=len(self.index("train")))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -175,18 +126,75 @@ class View:
                                              for name, group in self.given.items()}
 
     @property
+    def sound(self) -> Sound | None:
+        """How an event that is sound is written down."""
+        codec = self.event.fields[0].codec
+        return codec if self.event.single and isinstance(codec, Sound) else None
+
+    @property
     def opened(self) -> Source:
         if self.source is None:
             raise RunError("a view that was read from a run holds no rows; open the data first")
         return self.source
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What reading the data and the words about them have to say."""
+        return (*self.opened.notes, *self.augment.notes)
+
     def rows(self, split: str) -> Rows:
-        return Rows(self, self.opened, split)
+        """A split as it is."""
+        return Rows(self, self.index(split))
+
+    def training(self, split: str = "train") -> Rows:
+        """A split as training sees it: balanced and augmented where the words say so."""
+        index = self.index(split)
+        if self.opened.options.balance:
+            index = index[balanced(self.classes("balance=true")[index])]
+        return Rows(self, index, self.augment)
+
+    def index(self, split: str) -> Tensor:
+        """Row numbers of a split; of training rows those that keep their label."""
+        source, rows = self.opened, self.opened.rows_of(split)
+        if not source.options.labels or "train" not in split:
+            return rows
+        train = source.rows_of("train")
+        codes = self.classes(f"labels={source.options.labels}")[train]
+        kept = train[labelled(codes, source.options)]
+        return rows[~torch.isin(rows, train) | torch.isin(rows, kept)]
+
+    @property
+    def labels(self) -> list[str]:
+        """The event where it is a class, or the classes among the conditions."""
+        spaces = {self.event.name: self.event.space}
+        if not is_class(self.event.space):
+            spaces = {name: group.space for name, group in self.given.items()}
+        return [name for name, space in spaces.items() if is_class(space)]
+
+    def classes(self, word: str) -> Tensor:
+        """The class of every row of the source."""
+        if len(self.labels) != 1:
+            raise WordError(f"data.{word} needs one label that the run looks at, and it looks at "
+                            f"{listed(self.labels) or 'none'}; leave it out, or name one with "
+                            "--target or --given")
+        codes = self.opened.tensors[self.labels[0]]
+        assert isinstance(codes, Tensor), "a class is one code a row"
+        return torch.where(codes.isnan(), -1, codes).long()
+
+    def vary(self) -> None:
+        """A DataError about a target that never varies in the training rows."""
+        for field in self.event.fields:
+            values = self.opened.tensors[field.name][self.index("train")]
+            if isinstance(values, Tensor) and values.ndim == 1 and len(values.unique()) == 1:
+                shown = field.codec.decode(values[:1].numpy())[0]
+                raise DataError(f"target {field.name!r} is {shown} in every training row, so that "
+                                "there is nothing to predict; choose another target, or give rows "
+                                "in which it varies")
 
     def decode(self, x: Tensor) -> np.ndarray | pd.DataFrame:
         """Events in the form the data had: a frame where that was a table, an array otherwise."""
         values = self.event.decode(x)
-        if not self.terms.schema.table:
+        if not self.terms.schema.table and len(values) == 1:
             return values[0]
         from .table import assemble
 
@@ -200,12 +208,13 @@ class View:
                             f"{nearest(name, self.given)}")
         group = self.given[name]
         codec = group.fields[0].codec
-        if not group.single or isinstance(codec, Array):
+        if not group.single or isinstance(codec, Array | Steps):
             raise DataError(f"{name} cannot be typed as one word; give a file of its rows")
         if isinstance(codec, Names) and text.strip() not in codec.names:
             raise DataError(f"{name}={text} is none of its {len(codec.names)} names; choose from "
                             f"{listed(codec.names, 30)}")
-        return Batch(codec.encode(np.array([text], object), lambda _: f"{name}={text}"))
+        value = codec.encode(np.array([text], object), lambda _: f"{name}={text}")
+        return Compact(value).batch(torch.zeros(1, dtype=torch.long), False)
 
     def to_dict(self) -> dict[str, Any]:
         return self.terms.to_dict()
@@ -216,11 +225,11 @@ class View:
 
 
 class Rows:
-    """The rows of one split, made into batches on demand."""
+    """Rows made into batches on demand."""
 
-    def __init__(self, view: View, source: Source, split: str) -> None:
-        self.space = view.space
-        self.index = source.rows_of(split)  # (n,) row numbers of the source
+    def __init__(self, view: View, index: Tensor, augment: Augment | None = None) -> None:
+        self.space, self.augment = view.space, augment
+        self.index = index  # (n,) row numbers of the source
         self.event, self.given = view.compact
 
     def __len__(self) -> int:
@@ -230,8 +239,11 @@ class Rows:
         """The rows numbered `index` within the split; what is drawn is fresh where `train`, and a
         function of the row elsewhere."""
         where = self.index[index]
-        given = {name: part.batch(where, train) for name, part in self.given.items()}
-        return replace(self.event.batch(where, train), given=given, row=index)
+        changes = self.augment.draw(len(index)) if train and self.augment else {}
+        given = {name: part.batch(where, train, changes.get(name))
+                 for name, part in self.given.items()}
+        event = self.event.batch(where, train, changes.get(EVENT))
+        return replace(event, given=given, row=index)
 
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))

@@ -2,16 +2,20 @@ r"""How far samples are from data: the energy distance, which every law with a s
 
 $E(P, Q) = 2\,\mathbb E|X-Y| - \mathbb E|X-X'| - \mathbb E|Y-Y'| \ge 0$, zero only if P = Q
 (Székely & Rizzo 2013), by its unbiased U-statistic on standardised features, so it can come out
-slightly below zero. Conditions stand beside the event: the laws compared are joint ones.
+slightly below zero. Conditions stand beside the event: the laws compared are joint ones, but for
+models of unpaired data, whose joint law nobody has seen.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..core.abilities import CanSample
 from ..core.batch import Batch
+from ..core.model import Model
 from ..core.noise import fresh
 from ..core.score import Score
 from ..core.space import Space
@@ -41,6 +45,12 @@ class Eye:
     def __init__(self, space: Space) -> None:
         self.features, self.conditions = Features(space), Conditions(space)
 
+    @classmethod
+    def of(cls, model: object, space: Space) -> Eye:
+        """What a model's samples are looked at with."""
+        unpaired = isinstance(model, Model) and model.unpaired
+        return cls(replace(space, given={}) if unpaired else space)
+
     def __call__(self, batch: Batch) -> Tensor:  # (B, F)
         points = [self.features(batch), self.conditions(batch.given, len(batch))]
         return torch.cat(points, 1).double()
@@ -49,7 +59,7 @@ class Eye:
 def distance(model: CanSample, space: Space, rows: Batch, seed: int = 0) -> Score:
     """Energy distance between held-out rows and samples given the same conditions; where rows are
     few, several samples for each, so that a lucky draw decides little."""
-    eye, device = Eye(space), home(model)
+    eye, device = Eye.of(model, space), home(model)
     every = rows[torch.arange(len(rows)).repeat(-(-SAMPLES // len(rows)))]
     x = model.sample(len(every), every.to(device).given, generator=fresh(seed, device)).cpu()
     return energy(eye(Batch(x, given=every.given)), eye(rows))

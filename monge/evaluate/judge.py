@@ -1,4 +1,5 @@
-"""The held-out score that watches a fit: the model's likelihood, or else its samples' distance."""
+"""The held-out score that watches a fit: the model's likelihood, or else its samples' distance,
+or, of a model that is no law, its loss."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from ..core.model import Model
 from ..core.score import Score
 from .fidelity import distance
 from .likelihood import CHUNK, scores
+from .objective import objective
 
 JUDGED = 4096
 """Held-out rows that judge a fit while it trains, spread over the split; evaluation reads all."""
+ENTRIES = 1 << 22
+"""Numbers that these rows hold at most: long rows are judged by fewer."""
 
 
 class Rows(Protocol):
@@ -37,11 +41,13 @@ class Judge:
 
     def __init__(self, model: Model, rows: Rows) -> None:
         self.model = model
-        spread = torch.linspace(0, len(rows) - 1, min(len(rows), JUDGED)).long()
+        most = min(len(rows), JUDGED, max(ENTRIES // max(model.space.dims, 1), 1))
+        spread = torch.linspace(0, len(rows) - 1, most).long()
         self.batches = [rows.batch(index) for index in spread.split(CHUNK)]
 
     def __call__(self) -> Score:
         if isinstance(self.model, HasLikelihood):
             return scores(self.model, iter(self.batches), self.model.space.dims).score
-        assert isinstance(self.model, CanSample), "a law is scored or sampled"
-        return distance(self.model, self.model.space, self.batches[0])
+        if isinstance(self.model, CanSample):
+            return distance(self.model, self.model.space, self.batches[0])
+        return objective(self.model, self.batches)

@@ -27,7 +27,7 @@ class Scores:
 
     value: NDArray[np.float64]  # (N,)
     kind: LikelihoodKind
-    dims: int
+    dims: float  # entries of a row; their mean where rows vary in length
     stderr: NDArray[np.float64] | None = None  # (N,) Monte-Carlo error of each row
 
     @property
@@ -52,16 +52,25 @@ def home(model: Any) -> torch.device:
     return next((t.device for t in [*model.buffers(), *model.parameters()]), torch.device("cpu"))
 
 
+def entries(batch: Batch, dims: int) -> int:
+    """How many numbers the rows hold, `dims` each unless they have lengths of their own."""
+    if batch.length is None:
+        return len(batch) * dims
+    return int(batch.length.sum()) * math.prod(batch.x.shape[2:])
+
+
 def scores(model: HasLikelihood, batches: Iterator[Batch], dims: int, how: Config | None = None,
            seed: int = 0) -> Scores:
     """Score every row of `batches`; the noise of a bound is keyed by row and `seed`."""
-    values, errors, kind = [], [], "exact"
+    values, errors, kind, count = [], [], "exact", 0
     with torch.no_grad():
         for batch in batches:
+            count += entries(batch, dims)
             found = model.likelihood(batch.to(home(model)), how, fresh(seed))
             kind = found.kind
             values.append(found.value.double().cpu().numpy())
             if found.stderr is not None:
                 errors.append(found.stderr.double().cpu().numpy())
     stderr = np.concatenate(errors) if errors else None
-    return Scores(np.concatenate(values), kind, dims, stderr)  # type: ignore[arg-type]
+    value = np.concatenate(values)
+    return Scores(value, kind, count / len(value), stderr)  # type: ignore[arg-type]

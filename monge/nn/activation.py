@@ -1,19 +1,39 @@
-"""The functions that stand between linear maps."""
+"""The functions that stand between linear maps, as one typed choice.
+
+sigmoid 1 / (1 + e^-z), tanh 2 sigmoid(2z) - 1 and arctan saturate; relu max(0, z) does not, but
+its derivative is 0 on one side (and at 0, by convention); leaky keeps a slope of 0.2 there, rrelu
+(Xu et al. 2015) a slope a ~ U(1/8, 1/3) drawn for each number in training and its mean after it;
+elu, gelu, silu and softplus are smooth. identity and softmax stand before outputs.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-Activation = Literal["relu", "leaky", "elu", "gelu", "silu", "tanh", "sigmoid", "softplus"]
+Pointwise = Literal["relu", "leaky", "rrelu", "elu", "gelu", "silu", "softplus", "tanh", "sigmoid",
+                    "arctan", "identity"]
+"""Functions of one number: where entries must not mix, these are the choice."""
+Activation = Literal[Pointwise, "softmax"]
 
 
-def activation(name: Activation, inplace: bool = False) -> nn.Module:
-    """The elementwise function of that name; `inplace` overwrites its input where it can."""
+class Arctan(nn.Module):
+    """arctan z, of derivative 1 / (1 + z^2)."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.atan(z)
+
+
+def activation(name: Activation, inplace: bool = False, axis: int = -1) -> nn.Module:
+    """The function of that name; `inplace` overwrites its input where it can, `axis` is what
+    softmax normalises over."""
     known: dict[str, nn.Module] = {
         "relu": nn.ReLU(inplace), "leaky": nn.LeakyReLU(0.2, inplace),
-        "elu": nn.ELU(inplace=inplace), "gelu": nn.GELU(), "silu": nn.SiLU(inplace),
-        "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid(), "softplus": nn.Softplus(),
+        "rrelu": nn.RReLU(1 / 8, 1 / 3, inplace), "elu": nn.ELU(inplace=inplace),
+        "gelu": nn.GELU(), "silu": nn.SiLU(inplace), "softplus": nn.Softplus(),
+        "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid(), "arctan": Arctan(),
+        "identity": nn.Identity(), "softmax": nn.Softmax(axis),
     }
     return known[name]

@@ -6,7 +6,7 @@ value that was not seen is 0 in every feature.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,13 @@ class Features(nn.Module):
     def entry(self, i: int, value: Tensor) -> Tensor:
         """The features (B, F_i) of entry i alone, from its values (B,)."""
         return self.read(value[:, None], self.slices[i])
+
+    def reader(self) -> Callable[[int, Tensor], Tensor]:
+        """`entry` for many entries in turn: what it needs of the buffers is taken apart once."""
+        if self.held or not self.plain:
+            return self.entry
+        shift, factor = self.shift.unbind(), self.factor.unbind()
+        return lambda i, value: value[:, None].sub(shift[i]).mul_(factor[i])
 
     def read(self, value: Tensor, which: slice = slice(None)) -> Tensor:
         if self.held:

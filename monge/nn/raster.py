@@ -86,8 +86,6 @@ class Raster(Configured, nn.Module, abc.ABC):
         """Channels of a layer."""
         depth: Annotated[int, Range(1)] = 7
         """Layers that look beyond the pixel."""
-        kernel: Size = 3
-        """Side of their kernels."""
         first: Size = 7
         """Side of the first layer's kernel, which is cheap."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
@@ -110,11 +108,6 @@ class Raster(Configured, nn.Module, abc.ABC):
         self.given = nn.Linear(context, config.depth * biases, bias=False) if context else None
         self.drop = nn.Dropout(config.dropout)
         nn.init.zeros_(self.out.weight)
-
-    def reaches(self) -> list[int]:
-        """How far the kernel of each layer sees."""
-        rest = [self.config.kernel // 2] * (self.config.depth - 1)
-        return [self.config.first // 2, *rest]
 
     @torch.no_grad()
     def settle(self, start: Tensor) -> None:
@@ -220,7 +213,7 @@ class Scan(Stepping, abc.ABC):
         (colours, _, self.columns), n = network.shape, len(context)
         self.count, self.spans = colours, spans(network.colours, colours)
         seen = network.offset.new_zeros(n, colours + 1)
-        self.known = Line(seen, self.columns, network.reaches()[0],
+        self.known = Line(seen, self.columns, network.config.first // 2,
                           [slice(c, c + 1) for c in range(colours)])
         self.known.row[:, :, -1] = 1.0
         self.features, self.mixed = network.offset.new_zeros(2, n, network.config.width)

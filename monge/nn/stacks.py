@@ -15,14 +15,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .raster import Line, Raster, Scan, Strip, Window, causal, cut, shift
+from .raster import Line, Raster, Scan, Size, Strip, Window, causal, cut, shift
 
 
-class Plain(Raster):
+class Stack(Raster):
+    """Convolutions, layer upon layer."""
+
+    class Config(Raster.Config):
+        kernel: Size = 3
+        """Side of the kernels after the first."""
+
+    config: Config
+
+    def reaches(self) -> list[int]:
+        """How far the kernel of each layer sees."""
+        rest = [self.config.kernel // 2] * (self.config.depth - 1)
+        return [self.config.first // 2, *rest]
+
+
+class Plain(Stack):
     r"""$h_1 = A x$ and $h_{l+1} = h_l + B_l\,\mathrm{relu}(h_l) + V_l c$ (van den Oord,
     Kalchbrenner & Kavukcuoglu 2016), which has the blind spot."""
 
-    class Config(Raster.Config):
+    class Config(Stack.Config):
         """A masked stack."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
@@ -43,7 +58,7 @@ class Plain(Raster):
         return _PlainScan(self, context)
 
 
-class Gated(Raster):
+class Gated(Stack):
     r"""Vertical features v, horizontal features h, and the gate
     $g(a, b) = \tanh(a) \odot \sigma(b)$:
 
@@ -52,7 +67,7 @@ class Gated(Raster):
     $\sum_l S_l y_l$ (van den Oord et al. 2016, Conditional Image Generation with PixelCNN
     Decoders)."""
 
-    class Config(Raster.Config):
+    class Config(Stack.Config):
         """A vertical and a horizontal stack of gates."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
@@ -116,7 +131,7 @@ class _PlainScan(Scan):
         lines = [Line(self.features, self.columns, reach, self.spans)
                  for reach in network.reaches()[1:]]
         self.layers = [
-            _Sums(cast(Window, layer), line, given, self.columns, self.spans)
+            Sums(cast(Window, layer), line, given, self.columns, self.spans)
             for layer, line, given in zip(network.layers, [self.known, *lines],
                                           network.biases(context), strict=True)]
 
@@ -132,7 +147,7 @@ class _PlainScan(Scan):
             features += layer.at(x, colour)
 
 
-class _Sums:
+class Sums:
     """One masked layer in a scan; `line` holds what enters it."""
 
     def __init__(self, layer: Window, line: Line, given: Tensor | None, columns: int,

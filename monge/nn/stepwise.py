@@ -11,7 +11,8 @@ queue of a dilated convolution, the keys and values of attention, the sums of li
 from __future__ import annotations
 
 import abc
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
@@ -23,6 +24,23 @@ class State(abc.ABC):
     def take(self, rows: Tensor) -> None:
         """Go on with the sequences numbered `rows` (m,), in this order, repeats allowed: a beam
         keeps some and copies others."""
+
+    def detach(self) -> None:
+        """Forget how it came about. Truncated back-propagation through time (Williams & Peng 1990)
+        calls this between windows of a sequence: values go on, gradients stop."""
+        for name, value in vars(self).items():
+            setattr(self, name, cut(value))
+
+
+def cut(value: Any) -> Any:
+    """`value` with every tensor in it detached; what it holds stays in place."""
+    if isinstance(value, State):
+        value.detach()
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, (list, tuple)):
+        return type(value)(cut(each) for each in value)
+    return value
 
 
 S = TypeVar("S", bound=State)
@@ -45,3 +63,69 @@ class Stepwise(nn.Module, abc.ABC, Generic[S]):
     @abc.abstractmethod
     def step(self, state: S, x: Tensor) -> Tensor:
         """The output (n, outputs) at the next step, whose input is x (n, inputs)."""
+
+
+class Conditioned(Stepwise[S]):
+    """A causal map that reads a context besides: (B, S, context) with S = 1 for what holds at
+    every step, or S = T for what each step has of its own. None where `context` is 0."""
+
+    context: int
+
+    @abc.abstractmethod
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Every step at once, (B, T, inputs) -> (B, T, outputs)."""
+
+    @abc.abstractmethod
+    def start(self, n: int, most: int, context: Tensor | None = None) -> S:
+        """The state before the first step; the context of every step is known from the start."""
+
+
+class Reaching(Conditioned[S]):
+    """One whose output reads no more than the last `reach` inputs. What stands before the first
+    step is `before`, again and again, so that a window of a sequence needs no special case."""
+
+    reach: int
+    before: Tensor  # (inputs,)
+
+    @abc.abstractmethod
+    def window(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """The last T outputs (B, T, outputs) of inputs x (B, reach - 1 + T, inputs)."""
+
+
+@dataclass
+class AddedState(State):
+    """The state of a network and what its context adds to each of its inputs."""
+
+    inner: State
+    context: Tensor | None  # (n, S, inputs)
+    place: int = 0
+
+    def take(self, rows: Tensor) -> None:
+        self.inner.take(rows)
+        self.context = None if self.context is None else self.context[rows]
+
+
+class Added(Conditioned[AddedState]):
+    """Any causal map, with a linear map of the context added to its input."""
+
+    def __init__(self, net: Stepwise[Any], context: int) -> None:
+        super().__init__()
+        self.net, self.context = net, context
+        self.inputs, self.outputs = net.inputs, net.outputs
+        self.lift = nn.Linear(context, net.inputs, bias=False) if context else None
+
+    def lifted(self, context: Tensor | None) -> Tensor | None:
+        return None if self.lift is None or context is None else self.lift(context)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        added = self.lifted(context)
+        return self.net(x if added is None else x + added)
+
+    def start(self, n: int, most: int, context: Tensor | None = None) -> AddedState:
+        return AddedState(self.net.start(n, most), self.lifted(context))
+
+    def step(self, state: AddedState, x: Tensor) -> Tensor:
+        if state.context is not None:
+            x = x + state.context[:, state.place if state.context.shape[1] > 1 else 0]
+        state.place += 1
+        return self.net.step(state.inner, x)

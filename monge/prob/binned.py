@@ -55,5 +55,18 @@ class Binned(Law):
     def mean(self, params: Tensor) -> Tensor:
         return (self.live(params, ALL).softmax(-1) * self.runs.middle).sum(-1)
 
+    def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
+        run, inside = self.runs.below(t.reshape(-1, t.shape[-1]))  # (N, d)
+        each = self.live(params, ALL).softmax(-1)
+        chosen = run.reshape(*t.shape, 1)
+        upto = torch.cat([each, each.cumsum(-1) - each], -1)  # P(run), P(a lower run)
+        own, lower = (upto.gather(-1, chosen + k)[..., 0] for k in (0, self.count))
+        return lower + own * inside.reshape(t.shape)
+
+    def mode(self, params: Tensor) -> Tensor:
+        peak = self.runs.peak  # (d, bins)
+        height = self.live(params, ALL) + self.runs.encode(peak.T)[1].T
+        return peak.expand(height.shape).gather(-1, height.argmax(-1, keepdim=True))[..., 0]
+
     def start(self) -> Tensor:
         return self.share.clamp_min(0.5).log()

@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..core.error import DataError
+from ..core.marginals import Marginals
 from ..core.space import Kind, Space
 from .binned import Binned
 from .laws import Bernoulli, Categorical, Gaussians, Law, Logistics
@@ -88,10 +89,13 @@ class Head(nn.Module):
         return self.together([law.log_prob(own, value) for law, own, value in parts])
 
     def noise(self, n: int, generator: Generator | None = None) -> Tensor:
-        """What `draw` needs of chance: for each entry a uniform and a normal, (n, D, 2)."""
-        uniform = self.zero.new_empty(n, self.dims).uniform_(generator=generator)
-        normal = self.zero.new_empty(n, self.dims).normal_(generator=generator)
-        return torch.stack([uniform, normal], -1)
+        """What `draw` needs of chance: for each entry a uniform and a normal (0 where no law asks
+        for one), (n, D, 2), of which the rows are neighbours in memory."""
+        noise = self.zero.new_zeros(2, self.dims, n)
+        noise[0].uniform_(generator=generator)
+        if any(law.normal for law in self.each()):
+            noise[1].normal_(generator=generator)
+        return noise.permute(2, 1, 0)
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
         """x (*S, D) from params (*S, P) and noise (*S, D, 2)."""
@@ -107,6 +111,22 @@ class Head(nn.Module):
         """E[x_i] of each entry, (*S, D); of a label, its most probable code."""
         pairs = zip(self.each(), self.own(params), strict=True)
         return self.together([law.mean(own) for law, own in pairs])
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The most probable value of each entry, (*S, D)."""
+        pairs = zip(self.each(), self.own(params), strict=True)
+        return self.together([law.mode(own) for law, own in pairs])
+
+    def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
+        """P(x_i <= t_i) of each entry, (*S, D), for t (*S, D)."""
+        parts = zip(self.each(), self.own(params), self.apart(t, -1), strict=True)
+        return self.together([law.cumulative(own, value) for law, own, value in parts])
+
+    def values(self, params: Tensor) -> list[Tensor]:
+        """log P(x_i = 0, 1, ...) of each entry, (*S, K_i); K_i is 0 where they have no end."""
+        pairs = zip(self.each(), self.own(params), strict=True)
+        found = [one for law, own in pairs for one in law.values(own).unbind(-2)]
+        return [found[i] for i in self.inverse.tolist()]
 
     def start(self) -> Tensor:
         """Parameters (P,) that spread each law over its training values: a last bias."""
@@ -130,6 +150,20 @@ class Head(nn.Module):
     def together(self, parts: Sequence[Tensor]) -> Tensor:
         """Groups back in the order of the entries, (*S, D)."""
         return torch.cat(list(parts), -1)[..., self.inverse] if len(parts) > 1 else parts[0]
+
+
+class Entries(Marginals):
+    """The laws that a head makes of parameters (B, P)."""
+
+    def __init__(self, space: Space, head: Head, params: Tensor) -> None:
+        self.space, self.head, self.params = space, head, params
+
+    @property
+    def probabilities(self) -> Sequence[Tensor]:
+        return [values.exp() for values in self.head.values(self.params)]
+
+    def cumulative(self, t: Tensor) -> Tensor:
+        return self.head.cumulative(self.params, t)
 
 
 def grouped(space: Space) -> list[Group]:

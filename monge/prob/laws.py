@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 
 CEILING = math.log(30)
 """No log-scale is above this many training scales: a network led astray draws no wild numbers."""
+CLIMB = 50
+"""Steps from a component's mean to the mode of a mixture."""
 ALL = slice(None)
 At = int | slice
 """Which of a group's entries are meant: one (its axis dropped) or all."""
@@ -31,6 +34,8 @@ class Law(nn.Module, abc.ABC):
     """Laws of d numbers of one kind, independent given `count` parameters each."""
 
     count: int
+    normal: ClassVar[bool] = True
+    """Whether a draw needs the normal, or the uniform alone."""
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
         """Take what the law must know of training values (B, d) beyond their statistics."""
@@ -51,10 +56,25 @@ class Law(nn.Module, abc.ABC):
     def start(self) -> Tensor:
         """Parameters that spread the law over the training values, (d, count)."""
 
+    def values(self, params: Tensor) -> Tensor:
+        """log P of 0, 1, ... in turn, (*S, d, K); K is 0 where the values have no end."""
+        return params[..., :0]
+
+    def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
+        """P(x <= t) for t (*S, d), (*S, d)."""
+        each = self.values(params).exp()  # (*S, d, K)
+        codes = torch.arange(each.shape[-1], device=t.device)
+        return (each * (codes <= t[..., None])).sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The most probable x, (*S, d)."""
+        return self.values(params).argmax(-1).to(params.dtype)
+
 
 class Bernoulli(Law):
     """P(x = 1) = sigmoid(l)."""
 
+    normal = False
     odds: Tensor
 
     def __init__(self, mean: Tensor) -> None:
@@ -71,7 +91,7 @@ class Bernoulli(Law):
         return x * logit + F.logsigmoid(-logit)
 
     def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
-        return (noise[..., 0] < params[..., 0].sigmoid()).to(params.dtype)
+        return params.select(-1, 0).sigmoid().gt_(noise.select(-1, 0))
 
     def mean(self, params: Tensor) -> Tensor:
         return params[..., 0].sigmoid()
@@ -79,10 +99,14 @@ class Bernoulli(Law):
     def start(self) -> Tensor:
         return self.odds[:, None]
 
+    def values(self, params: Tensor) -> Tensor:
+        return F.logsigmoid(torch.cat([-params, params], -1))
+
 
 class Categorical(Law):
     """P(x = k) = softmax(l)_k over k = 0..size-1; `ordered` where the codes are numbers."""
 
+    normal = False
     share: Tensor
 
     def __init__(self, entries: int, size: int, ordered: bool) -> None:
@@ -107,6 +131,9 @@ class Categorical(Law):
 
     def start(self) -> Tensor:
         return self.share.log()
+
+    def values(self, params: Tensor) -> Tensor:
+        return params.log_softmax(-1)
 
 
 class Mixture(Law):
@@ -187,6 +214,26 @@ class Gaussians(Mixture):
         logits, means, _ = self.split(params)
         return self.shift + self.scale * (logits.softmax(-1) * means).sum(-1)
 
+    def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
+        logits, means, log_scales = self.split(params)
+        y = ((t - self.shift) / self.scale)[..., None]
+        below = torch.special.ndtr((y - means) * (-log_scales).exp())  # (*S, d, K)
+        return (logits.softmax(-1) * below).sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """From every component's mean uphill by the fixed point of the gradient,
+        y = sum_k r_k m_k / s_k^2 / sum_k r_k / s_k^2 with r_k the share of k in p(y); the
+        highest of the places reached (Carreira-Perpinan 2000)."""
+        logits, means, log_scales = (part[..., None, :] for part in self.split(params))
+        y, precision = means.mT, (-2 * log_scales).exp()  # (*S, d, K, 1)
+        terms = logits.log_softmax(-1) - log_scales
+        for _ in range(CLIMB if self.components > 1 else 0):
+            share = (terms - 0.5 * (y - means).square() * precision).softmax(-1) * precision
+            y = (share * means).sum(-1, keepdim=True) / share.sum(-1, keepdim=True)
+        height = (terms - 0.5 * (y - means).square() * precision).logsumexp(-1)  # (*S, d, K)
+        best = y[..., 0].gather(-1, height.argmax(-1, keepdim=True))[..., 0]
+        return self.shift + self.scale * best
+
 
 class Logistics(Mixture):
     """sum_k w_k [sigma(b_k) - sigma(a_k)] on the levels 0..top.
@@ -224,6 +271,12 @@ class Logistics(Mixture):
         centre = self.shift[:, None] + self.scale[:, None] * means
         held = scale * (F.softplus(centre / scale) - F.softplus((centre - self.top) / scale))
         return (logits.softmax(-1) * held).sum(-1)
+
+    def values(self, params: Tensor) -> Tensor:
+        levels = torch.arange(self.top + 1, dtype=params.dtype, device=params.device)
+        shape = (len(levels), *params.shape[:-1])
+        every = levels.reshape(-1, *(1,) * (params.ndim - 1)).expand(shape)
+        return self.log_prob(params.expand(len(levels), *params.shape), every).movedim(0, -1)
 
 
 def tally(codes: Tensor, seen: Tensor, size: int) -> Tensor:

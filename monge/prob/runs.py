@@ -107,6 +107,17 @@ class Runs(nn.Module):
         wrong |= (self.top > 0) & ((cell < 0) | (cell >= self.top))
         return run, inside.masked_fill(wrong, -torch.inf).to(x)
 
+    def below(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The run of each whole number and P(value <= x | run), both (B, R)."""
+        cell = x.double().floor()
+        run = self.encode(cell)[0]
+        below, above, first, last = self.ends(run)
+        low, high = pick(self.low, run).double(), pick(self.high, run).double()
+        down, up = (tail / (1 + tail) for tail in self.tail.double().T)
+        inside = (cell - low + 1) / (high - low)
+        inside = torch.where(above, 1 - up ** (cell - last + 1).clamp_min(0), inside)
+        return run, torch.where(below, down ** (first - cell).clamp_min(0), inside).to(x)
+
     def decode(self, run: Tensor, u: Tensor, v: Tensor, at: slice = slice(None)) -> Tensor:
         """A number of each run of the entries `at`, made from two uniforms, all (B, R)."""
         u, v, tail = u.double(), v.double(), self.tail[at].double()
@@ -130,11 +141,19 @@ class Runs(nn.Module):
     @property
     def middle(self) -> Tensor:
         """The mean of each run, (R, bins); 0 where a run is not used."""
+        return self.centre(*self.tail.double().T)
+
+    @property
+    def peak(self) -> Tensor:
+        """A whole number of each run that none in it outdoes, (R, bins); 0 where none is used."""
+        return self.centre(torch.zeros(()), torch.zeros(())).floor()
+
+    def centre(self, down: Tensor, up: Tensor) -> Tensor:
+        """The middle of each run, of the open ones what lies so far from their start."""
         run = torch.arange(self.low.shape[1], device=self.low.device)[:, None]
         below, above, first, last = self.ends(run.expand(-1, len(self.low)))  # (bins, R)
-        down, up = self.tail.double().T
-        centre = (self.low.double() + self.high.double() - 1).T / 2
-        cell = torch.where(below, first - down, torch.where(above, last + up, centre))
+        inner = (self.low.double() + self.high.double() - 1).T / 2
+        cell = torch.where(below, first - down, torch.where(above, last + up, inner))
         value = self.origin.double() + self.unit.double() * (cell + 0.5 * self.real)
         return torch.where(self.live, value.T, 0.0).to(self.unit)
 

@@ -62,3 +62,25 @@ def write_points(path: Path, x: NDArray, other: NDArray | None = None) -> None:
         axes.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, linewidths=0)
         axes.set(title=title, xlim=span, ylim=span, aspect="equal")
     figure.savefig(path, dpi=120)
+
+
+def write_plan(path: Path, x: NDArray, y: NDArray, plan: NDArray) -> None:
+    """Two clouds in the plane, and for each point where the plan (n, m) moves most of its mass or
+    brings most of it from."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    axes = figure.subplots()
+    n, m = plan.shape
+    rows = np.concatenate([np.arange(n), plan.argmax(0)])
+    columns = np.concatenate([plan.argmax(1), np.arange(m)])
+    strength = np.clip(plan[rows, columns] * min(n, m), 0.1, 0.8)
+    colours = np.column_stack([np.full((n + m, 3), 0.4), strength])
+    axes.add_collection(LineCollection(list(np.stack([x[rows], y[columns]], 1)), colors=colours,
+                                       linewidths=0.8))
+    for points, name in ((x, "A"), (y, "B")):
+        axes.scatter(points[:, 0], points[:, 1], s=6, alpha=0.7, linewidths=0, label=name)
+    axes.set(aspect="equal")
+    axes.legend()
+    figure.savefig(path, dpi=120)

@@ -34,13 +34,16 @@ class Exact:
     g: Tensor  # (m,)
 
 
-def exact(matrix: Tensor, a: Tensor | None = None, b: Tensor | None = None) -> Exact:
-    """The cheapest plan for a cost matrix (n, m); its cost is differentiable in the matrix."""
+def exact(matrix: Tensor, a: Tensor | None = None, b: Tensor | None = None,
+          normalise: bool = False) -> Exact:
+    """The cheapest plan for a cost matrix (n, m); its cost is differentiable in the matrix.
+    normalise: weights are divided by their sum."""
     if not bool(matrix.isfinite().all()):
         raise DataError("the cost matrix holds values that are not finite; mend or drop such rows")
     n, m = matrix.shape
     uniform = a is None and b is None and n == m
-    a, b = weights(a, torch.Size([n]), matrix, "a"), weights(b, torch.Size([m]), matrix, "b")
+    a = weights(a, torch.Size([n]), matrix, "a", normalise)
+    b = weights(b, torch.Size([m]), matrix, "b", normalise)
     cost = matrix.detach().double().cpu().numpy()
     if uniform:
         plan, f, g = matched(cost)

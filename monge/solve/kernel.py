@@ -44,13 +44,27 @@ class Kernel(abc.ABC):
     def costs(self, rows: slice) -> Tensor:
         """c_ij of some rows, (*S, k, m), differentiable in what it was made from."""
 
+    def mean(self) -> float:
+        """The mean of c over all pairs."""
+        parts = [self.costs(rows).detach().sum().item() for rows in self.rows]
+        return sum(parts) / max(self.shape.numel(), 1)
+
+    def guess(self) -> tuple[Tensor, Tensor]:
+        """Potentials to begin from, f (*S, n) and g (*S, m), with f_i + g_j <= c_ij."""
+        like = self.costs(slice(0, 1)).detach()
+        return like.new_zeros(self.shape[:-1]), like.new_zeros(*self.shape[:-2], self.shape[-1])
+
     @abc.abstractmethod
     def to(self, dtype: torch.dtype) -> Kernel:
         """The same kernel in another precision."""
 
-    def set(self, f: Tensor, g: Tensor, epsilon: float) -> None:
-        """Take the potentials f (*S, n) and g (*S, m) into the kernel."""
+    def take(self, f: Tensor, g: Tensor, epsilon: float) -> None:
+        """Take the potentials f (*S, n) and g (*S, m) into the exponents."""
         self.f, self.g, self.epsilon = f, g, epsilon
+
+    def set(self, f: Tensor, g: Tensor, epsilon: float) -> None:
+        """Take the potentials into the kernel, whose blocks are made from now on."""
+        self.take(f, g, epsilon)
         if self.kept:
             if self.whole is None:
                 self.whole = f.new_empty(self.shape)
@@ -100,7 +114,8 @@ class PointKernel(Kernel):
         self.near = x.detach() - centre, y.detach() - centre
         self.norms = tuple(points.square().sum(-1) for points in self.near)
 
-    def set(self, f: Tensor, g: Tensor, epsilon: float) -> None:
+    def take(self, f: Tensor, g: Tensor, epsilon: float) -> None:
+        super().take(f, g, epsilon)
         if self.cost is squared:
             (x, y), (norm_x, norm_y) = self.near, self.norms
             rate, ones = 1 / epsilon, torch.ones_like(f)
@@ -108,7 +123,6 @@ class PointKernel(Kernel):
             self.left = torch.cat([x * (2 * rate), torch.stack(level, -1)], -1)
             above = [torch.ones_like(g), (g - norm_y) * rate]
             self.right = torch.cat([y, torch.stack(above, -1)], -1).mT
-        super().set(f, g, epsilon)
 
     def exponents(self, rows: slice) -> Tensor:
         if self.cost is squared:
@@ -119,6 +133,28 @@ class PointKernel(Kernel):
 
     def costs(self, rows: slice) -> Tensor:
         return self.cost(self.x[..., rows, :], self.y)
+
+    def guess(self) -> tuple[Tensor, Tensor]:
+        """Of clouds that were a shift and a common stretch s of one another: what is left of the
+        cost is |sqrt(s) x - y / sqrt(s)|^2 for x and y around their own means."""
+        if self.cost is not squared:
+            return super().guess()
+        x, y = self.near  # y has mean zero
+        shift = x.mean(-2, keepdim=True)
+        x = x - shift
+        norm_x, norm_y = x.square().sum(-1), self.norms[1]
+        wide, tall = (norm.mean(-1, keepdim=True) for norm in (norm_x, norm_y))
+        s = torch.where((wide > 0) & (tall > 0), (tall / wide).sqrt(), 1.0)
+        f = 2 * (x * shift).sum(-1) + shift.square().sum(-1) + (1 - s) * norm_x
+        return f, (1 - 1 / s) * norm_y - 2 * (y * shift).sum(-1)
+
+    def mean(self) -> float:
+        if self.cost is not squared:
+            return super().mean()
+        centres = [points.mean(-2) for points in self.near]
+        products = (centres[0] * centres[1]).sum(-1)
+        spread = sum(norms.mean(-1) for norms in self.norms)
+        return float((spread - 2 * products).mean())
 
     def to(self, dtype: torch.dtype) -> Kernel:
         return PointKernel(self.x.to(dtype), self.y.to(dtype), self.cost, self.room)

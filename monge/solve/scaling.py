@@ -1,16 +1,20 @@
 r"""Scalings of a Gibbs kernel to given row and column sums: the inner loop of entropic transport.
 
-Scalings u, v stand on top of the potentials: $\pi_{ij} = a_i u_i K_{ij} v_j b_j$. Updating them
-is two products with K, read once from memory for both; when they grow they are absorbed, $f \gets
-f + \varepsilon \log u$, and when a product leaves the range of its floating-point numbers one pass
-is made in logarithms. So it is as fast as scaling and as safe as logarithms.
+Scalings u, v stand on top of the potentials: $\pi_{ij} = a_i u_i K_{ij} v_j b_j$. A pass scales
+every row, $u = 1 / K(bv)$, then every column, $v = 1 / K^T(au)$: two products with K, read once
+from memory for both. When scalings grow, or a product leaves the range of its floating-point
+numbers, they are absorbed, $f \gets f + \varepsilon \log u$, and one pass is made in logarithms.
+So it is as fast as scaling and as safe as logarithms.
 
-Over-relaxed steps $u \gets u^{1-w} (1/K(bv))^w$ turn a contraction $\theta$ a pass into $w - 1$
-for $w = 2/(1 + \sqrt{1-\theta})$; $\theta$ is read off the errors, and w falls back towards 1
-where they do not fall.
+A plain pass leaves $\theta$ of the error, and $\theta$ is near one where epsilon is small. Once
+the error is moderate, Newton steps on the dual take over: with exact rows and column sums
+$\sigma$, the change y of $\log v$ solves
 
-Where directions remain that contract by almost nothing a pass (clouds that hardly touch), Newton
-steps take over, by conjugate gradients on the same products.
+$(\mathrm{diag}\,\sigma - \pi^T \mathrm{diag}(1/a)\, \pi)\, y = b - \sigma$
+
+by conjugate gradients, whose every step is a pass and leaves $(1-s)/(1+s)$, $s = \sqrt{1-\theta}$:
+what the best over-relaxation would, without a parameter that has to be found. A step that does not
+lower the error is taken back, and plain passes, which never raise it, go on.
 """
 
 from __future__ import annotations
@@ -23,28 +27,24 @@ from torch import Tensor
 
 from .kernel import Kernel
 
-CHECK = 5
-"""Passes between two looks at the marginal error."""
 GROWN = 30.0
 """|log u| at which scalings are absorbed: float32 ends at 88."""
-SETTLED = 4
-"""Looks after which the effect of a relaxation is judged."""
-BLOWN = 10.0
-"""Growth of the error that makes a relaxation too bold."""
-STALLED = 20
-"""Looks over which the largest error must be lower than over as many before, or a stage ends."""
-SLOW = 1.9
-"""Relaxation beyond which Newton steps are cheaper than passes."""
-NEAR = 0.05
+NEAR = 0.3
 """Marginal error from which Newton steps are tried."""
-CONJUGATE = 200
-"""Steps of conjugate gradients for one Newton step."""
-RESIDUAL = 1e-6
-"""Part of the squared residual at which they end."""
-BOLD = 2.0
+FORCE = 0.3
+"""Part of the error that a Newton step may leave: a sharper one is wasted on a curved problem."""
+ENOUGH = 0.3
+"""Part of the tolerance that it need not go below."""
+CONJUGATE = 400
+"""Steps of conjugate gradients for one Newton step at most."""
+BOLD = 5.0
 """Largest change of a logarithm in one Newton step."""
-TINY = 1e-37
-"""Where a denominator would vanish."""
+SHORTER = 0.3
+"""By what a Newton step that does not lower the error is shortened."""
+SHORTEST = 0.02
+"""Length below which it is given up."""
+STALLED = 100
+"""Plain passes and Newton steps without a lower error after which rounding is in the way."""
 
 
 class Scaling:
@@ -53,132 +53,91 @@ class Scaling:
     def __init__(self, kernel: Kernel, a: Tensor, b: Tensor,
                  start: tuple[Tensor, Tensor] | None) -> None:
         self.kernel, self.a, self.b = kernel, a, b
-        self.fresh = start is None
-        first = (torch.zeros_like(a), torch.zeros_like(b)) if start is None else start
-        self.f, self.g = (potential.to(a.dtype).clone() for potential in first)
-        self.error, self.w = math.inf, 1.0
+        self.f, self.g = (potential.to(a.dtype).clone() for potential in start or kernel.guess())
+        self.error = math.inf
         self.u, self.v = torch.ones_like(a), torch.ones_like(b)
 
     def run(self, epsilon: float, tolerance: float, passes: int) -> int:
         """Passes at one epsilon until the marginal error is small; how many it took."""
         self.epsilon = epsilon
         self.load()
-        if self.fresh:
-            self.rest()
-            self.fresh = False
-        pace, done, plain = Pace(self.w), 0, True
-        while done < passes:
-            for _ in range(CHECK - 1):
-                self.sweep(pace.w)
-            error = self.sweep(pace.w, look=True)
-            done += CHECK
-            if not math.isfinite(error) or self.grown():
-                self.settle(math.isfinite(error))
+        done, lowest, stale = 0, math.inf, 0
+        leap: Leap | None = None
+        while True:
+            c, error = self.balance()
+            done += 1
+            if not math.isfinite(error) or self.grown(c):
+                leap = None
+                self.rest(c, math.isfinite(error))
                 continue
-            if error <= tolerance and self.proven(tolerance):
-                done += 2
+            if leap and error > leap.error and done < passes:
+                self.v = leap.shorten()
+                continue
+            stale = 0 if error < 0.99 * lowest else stale + 1
+            lowest = min(lowest, error)
+            if error <= tolerance or stale > STALLED or done >= passes:
                 break
-            if pace.look(error, CHECK):
-                self.error = error
-                break
-            if plain and pace.w > SLOW and error < NEAR:
-                done += self.finish(tolerance, passes - done)
-                plain = False
-                if self.error <= tolerance:
-                    break
-        self.w = min(pace.w, SLOW)
-        self.absorb()
-        return done
+            leap = None if error > NEAR else self.leap(c, error, tolerance, passes - done)
+            self.v = leap.end() if leap else c.reciprocal()
+            done += leap.steps if leap else 0
+        self.close(c)
+        return done + 1
 
-    def finish(self, tolerance: float, passes: int) -> int:
-        """Newton steps for log u and log v as long as they pay; the passes they took.
+    def balance(self) -> tuple[Tensor, float]:
+        """Rows made exact; K^T(au), the inverse of what would make columns exact (*S, m), and the
+        L1 error of the columns as they are."""
+        given, c = self.b * self.v, torch.zeros_like(self.b)
+        for rows, block in self.kernel.blocks():
+            u = across(block, given).reciprocal_()  # (*S, k)
+            self.u[..., rows] = u
+            c += across(block.mT, self.a[..., rows] * u)
+        return c, float((given * c - self.b).abs().sum(-1).max())
 
-        With exact columns, rho the row sums and y the change of log v, a step solves
-        (diag b - pi^T diag(1/rho) pi) y = pi^T (1 - a / rho) by conjugate gradients, each of whose
-        steps is a pass, and for which a few slow directions are a few steps.
-        """
-        done, before = 0, math.inf
-        while not self.proven(tolerance) and done < passes and self.error < 0.9 * before:
-            before, kept = self.error, (self.u.clone(), self.v.clone())
-            done += self.leap() + 4
-        if self.error > before:
-            (self.u, self.v), self.error = kept, before
-        return done
-
-    def leap(self) -> int:
-        left, right = self.a * self.u, self.b * self.v
-        rho = left * self.forth(right)  # (*S, n)
+    def leap(self, c: Tensor, error: float, tolerance: float, passes: int) -> Leap:
+        right, sums = self.b * self.v, self.b * self.v * c
+        weight = self.a * self.u.square()
 
         def curve(y: Tensor) -> Tensor:
-            return self.b * y - right * self.around(right * y, left * left / rho)
+            return sums * y - right * self.around(right * y, weight)
 
-        y, steps = conjugate(curve, right * self.back(left - left * self.a / rho), self.b)
-        x = (self.a - left * self.forth(right * y)) / rho - 1
-        self.u.mul_(x.clamp_(-BOLD, BOLD).exp_())
-        self.v.mul_(y.clamp_(-BOLD, BOLD).exp_())
-        return steps
-
-    def forth(self, vector: Tensor) -> Tensor:
-        """K vector, (*S, n)."""
-        return torch.cat([across(block, vector) for _, block in self.kernel.blocks()], -1)
-
-    def back(self, vector: Tensor) -> Tensor:
-        """K^T vector, (*S, m)."""
-        parts = [across(block.mT, vector[..., rows]) for rows, block in self.kernel.blocks()]
-        return torch.stack(parts).sum(0)
+        y, steps = conjugate(curve, self.b - sums, sums, ENOUGH * tolerance,
+                             min(CONJUGATE, passes))
+        return Leap(self.v, c.reciprocal(), y.clamp_(-BOLD, BOLD), error, steps)
 
     def around(self, vector: Tensor, scale: Tensor) -> Tensor:
         """K^T diag(scale) K vector, (*S, m), in one reading of K."""
-        parts = [across(block.mT, scale[..., rows] * across(block, vector))
-                 for rows, block in self.kernel.blocks()]
-        return torch.stack(parts).sum(0)
+        total = torch.zeros_like(vector)
+        for rows, block in self.kernel.blocks():
+            total += across(block.mT, scale[..., rows] * across(block, vector))
+        return total
 
-    def proven(self, tolerance: float) -> bool:
-        """Two plain passes: the first makes the columns exact, the second sees what that leaves
-        of the rows, and can only better it."""
-        self.sweep(1.0)
-        self.error = self.sweep(1.0, look=True)
-        return self.error <= tolerance
+    def close(self, c: Tensor) -> None:
+        """Columns made exact, what that leaves of the error of the rows, and the potentials."""
+        self.v = c.reciprocal()
+        given = self.b * self.v
+        r = torch.cat([across(block, given) for _, block in self.kernel.blocks()], -1)
+        self.error = float((self.a * (self.u * r - 1).abs()).sum(-1).max())
+        self.absorb()
 
     def load(self) -> None:
         self.kernel.set(self.f, self.g, self.epsilon)
         self.u, self.v = torch.ones_like(self.a), torch.ones_like(self.b)
 
-    def sweep(self, w: float, look: bool = False) -> float:
-        """One pass: every row scaled, then every column; where it is looked at, the L1 error of
-        the row sums before it."""
-        given, c = self.b * self.v, torch.zeros_like(self.b)
-        error = torch.zeros_like(c[..., 0])
-        for rows, block in self.kernel.blocks():
-            a, u = self.a[..., rows], self.u[..., rows]
-            r = across(block, given)  # (*S, k)
-            if look:
-                error += (a * (u * r - 1).abs()).sum(-1)
-            relax(u, r, w)
-            c += across(block.mT, a * u)
-        relax(self.v, c, w)
-        return float(error.max()) if look else math.nan
-
-    def grown(self) -> bool:
-        return any(float(s.log().abs().max()) > GROWN for s in (self.u, self.v))
+    def grown(self, c: Tensor) -> bool:
+        return any(float(s.log().abs().max()) > GROWN for s in (self.u, c))
 
     def absorb(self) -> None:
         self.f = self.f + self.epsilon * self.u.log()
         self.g = self.g + self.epsilon * self.v.log()
 
-    def settle(self, sound: bool) -> None:
-        """Take the scalings into the potentials; where they overflowed, one pass in logarithms
-        from the potentials of before."""
+    def rest(self, c: Tensor, sound: bool) -> None:
+        """Scalings that have grown but are sound absorbed, others forgotten; then one pass in
+        logarithms, f_i = -epsilon log sum_j b_j e^((g_j - c_ij)/epsilon) and so for g, which no
+        choice of potentials and epsilon can overflow."""
         if sound:
+            self.v = c.reciprocal()
             self.absorb()
-            self.load()
-        else:
-            self.load()
-            self.rest()
-
-    def rest(self) -> None:
-        """One pass in logarithms: f_i = -epsilon log sum_j b_j e^((g_j - c_ij)/epsilon), and so
-        for g, which no choice of potentials and epsilon can overflow."""
+        self.kernel.take(self.f, self.g, self.epsilon)
         log_b, total = self.b.log(), torch.full_like(self.b, -torch.inf)
         for rows in self.kernel.rows:
             block = self.kernel.exponents(rows)
@@ -190,22 +149,45 @@ class Scaling:
         self.load()
 
 
-def conjugate(curve: Callable[[Tensor], Tensor], right: Tensor, scale: Tensor
-              ) -> tuple[Tensor, int]:
-    """y with curve(y) = right by conjugate gradients, preconditioned by the diagonal `scale`, and
-    in how many steps."""
+class Leap:
+    """A Newton step for log v: made whole, made shorter as long as it does not lower the error,
+    and given up for a plain pass."""
+
+    def __init__(self, v: Tensor, plain: Tensor, y: Tensor, error: float, steps: int) -> None:
+        self.v, self.plain, self.y, self.error, self.steps = v, plain, y, error, steps
+        self.length = 1.0
+
+    def end(self) -> Tensor:
+        return self.v * torch.exp(self.length * self.y)
+
+    def shorten(self) -> Tensor:
+        self.length *= SHORTER
+        if self.length >= SHORTEST:
+            return self.end()
+        self.error = math.inf
+        return self.plain
+
+
+def conjugate(curve: Callable[[Tensor], Tensor], right: Tensor, scale: Tensor, enough: float,
+              most: int) -> tuple[Tensor, int]:
+    """y with curve(y) = right, nearly, by conjugate gradients that the diagonal `scale`
+    preconditions, and in how many steps."""
     inverse = torch.where(scale > 0, 1 / scale, 0.0)
     y, residual = torch.zeros_like(right), right.clone()
-    ahead = way = inverse * residual
-    power = first = (residual * ahead).sum(-1, keepdim=True)
-    steps = 0
-    while steps < CONJUGATE and bool((power > RESIDUAL * first).any()):
+    goal = (FORCE * right.abs().sum(-1, keepdim=True)).clamp_min(enough)
+    way = inverse * residual
+    power, steps = (residual * way).sum(-1, keepdim=True), 0
+    active = power > 0  # of a batch, some problems are done before others
+    while steps < most and bool(active.any()):
         bent = curve(way)
-        length = power / (way * bent).sum(-1, keepdim=True).clamp_min(TINY)
+        height = (way * bent).sum(-1, keepdim=True)
+        active = active & (height > 0)
+        length = torch.where(active, power / height, 0.0)
         y, residual = y + length * way, residual - length * bent
         ahead = inverse * residual
         last, power = power, (residual * ahead).sum(-1, keepdim=True)
-        way = ahead + power / last.clamp_min(TINY) * way
+        active = active & (residual.abs().sum(-1, keepdim=True) > goal)
+        way = torch.where(active, ahead + power / last * way, 0.0)
         steps += 1
     return y, steps
 
@@ -215,45 +197,3 @@ def across(block: Tensor, vector: Tensor) -> Tensor:
     if block.ndim == 2:
         return block.mv(vector)
     return (block @ vector[..., None])[..., 0]
-
-
-def relax(scaling: Tensor, product: Tensor, w: float) -> None:
-    """scaling <- scaling^(1 - w) product^(-w), in place."""
-    if w == 1.0:
-        torch.reciprocal(product, out=scaling)
-    else:
-        scaling.pow_(1 - w).mul_(product.pow_(-w))
-
-
-class Pace:
-    """How far to over-relax, and whether to go on at all, from the errors that were seen.
-
-    A new w stirs the error up before it pays, so it is judged after a while and not at once.
-    """
-
-    def __init__(self, w: float) -> None:
-        self.w = w
-        self.errors: list[float] = []  # since w was chosen
-
-    def look(self, error: float, passes: int) -> bool:
-        """Take note of an error; true where rounding no longer lets it fall."""
-        self.errors.append(error)
-        if error > BLOWN * self.errors[0]:
-            self.choose(1 + (self.w - 1) / 2)
-        elif len(self.errors) > (1 if self.w == 1.0 else SETTLED):
-            back = min(len(self.errors) - 1, SETTLED - 1)
-            self.relax((error / self.errors[-1 - back]) ** (1 / (passes * back)))
-        late, early = self.errors[-STALLED:], self.errors[-2 * STALLED:-STALLED]
-        return len(early) == STALLED and max(late) > 0.9 * max(early)
-
-    def relax(self, rate: float) -> None:
-        """w from what a pass left of the error: (rate + w - 1)^2 = rate w^2 theta (Young 1954)."""
-        rate = min(rate, 0.9999)
-        if rate > self.w - 1:
-            theta = min((rate + self.w - 1) ** 2 / (rate * self.w**2), 0.9999)
-            best = 2 / (1 + math.sqrt(1 - theta))
-            if best > self.w + 0.01:
-                self.choose(best)
-
-    def choose(self, w: float) -> None:
-        self.w, self.errors = w, self.errors[-1:]

@@ -6,7 +6,8 @@ alternating projections find (Sinkhorn 1964, Cuturi 2013): in turn every row of 
 to sum to $a_i$ and every column to $b_j$.
 
 The iteration itself is `scaling`; here a small $\varepsilon$ is approached from above by steps of
-4, in single precision as far as that goes.
+4, each begun from potentials extrapolated along $\varepsilon$, in single precision as far as that
+goes.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Plan:
 
     def block(self, rows: slice) -> Tensor:
         """Some rows of pi, (*S, k, m), without gradient."""
-        self.kernel.set(self.f, self.g, self.epsilon)
+        self.kernel.take(self.f, self.g, self.epsilon)
         weight = self.a[..., rows, None] * self.b[..., None, :]
         return self.kernel.exponents(rows).exp_().mul_(weight)
 
@@ -104,19 +105,20 @@ def sinkhorn(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
              cost_of: CostName | float | Cost = "squared", a: Tensor | None = None,
              b: Tensor | None = None, relative: bool = False, tolerance: float = 1e-4,
              passes: int = 10_000, start: tuple[Tensor, Tensor] | None = None,
-             room: int = ROOM) -> Plan:
+             normalise: bool = False, room: int = ROOM) -> Plan:
     """The plan between points x (*S, n, d) and y (*S, m, d), or for a cost matrix x (*S, n, m).
 
     relative: epsilon is meant in units of the mean cost. tolerance: L1 marginal error. start:
-    potentials to begin from. Float64 input whose tolerance asks for it is finished in float64.
+    potentials to begin from. normalise: weights are divided by their sum. Float64 input whose
+    tolerance asks for it is finished in float64.
     """
     kernel = make(x, y, cost(cost_of), room)
-    a = weights(a, kernel.shape[:-1], x, "a")
-    b = weights(b, torch.Size([*kernel.shape[:-2], kernel.shape[-1]]), x, "b")
+    a = weights(a, kernel.shape[:-1], x, "a", normalise)
+    b = weights(b, torch.Size([*kernel.shape[:-2], kernel.shape[-1]]), x, "b", normalise)
     if not epsilon > 0:
         raise WordError(f"epsilon is {epsilon}; it must be above 0 (exact plans: assignment)")
     with torch.no_grad():
-        mean = mean_cost(kernel)
+        mean = max(kernel.mean(), 0.0)
         target = epsilon * mean if relative and mean > 0 else epsilon
         solved = solve(kernel, a.detach(), b.detach(), target, mean, tolerance, passes, start)
     return replace(solved, kernel=kernel, a=a, b=b)
@@ -134,23 +136,26 @@ def make(x: Tensor, y: Tensor | None, of: Cost, room: int) -> Kernel:
     return PointKernel(x, y, of, room)
 
 
-def weights(given: Tensor | None, shape: torch.Size, like: Tensor, name: str) -> Tensor:
+def weights(given: Tensor | None, shape: torch.Size, like: Tensor, name: str,
+            normalise: bool = False) -> Tensor:
     """Weights (*S, n), uniform where none are given."""
     if given is None:
         return like.new_full(shape, 1 / shape[-1])
+    if not bool(given.isfinite().all()):
+        raise DataError(f"the weights {name} hold values that are not finite; mend them")
     if bool((given < 0).any()):
         raise DataError(f"the weights {name} reach {given.min().item():.3g}; none may be negative")
-    total = given.detach().sum(-1)
-    if bool((total - 1).abs().max() > 1e-4):
+    if given.shape[-1] != shape[-1]:
+        raise DataError(f"there are {given.shape[-1]} weights {name} for {shape[-1]} points; give "
+                        "each point one")
+    total = given.sum(-1, keepdim=True)
+    if normalise and bool((total > 0).all()):
+        given = given / total
+    elif bool((total.detach() - 1).abs().max() > 1e-4):
         worst = total.flatten()[(total - 1).abs().argmax()].item()
-        raise DataError(f"the weights {name} sum to {worst:.6g}; divide them by their sum")
+        raise DataError(f"the weights {name} sum to {worst:.6g}; divide them by their sum, or say "
+                        "normalise=True")
     return given.expand(shape).to(like.dtype)
-
-
-def mean_cost(kernel: Kernel) -> float:
-    """The mean of c over all pairs (for points, over a block of rows at most)."""
-    rows = kernel.rows[0] if isinstance(kernel, PointKernel) else slice(None)
-    return kernel.costs(rows).detach().mean().item()
 
 
 def solve(kernel: Kernel, a: Tensor, b: Tensor, epsilon: float, mean: float, tolerance: float,
@@ -163,13 +168,17 @@ def solve(kernel: Kernel, a: Tensor, b: Tensor, epsilon: float, mean: float, tol
     while start is None and stages[-1] < EASY * mean:
         stages.append(stages[-1] * STEP)
     spent = 0
+    trail: list[tuple[Tensor, Tensor]] = []
     for stage in reversed(stages):
         last = stage == epsilon
         rough = max(tolerance, SINGLE) if last else max(ROUGH, tolerance)
+        if len(trail) > 1:  # potentials are nearly linear in epsilon
+            work.f, work.g = (new + (new - old) / STEP
+                              for old, new in zip(*trail[-2:], strict=True))
         spent += work.run(stage, rough, passes - spent)
+        trail.append((work.f, work.g))
     if double:
-        w, work = work.w, Scaling(kernel, a, b, (work.f.double(), work.g.double()))
-        work.w = w
+        work = Scaling(kernel, a, b, (work.f.double(), work.g.double()))
         spent += work.run(epsilon, tolerance, passes - spent)
     return Plan(kernel, a, b, work.f, work.g, epsilon, work.error, spent,
                 work.error <= tolerance)

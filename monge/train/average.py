@@ -13,12 +13,12 @@ class Average:
     """a <- d a + (1 - d) w at each step, for weights w and their average a.
 
     d = min(decay, (1 + k) / (10 + k)) at step k, so that the first weights are soon forgotten.
-    The average covers parameters; buffers are those of the live model.
+    The average covers parameters that may move; buffers are those of the live model.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.live = dict(model.named_parameters()) if decay else {}
+        self.live = {name: p for name, p in model.named_parameters() if decay and p.requires_grad}
         self.weights = {name: p.detach().clone() for name, p in self.live.items()}
 
     @torch.no_grad()

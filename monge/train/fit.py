@@ -10,7 +10,7 @@ import torch
 
 from ..core.score import Score
 from .budget import Budget
-from .optimiser import factor, horizon
+from .schedule import factor, horizon
 from .trainer import Trainer
 
 Judge = Callable[[], Score]
@@ -29,8 +29,9 @@ class Progress:
     terms: dict[str, float] = field(default_factory=dict)  # "turn/term" -> mean
     held_out: Score | None = None
     best: bool = False  # the held-out score is a new best
-    stopped: str | None = None  # budget, complete, patience, asked, diverged
+    stopped: str | None = None  # budget, complete, patience, asked, diverged, refit
     sentence: str = ""  # why it diverged
+    norms: dict[str, float] = field(default_factory=dict)  # turn -> norm of gradients, unclipped
 
 
 def fit(trainer: Trainer, budget: Budget, judge: Judge | None = None,
@@ -38,29 +39,31 @@ def fit(trainer: Trainer, budget: Budget, judge: Judge | None = None,
     """Train until the budget, the recipe, patience or `asked` ends it, telling every `pause`
     seconds and at every held-out score that `judge` gives."""
     recipe = trainer.recipe
-    end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, recipe.steps)
+    limit = 0 if trainer.refit else recipe.steps
+    end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, limit)
     length = horizon(recipe, end.steps)
     clock = Clock(trainer)
     stopped = reason(trainer, end, asked)
     while stopped is None:
-        trainer.advance(factor(recipe, trainer.step, length))
+        trainer.advance(factor(recipe, trainer.age, length))
         clock.tick()
         stopped = reason(trainer, end, asked)
         due = trainer.step % trainer.every == 0
         if not (due or stopped or clock.since_told > pause):
             continue
-        terms, sentence = trainer.read()
+        terms, norms, sentence = trainer.read()
         score, best = None, False
         if due and judge and not sentence:
-            score = examine(trainer, judge)
-            best = trainer.consider(score)
+            found = examine(trainer, judge)
+            best = trainer.consider(found)
+            score = None if trainer.refit else found  # what a refit reads is not held out
             clock.tick()
             stopped = reason(trainer, end, asked)
         stopped = "diverged" if sentence else stopped
         yield Progress(trainer.step, trainer.step / trainer.epoch_steps, trainer.seconds,
                        end.fraction(trainer.step, trainer.seconds), clock.tell(),
-                       recipe.rate * factor(recipe, trainer.step, length), terms, score, best,
-                       stopped, sentence)
+                       recipe.rate * factor(recipe, trainer.age, length), terms, score, best,
+                       stopped, sentence, norms)
 
 
 class Clock:
@@ -94,10 +97,15 @@ def examine(trainer: Trainer, judge: Judge) -> Score:
 def reason(trainer: Trainer, end: Budget, asked: Callable[[], bool]) -> str | None:
     """Why training should stop now, if it should."""
     recipe = trainer.recipe
-    if recipe.steps and trainer.step >= recipe.steps:
+    if trainer.refit:
+        if trainer.done:
+            return "refit"
+    elif recipe.steps and trainer.step >= recipe.steps:
         return "complete"
-    if recipe.patience and trainer.stale >= recipe.patience:
+    elif recipe.patience and trainer.stale >= recipe.patience:
         return "patience"
+    elif trainer.settled:
+        return "complete"
     if trainer.step >= end.steps or trainer.seconds >= end.seconds:
         return "budget"
     return "asked" if asked() else None

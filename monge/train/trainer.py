@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import LBFGS
 
 from ..core.batch import Batch
-from ..core.error import RunError, WordError, nearest
+from ..core.error import RunError
 from ..core.model import Losses, Model, Turn
 from ..core.noise import fold, fresh, reseed
-from ..core.recipe import Recipe
+from ..core.recipe import Mover, Recipe
 from ..core.score import Score
+from . import naming
 from .average import Average
-from .optimiser import optimiser
+from .disturb import disturb, shaken, shrink
+from .means import means
+from .optimiser import is_settled, iterate, optimiser, pack, tidy, unpack
+from .players import players
 
 BEGINNING = 10_000
 """Training rows that a model sees before step 0."""
+TIDY = 200
+"""Steps between two looks for denormal numbers."""
 
 
 class Rows(Protocol):
@@ -34,6 +41,15 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
     def batch(self, index: Tensor, train: bool = False) -> Batch: ...
     def whole(self) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class Refit:
+    """A second training, on all rows but the test's, after patience has ended the first."""
+
+    origin: int  # the step that counts as its step 0
+    until: int  # the age at which it is complete
+    goal: float | None = None  # a loss of the rows once held out that completes it sooner
 
 
 class Trainer:
@@ -45,43 +61,76 @@ class Trainer:
         self.device = next((t.device for t in [*model.parameters(), *model.buffers()]),
                            torch.device("cpu"))
         self.half = precision == "bf16"
-        self.turns = list(model.turns())
-        for name in recipe.turns:
-            if name not in (known := [turn.name for turn in self.turns]):
-                raise WordError(f"train.turns.{name}: the model has no such turn"
-                                f"{nearest(name, known)}")
+        self.turns, self.still = players(model, recipe)
         self.losses = [torch.compile(t.loss) if compiled else t.loss for t in self.turns]
-        self.movers = [optimiser(recipe.mover(t.name), t.params) if t.params else None
-                       for t in self.turns]
+        self.settings = [recipe.mover(t.name) for t in self.turns]
+        factors = naming.factors(model, recipe.rates)
+        self.movers = [optimiser(settings, t.params, factors) if t.params else None
+                       for t, settings in zip(self.turns, self.settings, strict=True)]
         self.average = Average(model, recipe.average)
         self.size = min(recipe.batch, len(rows))
-        self.epoch_steps = max(len(rows) // self.size, 1)
+        drawing = not all(turn.whole for turn in self.turns)
+        self.epoch_steps = max(len(rows) // self.size, 1) if drawing else 1
         self.every = recipe.check or min(max(self.epoch_steps, 50), 1000)
         self.step, self.stale, self.seconds = 0, 0, 0.0
+        self.refit: Refit | None = None
         self.best: Score | None = None
+        self.best_step = 0
         self.kept: dict[str, Tensor] = {}  # the weights of the best held-out score
         self.pending: list[tuple[int, str, Tensor]] = []
+        self.norms: list[tuple[int, str, Tensor]] = []  # of gradients, before they are clipped
         self.order: tuple[int, Tensor] = (-1, torch.empty(0))
         self.everything: Batch | None = None
+        self.rouse()
+
+    @property
+    def age(self) -> int:
+        """Steps that these weights have been trained; it is the step but in a refit."""
+        return self.step - self.refit.origin if self.refit else self.step
+
+    @property
+    def done(self) -> bool:
+        """Whether the refit is complete."""
+        return self.refit is not None and (self.age >= self.refit.until or self.settled)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every turn knows that it is at its end."""
+        return all(map(is_settled, self.movers))
 
     @property
     def draws(self) -> int:
-        """Batches drawn before this step: every turn draws `repeat` at each step it plays."""
-        return sum(t.repeat * math.ceil(self.step / t.every) for t in self.turns if not t.whole)
+        """Batches drawn before this step: a turn that plays draws `repeat` times `batches`."""
+        return sum(t.repeat * t.batches * math.ceil(self.age / t.every) for t in self.turns
+                   if not t.whole)
 
-    def batch(self, number: int) -> Batch:
-        """The number-th batch drawn: epochs without replacement, the ragged tail left out."""
+    def index(self, number: int) -> Tensor:
+        """Rows of the number-th batch: epochs without replacement, the ragged tail left out."""
         epoch, place = divmod(number, self.epoch_steps)
         if self.order[0] != epoch:
             generator = fresh(fold(self.seed, "epoch", epoch))
             self.order = (epoch, torch.randperm(len(self.rows), generator=generator))
-        index = self.order[1][place * self.size:(place + 1) * self.size]
-        return replace(self.rows.batch(index, train=True).to(self.device), step=self.step)
+        return self.order[1][place * self.size:(place + 1) * self.size]
 
-    def whole(self) -> Batch:
+    def batch(self, number: int, turn: Turn | None = None) -> Batch:
+        """The number-th batch drawn, or all that a turn takes at once from there on."""
+        index = self.index(number)
+        if turn and turn.batches > 1:
+            index = torch.cat([index, *(self.index(number + k) for k in range(1, turn.batches))])
+        if turn and turn.rows:
+            index = turn.rows(index, len(self.rows))
+        batch = replace(self.rows.batch(index, train=True).to(self.device), step=self.age)
+        noise = self.recipe.noise
+        return disturb(batch, self.model.space, noise) if noise else batch
+
+    def whole(self, turn: Turn) -> Batch:
         if self.everything is None:
             self.everything = self.rows.whole().to(self.device)
-        return replace(self.everything, step=self.step)
+        batch, noise = replace(self.everything, step=self.age), self.recipe.noise
+        if turn.rows or turn.batches > 1:
+            index = torch.arange(len(batch)).repeat(turn.batches)
+            batch = batch[turn.rows(index, len(batch)) if turn.rows else index]
+        return disturb(batch, self.model.space, noise) if noise else batch
 
     def begin(self) -> None:
         reseed(fold(self.seed, "begin"), self.device)
@@ -89,23 +138,32 @@ class Trainer:
         self.model.begin(self.rows.batch(index, train=True).to(self.device))
         self.average = Average(self.model, self.recipe.average)
 
+    def rouse(self) -> None:
+        """Make the model ready to be trained, but for what is frozen."""
+        self.model.train()
+        for module in self.still:
+            module.eval()
+
     def advance(self, scale: float) -> None:
         """Play every turn once, with rates multiplied by `scale`."""
-        if self.step == 0:
+        if self.age == 0:
             self.begin()
         if not self.model.training:
-            self.model.train()
+            self.rouse()
         drawn = self.draws
         for number, turn in enumerate(self.turns):
-            if self.step % turn.every:
+            if self.age % turn.every:
                 continue
-            reseed(fold(self.seed, "step", self.step, turn.name), self.device)
+            reseed(fold(self.seed, "step", self.age, turn.name), self.device)
             for _ in range(turn.repeat):
-                batch = self.whole() if turn.whole else self.batch(drawn)
-                drawn += not turn.whole
+                batch = self.whole(turn) if turn.whole else self.batch(drawn, turn)
+                drawn += 0 if turn.whole else turn.batches
                 self.move(number, turn, batch, scale)
-        self.average.update(self.step)
+        self.average.update(self.age)
         self.step += 1
+        if self.age % TIDY == 0:
+            for mover in filter(None, self.movers):
+                tidy(mover)
 
     def move(self, number: int, turn: Turn, batch: Batch, scale: float) -> None:
         """One move: the mover's gradients alone are made, and only its optimiser steps."""
@@ -114,43 +172,80 @@ class Trainer:
             with torch.no_grad():
                 self.note(turn.name, self.losses[number](batch))
             return
-        with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
-            losses = self.losses[number](batch)
-        total = torch.stack([term.mean() for term in losses.values()]).sum()
-        mover.zero_grad(set_to_none=True)
-        total.backward(inputs=list(turn.params))
-        settings = self.recipe.mover(turn.name)
+        settings = self.settings[number]
+        if isinstance(mover, LBFGS):
+            self.search(mover, number, turn, batch, settings)
+            return
+        losses, _ = self.slope(number, turn, batch, settings)
         if settings.clip:
-            nn.utils.clip_grad_norm_(turn.params, settings.clip)
+            norm = nn.utils.clip_grad_norm_(turn.params, settings.clip)
+            self.norms.append((self.step, turn.name, norm))
         for group in mover.param_groups:
-            group["lr"] = settings.rate * scale
+            group["lr"] = settings.rate * scale * group["factor"]
         mover.step()
+        if settings.lasso:
+            shrink(mover, settings.lasso)
         self.note(turn.name, losses)
+
+    def slope(self, number: int, turn: Turn, batch: Batch, settings: Mover
+              ) -> tuple[Losses, Tensor]:
+        """The terms and their sum, whose gradients the turn's parameters now have."""
+        with shaken(turn.params, settings.jitter) if settings.jitter else nullcontext():
+            with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
+                losses = self.losses[number](batch)
+            total = torch.stack([term.mean() for term in losses.values()]).sum()
+            for param in turn.params:
+                param.grad = None
+            total.backward(inputs=list(turn.params))
+        return losses, total.detach()
+
+    def search(self, mover: LBFGS, number: int, turn: Turn, batch: Batch, settings: Mover) -> None:
+        """One iteration of L-BFGS. Every look, of this step and of the others, has the same noise:
+        a line search needs a function."""
+        looks: list[Losses] = []
+
+        def look() -> Tensor:
+            reseed(fold(self.seed, "search", turn.name), self.device)
+            losses, total = self.slope(number, turn, batch, settings)
+            looks.append(losses)
+            for param in turn.params if settings.decay else ():
+                weight = param.detach()
+                total = total + 0.5 * settings.decay * weight.square().sum()
+                param.grad = settings.decay * weight + (0 if param.grad is None else param.grad)
+            return total
+
+        iterate(mover, look)
+        self.note(turn.name, looks[0])
 
     def note(self, turn: str, losses: Losses) -> None:
         """Remember the terms as tensors; they are read later, all at once."""
         self.pending += [(self.step, f"{turn}/{name}", term.detach().mean())
                          for name, term in losses.items()]
 
-    def read(self) -> tuple[dict[str, float], str]:
-        """The mean of each term since the last reading, and a sentence if one is not finite."""
-        pending, self.pending = self.pending, []
-        sums: dict[str, list[float]] = {}
-        values = torch.stack([v.float() for _, _, v in pending]).tolist() if pending else []
-        for (step, name, _), value in zip(pending, values, strict=True):
-            if not math.isfinite(value):
-                turn, _, term = name.partition("/")
-                return {}, (f"the term {term!r} of the turn {turn!r} became {value} at step "
-                            f"{step}; the last good weights are kept; try a smaller train.rate, "
-                            "or train.clip=1")
-            sums.setdefault(name, []).append(value)
-        return {name: sum(entries) / len(entries) for name, entries in sums.items()}, ""
+    def read(self) -> tuple[dict[str, float], dict[str, float], str]:
+        """Since the last reading: the mean of each term, the mean norm of the gradient of each
+        turn that clips, and a sentence if a term was not finite."""
+        (terms, bad), (norms, _) = means(self.pending), means(self.norms)
+        self.pending, self.norms = [], []
+        if bad is None:
+            return terms, norms, ""
+        step, name, value = bad
+        turn, _, term = name.rpartition("/")
+        return {}, {}, (f"the term {term!r} of the turn {turn!r} became {value} at step {step}; "
+                        "the last good weights are kept; try a smaller train.rate, or "
+                        "train.clip=1")
 
     def consider(self, score: Score) -> bool:
-        """Take note of a held-out score; true if it is a new best."""
+        """Take note of a held-out score; true if it is a new best. In a refit the score of rows
+        that are no longer held out ends it where it reaches the goal."""
         better = score.better_than(self.best)
+        if self.refit and self.refit.goal is not None and self.best:
+            if score.better_than(replace(self.best, value=self.refit.goal)):
+                self.refit = replace(self.refit, until=self.age)
+            return False
         if better:
             self.best, self.stale, self.kept = score, 0, self.weights()
+            self.best_step = self.step
         else:
             self.stale += 1
         return better
@@ -171,13 +266,15 @@ class Trainer:
         tensors |= {f"average/{name}": t for name, t in self.average.weights.items()}
         tensors |= {f"kept/{name}": t for name, t in self.kept.items()}
         names = {id(p): name for name, p in self.model.named_parameters()}
+        numbers = {}
         for turn, mover in zip(self.turns, self.movers, strict=True):
-            for param, slots in mover.state.items() if mover else ():
-                head = f"optimiser/{turn.name}/{names[id(param)]}"
-                tensors |= {f"{head}/{slot}": value for slot, value in slots.items()
-                            if isinstance(value, Tensor)}
-        best = None if self.best is None else self.best.to_dict()
-        counters = {"step": self.step, "stale": self.stale, "seconds": self.seconds, "best": best}
+            if mover:
+                slots, numbers[turn.name] = pack(mover, names)
+                tensors |= {f"optimiser/{turn.name}/{name}": t for name, t in slots.items()}
+        counters = {"step": self.step, "stale": self.stale, "seconds": self.seconds,
+                    "best": None if self.best is None else self.best.to_dict(),
+                    "best_step": self.best_step, "optimiser": numbers,
+                    "refit": None if self.refit is None else asdict(self.refit)}
         return tensors, counters
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
@@ -190,13 +287,14 @@ class Trainer:
             self.average.weights |= {k: v.to(self.device) for k, v in under("average/").items()}
             params = dict(self.model.named_parameters())
             for turn, mover in zip(self.turns, self.movers, strict=True):
-                for path, value in under(f"optimiser/{turn.name}/").items():
-                    name, _, slot = path.rpartition("/")
-                    mover.state[params[name]][slot] = value.clone()  # type: ignore[union-attr]
+                if mover:
+                    unpack(mover, params, under(f"optimiser/{turn.name}/"),
+                           counters["optimiser"].get(turn.name, {}))
             self.kept = under("kept/")
             self.best = None if counters["best"] is None else Score(**counters["best"])
             self.step, self.stale = counters["step"], counters["stale"]
-            self.seconds = counters["seconds"]
+            self.best_step, self.seconds = counters["best_step"], counters["seconds"]
+            self.refit = Refit(**counters["refit"]) if counters["refit"] else None
         except (KeyError, RuntimeError, AttributeError, TypeError) as error:
             raise RunError(f"the checkpoint does not fit this model ({error}); it was written by "
                            "another configuration or version") from error

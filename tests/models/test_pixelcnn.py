@@ -147,7 +147,7 @@ def test_scores_in_pieces_are_the_same_scores(monkeypatch):
     batch = Batch(torch.randn(7, 1, 4, 3, dtype=torch.float64), labels(7))
     with torch.no_grad():
         whole = model.log_prob(batch)
-        monkeypatch.setattr("monge.models.autoregressive.pixelcnn.ROOM", 1)
+        monkeypatch.setattr("monge.models.autoregressive._pictures.ROOM", 1)
         torch.testing.assert_close(model.log_prob(batch), whole)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from monge.core.noise import fresh, row_uniform
-from monge.nn.masked import Masked
+from monge.nn.masked import Masked, stairs
 
 DIMS = 6
 INPUTS = torch.tensor([0, 0, 1, 2, 3, 3, 3, 4, 5])  # several features an entry
@@ -63,7 +63,7 @@ def test_product_of_masks_is_strictly_lower_triangular():
 @pytest.mark.parametrize(("shape", "context", "block"),
                          list(itertools.product(SHAPES, [0, 2], [1, 4, 16])))
 def test_steps_equal_the_whole_pass(shape, context, block, monkeypatch):
-    monkeypatch.setattr("monge.nn.masked.BLOCK", block)
+    monkeypatch.setattr("monge.nn.sorted.BLOCK", block)
     net, n = network(shape, context), 7
     x = torch.randn(n, len(INPUTS), dtype=torch.float64, generator=fresh(0))
     c = torch.randn(n, context, dtype=torch.float64, generator=fresh(1))
@@ -76,6 +76,34 @@ def test_steps_equal_the_whole_pass(shape, context, block, monkeypatch):
                 own = steps.parameters(place)
                 torch.testing.assert_close(own, whole[:, entry == OUTPUTS], atol=1e-12, rtol=0)
                 steps.feed(place, x[:, entry == INPUTS])
+
+
+@pytest.mark.parametrize(("shape", "context"), list(itertools.product(SHAPES, [0, 2])))
+def test_staircases_are_the_masks_forward_and_back(shape, context, monkeypatch):
+    monkeypatch.setattr("monge.nn.masked.STAIR", 3)
+    natural = torch.arange(DIMS)[None]
+    torch.manual_seed(0)
+    net = Masked.Config(**shape).build(INPUTS, OUTPUTS, natural, context, 2).double()
+    assert all(layer.stairs[0] for layer in (*net.maps()[int(shape["width"] < 6):-1], net.out))
+    c = torch.randn(5, context, dtype=torch.float64)
+    for member in range(2):
+        x = torch.randn(5, len(INPUTS), dtype=torch.float64, requires_grad=True)
+        weights = torch.randn(5, len(OUTPUTS), dtype=torch.float64)
+        found = []
+        for plain in (False, True):
+            out = net(x, c, member, plain)
+            slopes = torch.autograd.grad((out * weights).sum(), (x, *net.parameters()))
+            found.append((out, *slopes))
+        for quick, slow in zip(*found, strict=True):
+            torch.testing.assert_close(quick, slow, rtol=0, atol=1e-12)
+
+
+def test_a_staircase_leaves_out_what_no_output_reads():
+    degrees = torch.arange(1, 257)
+    steps = stairs(degrees, degrees)
+    assert steps == [(0, 64, 64), (64, 128, 128), (128, 192, 192), (192, 256, 256)]
+    assert stairs(degrees.flip(0), degrees) == stairs(degrees, degrees.flip(0)) == []
+    assert stairs(degrees, degrees[:127]) == []
 
 
 def test_masks_that_are_not_kept_are_the_same(monkeypatch):

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from monge.core.noise import fresh
-from monge.nn import stacks
+from monge.nn import lstm2d, stacks
+from monge.nn.lstm2d import Diagonal, Row
 from monge.nn.raster import Raster, causal
 from monge.nn.stacks import Gated, Plain
 
-NETWORKS = [Plain, Gated]
+NETWORKS = [Plain, Gated, Row, Diagonal]
 SHAPES = [(1, 4, 5), (3, 3, 4), (2, 1, 6), (1, 5, 1)]
 SIZES = [{"width": 6, "depth": 3}, {"width": 5, "depth": 1, "first": 5}, {"width": 2, "depth": 2},
          {"width": 7, "depth": 3, "kernel": 5, "first": 7}]
@@ -20,6 +21,8 @@ SIZES = [{"width": 6, "depth": 3}, {"width": 5, "depth": 1, "first": 5}, {"width
 
 def network(owner: type[Raster], shape, context: int = 0, outputs: int = 2, **size) -> Raster:
     torch.manual_seed(0)
+    if owner is Diagonal:
+        size.pop("kernel", None)
     config = owner.Config(**{"width": 12, "depth": 3, "first": 3, **size})
     net = config.build(shape, outputs, context).double().eval()
     for parameter in net.parameters():
@@ -57,9 +60,9 @@ def test_an_entry_depends_on_earlier_ones_alone(owner, shape):
         assert own == [other < colour for other in range(shape[0])]
 
 
-def test_two_stacks_see_every_earlier_entry_and_one_has_a_blind_spot():
+def test_two_stacks_or_both_diagonals_see_every_earlier_entry_and_others_have_a_blind_spot():
     shape, order = (1, 9, 9), places((1, 9, 9))[0]
-    for owner, blind in ((Plain, 6), (Gated, 0)):
+    for owner, blind in ((Plain, 6), (Row, 6), (Gated, 0), (Diagonal, 0)):
         seen = network(owner, shape, depth=6).support(4, 4)[0]
         assert ((order < 40) & ~seen).sum() == blind
     lacking = (order < 40) & ~network(Plain, shape, depth=12).support(4, 4)[0]
@@ -68,8 +71,9 @@ def test_two_stacks_see_every_earlier_entry_and_one_has_a_blind_spot():
 
 @pytest.mark.parametrize("owner", NETWORKS)
 def test_a_first_mask_that_is_too_lenient_is_seen(owner, monkeypatch):
-    monkeypatch.setattr(stacks, "causal", lambda *degrees, strict=False, **reach:
-                        causal(*degrees, **reach))
+    for module in (stacks, lstm2d):
+        monkeypatch.setattr(module, "causal", lambda *degrees, strict=False, **reach:
+                            causal(*degrees, **reach))
     assert network(owner, (1, 3, 3)).support(1, 1)[0, 1, 1]
 
 

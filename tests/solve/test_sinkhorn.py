@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from monge.core.error import DataError, WordError
+from monge.solve.assignment import exact
 from monge.solve.cost import Power, cosine, squared
 from monge.solve.sinkhorn import sinkhorn
 
@@ -116,6 +117,24 @@ def test_the_gradient_in_the_weights_is_the_potential():
     torch.testing.assert_close(slope, plan.f)
 
 
+def test_weights_are_normalised_on_request():
+    x, y = clouds(8, 9)
+    a = torch.rand(8, dtype=torch.float64)
+    asked = sinkhorn(x, y, 0.2, a=7 * a, normalise=True, tolerance=1e-10)
+    torch.testing.assert_close(asked.matrix.sum(1), a / a.sum(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(exact(squared(x, y), 7 * a, normalise=True).plan.sum(1),
+                               a / a.sum())
+
+
+@pytest.mark.parametrize(("epsilon", "most"), [(0.05, 40), (0.01, 90), (0.001, 260)])
+def test_passes_stay_few_where_epsilon_is_small(epsilon, most):
+    """Plain passes would take 90, 500 and more than 4000."""
+    x, y = (points.float() for points in clouds(400, 400))
+    plan = sinkhorn(x, y, epsilon, relative=True)
+    assert plan.converged
+    assert plan.passes < most
+
+
 @settings(max_examples=30, deadline=None)
 @given(log_epsilon=st.floats(-4, 1), log_scale=st.floats(-6, 6), n=st.integers(1, 12),
        m=st.integers(1, 12), outlier=st.sampled_from([0.0, 1e3]), double=st.booleans(),
@@ -148,6 +167,9 @@ def test_identical_points_cost_nothing():
     (dict(epsilon=0.0), WordError, "epsilon is 0.0; it must be above 0"),
     (dict(a=torch.tensor([1.5, -0.5])), DataError, "the weights a reach -0.5; none may be"),
     (dict(a=torch.tensor([0.5, 0.6])), DataError, "the weights a sum to 1.1; divide them"),
+    (dict(b=torch.tensor([0.0, 0.0]), normalise=True), DataError, "the weights b sum to 0"),
+    (dict(b=torch.tensor([0.5, math.nan])), DataError, "the weights b hold values that are not"),
+    (dict(b=torch.tensor([0.5, 0.25, 0.25])), DataError, "3 weights b for 2 points"),
     (dict(y=torch.zeros(2, 3)), DataError, "x has 2 dimensions and y has 3"),
     (dict(x=torch.tensor([[0.0, math.nan], [0.0, 0.0]])), DataError, "x holds values that are"),
     (dict(cost_of=0.0), WordError, "the power of a cost is 0.0; it must be above 0"),

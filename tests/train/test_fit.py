@@ -15,7 +15,7 @@ from monge.core.score import Score
 from monge.train.average import Average
 from monge.train.budget import Budget
 from monge.train.fit import fit
-from monge.train.optimiser import factor
+from monge.train.schedule import factor
 from monge.train.trainer import Trainer
 
 

@@ -12,7 +12,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import torch
 from torch import Generator, Tensor
@@ -29,33 +29,16 @@ from ...core.abilities import (
 from ...core.batch import Batch, as_batch, conform
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.error import DataError
 from ...core.model import Losses, Model
-from ...core.noise import row_uniform
 from ...core.space import Space
 from ...nn.embed import Conditions, Features
 from ...nn.masked import Stepping
 from ...prob.heads import Head, LevelsLaw
 from ...prob.laws import pick
+from .._order import blank, check_prefix, check_whole
 
 ROWS = 1024
 """Rows drawn at a time, so that what is cached stays near the processor."""
-
-
-class Orders(BaseConfig):
-    """In which orders the members of a law take its entries."""
-
-    orders: Annotated[int, Range(1)] = 1
-    """How many orders of the entries there are; the law is the mean over them."""
-    order: Literal["natural", "random"] = "natural"
-    """The first order: as the entries stand, or shuffled; further orders are shuffled."""
-
-    def places(self, dims: int) -> Tensor:
-        """The place of each entry in each order, (K, D)."""
-        shuffled = row_uniform(torch.arange(self.orders), (dims,)).argsort(1)
-        if self.order == "natural":
-            shuffled[0] = torch.arange(dims)
-        return shuffled
 
 
 class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
@@ -159,7 +142,7 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         draws = list(self.draws(batch, how, generator))
         for place in range(self.space.dims):
             for draw in draws:
-                draw.advance(self, place)
+                draw.advance(place)
                 batch.x[draw.rows] = draw.x.T
             yield self.shaped(batch.x.clone())
 
@@ -172,7 +155,7 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         x = batch.x.clone()
         for draw in self.draws(batch, how, generator):
             for place in range(self.space.dims):
-                draw.advance(self, place)
+                draw.advance(place)
             x[draw.rows] = draw.x.T
         return self.shaped(x)
 
@@ -184,12 +167,20 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         context = self.conditions(batch.given, len(batch))
         member = self.choose(batch, generator)  # (n,)
         for k in range(len(self.places)):
-            steps = self.stepper(k, cached)
+            entries, steps = self.orders[k].argsort().tolist(), self.stepper(k, cached)
             for rows in (member == k).nonzero()[:, 0].split(ROWS):
                 if len(rows):
-                    yield _Draw(rows, self.orders[k].argsort().tolist(), steps(context[rows]),
-                                noise[rows].transpose(0, 1).contiguous(),
-                                batch.x[rows].T.contiguous(), batch.seen[rows].T)
+                    yield self.draw(rows, entries, steps(context[rows]), noise, batch)
+
+    def draw(self, rows: Tensor, entries: list[int], steps: Stepping, noise: Tensor,
+             batch: Batch) -> _Draw:
+        """Some rows of a batch (n, D) and of the noise (n, D, 2), at the start of their order."""
+        which = slice(None) if len(rows) == len(batch) else rows  # all are picked by a view
+        own, seen = noise.transpose(0, 1)[:, which], batch.seen[which]
+        x = batch.x[which].T.clone(memory_format=torch.contiguous_format)  # (D, m)
+        kept = seen.T.contiguous() if bool(seen.any()) else None
+        return _Draw(which, entries, self.head, self.features.reader(), steps, own.unbind(), x,
+                     x.unbind(), kept)
 
     def choose(self, batch: Batch, generator: Generator | None) -> Tensor:
         """A member for each row, in proportion to what it makes of the values seen, (n,)."""
@@ -202,22 +193,10 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         return pick(torch.stack(weights, 1), uniform)
 
     def check_whole(self, batch: Batch) -> None:
-        if batch.observed is not None and not bool(batch.observed.all()):
-            raise DataError(f"{self.name} needs every value of a row, but some are missing; "
-                            "fill them or choose a model that marginalises them")
+        check_whole(self.name, batch)
 
     def check_prefix(self, seen: Tensor) -> None:
-        """What is seen (B, D) must come first in every order, or the draw were not exact."""
-        for order in self.places:
-            entries = order.argsort()
-            late = seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]  # seen after an unseen one
-            if bool(late.any()):
-                row, place = late.nonzero()[0].tolist()
-                first, second = entries[place].item(), entries[place + 1].item()
-                raise DataError(
-                    f"{self.name} completes rows whose seen entries come first in its order, but "
-                    f"row {row} shows entry {second} and hides entry {first}, which comes before "
-                    f"it; hide what follows, or choose a model that completes any pattern")
+        check_prefix(self.name, self.places, seen)
 
     def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
         x = x.reshape(-1, *self.space.shape)
@@ -229,21 +208,27 @@ class _Draw:
     """Rows on their way through one member's order; entries first, so that a step moves rows of
     memory."""
 
-    rows: Tensor  # (m,): where the rows stand in the whole
+    rows: Tensor | slice  # where the m rows stand in the whole
     entries: list[int]  # the entry at each place
+    head: Head
+    read: Callable[[int, Tensor], Tensor]  # the features of an entry
     steps: Stepping
-    noise: Tensor  # (D, m, 2)
+    noise: Sequence[Tensor]  # of each entry, (m, 2)
     x: Tensor  # (D, m)
-    seen: Tensor  # (D, m): values that are kept
+    each: Sequence[Tensor]  # the entries of x, (m,)
+    seen: Tensor | None  # (D, m): values that are kept, if there are any
 
-    def advance(self, model: Ordered, place: int) -> None:
+    def advance(self, place: int) -> None:
         """Draw the entry at `place`, or keep what is seen of it, and let the network know it."""
         entry = self.entries[place]
         params = self.steps.parameters(place)  # (m, P_i)
-        drawn = model.head.draw_entry(entry, params, self.noise[entry])
-        here = self.x[entry]
-        torch.where(self.seen[entry], here, drawn, out=here)
-        self.steps.feed(place, model.features.entry(entry, here))
+        drawn = self.head.draw_entry(entry, params, self.noise[entry])
+        here = self.each[entry]
+        if self.seen is None:
+            here.copy_(drawn)
+        else:
+            torch.where(self.seen[entry], here, drawn, out=here)
+        self.steps.feed(place, self.read(entry, here))
 
 
 class Again(Stepping):
@@ -261,13 +246,6 @@ class Again(Stepping):
 
     def feed(self, place: int, features: Tensor) -> None:
         self.x[:, self.model.features.slices[self.entries[place]]] = features
-
-
-def blank(space: Space) -> Tensor:
-    """A value of each entry's own kind to stand where nothing is drawn yet, (D,)."""
-    low, mean = space.spread("low").flatten(), space.spread("mean").flatten()
-    kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
-    return torch.where(torch.tensor([kind == "real" for kind in kinds]), mean, low)
 
 
 def unshift_bits(features: Features, space: Space) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import torch
 from torch import Generator, Tensor
@@ -36,7 +36,8 @@ from ...core.space import Space
 from ...nn.masked import Stepping
 from ...nn.subset import Conv, Dense, Known, SubsetNet, Walk
 from ...prob.laws import pick
-from ._base import ROWS, Ordered, Orders, _Draw
+from ._base import ROWS, Ordered, _Draw
+from ._orders import Order, Orders
 
 WORK = 1 << 29
 """Products a row is scored with before conditionals are left out."""
@@ -60,8 +61,9 @@ class DeepNADE(Ordered, HasSubsets):
         orders: Annotated[int, Range(1)] = 4
         """How many orders of the entries the law is the mean over; more are better and slower to
         score, and cost nothing in training."""
-        order: Literal["natural", "random"] = "random"
-        """The first order: as the entries stand, or shuffled; further orders are shuffled."""
+        order: Order = "random"
+        """The first order: as the entries stand, the rows of a picture to and fro (snake),
+        shuffled (random), or as `sequence` has it (given); further orders are shuffled."""
         net: SubsetNet.Config = Dense.Config()
         """Network from the seen entries to the laws of all: dense, or conv for pictures."""
 
@@ -73,7 +75,7 @@ class DeepNADE(Ordered, HasSubsets):
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
-        super().__init__(config, space, config.places(space.dims))
+        super().__init__(config, space, config.places(space))
         self.net: SubsetNet = config.net.build(space.shape, self.features.owner, self.head.owner,
                                                self.conditions.width)
         self.settle()
@@ -170,9 +172,7 @@ class DeepNADE(Ordered, HasSubsets):
             for rows in (member == k).nonzero()[:, 0].split(ROWS):
                 if len(rows):
                     steps = self.walk(k, known[rows], ~known.seen[rows], cached)
-                    yield _Draw(rows, places.argsort().tolist(), steps,
-                                noise[rows].transpose(0, 1).contiguous(),
-                                batch.x[rows].T.contiguous(), batch.seen[rows].T)
+                    yield self.draw(rows, places.argsort().tolist(), steps, noise, batch)
 
     def choose(self, batch: Batch, generator: Generator | None) -> Tensor:
         members = range(len(self.places))

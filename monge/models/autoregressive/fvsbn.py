@@ -24,7 +24,11 @@ from ...core.model import Suit
 from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.masked import Stepping
-from ._base import Again, Ordered, Orders, unshift_bits
+from ._base import Again, Ordered, unshift_bits
+from ._orders import Orders
+
+MANY = 20_000
+"""Rows from which a slower rate and a longer average are worth their time."""
 
 
 class FVSBN(Ordered):
@@ -41,7 +45,7 @@ class FVSBN(Ordered):
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
-        super().__init__(config, space, config.places(space.dims))
+        super().__init__(config, space, config.places(space))
         if config.shared and space.kind != "binary":
             raise WordError(f"shared=true is a law of binary values, not of {space}; leave it out")
         unshift_bits(self.features, space)
@@ -72,6 +76,8 @@ class FVSBN(Ordered):
     @classmethod
     def suit(cls, space: Space) -> Suit:
         finite = all(part.kind not in ("real", "counts") for part in space.columns or [space])
+        if finite and space.rows >= MANY:
+            return Suit(cls.Config(), Recipe(rate=1e-3, average=0.9995))
         return Suit(cls.Config(), Recipe(rate=1e-2 if finite else 3e-3, average=0.999))
 
     @classmethod

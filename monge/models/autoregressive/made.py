@@ -20,7 +20,8 @@ from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.embed import Features
 from ...nn.masked import Masked, Stepping
-from ._base import Ordered, Orders
+from ._base import Ordered
+from ._orders import Orders
 
 
 class MADE(Ordered):
@@ -39,7 +40,7 @@ class MADE(Ordered):
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
-        places = config.places(space.dims)  # (orders, D)
+        places = config.places(space)  # (orders, D)
         super().__init__(config, space, places.repeat_interleave(config.masks, 0))
         # Or one rare draw would throw all that follow it out of the data.
         self.features = Features(space, held=True)

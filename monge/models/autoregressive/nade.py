@@ -31,7 +31,8 @@ from ...core.model import Suit
 from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.masked import Stepping
-from ._base import Again, Ordered, Orders, unshift_bits
+from ._base import Again, Ordered, unshift_bits
+from ._orders import Orders
 
 FEW = 1000
 """Rows of numbers below which a wide network learns them by heart within an epoch or two."""
@@ -55,7 +56,7 @@ class NADE(Ordered):
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
-        super().__init__(config, space, config.places(space.dims))
+        super().__init__(config, space, config.places(space))
         unshift_bits(self.features, space)
         self.net = Tied(config, self.places, self.features.owner, self.head.owner,
                         self.conditions.width)

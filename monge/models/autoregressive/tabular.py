@@ -33,7 +33,7 @@ from ...core.recipe import Recipe
 from ...core.space import Space
 from ...prob.codes import Codes
 from ...prob.laws import pick
-from ._base import blank
+from .._order import blank
 from ._tables import Tables, fit_into, parameters_of, sizes_of
 
 CELLS = 1 << 20

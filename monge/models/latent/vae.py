@@ -40,7 +40,8 @@ from ...core.space import Space
 from ...nn.embed import Conditions, Features
 from ...nn.mlp import MLP
 from ...prob.heads import Head
-from ._base import Scales, at_floor, log_mean_exp, log_normal, rates_of
+from ...prob.scales import Scales
+from ._base import at_floor, log_mean_exp, log_normal, rates_of
 
 BLOCK = 8
 """Importance samples of a row that are computed at once; more are a loop."""

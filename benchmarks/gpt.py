@@ -1,0 +1,175 @@
+"""Drawing from GPT: ours with its preallocated cache against transformers' GPT-2 with its own.
+
+Both have 4 blocks, 4 heads, width 128, 256 symbols and the same weights: the outputs of a pass are
+compared first. Each draws 500 symbols, the peer by `generate` and, in its favour, by a bare loop
+around its forward pass with the cache it recommends. All run turn about in one process on one
+thread after an unmeasured round; reported are the median and the spread of CPU time, and ratios.
+Last, how our time grows with the length: the exponent of a power law.
+
+    python -m benchmarks.gpt                 # needs transformers for the peer
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from monge.core.batch import Batch
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.autoregressive.gpt import GPT
+from monge.nn.transformer import Causal
+
+SYMBOLS, WIDTH, DEPTH, HEADS = 256, 128, 4, 4
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def told(times: list[float], steps: int) -> str:
+    low, middle, high = min(times), statistics.median(times), max(times)
+    return (f"{middle * 1e3:8.0f} ms ({low * 1e3:.0f} to {high * 1e3:.0f}), "
+            f"{steps / middle:.0f} steps/s")
+
+
+def built(steps: int, **fields: Any) -> GPT:
+    torch.manual_seed(0)
+    space = Space(kind="levels", shape=(steps,), size=SYMBOLS, mean=(128.0,), scale=(70.0,),
+                  high=(255.0,))
+    net = Causal.Config(width=WIDTH, depth=DEPTH, heads=HEADS, **fields)
+    model: GPT = GPT.Config(net=net, levels="categorical").build(space).eval()
+    torch.nn.init.normal_(model.net.net.leave.weight, std=0.02)
+    return model
+
+
+def peer(steps: int) -> Any | None:
+    """GPT-2 of the same size, or nothing where transformers is not installed."""
+    warnings.filterwarnings("ignore")
+    try:
+        from transformers import GPT2Config, GPT2LMHeadModel, logging
+    except ImportError:
+        return None
+    logging.set_verbosity_error()
+    torch.manual_seed(1)
+    config = GPT2Config(vocab_size=SYMBOLS, n_positions=steps + 1, n_embd=WIDTH, n_layer=DEPTH,
+                        n_head=HEADS, activation_function="gelu", bos_token_id=0,
+                        eos_token_id=None, pad_token_id=None)
+    return GPT2LMHeadModel(config).eval()
+
+
+@torch.no_grad()
+def copy(there: Any, model: GPT) -> None:
+    """The peer's weights in our model; its first symbol is 0."""
+    trunk, stack = there.transformer, model.net.net
+    model.entries.table.copy_(trunk.wte.weight)
+    model.entries.weight.zero_()
+    model.first.copy_(trunk.wte.weight[0])
+    model.offset.zero_()
+    stack.entrance.places.weight.copy_(trunk.wpe.weight[:len(stack.entrance.places.weight)])
+    for block, other in zip(stack.each, trunk.h, strict=True):
+        pairs = ((block.look.enter, other.attn.c_attn), (block.look.leave, other.attn.c_proj),
+                 (block.think.enter, other.mlp.c_fc), (block.think.leave, other.mlp.c_proj))
+        for own, theirs in pairs:
+            own.weight.copy_(theirs.weight.T)
+            own.bias.copy_(theirs.bias)
+        block.first.norm.load_state_dict(other.ln_1.state_dict())
+        block.last.norm.load_state_dict(other.ln_2.state_dict())
+    stack.norm.load_state_dict(trunk.ln_f.state_dict())
+    stack.leave.weight.copy_(there.lm_head.weight)
+
+
+@torch.no_grad()
+def generate(there: Any, rows: int, steps: int) -> Tensor:
+    start = torch.zeros(rows, 1, dtype=torch.long)
+    return there.generate(start, attention_mask=torch.ones_like(start), max_new_tokens=steps,
+                          do_sample=True, top_k=0, use_cache=True)
+
+
+@torch.no_grad()
+def loop(there: Any, rows: int, steps: int) -> Tensor:
+    """No processor of logits, no criterion of stopping: what the peer's network alone costs."""
+    now, past, drawn = torch.zeros(rows, 1, dtype=torch.long), None, []
+    for _ in range(steps):
+        out = there(now, past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        now = torch.multinomial(out.logits[:, -1].softmax(-1), 1)
+        drawn.append(now)
+    return torch.cat(drawn, 1)
+
+
+def agree(there: Any, model: GPT, steps: int) -> None:
+    copy(there, model)
+    x = torch.randint(SYMBOLS, (2, steps))
+    with torch.no_grad():
+        ours = model.parameters_of_conditionals(Batch(x.float()))
+        theirs = there(torch.cat([torch.zeros(2, 1, dtype=torch.long), x[:, :-1]], 1)).logits
+    sizes = [sum(p.numel() for p in net.parameters()) for net in (model.net, there)]
+    print(f"  outputs differ by at most {float((ours - theirs).abs().amax()):.1e}; parameters of "
+          f"the networks: {sizes[0]} and {sizes[1]}")
+
+
+def compare(there: Any | None, model: GPT, rows: int, steps: int, repeats: int) -> None:
+    works: dict[str, Callable[[], object]] = {
+        "monge": lambda: model.sample(rows, generator=fresh(0))}
+    if there is not None:
+        works["transformers, generate"] = lambda: generate(there, rows, steps)
+        works["transformers, bare loop"] = lambda: loop(there, rows, steps)
+    for work in works.values():
+        work()
+    times = {name: [] for name in works}
+    for _ in range(repeats):
+        for name, work in works.items():
+            times[name].append(timed(work))
+    print(f"  batch {rows}, {steps} symbols")
+    own = statistics.median(times["monge"])
+    for name, spent in times.items():
+        ratio = f", ratio {statistics.median(spent) / own:.1f}" if name != "monge" else ""
+        print(f"    {name:24}{told(spent, steps)}{ratio}")
+
+
+def grow(repeats: int, **fields: Any) -> None:
+    lengths, times = (250, 500, 1000, 2000), []
+    for steps in lengths:
+        model = built(steps, **fields)
+        model.sample(1, generator=fresh(0))
+        spent = [timed(lambda model=model: model.sample(1, generator=fresh(1)))
+                 for _ in range(repeats)]
+        times.append(statistics.median(spent))
+    exponent = math.log(times[-1] / times[0]) / math.log(lengths[-1] / lengths[0])
+    each = ", ".join(f"{n}: {1e3 * spent:.0f} ms"
+                     for n, spent in zip(lengths, times, strict=True))
+    kind = fields.get("attention", "softmax")
+    print(f"  {kind} attention, batch 1, {each}: length to the power {exponent:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=500, help="symbols drawn")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of A/B")
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"GPT {DEPTH} x {HEADS} x {WIDTH}, {SYMBOLS} symbols, one thread")
+    model, there = built(words.steps), peer(words.steps)
+    if there is None:
+        print("  transformers is not installed, so only our own times follow")
+    else:
+        agree(there, model, words.steps)
+    for rows in (1, 16):
+        compare(there, model, rows, words.steps, words.repeats)
+    grow(3)
+    grow(3, attention="linear")
+
+
+if __name__ == "__main__":
+    main()

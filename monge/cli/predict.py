@@ -1,0 +1,55 @@
+"""Tell the target of each row: class and probabilities, or mean and interval
+
+The rows of DATA need not hold the target. Without -o the table is printed as csv.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..core.error import WordError
+from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from ..prediction import By
+
+
+@click.command("predict")
+@click.argument("run")
+@click.argument("data", required=False)
+@click.argument("words", nargs=-1)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="File: .csv or .parquet.")
+@click.option("--by", type=click.Choice(["mean", "mode", "sample"]), default="mean",
+              show_default=True, help="What stands for a number's law; a draw tells no interval.")
+@click.option("--interval", type=float, default=0.9, show_default=True,
+              help="Probability of the central interval of a number.")
+@click.option("--split", type=click.Choice(["train", "valid", "test", "all"]),
+              help="Rows to predict: by default all of DATA, or the test rows of the run's own.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same draws.")
+@common
+def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], out: Path | None,
+            by: By, interval: float, split: str | None, seed: int) -> None:
+    """Predict the target of every row of DATA, or of the run's own test rows, under RUN. WORDS
+    such as passes=50 say how: the mean of so many networks thinned by dropout."""
+    from .. import run as runs
+    from ..core.words import Words
+
+    if data is not None and "=" in data and not Path(data).exists():
+        words, data = (data, *words), None
+    if out and out.suffix not in (".csv", ".parquet"):
+        raise WordError(f"cannot write {out.suffix or 'a file without a suffix'}; use .csv or "
+                        ".parquet")
+    spoken, found = Words.sort(words), runs.load(run)
+    table = found.predict(data, *spoken.model, *spoken.how, split=split, by=by, interval=interval,
+                          seed=seed)
+    told = {"run": str(found.folder), "rows": len(table), "columns": list(table)}
+    if out is None:
+        text = table.to_csv(index=False).rstrip()
+        voice.result(told | {"predictions": table.to_dict("records")}, text)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(out, index=False) if out.suffix == ".csv" else table.to_parquet(out)
+    voice.result(told | {"file": str(out)}, str(out))

@@ -1,0 +1,75 @@
+r"""The law of each entry of an event alone, whatever model it comes from.
+
+$F_i(t) = P(x_i \le t \mid given)$ says everything: intervals are its quantiles, and the law of an
+ensemble or of several passes has the mean of their F.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .space import Space
+
+HALVINGS = 60
+
+
+class Marginals(abc.ABC):
+    """The laws of the D entries of B events, each event with its own conditions."""
+
+    space: Space
+
+    @property
+    @abc.abstractmethod
+    def probabilities(self) -> Sequence[Tensor]:
+        """P(x_i = k) of each entry, (B, K_i); K_i is 0 where the values have no end."""
+
+    @abc.abstractmethod
+    def cumulative(self, t: Tensor) -> Tensor:
+        """P(x_i <= t_i), (B, D) for t (B, D)."""
+
+    def quantile(self, level: float) -> Tensor:
+        """The smallest t with P(x_i <= t) >= level, (B, D), by bisection."""
+        low, high = self.bracket(level)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            enough = self.cumulative(middle) >= level
+            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        real = torch.tensor([part.kind == "real" for part in self.space.parts])
+        return torch.where(real.to(high.device), high, (high + 1e-4).floor())
+
+    def bracket(self, level: float) -> tuple[Tensor, Tensor]:
+        """Values below and above the quantile, beginning with the training range."""
+        ends = self.space.spread("low").flatten(), self.space.spread("high").flatten()
+        step = (ends[1] - ends[0]).clamp_min(1e-3)
+        low, high = self.shaped(ends[0] - step), self.shaped(ends[1] + step)
+        for _ in range(HALVINGS):
+            below, above = self.cumulative(low) >= level, self.cumulative(high) < level
+            if not bool((below | above).any()):
+                break
+            width = high - low
+            low, high = low - width * below, high + width * above
+        return low, high
+
+    def shaped(self, values: Tensor) -> Tensor:
+        """The same values (D,) for every row, (B, D)."""
+        like = self.probabilities[0]
+        return values.to(like).expand(len(like), -1)
+
+
+class Mixed(Marginals):
+    """The mean of several laws of the same entries."""
+
+    def __init__(self, members: Sequence[Marginals]) -> None:
+        self.space, self.members = members[0].space, members
+
+    @property
+    def probabilities(self) -> Sequence[Tensor]:
+        every = zip(*(member.probabilities for member in self.members), strict=True)
+        return [torch.stack(entry).mean(0) for entry in every]
+
+    def cumulative(self, t: Tensor) -> Tensor:
+        return torch.stack([member.cumulative(t) for member in self.members]).mean(0)

@@ -1,0 +1,129 @@
+"""Training rows changed at random, afresh in every batch: data.augment=shift2,rotate10.
+
+A motion T of the plane leaves a label as it is, M(T x) = M(x), so of a label given pictures only
+the pictures move; where the event is a picture given pictures all move alike, M(T x) = T M(x)
+(invariance and equivariance: Chen, Dobriban & Lee 2020). What spoils values spoils inputs alone.
+Where a lone picture is the event, what is modelled is the law of changed pictures. Everything is
+drawn from torch's own generator, which the loop seeds for each step.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+from ..core.error import WordError, nearest
+from ..core.space import Space
+from . import geometry, spoil
+from .catalogue import listing
+
+NONE = "none"
+"""The word that turns off what a model proposes."""
+EVENT = ""
+"""What the event is called among the changes of a batch."""
+Change = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Word:
+    """A function of `geometry` or `spoil` and how much."""
+
+    word: str
+    home: ModuleType
+    name: str
+    amounts: tuple[float, ...]
+
+    def __call__(self, *about: object) -> Tensor:
+        return getattr(self.home, self.name)(*about, *self.amounts)
+
+
+def find(word: str) -> Word:
+    """The function behind a word such as rotate10."""
+    known = {name.replace("_", "-"): home for home, module in
+             ((geometry, "geometry"), (spoil, "spoil")) for name, _ in listing(module)}
+    parts = re.fullmatch(r"(.*?)(\d*\.?\d*)", word)
+    name, digits = (parts[1], parts[2]) if parts else (word, "")
+    if name not in known:
+        raise WordError(f"data.augment={word}: there is no such change{nearest(name, known)}")
+    home, function = known[name], name.replace("-", "_")
+    takes = "most" in inspect.signature(getattr(home, function)).parameters
+    if takes != bool(digits) or digits in (".", "0"):
+        raise WordError(f"data.augment={word} must be written {name}{'5' * takes}")
+    return Word(word, home, function, (float(digits),) if digits else ())
+
+
+class Augment:
+    """What is done to the event and to each condition of a training batch."""
+
+    def __init__(self, words: Sequence[str], space: Space) -> None:
+        self.space = space
+        found = [find(word) for word in words if word != NONE]
+        self.moves = [word for word in found if word.home is geometry]
+        self.spoils = [word for word in found if word.home is spoil]
+        fields = {EVENT: space} | dict(space.given)
+        self.pictures = {name: field for name, field in fields.items() if field.is_picture}
+        inputs = {name: field for name, field in space.given.items()
+                  if field.is_picture or (field.kind == "real" and not field.varies)}
+        self.inputs = inputs or ({EVENT: space} if EVENT in self.pictures else {})
+        for word in found:
+            self.check(word, space)
+
+    def check(self, word: Word, space: Space) -> None:
+        fields = self.pictures if word.home is geometry or word.name != "noise" else self.inputs
+        if word.name == "channels":
+            fields = {name: field for name, field in fields.items() if field.shape[0] > 1}
+        if not fields or any(field.missing for field in fields.values()):
+            what = {"noise": "inputs that are real or pictures", "channels": "pictures of several "
+                    "channels"}.get(word.name, "pictures")
+            raise WordError(f"data.augment={word.word} needs {what} without missing values, and "
+                            f"{space.name} holds none; leave it out")
+
+    def __bool__(self) -> bool:
+        return bool(self.moves or self.spoils)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a change does to the meaning of the numbers."""
+        if self and list(self.pictures) == [EVENT]:
+            return ("data.augment changes what is modelled: the law of changed pictures, while "
+                    "held-out ones stay as they are",)
+        if self.moves and EVENT not in self.pictures and self.space.kind != "label":
+            return (f"data.augment takes {self.space.name} to be the same when pictures move",)
+        return ()
+
+    def draw(self, n: int) -> Mapping[str, Change]:
+        """What to do to the n rows of the event and of each condition, drawn now."""
+        if not self:
+            return {}
+        theta = self.motion(n) if self.moves else None
+        return {name: self.change(name, field, theta)
+                for name, field in (self.pictures | self.inputs).items()}
+
+    def motion(self, n: int) -> Tensor:
+        """The product of the motions, in coordinates from -1 to 1, (n, 2, 3)."""
+        product = torch.eye(3)
+        for word in self.moves:
+            product = product @ word(n)
+        height, width = next(iter(reversed(self.pictures.values()))).shape[1:]
+        size = torch.tensor([width / 2, height / 2, 1.0])
+        return (product * size / size[:, None])[:, :2]
+
+    def change(self, name: str, space: Space, theta: Tensor | None) -> Change:
+        def apply(x: Tensor) -> Tensor:
+            x = x.float()
+            if theta is not None and name in self.pictures:
+                where = affine_grid(theta, list(x.shape), align_corners=False)
+                x = grid_sample(x, where, padding_mode="border", align_corners=False)
+            for word in self.spoils if name in self.inputs else ():
+                if word.name == "noise" or name in self.pictures:
+                    x = word(x, space)
+            return x if space.kind == "real" else x.round().clamp(0, max(space.size - 1, 1))
+
+        return apply

@@ -1,0 +1,80 @@
+"""Rows of unequal length, end to end in one tensor: nothing is padded until a batch is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Row i is flat[start[i] : start[i] + length[i]]; a stored v means the value v + base."""
+
+    flat: Tensor  # (total, *step)
+    start: Tensor  # (N,)
+    length: Tensor  # (N,)
+    base: int = 0
+
+    @classmethod
+    def join(cls, rows: Sequence[Tensor], base: int = 0) -> Ragged:
+        length = torch.tensor([len(row) for row in rows])
+        return cls(torch.cat(list(rows)), length.cumsum(0) - length, length, base)
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def __getitem__(self, rows: Tensor) -> Ragged:
+        return Ragged(self.flat, self.start[rows], self.length[rows], self.base)
+
+    @property
+    def rows(self) -> list[Tensor]:
+        """Each row (length, *step) as it is stored."""
+        pairs = zip(self.start.tolist(), self.length.tolist(), strict=True)
+        return [self.flat[start:start + length] for start, length in pairs]
+
+    @property
+    def steps(self) -> Tensor:
+        """The steps of these rows, end to end."""
+        every = int(self.length.sum()) == len(self.flat) and bool((self.start.diff() > 0).all())
+        return self.flat if every else torch.cat(self.rows)
+
+    def pad(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """The values of some rows, (B, T, *step) with zeros after the end, and their lengths; T is
+        the longest of these."""
+        start, length = self.start[rows], self.length[rows]
+        step = torch.arange(int(length.max()) if len(length) else 0)
+        exists = step < length[:, None]  # (B, T)
+        place = (start[:, None] + step).where(exists, 0)
+        x = self.flat[place].to(dtype) + self.base  # (B, T, *step)
+        exists = exists.reshape(*exists.shape, *(1,) * (x.ndim - 2))
+        return x.masked_fill_(~exists, 0), length
+
+    def change(self, flat: Tensor, base: int = 0) -> Ragged:
+        """Other steps in the same places."""
+        return Ragged(flat, self.start, self.length, base)
+
+
+Kept = Tensor | Ragged
+"""The compact rows of a field."""
+
+
+def unseen(x: Tensor) -> Tensor | None:
+    """Where a compact tensor holds nothing, in its shape; None for a form that cannot say."""
+    if x.is_floating_point():
+        return x.isnan()
+    return x < 0 if x.dtype == torch.int64 else None
+
+
+def holes(kept: Kept) -> Tensor | None:
+    """How many cells of each row were not seen, (N,); None for a form that cannot say."""
+    mask = unseen(kept.steps if isinstance(kept, Ragged) else kept)
+    if mask is None:
+        return None
+    if isinstance(kept, Tensor):
+        return mask.reshape(len(mask), -1).sum(1)
+    ends = torch.cat([torch.zeros(1), kept.length.cumsum(0)]).long()
+    total = torch.cat([torch.zeros(1), mask.reshape(len(mask), -1).sum(1).cumsum(0)])
+    return total[ends].diff().long()

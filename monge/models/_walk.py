@@ -1,0 +1,130 @@
+"""Rows of a chain on their way: each step is drawn, or kept where it is seen, and read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from ..core.abilities import Given
+from ..core.batch import Batch, conform
+from ..core.config import Config
+from ..core.error import WordError
+from ..nn.stepwise import Reaching
+from ..prob.laws import Law, Mixture
+from ._order import Laid
+
+if TYPE_CHECKING:
+    from ._chain import Chain
+
+ROOM = 1 << 22
+"""Numbers of the past that the rows drawn together may keep."""
+ROWS = 1 << 13
+"""Rows drawn together at most."""
+
+
+class Walk:
+    """Some rows (m of them) and what they have left behind; steps first, so that a step moves
+    rows of memory."""
+
+    def __init__(self, model: Chain, how: Chain.Sampling, rows: Tensor, x: Tensor, seen: Tensor,
+                 noise: Tensor, context: Tensor | None) -> None:
+        """x, seen: (m, D); noise: (D, m, 2); context: (m, 1 or D, K). What a step needs is laid
+        out here, since looking it up in a module takes longer than using it."""
+        self.model, self.rows, self.context = model, rows, context
+        self.x, self.seen = x.T.contiguous(), seen.T.contiguous()  # (D, m)
+        self.kept = self.seen.any(1).tolist()
+        self.noise, self.steps = noise.unbind(), self.x.unbind()  # (m, 2) and (m,) each
+        self.law, self.temperature = model.head.each()[0], how.temperature
+        self.end, self.ended = model.space.end, torch.zeros_like(self.seen[0])
+        self.vectors, self.offset = model.entries.listed(), model.offset.unbind()
+        self.place, self.cycle = model.place, model.cycle
+        self.real, self.net = model.space.kind == "real", model.net
+        self.state: Any = model.net.start(len(rows), len(self.x), context) if how.cached else None
+
+    def advance(self, step: int) -> None:
+        here = self.steps[step]
+        params = cooled(self.law, self.parameters(step), self.temperature)
+        drawn = self.law.draw(params, self.noise[step], 0)
+        if self.real:
+            place = step % self.cycle
+            drawn = self.model.shift[place] + self.model.scale[place] * drawn
+        if self.end is not None:  # what has ended stays at its end
+            drawn = drawn.masked_fill(self.ended, self.end)
+        if self.kept[step]:
+            drawn = torch.where(self.seen[step], here, drawn)
+        here.copy_(drawn)
+        if self.end is not None:
+            self.ended |= here == self.end
+
+    def parameters(self, step: int) -> Tensor:
+        """Of the law of this step, (m, P)."""
+        if self.state is None:
+            past = Laid(self.x.T, self.seen.T, self.context).cut(step + 1)
+            return self.model.parameters_of(past)[:, -1]
+        vector = self.read(step - 1) if step else self.model.first.expand(len(self.rows), -1)
+        if self.place is not None:
+            vector = vector + self.place[step % self.cycle]
+        return self.net.step(self.state, vector) + self.offset[step % self.cycle]
+
+    def read(self, step: int) -> Tensor:
+        """The vector of what stands at a step, (m, width)."""
+        if self.vectors is None:
+            return self.model.entries(self.steps[step], step % self.cycle)
+        return F.embedding(self.steps[step].long(), self.vectors)
+
+
+def cooled(law: Law, params: Tensor, temperature: float) -> Tensor:
+    """Logits divided by the temperature; of a mixture, scales multiplied by it besides."""
+    if temperature == 1:
+        return params
+    if not isinstance(law, Mixture):
+        return params / temperature
+    *logits, means, scales = params.split(law.components, -1)
+    logits = [weights / temperature for weights in logits]
+    return torch.cat([*logits, means, scales + math.log(temperature)], -1)
+
+
+def hidden(model: Chain, n: int, given: Given | None, how: Config | None) -> Batch:
+    """n rows of which nothing is seen, laid out as steps; as long as what they are given step by
+    step, as is asked, or as half of the training rows are at most."""
+    ready = conform(given or {}, model.space, n)
+    frames, asked = int(model.typical), settings(model, how).steps
+    if asked and not model.space.varies:
+        raise WordError(f"steps={asked}: every row of this data has {model.space}; leave it out")
+    along = [ready[name].x.shape[1] for name in model.context.local]
+    frames = min(along, default=asked or frames) if model.space.varies else frames
+    steps = frames * model.layout.channels if model.space.varies else model.space.dims
+    x = model.blank.repeat(steps // model.cycle).repeat(n, 1)  # (n, D)
+    return Batch(x, ready, torch.zeros_like(x, dtype=torch.bool))
+
+
+def walks(model: Chain, batch: Batch, how: Config | None,
+          generator: Generator | None) -> Iterator[Walk]:
+    """The rows of a batch laid out as steps, in pieces, each before its first step."""
+    n, steps = batch.x.shape
+    noise = model.head.noise(steps * n, generator).reshape(steps, n, 2)
+    context = model.context(batch.given, n, steps)
+    reach = model.net.reach if isinstance(model.net, Reaching) else steps
+    size = max(1, min(ROWS, ROOM // (min(reach, steps) * model.width)))
+    for rows in torch.arange(n, device=batch.x.device).split(size):
+        own = None if context is None else context[rows]
+        yield Walk(model, settings(model, how), rows, batch.x[rows], batch.seen[rows],
+                   noise[:, rows], own)
+
+
+def fill(model: Chain, batch: Batch, how: Config | None, generator: Generator | None) -> Tensor:
+    x = batch.x.clone()
+    for walk in walks(model, batch, how, generator):
+        for step in range(x.shape[1]):
+            walk.advance(step)
+        x[walk.rows] = walk.x.T
+    return model.shaped(x)
+
+
+def settings(model: Chain, how: Config | None) -> Chain.Sampling:
+    return cast("Chain.Sampling", how or model.Sampling())

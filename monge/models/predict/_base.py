@@ -1,0 +1,275 @@
+r"""What laws of targets given inputs share: a trunk reads the inputs, a head is the law.
+
+$p(y \mid x) = \prod_d p(y_d \mid \theta_d)$ with $\theta = W f(x) + b$, so that training lowers
+$-\log p(y \mid x)$ whatever the target is: squared error and a learned variance for a real, cross
+entropy for classes, a probability for each run of a count. Several targets share one trunk.
+
+With masks M hidden by dropout in use, the law is $\frac1N \sum_m p(y \mid x, M_m)$, an estimate of
+$E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Self, cast
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ...core.abilities import (
+    CanEncode,
+    CanSample,
+    Given,
+    HasLikelihood,
+    HasMarginals,
+    HasMean,
+    HasMode,
+    Likelihood,
+)
+from ...core.batch import Batch, as_batch, conform
+from ...core.config import Config as BaseConfig
+from ...core.config import Part, Range
+from ...core.error import WordError
+from ...core.marginals import Marginals, Mixed
+from ...core.model import Losses, Model
+from ...core.noise import fold, fresh, seed_of
+from ...core.space import Space
+from ...nn.drop import thinned
+from ...prob.heads import Entries, Head
+from ...prob.scales import Scales
+from ._trunk import Trunk, coded, transfer
+
+Spread = Literal["constant", "input", "mixture"]
+Weight = Annotated[float, Range(0)]
+
+
+class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
+    """p(y | x) from a trunk that a model supplies by `build_trunk`.
+
+    A target that was not seen has no part in a score; an input that was not seen is read as its
+    mean. With `encoder`, the field its run was fitted on is read through its codes; with `start`,
+    the trunk begins with the weights of another run's.
+    """
+
+    events = {"real", "binary", "levels", "label", "counts", "columns"}
+    givens = {"real", "binary", "levels", "label", "counts", "columns"}
+    missing = True
+    predicts = True
+
+    class Config(Model.Config):
+        spread: Spread = "input"
+        """Law of a real target: a normal of one learned scale, a normal whose scale depends on
+        the inputs, or a mixture of such normals."""
+        components: Annotated[int, Range(1)] = 5
+        """Normals in a mixture."""
+        smoothing: Annotated[float, Range(0, 1)] = 0.0
+        """Share of a class that training spreads evenly over all classes."""
+        classes: tuple[Weight, ...] = ()
+        """Weight in training of each class, in the order of the names; none weighs all alike."""
+        tasks: tuple[Weight, ...] = ()
+        """Weight in training of each of several targets; none weighs all alike."""
+        encoder: Part | None = None
+        """Run whose codes are read instead of what it was fitted on."""
+        start: Part | None = None
+        """Run whose trunk's weights this one begins with, where names and shapes agree."""
+
+    class Sampling(BaseConfig):
+        passes: Annotated[int, Range(0)] = 0
+        """Networks thinned by dropout that the law is the mean of; 0 hides nothing."""
+
+    class Scoring(Sampling):
+        """A score is asked for as a draw is."""
+
+    config: Config
+    trunk: Trunk
+    centre: Tensor
+    stretch: Tensor
+    classes: Tensor
+    tasks: Tensor
+
+    def __init__(self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
+                 ) -> None:
+        helpers = dict(parts or {})
+        start = helpers.pop("start", None)
+        super().__init__(config, space, helpers)
+        self.field, inputs = coded(space, helpers.get("encoder"))
+        self.trunk = self.build_trunk(inputs)
+        self.head = Head(space, config.components if config.spread == "mixture" else 1)
+        self.scales = Scales(self.head, config.spread == "constant")
+        self.out = nn.Linear(self.trunk.width, self.scales.inputs)
+        sizes = {"classes": kinds_of(space), "tasks": space.dims}
+        for name, size in sizes.items():
+            weights = weights_of(name, getattr(config, name), size)
+            self.register_buffer(name, weights, persistent=False)
+        for name, value in (("centre", 0.0), ("stretch", 1.0)):  # of codes: known from `begin`
+            self.register_buffer(name, torch.tensor(value))
+        if start is not None:
+            transfer(start, self.trunk)
+        self.settle()
+
+    @abc.abstractmethod
+    def build_trunk(self, inputs: Space) -> Trunk:
+        """The network that reads the conditions of `inputs`."""
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        if not space.given:
+            return f"{cls.__name__.lower()} predicts from conditions, and there are none; name " \
+                   "the field to predict with --target"
+        return None
+
+    def begin(self, batch: Batch) -> None:
+        if self.field is not None:
+            codes = self.encode(batch.given[self.field])
+            # One scale for all units, so that those the encoder does not use stay small.
+            self.centre.copy_(codes.mean())
+            self.stretch.copy_(codes.std().clamp_min(1e-6))
+        self.head.fit(self.flat(batch.x), batch.seen.reshape(len(batch), -1))
+        self.settle()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Begin as the law of each target alone."""
+        self.out.weight.zero_()
+        self.out.bias.copy_(self.scales.without(self.head.start()))
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.parts.eval()
+        return self
+
+    def loss(self, batch: Batch) -> Losses:
+        x, params = self.flat(batch.x), self.params(batch.given, len(batch))
+        log_p = self.smooth(self.head.log_prob(params, x), params)  # (B, D)
+        weights = self.tasks * batch.seen.reshape(len(batch), -1)
+        if self.config.classes:
+            weights = weights * self.classes[x.long()]
+        each = -torch.where(weights > 0, weights * log_p, 0.0)
+        if self.space.kind != "columns":
+            return {"nll": each.sum(1)}
+        names = [column.name for column in self.space.columns]
+        return dict(zip(names, each.T, strict=True))
+
+    def smooth(self, log_p: Tensor, params: Tensor) -> Tensor:
+        """A class's log-probability (B, D) mixed with the mean of all classes'."""
+        share = self.config.smoothing
+        if not share:
+            return log_p
+        even = [values.mean(-1) if values.shape[-1] else own for values, own in
+                zip(self.head.values(params), log_p.T, strict=True)]
+        return (1 - share) * log_p + share * torch.stack(even, 1)
+
+    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
+                   generator: Generator | None = None) -> Likelihood:
+        batch = as_batch(batch)
+        x, seen = self.flat(batch.x), batch.seen.reshape(len(batch), -1)
+        passes = self.passes(batch.given, len(batch), how, generator)
+        each = torch.stack([torch.where(seen, self.head.log_prob(params, x), 0.0).sum(1)
+                            for params in passes])  # (S, B)
+        if len(each) == 1:
+            return Likelihood(each[0], "exact" if not count_of(how) else "estimate")
+        top = each.amax(0)
+        ratio = (each - top).exp()
+        error = ratio.std(0) / (len(each) ** 0.5 * ratio.mean(0))
+        return Likelihood(top + ratio.mean(0).log(), "estimate", error)
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        noise = self.head.noise(n, generator)  # (n, D, 2)
+        every = torch.stack(self.passes(given or {}, n, how, generator))  # (S, n, P)
+        which = torch.randint(len(every), (n,), generator=generator, device=every.device)
+        return self.shaped(self.head.draw(every[which, torch.arange(n)], noise))
+
+    @torch.no_grad()
+    def marginals(self, given: Given, how: BaseConfig | None = None) -> Marginals:
+        return Mixed([Entries(self.space, self.head, params) for params in
+                      self.passes(given, rows_of(given), how)])
+
+    @torch.no_grad()
+    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+        """Among columns, a name stands as its most probable code."""
+        passes = self.passes(given, rows_of(given), how)
+        if self.space.kind == "label":
+            every = [torch.stack(self.head.values(params), 1).exp() for params in passes]
+            return torch.stack(every).mean(0).reshape(-1, *self.space.shape, self.space.size)
+        mean = torch.stack([self.head.mean(params) for params in passes]).mean(0)
+        names = torch.tensor([part.kind == "label" for part in self.space.parts])
+        if bool(names.any()):
+            mean = torch.where(names.to(mean.device), self.likeliest(passes), mean)
+        return mean.reshape(-1, *self.space.shape)
+
+    @torch.no_grad()
+    def mode(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+        """Of a number's law that is a mean over passes, the best of their modes."""
+        return self.shaped(self.likeliest(self.passes(given, rows_of(given), how)))
+
+    def likeliest(self, passes: Sequence[Tensor]) -> Tensor:
+        """The value of each entry with the highest probability or density, (B, D)."""
+        if len(passes) == 1:
+            return self.head.mode(passes[0])
+        options = torch.stack([self.head.mode(params) for params in passes])  # (S, B, D)
+        heights = [torch.logsumexp(torch.stack([self.head.log_prob(params, option)
+                                                for params in passes]), 0) for option in options]
+        best = options.gather(0, torch.stack(heights).argmax(0, keepdim=True))[0]
+        for entry, values in enumerate(zip(*map(self.head.values, passes), strict=True)):
+            if values[0].shape[-1]:
+                best[:, entry] = torch.stack(values).exp().mean(0).argmax(-1).to(best)
+        return best
+
+    def passes(self, given: Given, n: int, how: BaseConfig | None,
+               generator: Generator | None = None) -> list[Tensor]:
+        """The parameters (n, P) that each thinned network gives, or those of the whole one."""
+        count, seed = count_of(how), seed_of(generator)
+        if not count:
+            return [self.params(given, n)]
+        found = []
+        for number in range(count):
+            with thinned(self.trunk, fresh(fold(seed, "pass", number))):
+                found.append(self.params(given, n))
+        return found
+
+    def params(self, given: Given, n: int) -> Tensor:
+        """What the law of each target is made of, laid out as the head has it, (n, P)."""
+        return self.scales(self.out(self.trunk(self.ready(given, n))))
+
+    def ready(self, given: Given, n: int) -> Given:
+        """What the trunk reads: the conditions, with codes where an encoder reads them."""
+        found = conform(given, self.space, n)
+        if self.field is None:
+            return found
+        codes = (self.encode(found[self.field]) - self.centre) / self.stretch
+        return found | {self.field: Batch(codes)}
+
+    def encode(self, batch: Batch) -> Tensor:
+        return cast(CanEncode, self.parts["encoder"]).encode(batch).to(self.centre)
+
+    def flat(self, x: Tensor) -> Tensor:  # (B, D)
+        return x.reshape(len(x), -1).to(self.out.weight.dtype)
+
+    def shaped(self, x: Tensor) -> Tensor:  # (B, D) -> (B, *event)
+        x = x.reshape(-1, *self.space.shape)
+        return x.long() if self.space.kind == "label" else x
+
+
+def count_of(how: BaseConfig | None) -> int:
+    """How many passes are asked for."""
+    return cast(Predictor.Sampling, how).passes if how is not None else 0
+
+
+def rows_of(given: Given) -> int:
+    """How many rows the conditions have; one that is single is repeated."""
+    return max((len(part) for part in given.values()), default=1)
+
+
+def kinds_of(space: Space) -> int:
+    """How many classes the event has; 0 where it is no class."""
+    return {"binary": 2, "label": space.size}.get(space.kind, 0) * (space.dims == 1)
+
+
+def weights_of(name: str, given: Sequence[float], size: int) -> Tensor:
+    if given and len(given) != size:
+        raise WordError(f"{name} has {len(given)} weights, and there are {size} {name} here; give "
+                        "one for each")
+    return torch.tensor(given or [1.0] * size)

@@ -1,0 +1,65 @@
+"""The networks that read what a target is predicted from, and what they take from other runs."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from ...core.abilities import CanEncode, Given
+from ...core.error import DataError, WordError
+from ...core.model import Model
+from ...core.space import Space
+from ...nn.embed import Conditions
+
+
+class Trunk(nn.Module, abc.ABC):
+    """A network from conditions to `width` features of each row."""
+
+    width: int
+
+    @abc.abstractmethod
+    def forward(self, given: Given) -> Tensor:
+        """(B, width)"""
+
+
+class Flat(Trunk):
+    """Everything given, standardised and side by side."""
+
+    def __init__(self, inputs: Space) -> None:
+        super().__init__()
+        self.conditions = Conditions(inputs)
+        self.width = self.conditions.width
+
+    def forward(self, given: Given) -> Tensor:
+        return self.conditions(given, len(next(iter(given.values()))))
+
+
+def coded(space: Space, encoder: Model | None) -> tuple[str | None, Space]:
+    """The condition that the encoder reads, if any, and what the trunk reads in the end."""
+    if encoder is None:
+        return None, space
+    if not isinstance(encoder, CanEncode):
+        raise WordError(f"encoder: {type(encoder).__name__} has no codes; name a run of a model "
+                        "that is CanEncode")
+    own = encoder.space
+    for name, part in space.given.items():
+        if (part.kind, part.shape, part.size) == (own.kind, own.shape, own.size) and not own.given:
+            return name, replace(space, given={**space.given, name: encoder.latent})
+    found = ", ".join(f"{name} ({part})" for name, part in space.given.items())
+    raise DataError(f"encoder: its run was fitted on {own}{' and conditions' * bool(own.given)}, "
+                    f"and the inputs here are {found}; fit the encoder on one of them alone")
+
+
+def transfer(source: Model, trunk: Trunk) -> None:
+    """Copy the weights of another model's trunk where names and shapes agree."""
+    state = trunk.state_dict()
+    names = [name for name, _ in trunk.named_parameters()]
+    other = {name.removeprefix("trunk."): value for name, value in source.state_dict().items()}
+    agreeing = {name: value for name, value in other.items()
+                if name in state and value.shape == state[name].shape}
+    if not set(names) & set(agreeing):
+        raise WordError(f"start: {type(source).__name__} shares no weights with this trunk; "
+                        "name a run of the same network")
+    trunk.load_state_dict(agreeing, strict=False)

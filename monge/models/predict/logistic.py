@@ -1,0 +1,53 @@
+r"""Logistic regression: classes from a linear map, by the one best fit
+
+Two classes: $P(y = 1 \mid x) = \sigma(w^T x + b)$, and minus the log-likelihood is
+$-\sum_n [y_n \log \pi_n + (1 - y_n) \log(1 - \pi_n)]$, whose gradient in w is $X^T (\pi - y)$.
+More: $P(y \mid x) = softmax(W x + b)_y$ (Cox 1958; Bridle 1990). Both are convex in the weights,
+and with the penalty strictly so but for what all classes share: L-BFGS finds the minimum.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ...core.batch import Batch
+from ...core.config import Range
+from ...core.model import Losses, Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ._base import Predictor
+from ._trunk import Flat, Trunk
+
+ITERATIONS = 200
+"""Steps of L-BFGS; most fits have converged by then."""
+
+
+class Logistic(Predictor):
+    """P(y | x) = softmax(W x + b)_y of standardised inputs, W ~ N(0, 1 / penalty) a priori."""
+
+    events = {"label", "binary"}
+
+    class Config(Predictor.Config):
+        penalty: Annotated[float, Range(0)] = 1.0
+        """Strength of the penalty |W|^2 / 2 beside the sum over all training rows; with 0 the
+        weights of classes that can be separated grow without end."""
+
+    config: Config
+
+    def build_trunk(self, inputs: Space) -> Trunk:
+        return Flat(inputs)
+
+    def loss(self, batch: Batch) -> Losses:
+        rows = self.space.rows or len(batch)
+        penalty = self.config.penalty / (2 * rows) * self.out.weight.square().sum()
+        return super().loss(batch) | {"penalty": penalty}
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        """One look at held-out rows, when all is done: what is sought is the minimum."""
+        recipe = Recipe(optimiser="lbfgs", steps=ITERATIONS, check=ITERATIONS, patience=0)
+        return Suit(cls.Config(), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Any:
+        return cls.Config()

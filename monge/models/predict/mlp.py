@@ -1,0 +1,66 @@
+"""Multilayer perceptron: classes, numbers or several targets from anything that has features"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ...core.abilities import Given
+from ...core.model import Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.activation import activation
+from ...nn.drop import dropout
+from ...nn.mlp import MLP as Network
+from ._base import Predictor
+from ._trunk import Flat, Trunk
+
+SMALL = 1000
+"""Below so many training rows a small network does as well and is done sooner."""
+
+
+class Layers(Trunk):
+    """Hidden layers over everything given."""
+
+    def __init__(self, config: Network.Config, inputs: Space) -> None:
+        super().__init__()
+        self.flat = Flat(inputs)
+        widths = config.widths or (config.width,) * config.depth
+        self.width = widths[-1] if widths else self.flat.width
+        before = replace(config, widths=widths[:-1], depth=0)
+        self.net: Network = before.build(self.flat.width, self.width)
+        self.act, self.drop = activation(config.activation), dropout(config.dropout)
+
+    def forward(self, given: Given) -> Tensor:  # (B, width)
+        return self.drop(self.act(self.net(self.flat(given))))
+
+
+class MLP(Predictor):
+    """p(y | x) = p(y | W h + b), h = a(W_l ... a(W_1 x + b_1) ... + b_l) over standardised inputs:
+    a normal with a mean and a scale of its own for a real, a softmax for classes."""
+
+    stackable = True
+
+    class Config(Predictor.Config):
+        net: Network.Config = Network.Config(dropout=0.1)
+        """Layers between the inputs and the law of the target."""
+
+    config: Config
+
+    def build_trunk(self, inputs: Space) -> Trunk:
+        return Layers(self.config.net, inputs)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        """Few rows get a small network; the average of its weights is what early stopping sees."""
+        small = space.rows < SMALL
+        net = Network.Config(width=64 if small else 256, dropout=0.1 if small else 0.2)
+        recipe = Recipe(optimiser="adamw", decay=0.3 if small else 0.1, average=0.99,
+                        batch=64 if small else 128)
+        return Suit(cls.Config(net=net), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Any:
+        return cls.Config(net=Network.Config(width=16, depth=1))

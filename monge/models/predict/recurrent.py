@@ -1,0 +1,125 @@
+"""Recurrent network: classes or numbers from sequences, or from pictures row by row
+
+A hidden vector reads one step after the other, in both directions unless told otherwise; what it
+holds at the end is what the target is predicted from (Hochreiter & Schmidhuber 1997; Cho et al.
+2014; Schuster & Paliwal 1997).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Range
+from ...core.model import Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.context import one_step
+from ...nn.drop import dropout
+from ...nn.embed import Conditions, Features
+from ...nn.recurrent import GRU, Bidirectional
+from ...nn.recurrent import Recurrent as Network
+from ._base import Predictor
+from ._trunk import Trunk
+
+SMALL = 1000
+"""Below so many training rows a small network does as well and is done sooner."""
+
+
+class Reading(nn.Module):
+    """One condition read step by step, (B, width): the hidden vector after the last step that
+    exists and, backwards, after the first."""
+
+    def __init__(self, space: Space, net: Network.Config, both: bool) -> None:
+        super().__init__()
+        self.picture = space.is_picture and not space.varies
+        self.features = Features(space if self.picture else one_step(space))
+        across = space.shape[0] * space.shape[2] if self.picture else self.features.width
+        config: Any = Bidirectional.Config(net=net) if both else net
+        self.net, self.both = config.build(across), both
+        self.width: int = self.net.outputs
+
+    def forward(self, batch: Batch) -> Tensor:
+        y = self.net(self.steps(batch), batch.length)  # (B, T, width)
+        last = -1 if batch.length is None else batch.length - 1
+        end = y[torch.arange(len(y), device=y.device), last]
+        if not self.both:
+            return end
+        half = self.width // 2
+        return torch.cat([end[:, :half], y[:, 0, half:]], 1)
+
+    def steps(self, batch: Batch) -> Tensor:
+        """What each step holds, standardised, (B, T, features)."""
+        if self.picture:
+            return self.features(batch).reshape(batch.x.shape).transpose(1, 2).flatten(2)
+        flat = Batch(batch.x.flatten(0, 1), observed=None if batch.observed is None else
+                     batch.seen.flatten(0, 1))
+        return self.features(flat).unflatten(0, batch.x.shape[:2])
+
+
+class Readings(Trunk):
+    """Every sequence read by a network of its own, and what is no sequence beside them."""
+
+    def __init__(self, config: Recurrent.Config, inputs: Space) -> None:
+        super().__init__()
+        sequences = {name: part for name, part in inputs.given.items() if is_sequence(part)}
+        self.names = tuple(sequences)
+        self.each = nn.ModuleList(Reading(part, config.net, config.both)
+                                  for part in sequences.values())
+        rest = {name: part for name, part in inputs.given.items() if name not in sequences}
+        self.rest = Conditions(replace(inputs, given=rest))
+        self.width = self.rest.width + sum(part.width for part in self.each)  # type: ignore[misc]
+        self.drop = dropout(config.dropout)
+
+    def forward(self, given: Given) -> Tensor:  # (B, width)
+        read = [part(given[name]) for name, part in zip(self.names, self.each, strict=True)]
+        return torch.cat([self.drop(torch.cat(read, 1)), self.rest(given, len(read[0]))], 1)
+
+
+class Recurrent(Predictor):
+    r"""p(y | x) = p(y | W h + b), where $h = [\overrightarrow{h}_T, \overleftarrow{h}_1]$ is what
+    a recurrent network holds after the steps of x; padding is not read."""
+
+    class Config(Predictor.Config):
+        net: Network.Config = GRU.Config()
+        """Network that reads the steps: rnn, lstm or gru."""
+        both: bool = True
+        """Read the steps backwards too."""
+        dropout: Annotated[float, Range(0, 0.95)] = 0.2
+        """Share of what was read that training hides at random."""
+
+    config: Config
+
+    def build_trunk(self, inputs: Space) -> Trunk:
+        return Readings(self.config, inputs)
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        if (sentence := super().refuses(space)) is not None:
+            return sentence
+        if any(map(is_sequence, space.given.values())):
+            return None
+        found = ", ".join(f"{name} ({part})" for name, part in space.given.items())
+        return f"recurrent reads sequences of steps, and what is given is {found}; choose mlp"
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        small = space.rows < SMALL
+        net = GRU.Config(width=32 if small else 96, depth=1 if small else 2,
+                         dropout=0.0 if small else 0.2)
+        recipe = Recipe(optimiser="adamw", decay=0.1, rate=3e-3, batch=64, clip=1.0, average=0.99)
+        return Suit(cls.Config(net=net, dropout=0.3 if small else 0.2), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(net=GRU.Config(width=8))
+
+
+def is_sequence(space: Space) -> bool:
+    """Whether an event has steps: (T, ...), or a picture, whose steps are its rows."""
+    return space.kind != "columns" and (space.varies or (space.dims > 1 and len(space.shape) > 0))

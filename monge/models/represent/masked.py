@@ -1,0 +1,83 @@
+r"""Masked autoencoder: codes from which the hidden part of a thing can be told
+
+A random part S of the entries is hidden; from the rest the encoder makes a code and the decoder
+the laws of all entries. The loss is $\frac{D}{|S|} \sum_{i \in S} -\log p(x_i \mid x_{\bar S})$.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...core.batch import Batch, as_batch
+from ...core.config import Range
+from ...core.model import Losses
+from ...core.space import Space
+from ...nn.mlp import MLP
+from ...prob.heads import Head
+from ._base import Encoder
+
+
+class Masked(Encoder):
+    """h = f(x, mask), trained to tell what the mask hides (Devlin et al. 2019; He et al. 2022).
+
+    How much is hidden varies from row to row between nothing and twice `hide`, so that a code of
+    the whole row is nothing new to the encoder. Pictures are hidden in squares of side `grain`.
+    No law of x: each entry is told alone, and the held-out loss is that of the pretext.
+    """
+
+    copies = 2
+
+    class Config(Encoder.Config):
+        hide: Annotated[float, Range(0, 0.5, open=True)] = 0.4
+        """Share of the entries that training hides in the mean."""
+        grain: Annotated[int, Range(1)] = 2
+        """Pictures: side of the squares that are hidden as one."""
+        decoder: MLP.Config = MLP.Config(width=256, depth=1)
+        """Network from the code to the laws of all entries."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.head = Head(space, 1)
+        self.decoder: MLP = config.decoder.build(config.latent, self.head.width)
+
+    def begin(self, batch: Batch) -> None:
+        self.head.fit(batch.x.reshape(len(batch), -1), batch.seen.reshape(len(batch), -1))
+        with torch.no_grad():
+            self.decoder.out.bias.copy_(self.head.start())
+
+    def loss(self, batch: Batch) -> Losses:
+        x, seen = (t.reshape(len(batch), -1) for t in (batch.x, batch.seen))
+        hidden = self.hidden(x) & seen  # (B, D)
+        features = self.features(batch)
+        params = self.decoder(self.code(features, seen & ~hidden))
+        each = -self.head.log_prob(params, x.masked_fill(~seen, 0.0).to(params.dtype))
+        share = hidden.sum(1).clamp(min=1) / x.shape[1]
+        return {"hidden": each.masked_fill(~hidden, 0.0).sum(1) / share}
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """A random part of each row of x (B, D), at least one entry."""
+        n, (height, width) = len(x), self.space.shape[1:] if self.space.is_picture else (1, 1)
+        order = torch.rand(x.shape, device=x.device)
+        if self.space.is_picture:
+            grain = min(self.config.grain, height, width)
+            coarse = torch.rand(n, 1, -(-height // grain), -(-width // grain), device=x.device)
+            fine = F.interpolate(coarse, scale_factor=grain)[..., :height, :width]
+            order = fine.expand(n, *self.space.shape).flatten(1)
+        share = 2 * self.config.hide * torch.rand(n, 1, device=x.device)
+        return (order < share) | (order == order.amin(1, keepdim=True))
+
+    def code(self, features: Tensor, seen: Tensor) -> Tensor:
+        """The code of features (B, F) of which only entries `seen` (B, D) are shown."""
+        shown = seen[:, self.features.owner].to(features.dtype)
+        return self.trunk([features * shown, shown])
+
+    @torch.no_grad()
+    def encode(self, batch: Batch | Tensor) -> Tensor:
+        batch = as_batch(batch)
+        return self.code(self.features(batch), batch.seen.reshape(len(batch), -1))

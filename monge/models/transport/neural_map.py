@@ -1,0 +1,75 @@
+r"""Neural map: a network that moves one data set to another, from rows that nobody paired.
+
+With $\pi$ the entropic plan between minibatches of sources and targets, T is fitted to where the
+plan sends a source in the mean,
+
+$\min_T \mathbb E \sum_i \lvert T(x_i) - \textstyle\sum_j \pi_{ij} y_j / \sum_j \pi_{ij}\rvert^2$.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.model import Losses, Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.mlp import MLP
+from ...solve.sinkhorn import sinkhorn
+from ._base import TOLERANCE, Unpaired
+
+
+class NeuralMap(Unpaired):
+    """y = T(x) = x + net(x), the barycentric projection of optimal plans (Seguy et al. 2018): one
+    target for each source, of any place, after training on any number of rows.
+    """
+
+    class Config(BaseConfig):
+        epsilon: Annotated[float, Range(0, open=True)] = 0.01
+        """Entropy of the plans, in units of their mean cost: the larger, the more T shrinks."""
+        net: MLP.Config = MLP.Config(width=128, depth=3)
+        """The network whose values are added to x."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.net: MLP = config.net.build(space.dims, space.dims)
+
+    def loss(self, batch: Batch) -> Losses:
+        x, y = self.sources(batch.given, len(batch)), self.targets(batch.x)
+        plan = sinkhorn(x, y, self.config.epsilon, relative=True, tolerance=TOLERANCE).matrix
+        goal = plan @ y / plan.sum(1, keepdim=True)  # (B, D)
+        return {"error": (self.move(x) - goal).square().sum(1)}
+
+    def move(self, x: Tensor) -> Tensor:
+        return x + self.net(x)
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        y = self.units(self.move(self.sources(given or {}, n)))
+        return y.round().clamp(0, self.space.size - 1) if self.space.kind == "levels" else y
+
+    @torch.no_grad()
+    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+        return self.units(self.move(self.sources(given, len(next(iter(given.values()))))))
+
+    def units(self, y: Tensor) -> Tensor:
+        return (self.shift + self.scale * y).reshape(len(y), *self.space.shape)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        recipe = Recipe(rate=1e-3, batch=512, average=0.995, check=200, patience=10)
+        width = 128 if space.dims <= 32 else 512
+        return Suit(cls.Config(net=MLP.Config(width=width, depth=3)), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(net=MLP.Config(width=16, depth=1))

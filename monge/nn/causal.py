@@ -1,0 +1,126 @@
+r"""Causal dilated convolution along time.
+
+$y_t = b + \sum_{i=0}^{k-1} W_i x_{t - i d}$: k taps, d apart, of the present and the past alone.
+Vectors are the last axis, so that a layer is one matrix product over its taps side by side. One
+step at a time, a queue holds the inputs that will be read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .stepwise import State, Stepwise
+
+
+class Queue(State):
+    """What a causal convolution will read again: slot t mod d holds the k inputs t, t - d, ...,
+    the oldest first, (n, k inputs)."""
+
+    def __init__(self, n: int, conv: CausalConv) -> None:
+        self.width, self.place = conv.inputs, 0
+        self.cut(conv.weight.new_zeros(conv.dilation, n, conv.kernel * conv.inputs))
+
+    def cut(self, slots: Tensor) -> None:
+        """Views into the slots, made once."""
+        self.slots, rows = slots, slots.unbind()
+        self.views = [(row, row[:, :-self.width], row[:, self.width:], row[:, -self.width:])
+                      for row in rows]
+        self.overlap = slots.shape[2] > 2 * self.width
+
+    def fill(self, x: Tensor) -> Tensor:
+        """As if x (n, inputs) had come for ever; the taps."""
+        self.slots.copy_(x.repeat(1, self.slots.shape[2] // self.width))
+        return self.slots[0]
+
+    def push(self, x: Tensor) -> Tensor:
+        """The taps (n, k inputs) with x (n, inputs) as the newest."""
+        taps, older, newer, newest = self.views[self.place]
+        older.copy_(newer.clone() if self.overlap else newer)
+        newest.copy_(x)
+        self.place = (self.place + 1) % len(self.views)
+        return taps
+
+    def take(self, rows: Tensor) -> None:
+        self.cut(self.slots[:, rows])
+
+
+class CausalConv(Stepwise[Queue]):
+    """k taps, d apart; what precedes the first step is zero."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 2, dilation: int = 1) -> None:
+        super().__init__()
+        self.inputs, self.outputs, self.kernel, self.dilation = inputs, outputs, kernel, dilation
+        self.past = (kernel - 1) * dilation
+        bound = (kernel * inputs) ** -0.5
+        self.weight = nn.Parameter(torch.empty(outputs, kernel * inputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.over(F.pad(x, (0, 0, self.past, 0)))
+
+    def over(self, x: Tensor) -> Tensor:
+        """Where every tap lies inside: (B, past + T, inputs) -> (B, T, outputs)."""
+        steps = x.shape[1] - self.past
+        starts = range(0, self.past + 1, self.dilation)
+        taps = torch.cat([x[:, start:start + steps] for start in starts], 2)
+        return F.linear(taps, self.weight, self.bias)
+
+    def start(self, n: int, most: int) -> Queue:
+        return Queue(n, self)
+
+    def step(self, state: Queue, x: Tensor) -> Tensor:
+        return F.linear(state.push(x), self.weight, self.bias)
+
+
+class Rings(State):
+    """What the convolutions of a stack will read again, each in a ring of (k - 1) d slots.
+
+    What a step reads of the past is known before it begins, for every layer: `past` makes one
+    batched product of it, and the steps of the layers have only the present left to add.
+    """
+
+    def __init__(self, convs: Sequence[CausalConv], n: int, most: int) -> None:
+        one, sizes = convs[0], torch.tensor([conv.past for conv in convs])
+        self.width, self.taps, self.place = one.inputs, one.kernel - 1, 0
+        device = one.weight.device
+        self.slots = one.weight.new_empty(int(sizes.sum()), n, one.inputs)
+        weights = torch.stack([conv.weight for conv in convs])  # (C, outputs, k inputs)
+        self.old = weights[:, :, :-one.inputs].mT.contiguous()  # (C, (k - 1) inputs, outputs)
+        self.new = weights[:, :, -one.inputs:].mT.contiguous().unbind()
+        self.bias = torch.stack([conv.bias for conv in convs])[:, None]  # (C, 1 or n, outputs)
+        start = sizes.cumsum(0) - sizes
+        apart = torch.tensor([conv.dilation for conv in convs])[:, None]
+        times = torch.arange(max(most, 1))[:, None, None]
+        reads = (times - apart * torch.arange(self.taps, 0, -1)) % sizes[:, None] + start[:, None]
+        self.reads = reads.flatten(1).to(device).unbind()  # (C (k - 1),) for each step
+        self.writes = (times[..., 0] % sizes + start).to(device).unbind()  # (C,) for each step
+
+    def fill(self, number: int, x: Tensor) -> Tensor:
+        """As if x (n, inputs) had come to this convolution for ever; what it puts out."""
+        start = int(self.writes[0][number])
+        size = len(self.slots) - start if number + 1 == len(self.new) else \
+            int(self.writes[0][number + 1]) - start
+        self.slots[start:start + size] = x
+        past = x.repeat(1, self.taps) @ self.old[number] + self.bias[number]
+        return torch.addmm(past, x, self.new[number])
+
+    def past(self) -> Sequence[Tensor]:
+        """What the past adds to the output of each convolution, its bias included, (n, outputs)
+        each."""
+        slots = self.slots.index_select(0, self.reads[self.place])  # (C (k - 1), n, inputs)
+        if self.taps > 1:
+            slots = slots.unflatten(0, (-1, self.taps)).transpose(1, 2).flatten(2)
+        return torch.baddbmm(self.bias, slots, self.old).unbind()
+
+    def push(self, inputs: list[Tensor]) -> None:
+        """Keep what each convolution has read at this step, (n, inputs) each."""
+        self.slots.index_copy_(0, self.writes[self.place], torch.stack(inputs))
+        self.place += 1
+
+    def take(self, rows: Tensor) -> None:
+        self.slots = self.slots[:, rows]
+        self.bias = self.bias[:, rows] if self.bias.shape[1] > 1 else self.bias

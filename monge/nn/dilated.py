@@ -1,0 +1,290 @@
+r"""Stacks of causal convolutions whose dilations double.
+
+With dilations 1, 2, 4, ... and k taps, L layers read the last $1 + (k-1)(2^L - 1)$ inputs, 2^L of
+them for k = 2 (van den Oord et al. 2016; Yu & Koltun 2016). One step at a time, each layer keeps a
+queue of the inputs that it will read again; a step is then one small product a layer.
+
+Before its first step a stack has read one learned vector for ever, so what stands to the left of
+a sequence is in every layer a constant: the first column, repeated.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core.config import Config as BaseConfig
+from ..core.config import Configured, Range
+from .causal import CausalConv, Rings
+from .stepwise import Reaching, State
+
+Convolve = Callable[[int, Tensor], Tensor]
+"""One step of the convolution of this number in the stack, conditions added: (n, channels)."""
+BlockStep = Callable[[Tensor, Convolve], tuple[Tensor, Tensor]]
+"""One step of a block: its input (n, width) to what goes on and what the end reads."""
+
+
+@dataclass
+class Walked(State):
+    """The rings of a stack, and the context of each step where it is not one for all."""
+
+    rings: Rings
+    blocks: list[BlockStep]
+    context: Tensor | None  # (n, T, context)
+
+    def take(self, rows: Tensor) -> None:
+        self.rings.take(rows)
+        self.context = None if self.context is None else self.context[rows]
+
+
+class Block(nn.Module, abc.ABC):
+    """Some causal convolutions with a way around them; conditions enter the first."""
+
+    convs: Sequence[CausalConv]
+    given: nn.Linear | None
+
+    def __init__(self, convs: Sequence[CausalConv], context: int, dropout: float) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(convs)  # type: ignore[assignment]
+        self.past = sum(conv.past for conv in convs)
+        self.given = nn.Linear(context, convs[0].outputs, bias=False) if context else None
+        self.drop = nn.Dropout(dropout)
+
+    def first(self, x: Tensor, context: Tensor | None) -> Tensor:
+        """The first convolution of x (B, past + T, width), conditions added."""
+        y = self.convs[0].over(x)
+        if self.given is None or context is None:
+            return y
+        return y + self.given(last(context, y.shape[1]))
+
+    @abc.abstractmethod
+    def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What goes on, and what the end of the stack reads, (B, T, width) both."""
+
+    @abc.abstractmethod
+    def stepper(self, number: int) -> BlockStep:
+        """One step at a time, with weights at hand: looking them up in a module costs as much as
+        using them. `number` is that of the block's first convolution in the stack."""
+
+
+def last(context: Tensor, steps: int) -> Tensor:
+    """The context of the last `steps`; what precedes its first step is as that step."""
+    have = context.shape[1]
+    if have == 1 or have == steps:
+        return context
+    if have > steps:
+        return context[:, -steps:]
+    return torch.cat([context[:, :1].expand(-1, steps - have, -1), context], 1)
+
+
+class Stack(Configured, Reaching[Walked]):
+    """Blocks whose dilations are 1, 2, 4, ... and, after `layers` of them, 1 again."""
+
+    class Config(BaseConfig):
+        width: Annotated[int, Range(1)] = 32
+        """Channels of each layer."""
+        layers: Annotated[int, Range(1)] = 10
+        """Layers of a cycle: their dilations are 1, 2, 4, ..."""
+        cycles: Annotated[int, Range(1)] = 1
+        """How often the dilations begin again at 1."""
+        kernel: Annotated[int, Range(2)] = 2
+        """Taps of each convolution."""
+        dropout: Annotated[float, Range(0, 0.9)] = 0.0
+        """Share of each block's output that is dropped in training."""
+
+    config: Config
+
+    def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
+        super().__init__()
+        self.config, self.context = config, context
+        self.inputs, self.outputs = config.width, outputs
+        dilations = [2**layer for layer in range(config.layers)] * config.cycles
+        blocks = [self.block(dilation) for dilation in dilations]
+        self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        self.reach = 1 + sum(block.past for block in blocks)
+        self.before = nn.Parameter(torch.zeros(config.width))
+
+    @abc.abstractmethod
+    def block(self, dilation: int) -> Block: ...
+
+    @abc.abstractmethod
+    def end(self, read: list[Tensor]) -> Tensor:
+        """What the blocks hand over, each (..., width), to (..., outputs)."""
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        h = torch.cat([self.before.expand(len(x), 1, -1), x], 1)  # (B, 1 + T, width)
+        read = []
+        for block in self.blocks:
+            h = torch.cat([h[:, :1].expand(-1, block.past, -1), h], 1)
+            h, out = block.over(h, context)
+            read.append(out[:, 1:])
+        return self.end(read)
+
+    def window(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        steps, h, read = x.shape[1] - self.reach + 1, x, []
+        for block in self.blocks:
+            h, out = block.over(h, context)
+            read.append(out[:, -steps:])
+        return self.end(read)
+
+    def start(self, n: int, most: int, context: Tensor | None = None) -> Walked:
+        rings = Rings([conv for block in self.blocks for conv in block.convs], n, most)
+        steps, number = [], 0
+        for block in self.blocks:
+            steps.append(block.stepper(number))
+            number += len(block.convs)
+        plain = rings.bias
+        if context is not None:
+            rings.bias = self.biased(plain, context[:, 0])
+        walk(steps, self.before.expand(n, -1), rings.fill)
+        if context is None or context.shape[1] == 1:
+            return Walked(rings, steps, None)
+        rings.bias = plain
+        return Walked(rings, steps, context)
+
+    def biased(self, bias: Tensor, context: Tensor) -> Tensor:
+        """The biases (C, 1, outputs) with what the context (n, context) adds, (C, n, outputs)."""
+        bias, place = bias.repeat(1, len(context), 1), 0
+        for block in self.blocks:
+            assert block.given is not None
+            bias[place] += block.given(context)
+            place += len(block.convs)
+        return bias
+
+    def step(self, state: Walked, x: Tensor) -> Tensor:
+        rings, plain, inputs = state.rings, state.rings.bias, []
+        if state.context is not None:
+            rings.bias = self.biased(plain, state.context[:, rings.place])
+        past, new, rings.bias = rings.past(), rings.new, plain
+
+        def convolve(number: int, x: Tensor) -> Tensor:
+            inputs.append(x)
+            return torch.addmm(past[number], x, new[number])
+
+        read = walk(state.blocks, x, convolve)
+        rings.push(inputs)
+        return self.end(read)
+
+
+def walk(blocks: Sequence[BlockStep], h: Tensor, convolve: Convolve) -> list[Tensor]:
+    """One step through all blocks: what the end reads of each."""
+    read = []
+    for block in blocks:
+        h, out = block(h, convolve)
+        read.append(out)
+    return read
+
+
+class GatedBlock(Block):
+    r"""$z = \tanh(W_f * h + V_f c) \odot \sigma(W_g * h + V_g c)$; h + U z goes on, z is read by
+    the end."""
+
+    def __init__(self, width: int, kernel: int, dilation: int, context: int,
+                 dropout: float) -> None:
+        super().__init__([CausalConv(width, 2 * width, kernel, dilation)], context, dropout)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
+        z = self.drop(gate(self.first(x, context)))
+        return x[:, self.past:] + self.out(z), z
+
+    def stepper(self, number: int) -> BlockStep:
+        width, mix = self.out.in_features, self.out.weight.T
+
+        def step(x: Tensor, convolve: Convolve) -> tuple[Tensor, Tensor]:
+            y = convolve(number, x)
+            y[:, :width].tanh_()
+            z = F.glu(y, 1)  # a sigmoid(b)
+            return torch.addmm(x, z, mix), z
+
+        return step
+
+
+def gate(y: Tensor) -> Tensor:
+    a, b = y.chunk(2, -1)
+    return a.tanh() * b.sigmoid()
+
+
+class WaveNet(Stack):
+    """Gated blocks; what they hand over is summed by one linear map into `skip` channels, then
+    ReLU, a layer, ReLU, and the outputs (van den Oord et al. 2016)."""
+
+    class Config(Stack.Config):
+        skip: Annotated[int, Range(1)] = 64
+        """Channels of the sum over all layers, and of the layer after it."""
+
+    config: Config
+
+    def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
+        super().__init__(config, outputs, context)
+        self.skip = nn.Linear(len(self.blocks) * config.width, config.skip)
+        self.hidden = nn.Linear(config.skip, config.skip)
+        self.last = small(nn.Linear(config.skip, outputs))
+
+    def block(self, dilation: int) -> Block:
+        c = self.config
+        return GatedBlock(c.width, c.kernel, dilation, self.context, c.dropout)
+
+    def end(self, read: list[Tensor]) -> Tensor:
+        h = torch.cat(read, -1)
+        for layer in (self.skip, self.hidden):
+            h = F.linear(h, layer.weight, layer.bias).relu_()
+        return F.linear(h, self.last.weight, self.last.bias)
+
+
+class PlainBlock(Block):
+    """relu(h + F(h)), F two causal convolutions of the same dilation, each followed by a ReLU."""
+
+    def __init__(self, width: int, kernel: int, dilation: int, context: int,
+                 dropout: float) -> None:
+        convs = [CausalConv(width, width, kernel, dilation) for _ in range(2)]
+        super().__init__(convs, context, dropout)
+
+    def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
+        y = self.drop(F.relu(self.first(x, context)))
+        y = self.drop(F.relu(self.convs[1].over(y)))
+        h = F.relu(x[:, self.past:] + y)
+        return h, h
+
+    def stepper(self, number: int) -> BlockStep:
+        def step(x: Tensor, convolve: Convolve) -> tuple[Tensor, Tensor]:
+            y = F.relu(convolve(number, x))
+            h = F.relu(x + F.relu(convolve(number + 1, y)))
+            return h, h
+
+        return step
+
+
+class TCN(Stack):
+    """Residual blocks of two plain convolutions each; the last block is read alone (Bai, Kolter &
+    Koltun 2018). A block reaches twice as far as a WaveNet's layer."""
+
+    class Config(Stack.Config):
+        pass
+
+    config: Config
+
+    def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
+        super().__init__(config, outputs, context)
+        self.last = small(nn.Linear(config.width, outputs))
+
+    def block(self, dilation: int) -> Block:
+        c = self.config
+        return PlainBlock(c.width, c.kernel, dilation, self.context, c.dropout)
+
+    def end(self, read: list[Tensor]) -> Tensor:
+        return self.last(read[-1])
+
+
+def small(layer: nn.Linear) -> nn.Linear:
+    """A last layer that says little at first."""
+    with torch.no_grad():
+        layer.weight.mul_(0.1)
+        layer.bias.zero_()
+    return layer

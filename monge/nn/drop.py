@@ -1,0 +1,58 @@
+r"""Dropout, and its masks drawn on purpose.
+
+In training $\tilde h = h \odot m / (1 - p)$ with m ~ Bernoulli(1 - p), so that $E \tilde h = h$;
+after it, the identity (Srivastava et al. 2014). A mask is also a network of its own, thinned: the
+mean of their predictions is Monte-Carlo dropout (Gal & Ghahramani 2016),
+
+    for _ in range(passes):
+        with thinned(net, generator):
+            y = net(x)                    # of one thinned network, the same for every row
+
+which draws from the generator alone, whether the net is in training or not. Since rows share a
+mask, what is said of a row does not depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Generator, Tensor, nn
+
+CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+LAYERS = (nn.Dropout, *CHANNELS)
+
+
+def dropout(rate: float, dims: int = 0, whole: bool = False) -> nn.Module:
+    """Hides numbers, or of maps with `dims` sides `whole` channels."""
+    return CHANNELS[dims - 1](rate) if whole and dims else nn.Dropout(rate)
+
+
+@contextmanager
+def thinned(net: nn.Module, generator: Generator | None = None,
+            shared: bool = True) -> Iterator[None]:
+    """Within, every dropout layer of the net draws its masks from the generator: one a call for
+    all rows where `shared`, else one for each row."""
+
+    def draw(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        assert isinstance(layer, LAYERS)
+        return masked(inputs[0], layer.p, isinstance(layer, CHANNELS), generator, shared)
+
+    hooks = [layer.register_forward_hook(draw) for layer in net.modules()
+             if isinstance(layer, LAYERS)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def masked(x: Tensor, rate: float, whole: bool, generator: Generator | None,
+           shared: bool) -> Tensor:
+    """x m / (1 - rate) for a fresh mask m, of whole channels or of single numbers."""
+    rows, *event = x.shape
+    event = [event[0], *[1] * (len(event) - 1)] if whole else event
+    place = x.device if generator is None else generator.device
+    keep = torch.rand(1 if shared else rows, *event, generator=generator, device=place) >= rate
+    return x * keep.to(x) / (1 - rate)

@@ -1,0 +1,64 @@
+r"""First weights.
+
+Of z' = W a(z) with independent weights of variance s^2, Var z' = D_in s^2 E[a(z)^2]. The variance
+of pre-activations neither grows nor dies with depth if $s^2 = \alpha / D_{in}$ (He et al. 2015)
+with $1 / \alpha = E[a(z)^2]$ at z ~ N(0, 1): 2 for relu, 1 for a linear layer and by convention
+for those that are nearly linear about 0. Glorot & Bengio (2010) take
+$2 \alpha / (D_{in} + D_{out})$, which serves the gradients on their way back as well.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import nn
+
+from .activation import Activation
+
+Init = Literal["he", "xavier", "orthogonal", "small"]
+SMALL = 0.01
+"""Standard deviation of weights that are just small."""
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+ALPHA: dict[Activation, float] = {
+    "relu": 2.0, "leaky": 2 / (1 + 0.2**2),
+    "rrelu": 2 / (1 + (1 / 8**2 + 1 / 24 + 1 / 3**2) / 3),  # slopes U(1/8, 1/3): their mean square
+    "elu": 1.550, "gelu": 2.352, "silu": 2.812, "softplus": 1.0, "tanh": 1.0, "sigmoid": 1.0,
+    "arctan": 1.0, "identity": 1.0, "softmax": 1.0,
+}
+"""alpha of each function; those of elu, gelu and silu are 1 / E[a(z)^2] rounded."""
+
+
+@torch.no_grad()
+def initialise(net: nn.Module, how: Init = "he", activation: Activation = "relu") -> None:
+    """Draw the weights of every linear map and convolution in the net; biases become 0."""
+    for layer in net.modules():
+        if isinstance(layer, (nn.Linear, *CONVS, *TRANSPOSED)):
+            draw(layer, how, ALPHA[activation])
+            if layer.bias is not None:
+                layer.bias.zero_()
+
+
+def draw(layer: nn.Module, how: Init, alpha: float) -> None:
+    weight = layer.weight
+    assert isinstance(weight, nn.Parameter)
+    if how == "orthogonal":
+        nn.init.orthogonal_(weight, math.sqrt(alpha))
+        return
+    into, out = fans(layer)
+    variance = {"he": alpha / into, "xavier": 2 * alpha / (into + out), "small": SMALL**2}[how]
+    weight.normal_(0, math.sqrt(variance))
+
+
+def fans(layer: nn.Module) -> tuple[float, float]:
+    """How many inputs an output sums, D_in, and how many outputs an input reaches, D_out."""
+    weight = layer.weight
+    assert isinstance(weight, nn.Parameter)
+    first, second = weight[0].numel(), weight.numel() / weight.shape[1]
+    if isinstance(layer, TRANSPOSED):  # its weight is that of the convolution it is adjoint to
+        steps = math.prod(layer.stride)
+        return second / steps, first
+    steps = math.prod(layer.stride) if isinstance(layer, CONVS) else 1
+    return first, second / steps

@@ -1,0 +1,48 @@
+"""Maps made smaller and larger, each as one typed choice."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+Pooling = Literal["max", "average"]
+Halving = Literal["stride", "max", "average"]
+"""How a network halves its maps: by convolutions of stride 2, or by pooling."""
+Doubling = Literal["nearest", "linear", "transposed"]
+"""How it doubles them: copies, or linear interpolation, before a convolution of kernel 3 (no
+checkerboard), or a transposed convolution of kernel 4 and stride 2."""
+
+MAX = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+AVERAGE = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LINEAR = ("linear", "bilinear", "trilinear")
+
+
+def pool(name: Pooling, dims: int, kernel: int, stride: int, padding: int = 0) -> nn.Module:
+    """The largest or the mean value of every window."""
+    kind = MAX if name == "max" else AVERAGE
+    return kind[dims - 1](kernel, stride, padding)
+
+
+class Global(nn.Module):
+    """One number of each channel, the mean or the largest over all positions: (B, C, *sides) ->
+    (B, C). The mean does not change when a map is shifted around."""
+
+    def __init__(self, kind: Pooling = "average") -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(2)
+        return flat.mean(2) if self.kind == "average" else flat.amax(2)
+
+
+def double(name: Doubling, dims: int, inputs: int, outputs: int) -> nn.Module:
+    """(B, inputs, *sides) -> (B, outputs, *2 sides)."""
+    if name == "transposed":
+        return TRANSPOSED[dims - 1](inputs, outputs, 4, 2, 1)
+    mode = "nearest" if name == "nearest" else LINEAR[dims - 1]
+    return nn.Sequential(nn.Upsample(scale_factor=2, mode=mode),
+                         CONV[dims - 1](inputs, outputs, 3, padding=1))

@@ -1,0 +1,44 @@
+"""Layers made ready for many calls on a few rows each, which is what drawing step by step is.
+
+Such a call is dominated by what surrounds its product, and the product itself is two to three
+times faster where the weights are stored input by output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Map = Callable[[Tensor], Tensor]
+
+
+def ready(*layers: nn.Module) -> Map:
+    """The layers one after the other, on (n, inputs), in eval mode and with the weights of now."""
+    maps = [one(layer) for layer in layers if not isinstance(layer, (nn.Dropout, nn.Identity))]
+    if len(maps) == 1:
+        return maps[0]
+
+    def chain(x: Tensor) -> Tensor:
+        for each in maps:
+            x = each(x)
+        return x
+
+    return chain
+
+
+def one(layer: nn.Module) -> Map:
+    if isinstance(layer, nn.Linear):
+        return affine(layer)
+    if isinstance(layer, nn.LayerNorm):
+        about = layer.normalized_shape, layer.weight, layer.bias, layer.eps
+        return lambda x: torch.layer_norm(x, *about)
+    return layer.forward
+
+
+def affine(layer: nn.Linear) -> Map:
+    weight, bias = layer.weight.t().contiguous(), layer.bias  # (inputs, outputs), (outputs,)
+    if bias is None:
+        return lambda x: torch.mm(x, weight)
+    return lambda x: torch.addmm(bias, x, weight)

@@ -1,0 +1,236 @@
+r"""Recurrent networks: a hidden vector that reads one step after the other.
+
+RNN: $h_t = \phi(W x_t + U h_{t-1} + b)$ (Elman 1990).
+LSTM: $i, f, o = \sigma(W x_t + U h_{t-1} + b)$ of each gate, $\tilde c = \tanh(\cdot)$,
+$c_t = f c_{t-1} + i \tilde c$, $h_t = o \tanh c_t$ (Hochreiter & Schmidhuber 1997; Gers et al.
+2000).  GRU: $r, z = \sigma(\cdot)$, $h_t = z h_{t-1} + (1 - z) \tilde h$ (Cho et al. 2014), with
+
+    reset before the product:  h~ = tanh(W x_t + b + U (r h_{t-1}) + b')     (Cho et al.)
+    reset after it:            h~ = tanh(W x_t + b + r (U h_{t-1} + b'))     (cuDNN, torch)
+
+which are different functions. Passes are torch's own where it has the form, steps its cells.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from ..core.config import Config as BaseConfig
+from ..core.config import Configured, Range
+from .attention import check_lengths
+from .stepwise import State, Stepwise
+
+
+@dataclass
+class Hidden(State):
+    """What each layer carries on: its vector h (n, width), and of an LSTM its cell c besides."""
+
+    layers: list[tuple[Tensor, ...]]
+
+    def take(self, rows: Tensor) -> None:
+        self.layers = [tuple(part[rows] for part in layer) for layer in self.layers]
+
+
+class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
+    """(B, T, inputs) -> (B, T, width), layer upon layer; the last layer's vectors are put out.
+
+    `core` holds the weights as torch lays them out, and is the pass where torch has the form.
+    """
+
+    class Config(BaseConfig):
+        width: Annotated[int, Range(1)] = 128
+        """Units of a hidden vector."""
+        depth: Annotated[int, Range(1)] = 1
+        """Layers, each of which reads the hidden vectors of the one below."""
+        dropout: Annotated[float, Range(0, 0.95)] = 0.0
+        """Share of what passes between layers that training hides at random."""
+
+    config: Config
+    core: nn.RNNBase
+    carries: int = 1
+    """Vectors that a layer carries on."""
+
+    def __init__(self, config: Config, inputs: int) -> None:
+        super().__init__()
+        self.config, self.inputs, self.outputs = config, inputs, config.width
+        self.core = self.build_core(inputs)
+
+    @abc.abstractmethod
+    def build_core(self, inputs: int) -> nn.RNNBase: ...
+
+    @abc.abstractmethod
+    def cell(self, depth: int, x: Tensor, own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What a layer carries on after one more input x (n, inputs)."""
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What torch's layers are built with, besides inputs and width."""
+        dropout = self.config.dropout if self.config.depth > 1 else 0.0  # torch warns otherwise
+        return {"num_layers": self.config.depth, "dropout": dropout, "batch_first": True}
+
+    def layer(self, depth: int) -> Sequence[Tensor]:
+        """W (gates width, inputs), U (gates width, width), b and b' of a layer."""
+        return cast(Sequence[Tensor], self.core.all_weights[depth])
+
+    def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
+        """Steps from `length` (B,) on are not read, and give zeros."""
+        return self.scan(x, None, length)[0]
+
+    def scan(self, x: Tensor, state: Hidden | None = None,
+             length: Tensor | None = None) -> tuple[Tensor, Hidden]:
+        """Every step, going on from `state`, and the state after the last step that exists."""
+        if length is not None:
+            check_lengths(length)
+        return self.run(x, state or self.start(len(x), x.shape[1]), length)
+
+    def run(self, x: Tensor, state: Hidden, length: Tensor | None) -> tuple[Tensor, Hidden]:
+        carried = tuple(torch.stack(part) for part in zip(*state.layers, strict=True))
+        read = x if length is None else pack_padded_sequence(
+            x, length.cpu(), batch_first=True, enforce_sorted=False)
+        y, last = self.core(read, carried if self.carries > 1 else carried[0])
+        if length is not None:
+            y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
+        parts = last if self.carries > 1 else (last,)
+        return y, Hidden(list(zip(*parts, strict=True)))
+
+    def start(self, n: int, most: int) -> Hidden:
+        zero = self.layer(0)[0].new_zeros(n, self.config.width)
+        return Hidden([(zero,) * self.carries] * self.config.depth)
+
+    def step(self, state: Hidden, x: Tensor) -> Tensor:
+        for depth, own in enumerate(state.layers):
+            state.layers[depth] = own = self.cell(depth, x, own)
+            x = own[0]
+        return x
+
+
+class RNN(Recurrent):
+    """h_t = phi(W x_t + U h_{t-1} + b)."""
+
+    class Config(Recurrent.Config):
+        activation: Literal["tanh", "relu"] = "tanh"
+        """The function phi."""
+
+    config: Config
+
+    def build_core(self, inputs: int) -> nn.RNNBase:
+        name = self.config.activation
+        return nn.RNN(inputs, self.config.width, nonlinearity=name, **self.sizes)
+
+    def cell(self, depth: int, x: Tensor, own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        known = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}
+        return (known[self.config.activation](x, own[0], *self.layer(depth)),)
+
+
+class LSTM(Recurrent):
+    """c_t = f c_{t-1} + i c~, h_t = o tanh(c_t); gates are stored in the order i, f, c~, o."""
+
+    class Config(Recurrent.Config):
+        forget: float = 1.0
+        """What the bias of the forget gate begins at: above 0, the past is kept at first."""
+
+    config: Config
+    carries = 2
+
+    def build_core(self, inputs: int) -> nn.RNNBase:
+        core = nn.LSTM(inputs, self.config.width, **self.sizes)
+        own = slice(self.config.width, 2 * self.config.width)
+        with torch.no_grad():
+            for _, _, bias, other in core.all_weights:
+                bias[own], other[own] = self.config.forget, 0.0
+        return core
+
+    def cell(self, depth: int, x: Tensor, own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return torch.lstm_cell(x, own, *self.layer(depth))
+
+
+class GRU(Recurrent):
+    """h_t = z h_{t-1} + (1 - z) h~; gates are stored in the order r, z, h~."""
+
+    class Config(Recurrent.Config):
+        reset: Literal["after", "before"] = "after"
+        """Whether r multiplies the product U h, as in torch, or h before it."""
+
+    config: Config
+
+    def build_core(self, inputs: int) -> nn.RNNBase:
+        return nn.GRU(inputs, self.config.width, **self.sizes)
+
+    def cell(self, depth: int, x: Tensor, own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        w, u, b, other = self.layer(depth)
+        if self.config.reset == "after":
+            return (torch.gru_cell(x, own[0], w, u, b, other),)
+        return (reset_before(F.linear(x, w, b), own[0], u, other),)
+
+    def run(self, x: Tensor, state: Hidden, length: Tensor | None) -> tuple[Tensor, Hidden]:
+        if self.config.reset == "after":
+            return super().run(x, state, length)
+        last: list[tuple[Tensor, ...]] = []
+        for depth, (h,) in enumerate(state.layers):
+            x = F.dropout(x, self.config.dropout if depth else 0.0, self.training)
+            x = self.pass_before(depth, x, h)  # (B, T, width)
+            rows = torch.arange(len(x), device=x.device)
+            last.append((x[:, -1] if length is None else x[rows, length - 1],))
+        if length is not None:
+            x = x * (torch.arange(x.shape[1], device=x.device) < length[:, None])[..., None]
+        return x, Hidden(last)
+
+    def pass_before(self, depth: int, x: Tensor, h: Tensor) -> Tensor:
+        """Every step of a layer whose reset comes first; what it reads of x is one product."""
+        w, u, b, other = self.layer(depth)
+        steps = []
+        for read in F.linear(x, w, b).unbind(1):  # (B, 3 width)
+            h = reset_before(read, h, u, other)
+            steps.append(h)
+        return torch.stack(steps, 1)
+
+
+def reset_before(read: Tensor, h: Tensor, u: Tensor, bias: Tensor) -> Tensor:
+    """The next vector (n, width) from W x + b (n, 3 width), with r before the product U h."""
+    width = h.shape[1]
+    gates = (read[:, :2 * width] + F.linear(h, u[:2 * width], bias[:2 * width])).sigmoid()
+    r, z = gates.split(width, 1)
+    new = torch.tanh(read[:, 2 * width:] + F.linear(r * h, u[2 * width:], bias[2 * width:]))
+    return z * h + (1 - z) * new
+
+
+class Bidirectional(Configured, nn.Module):
+    """(B, T, inputs) -> (B, T, 2 width): each layer reads what is below it forwards and, from the
+    last step that exists, backwards (Schuster & Paliwal 1997)."""
+
+    class Config(BaseConfig):
+        net: Recurrent.Config = GRU.Config()
+        """Network of each direction."""
+
+    def __init__(self, config: Config, inputs: int) -> None:
+        super().__init__()
+        one, both = replace(config.net, depth=1), 2 * config.net.width
+        self.inputs, self.outputs = inputs, both
+        widths = [inputs, *[both] * (config.net.depth - 1)]
+        self.there = nn.ModuleList(one.build(width) for width in widths)
+        self.back = nn.ModuleList(one.build(width) for width in widths)
+        self.drop = nn.Dropout(config.net.dropout)
+
+    def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
+        for depth, (there, back) in enumerate(zip(self.there, self.back, strict=True)):
+            x = self.drop(x) if depth else x
+            behind = turned(back(turned(x, length), length), length)
+            x = torch.cat([there(x, length), behind], 2)
+        return x
+
+
+def turned(x: Tensor, length: Tensor | None) -> Tensor:
+    """Each sequence from its last step to its first; padding stays at the end."""
+    if length is None:
+        return x.flip(1)
+    steps = torch.arange(x.shape[1], device=x.device)
+    back = torch.where(steps < length[:, None], length[:, None] - 1 - steps, steps)  # (B, T)
+    return x.gather(1, back[..., None].expand_as(x))

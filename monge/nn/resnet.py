@@ -1,0 +1,123 @@
+"""Residual networks: h_l = h_{l-1} + f_l(h_{l-1}), whose derivative is I + df/dh.
+
+The identity keeps gradients of deep networks alike along the input, where those of plain networks
+become white noise (Balduzzi et al. 2017). Where f changes the shape, the way around it is a
+projection (He et al. 2016).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor, nn
+
+from ..core.config import Config as BaseConfig
+from ..core.config import Configured, Range
+from ..core.error import WordError
+from .activation import Activation
+from .init import initialise
+from .norm import Norm, centres
+from .shape import Act, Conv, Drop, Layer, Normalise, Shape, Span, Stack, Whole, told
+
+IDENTITY = Stack(())
+
+
+class Residual(nn.Module):
+    """P x + f(x); without a projection, P is the identity."""
+
+    def __init__(self, body: nn.Module, projection: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.projection = body, projection or nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.projection(x) + self.body(x)
+
+
+@dataclass(frozen=True)
+class Skip(Layer):
+    """A residual layer before it is built."""
+
+    body: Layer
+    projection: Layer = IDENTITY
+
+    def shape(self, inputs: Shape) -> Shape:
+        inner, around = self.body.shape(inputs), self.projection.shape(inputs)
+        if inner != around:
+            raise WordError(f"a residual layer adds {told(inner)} to {told(around)}; give it a "
+                            "projection to the shape of its body")
+        return inner
+
+    def parameters(self, inputs: Shape) -> int:
+        return self.body.parameters(inputs) + self.projection.parameters(inputs)
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return Residual(self.body.build(inputs), self.projection.build(inputs))
+
+    def reads(self, span: Span) -> Span | None:
+        inner, around = self.body.reads(span), self.projection.reads(span)
+        if inner is None or around is None:
+            return None
+        return min(inner[0], around[0]), max(inner[1], around[1])
+
+    @property
+    def period(self) -> int:
+        return self.body.period * self.projection.period
+
+
+class ResNet(Configured, nn.Module):
+    """Pictures (B, C, H, W) to features (B, widths[-1]): a convolution, levels of residual blocks
+    of two convolutions, each level but the first at half the resolution, and the mean over all
+    positions."""
+
+    class Config(BaseConfig):
+        widths: tuple[Annotated[int, Range(1)], ...] = (32, 64, 128)
+        """Channels of each level, first to last."""
+        blocks: Annotated[int, Range(1)] = 2
+        """Residual blocks a level."""
+        stride: Annotated[int, Range(1)] = 1
+        """Stride of the first convolution; 2 for large pictures."""
+        norm: Norm = "batch"
+        """Normalisation after each convolution."""
+        activation: Activation = "relu"
+        """Function after each normalisation."""
+        dropout: Annotated[float, Range(0, 0.95)] = 0.0
+        """Share of the channels inside a block that training hides at random."""
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__()
+        plan = planned(config)
+        self.width, = plan.shape(shape)
+        self.layers = plan.build(shape)
+        initialise(self, "he", config.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def planned(config: ResNet.Config) -> Stack:
+    """The network before it is built."""
+    if not config.widths:
+        raise WordError("widths is empty, so that there is no network; give widths=32,64,128")
+    before, layers = config.widths[0], list(folded(config, config.widths[0], config.stride))
+    for level, width in enumerate(config.widths):
+        for number in range(config.blocks):
+            stride = 2 if level and not number else 1
+            layers += [block(config, before, width, stride), Act(config.activation)]
+            before = width
+    return Stack((*layers, Whole()))
+
+
+def folded(config: ResNet.Config, width: int, stride: int = 1) -> tuple[Layer, ...]:
+    """A convolution, its norm and its function."""
+    conv = Conv(width, stride=stride, bias=not centres(config.norm))
+    return conv, Normalise(config.norm), Act(config.activation)
+
+
+def block(config: ResNet.Config, before: int, width: int, stride: int) -> Skip:
+    first, second = folded(config, width, stride), folded(config, width)[:2]
+    body = Stack((*first, Drop(config.dropout, whole=True), *second))
+    if before == width and stride == 1:
+        return Skip(body)
+    conv = Conv(width, kernel=1, stride=stride, bias=not centres(config.norm))
+    return Skip(body, Stack((conv, Normalise(config.norm))))

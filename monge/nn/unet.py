@@ -1,0 +1,158 @@
+r"""The U-Net: down through halved maps, up again, with a bridge at every level.
+
+$d_0 = A x$, $d_l = B_l(\downarrow d_{l-1})$, $u_L = d_L$,
+$u_l = B'_l([\uparrow u_{l+1}; d_l])$ (Ronneberger, Fischer & Brox 2015), where B are residual
+blocks that a context scales and shifts, channel by channel (Perez et al. 2018; Dhariwal & Nichol
+2021):
+
+$h + C_2\, a((1 + s) \odot N(C_1 a(N h)) + t)$ with (s, t) a linear map of a(context).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from ..core.config import Config as BaseConfig
+from ..core.config import Configured, Range
+from ..core.error import WordError
+from .activation import Activation, activation
+from .conv import NonLocal
+from .drop import dropout
+from .norm import Norm, norm
+from .pool import CONV, Doubling, double
+from .shape import Shape, told
+
+
+class UNet(Configured, nn.Module):
+    """Maps (B, channels, *sides) to maps (B, outputs, *sides) of one or two sides.
+
+    shape is that of an event, (channels, *sides); `context` the width of what the network is told
+    besides, a time or a condition. Its last convolutions begin at 0, and so does what it puts out.
+    """
+
+    class Config(BaseConfig):
+        width: Annotated[int, Range(1)] = 32
+        """Channels at full resolution."""
+        multipliers: tuple[Annotated[int, Range(1)], ...] = (1, 2, 4)
+        """Channels of each level in units of `width`; each level halves the sides of the one
+        before."""
+        blocks: Annotated[int, Range(1)] = 2
+        """Residual blocks a level, on the way down and again on the way up."""
+        attention: Annotated[int, Range(0)] = 1
+        """Levels, counted from the lowest, where every position also reads all others."""
+        norm: Norm = "group"
+        """Normalisation before each convolution."""
+        activation: Activation = "silu"
+        """Function before each convolution."""
+        dropout: Annotated[float, Range(0, 0.95)] = 0.0
+        """Share of the numbers inside a block that training hides at random."""
+        doubling: Doubling = "nearest"
+        """How maps are doubled: nearest or linear with a convolution, or transposed."""
+
+    def __init__(self, config: Config, shape: Shape, outputs: int, context: int = 0) -> None:
+        super().__init__()
+        check(shape[1:], len(config.multipliers))
+        self.levels, self.context, dims = len(config.multipliers), context, len(shape) - 1
+        widths = [config.width * times for times in config.multipliers]
+        attends = [self.levels - level <= config.attention for level in range(self.levels)]
+        conv = CONV[dims - 1]
+
+        def tier(inputs: int, level: int) -> Tier:
+            return Tier(config, inputs, widths[level], context, dims, attends[level])
+
+        pairs = list(itertools.pairwise(widths))
+        self.first = conv(shape[0], widths[0], 3, padding=1)
+        self.down = nn.ModuleList(tier(width, level) for level, width in enumerate(widths))
+        self.shrink = nn.ModuleList(conv(above, below, 3, 2, 1) for above, below in pairs)
+        self.grow = nn.ModuleList(double(config.doubling, dims, below, above)
+                                  for above, below in pairs)
+        self.up = nn.ModuleList(tier(2 * width, level) for level, width in enumerate(widths[:-1]))
+        self.norm = norm(config.norm, widths[0], dims)
+        self.act = activation(config.activation, axis=1)
+        self.out = zero(conv(widths[0], outputs, 3, padding=1))
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        check(x.shape[2:], self.levels)
+        width = 0 if context is None else context.shape[1]
+        if width != self.context:
+            raise WordError(f"this U-Net reads a context of {self.context} numbers a row, but got "
+                            f"{width}; give that many")
+        h, bridges = self.down[0](self.first(x), context), []
+        for shrink, tier in zip(self.shrink, self.down[1:], strict=True):
+            bridges.append(h)
+            h = tier(shrink(h), context)
+        for grow, tier in zip(reversed(self.grow), reversed(self.up), strict=True):
+            h = tier(torch.cat([grow(h), bridges.pop()], 1), context)
+        return self.out(self.act(self.norm(h)))
+
+
+class Tier(nn.Module):
+    """The blocks of one level; where it attends, a non-local layer follows each."""
+
+    def __init__(self, config: UNet.Config, inputs: int, width: int, context: int, dims: int,
+                 attends: bool) -> None:
+        super().__init__()
+        befores = [inputs] + [width] * (config.blocks - 1)
+        self.blocks = nn.ModuleList(Block(config, before, width, context, dims)
+                                    for before in befores)
+        self.attends = nn.ModuleList(
+            NonLocal(width, width=width, before=config.norm) if attends else nn.Identity()
+            for _ in befores)
+
+    def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
+        for block, attend in zip(self.blocks, self.attends, strict=True):
+            x = attend(block(x, context))
+        return x
+
+
+class Block(nn.Module):
+    """h + C2 a((1 + s) N(C1 a(N h)) + t), where s and t come from the context."""
+
+    def __init__(self, config: UNet.Config, inputs: int, width: int, context: int, dims: int
+                 ) -> None:
+        super().__init__()
+        conv = CONV[dims - 1]
+        self.act = activation(config.activation, axis=1)
+        self.first = nn.Sequential(norm(config.norm, inputs, dims), self.act,
+                                   conv(inputs, width, 3, padding=1))
+        self.norm = norm(config.norm, width, dims)
+        self.told = nn.Linear(context, 2 * width) if context else None
+        self.second = nn.Sequential(self.act, dropout(config.dropout),
+                                    zero(conv(width, width, 3, padding=1)))
+        self.around = nn.Identity() if inputs == width else conv(inputs, width, 1)
+
+    def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
+        h = self.norm(self.first(x))
+        if self.told is not None and context is not None:
+            told = self.told(self.act(context))
+            scale, shift = told.reshape(*told.shape, *[1] * (x.ndim - 2)).chunk(2, 1)
+            h = torch.addcmul(h + shift, h, scale)
+        return self.around(x) + self.second(h)
+
+
+def zero(layer: nn.Module) -> nn.Module:
+    """The layer with all its parameters at 0."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
+
+
+def check(sides: Sequence[int], levels: int) -> None:
+    """Whether the sides can be halved between the levels."""
+    if len(sides) not in (1, 2):
+        raise WordError(f"a U-Net reads maps of 1 or 2 sides, but here are {len(sides)}; reshape "
+                        "them")
+    if levels < 1:
+        raise WordError("multipliers is empty, so that there is no level; give multipliers=1,2,4")
+    factor = 2 ** (levels - 1)
+    if any(side % factor for side in sides):
+        most = min((side & -side).bit_length() for side in sides)
+        padded = told([-(-side // factor) * factor for side in sides])
+        raise WordError(f"a U-Net of {levels} levels needs sides that divide by {factor}, but "
+                        f"here are {told(sides)}; give at most {most} multipliers, or pad to "
+                        f"{padded}")

@@ -1,0 +1,210 @@
+r"""Identities of attention: what it depends on, and that its many forms are one.
+
+$A = \mathrm{softmax}(Q K^\top / \sqrt d + M)$ is equivariant to a permutation of the steps until
+positions or a causal mask tell them apart; linear attention is a recurrence; hard attention is
+the limit of soft attention, and soft the mean of stochastic.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..nn.alignment import Hard
+from ..nn.attention import Attention, CausalAttention, attend_freely
+from ..nn.linear import causal_linear_attention, feature, linear_attention
+from ..nn.position import Bias, Positions, frequencies, relative, sinusoids
+from ..nn.transformer import Encoder
+from .identity import Residual
+
+ROUNDING = 1e-12
+"""What float64 leaves of a few products and a softmax."""
+BIASES: tuple[Positions, ...] = ("table", "buckets", "alibi")
+DRAWS, FEWER = 200_000, 40_000
+WIDTH, HEADS, STEPS = 8, 2, 7
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def gap(left: Tensor, right: Tensor) -> float:
+    return float((left - right).abs().amax())
+
+
+def most(*values: float) -> float:
+    """The largest; unlike `max`, it does not lose one that is no number."""
+    return float(torch.tensor(values, dtype=torch.float64).amax())
+
+
+@torch.no_grad()
+def shaken(net: nn.Module) -> nn.Module:
+    """In float64 and far from any symmetric start."""
+    net.double().eval()
+    for parameter in net.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
+    return net
+
+
+def x31_attention_is_equivariant() -> Residual:
+    """MHA(P X) = P MHA(X) for every permutation P of the steps."""
+    layer, x = shaken(Attention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
+    order = torch.randperm(STEPS)
+    return Residual(gap(layer(x[:, order]), layer(x)[:, order]), ROUNDING)
+
+
+def x31_positions_tell_steps_apart() -> Residual:
+    """With positions, added or beside, MHA(P X, E) is not P MHA(X, E)."""
+    nets = [shaken(Encoder.Config(width=WIDTH, depth=1, heads=HEADS, positions="sinusoidal",
+                                  join=join).build(WIDTH)) for join in ("add", "concatenate")]
+    x, order = normal(3, STEPS, WIDTH), torch.arange(STEPS).roll(1)
+    least = min(gap(net(x[:, order]), net(x)[:, order]) for net in nets)
+    return Residual(1e-2 / least, 1.0)
+
+
+def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
+    """Permuting [X, E] as a whole is equivariant again."""
+    layer, order = shaken(Attention(2 * WIDTH, HEADS)), torch.randperm(STEPS)
+    places = sinusoids(STEPS, WIDTH).expand(3, -1, -1)
+    joined = torch.cat([normal(3, STEPS, WIDTH), places], 2)
+    return Residual(gap(layer(joined[:, order]), layer(joined)[:, order]), ROUNDING)
+
+
+def x31_places_beside_are_added_after_a_map() -> Residual:
+    """[X, E] W = X W_1 + E W_2, so adding is the case W_1 = W_2."""
+    x, e, w = normal(STEPS, WIDTH), sinusoids(STEPS, WIDTH), normal(2 * WIDTH, 5)
+    return Residual(gap(torch.cat([x, e], 1) @ w, x @ w[:WIDTH] + e @ w[WIDTH:]), ROUNDING)
+
+
+def x32_the_mask_leaves_no_future() -> Residual:
+    """Under the causal mask later steps move nothing, bit for bit."""
+    layer, x = shaken(CausalAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
+    worst = 0.0
+    for place in range(1, STEPS):
+        other = torch.cat([x[:, :place], normal(3, STEPS - place, WIDTH)], 1)
+        worst = most(worst, gap(layer(other)[:, :place], layer(x)[:, :place]))
+    return Residual(worst, 0.0)
+
+
+def x32_cached_steps_equal_the_masked_pass() -> Residual:
+    """Steps with keys and values kept equal the masked pass."""
+    layer, x = CausalAttention(WIDTH, HEADS, "rotary"), normal(3, STEPS, WIDTH)
+    shaken(layer)
+    state = layer.start(3, STEPS)
+    steps = torch.stack([layer.step(state, x[:, t]) for t in range(STEPS)], 1)
+    return Residual(gap(steps, layer(x)), ROUNDING)
+
+
+def x32_padding_changes_nothing() -> Residual:
+    """A padded and masked sequence gives what the bare one gives."""
+    layer, x, length = shaken(Attention(WIDTH, HEADS)), normal(1, STEPS, WIDTH), torch.tensor([4])
+    return Residual(gap(layer(x, length)[:, :4], layer(x[:, :4])), ROUNDING)
+
+
+def x33_identity_maps_give_the_non_local_layer() -> Residual:
+    """W_q = W_k = W_v = I gives sum_s softmax_s(x_t . x_s / sqrt(d)) x_s."""
+    layer, x = Attention(WIDTH, 1).double(), normal(3, STEPS, WIDTH)
+    layer.enter.weight.copy_(torch.eye(WIDTH).repeat(3, 1))
+    layer.leave.weight.copy_(torch.eye(WIDTH))
+    layer.enter.bias.zero_()
+    layer.leave.bias.zero_()
+    return Residual(gap(layer(x), attend_freely(x)), ROUNDING)
+
+
+def parts() -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, (3, HEADS, 20, 4) each."""
+    q, k, v = normal(3, 3, HEADS, 20, 4).unbind(0)
+    return q, k, v
+
+
+def x34_linear_attention_is_the_quadratic_form() -> Residual:
+    """phi(q)' S / phi(q)' Z is the mean weighed by phi(q) . phi(k)."""
+    q, k, v = parts()
+    a = feature(q) @ feature(k).mT
+    return Residual(gap(linear_attention(q, k, v), a @ v / a.sum(-1, keepdim=True)), ROUNDING)
+
+
+def x34_causal_chunks_are_the_recurrence() -> Residual:
+    """The causal pass in chunks is S_t = S_{t-1} + phi(k_t) v_t'."""
+    q, k, v = parts()
+    s, z, steps = q.new_zeros(3, HEADS, 4, 4), q.new_zeros(3, HEADS, 4), []
+    for now, key, value in zip(*(x.unbind(2) for x in (feature(q), feature(k), v)), strict=True):
+        s, z = s + key[..., None] * value[..., None, :], z + key
+        steps.append((now[..., None] * s).sum(-2) / (now * z).sum(-1, keepdim=True))
+    found = causal_linear_attention(q, k, v, chunk=8)
+    return Residual(gap(found, torch.stack(steps, 2)), ROUNDING)
+
+
+def x35_cold_attention_is_hard() -> Residual:
+    """softmax(s / tau) V tends to V[argmax s] as tau falls."""
+    scores = torch.stack([torch.randperm(STEPS).double() for _ in range(5)])  # without ties
+    v = normal(STEPS, WIDTH)
+    return Residual(gap((scores / 1e-3).softmax(1) @ v, Hard()(scores, v)), 1e-6)
+
+
+def x35_stochastic_attention_is_soft_in_the_mean() -> Residual:
+    """The mean of attention to one step drawn by softmax(s) is soft attention."""
+    scores, v = normal(1, STEPS), normal(STEPS, WIDTH)
+    drawn = Hard("sample", straight=False)(scores.expand(DRAWS, STEPS), v)  # (DRAWS, WIDTH)
+    error = drawn.std(0) / math.sqrt(DRAWS)
+    return Residual(float(((drawn.mean(0) - scores.softmax(1) @ v) / error).abs().amax()), 5.0)
+
+
+def biases() -> list[Bias]:
+    found = [relative(kind, HEADS) for kind in BIASES]
+    return [bias for bias in found if bias is not None and shaken(bias) is not None]
+
+
+def x36_relative_biases_are_toeplitz() -> Residual:
+    """b depends on t - s alone."""
+    tables = [bias(STEPS, STEPS) for bias in biases()]
+    return Residual(most(*(gap(b[:, 1:, 1:], b[:, :-1, :-1]) for b in tables)), 0.0)
+
+
+def x36_a_window_may_be_shifted() -> Residual:
+    """Without absolute positions, a window's logits are the same anywhere."""
+    worst = 0.0
+    for kind in (*BIASES, "rotary"):
+        layer, x = CausalAttention(WIDTH, HEADS, kind), normal(2, 2 * STEPS, WIDTH)
+        shaken(layer)
+        late = torch.cat([x[:, :STEPS], x[:, :STEPS]], 1)
+        both = logits(layer, late)
+        worst = most(worst, gap(both[..., :STEPS, :STEPS], both[..., STEPS:, STEPS:]))
+    return Residual(worst, ROUNDING)
+
+
+def logits(layer: CausalAttention, x: Tensor) -> Tensor:
+    """Scores before the softmax, (B, heads, T, T)."""
+    q, k, _, bias = layer.look(x, None)
+    scores = q @ k.mT / math.sqrt(layer.size)
+    return scores if bias is None else scores + bias
+
+
+def x37_sinusoids_turn() -> Residual:
+    """PE(t + k) = R_k PE(t) with a rotation in each plane."""
+    waves = sinusoids(40, WIDTH).unflatten(1, (-1, 2))  # (T, planes, 2): sine and cosine
+    worst = 0.0
+    for k in (1, 5, 17):
+        cos, sin = (k * frequencies(WIDTH)).cos(), (k * frequencies(WIDTH)).sin()
+        turned = torch.stack([cos * waves[..., 0] + sin * waves[..., 1],
+                              cos * waves[..., 1] - sin * waves[..., 0]], 2)
+        worst = most(worst, gap(turned[:-k], waves[k:]))
+    return Residual(worst, ROUNDING)
+
+
+def x37_products_of_sinusoids_see_the_distance() -> Residual:
+    """PE(t) . PE(s) depends on t - s alone, and no entry exceeds 1."""
+    waves = sinusoids(40, WIDTH)
+    products = waves @ waves.T
+    beyond = float((waves.abs().amax() - 1).clamp(min=0))
+    return Residual(most(gap(products[1:, 1:], products[:-1, :-1]), beyond), ROUNDING)
+
+
+def x38_scores_have_unit_variance() -> Residual:
+    """q, k ~ N(0, I_d): Var(q . k / sqrt(d)) = 1 at every key width d."""
+    widths = (1, 4, 16, 64)
+    found = [float(((normal(FEWER, d) * normal(FEWER, d)).sum(1) / math.sqrt(d)).var())
+             for d in widths]
+    return Residual(most(*(abs(variance - 1) for variance in found)), 5e-2)

@@ -1,0 +1,204 @@
+"""Identities of convolutions: the linear maps that are alike everywhere and look near by.
+
+What a stack of them reads, puts out and costs is arithmetic; its adjoint is the transposed one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..nn.activation import activation
+from ..nn.conv import Local, Unshared
+from ..nn.mlp import MLP
+from ..nn.pool import Global
+from ..nn.shape import Conv, Dense, Layer, Pool, Shape, Stack, Transposed, field
+from .identity import Residual
+
+ROUNDING = 1e-12
+"""What float64 leaves of a sum of a few hundred products."""
+STACKS: tuple[tuple[Layer, ...], ...] = (
+    tuple(Conv(1, 2, padding=0, dilation=2**layer) for layer in range(5)),
+    tuple(Conv(1, 3, padding=0) for _ in range(4)),
+    (Conv(1, 5, 2, 0), Conv(1, 3, padding=0, dilation=2), Conv(1, 3, 2, 0), Conv(1, 2, padding=0)),
+    (Conv(1, 3, padding=0), Pool("average", 2, 2), Conv(1, 3, padding=0), Pool("average", 3, 2)),
+    (Conv(1, 3, 2, 1), Conv(1, 3), Transposed(1), Conv(1, 3)),
+    (Transposed(1, 3, 2, 0), Transposed(1, 5, 3, 1), Conv(1, 5)),
+)
+"""Stacks whose field is measured; the first few are convolutions and pools alone."""
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def gap(left: Tensor, right: Tensor) -> float:
+    return float((left - right).abs().amax())
+
+
+def cells() -> Iterator[tuple[Layer, Shape]]:
+    """Small layers of every kind, with what enters them."""
+    sizes = itertools.product((7, 8, 13), (1, 2, 3), (1, 2, 3), (0, 1))
+    for side, kernel, stride, padding in sizes:
+        for dilation in (1, 2):
+            yield Conv(4, kernel, stride, padding, dilation), (3, side, side + 1)
+            yield Transposed(4, kernel, stride, padding, dilation, stride - 1), (3, side)
+        if padding <= kernel // 2:
+            yield Pool("max", kernel, stride, padding), (2, side, side)
+    yield Local(4, 3, 2), (2, 7, 8)
+    yield Dense(5), (7,)
+    yield Dense(5, bias=False), (7,)
+
+
+def x16_layers_have_the_stated_shapes_and_counts() -> Residual:
+    """Shapes and parameter counts of planned layers are those of built ones."""
+    wrong = 0
+    for layer, inputs in cells():
+        built = layer.build(inputs).double()
+        wrong += layer.shape(inputs) != tuple(built(normal(2, *inputs)).shape[1:])
+        wrong += layer.parameters(inputs) != count(built)
+    return Residual(wrong, 0)
+
+
+def x16_perceptrons_have_the_stated_count() -> Residual:
+    """D0 D + D + (K-1)(D^2 + D) + D DL + DL parameters; softmax has none."""
+    wrong = count(activation("softmax"))
+    for before, width, depth, after in itertools.product((1, 4), (3, 6), (1, 2, 3), (1, 2)):
+        stated = (before + 1) * width + (depth - 1) * (width + 1) * width + (width + 1) * after
+        wrong += stated != count(MLP.Config(width=width, depth=depth).build(before, after))
+    return Residual(wrong, 0)
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def x19_unshared_and_alike_is_convolution() -> Residual:
+    """Weights of its own at each place, all alike, make a convolution."""
+    form, inputs = Conv(3, 3, 2), (2, 9, 8)
+    conv = form.build(inputs).double()
+    local = Local(3, 3, 2).build(inputs).double()
+    assert isinstance(conv, nn.Conv2d)
+    assert isinstance(local, Unshared)
+    assert conv.bias is not None
+    assert local.bias is not None
+    local.weight.copy_(conv.weight.flatten(1).T.expand_as(local.weight))
+    local.bias.copy_(conv.bias.expand_as(local.bias))
+    x = normal(4, *inputs)
+    return Residual(gap(conv(x), local(x)), ROUNDING)
+
+
+def x19_zero_margins_make_a_smaller_kernel() -> Residual:
+    """A kernel that is 0 beyond a reach is the smaller kernel of that reach."""
+    large, small, x = normal(3, 2, 5, 5), normal(3, 2, 3, 3), normal(4, 2, 8, 9)
+    large.zero_()[:, :, 1:4, 1:4] = small
+    return Residual(gap(F.conv2d(x, large, padding=2), F.conv2d(x, small, padding=1)), ROUNDING)
+
+
+def x19_convolution_is_a_toeplitz_matrix() -> Residual:
+    """Convolving is a matrix whose diagonals are constant."""
+    conv, steps = nn.Conv1d(1, 1, 5, padding=2, bias=False).double(), 9
+    matrix = conv(torch.eye(steps, dtype=torch.float64)[:, None])[:, 0].T  # (output, input)
+    offset = torch.arange(steps) - torch.arange(steps)[:, None] + 2
+    kernel = F.pad(conv.weight[0, 0], (steps, steps))
+    x = normal(steps)
+    applied = gap(matrix @ x, conv(x[None, None])[0, 0])
+    return Residual(max(gap(matrix, kernel[offset + steps]), applied), ROUNDING)
+
+
+def x19_circular_convolution_commutes_with_shifts() -> Residual:
+    """On a circle, stride s commutes with shifts by multiples of s."""
+    x, worst = normal(2, 3, 12, 12), 0.0
+    for stride, shift in ((1, 1), (1, 5), (2, 2), (2, 6), (3, 3)):
+        conv = nn.Conv2d(3, 4, 3, stride, 1, padding_mode="circular").double()
+        moved = conv(x.roll((shift, shift), (2, 3)))
+        steps = shift // stride
+        worst = max(worst, gap(moved, conv(x).roll((steps, steps), (2, 3))))
+    return Residual(worst, ROUNDING)
+
+
+def x20_global_average_ignores_shifts() -> Residual:
+    """The mean over positions of a circular convolution ignores shifts."""
+    conv = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").double()
+    net, x = nn.Sequential(conv, nn.ReLU(), Global()), normal(2, 3, 8, 8)
+    return Residual(gap(net(x), net(x.roll((3, 5), (2, 3)))), 1e-13)
+
+
+def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
+    """Dilation d is a kernel with d - 1 zeros between its entries."""
+    worst = 0.0
+    for rate in (2, 3):
+        conv = Conv(4, 3, padding=0, dilation=rate).build((2, 12, 12)).double()
+        assert isinstance(conv, nn.Conv2d)
+        wide = torch.zeros(4, 2, 2 * rate + 1, 2 * rate + 1, dtype=torch.float64)
+        wide[:, :, ::rate, ::rate] = conv.weight
+        x = normal(3, 2, 12, 12)
+        worst = max(worst, gap(conv(x), F.conv2d(x, wide, conv.bias)))
+    return Residual(worst, ROUNDING)
+
+
+def x21_convolution_is_correlation_with_the_kernel_turned() -> Residual:
+    """sum_k h[k] x[i - dk] is what a layer computes with its kernel turned."""
+    kernel, x, rate = normal(3), normal(11), 2
+    layer = F.conv1d(x[None, None], kernel.flip(0)[None, None], dilation=rate)[0, 0]
+    ends = torch.arange(2 * rate, len(x))
+    plain = sum(kernel[k] * x[ends - rate * k] for k in range(3))
+    return Residual(gap(layer, torch.as_tensor(plain)), ROUNDING)
+
+
+def x23_field_is_the_support_of_the_gradient() -> Residual:
+    """The receptive field is how many inputs have a gradient."""
+    return Residual(max(abs(field(Stack(stack)) - support(stack)) for stack in STACKS), 0)
+
+
+def x23_field_is_one_plus_a_sum() -> Residual:
+    """It is 1 + sum (k-1) d prod s: 2^L for k=2, d=2^l, and 1 + 2L for k=3."""
+    found = [field(Stack(stack)) for stack in STACKS[:4]]
+    wrong = [abs(field(Stack(stack)) - closed(stack)) for stack in STACKS[:4]]
+    return Residual(max(*wrong, abs(found[0] - 2**5), abs(found[1] - (1 + 2 * 4))), 0)
+
+
+def closed(stack: Sequence[Layer]) -> int:
+    total, jump = 1, 1
+    for layer in stack:
+        assert isinstance(layer, (Conv, Pool))
+        rate = layer.dilation if isinstance(layer, Conv) else 1
+        total, jump = total + (layer.kernel - 1) * rate * jump, jump * layer.stride
+    return total
+
+
+@torch.enable_grad()
+def support(stack: Sequence[Layer]) -> int:
+    """Inputs between the first and the last that move one output, of those far from the ends the
+    most; weights are positive, so that nothing cancels."""
+    net = Stack(stack).build((1, 96)).double()
+    for parameter in net.parameters():
+        nn.init.ones_(parameter)
+    x = normal(1, 1, 96).requires_grad_()
+    y = net(x)[0, 0]
+    middle, period = len(y) // 2, Stack(stack).period
+    slopes = [torch.autograd.grad(y[middle + place], x, retain_graph=True)[0].flatten()
+              for place in range(period)]
+    seen = [slope.nonzero() for slope in slopes]
+    return max(int(places[-1] - places[0]) + 1 for places in seen)
+
+
+def x24_transposed_is_the_adjoint() -> Residual:
+    """<conv(x), g> = <x, transposed(g)>."""
+    worst = 0.0
+    for kernel, stride, padding, rate in ((3, 1, 1, 1), (4, 2, 1, 1), (3, 2, 0, 2), (5, 3, 2, 1)):
+        form = Conv(4, kernel, stride, padding, rate, bias=False)
+        sides = form.shape((3, 13, 16))[1:]
+        lost = {(side + 2 * padding - rate * (kernel - 1) - 1) % stride for side in (13, 16)}
+        back = Transposed(3, kernel, stride, padding, rate, max(lost), bias=False)
+        conv = form.build((3, 13, 16)).double()
+        adjoint = back.build((4, *sides)).double()
+        adjoint.load_state_dict(conv.state_dict())
+        x, g = normal(2, 3, 13, 16), normal(2, 4, *sides)
+        back_of_g = F.pad(adjoint(g), (0, 3, 0, 3))[:, :, :13, :16]
+        worst = max(worst, abs(float((conv(x) * g).sum() - (x * back_of_g).sum())))
+    return Residual(worst, 1e-11)

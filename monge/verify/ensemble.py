@@ -1,0 +1,80 @@
+r"""Identities of many predictions made one: errors taken apart, and what bootstraps can mend.
+
+Squared error is $bias^2 + variance + noise$. The mean of B predictions of variance $s^2$ and
+correlation r has the variance $r s^2 + (1 - r) s^2 / B$: more bootstraps of the same rows take
+away the second term only. Data sets have three rows here, so that all of them and all of their
+bootstraps are listed; none is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..core.mixture import bootstrap
+from .identity import Residual
+
+ROUNDING = 1e-13
+MOST = 5.0
+"""Standard errors by which a mean may be off."""
+NOISE = torch.tensor([-0.5, 0.5], dtype=torch.float64)
+"""What a target is off by, either with probability one half."""
+PLACES = torch.tensor([-1.0, 0.2, 1.5], dtype=torch.float64)
+"""Inputs of a data set."""
+ROWS, BAGS = 40, 4000
+"""Of bootstraps that are drawn as ensembles draw them."""
+
+
+def x46_error_is_bias_variance_and_noise() -> Residual:
+    """E (f_D(x) - y)^2 = bias^2 + variance + noise over all data sets."""
+    x = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64)
+    lines = torch.stack([line(targets, x) for targets in every_data_set()])  # (8, 9)
+    truths = truth(x) + NOISE[:, None]  # (2, 9)
+    error = (lines[:, None] - truths).square().mean((0, 1))
+    bias = (lines.mean(0) - truth(x)).square()
+    apart = bias + lines.var(0, correction=0) + truths.var(0, correction=0)
+    return Residual(float((error - apart).abs().amax()), ROUNDING)
+
+
+def x47_bagging_leaves_the_correlated_variance() -> Residual:
+    """Var of a mean of B = r s^2 + (1 - r) s^2 / B over all bootstraps."""
+    draws = torch.cartesian_prod(*[torch.arange(3)] * 3)  # (27, 3)
+    means = torch.stack([targets[draws].mean(1) for targets in every_data_set()])  # (8, 27)
+    pairs = every_pair(means).mean(-1)  # (8, 729): B = 2
+    variance = means.var(correction=0)
+    shared = means.mean(1).var(correction=0)  # r s^2: of two bootstraps of one data set
+    due = shared + (variance - shared) / 2
+    return Residual(float((pairs.var(correction=0) - due).abs()), ROUNDING)
+
+
+def x47_a_bootstrap_holds_so_many_rows() -> Residual:
+    """A bootstrap of n rows holds n (1 - (1 - 1/n)^n) different ones."""
+    every = torch.arange(ROWS)
+    counts = [len(bootstrap(seed, every, ROWS).unique()) for seed in range(BAGS)]
+    held = torch.tensor(counts, dtype=torch.float64) / ROWS
+    due = 1 - (1 - 1 / ROWS) ** ROWS
+    return Residual(float((held.mean() - due).abs() / held.std()) * math.sqrt(BAGS), MOST)
+
+
+def truth(x: Tensor) -> Tensor:
+    return x.square() - x
+
+
+def every_data_set() -> Tensor:
+    """The targets of all data sets that noise can make, (8, 3)."""
+    return truth(PLACES) + torch.cartesian_prod(NOISE, NOISE, NOISE)
+
+
+def every_pair(means: Tensor) -> Tensor:
+    """The predictions (8, 27) of each data set two by two, (8, 729, 2)."""
+    first, second = torch.cartesian_prod(*[torch.arange(means.shape[1])] * 2).T
+    return torch.stack([means[:, first], means[:, second]], -1)
+
+
+def line(targets: Tensor, x: Tensor) -> Tensor:
+    """The least-squares line through (PLACES, targets) at x."""
+    design = torch.stack([torch.ones_like(PLACES), PLACES], 1)
+    offset, slope = torch.linalg.lstsq(design, targets[:, None]).solution[:, 0]
+    return offset + slope * x

@@ -1,0 +1,215 @@
+r"""Identities of what stands between linear maps: norms, dropout, residual ways, first weights.
+
+A norm takes away what the layers before it added and scaled; the 2^n networks that dropout leaves
+average to the whole one where it is linear; a residual way keeps gradients, and a variance of
+alpha / D_in keeps signals, through any depth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..core.noise import fresh
+from ..nn.activation import Pointwise, activation
+from ..nn.drop import thinned
+from ..nn.init import ALPHA, Init, initialise
+from ..nn.mlp import MLP
+from ..nn.norm import Norm, norm
+from ..nn.resnet import Residual as Skip
+from .convolution import ROUNDING, gap, normal
+from .identity import Residual
+
+PER_ROW: tuple[Norm, ...] = ("layer", "group", "instance")
+DEPTH, WIDTH = 30, 512
+"""Layers and units through which a variance is followed."""
+BAND = 2.5
+"""By what factor it may change."""
+DRAWS = 200_000
+MASKS = 1000
+"""Thinned networks that are drawn."""
+MOST = 5.0
+"""Standard errors that chance may make."""
+
+
+def batch_norm() -> tuple[nn.BatchNorm2d, Tensor]:
+    layer = norm("batch", 3, 2).double()
+    assert isinstance(layer, nn.BatchNorm2d)
+    return layer.train(), 2 * normal(6, 3, 4, 5) + 3
+
+
+def x25_batch_norm_cancels_a_bias() -> Residual:
+    """BN(x + b) = BN(x)."""
+    layer, x = batch_norm()
+    return Residual(gap(layer(x + normal(3, 1, 1)), layer(x)), ROUNDING)
+
+
+def x25_batch_norm_can_restore_its_input() -> Residual:
+    """gamma = sqrt(biased variance + eps) and beta = mean restore x."""
+    layer, x = batch_norm()
+    layer.weight.copy_((x.var((0, 2, 3), correction=0) + layer.eps).sqrt())
+    layer.bias.copy_(x.mean((0, 2, 3)))
+    return Residual(gap(layer(x), x), ROUNDING)
+
+
+def x25_running_variance_is_unbiased() -> Residual:
+    """Running averages take in the mean and the unbiased variance."""
+    layer, x = batch_norm()
+    layer(x)
+    rate = layer.momentum or 0.0
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    mean = gap(layer.running_mean, rate * x.mean((0, 2, 3)))
+    variance = gap(layer.running_var, 1 - rate + rate * x.var((0, 2, 3)))
+    return Residual(max(mean, variance), ROUNDING)
+
+
+def x25_evaluation_reads_the_running_averages_alone() -> Residual:
+    """After training, a row is normalised alike in every batch."""
+    layer, x = batch_norm()
+    layer(x)
+    layer.eval()
+    return Residual(gap(layer(x)[:1], layer(x[:1])), 0)
+
+
+def x26_layer_norm_ignores_scale_and_shift() -> Residual:
+    """LN(a x + b) = LN(x) for a > 0, as eps -> 0."""
+    layer, x = norm("layer", 16).double(), normal(5, 16)
+    assert isinstance(layer, nn.LayerNorm)
+    layer.eps = 0.0
+    return Residual(gap(layer(3.7 * x - 2), layer(x)), ROUNDING)
+
+
+def x26_layer_norm_ignores_other_rows() -> Residual:
+    """What layer, group and instance norm make of a row is its own matter."""
+    x, worst = normal(5, 16, 3, 4), 0.0
+    for name in PER_ROW:
+        layer = norm(name, 16, 2).double()
+        worst = max(worst, gap(layer(x)[:1], layer(x[:1])))
+    return Residual(worst, ROUNDING)
+
+
+def masks(units: int) -> Tensor:
+    """Every choice of kept units, (2^n, n)."""
+    return torch.tensor(list(itertools.product((0.0, 1.0), repeat=units)), dtype=torch.float64)
+
+
+def chances(kept: Tensor, rate: float) -> Tensor:
+    """The probability of each choice, (2^n,)."""
+    return (kept * (1 - rate) + (1 - kept) * rate).prod(1)
+
+
+def x27_linear_networks_average_to_the_scaled_one() -> Residual:
+    """All 2^n thinned linear networks average to weights times 1 - rate."""
+    return Residual(unscaled(0.3, 0.7), 1e-13)
+
+
+def unscaled(rate: float, factor: float) -> float:
+    """By how much the mean over masks of a linear network misses the one scaled by `factor`."""
+    kept, layer, h = masks(5), nn.Linear(5, 3, bias=False).double(), normal(5)
+    mean = (chances(kept, rate)[:, None] * layer(kept * h)).sum(0)
+    return gap(mean, factor * layer(h))
+
+
+def x27_softmax_networks_average_geometrically() -> Residual:
+    """The normalised geometric mean of 2^n softmax nets is the scaled net."""
+    kept, layer, h, rate = masks(5), nn.Linear(5, 3).double(), normal(5), 0.3
+    logs = layer(kept * h).log_softmax(1)
+    mean = (chances(kept, rate)[:, None] * logs).sum(0).softmax(0)
+    return Residual(gap(mean, layer((1 - rate) * h).softmax(0)), 1e-13)
+
+
+def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
+    """Monte-Carlo dropout tends to the average over all 2^n masks."""
+    net, exact, _ = thinning()
+    generator, h, found = fresh(4), torch.ones(1, 6, dtype=torch.float64), []
+    for _ in range(MASKS):
+        with thinned(net, generator):
+            found.append(net(h)[0, 0])
+    drawn = torch.stack(found)
+    return Residual(float((drawn.mean() - exact).abs() / drawn.std()) * MASKS**0.5, MOST)
+
+
+def x28_the_whole_network_is_not_the_average() -> Residual:
+    """Where a network bends, its average over masks is not the whole network."""
+    _, exact, whole = thinning()
+    return Residual(0.01 - float((exact - whole).abs()), 0)
+
+
+def thinning() -> tuple[nn.Module, Tensor, Tensor]:
+    """A network that bends after dropout, its exact mean over masks, and what it says whole."""
+    net = nn.Sequential(nn.Dropout(0.4), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    initialise(net, "he", "relu")
+    kept, bends = masks(6), net[1:]
+    mean = (chances(kept, 0.4) * bends(kept / 0.6)[:, 0]).sum()
+    return net.eval(), mean, net.eval()(torch.ones(6, dtype=torch.float64))[0]
+
+
+@torch.enable_grad()
+def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
+    """d(h + f(h)) / dh = I + df / dh."""
+    body = MLP.Config(width=8, depth=1, activation="tanh").build(5, 5).double()
+    jacobian, h = torch.autograd.functional.jacobian, normal(5)
+    whole, inner = jacobian(Skip(body), h), jacobian(body, h)
+    return Residual(gap(whole, torch.eye(5, dtype=torch.float64) + inner), 1e-14)
+
+
+def x29_residual_gradients_stay_alike() -> Residual:
+    """Gradients of 24 plain layers are noise along a line, residual ones not."""
+    return Residual(0.3 - (likeness(residual=True) - likeness(residual=False)), 0)
+
+
+@torch.enable_grad()
+def likeness(residual: bool, depth: int = 24, width: int = 200, points: int = 256) -> float:
+    """The correlation of the derivatives of a centred net at neighbours on a line (Balduzzi et
+    al. 2017)."""
+    def layer() -> nn.Module:
+        return nn.Sequential(norm("batch", width), nn.ReLU(), nn.Linear(width, width))
+
+    layers = [Skip(layer()) if residual else layer() for _ in range(depth)]
+    net = nn.Sequential(nn.Linear(1, width), *layers, nn.Linear(width, 1)).double()
+    initialise(net)
+    x = torch.linspace(-2, 2, points, dtype=torch.float64)[:, None].requires_grad_()
+    slope, = torch.autograd.grad(net(x).sum(), x)
+    centred = (slope - slope.mean()).flatten()
+    return float((centred[1:] * centred[:-1]).sum() / centred.square().sum())
+
+
+def x30_he_keeps_the_variance() -> Residual:
+    """ReLU layers of variance 2 / D_in keep Var z over 30 layers."""
+    return Residual(abs(math.log(growth("relu", "he"))), math.log(BAND))
+
+
+def x30_linear_layers_keep_the_variance() -> Residual:
+    """Linear layers of variance 1 / D_in keep Var z over 30 layers."""
+    return Residual(abs(math.log(growth("identity", "he"))), math.log(BAND))
+
+
+def growth(name: Pointwise, how: Init, times: float = 1.0) -> float:
+    """By what factor Var z grows over the layers, where weights have `times` their variance."""
+    act, layer = activation(name), nn.Linear(WIDTH, WIDTH).double()
+    first = z = normal(64, WIDTH)
+    for _ in range(DEPTH):
+        initialise(layer, how, name)
+        z = layer(act(z)) * math.sqrt(times)
+    return float(z.var() / first.var())
+
+
+def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
+    """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2."""
+    z = normal(DRAWS)
+    h = torch.relu(z)
+    moment, spread = h.square() - 1 / ALPHA["relu"], (h - h.mean()).square()
+    misses = torch.stack([moment, spread - (1 - 1 / math.pi) / 2])
+    return Residual(float((misses.mean(1).abs() / misses.std(1)).amax()) * DRAWS**0.5, MOST)
+
+
+def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
+    """E f(x) of randomised leaky ReLU in training is its f(x) after it."""
+    layer, x = activation("rrelu"), torch.tensor([-2.0, -0.5, 1.5], dtype=torch.float64)
+    drawn = layer.train()(x.expand(DRAWS, 3).clone())
+    error = drawn.std(0) / DRAWS**0.5 + 1e-15
+    return Residual(float(((drawn.mean(0) - layer.eval()(x)).abs() / error).amax()), MOST)

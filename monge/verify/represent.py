@@ -1,0 +1,44 @@
+"""Identities of codes that are learned without labels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..prob.contrast import agreement, info_nce
+from .convolution import normal
+from .identity import Residual
+
+CORRELATION, CANDIDATES, BATCHES = 0.9, 512, 40
+
+
+def bound() -> Tensor:
+    """log N - InfoNCE of correlated normals by the best of all scores, log p(y | x) / p(y), in
+    each of several batches."""
+    x, e = normal(2, BATCHES, CANDIDATES)
+    y = CORRELATION * x + math.sqrt(1 - CORRELATION**2) * e
+    spread = 1 - CORRELATION**2
+    apart = (y[:, None] - CORRELATION * x[..., None]).square() / spread  # (batches, N, N)
+    scores = 0.5 * (y.square()[:, None] - apart - math.log(spread))
+    return torch.stack([math.log(CANDIDATES) - info_nce(each).mean() for each in scores])
+
+
+def x113_info_nce_is_below_the_mutual_information() -> Residual:
+    """log N - InfoNCE <= min(log N, I(x; y)), and near it for a perfect score."""
+    found, information = bound(), -0.5 * math.log(1 - CORRELATION**2)
+    error = float(found.std()) / math.sqrt(BATCHES)
+    mean = float(found.mean())
+    above = mean - min(information, math.log(CANDIDATES))
+    return Residual(max(above, information - mean - 0.1) / error, 5.0)
+
+
+def x113_equal_pairs_cannot_be_told_beyond_log_n() -> Residual:
+    """Codes that tell nothing cost log(2N - 1) nats, perfect ones nothing."""
+    n = 16
+    blind = agreement(torch.ones(n, 3, dtype=torch.float64),
+                      torch.ones(n, 3, dtype=torch.float64), 0.1)
+    sharp = agreement(torch.eye(n, dtype=torch.float64), torch.eye(n, dtype=torch.float64), 1e-2)
+    return Residual(max(float((blind - math.log(2 * n - 1)).abs().amax()),
+                        float(sharp.abs().amax())), 1e-12)

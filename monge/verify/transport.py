@@ -1,0 +1,228 @@
+r"""Identities of optimal transport: plans, projections, potentials, distances.
+
+With $K = e^{-c/\lambda}$ the entropic plan is the KL projection of $K / \sum K$ onto the couplings
+of p and q, and Sinkhorn's scalings are projections onto one marginal after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from ..core.noise import fresh
+from ..prob.divergence import entropy, kl, sinkhorn_divergence, wasserstein
+from ..solve.assignment import bures, doubly_stochastic, exact, on_line
+from ..solve.cost import squared
+from ..solve.sinkhorn import Plan, sinkhorn
+from .identity import Residual
+
+ROUNDING = 1e-12
+"""What float64 leaves of sums of a few hundred products."""
+LAMBDA = 0.3
+
+
+def problem(n: int = 6, m: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    """A cost matrix with two marginals that are not uniform."""
+    g = fresh(0)
+    cost = torch.rand(n, m, dtype=torch.float64, generator=g)
+    p, q = (torch.rand(k, dtype=torch.float64, generator=g) + 0.1 for k in (n, m))
+    return cost, p / p.sum(), q / q.sum()
+
+
+def solved(weight: float = LAMBDA, n: int = 6, m: int = 8) -> tuple[Plan, Tensor, Tensor, Tensor]:
+    cost, p, q = problem(n, m)
+    return sinkhorn(cost, epsilon=weight, a=p, b=q, tolerance=1e-14), cost, p, q
+
+
+def objective(pi: Tensor, cost: Tensor, weight: float = LAMBDA) -> Tensor:
+    """<c, pi> - lambda H(pi)."""
+    return (pi * cost).sum((-2, -1)) - weight * entropy(pi.flatten(-2))
+
+
+def gibbs(cost: Tensor, weight: float = LAMBDA) -> Tensor:
+    """The starting point of the projections, K / sum K."""
+    kernel = torch.exp(-cost / weight)
+    return kernel / kernel.sum()
+
+
+def to_rows(pi: Tensor, p: Tensor) -> Tensor:
+    """The projection onto the plans whose rows sum to p."""
+    return pi * (p / pi.sum(-1))[..., None]
+
+
+def to_columns(pi: Tensor, q: Tensor) -> Tensor:
+    return pi * q / pi.sum(-2, keepdim=True)
+
+
+def x65_the_objective_is_a_divergence() -> Residual:
+    """<c,pi> - l H(pi) = l KL(pi || K / sum K) - l log sum K for every pi."""
+    cost, _, _ = problem()
+    pi = torch.rand(50, 6, 8, dtype=torch.float64)
+    pi /= pi.sum((1, 2), keepdim=True)
+    total = torch.exp(-cost / LAMBDA).sum().log()
+    right = LAMBDA * (kl(pi.flatten(1), gibbs(cost).flatten()) - total)
+    return Residual(float((objective(pi, cost) - right).abs().max()), ROUNDING)
+
+
+def x66_scalings_are_projections() -> Residual:
+    """diag(u) K diag(v) is the projected plan at every half step."""
+    cost, p, q = problem()
+    kernel, pi = torch.exp(-cost / LAMBDA), gibbs(cost)
+    v, worst = torch.ones_like(q), 0.0
+    for _ in range(20):
+        u = p / (kernel @ v)
+        pi = to_rows(pi, p)
+        worst = max(worst, float((u[:, None] * kernel * v - pi).abs().max()))
+        v = q / (kernel.T @ u)
+        pi = to_columns(pi, q)
+        worst = max(worst, float((u[:, None] * kernel * v - pi).abs().max()))
+    ours = solved()[0].matrix
+    for _ in range(2000):
+        pi = to_columns(to_rows(pi, p), q)
+    return Residual(max(worst, float((ours - pi).abs().max())), 1e-13)
+
+
+def simultaneous_mass(passes: int = 200) -> float:
+    """How far from one the mass of the plan is when u and v are updated at once, as the notes
+    write it: it alternates between two wrong values."""
+    cost, p, q = problem()
+    kernel = torch.exp(-cost / LAMBDA)
+    u, v = torch.ones_like(p), torch.ones_like(q)
+    for _ in range(passes):
+        u, v = p / (kernel @ v), q / (kernel.T @ u)
+    return float((u @ kernel @ v - 1).abs())
+
+
+def x67_row_scaling_is_the_projection() -> Residual:
+    """KL(Q || pi0) = KL(Q || proj) + KL(proj || pi0) for Q with rows p."""
+    cost, p, _ = problem()
+    start = gibbs(cost)
+    near = to_rows(start, p)
+    others = to_rows(torch.rand(2000, 6, 8, dtype=torch.float64), p).flatten(1)
+    far, rest = kl(others, start.flatten()), kl(others, near.flatten())
+    return Residual(float((far - rest - kl(near.flatten(), start.flatten())).abs().max()), 1e-13)
+
+
+def x68_potentials_give_the_value() -> Residual:
+    """At the plan, marginals are exact and the value is <f,p> + <g,q>."""
+    plan, cost, p, q = solved()
+    pi = plan.matrix
+    f, g = plan.f + LAMBDA * p.log(), plan.g + LAMBDA * q.log()  # of exp((f + g - c) / lambda)
+    value = float((objective(pi, cost) - (f @ p + g @ q)).abs())
+    marginals = float((pi.sum(1) - p).abs().max() + (pi.sum(0) - q).abs().max())
+    return Residual(max(value, marginals), ROUNDING)
+
+
+def x68_strong_convexity_leaves_one_plan() -> Residual:
+    """F(Q) - F(pi) >= l/2 |Q - pi|_1^2 for every coupling Q."""
+    plan, cost, p, q = solved()
+    pi = plan.matrix
+    others = torch.rand(300, 6, 8, dtype=torch.float64)
+    for _ in range(300):
+        others = to_columns(to_rows(others, p), q)
+    gain = objective(others, cost) - objective(pi, cost)
+    slack = LAMBDA / 2 * (others - pi).abs().sum((1, 2)).square() - gain
+    return Residual(float(slack.max()), 1e-10)
+
+
+def x69_one_doubly_stochastic_limit() -> Residual:
+    """Rows first or columns first, and D1 A D2 alike: one limit."""
+    a = torch.rand(5, 5, dtype=torch.float64) + 0.05
+    ways = torch.rand(2, 5, dtype=torch.float64) + 0.5
+    limits = [doubly_stochastic(a, 1e-14), doubly_stochastic(a.T, 1e-14).T,
+              doubly_stochastic(ways[0][:, None] * a * ways[1], 1e-14)]
+    return Residual(max(float((limits[0] - other).abs().max()) for other in limits[1:]), 1e-12)
+
+
+def x70_little_entropy_is_exact_transport() -> Residual:
+    """0 <= <c,pi_l> - OT <= l log(nm), and OT is the best permutation."""
+    cost = problem(6, 6)[0]
+    best = min(cost[range(6), order].mean() for order in itertools.permutations(range(6)))
+    worst = float((exact(cost).cost - best).abs())
+    for weight in (0.1, 0.03, 0.01):
+        gap = float(sinkhorn(cost, epsilon=weight, tolerance=1e-12).cost - best)
+        worst = max(worst, -gap, gap - weight * math.log(36))
+    return Residual(worst, 1e-11)
+
+
+def x70_much_entropy_is_independence() -> Residual:
+    """As lambda grows the plan tends to p x q."""
+    plan, _, p, q = solved(1e6)
+    return Residual(float((plan.matrix - p[:, None] * q).abs().max()), 1e-6)
+
+
+def x71_on_a_line_sorted_points_are_matched() -> Residual:
+    """W_p of sorted points is the linear program's; W_1 = int |F - G|."""
+    x, y = (torch.randn(k, dtype=torch.float64) for k in (7, 9))
+    worst = max(float((on_line(x, y, p) - exact((x[:, None] - y).abs().pow(p)).cost).abs())
+                for p in (1.0, 2.0, 3.0))
+    cuts = torch.cat([x, y]).sort().values
+    below = ((x <= cuts[:-1, None]).double().mean(1) - (y <= cuts[:-1, None]).double().mean(1))
+    area = float((on_line(x, y, 1.0) - (below.abs() * cuts.diff()).sum()).abs())
+    return Residual(max(worst, area), 1e-12)
+
+
+def x71_wasserstein_is_a_metric_and_sees_a_shift() -> Residual:
+    """W_1(x, x + s) = |s|, symmetric, and the triangle inequality holds."""
+    x, y, z = (torch.randn(8, 2, dtype=torch.float64) for _ in range(3))
+    shift = torch.tensor([3.0, -4.0], dtype=torch.float64)
+    moved = abs(float(wasserstein(x, x + shift)) - 5)
+    turned = float((wasserstein(x, y, 2.0) - wasserstein(y, x, 2.0)).abs())
+    detour = float(wasserstein(x, z, 2.0) - wasserstein(x, y, 2.0) - wasserstein(y, z, 2.0))
+    return Residual(max(moved, turned, detour), 1e-12)
+
+
+def x71_gaussians_have_a_closed_form() -> Residual:
+    """W_2^2 of normals on a line is (m - n)^2 + (s - t)^2."""
+    mean, std = (torch.randn(2, 1, dtype=torch.float64) for _ in range(2))
+    covs = std.square()[..., None]
+    closed = (mean[0] - mean[1]).square() + (std[0].abs() - std[1].abs()).square()
+    return Residual(float((bures(mean[0], covs[0], mean[1], covs[1]) - closed).abs()), 1e-12)
+
+
+def x72_a_lipschitz_potential_attains_the_distance() -> Residual:
+    """W_1 = max over 1-Lipschitz f of E f(x) - E f(y), and no f exceeds it."""
+    x, y = (torch.randn(12, dtype=torch.float64) for _ in range(2))
+    distance = on_line(x, y, 1.0)
+    cuts = torch.cat([x, y]).sort().values
+    rise = torch.sign((y <= cuts[:-1, None]).double().mean(1)
+                      - (x <= cuts[:-1, None]).double().mean(1)) * cuts.diff()
+    potential = torch.cat([torch.zeros(1, dtype=torch.float64), rise.cumsum(0)])
+
+    def gain(points: Tensor) -> Tensor:
+        return potential[torch.searchsorted(cuts, points)].mean()
+
+    attained = float((gain(x) - gain(y) - distance).abs())
+    slopes = torch.linspace(-1, 1, 41, dtype=torch.float64)[:, None]
+    critics = [torch.tanh(slopes * x).mean(1) - torch.tanh(slopes * y).mean(1),
+               (slopes * x).sin().mean(1) - (slopes * y).sin().mean(1)]
+    beyond = max(float(each.max() - distance) for each in critics)
+    return Residual(max(attained, beyond), 1e-12)
+
+
+def x73_debiasing_removes_the_reference() -> Residual:
+    """OT_KL = OT_H + l (H(p) + H(q)); S(a, a) = 0 <= S(a, b); OT(a, a) != 0."""
+    plan, _, p, q = solved()
+    shift = float((plan.value - plan.sharp - LAMBDA * (entropy(p) + entropy(q))).abs())
+    x, y = (torch.randn(10, 2, dtype=torch.float64) for _ in range(2))
+    same = abs(float(sinkhorn_divergence(x, x.clone(), 0.4, relative=False, tolerance=1e-13)))
+    negative = -float(sinkhorn_divergence(x, y, 0.4, relative=False, tolerance=1e-13))
+    biased = 0.01 - float(sinkhorn(x, x, 0.4, tolerance=1e-13).value.abs())
+    return Residual(max(shift, same, negative, biased), ROUNDING)
+
+
+@torch.enable_grad()
+def x74_the_envelope_gives_the_gradient() -> Residual:
+    """d value / d x with the plan fixed = through all passes."""
+    x, y = (torch.randn(5, 2, dtype=torch.float64) for _ in range(2))
+    x.requires_grad_()
+    envelope, = torch.autograd.grad(sinkhorn(x, y, 0.5, tolerance=1e-14).value, x)
+    cost, f, g = squared(x, y), torch.zeros_like(x[:, 0]), torch.zeros_like(y[:, 0])
+    for _ in range(400):
+        f = -0.5 * torch.logsumexp((g - cost) / 0.5 - math.log(5), 1)
+        g = -0.5 * torch.logsumexp((f[:, None] - cost) / 0.5 - math.log(5), 0)
+    unrolled, = torch.autograd.grad(f.mean() + g.mean(), x)
+    return Residual(float((envelope - unrolled).abs().max()), 1e-9)

@@ -1,0 +1,146 @@
+"""Distances between data sets: their errors, their p-value, and what the verb says and writes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from monge.cli.main import attempt
+from monge.core.error import DataError
+from monge.core.space import Space
+from monge.evaluate.distance import distances, frequencies, jackknife, p_value, plan
+
+
+def points(n: int = 200, seed: int = 0, dims: int = 2) -> torch.Tensor:
+    return torch.randn(n, dims, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_a_shift_is_seen_by_every_measure_and_one_law_by_none():
+    near, far = distances(points(), points(seed=1)), distances(points(), points(seed=1) + 2)
+    assert near["p_value"].value > 0.05
+    assert far["p_value"].value == pytest.approx(0.001)
+    for name in set(near) - {"p_value"}:
+        assert far[name].value > near[name].value + 3 * far[name].stderr, name
+    size = 2 * 2**0.5
+    assert far["wasserstein_1"].value == pytest.approx(size, rel=0.1)
+    assert far["gaussian_wasserstein_2"].value == pytest.approx(size, rel=0.1)
+    assert far["gaussian_kl"].value == pytest.approx(size**2 / 2, rel=0.25)
+
+
+def test_the_jackknife_of_a_mean_is_its_standard_error():
+    x, y = points(400, dims=1), points(400, seed=1, dims=1)
+    found = jackknife(lambda x, y: (x.mean() - y.mean()).abs(), x, y)
+    assert found.stderr == pytest.approx((2 / 400) ** 0.5, rel=0.6)
+
+
+def test_p_values_of_one_law_are_uniform():
+    """Not small more often than they say."""
+    found = torch.tensor([p_value(points(20, seed=2 * i), points(25, seed=2 * i + 1), i)
+                          for i in range(120)])
+    assert (found < 0.1).double().mean() < 0.1 + 3 * (0.09 / 120) ** 0.5
+    assert abs(found.mean() - 0.5) < 4 * (1 / 12 / 120) ** 0.5
+
+
+def test_tables_of_one_finite_entry_are_compared():
+    space = Space(kind="label", size=2)
+    x, y = torch.tensor([0] * 30 + [1] * 10), torch.tensor([0] * 20 + [1] * 20)
+    found = frequencies(x, y, space)
+    assert found["total_variation"].value == pytest.approx(0.25)
+    assert found["kl"].value == pytest.approx(0.75 * np.log(1.5) + 0.25 * np.log(0.5))
+    assert found["reverse_kl"].value != found["kl"].value
+    assert frequencies(points(), points(), Space(kind="real", shape=(2,))) == {}
+
+
+def test_a_plan_is_a_coupling():
+    found = plan(points(30), points(40, seed=1))
+    torch.testing.assert_close(found.matrix.sum(0), torch.full((40,), 1 / 40))
+    assert found.converged
+
+
+def test_few_rows_are_refused():
+    with pytest.raises(DataError, match="has 5 rows; a distance with its error needs 20"):
+        distances(points(5), points())
+
+
+@pytest.fixture
+def say(capsys):
+    def run(*words):
+        code = attempt(["distance", *map(str, words)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+    return run
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    def save(name, x):
+        np.save(tmp_path / f"{name}.npy", x)
+        return tmp_path / f"{name}.npy"
+    return save
+
+
+def test_the_verb_gives_measures_a_plan_and_a_picture(say, tmp_path):
+    code, out, err = say("moons", "rings", "--rows", 60, "--plan", tmp_path / "plan.npz",
+                         "--plot", tmp_path / "plan.png", "--json")
+    assert (code, err) == (0, "")
+    measures = json.loads(out)["measures"]
+    assert set(measures) >= {"energy", "mmd", "sliced_wasserstein_2", "sinkhorn_divergence",
+                             "wasserstein_1", "wasserstein_2", "p_value"}
+    assert set(measures["energy"]) == {"value", "kind", "unit", "stderr"}
+    assert measures["p_value"]["value"] < 0.05
+    saved = np.load(tmp_path / "plan.npz")
+    assert saved["plan"].shape == (60, 60)
+    np.testing.assert_allclose(saved["plan"].sum(0), 1 / 60, atol=1e-5)
+    reach = saved["f"][:, None] + saved["g"] - ((saved["x"][:, None] - saved["y"]) ** 2).sum(-1)
+    np.testing.assert_allclose(np.exp(reach / saved["epsilon"]) / 3600, saved["plan"], atol=1e-5)
+    assert (tmp_path / "plan.png").stat().st_size > 5000
+
+
+def test_the_verb_is_seeded_and_prints_a_table(say):
+    code, out, _ = say("moons", "moons", "data.seed=3", "--rows", 40)
+    assert code == 0
+    assert "wasserstein_1" in out
+    assert say("moons", "moons", "data.seed=3", "--rows", 40)[1] == out
+    assert say("moons", "moons", "data.seed=3", "--rows", 40, "--seed", 1)[1] != out
+
+
+def test_the_verb_compares_labels_by_their_frequencies(say, tmp_path):
+    for name, share in (("a", 10), ("b", 30)):
+        rows = ["red"] * share + ["blue"] * (60 - share)
+        (tmp_path / f"{name}.csv").write_text("colour\n" + "\n".join(rows) + "\n")
+    code, out, err = say(tmp_path / "a.csv", tmp_path / "b.csv", "--json")
+    assert code == 0, err
+    assert json.loads(out)["measures"]["total_variation"]["value"] == pytest.approx(1 / 3)
+
+
+def test_the_verb_refuses_in_a_sentence(say, arrays, tmp_path):
+    rng = np.random.default_rng(0)
+    flat, deep = arrays("flat", rng.normal(size=(50, 2))), arrays("deep", rng.normal(size=(50, 3)))
+    holes = rng.normal(size=(50, 2))
+    holes[3, 1] = np.nan
+    few = arrays("few", rng.normal(size=(8, 2)))
+    (tmp_path / "a.csv").write_text("age,size\n" + "1,2.5\n3,4.5\n" * 20)
+    (tmp_path / "b.csv").write_text("age,weight\n" + "1,2.5\n3,4.5\n" * 20)
+    for words, sentence in [
+        ((flat, deep), "x has the shape 3 where"),
+        ((tmp_path / "a.csv", tmp_path / "b.csv"), "lacks size"),
+        ((flat, arrays("holes", holes)), "holes has missing values"),
+        ((flat, flat, "epsilon=0.1"), "epsilon=0.1 concerns a model"),
+        ((flat, few), "8 rows"),
+        ((deep, deep, "--plot", tmp_path / "p.png"), "--plot draws points in the plane"),
+        ((flat, "mons"), "did you mean moons"),
+    ]:
+        code, out, err = say(*words)
+        assert code in (1, 2), words
+        assert out == ""
+        assert len(err.strip().splitlines()) == 1
+        assert sentence in err, err
+
+
+def test_rows_with_holes_are_left_out_of_both_sides_on_request(say, arrays):
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    rows[3, 1] = np.nan
+    holes = arrays("holes", rows)
+    code, _, err = say(holes, holes, "data.missing=drop", "--json")
+    assert code == 0, err

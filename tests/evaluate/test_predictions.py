@@ -1,0 +1,70 @@
+"""Measures of predictions against numbers worked out by hand."""
+
+import pytest
+import torch
+
+from monge.core.error import DataError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.evaluate.predict import Prediction, measures, reliability
+
+
+def classes(probabilities, truth, seen=None):
+    p, truth = torch.tensor(probabilities).double(), torch.tensor(truth)
+    blank = torch.zeros(len(p))
+    return Prediction(Space(kind="label", size=p.shape[1], name="y"), 0.9, blank, p.argmax(1),
+                      blank, blank, p, truth, torch.ones(len(p), dtype=torch.bool)
+                      if seen is None else torch.tensor(seen), blank)
+
+
+def numbers(mean, truth, half):
+    mean, truth = torch.tensor(mean).double(), torch.tensor(truth).double()
+    below = torch.special.ndtr((truth - mean) / half * 1.6448536)
+    return Prediction(Space(kind="real", name="y"), 0.9, mean, mean, mean - half, mean + half,
+                      mean[:, None][:, :0], truth, torch.ones(len(mean), dtype=torch.bool), below)
+
+
+def test_classes_by_hand():
+    said = classes([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.95, 0.05]], [0, 1, 1, 0])
+    found = measures([said])
+    assert found["accuracy"].value == 0.75
+    assert found["accuracy"].stderr == pytest.approx(0.25)
+    right = torch.tensor([0.9, 0.2, 0.6, 0.95]).double()
+    assert found["nll"].value == pytest.approx(-right.log().mean().item())
+    # Bins of a fifteenth: 0.6, 0.8 and 0.9 stand alone, 0.95 too.
+    gaps = [abs(0.6 - 1), abs(0.8 - 0), abs(0.9 - 1), abs(0.95 - 1)]
+    assert found["calibration_error"].value == pytest.approx(sum(gaps) / 4)
+
+
+def test_numbers_by_hand():
+    found = measures([numbers([1.0, 2.0, 5.0], [2.0, 2.0, 1.0], half=1.5)])
+    assert found["rmse"].value == pytest.approx((17 / 3) ** 0.5)
+    assert found["mae"].value == pytest.approx(5 / 3)
+    assert found["coverage_0.9"].value == pytest.approx(2 / 3)
+    assert found["interval_width"].value == pytest.approx(3.0)
+
+
+def test_a_calibrated_law_lies_on_the_diagonal_and_an_overconfident_one_does_not():
+    p = torch.rand(20000, generator=fresh(0)) / 2 + 0.5
+    truth = (torch.rand(20000, generator=fresh(1)) < p).long()
+    honest = classes(torch.stack([1 - p, p], 1).tolist(), truth.tolist())
+    assert measures([honest])["calibration_error"].value < 0.02
+    vain = classes(torch.stack([(1 - p) ** 3, 1 - (1 - p) ** 3], 1).tolist(), truth.tolist())
+    assert measures([vain])["calibration_error"].value > 0.1
+    x = torch.randn(5000, generator=fresh(2))
+    level, share, _ = reliability(numbers([0.0] * 5000, x.tolist(), half=1.6448536))
+    assert (level - share).abs().max() < 0.03
+    level, share, _ = reliability(numbers([0.0] * 5000, x.tolist(), half=0.5))
+    assert (level - share).abs().max() > 0.1
+
+
+def test_rows_without_a_truth_are_left_out_and_none_at_all_refused():
+    said = classes([[0.9, 0.1], [0.8, 0.2]], [0, 1], seen=[True, False])
+    assert measures([said])["accuracy"].value == 1.0
+    with pytest.raises(DataError, match="no row has a value of y to measure against"):
+        measures([classes([[0.9, 0.1]], [0], seen=[False])])
+
+
+def test_several_targets_have_their_names_before():
+    both = measures([classes([[0.9, 0.1]] * 3, [0, 0, 1]), numbers([1.0, 2.0], [1.0, 2.0], 1.0)])
+    assert {"1.accuracy", "2.rmse"} <= set(both)

@@ -1,0 +1,159 @@
+"""Predictors from pictures: what they read, refuse and choose for themselves."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+
+from monge import registry
+from monge.core.batch import Batch
+from monge.core.error import WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.predict.cnn import CNN, planned
+from monge.models.predict.resnet import ResNet
+from monge.nn.shape import Stack, field
+from monge.train.trainer import Trainer
+
+BOTH = pytest.mark.parametrize("name", ["predict.cnn", "predict.resnet"])
+
+
+def picture(*shape, rows=54_000, kind="levels"):
+    return Space(kind=kind, shape=shape, size=256, mean=(33.0,), scale=(79.0,), rows=rows,
+                 name="image")
+
+
+def digits(*shape, rows=54_000, **given):
+    given = {"image": picture(*shape, rows=rows), **given}
+    return Space(kind="label", size=10, name="label", rows=rows, given=given)
+
+
+def question(space, n, seed=0):
+    """Random rows of a label given a picture, and perhaps given columns."""
+    g = fresh(seed)
+    given = {name: Batch(torch.randint(0, 256, (n, *part.shape), generator=g).float()
+                         if part.is_picture else torch.randn(n, *part.shape, generator=g))
+             for name, part in space.given.items()}
+    return Batch(torch.randint(0, space.size, (n,), generator=g), given)
+
+
+def built(name, space, **fields):
+    torch.manual_seed(0)
+    owner = registry.find(name)
+    return replace(owner.tiny(space), **fields).build(space)
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 64, 64), (3, 9, 30)])
+def test_what_suits_can_be_built_and_is_no_giant(name, shape):
+    space = digits(*shape)
+    suit = registry.find(name).suit(space)
+    model = suit.config.build(space)
+    assert sum(p.numel() for p in model.parameters()) < 3_000_000
+    assert suit.recipe.steps == 8 * 54_000 // 128
+    assert bool(suit.data) == (min(shape[1:]) >= 16)
+    model.eval()
+    assert model.likelihood(question(space, 2)).value.shape == (2,)
+
+
+def test_a_number_is_not_augmented_and_few_rows_are_seen_often():
+    space = replace(digits(1, 28, 28, rows=1000), kind="real", size=0, rows=1000)
+    suit = CNN.suit(space)
+    assert suit.data == ()
+    assert (suit.recipe.steps, suit.recipe.batch) == (1500, 64)
+
+
+@BOTH
+def test_all_else_that_is_given_stands_beside_the_picture(name):
+    space = digits(1, 8, 8, side=Space(kind="real", shape=(2,), name="side"))
+    model, rows = built(name, space).double().eval(), question(space, 6).double()
+    torch.nn.init.normal_(model.out.weight)
+    before = model.likelihood(rows).value
+    for part in space.given:
+        other = replace(rows, given={**rows.given, part: question(space, 6, 1).double()
+                                     .given[part]})
+        assert not torch.isclose(model.likelihood(other).value, before).any(), part
+
+
+@BOTH
+def test_it_learns_to_tell_pictures_apart(name):
+    space, batch = worlds.conditioned(*worlds.make("label"), "picture")
+    model, owner = built(name, space), registry.find(name)
+    recipe = replace(owner.suit(space).recipe, steps=60, warmup=10)
+    trainer = Trainer(model, worlds.Rows(batch), recipe)
+    for _ in range(60):
+        trainer.advance(1.0)
+    model.eval()
+    found = float(model.likelihood(batch).value.detach().mean())
+    codes = batch.given["picture"].x[:, 0, :, 0].argmax(1)
+    counts = torch.zeros(3, 3).index_put_((codes, batch.x), torch.ones(len(batch)), True)
+    shares = counts / counts.sum(1, keepdim=True)
+    best = float((counts * shares.clamp_min(1e-9).log()).sum() / len(batch))
+    assert found == pytest.approx(best, abs=0.05)
+
+
+@BOTH
+def test_what_is_no_picture_is_refused(name):
+    owner = registry.find(name)
+    lone = Space(kind="label", size=3, given={"x": Space(kind="real", shape=(5,), name="x")})
+    assert "use predict.mlp" in owner.refuses(lone)
+    two = digits(1, 8, 8, other=picture(1, 8, 8))
+    assert "reads one picture" in owner.refuses(two)
+    assert "--target" in owner.refuses(Space(kind="label", size=3))
+    assert owner.refuses(digits(1, 8, 8)) is None
+
+
+def test_codes_are_no_pictures():
+    space = digits(1, 8, 8)
+    own = replace(space.given["image"], high=(255.0,))
+    encoder = registry.find("latent.vae").tiny(own).build(own)
+    with pytest.raises(WordError, match="encoder makes the picture codes"):
+        CNN(CNN.tiny(space), space, {"encoder": encoder})
+
+
+def test_pictures_that_are_too_small_are_refused():
+    space = digits(1, 4, 4)
+    for config in (CNN.Config(widths=(4, 4, 4)), CNN.Config(widths=(4,) * 3, halving="max")):
+        with pytest.raises(WordError, match="use larger pictures or fewer levels"):
+            config.build(space)
+    with pytest.raises(WordError, match="give widths"):
+        CNN.Config(widths=()).build(space)
+
+
+@BOTH
+def test_a_batch_of_one_is_refused_with_batch_norm(name):
+    space = digits(1, 8, 8)
+    with pytest.raises(WordError, match=r"larger train\.batch"):
+        built(name, space).train().loss(question(space, 1))
+    net = {"norm": "group"} if name == "predict.cnn" else {
+        "net": replace(ResNet.tiny(space).net, norm="group")}
+    model = built(name, space, **net).train()
+    assert model.loss(question(space, 1))["nll"].shape == (1,)
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", "group", "instance", "none"])
+@pytest.mark.parametrize("halving", ["stride", "max", "average"])
+def test_a_plan_is_what_is_built(norm, halving):
+    config = CNN.Config(widths=(4, 8), norm=norm, halving=halving, features=8)
+    model, plan = config.build(digits(1, 12, 13)), planned(config)
+    assert plan.parameters((1, 12, 13)) == sum(p.numel() for p in model.trunk.net.parameters())
+    assert plan.shape((1, 12, 13)) == (model.trunk.width,) == (8,)
+    assert model.loss(question(digits(1, 12, 13), 3))["nll"].isfinite().all()
+
+
+def test_the_receptive_field_of_the_default_covers_a_digit():
+    maps = Stack(planned(CNN.Config()).layers[:12])
+    assert field(maps) == 1 + 2 + 4 + 4 + 8
+
+
+def test_thinned_networks_are_an_estimate_and_differ():
+    space = digits(1, 8, 8)
+    model, rows = built("predict.cnn", space, dropout=0.5).eval(), question(space, 4)
+    torch.nn.init.normal_(model.out.weight)
+    how = model.Scoring(passes=20)
+    found = model.likelihood(rows, how, fresh(1))
+    assert found.kind == "estimate"
+    assert (found.stderr > 0).all()
+    again = model.likelihood(rows[1:], how, fresh(1))
+    torch.testing.assert_close(found.value[1:], again.value)

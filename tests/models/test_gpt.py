@@ -1,0 +1,109 @@
+"""GPT is a law of sequences: it sums to one, and its caches draw what full passes draw."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from monge.core.batch import Batch
+from monge.core.error import DataError, WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.autoregressive.gpt import GPT
+from monge.nn.transformer import Causal
+
+BITS = Space(kind="binary", shape=(6,), mean=(0.3,))
+LEVELS = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,), high=(2.0,))
+BYTES = Space(kind="levels", shape=(9,), size=256, mean=(100.0,), scale=(50.0,), high=(255.0,))
+COLOUR = Space(kind="levels", shape=(3, 2, 2), size=4, mean=(1.0,), high=(3.0,))
+REAL = Space(kind="real", shape=(7,), mean=(2.0,), scale=(3.0,))
+STEREO = Space(kind="real", shape=(5, 2), mean=(2.0,), scale=(3.0,), varies=True)
+GIVEN = {"label": Space(kind="label", size=3)}
+NETS = [dict(positions=kind) for kind in ("learned", "sinusoidal", "rotary", "table", "alibi")]
+NETS += [dict(attention="linear"), dict(norm="post"), dict(join="concatenate")]
+
+
+def gpt(space, **fields):
+    torch.manual_seed(0)
+    net = Causal.Config(width=8, depth=2, heads=2, expand=2, **fields)
+    model = GPT.Config(net=net, components=2).build(space).double().eval()
+    with torch.no_grad():
+        for parameter in model.net.parameters():
+            parameter.add_(0.4 * torch.randn_like(parameter))
+    return model
+
+
+def named(fields):
+    return " ".join(map(str, fields.values()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("space", [BITS, LEVELS], ids=["bits", "levels"])
+@pytest.mark.parametrize("fields", NETS, ids=named)
+def test_the_law_sums_to_one(space, fields):
+    codes = itertools.product(range(space.size or 2), repeat=space.dims)
+    x = torch.tensor(list(codes), dtype=torch.float64).reshape(-1, *space.shape)
+    log_p = gpt(space, **fields).log_prob(x)
+    assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-12)
+    assert float(log_p.std()) > 0.1
+
+
+@pytest.mark.parametrize("space", [BITS, BYTES, COLOUR, REAL, STEREO],
+                         ids=["bits", "bytes", "colour", "real", "stereo"])
+@pytest.mark.parametrize("fields", NETS, ids=named)
+def test_what_is_kept_of_the_past_draws_what_full_passes_draw(space, fields):
+    model = gpt(space, **fields)
+    quick, slow = (model.sample(5, None, GPT.Sampling(cached=cached), fresh(1))
+                   for cached in (True, False))
+    torch.testing.assert_close(quick, slow, rtol=1e-9, atol=1e-9)
+
+
+def test_a_sample_heeds_its_label():
+    model = gpt(Space(**{**vars(BITS), "given": GIVEN}))
+    one, two = ({"label": Batch(torch.tensor([code]))} for code in (0, 2))
+    x, y = (model.sample(200, given, generator=fresh(0)) for given in (one, two))
+    assert not torch.equal(x, y)
+    rows = Batch(x, {"label": Batch(torch.zeros(200, dtype=torch.long))})
+    other = Batch(x, {"label": Batch(torch.full((200,), 2))})
+    assert not torch.allclose(model.log_prob(rows), model.log_prob(other))
+
+
+def test_a_prefix_is_completed_and_a_suffix_refused():
+    model, x = gpt(BITS), torch.ones(3, 6, dtype=torch.float64)
+    seen = torch.arange(6).expand(3, 6) < 4
+    done = model.complete(Batch(x, observed=seen), generator=fresh(0))
+    assert torch.equal(done[:, :4], x[:, :4])
+    with pytest.raises(DataError, match="seen entries come first"):
+        model.complete(Batch(x, observed=~seen))
+
+
+def test_it_begins_as_the_law_of_each_place():
+    torch.manual_seed(0)
+    x = (torch.rand(500, 6) < torch.linspace(0.1, 0.9, 6)).float()
+    model = GPT.tiny(BITS).build(BITS).eval()
+    model.begin(Batch(x))
+    share = (x.sum(0) + 0.5) / (len(x) + 1)
+    expected = (x * share.log() + (1 - x) * (1 - share).log()).sum(1)
+    torch.testing.assert_close(model.log_prob(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_places_are_told_once():
+    assert gpt(BITS, positions="learned").place is None
+    assert gpt(BITS, positions="rotary").place is not None
+    assert gpt(STEREO, positions="learned").place is not None  # which channel a step is
+
+
+def test_the_suit_fits_the_length():
+    expected = {7: ("softmax", "rotary"), 5000: ("linear", "learned"),
+                50_000: ("linear", "sinusoidal")}
+    for steps, chosen in expected.items():
+        net = GPT.suit(Space(kind="levels", shape=(steps,), size=256)).config.net
+        assert (net.attention, net.positions) == chosen
+
+
+def test_a_sequence_longer_than_its_places_is_refused():
+    model = gpt(STEREO, positions="learned")
+    with pytest.raises(WordError, match="learned positions"):
+        model.sample(1, None, GPT.Sampling(steps=50), fresh(0))

@@ -1,0 +1,278 @@
+"""Laws of targets: what the contract cannot say of them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import worlds
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.linear_model import LogisticRegression
+
+from monge.core.batch import Batch
+from monge.core.error import DataError, WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.latent.vae import VAE
+from monge.models.predict.logistic import Logistic
+from monge.models.predict.mlp import MLP
+from monge.models.predict.perceptron import Perceptron
+from monge.nn.mlp import MLP as Network
+from monge.train.budget import Budget
+from monge.train.fit import fit
+from monge.train.trainer import Trainer
+
+NET = Network.Config(width=16, depth=1)
+
+
+def problem(x, y, kind="label"):
+    """Space and rows of a target y (N,) or (N, D) given real inputs x (N, F)."""
+    x, y = torch.as_tensor(x).double(), torch.as_tensor(y)
+    given = worlds.fitted(Space(kind="real", shape=x.shape[1:], name="x"), x)
+    space = Space(kind="label", size=int(y.max()) + 1, name="y", rows=len(y)) \
+        if kind == "label" else worlds.fitted(Space(kind=kind, shape=y.shape[1:], name="y"), y)
+    y = y.long() if kind == "label" else y.double()
+    return worlds.replace(space, given={"x": given}), Batch(y, {"x": Batch(x)})
+
+
+def noisy(n=200, kind="label", features=3):
+    """A target that its inputs half explain."""
+    x = torch.randn(n, features, dtype=torch.float64, generator=fresh(0))
+    score = x[:, 0] + 0.5 * torch.randn(n, dtype=torch.float64, generator=fresh(1))
+    return problem(x, {"label": (score > 0).long() + (score > 1).long(), "real": score,
+                       "binary": (score > 0).double()}[kind], kind)
+
+
+def stirred(config, space, batch):
+    """A model in float64 whose weights are anything but first."""
+    torch.manual_seed(0)
+    model = config.build(space).double()
+    model.begin(batch)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+    return model.eval()
+
+
+def trained(model, batch, recipe, steps):
+    trainer = Trainer(model.double(), worlds.Rows(batch), recipe)
+    for _ in fit(trainer, Budget(steps=steps), None):
+        pass
+    return model.eval()
+
+
+def test_one_scale_makes_squared_error_the_loss():
+    """-log N(y; m, s^2) = (y - m)^2 / 2 s^2 + log s + log(2 pi) / 2, s the same for all rows."""
+    space, batch = noisy(kind="real")
+    model = stirred(MLP.Config(net=NET, spread="constant"), space, batch)
+    mean, log_scale = model.params(batch.given, len(batch)).T
+    assert log_scale.std() < 1e-12
+    law = model.head.laws[0]
+    s = law.split(torch.stack([mean, log_scale], 1)[:, None])[2][0, 0, 0].exp() * law.scale[0]
+    gap = batch.x - model.mean(batch.given)
+    by_hand = gap.square() / (2 * s**2) + s.log() + 0.5 * math.log(2 * math.pi)
+    torch.testing.assert_close(model.loss(batch)["nll"], by_hand)
+    varied = stirred(MLP.Config(net=NET, spread="input"), space, batch)
+    assert varied.params(batch.given, len(batch))[:, 1].std() > 1e-3
+
+
+def test_a_mixture_has_a_mode_where_its_mean_has_nothing():
+    x = torch.rand(400, 1, generator=fresh(0))
+    side = torch.where(torch.rand(400, generator=fresh(1)) < 0.3, -1.0, 1.0)
+    space, batch = problem(x, 5 * side + 0.1 * torch.randn(400, generator=fresh(2)), "real")
+    config = MLP.Config(net=NET, spread="mixture", components=2)
+    recipe = worlds.replace(MLP.suit(space).recipe, rate=2e-2, average=0.0)
+    model = trained(config.build(space), batch, recipe, 120)
+    few = {"x": batch.given["x"][:20]}
+    assert (model.mode(few) - 5).abs().max() < 0.5
+    assert (model.mean(few) - 2).abs().max() < 1.5
+    low = model.marginals(few).quantile(0.1)
+    assert (low + 5).abs().max() < 1
+
+
+@pytest.mark.parametrize(("read", "kind", "share"), [(load_iris, "label", 1.0),
+                                                     (load_breast_cancer, "binary", 1.0),
+                                                     (load_breast_cancer, "label", 2.0)])
+def test_logistic_regression_reaches_the_optimum(read, kind, share):
+    """Scikit-learn's, on the same standardised inputs. Two classes as names have two rows of
+    weights where it has their difference w: |w|^2 / 4 is the least they can sum to."""
+    x, y = read(return_X_y=True)
+    space, batch = problem(x, y, kind)
+    config = Logistic.Config(penalty=0.7)
+    model = trained(config.build(space), batch, Logistic.suit(space).recipe, 300)
+    z = model.trunk(batch.given).numpy()
+    reference = LogisticRegression(C=share / 0.7, tol=1e-10, max_iter=5000).fit(z, y)
+    mean = model.mean(batch.given)
+    ours = mean if kind == "label" else torch.stack([1 - mean, mean], 1)
+    np.testing.assert_allclose(ours, reference.predict_proba(z), atol=3e-4)
+    own = np.log(reference.predict_proba(z)[np.arange(len(y)), y]).mean()
+    least = 0.7 / (2 * len(y)) * (reference.coef_**2).sum() / share - own
+    with torch.no_grad():
+        reached = sum(term.mean() for term in model.loss(batch).values()).item()
+    assert reached == pytest.approx(least, abs=1e-8)
+
+
+def separable(margin=0.3):
+    x = torch.randn(300, 2, dtype=torch.float64, generator=fresh(0))
+    score = x @ torch.tensor([1.0, -2.0], dtype=torch.float64) / 5**0.5 + 0.2
+    keep = score.abs() > margin
+    return problem(x[keep], (score[keep] > 0).double(), "binary")
+
+
+def test_a_perceptron_makes_no_more_mistakes_than_the_margin_allows():
+    space, batch = separable()
+    model = trained(Perceptron.Config().build(space), batch, Perceptron.suit(space).recipe, 100)
+    assert model.fewest == 0
+    assert torch.equal(model.mode(batch.given), batch.x)
+    z = model.trunk(batch.given)
+    z = torch.cat([z, torch.ones(len(z), 1, dtype=z.dtype)], 1)  # what the algorithm reads
+    best = LogisticRegression(C=1e6, fit_intercept=False, max_iter=10000).fit(z, batch.x).coef_[0]
+    plane = torch.from_numpy(best / np.linalg.norm(best))
+    margin = ((2 * batch.x - 1) * (z @ plane)).min()
+    assert margin > 0
+    assert 0 < model.mistakes <= (z.norm(dim=1).max() / margin) ** 2
+    assert model.likelihood(batch).value.mean() > math.log(0.9)
+
+
+def test_a_pass_of_the_perceptron_is_the_plain_loop():
+    space, batch = separable(margin=0.0)
+    model = Perceptron.Config().build(space).double()
+    torch.manual_seed(3)
+    model.loss(batch)
+    torch.manual_seed(3)
+    z = torch.cat([model.trunk(batch.given), torch.ones(len(batch), 1)], 1)
+    w, mistakes = torch.zeros(z.shape[1], dtype=torch.float64), 0
+    for row in torch.randperm(len(batch)):
+        gap = batch.x[row] - float(z[row] @ w > 0)
+        w, mistakes = w + gap * z[row], mistakes + int(gap != 0)
+    torch.testing.assert_close(model.walk[0], w)
+    assert model.mistakes == mistakes
+
+
+def test_names_are_two_sided_perceptrons():
+    """Two names answer as one flag does: their weights are each other's negatives."""
+    space, batch = separable()
+    named = worlds.replace(space, kind="label", size=2, shape=())
+    flag, name = (Perceptron.Config().build(one).double() for one in (space, named))
+    torch.manual_seed(0)
+    flag.loss(batch)
+    torch.manual_seed(0)
+    name.loss(worlds.replace(batch, x=batch.x.long()))
+    torch.testing.assert_close(name.walk[1], -name.walk[0])
+    torch.testing.assert_close(name.walk[1], flag.walk[0])
+    with pytest.raises(WordError, match="smoothing weighs a loss, and the perceptron has none"):
+        Perceptron.Config(smoothing=0.1).build(space)
+
+
+def test_passes_mean_over_networks_thinned_by_dropout():
+    space, batch = noisy()
+    model = stirred(MLP.Config(net=worlds.replace(NET, dropout=0.5)), space, batch)
+    how = model.Scoring(passes=20)
+    found = model.likelihood(batch, how, fresh(4))
+    assert found.kind == "estimate"
+    assert model.likelihood(batch).kind == "exact"
+    each = [params.detach() for params in model.passes(batch.given, len(batch), how, fresh(4))]
+    assert len({round(float(params.sum()), 9) for params in each}) == 20
+    log_p = torch.stack([model.head.log_prob(params, model.flat(batch.x))[:, 0]
+                         for params in each])
+    torch.testing.assert_close(found.value, log_p.exp().mean(0).log())
+    torch.manual_seed(9)  # no other randomness has a say
+    torch.testing.assert_close(model.likelihood(batch[:7], how, fresh(4)).value, found.value[:7])
+    many = model.likelihood(batch, model.Scoring(passes=600), fresh(5)).value
+    assert ((many - found.value).abs() < 5 * found.stderr + 1e-6).double().mean() > 0.98
+
+
+def test_draws_and_means_over_passes_are_of_one_law():
+    space, batch = noisy()
+    model = stirred(MLP.Config(net=worlds.replace(NET, dropout=0.5)), space, batch)
+    how, one = model.Sampling(passes=8), {"x": batch.given["x"][:1]}
+    mean = model.mean(one, how)[0]
+    torch.testing.assert_close(mean, model.marginals(one, how).probabilities[0][0])
+    assert (mean - model.mean(one)[0]).abs().max() > 1e-3
+    draws = torch.cat([model.sample(500, one, model.Sampling(passes=8), fresh(seed))
+                       for seed in range(40)])
+    wide = model.mean(one, model.Sampling(passes=2000))[0]
+    seen = torch.bincount(draws, minlength=3) / len(draws)
+    assert (seen - wide).abs().max() < 0.05
+    assert model.mode(one, how) == mean.argmax()
+
+
+def test_smoothing_and_weights_change_the_loss_alone():
+    space, batch = noisy()
+    plain = stirred(MLP.Config(net=NET), space, batch)
+    log_p = plain.params(batch.given, len(batch)).log_softmax(1)
+    own = log_p.gather(1, batch.x[:, None])[:, 0]
+    smooth = stirred(MLP.Config(net=NET, smoothing=0.2), space, batch)
+    torch.testing.assert_close(smooth.loss(batch)["nll"], -(0.8 * own + 0.2 * log_p.mean(1)))
+    torch.testing.assert_close(smooth.likelihood(batch).value, own)
+    weighed = stirred(MLP.Config(net=NET, classes=(1, 2, 0)), space, batch)
+    weight = torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)[batch.x]
+    torch.testing.assert_close(weighed.loss(batch)["nll"], -weight * own)
+    with pytest.raises(WordError, match="classes has 2 weights, and there are 3 classes"):
+        MLP.Config(classes=(1, 2)).build(space)
+
+
+def test_several_targets_share_a_trunk_and_unseen_ones_have_no_part():
+    space, batch = worlds.conditioned(*worlds.make("columns"))
+    batch = batch.double()
+    model = stirred(MLP.Config(net=NET, tasks=(1, 0.5, 2)), space, batch)
+    terms = model.loss(batch)
+    assert list(terms) == ["flag", "name", "number"]
+    each = model.head.log_prob(model.params(batch.given, len(batch)), batch.x)
+    torch.testing.assert_close(terms["number"], -2 * each[:, 2])
+    seen = torch.ones_like(batch.x, dtype=torch.bool)
+    seen[:, 1] = False
+    hidden = worlds.replace(batch, observed=seen)
+    assert (model.loss(hidden)["name"] == 0).all()
+    torch.testing.assert_close(model.likelihood(hidden).value, each[:, 0] + each[:, 2])
+    with pytest.raises(WordError, match="tasks has 2 weights"):
+        MLP.Config(tasks=(1, 1)).build(space)
+
+
+def test_codes_of_an_encoder_are_read_instead_of_its_field():
+    space, batch = noisy()
+    field = space.given["x"]
+    torch.manual_seed(0)
+    encoder = VAE.tiny(field).build(field).double().requires_grad_(False)
+    model = MLP.Config(net=NET).build(space, {"encoder": encoder}).double()
+    model.begin(batch)
+    codes = encoder.encode(Batch(batch.given["x"].x))
+    ready = model.ready(batch.given, len(batch))["x"].x
+    torch.testing.assert_close(ready, (codes - codes.mean()) / codes.std())
+    assert model.trunk.flat.width == codes.shape[1]
+    model.train()
+    assert model.training
+    assert not encoder.training
+    assert not any(p.requires_grad for p in model.parts.parameters())
+    other = VAE.tiny(worlds.make("binary")[0]).build(worlds.make("binary")[0])
+    with pytest.raises(DataError, match="fitted on binary values of shape 5, and the inputs here"):
+        MLP.Config(net=NET).build(space, {"encoder": other})
+    with pytest.raises(WordError, match="encoder: MLP has no codes"):
+        MLP.Config(net=NET).build(space, {"encoder": model})
+
+
+def test_a_trunk_starts_where_another_ended_and_the_head_is_new():
+    space, batch = noisy()
+    source = stirred(MLP.Config(net=NET), space, batch)
+    other, _ = noisy(kind="real")
+    model = MLP.Config(net=NET).build(other, {"start": source}).double()
+    for ours, theirs in zip(model.trunk.parameters(), source.trunk.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    assert model.out.out_features == 2
+    assert not len(model.parts)
+    wide = MLP.Config(net=worlds.replace(NET, width=5))
+    with pytest.raises(WordError, match="start: MLP shares no weights"):
+        wide.build(space, {"start": source})
+
+
+def test_nothing_to_predict_from_is_refused():
+    assert "none; name the field to predict with --target" in MLP.refuses(worlds.make("real")[0])
+
+
+def test_digits_are_read():
+    from monge import run
+
+    fitted = run.fit("predict.mlp", "digits", budget="150steps")
+    found = fitted.evaluate()
+    assert found["accuracy"].value > 0.93
+    assert "energy_distance" not in found

@@ -1,0 +1,150 @@
+"""Encoders without labels: what a look changes, what is hidden, what a linear map reads."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import worlds
+
+import monge
+from monge.core.batch import Batch
+from monge.core.error import WordError
+from monge.core.space import Space
+from monge.evaluate.objective import objective
+from monge.evaluate.probe import probe
+from monge.models.represent._trunk import Convolution
+from monge.models.represent._views import corrupted, moved
+from monge.models.represent.contrastive import Contrastive
+from monge.models.represent.masked import Masked
+from monge.prob.contrast import agreement, info_nce
+
+PICTURE = Space(kind="levels", shape=(1, 16, 16), size=4, mean=(1.5,), scale=(1.0,), high=(3.0,))
+
+
+def test_info_nce_is_cross_entropy_with_the_diagonal():
+    scores = torch.randn(6, 9, dtype=torch.float64)
+    expected = torch.nn.functional.cross_entropy(scores, torch.arange(6), reduction="none")
+    torch.testing.assert_close(info_nce(scores), expected)
+
+
+def test_agreement_by_hand():
+    one, two = torch.randn(2, 3, 4, dtype=torch.float64)
+    found = agreement(one, two, 0.5)
+    z = torch.cat([one, two])
+    z = z / z.norm(dim=1, keepdim=True)
+    for i in range(3):
+        each = []
+        for a, b in ((i, i + 3), (i + 3, i)):
+            others = [z[a] @ z[j] / 0.5 for j in range(6) if j != a]
+            each.append(torch.logsumexp(torch.stack(others), 0) - z[a] @ z[b] / 0.5)
+        torch.testing.assert_close(found[i], torch.stack(each).mean())
+
+
+def test_looks_keep_what_they_should():
+    torch.manual_seed(0)
+    pictures = torch.rand(5, 2, 8, 8)
+    torch.testing.assert_close(moved(pictures, 0.0, 0.0, 0.0), pictures)
+    assert (moved(pictures, 30.0, 0.2, 0.1) - pictures).abs().mean() > 0.05
+    features, owner = torch.arange(600.0).reshape(200, 3), torch.tensor([0, 0, 1])
+    look = corrupted(features, owner, 0.4)
+    changed = look != features
+    assert torch.equal(changed[:, 0], changed[:, 1])  # features of one entry change together
+    assert changed.float().mean().item() == pytest.approx(0.4, abs=0.1)
+    assert all(set(look[:, k].tolist()) <= set(features[:, k].tolist()) for k in range(3))
+    assert torch.equal(corrupted(features, owner, 0.0), features)
+
+
+def test_a_mask_hides_something_of_every_row_in_squares():
+    torch.manual_seed(0)
+    model = Masked.tiny(PICTURE).build(PICTURE)
+    hidden = model.hidden(torch.zeros(300, 256))
+    assert hidden.any(1).all()
+    assert hidden.float().mean().item() == pytest.approx(0.4, abs=0.03)
+    squares = hidden.reshape(300, 8, 2, 8, 2).transpose(2, 3).flatten(3)
+    assert torch.equal(squares.all(3), squares.any(3))
+
+
+def test_the_loss_of_a_mask_reads_hidden_entries_alone():
+    space, batch = worlds.make("real")
+    torch.manual_seed(0)
+    model = Masked.tiny(space).build(space).double()
+    batch = batch.double()[:10]
+    model.hidden = lambda x: torch.tensor([True, False]).expand(10, 2)
+    model.begin(batch)
+    loss = model.loss(batch)["hidden"]
+    other = Batch(batch.x + torch.tensor([1.0, 0.0]))
+    code = model.code(model.features(batch), torch.tensor([[False, True]]).expand(10, 2))
+    params = model.decoder(code)
+    torch.testing.assert_close(loss, -2 * model.head.log_prob(params, batch.x)[:, 0])
+    moved_on = model.decoder(model.code(model.features(other),
+                                        torch.tensor([[False, True]]).expand(10, 2)))
+    torch.testing.assert_close(moved_on, params)  # what is hidden is not read
+
+
+@pytest.mark.parametrize("kind", [Contrastive, Masked])
+def test_pictures_are_read_by_convolutions(kind):
+    suit = kind.suit(PICTURE)
+    assert isinstance(suit.config.net, Convolution.Config)
+    model = suit.config.build(PICTURE)
+    x = torch.randint(4, (6, 1, 16, 16)).float()
+    assert model.loss(Batch(x))[("contrast" if kind is Contrastive else "hidden")].shape == (6,)
+    assert model.eval().encode(x).shape == (6, *model.latent.shape)
+    with pytest.raises(WordError, match="net=convolution reads pictures, and the event holds"):
+        kind.Config().override("net=convolution").build(worlds.make("real")[0])
+
+
+def test_the_held_out_objective_is_repeatable_and_lower_is_better():
+    space, batch = worlds.make("real")
+    model = Contrastive.tiny(space).build(space).eval()
+    before = torch.random.get_rng_state()
+    one, two = (objective(model, [batch[:100], batch[100:150]]) for _ in range(2))
+    assert one == two
+    assert (one.kind, one.unit) == ("loss", "loss")
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert one.better_than(None)
+    assert not one.better_than(two)
+
+
+def test_a_probe_reads_what_is_linear_and_nothing_else():
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randn(2000, 5, generator=generator, dtype=torch.float64)
+    names = (codes @ torch.randn(5, 3, generator=generator, dtype=torch.float64)).argmax(1)
+    noise = torch.randint(3, (2000,), generator=generator)
+    good = probe(codes[:1000], names[:1000], codes[1000:], names[1000:])
+    assert good.value > 0.97
+    chance = probe(codes[:1000], noise[:1000], codes[1000:], noise[1000:])
+    assert abs(chance.value - 1 / 3) < 5 * chance.stderr
+    assert chance.stderr == pytest.approx(math.sqrt(chance.value * (1 - chance.value) / 1000))
+
+
+@pytest.mark.parametrize("name", ["represent.contrastive", "represent.masked"])
+def test_a_run_is_judged_by_its_loss_and_probed(name):
+    run = monge.fit(name, "iris", "net.width=32", "train.check=20", budget="60steps")
+    assert run.result["held_out"]["kind"] == "loss"
+    found = run.evaluate()
+    assert set(found) == {"held_out_loss", "parameters", "probe_accuracy"}
+    assert found["probe_accuracy"].value > 0.6
+    again = monge.load(run.folder).evaluate()
+    assert again["probe_accuracy"] == found["probe_accuracy"]
+
+
+def test_codes_of_pairs_beat_noise_on_what_pairs_share():
+    """Rows are a cause in 2 entries and noise in 6: looks agree about the cause."""
+    rng = np.random.default_rng(0)
+    cause = rng.integers(0, 2, 600)
+    x = rng.normal(size=(600, 8))
+    x[:, :2] = 4 * cause[:, None] + 0.3 * x[:, :2]
+    run = monge.fit("represent.contrastive", x.astype(np.float32), "net.width=32", "latent=2",
+                    "train.check=50", budget="150steps")
+    codes = run.model.encode(Batch(torch.as_tensor(x, dtype=torch.float32))).double()
+    share = probe(codes[:300], torch.as_tensor(cause[:300]), codes[300:],
+                  torch.as_tensor(cause[300:]))
+    assert share.value > 0.95
+
+
+def test_a_label_that_was_read_is_not_probed():
+    given = monge.fit("vae", "iris", "latent=2", given=["label"], budget="2steps")
+    assert "probe_accuracy" not in given.evaluate()
+    alone = monge.fit("vae", "iris", "latent=2", budget="2steps")
+    assert "probe_accuracy" in alone.evaluate()

@@ -1,0 +1,139 @@
+"""The Sinkhorn generator: what its divergence is in the mean, its gradient, its two players."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from monge.core.batch import Batch
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.transport.sinkhorn import Sinkhorn
+from monge.solve.assignment import sliced
+from monge.train.budget import Budget
+from monge.train.fit import fit
+from monge.train.trainer import Trainer
+
+REAL = Space(kind="real", shape=(2,), rows=1000)
+LEVELS = Space(kind="levels", shape=(1, 2, 2), size=5, rows=1000)
+LABEL = {"label": Space(kind="label", size=3)}
+
+
+def built(space: Space = REAL, **words: object) -> Sinkhorn:
+    torch.manual_seed(0)
+    return replace(Sinkhorn.tiny(space), **words).build(space).double()
+
+
+def normal(n: int, seed: int) -> Tensor:
+    return torch.randn(n, 2, generator=fresh(seed), dtype=torch.float64)
+
+
+def identity(model: Sinkhorn) -> Sinkhorn:
+    """A generator whose law is the standard normal."""
+    model.generate = lambda z, context: z
+    return model
+
+
+def mean_of(model: Sinkhorn, shift: float = 0.0, count: int = 40) -> Tensor:
+    torch.manual_seed(1)
+    return torch.stack([model.divergence(Batch(normal(32, i) + shift)) for i in range(count)])
+
+
+def test_the_divergence_of_equal_laws_is_zero_in_the_mean_and_the_plain_cost_is_not():
+    same, apart = mean_of(identity(built())), mean_of(identity(built()), 1.0)
+    error = same.std() / 40**0.5
+    assert abs(same.mean()) < 4 * error
+    assert apart.mean() > 20 * error
+    plain = mean_of(identity(built(debias="none")))
+    assert plain.mean() > 20 * error
+
+
+def test_the_plain_cost_is_lower_for_a_law_that_shrinks():
+    """Which is why samples of it are too close to the mean; the divergence is not fooled."""
+    def at(size: float, debias: str) -> float:
+        model = built(debias=debias, epsilon=0.5)
+        model.generate = lambda z, context: size * z
+        return mean_of(model).mean().item()
+
+    assert at(0.6, "none") < at(1.0, "none")
+    assert at(0.6, "pairs") > at(1.0, "pairs")
+
+
+def test_the_gradient_is_that_of_differences(monkeypatch):
+    monkeypatch.setattr("monge.models.transport.sinkhorn.TOLERANCE", 1e-12)
+    model, batch = built(epsilon=0.5), Batch(normal(16, 0))
+    fixed = model.noise(16, fresh(2))
+    model.noise = lambda n, generator=None: fixed
+    model.spread = lambda costs: 2.0
+    bias = model.generator.out.bias
+    slope, = torch.autograd.grad(model.divergence(batch), bias)
+    values = []
+    for step in (1e-4, -2e-4):
+        with torch.no_grad():
+            bias[0] += step
+            values.append(model.divergence(batch).item())
+    assert (values[0] - values[1]) / 2e-4 == pytest.approx(slope[0].item(), rel=1e-3)
+
+
+def test_features_are_moved_against_the_generator():
+    model = built(cost="features")
+    first, second = model.turns()
+    assert (first.name, second.name) == ("generator", "features")
+    assert second.every == model.config.rounds
+    batch = Batch(normal(16, 0))
+    torch.manual_seed(0)
+    lowered = first.loss(batch)["transport"]
+    torch.manual_seed(0)
+    torch.testing.assert_close(second.loss(batch)["contrast"], -lowered)
+    names = {id(p) for turn in (first, second) for p in turn.params}
+    assert names == {id(p) for p in model.parameters()}
+    assert [turn.name for turn in built().turns()] == ["generator"]
+
+
+def test_given_labels_are_part_of_what_is_compared():
+    space = replace(REAL, given=LABEL)
+    model = built(space)
+    model.generate = lambda z, context: z + 5 * context[:, 1:2]
+    codes = torch.arange(60) % 3
+
+    def rows(shift: Tensor) -> Batch:
+        return Batch(normal(60, 3) + shift[:, None], {"label": Batch(codes)})
+
+    torch.manual_seed(0)
+    agreeing = model.divergence(rows(5.0 * (codes == 1)))
+    torch.manual_seed(0)
+    turned = model.divergence(rows(5.0 * (codes == 2)))  # the same events with other labels
+    assert turned > agreeing + 1
+
+
+def test_a_short_fit_finds_two_clusters():
+    torch.manual_seed(0)
+    x = 0.1 * torch.randn(600, 2) + torch.tensor([[1.0, 0.0], [-1.0, 0.0]])[torch.arange(600) % 2]
+    space = replace(REAL, rows=600)
+
+    class Rows:
+        def __len__(self) -> int:
+            return 600
+
+        def batch(self, index: Tensor, train: bool = False) -> Batch:
+            return Batch(x[index], row=index)
+
+    config, recipe = Sinkhorn.suit(space).config, Sinkhorn.suit(space).recipe
+    trainer = Trainer(config.build(space), Rows(), replace(recipe, batch=128, warmup=10), seed=0)
+    before = sliced(trainer.model.sample(600, generator=fresh(0)), x, generator=fresh(1))
+    for _ in fit(trainer, Budget(steps=80), lambda: None):
+        pass
+    after = sliced(trainer.model.sample(600, generator=fresh(0)), x, generator=fresh(1))
+    assert after < 0.25
+    assert after < before / 2
+
+
+def test_levels_come_out_as_levels_and_decode_is_sample():
+    model = built(LEVELS)
+    x = model.sample(50, generator=fresh(0))
+    assert x.shape == (50, 1, 2, 2)
+    assert set(x.flatten().tolist()) <= set(range(5))
+    torch.testing.assert_close(x, model.decode(model.noise(50, fresh(0))))

@@ -1,0 +1,162 @@
+"""What stands between linear maps: functions, norms, dropout, first weights."""
+
+from typing import get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from monge.core.error import WordError
+from monge.core.noise import fresh
+from monge.nn.activation import Activation, Pointwise, activation
+from monge.nn.drop import dropout, thinned
+from monge.nn.init import ALPHA, fans, initialise
+from monge.nn.masked import Masked
+from monge.nn.norm import Norm, centres, groups, norm
+from monge.nn.pool import Global, double
+
+Z = torch.linspace(-6, 6, 2001, dtype=torch.float64)
+
+
+def test_every_function_is_what_it_says():
+    told = {"sigmoid": 1 / (1 + (-Z).exp()), "tanh": 2 * torch.sigmoid(2 * Z) - 1,
+            "arctan": torch.atan(Z), "relu": Z * (Z > 0), "leaky": torch.maximum(0.2 * Z, Z),
+            "rrelu": torch.where(Z < 0, 11 / 48 * Z, Z), "identity": Z,
+            "softplus": (1 + Z.exp()).log(), "silu": Z * torch.sigmoid(Z),
+            "softmax": Z.exp() / Z.exp().sum(), "elu": torch.where(Z < 0, Z.exp() - 1, Z),
+            "gelu": Z * (1 + torch.erf(Z / 2**0.5)) / 2}
+    assert set(told) == set(get_args(Activation)) == set(get_args(Pointwise)) | {"softmax"}
+    for name, due in told.items():
+        assert torch.allclose(activation(name).eval()(Z), due), name
+
+
+def test_randomised_slopes_are_drawn_in_training_alone():
+    layer, x = activation("rrelu"), -torch.ones(10_000)
+    slopes = -layer(x)
+    assert 1 / 8 <= slopes.min() < 0.13
+    assert 0.33 < slopes.max() <= 1 / 3
+    assert layer.eval()(x).unique().numel() == 1
+
+
+def test_softmax_has_an_axis_and_no_place_in_a_masked_network():
+    x = torch.randn(2, 3, 4, 4)
+    assert torch.allclose(activation("softmax", axis=1)(x).sum(1), torch.ones(2, 4, 4))
+    with pytest.raises(WordError, match="activation=softmax"):
+        Masked.Config(activation="softmax")
+
+
+@pytest.mark.parametrize("name", get_args(Norm))
+@pytest.mark.parametrize("dims", [0, 1, 2])
+def test_norms_centre_and_scale_what_they_say(name, dims):
+    x = 3 * torch.randn(6, 16, *[5] * dims, dtype=torch.float64) + 2
+    if name == "instance" and not dims:
+        with pytest.raises(WordError, match="choose norm=layer"):
+            norm(name, 16, dims)
+        return
+    y = norm(name, 16, dims).double()(x)
+    sides = tuple(range(2, x.ndim))
+    grouped = y.unflatten(1, (4, 4))
+    over = {"batch": y.transpose(0, 1).reshape(16, -1), "layer": y.reshape(6, -1),
+            "group": grouped.reshape(24, -1), "instance": y.reshape(96, -1)}
+    if name == "none":
+        assert torch.equal(y, x)
+        return
+    assert over[name].mean(1).abs().max() < 1e-12
+    assert (over[name].var(1, correction=0) - 1).abs().max() < 1e-3
+    shift = torch.randn(16, *[1] * len(sides), dtype=torch.float64)
+    same = torch.allclose(norm(name, 16, dims).double()(x + shift), y, atol=1e-5)
+    assert same == centres(name)
+
+
+@pytest.mark.parametrize("dims", [0, 1, 2])
+def test_a_batch_of_one_is_refused_in_training_and_fine_after(dims):
+    layer, x = norm("batch", 4, dims), torch.randn(1, 4, *[5] * dims)
+    with pytest.raises(WordError, match=r"norm=group, or a larger train\.batch"):
+        layer(x)
+    layer.eval()(x)
+    norm("group", 4, dims)(x)
+
+
+def test_groups_divide_the_channels_and_are_never_too_small():
+    found = {channels: groups(channels) for channels in (1, 3, 4, 7, 8, 12, 24, 32, 100, 256)}
+    assert found == {1: 1, 3: 1, 4: 1, 7: 1, 8: 2, 12: 3, 24: 6, 32: 8, 100: 5, 256: 8}
+
+
+@torch.no_grad()
+def test_thinned_draws_from_its_generator_and_from_nothing_else():
+    net = nn.Sequential(nn.Linear(4, 50), dropout(0.5), nn.Linear(50, 1)).eval()
+    x, before = torch.randn(1, 4).expand(3, 4), torch.get_rng_state()
+
+    def drawn(seed, shared=True):
+        with thinned(net, fresh(seed), shared):
+            return net(x)
+
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
+    assert float(drawn(1).std()) < 1e-6  # rows share a mask,
+    assert float(drawn(1, shared=False).std()) > 1e-2  # or have their own
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(net(x), net(x))
+    net.train()
+    assert torch.equal(drawn(1), drawn(1))
+
+
+def test_whole_channels_are_hidden_together_and_the_mean_is_kept():
+    layer, x = dropout(0.3, 2, whole=True), torch.ones(1, 4000, 2, 2)
+    for seen in (layer(x), hidden(layer, x)):
+        flat = seen.flatten(2)[0]
+        assert bool((flat == flat[:, :1]).all())
+        assert flat.unique().tolist() == [0.0, pytest.approx(1 / 0.7)]
+        assert float(flat.mean()) == pytest.approx(1, abs=0.05)
+    assert torch.equal(layer.eval()(x), x)
+
+
+def hidden(layer, x):
+    with thinned(layer, fresh(0)):
+        return layer(x)
+
+
+@pytest.mark.parametrize("name", ["relu", "leaky", "rrelu", "elu", "gelu", "silu", "identity"])
+def test_alpha_is_one_over_the_second_moment(name):
+    weight = (-Z.square() / 2).exp()
+    layer = activation(name)
+    if name == "rrelu":
+        slope = torch.linspace(1 / 8, 1 / 3, 2001, dtype=torch.float64).square().mean()
+        values = torch.where(Z < 0, slope, 1.0) * Z.square()
+    else:
+        values = layer(Z).square()
+    total = float((weight * values).sum() / weight.sum())
+    assert ALPHA[name] == pytest.approx(1 / total, rel=1e-3)
+
+
+def test_first_weights_have_the_stated_spread():
+    layers = [nn.Linear(300, 200), nn.Conv2d(20, 30, 5), nn.ConvTranspose2d(20, 30, 4, 2)]
+    net = nn.Sequential(*layers)
+    due = [(300, 200), (500, 750), (80, 480)]
+    assert [fans(layer) for layer in layers] == due
+    for how in ("he", "xavier", "small"):
+        initialise(net, how, "relu")
+        for layer, (into, out) in zip(layers, due, strict=True):
+            spread = {"he": 2 / into, "xavier": 4 / (into + out), "small": 1e-4}[how]
+            assert float(layer.weight.detach().var()) == pytest.approx(spread, rel=0.05)
+            assert not layer.bias.any()
+    initialise(net, "orthogonal", "relu")
+    product = layers[0].weight @ layers[0].weight.T
+    assert torch.allclose(product, 2 * torch.eye(200), atol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["nearest", "linear", "transposed"])
+@pytest.mark.parametrize("dims", [1, 2])
+def test_maps_are_doubled_and_summed_up(how, dims):
+    x = torch.randn(2, 3, *(5, 7)[:dims])
+    assert double(how, dims, 3, 4)(x).shape == (2, 4, *(10, 14)[:dims])
+    assert torch.allclose(Global()(x), x.flatten(2).mean(2))
+    assert torch.equal(Global("max")(x), x.flatten(2).amax(2))
+
+
+def test_max_pooling_is_undone_by_torchs_own_indices():
+    x = torch.randn(2, 3, 8, 8)
+    y, places = F.max_pool2d(x, 2, return_indices=True)
+    back = F.max_unpool2d(y, places, 2)
+    assert torch.equal(F.max_pool2d(back.clamp_min(0), 2), y.clamp_min(0))

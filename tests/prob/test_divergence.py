@@ -1,0 +1,127 @@
+"""Divergences against their definitions, torch's closed forms, and on disjoint supports."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Categorical, MultivariateNormal, Normal, kl_divergence
+
+from monge.core.error import DataError
+from monge.prob import divergence as d
+from monge.solve.cost import squared
+from monge.solve.sinkhorn import sinkhorn
+
+
+def tables(count: int = 20, size: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    raw = torch.rand(2, count, size, generator=g, dtype=torch.float64)
+    return tuple(raw / raw.sum(-1, keepdim=True))
+
+
+def points(n: int, dims: int = 2, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, dims, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_tables_agree_with_torch():
+    p, q = tables()
+    torch.testing.assert_close(d.kl(p, q), kl_divergence(Categorical(p), Categorical(q)))
+    torch.testing.assert_close(d.entropy(p), Categorical(p).entropy())
+    torch.testing.assert_close(d.cross_entropy(p, q), d.entropy(p) + d.kl(p, q))
+    torch.testing.assert_close(d.jeffreys(p, q), d.jeffreys(q, p))
+    assert not torch.allclose(d.kl(p, q), d.kl(q, p))
+
+
+def test_zeros_are_no_numbers_lost():
+    p = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    q = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
+    assert d.kl(p, q).item() == pytest.approx(math.log(2))
+    assert d.kl(q, p).item() == math.inf
+    assert d.jeffreys(p, q).item() == math.inf
+    assert d.cross_entropy(q, p).item() == math.inf
+    assert math.isfinite(d.jensen_shannon(p, q).item())
+
+
+def test_disjoint_supports_are_as_far_as_can_be_whatever_lies_between():
+    near, far = torch.eye(6, dtype=torch.float64)[1], torch.eye(6, dtype=torch.float64)[5]
+    here, places = torch.eye(6, dtype=torch.float64)[0], torch.arange(6.0)[:, None].double()
+    for other in (near, far):
+        assert d.kl(here, other).item() == math.inf
+        assert d.jensen_shannon(here, other).item() == pytest.approx(math.log(2))
+        assert d.total_variation(here, other).item() == 1
+    assert d.wasserstein(places[:1], places[1:2]).item() == 1
+    assert d.wasserstein(places[:1], places[5:]).item() == 5
+
+
+def test_gaussians_agree_with_torch():
+    mean, low = points(2, 3), torch.tril(points(6, 3, seed=1).reshape(2, 3, 3)).clone()
+    low.diagonal(dim1=1, dim2=2).abs_().add_(0.3)
+    cov = low @ low.mT
+    known = kl_divergence(*(MultivariateNormal(m, c) for m, c in zip(mean, cov, strict=True)))
+    torch.testing.assert_close(d.gaussian_kl(mean[0], cov[0], mean[1], cov[1]), known)
+    std = points(2, 3, seed=2).exp()
+    known = kl_divergence(Normal(mean[0], std[0]), Normal(mean[1], std[1])).sum()
+    torch.testing.assert_close(d.diagonal_kl(mean[0], std[0], mean[1], std[1]), known)
+
+
+def test_mmd_is_unbiased_and_sees_a_shift():
+    """E over pairs of samples of one law is zero, which the biased statistic's is not."""
+    same = torch.stack([d.mmd(points(40, seed=i), points(40, seed=100 + i), 1.0)
+                        for i in range(60)])
+    assert abs(same.mean().item()) < 4 * same.std().item() / 60**0.5
+    biased = torch.exp(-squared(points(40), points(40)) / 2).mean() \
+        - d.off_diagonal(torch.exp(-squared(points(40), points(40)) / 2))
+    assert biased.item() > 0.01
+    assert d.mmd(points(40), points(40, seed=1) + 3).item() > 0.3
+    with pytest.raises(DataError, match="two rows at least"):
+        d.mmd(points(1), points(5))
+
+
+def test_mmd_of_two_gaussians_is_known():
+    """k with bandwidth h between N(0, 1) and N(m, 1): E k = h/sqrt(h^2+2) e^(-m^2/(2(h^2+2)))."""
+    x, y = points(3000, 1), points(3000, 1, seed=1) + 1
+    root = 1 / math.sqrt(3)
+    truth = 2 * root - 2 * root * math.exp(-1 / 6)
+    assert d.mmd(x, y, 1.0).item() == pytest.approx(truth, abs=0.02)
+
+
+def test_wasserstein_of_a_shift_is_its_length():
+    x, shift = points(30), torch.tensor([3.0, -4.0], dtype=torch.float64)
+    for p in (1.0, 2.0):
+        assert d.wasserstein(x, x + shift, p).item() == pytest.approx(5, abs=1e-9)
+    line = points(9, 1)
+    assert d.wasserstein(line, line + 2).item() == pytest.approx(2, abs=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["entropic", "sharp"])
+def test_the_sinkhorn_divergence_is_zero_for_equal_samples_and_the_plain_cost_is_not(variant):
+    x, y = points(30), points(30, seed=1) + 1
+
+    def between(x, y):
+        return d.sinkhorn_divergence(x, y, 0.5, variant=variant, relative=False,
+                                     tolerance=1e-11).item()
+
+    assert abs(between(x, x.clone())) < 1e-9
+    assert between(x, y) > 0.1
+    assert abs(between(x, y) - between(y, x)) < 1e-8
+    assert abs(sinkhorn(x, x, 0.5, tolerance=1e-11).value.item()) > 0.1
+
+
+def test_the_sinkhorn_divergence_runs_from_transport_to_the_means():
+    x, y = points(40), points(40, seed=1) + 1
+    little = d.sinkhorn_divergence(x, y, 1e-3, relative=True, tolerance=1e-7)
+    much = d.sinkhorn_divergence(x, y, 1e4, relative=True, tolerance=1e-9)
+    assert little.item() == pytest.approx(d.wasserstein(x, y, 2.0).item() ** 2, rel=0.02)
+    assert much.item() == pytest.approx((x.mean(0) - y.mean(0)).square().sum().item(), rel=1e-3)
+
+
+def test_its_gradient_is_that_of_differences():
+    x, y = points(6), points(7, seed=1)
+    step = 1e-5 * points(6, seed=2)
+    x.requires_grad_()
+
+    def value(x):
+        return d.sinkhorn_divergence(x, y, 0.5, relative=False, tolerance=1e-13)
+
+    slope, = torch.autograd.grad(value(x), x)
+    change = (value(x.detach() + step) - value(x.detach() - step)) / 2
+    assert change.item() == pytest.approx((slope * step).sum().item(), rel=1e-5)
