@@ -108,7 +108,8 @@ def entropic(rounds: int, quick: bool) -> None:
             continue
         x, y = clouds(n, d)
         sides = {"monge": ours(x, y, part)} | {name: make(x, y, part) for name, make in peers}
-        race(f"n={n} d={d} epsilon {part} of the mean", sides, max(1, rounds if n < 4000 else 3))
+        often = 1 if part < 0.01 else min(rounds, 3) if n > 4000 else rounds
+        race(f"n={n} d={d} epsilon {part} of the mean ", sides, often)
 
 
 def batches(rounds: int) -> None:

@@ -13,7 +13,7 @@ from .core.abilities import CanSample
 from .core.error import WordError
 from .core.model import Model
 from .core.noise import fresh
-from .data.codec import Codec
+from .data.codec import Codec, shortest
 from .data.shaped import Array
 from .evaluate.judge import Rows, chunks
 from .evaluate.likelihood import home
@@ -77,7 +77,7 @@ def of_class(said: Prediction, name: str, codec: Codec) -> dict[str, Any]:
 
 
 def of_number(said: Prediction, name: str, codec: Codec, by: By) -> dict[str, Any]:
-    value = said.mean.double().numpy() if by == "mean" else decode(codec, said.mode)
+    value = shortest(said.mean.numpy()) if by == "mean" else decode(codec, said.mode)
     return {name: value, f"{name}_low": decode(codec, said.low),
             f"{name}_high": decode(codec, said.high)}
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from . import __version__, data, folder, registry
-from .admit import admit
 from .card import card
 from .core.abilities import (
     CanComplete,
@@ -26,9 +25,8 @@ from .core.abilities import (
     HasMarginals,
 )
 from .core.batch import Batch
-from .core.config import Config, Part
+from .core.config import Config
 from .core.error import RunError, WordError
-from .core.mixture import Mixture, gather
 from .core.model import Model
 from .core.noise import fold, fresh
 from .core.recipe import Recipe
@@ -38,6 +36,7 @@ from .core.words import Words
 from .evaluate.judge import chunks
 from .evaluate.likelihood import Scores, scores
 from .evaluate.measure import findings, measures
+from .outset import outset, parts
 from .prediction import By, predict
 from .probing import probed
 from .sitting import Sitting
@@ -67,61 +66,20 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
           place: Place | None = None) -> Run:
     """A new run folder: the data opened, the configuration settled, nothing trained yet."""
     spoken = Words.sort(words)
-    if spoken.how:
-        raise WordError(f"how.{spoken.how[0]} concerns sampling and scoring; give it there")
-    if isinstance(model, Mixture.Config):
-        ensemble, bag, model = model.members, model.bag, model.member
-    name = model if isinstance(model, str) else type(model).__module__.partition(".models.")[2]
-    entry, owner = registry.describe(name), registry.find(name)
-    short = entry.name.partition(".")[2]
-    source = data.open(what, *spoken.data)
-    if entry.predicts and not (event or target):
-        target = aim(entry.name, source)
-    view = source.view(event, given, target)
-    if target:
-        view.vary()
-    admit(short, owner, view.space)
-    suit = owner.suit(view.space)
-    source, proposed = source.suited(*suit.data)
-    view = source.view(event, given, target)
-    rows = view.training()  # what the words of the data get wrong is told before there is a folder
-    config = (suit.config if isinstance(model, str) else model).override(*spoken.model)
-    recipe = suit.recipe.override(*spoken.train)
-    config, recipe = gather(config, recipe, ensemble, bag)
-    origin = {"what": str(what) if isinstance(what, str | Path) else None, "name": source.name,
-              "words": [*spoken.data, *proposed], "fingerprint": source.fingerprint}
+    begun = outset(model, what, spoken, event, given, target, ensemble, bag)
     about = {"format": folder.FORMAT, "monge": __version__, "python": platform.python_version(),
-             "torch": torch.__version__, "model": name if name.endswith(".py") else entry.name,
-             "config": config.to_dict(), "recipe": recipe.to_dict(),
-             "space": view.space.to_dict(), "data": origin, "event": event,
-             "given": list(given), "target": list(view.terms.event) if target else None,
-             "ensemble": ensemble, "seed": seed}
-    wanted = Path(out) if out else folder.home() / f"{short}-{source.name}"
-    helpers = {field: folder.locate(part.run) for field, part in parts(config)}
-    if spoken.train or helpers:  # what they get wrong is told before there is a folder
-        Trainer(build(config, view.space, seed, place or Place(), helpers), rows, recipe)
-    where = folder.create(wanted, not out, {"run.json": about, "fields.json": view.to_dict()},
-                          helpers)
-    run = Run(where, place or Place(), view)
-    run.notes = view.notes
+             "torch": torch.__version__, **begun.about, "seed": seed}
+    wanted = Path(out) if out else folder.home() / begun.title
+    helpers = {field: folder.locate(part.run) for field, part in parts(begun.config)}
+    rows = begun.view.training()  # what the words get wrong is told before there is a folder
+    if spoken.train or helpers:
+        Trainer(build(begun.config, begun.view.space, seed, place or Place(), helpers), rows,
+                begun.recipe)
+    files = {"run.json": about, "fields.json": begun.view.to_dict()}
+    where = folder.create(wanted, not out, files, helpers)
+    run = Run(where, place or Place(), begun.view)
+    run.notes = begun.view.notes
     return run
-
-
-def aim(model: str, source: data.Source) -> str:
-    """The field that a predicting model takes as its event where nobody says."""
-    if source.target is None:
-        names = ", ".join(list(source.fields)[:8])
-        raise WordError(f"{model} predicts a field of {source.name} from the others, and the data "
-                        f"do not say which; name it with --target ({names})")
-    return source.target
-
-
-def parts(config: Config) -> Iterator[tuple[str, Part]]:
-    """The fields of a configuration, or of its members', that name other runs."""
-    config = config.member if isinstance(config, Mixture.Config) else config
-    for field in config.__dataclass_fields__:
-        if isinstance(part := getattr(config, field), Part):
-            yield field, part
 
 
 def build(config: Config, space: Space, seed: int, place: Place,

@@ -219,8 +219,7 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
         return {**config, name: entry}
     kinds = hints(type(config)) if isinstance(config, Config) else {}  # type: ignore[arg-type]
     if name not in kinds:
-        whose = getattr(type(config), "owner", type(config)).__name__
-        raise WordError(f"{whose} has no field {name!r}{nearest(name, kinds)}")
+        return put(config, [part_with(config, name, kinds), *path], text, full)
     here, kind = getattr(config, name), kinds[name]
     if rest and isinstance(here, Mapping):
         entry = get_args(kind)[1]
@@ -231,6 +230,19 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
         return replace(config, **{name: put(here, rest, text, full)})
     value = choose(kind, text, full) if isinstance(here, Config) else parse(kind, text)
     return replace(config, **{name: value})
+
+
+def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
+    """The one part of a configuration that has a field of this name, which need not be said."""
+    parts = [part for part in kinds if isinstance(inner := getattr(config, part), Config)
+             and name in inner.__dataclass_fields__]
+    if len(parts) == 1:
+        return parts[0]
+    whose = getattr(type(config), "owner", type(config)).__name__
+    if parts:
+        raise WordError(f"{name!r} is a field of {' and of '.join(parts)}; write "
+                        f"{' or '.join(f'{part}.{name}' for part in parts)}")
+    raise WordError(f"{whose} has no field {name!r}{nearest(name, kinds)}")
 
 
 def first(kind: type[Config], owner: Config) -> Config:

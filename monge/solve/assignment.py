@@ -1,9 +1,9 @@
 r"""Exact optimal transport: $\min_{\pi \in \Pi(a, b)} \langle c, \pi\rangle$, the linear program.
 
-Uniform clouds of one size are an assignment problem; others go to a linear-program solver (or to
-POT's network simplex, where that is installed). On the line sorted points are matched in order,
-for any convex cost; along random lines that gives the sliced distance. Between Gaussians the
-squared distance is (Bures)
+Uniform clouds of one size are an assignment problem, prepared by an entropic plan; others go to a
+linear-program solver (or to POT's network simplex, where that is installed). On the line sorted
+points are matched in order, for any convex cost; along random lines that gives the sliced
+distance. Between Gaussians the squared distance is (Bures)
 
 $|\mu_1 - \mu_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1^{1/2} S_2 S_1^{1/2})^{1/2})$.
 
@@ -13,14 +13,22 @@ Any positive matrix can be scaled to one whose rows and columns sum to one (Sink
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from ..core.error import DataError
-from .sinkhorn import weights
+from .sinkhorn import sinkhorn, weights
+
+Proof = Callable[[], tuple[np.ndarray, np.ndarray]]
+LARGE = 200
+"""Rows from which an assignment is prepared by an entropic plan."""
+READY = (0.002, 1e-2)
+"""Its entropy, in units of the mean cost, and its marginal error."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,13 @@ class Exact:
 
     plan: Tensor
     cost: Tensor  # ()
-    f: Tensor  # (n,)
-    g: Tensor  # (m,)
+    prove: Proof = field(repr=False)
+
+    @cached_property
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        """f (n,) and g (m,), which are only made when they are asked for."""
+        f, g = (torch.from_numpy(potential).to(self.plan) for potential in self.prove())
+        return f, g
 
 
 def exact(matrix: Tensor, a: Tensor | None = None, b: Tensor | None = None,
@@ -45,25 +58,37 @@ def exact(matrix: Tensor, a: Tensor | None = None, b: Tensor | None = None,
     a = weights(a, torch.Size([n]), matrix, "a", normalise)
     b = weights(b, torch.Size([m]), matrix, "b", normalise)
     cost = matrix.detach().double().cpu().numpy()
-    if uniform:
-        plan, f, g = matched(cost)
-    elif importlib.util.find_spec("ot"):
-        plan, f, g = simplex(cost, a.double().cpu().numpy(), b.double().cpu().numpy())
-    else:
-        plan, f, g = program(cost, a.double().cpu().numpy(), b.double().cpu().numpy())
+    plan, prove = matched(cost) if uniform else weighted(
+        cost, a.double().cpu().numpy(), b.double().cpu().numpy())
     found = torch.from_numpy(plan).to(matrix)
-    return Exact(found, (found * matrix).sum(), torch.from_numpy(f).to(matrix),
-                 torch.from_numpy(g).to(matrix))
+    return Exact(found, (found * matrix).sum(), prove)
 
 
-def matched(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By assignment; the potentials are shortest paths over the ways to improve on it."""
+def matched(cost: np.ndarray) -> tuple[np.ndarray, Proof]:
+    """By assignment. Potentials of an entropic plan, taken off a large cost, change no optimum and
+    leave it little to search."""
     from scipy.optimize import linear_sum_assignment
 
-    rows, columns = linear_sum_assignment(cost)
+    first, last, size = np.zeros(len(cost)), np.zeros(len(cost)), np.ptp(cost)
+    if len(cost) >= LARGE and size > 0:
+        near = sinkhorn(torch.from_numpy((cost - cost.min()) / size).float(), epsilon=READY[0],
+                        relative=True, tolerance=READY[1])
+        first, last = (size * potential.double().numpy() for potential in (near.f, near.g))
+    rest = cost - first[:, None] - last
+    rows, columns = linear_sum_assignment(rest)
     plan = np.zeros_like(cost)
     plan[rows, columns] = 1 / len(cost)
-    own = cost[rows, columns]
+
+    def prove() -> tuple[np.ndarray, np.ndarray]:
+        f, g = shortest(rest, columns)
+        return f + first, g + last
+
+    return plan, prove
+
+
+def shortest(cost: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The potentials of an assignment: shortest paths over the ways to improve on it."""
+    own = cost[np.arange(len(cost)), columns]
     slack = cost[:, columns] - own  # what row i pays more than row k for the column of row k
     f = np.zeros(len(cost))
     for _ in range(len(cost)):
@@ -73,7 +98,13 @@ def matched(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         f = lower
     g = np.empty_like(f)
     g[columns] = own - f
-    return plan, f, g
+    return f, g
+
+
+def weighted(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, Proof]:
+    solver = simplex if importlib.util.find_spec("ot") else program
+    plan, f, g = solver(cost, a, b)
+    return plan, lambda: (f, g)
 
 
 def simplex(cost: np.ndarray, a: np.ndarray, b: np.ndarray

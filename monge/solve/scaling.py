@@ -66,7 +66,7 @@ class Scaling:
         while True:
             c, error = self.balance()
             done += 1
-            if not math.isfinite(error) or self.grown(c):
+            if (not math.isfinite(error) or self.grown(c)) and done < passes + STALLED:
                 leap = None
                 self.rest(c, math.isfinite(error))
                 continue

@@ -12,6 +12,7 @@ goes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -118,10 +119,28 @@ def sinkhorn(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
     if not epsilon > 0:
         raise WordError(f"epsilon is {epsilon}; it must be above 0 (exact plans: assignment)")
     with torch.no_grad():
-        mean = max(kernel.mean(), 0.0)
+        mean = kernel.mean()
+        if not math.isfinite(mean):
+            raise DataError(f"the mean cost is {mean}; mend the cost, or bring points near one")
         target = epsilon * mean if relative and mean > 0 else epsilon
         solved = solve(kernel, a.detach(), b.detach(), target, mean, tolerance, passes, start)
     return replace(solved, kernel=kernel, a=a, b=b)
+
+
+def unrolled(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
+             cost_of: CostName | float | Cost = "squared", a: Tensor | None = None,
+             b: Tensor | None = None, passes: int = 100) -> Tensor:
+    """<f, a> + <g, b> after so many plain passes in logarithms, (*S,), differentiable through all
+    of them: the gradient of the iteration where that of its limit is not wanted."""
+    matrix = x if y is None else cost(cost_of)(x, y)  # (*S, n, m)
+    a = weights(a, matrix.shape[:-1], x, "a")
+    b = weights(b, torch.Size([*matrix.shape[:-2], matrix.shape[-1]]), x, "b")
+    f, g = torch.zeros_like(a), torch.zeros_like(b)
+    for _ in range(passes):
+        f = -epsilon * torch.logsumexp((g[..., None, :] - matrix) / epsilon
+                                       + b.log()[..., None, :], -1)
+        g = -epsilon * torch.logsumexp((f[..., None] - matrix) / epsilon + a.log()[..., None], -2)
+    return (f * a).sum(-1) + (g * b).sum(-1)
 
 
 def make(x: Tensor, y: Tensor | None, of: Cost, room: int) -> Kernel:
@@ -180,5 +199,6 @@ def solve(kernel: Kernel, a: Tensor, b: Tensor, epsilon: float, mean: float, tol
     if double:
         work = Scaling(kernel, a, b, (work.f.double(), work.g.double()))
         spent += work.run(epsilon, tolerance, passes - spent)
+    kernel.whole = None  # a plan makes its blocks from its potentials
     return Plan(kernel, a, b, work.f, work.g, epsilon, work.error, spent,
                 work.error <= tolerance)

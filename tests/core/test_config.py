@@ -134,3 +134,21 @@ def test_a_space_is_a_tree_that_survives_json():
 def test_words_are_sorted_by_whom_they_concern():
     words = Words.sort(["width=3", "train.rate=1", "data.rows=5", "how.steps=2", "net.width=.5"])
     assert words == Words(("width=3", "net.width=.5"), ("rate=1",), ("rows=5",), ("steps=2",))
+
+
+class Pair(Configured):
+    class Config(Config):
+        left: MLP.Config = MLP.Config()
+        right: Owner.Config = Owner.Config()
+
+    def __init__(self, config):
+        self.config = config
+
+
+def test_a_field_of_one_part_alone_needs_no_path():
+    assert Pair.Config().override("depth=9") == Pair.Config().override("left.depth=9")
+    with pytest.raises(WordError, match=r"'width' is a field of left and of right; write "
+                                        r"left\.width or right\.width"):
+        Pair.Config().override("width=2")
+    with pytest.raises(WordError, match="Pair has no field 'dept'"):
+        Pair.Config().override("dept=2")

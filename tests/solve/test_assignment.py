@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 from scipy.stats import wasserstein_distance
 
 from monge.core.error import DataError
@@ -29,15 +30,25 @@ def test_an_assignment_is_the_best_of_all_permutations():
     assert exact(cost).cost.item() == pytest.approx(best.item(), abs=1e-14)
 
 
-@pytest.mark.parametrize("sizes", [(20, 20), (15, 25)])
+@pytest.mark.parametrize("sizes", [(20, 20), (15, 25), (250, 250)])
 def test_the_potentials_prove_the_plan(sizes):
     cost = squared(points(sizes[0]), points(sizes[1], seed=1))
     found = exact(cost)
     n, m = sizes
     torch.testing.assert_close(found.plan.sum(1), torch.full((n,), 1 / n).double())
     torch.testing.assert_close(found.plan.sum(0), torch.full((m,), 1 / m).double())
-    assert (cost - found.f[:, None] - found.g).min() >= -1e-10
-    torch.testing.assert_close(found.f.mean() + found.g.mean(), found.cost)
+    f, g = found.potentials
+    assert (cost - f[:, None] - g).min() >= -1e-10
+    torch.testing.assert_close(f.mean() + g.mean(), found.cost)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_a_large_assignment_is_scipys_whatever_its_scale(scale):
+    cost = scale * (squared(points(220), points(220, seed=1)) - 3)
+    rows, columns = linear_sum_assignment(cost)
+    known = cost[rows, columns].mean().item()
+    assert exact(cost).cost.item() == pytest.approx(known, rel=1e-12)
+    assert exact(torch.full((220, 220), scale)).cost.item() == pytest.approx(scale)
 
 
 def test_weights_are_moved_whole():

@@ -11,7 +11,7 @@ from torch import Tensor
 from monge.core.error import DataError, WordError
 from monge.solve.assignment import exact
 from monge.solve.cost import Power, cosine, squared
-from monge.solve.sinkhorn import sinkhorn
+from monge.solve.sinkhorn import sinkhorn, unrolled
 
 
 def clouds(n: int = 30, m: int = 40, d: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,8 @@ def test_blocks_that_are_recomputed_change_nothing():
     x, y = clouds(300, 400)
     kept = sinkhorn(x, y, 0.1, tolerance=1e-9)
     made = sinkhorn(x, y, 0.1, tolerance=1e-9, room=0)
-    assert made.kernel.whole is None
+    assert kept.kernel.kept
+    assert not made.kernel.kept
     torch.testing.assert_close(kept.value, made.value, rtol=0, atol=1e-10)
 
 
@@ -105,8 +106,12 @@ def test_the_gradient_is_that_of_the_unrolled_iteration():
     value = sinkhorn(x, y, 0.5, tolerance=1e-13).value
     envelope, = torch.autograd.grad(value, x)
     f, g = plain(squared(x, y), 0.5, 300)
-    unrolled, = torch.autograd.grad(f.mean() + g.mean(), x)
-    torch.testing.assert_close(envelope, unrolled, rtol=0, atol=1e-9)
+    slow, = torch.autograd.grad(f.mean() + g.mean(), x)
+    torch.testing.assert_close(envelope, slow, rtol=0, atol=1e-9)
+    through, = torch.autograd.grad(unrolled(x, y, 0.5, passes=300), x)
+    torch.testing.assert_close(envelope, through, rtol=0, atol=1e-9)
+    few, = torch.autograd.grad(unrolled(x, y, 0.05, passes=2), x)
+    assert (few - torch.autograd.grad(sinkhorn(x, y, 0.05).value, x)[0]).abs().max() > 1e-3
 
 
 def test_the_gradient_in_the_weights_is_the_potential():
@@ -172,6 +177,7 @@ def test_identical_points_cost_nothing():
     (dict(b=torch.tensor([0.5, 0.25, 0.25])), DataError, "3 weights b for 2 points"),
     (dict(y=torch.zeros(2, 3)), DataError, "x has 2 dimensions and y has 3"),
     (dict(x=torch.tensor([[0.0, math.nan], [0.0, 0.0]])), DataError, "x holds values that are"),
+    (dict(cost_of=lambda x, y: squared(x, y) / 0), DataError, "the mean cost is"),
     (dict(cost_of=0.0), WordError, "the power of a cost is 0.0; it must be above 0"),
 ])
 def test_bad_input_is_refused_in_a_sentence(change, error, words):
