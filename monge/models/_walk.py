@@ -119,10 +119,11 @@ def walks(model: Chain, batch: Batch, how: Config | None,
 
 def fill(model: Chain, batch: Batch, how: Config | None, generator: Generator | None) -> Tensor:
     x = batch.x.clone()
-    for walk in walks(model, batch, how, generator):
-        for step in range(x.shape[1]):
-            walk.advance(step)
-        x[walk.rows] = walk.x.T
+    with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
+        for walk in walks(model, batch, how, generator):
+            for step in range(x.shape[1]):
+                walk.advance(step)
+            x[walk.rows] = walk.x.T
     return model.shaped(x)
 
 

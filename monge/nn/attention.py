@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..core.error import DataError, WordError
 from .position import Bias, Positions, Rotary, relative, turn
-from .ready import ready
+from .ready import affine, ready
 from .stepwise import State, Stepwise
 
 
@@ -146,19 +146,20 @@ class Cache(State):
 
     def __init__(self, layer: CausalAttention, n: int, most: int) -> None:
         heads, size, like = layer.heads, layer.size, layer.leave.weight
-        self.enter, self.leave = ready(layer.enter), ready(layer.leave)
+        gain = torch.cat([like.new_full((layer.inputs,), size ** -0.5),
+                          like.new_ones(2 * layer.inputs)])  # queries are scaled, not scores
+        self.enter, self.leave = affine(layer.enter, gain), ready(layer.leave)
         self.angles = None if layer.rotary is None else layer.rotary.table(most)  # (most, d) each
         self.bias: Tensor | None = None  # (n heads, 1, most): of distances most - 1 down to 0
         if layer.relative is not None:
             distance = torch.arange(most - 1, -1, -1, device=like.device)
             self.bias = layer.relative.of(distance)[:, None].repeat(n, 1, 1)
-        self.steps, self.most, self.scale = 0, most, size ** -0.5
+        self.steps, self.most = 0, most
         self.keep(like.new_zeros(n, heads, size, most), like.new_zeros(n, heads, most, size))
 
     def keep(self, k: Tensor, v: Tensor) -> None:
         """k: (n, heads, d, most), v: (n, heads, most, d); products take rows and heads as one."""
         self.k, self.v, self.keys, self.values = k, v, k.flatten(0, 1), v.flatten(0, 1)
-        self.none = k.new_zeros(())
 
     def take(self, rows: Tensor) -> None:
         self.keep(self.k[rows], self.v[rows])
@@ -177,10 +178,10 @@ class Cache(State):
         self.steps = past
         q, keys = q.reshape(-1, 1, q.shape[2]), self.keys.narrow(2, 0, past)
         if self.bias is None:
-            scores = torch.baddbmm(self.none, q, keys, beta=0, alpha=self.scale)
+            scores = torch.bmm(q, keys)  # (n heads, 1, t + 1)
         else:
             bias = self.bias.narrow(2, self.most - past, past)
-            scores = torch.baddbmm(bias, q, keys, alpha=self.scale)  # (n heads, 1, t + 1)
+            scores = torch.baddbmm(bias, q, keys)
         return torch.bmm(scores.softmax(2), self.values.narrow(1, 0, past))
 
 

@@ -21,7 +21,7 @@ from .activation import Activation, activation
 from .attention import Attention, CausalAttention, CrossAttention, Memory
 from .linear import CausalLinearAttention, LinearAttention
 from .position import Join, Positions
-from .ready import Map, ready
+from .ready import Map, around_gelu, ready
 from .stepwise import State, Stepwise
 
 
@@ -74,6 +74,10 @@ class FeedForward(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+    def ready(self) -> Map:
+        gelu = isinstance(self.act, nn.GELU)
+        return around_gelu(self.enter, self.leave) if gelu else ready(*self.layers)
 
 
 class Residual(nn.Module):
@@ -152,7 +156,7 @@ class CausalBlock(Stepwise[BlockState]):
 
     def start(self, n: int, most: int, memory: Memory | None = None) -> BlockState:
         return BlockState(self.look.start(n, most), self.look.step, memory, ready(self.first.norm),
-                          ready(self.last.norm), ready(*self.think.layers))
+                          ready(self.last.norm), self.think.ready())
 
     def step(self, state: BlockState, x: Tensor) -> Tensor:
         if self.pre:

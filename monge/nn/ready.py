@@ -6,6 +6,7 @@ times faster where the weights are stored input by output.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -37,8 +38,23 @@ def one(layer: nn.Module) -> Map:
     return layer.forward
 
 
-def affine(layer: nn.Linear) -> Map:
-    weight, bias = layer.weight.t().contiguous(), layer.bias  # (inputs, outputs), (outputs,)
-    if bias is None:
+def affine(layer: nn.Linear, gain: Tensor | float = 1.0) -> Map:
+    """The layer's map, its outputs times `gain`."""
+    weight = (layer.weight.t() * gain).contiguous()  # (inputs, outputs)
+    if layer.bias is None:
         return lambda x: torch.mm(x, weight)
+    bias = layer.bias * gain  # (outputs,)
     return lambda x: torch.addmm(bias, x, weight)
+
+
+def around_gelu(enter: nn.Linear, leave: nn.Linear) -> Map:
+    """`leave` of the gelu of `enter`: z Phi(z) = (u + u erf u) / sqrt 2 with u = z / sqrt 2, whose
+    constants the weights take up."""
+    root = math.sqrt(0.5)
+    into, weight, bias = affine(enter, root), (leave.weight.t() * root).contiguous(), leave.bias
+
+    def chain(x: Tensor) -> Tensor:
+        u = into(x)
+        return torch.addmm(bias, torch.addcmul(u, u, u.erf()), weight)
+
+    return chain

@@ -120,13 +120,11 @@ class Causal(Configured, Stepwise[StackState]):
                           ready(self.norm, self.leave))
 
     def step(self, state: StackState, x: Tensor) -> Tensor:
-        # Where no gradient is wanted, tensors that autograd knows nothing of save a tenth.
-        with torch.inference_mode(not torch.is_grad_enabled()):
-            x = self.entrance.step(state.table, state.steps, x)
-            state.steps += 1
-            for step, own in state.blocks:
-                x = step(own, x)
-            return state.leave(x)
+        x = self.entrance.step(state.table, state.steps, x)
+        state.steps += 1
+        for step, own in state.blocks:
+            x = step(own, x)
+        return state.leave(x)
 
 
 class Decoder(Configured, nn.Module):

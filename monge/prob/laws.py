@@ -288,5 +288,6 @@ def tally(codes: Tensor, seen: Tensor, size: int) -> Tensor:
 
 def pick(logits: Tensor, uniform: Tensor) -> Tensor:
     """The code k at which the cumulated softmax passes the uniform, (*S,)."""
-    total = logits.softmax(-1).cumsum(-1)
-    return (total <= uniform[..., None]).sum(-1).clamp(max=logits.shape[-1] - 1)
+    total = logits.softmax(-1).cumsum(-1).contiguous()
+    found = torch.searchsorted(total, uniform[..., None].contiguous(), right=True)
+    return found.squeeze(-1).clamp_(max=logits.shape[-1] - 1)

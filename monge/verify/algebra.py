@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .convolution import gap, normal
+from .gaps import gap, most, normal
 from .identity import Residual
 
 Scalar = Callable[[Tensor], Tensor]
@@ -24,8 +24,8 @@ def slope(f: Scalar, x: Tensor) -> Tensor:
 def x1_rotations_keep_products_norms_and_volume() -> Residual:
     """<Qu, Qv> = <u, v>, |Qu| = |u|, |det Q| = 1 for orthogonal Q."""
     q, u, v = torch.linalg.qr(normal(6, 6))[0], normal(6), normal(6)
-    worst = max(gap((q @ u) @ (q @ v), u @ v), gap((q @ u).norm(), u.norm()))
-    return Residual(max(worst, gap(torch.linalg.det(q).abs(), torch.ones(()))), ROUNDING)
+    worst = most(gap((q @ u) @ (q @ v), u @ v), gap((q @ u).norm(), u.norm()))
+    return Residual(most(worst, gap(torch.linalg.det(q).abs(), torch.ones(()))), ROUNDING)
 
 
 def x2_the_chain_rule_holds_in_every_order() -> Residual:
@@ -37,11 +37,11 @@ def x2_the_chain_rule_holds_in_every_order() -> Residual:
         p = joint.permute(order)
         first, second = p.sum((1, 2))[:, None, None], p.sum(2)[..., None]
         chain = first * (second / first) * (p / second)
-        worst = max(worst, gap(chain, p))
+        worst = most(worst, gap(chain, p))
     xy = joint.sum(2)
     x, y = xy.sum(1), xy.sum(0)
     bayes = (xy / x[:, None]) * x[:, None] / y
-    return Residual(max(worst, gap(bayes, xy / y)), 1e-13)
+    return Residual(most(worst, gap(bayes, xy / y)), 1e-13)
 
 
 def x2_the_tower_rule_and_the_variance() -> Residual:
@@ -52,7 +52,7 @@ def x2_the_tower_rule_and_the_variance() -> Residual:
     inner = value @ (joint / y)
     mean = value @ x
     spread = (value - mean).square() @ x
-    return Residual(max(gap(inner @ y, mean), gap(spread, value.square() @ x - mean**2)), 1e-13)
+    return Residual(most(gap(inner @ y, mean), gap(spread, value.square() @ x - mean**2)), 1e-13)
 
 
 def x3_the_derivative_table() -> Residual:
@@ -73,7 +73,7 @@ def x3_the_derivative_table() -> Residual:
         (lambda t: 1 / torch.sin(t), point, -torch.cos(point) / torch.sin(point) ** 2),
         (torch.abs, x, torch.sign(x)),
     ]
-    return Residual(max(gap(slope(f, at), known) for f, at, known in table), ROUNDING)
+    return Residual(most(gap(slope(f, at), known) for f, at, known in table), ROUNDING)
 
 
 def x4_quotients_powers_and_sigmoids() -> Residual:
@@ -81,7 +81,7 @@ def x4_quotients_powers_and_sigmoids() -> Residual:
     x = torch.rand(50, dtype=torch.float64) + 0.5
     f, g, df, dg = torch.exp(x), torch.sin(x) + 2, torch.exp(x), torch.cos(x)
     s, t = torch.sigmoid(x), torch.tanh(x)
-    worst = max(
+    worst = most(
         gap(slope(lambda x: torch.exp(x) / (torch.sin(x) + 2), x), (df * g - f * dg) / g**2),
         gap(slope(lambda x: torch.exp(x) ** (torch.sin(x) + 2), x),
             f**g * (df * g / f + dg * f.log())) / float((f**g).max()),
@@ -104,7 +104,7 @@ def x11_convex_means_above_its_tangents_and_below_its_chords() -> Residual:
     for f in functions:
         chord = t * f(x) + (1 - t) * f(y)
         bend = (f(x + step) - 2 * f(x) + f(x - step)) / step**2
-        worst = max(worst, float((f(t * x + (1 - t) * y) - chord).max()), float((-bend).max()))
+        worst = most(worst, float((f(t * x + (1 - t) * y) - chord).max()), float((-bend).max()))
     return Residual(worst, 1e-6)
 
 

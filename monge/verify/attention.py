@@ -17,6 +17,7 @@ from ..nn.attention import Attention, CausalAttention, attend_freely
 from ..nn.linear import causal_linear_attention, feature, linear_attention
 from ..nn.position import Bias, Positions, frequencies, relative, sinusoids
 from ..nn.transformer import Encoder
+from .gaps import gap, most, normal
 from .identity import Residual
 
 ROUNDING = 1e-12
@@ -24,19 +25,6 @@ ROUNDING = 1e-12
 BIASES: tuple[Positions, ...] = ("table", "buckets", "alibi")
 DRAWS, FEWER = 200_000, 40_000
 WIDTH, HEADS, STEPS = 8, 2, 7
-
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def gap(left: Tensor, right: Tensor) -> float:
-    return float((left - right).abs().amax())
-
-
-def most(*values: float) -> float:
-    """The largest; unlike `max`, it does not lose one that is no number."""
-    return float(torch.tensor(values, dtype=torch.float64).amax())
 
 
 @torch.no_grad()

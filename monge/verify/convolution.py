@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from ..nn.activation import activation
 from ..nn.conv import Local, Unshared
 from ..nn.mlp import MLP
 from ..nn.pool import Global
 from ..nn.shape import Conv, Dense, Layer, Pool, Shape, Stack, Transposed, field
+from .gaps import gap, most, normal
 from .identity import Residual
 
 ROUNDING = 1e-12
@@ -30,14 +31,6 @@ STACKS: tuple[tuple[Layer, ...], ...] = (
     (Transposed(1, 3, 2, 0), Transposed(1, 5, 3, 1), Conv(1, 5)),
 )
 """Stacks whose field is measured; the first few are convolutions and pools alone."""
-
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def gap(left: Tensor, right: Tensor) -> float:
-    return float((left - right).abs().amax())
 
 
 def cells() -> Iterator[tuple[Layer, Shape]]:
@@ -107,7 +100,7 @@ def x19_convolution_is_a_toeplitz_matrix() -> Residual:
     kernel = F.pad(conv.weight[0, 0], (steps, steps))
     x = normal(steps)
     applied = gap(matrix @ x, conv(x[None, None])[0, 0])
-    return Residual(max(gap(matrix, kernel[offset + steps]), applied), ROUNDING)
+    return Residual(most(gap(matrix, kernel[offset + steps]), applied), ROUNDING)
 
 
 def x19_circular_convolution_commutes_with_shifts() -> Residual:
@@ -117,7 +110,7 @@ def x19_circular_convolution_commutes_with_shifts() -> Residual:
         conv = nn.Conv2d(3, 4, 3, stride, 1, padding_mode="circular").double()
         moved = conv(x.roll((shift, shift), (2, 3)))
         steps = shift // stride
-        worst = max(worst, gap(moved, conv(x).roll((steps, steps), (2, 3))))
+        worst = most(worst, gap(moved, conv(x).roll((steps, steps), (2, 3))))
     return Residual(worst, ROUNDING)
 
 
@@ -137,7 +130,7 @@ def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
         wide = torch.zeros(4, 2, 2 * rate + 1, 2 * rate + 1, dtype=torch.float64)
         wide[:, :, ::rate, ::rate] = conv.weight
         x = normal(3, 2, 12, 12)
-        worst = max(worst, gap(conv(x), F.conv2d(x, wide, conv.bias)))
+        worst = most(worst, gap(conv(x), F.conv2d(x, wide, conv.bias)))
     return Residual(worst, ROUNDING)
 
 
@@ -152,14 +145,14 @@ def x21_convolution_is_correlation_with_the_kernel_turned() -> Residual:
 
 def x23_field_is_the_support_of_the_gradient() -> Residual:
     """The receptive field is how many inputs have a gradient."""
-    return Residual(max(abs(field(Stack(stack)) - support(stack)) for stack in STACKS), 0)
+    return Residual(most(abs(field(Stack(stack)) - support(stack)) for stack in STACKS), 0)
 
 
 def x23_field_is_one_plus_a_sum() -> Residual:
     """It is 1 + sum (k-1) d prod s: 2^L for k=2, d=2^l, and 1 + 2L for k=3."""
     found = [field(Stack(stack)) for stack in STACKS[:4]]
     wrong = [abs(field(Stack(stack)) - closed(stack)) for stack in STACKS[:4]]
-    return Residual(max(*wrong, abs(found[0] - 2**5), abs(found[1] - (1 + 2 * 4))), 0)
+    return Residual(most(*wrong, abs(found[0] - 2**5), abs(found[1] - (1 + 2 * 4))), 0)
 
 
 def closed(stack: Sequence[Layer]) -> int:
@@ -200,5 +193,5 @@ def x24_transposed_is_the_adjoint() -> Residual:
         adjoint.load_state_dict(conv.state_dict())
         x, g = normal(2, 3, 13, 16), normal(2, 4, *sides)
         back_of_g = F.pad(adjoint(g), (0, 3, 0, 3))[:, :, :13, :16]
-        worst = max(worst, abs(float((conv(x) * g).sum() - (x * back_of_g).sum())))
+        worst = most(worst, abs(float((conv(x) * g).sum() - (x * back_of_g).sum())))
     return Residual(worst, 1e-11)

@@ -16,9 +16,9 @@ from .. import registry
 from ..core.batch import Batch
 from ..core.space import Space
 from ..prob.laws import Bernoulli, Categorical, Gaussians
-from .convolution import gap, normal
+from .gaps import gap, most, normal
 from .identity import Residual
-from .regions import cells, fold, interpolant, most, pieces, rectified
+from .regions import cells, cells_at_most, fold, interpolant, pieces, rectified
 
 ROUNDING = 1e-13
 UNITS = 6
@@ -124,7 +124,7 @@ def x14_logistic_regression_is_convex() -> Residual:
         found = torch.autograd.functional.hessian(lambda w: logistic_loss(x, y, w), w)
     p = (x @ w).sigmoid()
     known = x.T @ ((p * (1 - p))[:, None] * x)
-    return Residual(max(gap(found, known), -float(torch.linalg.eigvalsh(found)[0])), 1e-12)
+    return Residual(most(gap(found, known), -float(torch.linalg.eigvalsh(found)[0])), 1e-12)
 
 
 def x17_units_of_one_layer_cut_a_line_once_each() -> Residual:
@@ -132,7 +132,7 @@ def x17_units_of_one_layer_cut_a_line_once_each() -> Residual:
     net = rectified(UNITS)
     net.linears[0].weight.copy_(normal(UNITS, 1))
     net.linears[0].bias.copy_(normal(UNITS))
-    return Residual(abs(pieces(net, -1e6, 1e6) - most(UNITS, 1)), 0.0)
+    return Residual(abs(pieces(net, -1e6, 1e6) - cells_at_most(UNITS, 1)), 0.0)
 
 
 def x17_layers_that_fold_multiply_their_pieces() -> Residual:
@@ -144,7 +144,7 @@ def x17_layers_that_fold_multiply_their_pieces() -> Residual:
 
 def x17_units_of_one_layer_cut_a_plane() -> Residual:
     """6 generic units cut a plane into 1 + 6 + 15 = 22 pieces."""
-    return Residual(abs(cells(normal(UNITS, 2), normal(UNITS)) - most(UNITS, 2)), 0.0)
+    return Residual(abs(cells(normal(UNITS, 2), normal(UNITS)) - cells_at_most(UNITS, 2)), 0.0)
 
 
 def x18_one_hidden_layer_approximates_a_curve() -> Residual:
@@ -154,7 +154,7 @@ def x18_one_hidden_layer_approximates_a_curve() -> Residual:
         knots = torch.linspace(0, 2 * math.pi, units + 1, dtype=torch.float64)
         x = torch.linspace(0, 2 * math.pi, 20_001, dtype=torch.float64)
         error = gap(interpolant(knots, knots.sin())(x[:, None])[:, 0], x.sin())
-        worst = max(worst, error - (2 * math.pi / units)**2 / 8)
+        worst = most(worst, error - (2 * math.pi / units)**2 / 8)
     return Residual(worst, 1e-12)
 
 

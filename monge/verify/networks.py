@@ -20,7 +20,8 @@ from ..nn.init import ALPHA, Init, initialise
 from ..nn.mlp import MLP
 from ..nn.norm import Norm, norm
 from ..nn.resnet import Residual as Skip
-from .convolution import ROUNDING, gap, normal
+from .convolution import ROUNDING
+from .gaps import gap, most, normal
 from .identity import Residual
 
 PER_ROW: tuple[Norm, ...] = ("layer", "group", "instance")
@@ -64,7 +65,7 @@ def x25_running_variance_is_unbiased() -> Residual:
     assert layer.running_var is not None
     mean = gap(layer.running_mean, rate * x.mean((0, 2, 3)))
     variance = gap(layer.running_var, 1 - rate + rate * x.var((0, 2, 3)))
-    return Residual(max(mean, variance), ROUNDING)
+    return Residual(most(mean, variance), ROUNDING)
 
 
 def x25_evaluation_reads_the_running_averages_alone() -> Residual:
@@ -88,7 +89,7 @@ def x26_layer_norm_ignores_other_rows() -> Residual:
     x, worst = normal(5, 16, 3, 4), 0.0
     for name in PER_ROW:
         layer = norm(name, 16, 2).double()
-        worst = max(worst, gap(layer(x)[:1], layer(x[:1])))
+        worst = most(worst, gap(layer(x)[:1], layer(x[:1])))
     return Residual(worst, ROUNDING)
 
 

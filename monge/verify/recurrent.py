@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..nn.recurrent import GRU, LSTM, RNN, Recurrent
-from .attention import gap, most, normal, shaken
+from .attention import shaken
+from .gaps import gap, most, normal
 from .identity import Residual
 
 ROUNDING = 1e-13

@@ -20,7 +20,7 @@ def rectified(units: int, depth: int = 1, inputs: int = 1) -> MLP:
     return MLP.Config(width=units, depth=depth, activation="relu").build(inputs, 1).double()
 
 
-def most(units: int, inputs: int) -> int:
+def cells_at_most(units: int, inputs: int) -> int:
     """Pieces into which hyperplanes in general position, one a unit, cut the space."""
     return sum(math.comb(units, dimension) for dimension in range(inputs + 1))
 

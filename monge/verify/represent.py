@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..prob.contrast import agreement, info_nce
-from .convolution import normal
+from .gaps import most, normal
 from .identity import Residual
 
 CORRELATION, CANDIDATES, BATCHES = 0.9, 512, 40
@@ -31,7 +31,7 @@ def x113_info_nce_is_below_the_mutual_information() -> Residual:
     error = float(found.std()) / math.sqrt(BATCHES)
     mean = float(found.mean())
     above = mean - min(information, math.log(CANDIDATES))
-    return Residual(max(above, information - mean - 0.1) / error, 5.0)
+    return Residual(most(above, information - mean - 0.1) / error, 5.0)
 
 
 def x113_equal_pairs_cannot_be_told_beyond_log_n() -> Residual:
@@ -40,5 +40,5 @@ def x113_equal_pairs_cannot_be_told_beyond_log_n() -> Residual:
     blind = agreement(torch.ones(n, 3, dtype=torch.float64),
                       torch.ones(n, 3, dtype=torch.float64), 0.1)
     sharp = agreement(torch.eye(n, dtype=torch.float64), torch.eye(n, dtype=torch.float64), 1e-2)
-    return Residual(max(float((blind - math.log(2 * n - 1)).abs().amax()),
+    return Residual(most(float((blind - math.log(2 * n - 1)).abs().amax()),
                         float(sharp.abs().amax())), 1e-12)

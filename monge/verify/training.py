@@ -29,7 +29,7 @@ from ..train.disturb import shrink
 from ..train.fit import Progress, fit
 from ..train.optimiser import optimiser
 from ..train.trainer import Trainer
-from .convolution import gap, normal
+from .gaps import gap, most, normal
 from .identity import Residual
 
 STEPS = 20
@@ -128,7 +128,7 @@ def follow(mover: Mover, rule: Rule) -> float:
         param.grad = g.clone()
         tool.step()
         w = rule(w, g, memory, step)
-        worst = max(worst, gap(w, param.detach()))
+        worst = most(worst, gap(w, param.detach()))
     return worst
 
 
@@ -140,7 +140,7 @@ def x42_optimisers_follow_their_rules() -> Residual:
         (replace(base, momentum=MOMENTUM, nesterov=True), nesterov),
         (replace(base, optimiser="adagrad"), adagrad),
         (replace(base, optimiser="rmsprop"), rmsprop), (replace(base, optimiser="adam"), adam)]
-    return Residual(max(follow(mover, rule) for mover, rule in rules), 1e-12)
+    return Residual(most(follow(mover, rule) for mover, rule in rules), 1e-12)
 
 
 def x42_epsilon_of_adam_stands_outside_the_root() -> Residual:
@@ -169,7 +169,7 @@ def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
     penalised = step_of(mover, w, g + slope)
     decayed = step_of(replace(mover, decay=DECAY), w, g)
     by_hand = (1 - RATE * DECAY) * w - RATE * g
-    return Residual(max(gap(penalised, decayed), gap(by_hand, decayed)), 1e-14)
+    return Residual(most(gap(penalised, decayed), gap(by_hand, decayed)), 1e-14)
 
 
 def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
@@ -287,7 +287,7 @@ def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
     """Features of training rows: mean 0, standard deviation 1 (float32)."""
     rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
     features = Features(rows.space).double()(rows.whole().double())
-    return Residual(max(float(features.mean(0).abs().amax()),
+    return Residual(most(float(features.mean(0).abs().amax()),
                         gap(features.std(0, correction=0), torch.ones(3))), 1e-5)
 
 

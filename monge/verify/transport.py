@@ -16,6 +16,7 @@ from ..core.noise import fresh
 from ..prob.divergence import entropy, kl, sinkhorn_divergence, wasserstein
 from ..solve.assignment import bures, doubly_stochastic, exact, on_line
 from ..solve.sinkhorn import Plan, sinkhorn, unrolled
+from .gaps import most
 from .identity import Residual
 
 ROUNDING = 1e-12
@@ -74,14 +75,14 @@ def x66_scalings_are_projections() -> Residual:
     for _ in range(20):
         u = p / (kernel @ v)
         pi = to_rows(pi, p)
-        worst = max(worst, float((u[:, None] * kernel * v - pi).abs().max()))
+        worst = most(worst, float((u[:, None] * kernel * v - pi).abs().max()))
         v = q / (kernel.T @ u)
         pi = to_columns(pi, q)
-        worst = max(worst, float((u[:, None] * kernel * v - pi).abs().max()))
+        worst = most(worst, float((u[:, None] * kernel * v - pi).abs().max()))
     ours = solved()[0].matrix
     for _ in range(2000):
         pi = to_columns(to_rows(pi, p), q)
-    return Residual(max(worst, float((ours - pi).abs().max())), 1e-13)
+    return Residual(most(worst, float((ours - pi).abs().max())), 1e-13)
 
 
 def simultaneous_mass(passes: int = 200) -> float:
@@ -112,7 +113,7 @@ def x68_potentials_give_the_value() -> Residual:
     f, g = plan.f + LAMBDA * p.log(), plan.g + LAMBDA * q.log()  # of exp((f + g - c) / lambda)
     value = float((objective(pi, cost) - (f @ p + g @ q)).abs())
     marginals = float((pi.sum(1) - p).abs().max() + (pi.sum(0) - q).abs().max())
-    return Residual(max(value, marginals), ROUNDING)
+    return Residual(most(value, marginals), ROUNDING)
 
 
 def x68_strong_convexity_leaves_one_plan() -> Residual:
@@ -133,7 +134,7 @@ def x69_one_doubly_stochastic_limit() -> Residual:
     ways = torch.rand(2, 5, dtype=torch.float64) + 0.5
     limits = [doubly_stochastic(a, 1e-14), doubly_stochastic(a.T, 1e-14).T,
               doubly_stochastic(ways[0][:, None] * a * ways[1], 1e-14)]
-    return Residual(max(float((limits[0] - other).abs().max()) for other in limits[1:]), 1e-12)
+    return Residual(most(float((limits[0] - other).abs().max()) for other in limits[1:]), 1e-12)
 
 
 def x70_little_entropy_is_exact_transport() -> Residual:
@@ -143,7 +144,7 @@ def x70_little_entropy_is_exact_transport() -> Residual:
     worst = float((exact(cost).cost - best).abs())
     for weight in (0.1, 0.03, 0.01):
         gap = float(sinkhorn(cost, epsilon=weight, tolerance=1e-12).cost - best)
-        worst = max(worst, -gap, gap - weight * math.log(36))
+        worst = most(worst, -gap, gap - weight * math.log(36))
     return Residual(worst, 1e-11)
 
 
@@ -156,12 +157,12 @@ def x70_much_entropy_is_independence() -> Residual:
 def x71_on_a_line_sorted_points_are_matched() -> Residual:
     """W_p of sorted points is the linear program's; W_1 = int |F - G|."""
     x, y = (torch.randn(k, dtype=torch.float64) for k in (7, 9))
-    worst = max(float((on_line(x, y, p) - exact((x[:, None] - y).abs().pow(p)).cost).abs())
+    worst = most(float((on_line(x, y, p) - exact((x[:, None] - y).abs().pow(p)).cost).abs())
                 for p in (1.0, 2.0, 3.0))
     cuts = torch.cat([x, y]).sort().values
     below = ((x <= cuts[:-1, None]).double().mean(1) - (y <= cuts[:-1, None]).double().mean(1))
     area = float((on_line(x, y, 1.0) - (below.abs() * cuts.diff()).sum()).abs())
-    return Residual(max(worst, area), 1e-12)
+    return Residual(most(worst, area), 1e-12)
 
 
 def x71_wasserstein_is_a_metric_and_sees_a_shift() -> Residual:
@@ -171,7 +172,7 @@ def x71_wasserstein_is_a_metric_and_sees_a_shift() -> Residual:
     moved = abs(float(wasserstein(x, x + shift)) - 5)
     turned = float((wasserstein(x, y, 2.0) - wasserstein(y, x, 2.0)).abs())
     detour = float(wasserstein(x, z, 2.0) - wasserstein(x, y, 2.0) - wasserstein(y, z, 2.0))
-    return Residual(max(moved, turned, detour), 1e-12)
+    return Residual(most(moved, turned, detour), 1e-12)
 
 
 def x71_gaussians_have_a_closed_form() -> Residual:
@@ -198,8 +199,8 @@ def x72_a_lipschitz_potential_attains_the_distance() -> Residual:
     slopes = torch.linspace(-1, 1, 41, dtype=torch.float64)[:, None]
     critics = [torch.tanh(slopes * x).mean(1) - torch.tanh(slopes * y).mean(1),
                (slopes * x).sin().mean(1) - (slopes * y).sin().mean(1)]
-    beyond = max(float(each.max() - distance) for each in critics)
-    return Residual(max(attained, beyond), 1e-12)
+    beyond = most(float(each.max() - distance) for each in critics)
+    return Residual(most(attained, beyond), 1e-12)
 
 
 def x73_debiasing_removes_the_reference() -> Residual:
@@ -210,7 +211,7 @@ def x73_debiasing_removes_the_reference() -> Residual:
     same = abs(float(sinkhorn_divergence(x, x.clone(), 0.4, relative=False, tolerance=1e-13)))
     negative = -float(sinkhorn_divergence(x, y, 0.4, relative=False, tolerance=1e-13))
     biased = 0.01 - float(sinkhorn(x, x, 0.4, tolerance=1e-13).value.abs())
-    return Residual(max(shift, same, negative, biased), ROUNDING)
+    return Residual(most(shift, same, negative, biased), ROUNDING)
 
 
 @torch.enable_grad()

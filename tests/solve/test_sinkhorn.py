@@ -133,11 +133,25 @@ def test_weights_are_normalised_on_request():
 
 @pytest.mark.parametrize(("epsilon", "most"), [(0.05, 40), (0.01, 90), (0.001, 260)])
 def test_passes_stay_few_where_epsilon_is_small(epsilon, most):
-    """Plain passes would take 90, 500 and more than 4000."""
-    x, y = (points.float() for points in clouds(400, 400))
-    plan = sinkhorn(x, y, epsilon, relative=True)
+    plan = sinkhorn(*(points.float() for points in clouds(400, 400)), epsilon, relative=True)
     assert plan.converged
     assert plan.passes < most
+
+
+def test_plain_passes_alone_would_take_many_more(monkeypatch):
+    x, y = (points.float() for points in clouds(400, 400))
+    newton = sinkhorn(x, y, 0.001, relative=True)
+    monkeypatch.setattr("monge.solve.scaling.NEAR", 0.0)
+    plain = sinkhorn(x, y, 0.001, relative=True, passes=4 * newton.passes)
+    assert not plain.converged
+    assert plain.error > 3 * newton.error
+
+
+def test_what_never_becomes_a_number_ends():
+    """Costs so far apart that single precision has no answer are given up, not tried for ever."""
+    cost = torch.tensor([[0.0, 1e30], [1e30, 0.0], [1e-30, 5.0]])
+    plan = sinkhorn(cost, epsilon=1e-20, passes=50)
+    assert plan.passes < 1000
 
 
 @settings(max_examples=30, deadline=None)

@@ -96,8 +96,8 @@ def test_pieces_are_counted():
         net.hidden[0].weight.fill_(1.0)
         net.hidden[0].bias.copy_(-torch.tensor([0.0, 1.0, 1.5, 9.0]))
     assert regions.pieces(net, -5.0, 5.0) == 4  # the joint at 9 lies outside
-    assert regions.most(6, 2) == 22
-    assert regions.most(3, 5) == 2**3
+    assert regions.cells_at_most(6, 2) == 22
+    assert regions.cells_at_most(3, 5) == 2**3
 
 
 def test_a_folding_network_folds():
