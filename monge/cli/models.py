@@ -31,7 +31,7 @@ def command(voice: Voice, name: str | None) -> None:
 
 def block(entry: registry.Entry) -> str:
     """A model in three lines."""
-    return (f"{entry.name:<22}{entry.summary}\n"
+    return (f"{entry.name}: {entry.summary}\n"
             f"    takes  {' '.join(entry.events)}; given {' '.join(entry.givens) or 'nothing'}\n"
             f"    can    {' '.join(entry.abilities)}")
 

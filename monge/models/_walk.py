@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ..core.abilities import Given
@@ -41,7 +40,7 @@ class Walk:
         self.noise, self.steps = noise.unbind(), self.x.unbind()  # (m, 2) and (m,) each
         self.law, self.temperature = model.head.each()[0], how.temperature
         self.end, self.ended = model.space.end, torch.zeros_like(self.seen[0])
-        self.vectors, self.offset = model.entries.listed(), model.offset.unbind()
+        self.read, self.offset = model.entries.reader(), model.offset.unbind()
         self.place, self.cycle = model.place, model.cycle
         self.real, self.net = model.space.kind == "real", model.net
         self.state: Any = model.net.start(len(rows), len(self.x), context) if how.cached else None
@@ -66,16 +65,13 @@ class Walk:
         if self.state is None:
             past = Laid(self.x.T, self.seen.T, self.context).cut(step + 1)
             return self.model.parameters_of(past)[:, -1]
-        vector = self.read(step - 1) if step else self.model.first.expand(len(self.rows), -1)
+        if step:
+            vector = self.read(self.steps[step - 1], (step - 1) % self.cycle)  # (m, width)
+        else:
+            vector = self.model.first.expand(len(self.rows), -1)
         if self.place is not None:
             vector = vector + self.place[step % self.cycle]
         return self.net.step(self.state, vector) + self.offset[step % self.cycle]
-
-    def read(self, step: int) -> Tensor:
-        """The vector of what stands at a step, (m, width)."""
-        if self.vectors is None:
-            return self.model.entries(self.steps[step], step % self.cycle)
-        return F.embedding(self.steps[step].long(), self.vectors)
 
 
 def cooled(law: Law, params: Tensor, temperature: float) -> Tensor:

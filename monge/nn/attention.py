@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..core.error import DataError, WordError
 from .position import Bias, Positions, Rotary, relative, turn
-from .ready import affine, ready
+from .ready import affine
 from .stepwise import State, Stepwise
 
 
@@ -138,7 +138,7 @@ class Attention(Heads):
 
 
 class Cache(State):
-    """Keys and values of the steps so far, at the front of memory for all that may come; the maps
+    """Keys and values of the steps so far, at the front of memory for all that may come; the map
     and what positions do at each step are made ready beforehand.
 
     Keys are stored by columns: one query against many keys is faster so than by the fused kernel.
@@ -148,7 +148,7 @@ class Cache(State):
         heads, size, like = layer.heads, layer.size, layer.leave.weight
         gain = torch.cat([like.new_full((layer.inputs,), size ** -0.5),
                           like.new_ones(2 * layer.inputs)])  # queries are scaled, not scores
-        self.enter, self.leave = affine(layer.enter, gain), ready(layer.leave)
+        self.enter = affine(layer.enter, gain)
         self.angles = None if layer.rotary is None else layer.rotary.table(most)  # (most, d) each
         self.bias: Tensor | None = None  # (n heads, 1, most): of distances most - 1 down to 0
         if layer.relative is not None:
@@ -194,12 +194,16 @@ class CausalAttention(Heads, Stepwise[Cache]):
         return Cache(self, n, most)
 
     def step(self, state: Cache, x: Tensor) -> Tensor:
+        return self.leave(self.find(state, x))
+
+    def find(self, state: Cache, x: Tensor) -> Tensor:
+        """What the heads find at a step, side by side, (n, width)."""
         n, place = x.shape[0], state.steps
         q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
         if state.angles is not None:
             cos, sin = state.angles[0][place], state.angles[1][place]
             q, k = turn(q, cos, sin), turn(k, cos, sin)
-        return state.leave(state.look(q, k, v).view(n, -1))
+        return state.look(q, k, v).view(n, -1)
 
 
 @dataclass

@@ -8,6 +8,7 @@ $Y = H + \mathrm{FFN}(\mathrm{LN} H)$ (Xiong et al. 2020), which trains without 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -21,7 +22,7 @@ from .activation import Activation, activation
 from .attention import Attention, CausalAttention, CrossAttention, Memory
 from .linear import CausalLinearAttention, LinearAttention
 from .position import Join, Positions
-from .ready import Map, around_gelu, ready
+from .ready import Map, Sum, added, gelu, ready
 from .stepwise import State, Stepwise
 
 
@@ -75,9 +76,12 @@ class FeedForward(nn.Module):
             x = layer(x)
         return x
 
-    def ready(self) -> Map:
-        gelu = isinstance(self.act, nn.GELU)
-        return around_gelu(self.enter, self.leave) if gelu else ready(*self.layers)
+    def ready(self) -> Sum:
+        if isinstance(self.act, nn.GELU):
+            inner, leave = gelu(self.enter), added(self.leave, math.sqrt(0.5))
+        else:
+            inner, leave = ready(self.enter, self.act), added(self.leave)
+        return lambda x, h: leave(x, inner(h))
 
 
 class Residual(nn.Module):
@@ -115,11 +119,12 @@ class BlockState(State):
     """What a block's attention has seen, and what it may look at besides."""
 
     past: Any  # the state of its attention
-    look: Callable[..., Tensor]  # the step of its attention
+    look: Callable[..., Tensor]  # what its heads find at a step
     memory: Memory | None
-    first: Map  # the norms and the position-wise network, made ready
+    leave: Sum  # x and the last map of attention, and so on: what the block does, made ready
+    think: Sum
+    first: Map
     last: Map
-    think: Map
 
     def take(self, rows: Tensor) -> None:
         self.past.take(rows)
@@ -136,7 +141,7 @@ class CausalBlock(Stepwise[BlockState]):
         width, heads = config.width, config.heads
         self.inputs = self.outputs = width
         self.pre = config.norm == "pre"
-        self.look: Stepwise[Any] = (
+        self.look: CausalLinearAttention | CausalAttention = (
             CausalLinearAttention(width, heads) if config.attention == "linear" else
             CausalAttention(width, heads, config.positions, config.dropout))
         self.ask = CrossAttention(width, heads, memory, config.dropout) if memory else None
@@ -155,14 +160,13 @@ class CausalBlock(Stepwise[BlockState]):
         return self.middle(x, lambda h: ask(h, memory))
 
     def start(self, n: int, most: int, memory: Memory | None = None) -> BlockState:
-        return BlockState(self.look.start(n, most), self.look.step, memory, ready(self.first.norm),
-                          ready(self.last.norm), self.think.ready())
+        return BlockState(self.look.start(n, most), self.look.find, memory, added(self.look.leave),
+                          self.think.ready(), ready(self.first.norm), ready(self.last.norm))
 
     def step(self, state: BlockState, x: Tensor) -> Tensor:
-        if self.pre:
-            x = x + state.look(state.past, state.first(x))
-        else:
-            x = state.first(x + state.look(state.past, x))
+        found = state.look(state.past, state.first(x) if self.pre else x)  # (n, width)
+        x = state.leave(x, found)
+        x = x if self.pre else state.first(x)
         if state.memory is not None:
             x = self.asked(x[:, None], state.memory)[:, 0]
-        return x + state.think(state.last(x)) if self.pre else state.last(x + state.think(x))
+        return state.think(x, state.last(x)) if self.pre else state.last(state.think(x, x))

@@ -6,6 +6,8 @@ token) has a learned vector of its own besides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,10 +51,14 @@ class Entries(nn.Module):
             parts.append(F.embedding(x.detach().long(), self.table))
         return parts[0] + parts[1] if len(parts) > 1 else parts[0]
 
-    def listed(self) -> Tensor | None:
-        """The vector of every code, (size, width), where there are codes and a place is as any
-        other."""
-        if self.table is None or self.cycle > 1 or self.weight is None:
-            return self.table if self.weight is None else None
-        codes = torch.arange(len(self.table)).to(self.shift)
-        return self.table + ((codes - self.shift) * self.factor)[:, None] * self.weight
+    def reader(self) -> Callable[[Tensor, int], Tensor]:
+        """`forward` of values (m,) at one place, for many places in turn: what it needs is taken
+        apart once."""
+        table, weight = self.table, self.weight
+        if table is not None and weight is None:
+            return lambda x, place: F.embedding(x.long(), table)
+        shift, slope = self.shift.unbind(), (self.factor[:, None] * weight).unbind()  # (width,)
+        if table is None:
+            return lambda x, place: (x[:, None] - shift[place]) * slope[place]
+        return lambda x, place: F.embedding(x.long(), table).addcmul(
+            x[:, None] - shift[place], slope[place])

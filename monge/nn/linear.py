@@ -86,10 +86,9 @@ class LinearAttention(LinearHeads):
 
 @dataclass
 class Sums(State):
-    """S and Z of the steps so far, and the maps made ready."""
+    """S and Z of the steps so far, and the map made ready."""
 
     enter: Map
-    leave: Map
     s: Tensor  # (n, heads, d, d)
     z: Tensor  # (n, heads, d)
 
@@ -105,10 +104,14 @@ class CausalLinearAttention(LinearHeads, Stepwise[Sums]):
 
     def start(self, n: int, most: int) -> Sums:
         new = self.leave.weight.new_zeros
-        return Sums(ready(self.enter), ready(self.leave),
-                    new(n, self.heads, self.size, self.size), new(n, self.heads, self.size))
+        return Sums(ready(self.enter), new(n, self.heads, self.size, self.size),
+                    new(n, self.heads, self.size))
 
     def step(self, state: Sums, x: Tensor) -> Tensor:
+        return self.leave(self.find(state, x))
+
+    def find(self, state: Sums, x: Tensor) -> Tensor:
+        """What the heads find at a step, side by side, (n, width)."""
         n = len(x)
         q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
         q, k = feature(q), feature(k)
@@ -116,4 +119,4 @@ class CausalLinearAttention(LinearHeads, Stepwise[Sums]):
         state.z.add_(k)
         h = (q[..., None, :] @ state.s).squeeze(-2)  # (n, heads, d)
         y = h / (q * state.z).sum(-1, keepdim=True)
-        return state.leave(y.reshape(n, -1))
+        return y.reshape(n, -1)

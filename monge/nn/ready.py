@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]
+Sum = Callable[[Tensor, Tensor], Tensor]
+"""x + f(h) of x and h."""
 
 
 def ready(*layers: nn.Module) -> Map:
@@ -47,14 +49,18 @@ def affine(layer: nn.Linear, gain: Tensor | float = 1.0) -> Map:
     return lambda x: torch.addmm(bias, x, weight)
 
 
-def around_gelu(enter: nn.Linear, leave: nn.Linear) -> Map:
-    """`leave` of the gelu of `enter`: z Phi(z) = (u + u erf u) / sqrt 2 with u = z / sqrt 2, whose
-    constants the weights take up."""
-    root = math.sqrt(0.5)
-    into, weight, bias = affine(enter, root), (leave.weight.t() * root).contiguous(), leave.bias
+def added(layer: nn.Linear, gain: float = 1.0) -> Sum:
+    """x + W (gain h) + b of x and h, in place of a sum of its own."""
+    weight, bias = (layer.weight.t() * gain).contiguous(), layer.bias
+    return lambda x, h: torch.add(x, bias).addmm_(h, weight)
 
-    def chain(x: Tensor) -> Tensor:
+
+def gelu(layer: nn.Linear) -> Map:
+    """sqrt 2 times the gelu of a layer: z Phi(z) sqrt 2 = u + u erf u with u = z / sqrt 2."""
+    into = affine(layer, math.sqrt(0.5))
+
+    def map(x: Tensor) -> Tensor:
         u = into(x)
-        return torch.addmm(bias, torch.addcmul(u, u, u.erf()), weight)
+        return torch.addcmul(u, u, u.erf())
 
-    return chain
+    return map

@@ -121,7 +121,7 @@ class Categorical(Law):
         return params.log_softmax(-1).gather(-1, x.long()[..., None])[..., 0]
 
     def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
-        return pick(params, noise[..., 0]).to(params.dtype)
+        return pick(params, noise.select(-1, 0)).to(params.dtype)
 
     def mean(self, params: Tensor) -> Tensor:
         if not self.ordered:
