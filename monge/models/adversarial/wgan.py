@@ -12,26 +12,24 @@ from dataclasses import replace
 from typing import Annotated
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from ...core.abilities import CanDecode, CanSample, Given, HasCritic
-from ...core.batch import Batch, conform
-from ...core.config import Config as BaseConfig
+from ...core.abilities import HasCritic
+from ...core.batch import Batch
 from ...core.config import Range
 from ...core.error import WordError
-from ...core.model import Losses, Model, Suit, Turn
+from ...core.model import Losses, Suit, Turn
 from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.coordinates import Coordinates
-from ...nn.embed import Conditions
 from ...nn.mlp import MLP
+from .._pushforward import Pushforward
 from ._base import Clipping, Constraint, Penalty
 
 STEEP = ("gelu", "silu")
 """Activations whose slope exceeds 1 somewhere."""
 
 
-class WGAN(Model, CanSample, CanDecode, HasCritic):
+class WGAN(Pushforward, HasCritic):
     """x = G(z, given) with z ~ N(0, I): a law without a density, trained on the distance W_1.
 
     Both players see events in coordinates near one: reals standardised, levels spread over
@@ -39,14 +37,7 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
     samples are levels again (Arjovsky, Chintala & Bottou 2017; penalty: Gulrajani et al. 2017).
     """
 
-    events = {"real", "levels"}
-    givens = {"label"}
-
-    class Config(BaseConfig):
-        latent: Annotated[int, Range(1)] = 64
-        """Dimension of the noise z."""
-        generator: MLP.Config = MLP.Config(width=256, depth=3, activation="relu")
-        """Network from noise to an event."""
+    class Config(Pushforward.Config):
         critic: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
         """Network from an event to its score; no residual, and no activation steeper than 1."""
         constraint: Constraint.Config = Penalty.Config()
@@ -67,11 +58,7 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.latent = Space(kind="real", shape=(config.latent,))
-        self.coordinates, self.conditions = Coordinates(space), Conditions(space)
-        context = self.conditions.width
-        self.generator: MLP = config.generator.build(config.latent + context, space.dims)
-        self.critic: MLP = config.critic.build(space.dims + context, 1)
+        self.critic: MLP = config.critic.build(space.dims + self.conditions.width, 1)
         self.constraint: Constraint = config.constraint.build()
 
     def loss(self, batch: Batch) -> Losses:
@@ -113,8 +100,7 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
         context = self.context(batch.given, len(batch))
         with torch.no_grad():
             fake = self.generate(self.noise(len(batch)), context)
-        real = self.coordinates.enter(batch.x.to(fake.dtype), dequantise=True)
-        return real, fake, context
+        return self.real(batch), fake, context
 
     def gap(self, real: Tensor, fake: Tensor, context: Tensor) -> Tensor:
         """f(fake) - f(real), (B,)."""
@@ -131,27 +117,6 @@ class WGAN(Model, CanSample, CanDecode, HasCritic):
 
     def critic_layers(self) -> Sequence[nn.Linear]:
         return self.critic.linears
-
-    @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        return self.decode(self.noise(n, generator), given)
-
-    @torch.no_grad()
-    def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        y = self.generate(z, self.context(given or {}, len(z)))
-        return self.coordinates.leave(y).reshape(len(z), *self.space.shape)
-
-    def generate(self, z: Tensor, context: Tensor) -> Tensor:
-        return self.coordinates.bound(self.generator(torch.cat([z, context], 1)))  # (n, D)
-
-    def noise(self, n: int, generator: Generator | None = None) -> Tensor:
-        like = self.generator.out.bias
-        return torch.randn(n, *self.latent.shape, generator=generator, dtype=like.dtype,
-                           device=like.device)
-
-    def context(self, given: Given, n: int) -> Tensor:
-        return self.conditions(conform(given, self.space, n), n)  # (n, C)
 
     @classmethod
     def suit(cls, space: Space) -> Suit:

@@ -15,20 +15,17 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ...core.abilities import CanDecode, CanSample, Given
-from ...core.batch import Batch, conform
-from ...core.config import Config as BaseConfig
+from ...core.batch import Batch
 from ...core.config import Range
-from ...core.model import Losses, Model, Suit, Turn
+from ...core.model import Losses, Suit, Turn
 from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.coordinates import Coordinates
-from ...nn.embed import Conditions
 from ...nn.mlp import MLP
 from ...solve.cost import cosine, squared
 from ...solve.sinkhorn import sinkhorn
+from .._pushforward import Pushforward
 
 TOLERANCE = 1e-3
 """Marginal error of the plans that training follows."""
@@ -36,7 +33,7 @@ PASSES = 200
 """Most passes that a plan may take in training."""
 
 
-class Sinkhorn(Model, CanSample, CanDecode):
+class Sinkhorn(Pushforward):
     """x = G(z, given) with z ~ N(0, I): a law without a density, trained on the transport cost
     between minibatches (Genevay, Peyre & Cuturi 2018; unbiased form: Salimans et al. 2018).
 
@@ -45,14 +42,7 @@ class Sinkhorn(Model, CanSample, CanDecode):
     lowers. Conditions stand beside the event, so that joint laws are compared.
     """
 
-    events = {"real", "levels"}
-    givens = {"label"}
-
-    class Config(BaseConfig):
-        latent: Annotated[int, Range(1)] = 64
-        """Dimension of the noise z."""
-        generator: MLP.Config = MLP.Config(width=256, depth=3)
-        """Network from noise to an event."""
+    class Config(Pushforward.Config):
         epsilon: Annotated[float, Range(0, open=True)] = 0.05
         """Entropy of the plans, in units of their mean cost."""
         debias: Literal["pairs", "none"] = "pairs"
@@ -71,13 +61,10 @@ class Sinkhorn(Model, CanSample, CanDecode):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.latent = Space(kind="real", shape=(config.latent,))
-        self.coordinates, self.conditions = Coordinates(space), Conditions(space)
-        context = self.conditions.width
-        self.generator: MLP = config.generator.build(config.latent + context, space.dims)
         self.features: MLP | None = None
         if config.cost == "features":
-            self.features = config.features.build(space.dims + context, config.code)
+            inputs = space.dims + self.conditions.width
+            self.features = config.features.build(inputs, config.code)
 
     def loss(self, batch: Batch) -> Losses:
         return {"transport": self.divergence(batch)}
@@ -97,8 +84,7 @@ class Sinkhorn(Model, CanSample, CanDecode):
         n, pairs = len(batch), self.config.debias == "pairs" and len(batch) > 1
         context = self.context(batch.given, n)
         fake = self.generate(self.noise(n), context)
-        real = self.coordinates.enter(batch.x.to(fake.dtype), dequantise=True)
-        x, y = self.point(real, context), self.point(fake, context)
+        x, y = self.point(self.real(batch), context), self.point(fake, context)
         if not pairs:
             return self.costs(x[None], y[None])[0]
         x, other, y, rival = (half for side in (x, y) for half in side[:n // 2 * 2].chunk(2))
@@ -122,27 +108,6 @@ class Sinkhorn(Model, CanSample, CanDecode):
         if self.features is None:
             return torch.cat([y, context * y.shape[1] ** 0.5], 1)
         return self.features(torch.cat([y, context], 1))
-
-    @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        return self.decode(self.noise(n, generator), given)
-
-    @torch.no_grad()
-    def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        y = self.generate(z, self.context(given or {}, len(z)))
-        return self.coordinates.leave(y).reshape(len(z), *self.space.shape)
-
-    def generate(self, z: Tensor, context: Tensor) -> Tensor:
-        return self.coordinates.bound(self.generator(torch.cat([z, context], 1)))  # (n, D)
-
-    def noise(self, n: int, generator: Generator | None = None) -> Tensor:
-        like = self.generator.out.bias
-        return torch.randn(n, *self.latent.shape, generator=generator, dtype=like.dtype,
-                           device=like.device)
-
-    def context(self, given: Given, n: int) -> Tensor:
-        return self.conditions(conform(given, self.space, n), n)  # (n, C)
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
