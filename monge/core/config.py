@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from .error import WordError, nearest
 
-TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 ROOTS = {"monge"}
 """Top-level modules a stored configuration may name; a user's own model file adds its own."""
 
@@ -77,8 +75,14 @@ class Config:
     def override(self, *words: str) -> Self:
         """A copy changed by words such as `net.width=64`; shallow words first, so that
         `net.width=64 net=unet` means the same in either order."""
+        from .change import put  # which stands on Config
+
+        def depth(word: str) -> int:
+            path = word.partition("=")[0]
+            return path.count(".") + (path.partition(".")[0] not in self.__dataclass_fields__)
+
         changed = self
-        for word in sorted(words, key=lambda word: word.partition("=")[0].count(".")):
+        for word in sorted(words, key=depth):
             path, equals, text = word.partition("=")
             if not (path and equals):
                 raise WordError(f"{word!r} is not of the form name=value")
@@ -207,104 +211,3 @@ def locate(where: str) -> type[Config]:
     if not (isinstance(found, type) and issubclass(found, Config)):
         raise WordError(f"the configuration names {where!r}, which is not a Config")
     return found
-
-
-def put(config: Any, path: list[str], text: str, full: str) -> Any:
-    """`config` with the field at `path` read from `text`."""
-    name, rest = path[0], path[1:]
-    if isinstance(config, Mapping):
-        if name not in config:
-            raise WordError(f"{full}: there is no {name!r}{nearest(name, config)}")
-        entry = put(config[name], rest, text, full) if rest else text
-        return {**config, name: entry}
-    kinds = hints(type(config)) if isinstance(config, Config) else {}  # type: ignore[arg-type]
-    if name not in kinds:
-        return put(config, [part_with(config, name, kinds), *path], text, full)
-    here, kind = getattr(config, name), kinds[name]
-    if rest and isinstance(here, Mapping):
-        entry = get_args(kind)[1]
-        if not (isinstance(entry, type) and issubclass(entry, Config)):
-            return replace(config, **{name: {**here, ".".join(rest): parse(entry, text)}})
-        here = here if rest[0] in here else {**here, rest[0]: first(entry, config)}
-    if rest:
-        return replace(config, **{name: put(here, rest, text, full)})
-    value = choose(kind, text, full) if isinstance(here, Config) else parse(kind, text)
-    return replace(config, **{name: value})
-
-
-def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
-    """The one part of a configuration that has a field of this name, which need not be said."""
-    parts = [part for part in kinds if isinstance(inner := getattr(config, part), Config)
-             and name in inner.__dataclass_fields__]
-    if len(parts) == 1:
-        return parts[0]
-    whose = getattr(type(config), "owner", type(config)).__name__
-    if parts:
-        raise WordError(f"{name!r} is a field of {' and of '.join(parts)}; write "
-                        f"{' or '.join(f'{part}.{name}' for part in parts)}")
-    raise WordError(f"{whose} has no field {name!r}{nearest(name, kinds)}")
-
-
-def first(kind: type[Config], owner: Config) -> Config:
-    """A new entry of a mapping of `kind`: the owner's own settings where it is of that kind."""
-    if not isinstance(owner, kind):
-        return kind()
-    return kind(**{field.name: getattr(owner, field.name) for field in fields(kind)})
-
-
-def choose(role: Any, text: str, full: str) -> Config:
-    """The default configuration of the part that `text` names among those that fill `role`."""
-    known = {kind.owner.__name__.lower(): kind for kind in fillers(role)}
-    if text.lower() not in known:
-        raise WordError(f"{full}={text} is not a part{nearest(text, known)}")
-    return known[text.lower()]()
-
-
-def fillers(role: type[Config]) -> Iterator[type[Config]]:
-    """Every concrete Config that descends from `role`, found in the package that defines it."""
-    package = role.__module__.rpartition(".")[0]
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        importlib.import_module(f"{package}.{module.name}")
-    queue = [role]
-    while queue:
-        kind = queue.pop()
-        queue += kind.__subclasses__()
-        owner = kind.__dict__.get("owner")
-        if owner is not None and not getattr(owner, "__abstractmethods__", None):
-            yield kind
-
-
-def parse(kind: Any, text: str) -> Any:
-    """`text` in the form `check` expects of a `kind`; what cannot be read stays text."""
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return parse(args[0], text)
-    if origin in (Union, UnionType):
-        if text.lower() == "none" and NoneType in args:
-            return None
-        return parse(next(choice for choice in args if choice is not NoneType), text)
-    if origin is tuple:
-        return [parse(args[0], entry.strip()) for entry in text.strip("[]()").split(",") if entry]
-    if origin is Literal:
-        return next((choice for choice in args if str(choice) == text), text)
-    if kind is Part:
-        return Part(text)
-    if kind is bool:
-        return TRUTH.get(text.lower(), text)
-    if kind in (int, float):
-        return number(kind, text)
-    return text
-
-
-def number(kind: type, text: str) -> Any:
-    """1e3 is a whole number, 1e-3 is not; what is no number stays text."""
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    if kind is float:
-        return value
-    try:
-        return int(text)
-    except ValueError:
-        return int(value) if value.is_integer() else value

@@ -155,7 +155,7 @@ class Cache(State):
             distance = torch.arange(most - 1, -1, -1, device=like.device)
             self.bias = layer.relative.of(distance)[:, None].repeat(n, 1, 1)
         self.steps, self.most = 0, most
-        self.keep(like.new_zeros(n, heads, size, most), like.new_zeros(n, heads, most, size))
+        self.keep(like.new_empty(n, heads, size, most), like.new_empty(n, heads, most, size))
 
     def keep(self, k: Tensor, v: Tensor) -> None:
         """k: (n, heads, d, most), v: (n, heads, most, d); products take rows and heads as one."""

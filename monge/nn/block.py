@@ -8,7 +8,6 @@ $Y = H + \mathrm{FFN}(\mathrm{LN} H)$ (Xiong et al. 2020), which trains without 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -78,9 +77,8 @@ class FeedForward(nn.Module):
 
     def ready(self) -> Sum:
         if isinstance(self.act, nn.GELU):
-            inner, leave = gelu(self.enter), added(self.leave, math.sqrt(0.5))
-        else:
-            inner, leave = ready(self.enter, self.act), added(self.leave)
+            return gelu(self.enter, self.leave)
+        inner, leave = ready(self.enter, self.act), added(self.leave)
         return lambda x, h: leave(x, inner(h))
 
 

@@ -55,8 +55,10 @@ class Entries(nn.Module):
         """`forward` of values (m,) at one place, for many places in turn: what it needs is taken
         apart once."""
         table, weight = self.table, self.weight
-        if table is not None and weight is None:
-            return lambda x, place: F.embedding(x.long(), table)
+        if table is not None and (weight is None or self.cycle == 1):
+            codes = torch.arange(len(table), device=table.device)
+            listed = self(codes.to(table), torch.zeros_like(codes))  # (size, width)
+            return lambda x, place: F.embedding(x.long(), listed)
         shift, slope = self.shift.unbind(), (self.factor[:, None] * weight).unbind()  # (width,)
         if table is None:
             return lambda x, place: (x[:, None] - shift[place]) * slope[place]

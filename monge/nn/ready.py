@@ -55,12 +55,15 @@ def added(layer: nn.Linear, gain: float = 1.0) -> Sum:
     return lambda x, h: torch.add(x, bias).addmm_(h, weight)
 
 
-def gelu(layer: nn.Linear) -> Map:
-    """sqrt 2 times the gelu of a layer: z Phi(z) sqrt 2 = u + u erf u with u = z / sqrt 2."""
-    into = affine(layer, math.sqrt(0.5))
+def gelu(enter: nn.Linear, leave: nn.Linear) -> Sum:
+    """x + `leave` of the gelu of `enter` h: z Phi(z) = (u + u erf u) / sqrt 2 with u = z / sqrt 2,
+    and the weights take up the roots."""
+    root = math.sqrt(0.5)
+    weight, bias = (enter.weight.t() * root).contiguous(), enter.bias * root
+    out = added(leave, root)
 
-    def map(x: Tensor) -> Tensor:
-        u = into(x)
-        return torch.addcmul(u, u, u.erf())
+    def thought(x: Tensor, h: Tensor) -> Tensor:
+        u = torch.addmm(bias, h, weight)
+        return out(x, torch.addcmul(u, u, u.erf()))
 
-    return map
+    return thought

@@ -39,11 +39,18 @@ class Entrance(nn.Module):
     def lifted(self, x: Tensor) -> Tensor:
         return self.drop(x if self.lift is None else self.lift(x))
 
-    def step(self, table: Tensor | None, place: int, x: Tensor) -> Tensor:
-        """One step (n, inputs) at `place`, with the vectors of all places at hand."""
-        if table is not None:
-            x = cast(Absolute, self.places).joined(x, table[place])
-        return x if self.lift is None else self.lift(x)
+    def start(self, most: int) -> Callable[[Tensor, int], Tensor]:
+        """What makes one step (n, inputs) at a place, with the vectors of all places at hand."""
+        lift = None if self.lift is None else ready(self.lift)
+        if self.places is None:
+            return lambda x, place: x if lift is None else lift(x)
+        table, joined = self.places.table(most).unbind(), self.places.joined
+
+        def step(x: Tensor, place: int) -> Tensor:
+            x = joined(x, table[place])
+            return x if lift is None else lift(x)
+
+        return step
 
 
 class Encoder(Configured, nn.Module):
@@ -73,10 +80,10 @@ class Encoder(Configured, nn.Module):
 
 @dataclass
 class StackState(State):
-    """The states of all blocks, and the vectors of all places."""
+    """The states of all blocks, and what comes before and after them."""
 
     blocks: list[tuple[Callable[..., Tensor], BlockState]]  # each with the step that changes it
-    table: Tensor | None  # (most, inputs)
+    enter: Callable[[Tensor, int], Tensor]  # the entrance, made ready
     leave: Map  # the last norm and map, made ready
     steps: int = 0
 
@@ -113,13 +120,11 @@ class Causal(Configured, Stepwise[StackState]):
 
     def start(self, n: int, most: int, memories: Sequence[Memory | None] = ()) -> StackState:
         pairs = zip(self.each, memories or [None] * len(self.blocks), strict=True)
-        places = self.entrance.places
         return StackState([(block.step, block.start(n, most, memory)) for block, memory in pairs],
-                          None if places is None else places.table(most),
-                          ready(self.norm, self.leave))
+                          self.entrance.start(most), ready(self.norm, self.leave))
 
     def step(self, state: StackState, x: Tensor) -> Tensor:
-        x = self.entrance.step(state.table, state.steps, x)
+        x = state.enter(x, state.steps)
         state.steps += 1
         for step, own in state.blocks:
             x = step(own, x)

@@ -152,3 +152,9 @@ def test_a_field_of_one_part_alone_needs_no_path():
         Pair.Config().override("width=2")
     with pytest.raises(WordError, match="Pair has no field 'dept'"):
         Pair.Config().override("dept=2")
+
+
+def test_a_part_is_chosen_before_its_fields_are_set():
+    both = Pair.Config().override("depth=9", "left=mlp")
+    assert both == Pair.Config().override("left=mlp", "depth=9")
+    assert both.left.depth == 9
