@@ -22,3 +22,8 @@ bench: install
 	@$(PY) -m benchmarks.trainer
 	@$(PY) -m benchmarks.sampling
 	@$(PY) -m benchmarks.pixelcnn
+	@$(PY) -m benchmarks.wavenet
+	@$(PY) -m benchmarks.attention
+	@$(PY) -m benchmarks.gpt
+	@$(PY) -m benchmarks.peers
+	@$(PY) -m benchmarks.transport

@@ -127,6 +127,29 @@ class HasPosterior(abc.ABC):
         """KL(q(z | x) || p(z)) in closed form, (B,)."""
 
 
+class HasBijection(abc.ABC):
+    """An invertible map between codes and events: log p(x) = log N(z; 0, I) + log |det dz/dx|.
+
+    Events are laid out flat, y (B, D), in the units of the data; whole numbers are spread over
+    the interval [y, y + 1) of theirs.
+    """
+
+    latent: Space
+
+    @property
+    def precision(self) -> float:
+        """What going there and back may miss besides rounding, in coordinates near one."""
+        return 0.0
+
+    @abc.abstractmethod
+    def push(self, z: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:
+        """z (B, *latent) to y (B, D), and log |det dy/dz| (B,)."""
+
+    @abc.abstractmethod
+    def pull(self, y: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:
+        """y (B, D) to z (B, *latent), and log |det dz/dy| (B,)."""
+
+
 class HasCritic(abc.ABC):
     """A law trained against a critic f whose Lipschitz constant matters."""
 

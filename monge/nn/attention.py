@@ -160,6 +160,7 @@ class Cache(State):
     def keep(self, k: Tensor, v: Tensor) -> None:
         """k: (n, heads, d, most), v: (n, heads, most, d); products take rows and heads as one."""
         self.k, self.v, self.keys, self.values = k, v, k.flatten(0, 1), v.flatten(0, 1)
+        self.strides = self.keys.stride(), self.values.stride()
 
     def take(self, rows: Tensor) -> None:
         self.keep(self.k[rows], self.v[rows])
@@ -176,13 +177,16 @@ class Cache(State):
         self.k.select(3, place).copy_(k)
         self.v.select(2, place).copy_(v)
         self.steps = past
-        q, keys = q.reshape(-1, 1, q.shape[2]), self.keys.narrow(2, 0, past)
+        count, size = len(self.keys), q.shape[2]
+        q = q.reshape(count, 1, size)
+        keys = self.keys.as_strided((count, size, past), self.strides[0])  # quicker than narrow
+        values = self.values.as_strided((count, past, size), self.strides[1])
         if self.bias is None:
             scores = torch.bmm(q, keys)  # (n heads, 1, t + 1)
         else:
             bias = self.bias.narrow(2, self.most - past, past)
             scores = torch.baddbmm(bias, q, keys)
-        return torch.bmm(scores.softmax(2), self.values.narrow(1, 0, past))
+        return torch.bmm(scores.softmax(2), values)
 
 
 class CausalAttention(Heads, Stepwise[Cache]):

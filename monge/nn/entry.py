@@ -7,6 +7,7 @@ token) has a learned vector of its own besides.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +60,8 @@ class Entries(nn.Module):
             codes = torch.arange(len(table), device=table.device)
             listed = self(codes.to(table), torch.zeros_like(codes))  # (size, width)
             return lambda x, place: F.embedding(x.long(), listed)
-        shift, slope = self.shift.unbind(), (self.factor[:, None] * weight).unbind()  # (width,)
+        shift = self.shift.unbind()
+        slope = (self.factor[:, None] * cast(Tensor, weight)).unbind()  # (width,) each
         if table is None:
             return lambda x, place: (x[:, None] - shift[place]) * slope[place]
         return lambda x, place: F.embedding(x.long(), table).addcmul(

@@ -71,6 +71,7 @@ class Block:
     """
 
     ahead: Tensor  # (rows, columns known before)
+    bias: Tensor  # (rows, 1)
     own: Sequence[Tensor]  # of each place, (its rows, columns the block brings)
     rows: slice
     columns: slice
@@ -79,11 +80,11 @@ class Block:
     def open(self, below: Tensor) -> tuple[Tensor, ...]:
         """The rows of each place from what is known before the block."""
         known = below[:self.columns.start]
-        return torch.mm(self.ahead, known).split(self.sizes)
+        return torch.addmm(self.bias, self.ahead, known).split(self.sizes)
 
 
 class Stage:
-    """One masked map, its bias a first column, with rows and columns sorted by degree.
+    """One masked map, with rows and columns sorted by degree.
 
     Rows of degree t read all columns up to degree t: no mask is left. Columns of a block that are
     not known yet hold zeros, so that all its places can read all of them.
@@ -93,12 +94,13 @@ class Stage:
                  block: int) -> None:
         columns, into = layer.degrees_in[member].sort(stable=True)
         rows, out = layer.degrees_out[member].sort(stable=True)
-        bias = torch.zeros_like(layer.weight[:, 0]) if layer.bias is None else layer.bias
-        weight = arranged(arranged(layer.weight, 0, out), 1, into)
-        self.weight = torch.cat([bias[out, None], weight], 1)
+        weight = layer.weight.detach()
+        bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias
+        self.bias = bias[out, None]
+        self.weight = arranged(arranged(weight, 0, out), 1, into)
         degrees = torch.arange(dims, device=rows.device)
-        known = torch.searchsorted(columns, degrees, right=True) + 1
-        self.known = [1 + context, *known.tolist()]  # columns known when a place is reached
+        known = torch.searchsorted(columns, degrees, right=True)
+        self.known = [context, *known.tolist()]  # columns known when a place is reached
         self.ends = [0, *torch.searchsorted(rows, degrees, right=True).tolist()]
         self.blocks = [self.block(place, min(place + block, dims))
                        for place in range(0, dims, block)]
@@ -109,7 +111,7 @@ class Stage:
         columns = slice(self.known[first], self.known[last])
         sizes = [end - start for start, end in itertools.pairwise(self.ends[first:last + 1])]
         own = self.weight[rows, columns].split(sizes)
-        return Block(self.weight[rows, :columns.start], own, rows, columns, sizes)
+        return Block(self.weight[rows, :columns.start], self.bias[rows], own, rows, columns, sizes)
 
 
 def arranged(weight: Tensor, axis: int, order: Tensor) -> Tensor:
@@ -148,20 +150,19 @@ class _Layer(NamedTuple):
 
 
 class Steps(Stepping):
-    """The cached pass. `known[l]` holds a row of ones, the conditions and the units of layer l,
-    each a row over the n rows of the batch, and zeros for what is not known yet."""
+    """The cached pass. `known[l]` holds the conditions and the units of layer l, each a row over
+    the n rows of the batch, and zeros for what is not known yet."""
 
     layers: list[_Layer]
     pending: Sequence[Tensor]  # outputs of each place of the block, (P_i, n)
     ends: list[tuple[Sequence[Tensor], Tensor]]  # what is added to them, as in a layer
 
     def __init__(self, maps: Sorted, context: Tensor) -> None:
-        self.maps, self.skip, self.act = maps, 1 + maps.context, maps.act
+        self.maps, self.skip, self.act = maps, maps.context, maps.act
         sizes = [stage.weight.shape[1] for stage in (*maps.layers, maps.out)]
         self.known = [maps.out.weight.new_zeros(size, len(context)) for size in sizes]
         for known in self.known:
-            known[0] = 1.0
-            known[1:self.skip] = context.T[:maps.context]
+            known[:self.skip] = context.T[:self.skip]
         starts = [*maps.layers[0].known[1:], sizes[0]]
         self.slots = self.known[0][self.skip:].split(  # where the features of each place go
             [end - start for start, end in itertools.pairwise(starts)])

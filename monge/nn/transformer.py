@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..core.config import Configured
 from .attention import CrossAttention, Memory
 from .block import BlockState, CausalBlock, EncoderBlock, Shape
-from .position import Absolute, absolute
+from .position import absolute
 from .ready import Map, ready
 from .stepwise import State, Stepwise
 

@@ -91,10 +91,12 @@ class Head(nn.Module):
     def noise(self, n: int, generator: Generator | None = None) -> Tensor:
         """What `draw` needs of chance: for each entry a uniform and a normal (0 where no law asks
         for one), (n, D, 2), of which the rows are neighbours in memory."""
-        noise = self.zero.new_zeros(2, self.dims, n)
+        noise = self.zero.new_empty(2, self.dims, n)
         noise[0].uniform_(generator=generator)
         if any(law.normal for law in self.each()):
             noise[1].normal_(generator=generator)
+        else:
+            noise[1].zero_()
         return noise.permute(2, 1, 0)
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:

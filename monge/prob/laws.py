@@ -139,7 +139,7 @@ class Categorical(Law):
 class Mixture(Law):
     """K components with means and scales in the standardised coordinate.
 
-    A scale is exp(floor + softplus(l - floor)): free above its floor, never below it.
+    A scale is exp(floor) + exp(l): free above its floor, never below it.
     """
 
     shift: Tensor
@@ -156,11 +156,10 @@ class Mixture(Law):
             self.register_buffer(name, value.clone(), persistent=False)
 
     def split(self, params: Tensor, at: At = ALL) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of the weights, means and log-scales, each (*S, d, K)."""
+        """Logits of the weights, means and scales, each (*S, d, K)."""
         *logits, means, raw = params.split(self.components, -1)
-        floor = self.floor[at][..., None]
-        weights = logits[0] if logits else torch.zeros_like(means)
-        return weights, means, (floor + F.softplus(raw - floor)).clamp(max=CEILING)
+        weights = logits[0] if logits else means.new_zeros(1).expand_as(means)
+        return weights, means, raw.clamp(max=CEILING).exp() + self.floor[at].exp()[..., None]
 
     def mixed(self, logits: Tensor, terms: Tensor) -> Tensor:
         """log sum_k w_k exp(terms_k), (*S, d)."""
@@ -170,11 +169,11 @@ class Mixture(Law):
 
     def component(self, params: Tensor, noise: Tensor, at: At) -> tuple[Tensor, Tensor]:
         """Mean and scale of the component that the uniform picks, each (*S, d)."""
-        logits, means, log_scales = self.split(params, at)
+        logits, means, scales = self.split(params, at)
         if self.components == 1:
-            return means[..., 0], log_scales[..., 0].exp()
+            return means[..., 0], scales[..., 0]
         which = pick(logits, noise[..., 0])[..., None]
-        return means.gather(-1, which)[..., 0], log_scales.gather(-1, which)[..., 0].exp()
+        return means.gather(-1, which)[..., 0], scales.gather(-1, which)[..., 0]
 
     def start(self) -> Tensor:
         """Equal weights, means at the quantiles of a normal, scales that make up variance 1."""
@@ -201,10 +200,11 @@ class Gaussians(Mixture):
         super().__init__(components, shift, scale, floor)
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
-        logits, means, log_scales = self.split(params)
+        logits, means, scales = self.split(params)
         y = ((x - self.shift) / self.scale)[..., None]  # (*S, d, 1)
-        terms = -0.5 * ((y - means) * (-log_scales).exp()).square() - log_scales  # (*S, d, K)
-        return self.mixed(logits, terms) - self.scale.log() - 0.5 * math.log(2 * math.pi)
+        gap = (y - means) / scales  # (*S, d, K)
+        terms = torch.addcmul(scales.log(), gap, gap, value=0.5).neg()
+        return self.mixed(logits, terms) - (self.scale.log() + 0.5 * math.log(2 * math.pi))
 
     def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
         mean, scale = self.component(params, noise, at)
@@ -215,18 +215,18 @@ class Gaussians(Mixture):
         return self.shift + self.scale * (logits.softmax(-1) * means).sum(-1)
 
     def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
-        logits, means, log_scales = self.split(params)
+        logits, means, scales = self.split(params)
         y = ((t - self.shift) / self.scale)[..., None]
-        below = torch.special.ndtr((y - means) * (-log_scales).exp())  # (*S, d, K)
+        below = torch.special.ndtr((y - means) / scales)  # (*S, d, K)
         return (logits.softmax(-1) * below).sum(-1)
 
     def mode(self, params: Tensor) -> Tensor:
         """From every component's mean uphill by the fixed point of the gradient,
         y = sum_k r_k m_k / s_k^2 / sum_k r_k / s_k^2 with r_k the share of k in p(y); the
         highest of the places reached (Carreira-Perpinan 2000)."""
-        logits, means, log_scales = (part[..., None, :] for part in self.split(params))
-        y, precision = means.mT, (-2 * log_scales).exp()  # (*S, d, K, 1)
-        terms = logits.log_softmax(-1) - log_scales
+        logits, means, scales = (part[..., None, :] for part in self.split(params))
+        y, precision = means.mT, scales ** -2  # (*S, d, K, 1)
+        terms = logits.log_softmax(-1) - scales.log()
         for _ in range(CLIMB if self.components > 1 else 0):
             share = (terms - 0.5 * (y - means).square() * precision).softmax(-1) * precision
             y = (share * means).sum(-1, keepdim=True) / share.sum(-1, keepdim=True)
@@ -248,8 +248,8 @@ class Logistics(Mixture):
         self.top = top
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
-        logits, means, log_scales = self.split(params)
-        rate, half = (-log_scales).exp(), (0.5 / self.scale)[:, None]
+        logits, means, scales = self.split(params)
+        rate, half = 1 / scales, (0.5 / self.scale)[:, None]
         gap = ((x - self.shift) / self.scale)[..., None] - means  # (*S, d, K)
         below, above = F.logsigmoid((gap + half) * rate), F.logsigmoid((half - gap) * rate)
         width = (-torch.expm1(-2 * half * rate)).log()
@@ -266,8 +266,8 @@ class Logistics(Mixture):
 
     def mean(self, params: Tensor) -> Tensor:
         """Of the logistic held between the ends, which rounding moves little."""
-        logits, means, log_scales = self.split(params)
-        scale = self.scale[:, None] * log_scales.exp()
+        logits, means, scales = self.split(params)
+        scale = self.scale[:, None] * scales
         centre = self.shift[:, None] + self.scale[:, None] * means
         held = scale * (F.softplus(centre / scale) - F.softplus((centre - self.top) / scale))
         return (logits.softmax(-1) * held).sum(-1)

@@ -93,8 +93,10 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
     def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
                    generator: Generator | None = None) -> Likelihood:
         batch, members = as_batch(batch), range(len(self.places))
-        each = torch.stack([self.conditionals(batch, k).sum(1) for k in members])  # (K, B)
-        return Likelihood(torch.logsumexp(each, 0) - math.log(len(each)), "exact")
+        each = [self.conditionals(batch, k).sum(1) for k in members]  # (B,), K times
+        if len(each) == 1:
+            return Likelihood(each[0], "exact")
+        return Likelihood(torch.logsumexp(torch.stack(each), 0) - math.log(len(each)), "exact")
 
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         self.check_whole(batch)
@@ -142,8 +144,8 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         draws = list(self.draws(batch, how, generator))
         for place in range(self.space.dims):
             for draw in draws:
-                draw.advance(place)
-                batch.x[draw.rows] = draw.x.T
+                entry = draw.advance(place)
+                batch.x[draw.rows, entry] = draw.each[entry]
             yield self.shaped(batch.x.clone())
 
     def hidden(self, n: int, given: Given | None) -> Batch:
@@ -152,11 +154,12 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         return Batch(x, conform(given or {}, self.space, n), torch.zeros_like(x, dtype=torch.bool))
 
     def fill(self, batch: Batch, how: BaseConfig | None, generator: Generator | None) -> Tensor:
-        x = batch.x.clone()
-        for draw in self.draws(batch, how, generator):
-            for place in range(self.space.dims):
-                draw.advance(place)
-            x[draw.rows] = draw.x.T
+        x = torch.empty_like(batch.x)
+        with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
+            for draw in self.draws(batch, how, generator):
+                for place in range(self.space.dims):
+                    draw.advance(place)
+                x[draw.rows] = draw.x.T
         return self.shaped(x)
 
     def draws(self, batch: Batch, how: BaseConfig | None,
@@ -177,8 +180,10 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         """Some rows of a batch (n, D) and of the noise (n, D, 2), at the start of their order."""
         which = slice(None) if len(rows) == len(batch) else rows  # all are picked by a view
         own, seen = noise.transpose(0, 1)[:, which], batch.seen[which]
-        x = batch.x[which].T.clone(memory_format=torch.contiguous_format)  # (D, m)
+        x = batch.x.new_empty(len(self.blank), len(seen))  # (D, m)
         kept = seen.T.contiguous() if bool(seen.any()) else None
+        if kept is not None:
+            x.copy_(batch.x[which].T)
         return _Draw(which, entries, self.head, self.features.reader(), steps, own.unbind(), x,
                      x.unbind(), kept)
 
@@ -218,8 +223,9 @@ class _Draw:
     each: Sequence[Tensor]  # the entries of x, (m,)
     seen: Tensor | None  # (D, m): values that are kept, if there are any
 
-    def advance(self, place: int) -> None:
-        """Draw the entry at `place`, or keep what is seen of it, and let the network know it."""
+    def advance(self, place: int) -> int:
+        """Draw the entry at `place`, or keep what is seen of it, and let the network know it; the
+        entry's number."""
         entry = self.entries[place]
         params = self.steps.parameters(place)  # (m, P_i)
         drawn = self.head.draw_entry(entry, params, self.noise[entry])
@@ -229,6 +235,7 @@ class _Draw:
         else:
             torch.where(self.seen[entry], here, drawn, out=here)
         self.steps.feed(place, self.read(entry, here))
+        return entry
 
 
 class Again(Stepping):

@@ -34,6 +34,6 @@ def at_floor(head: Head, params: Tensor) -> int:
     count = 0
     for law, own in zip(head.each(), head.own(params), strict=True):
         if isinstance(law, Gaussians):
-            above = law.split(own)[2] - law.floor[:, None]  # (B, d, K)
+            above = law.split(own)[2].log() - law.floor[:, None]  # (B, d, K)
             count += int((above.mean(0).amin(-1) < 0.1).sum())
     return count
