@@ -1,0 +1,204 @@
+"""Continuous flows beside torchdiffeq at matched error, and flow matching beside torchcfm.
+
+All sides share one perceptron and its weights. torchdiffeq is given the same state, x and its
+log-density, with the exact trace by one derivative an entry, as its own examples have it, and is
+differentiated through its steps. Every side tries tolerances (or numbers of steps) from loose to
+tight and keeps the loosest whose root mean square error, against a solution in float64, is at most
+the one asked for. One thread, CPU time, turn about, median of rounds.
+
+    pip install torchdiffeq torchcfm
+    python -m benchmarks.cnf [--rounds 9]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from monge.core.batch import Batch
+from monge.core.space import Space
+from monge.models.flow._continuous import Continuous
+from monge.models.flow.cnf import CNF
+from monge.nn.mlp import MLP
+from monge.solve.ode import Solver
+from monge.solve.trace import exact_trace
+
+ERROR = 1e-4
+"""Root mean square error of log-determinants and of samples."""
+LADDER = [10 ** (-exponent / 5) for exponent in range(8, 33)]
+WAYS = [Solver(tolerance=tolerance, control="batch") for tolerance in LADDER]
+FIXED = [Solver("rk4", steps=steps) for steps in (3, 4, 5, 6, 8, 10, 12, 16, 24, 32)]
+Answer = Callable[[], Tensor]
+
+
+def flow(dims: int, width: int) -> Continuous:
+    """A flow of some bend: random weights, the same for all sides."""
+    torch.manual_seed(0)
+    made = Continuous(MLP.Config(width=width, depth=3), (dims,), 0, Solver())
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made
+
+
+def context(x: Tensor) -> Tensor:
+    return x.new_zeros(len(x), 0)
+
+
+def ours(made: Continuous, x: Tensor, how: Solver) -> tuple[Answer, Answer]:
+    def score() -> Tensor:
+        z, total = made.solve(x, None, (0.0, 1.0), how)
+        return total[:, 0] - z.square().sum(1) / 2
+
+    def sample() -> Tensor:
+        with torch.no_grad():
+            *_, last = made.path(x, context(x), (1.0, 0.0), how)
+        return last
+
+    return score, sample
+
+
+def torchdiffeq(made: Continuous, x: Tensor, tolerance: float) -> tuple[Answer, Answer]:
+    from torchdiffeq import odeint
+
+    told, velocity = context(x), made.velocity
+    words = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
+
+    def augmented(t: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return exact_trace(lambda y: velocity(y, t, told), state[0])
+
+    def score() -> Tensor:
+        start = (x, x.new_zeros(len(x)))
+        z, total = odeint(augmented, start, x.new_tensor([0.0, 1.0]), **words)
+        return total[-1] - z[-1].square().sum(1) / 2
+
+    def sample() -> Tensor:
+        with torch.no_grad():
+            return odeint(lambda t, y: velocity(y, t, told), x, x.new_tensor([1.0, 0.0]),
+                          **words)[-1]
+
+    return score, sample
+
+
+def settle(make: Callable, ladder: list, which: int, truth: Tensor) -> tuple[Answer, float]:
+    """The cheapest of a ladder that reaches the error, and that error."""
+    for rung in ladder:
+        answer = make(rung)[which]
+        with torch.no_grad():
+            error = float((answer().double() - truth).square().mean().sqrt())
+        if error <= ERROR:
+            break
+    return answer, error
+
+
+def trained(score: Answer, made: Continuous) -> Callable[[], object]:
+    def step() -> None:
+        made.zero_grad()
+        (-score().mean()).backward()
+
+    return step
+
+
+def race(title: str, sides: dict[str, Callable[[], object]], notes: dict[str, str], rounds: int
+         ) -> None:
+    spent: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(rounds + 2):
+        for name, run in sides.items():
+            begun = time.process_time()
+            run()
+            if turn > 1:
+                spent[name].append(time.process_time() - begun)
+    base = statistics.median(spent["monge"])
+    for name, times in spent.items():
+        middle = statistics.median(times)
+        print(f"{title:30}{name:14}{1e3 * middle:9.2f} ms  [{1e3 * min(times):.2f}, "
+              f"{1e3 * max(times):.2f}]{middle / base:8.2f}x  {notes.get(name, '')}", flush=True)
+
+
+def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
+    made, x = flow(dims, width), torch.randn(rows, dims)
+    truths = ours(copy.deepcopy(made).double(), x.double(), Solver(tolerance=1e-11))
+    makers: dict[str, tuple[Callable, list]] = {
+        "monge": (lambda how: ours(made, x, how), WAYS),
+        "monge rk4": (lambda how: ours(made, x, how), FIXED),
+        "monge rows": (lambda how: ours(made, x, how), [replace(w, control="row") for w in WAYS])}
+    if importlib.util.find_spec("torchdiffeq"):
+        makers["torchdiffeq"] = (lambda tolerance: torchdiffeq(made, x, tolerance), LADDER)
+    for which, title in enumerate(("train", "sample")):
+        with torch.no_grad():
+            truth = truths[which]()
+        found = {name: settle(make, ladder, which, truth)
+                 for name, (make, ladder) in makers.items()}
+        notes = {name: f"error {error:.1e}" for name, (_, error) in found.items()}
+        sides = {name: trained(answer, made) if title == "train" else answer
+                 for name, (answer, _) in found.items()}
+        race(f"{title} D={dims} 3x{width} B={rows}", sides, notes, rounds)
+
+
+def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: str) -> None:
+    """Forward, backward and Adam."""
+    space = Space(kind="real", shape=(dims,), rows=rows)
+    config = CNF.Config(net=MLP.Config(width=width, depth=3)).override(f"coupling={coupling}")
+    sides: dict[str, Callable[[], object]] = {}
+    x = 3.4 * torch.rand(rows, dims) - 1.7
+    for name in ("monge", "torchcfm"):
+        torch.manual_seed(0)
+        model = config.build(space)
+        move = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
+        if name == "monge":
+            sides[name] = learning(lambda model=model: model.loss(Batch(x))["matching"], move)
+        elif importlib.util.find_spec("torchcfm"):
+            sides[name] = learning(peer_loss(model, x, coupling), move)
+    race(f"matching {coupling} D={dims}", sides, {}, rounds)
+
+
+def peer_loss(model: CNF, x: Tensor, coupling: str) -> Answer:
+    from torchcfm.conditional_flow_matching import (
+        ConditionalFlowMatcher,
+        ExactOptimalTransportConditionalFlowMatcher,
+    )
+
+    kind = (ConditionalFlowMatcher if coupling == "independent"
+            else ExactOptimalTransportConditionalFlowMatcher)
+    matcher, told = kind(sigma=0.0), context(x)
+
+    def loss() -> Tensor:
+        t, middle, line = matcher.sample_location_and_conditional_flow(x, torch.randn_like(x))
+        return (model.flow.velocity(middle, t, told) - line).square().mean(1)
+
+    return loss
+
+
+def learning(loss: Answer, move: torch.optim.Optimizer) -> Callable[[], object]:
+    def step() -> None:
+        move.zero_grad()
+        loss().mean().backward()
+        move.step()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in ("torchdiffeq", "torchcfm"):
+        if not importlib.util.find_spec(name):
+            print(f"{name} is not installed; it is left out")
+    against_torchdiffeq(2, 64, 512, chosen.rounds)
+    against_torchdiffeq(8, 128, 256, chosen.rounds)
+    against_torchcfm(2, 128, 256, 10 * chosen.rounds, "independent")
+    against_torchcfm(2, 128, 256, 10 * chosen.rounds, "optimal")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+r"""What flows share: the units of the data, whole numbers made continuous, scores and draws.
+
+$x = f(z, c)$, $z \sim N(0, I)$: $\log p(x | c) = \log N(z; 0, I) + \log|\det \partial z/\partial
+x|$ at $z = f^{-1}(x, c)$. Reals are standardised, and the log-scale is paid: their score is exact.
+A whole number x is spread over [x, x + 1) by noise u ~ q(u | x), and
+
+$\log P(x) = \log \int_{[0, 1)^D} p(x + u) du \ge E_q \log \frac1k \sum_i p(x + u_i) / q(u_i | x)$
+
+(Theis et al. 2016; Ho et al. 2019) is a bound that rises with k. Uniform noise has q = 1; learned
+noise is a logistic-normal law of each entry whose parameters a network reads off x.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Annotated, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import (
+    CanDecode,
+    CanEncode,
+    CanSample,
+    Given,
+    HasBijection,
+    HasLikelihood,
+    Likelihood,
+)
+from ...core.batch import Batch, as_batch, conform
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.model import Losses, Model
+from ...core.noise import fold, row_uniform, seed_of
+from ...core.space import Space
+from ...nn.embed import Conditions, Features
+from ...nn.mlp import MLP
+from ...prob.bijections.base import Bijection, Compose
+from ...prob.bijections.coupling import Conditional
+from ...prob.bijections.fixed import Logit
+from ...prob.bijections.warps import Affine
+from .._order import check_codes, check_whole
+from ._coordinates import coordinates, limits
+
+SPREAD = 0.5
+"""Log-scale at which learned noise begins: a logistic-normal law that is nearly uniform."""
+
+
+class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
+    """p(x | given) by an invertible map of N(0, I), or of N(mu(given), sigma(given)^2).
+
+    Labels of a table are spread as levels in the order of their codes, which any order bounds.
+    """
+
+    events = {"real", "binary", "levels", "counts", "columns"}
+    givens = {"real", "binary", "levels", "label", "counts", "columns"}
+
+    class Config(Model.Config):
+        margin: Annotated[float, Range(0, 0.4)] = 0.05
+        """Levels pass z = logit(m + (1 - 2m) x) with this m; 0 standardises them instead."""
+        noise: Literal["uniform", "learned"] = "uniform"
+        """What spreads whole numbers over their interval: uniform noise, or a law read off x."""
+
+    class Sampling(BaseConfig):
+        temperature: Annotated[float, Range(0)] = 1.0
+        """Scale of the noise: below 1 samples are more typical and vary less."""
+
+    class Scoring(BaseConfig):
+        samples: Annotated[int, Range(1)] = 1
+        """Whole numbers: draws of their noise; more bound the likelihood more tightly."""
+
+    config: Config
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.name = type(self).__name__.lower()
+        self.latent = Space(kind="real", shape=(space.dims,))
+        self.conditions = Conditions(space)
+        prior = [start(self.conditions.width, space.dims)] if self.conditions.width else []
+        self.map = Compose([*prior, self.body(self.conditions.width),
+                            coordinates(space, config.margin)])
+        low, high = limits(space)  # NaN for reals
+        self.whole = not bool(low.isnan().all())
+        self.register_buffer("low", low, persistent=False)  # (D,)
+        self.register_buffer("high", high, persistent=False)
+        self.features = Features(space) if self.whole else None
+        self.spreader = spreader(self.features.width + self.conditions.width, space.dims) if (
+            self.features and config.noise == "learned") else None
+
+    @abc.abstractmethod
+    def body(self, context: int) -> Bijection:
+        """The map from z to coordinates near one, (B, D), that reads so many conditions."""
+
+    @torch.no_grad()
+    def begin(self, batch: Batch) -> None:
+        y = self.middle(batch)
+        self.map.begin(y, self.context(batch.given, len(y)))
+
+    def loss(self, batch: Batch) -> Losses:
+        uniform = torch.rand_like(self.flat(batch)) if self.whole else None
+        return {"nll": -self.log_weight(batch, uniform)}
+
+    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
+                   generator: Generator | None = None) -> Likelihood:
+        batch, how = as_batch(batch), how or self.Scoring()
+        assert isinstance(how, self.Scoring), "a score is asked for with Scoring"
+        if not self.whole:
+            return Likelihood(self.log_weight(batch, None), "exact")
+        seed, shape = seed_of(generator), self.latent.shape
+        weights = [self.log_weight(batch, row_uniform(batch.rows, shape, fold(seed, "spread", k)))
+                   for k in range(how.samples)]
+        return mean_weight(torch.stack(weights))
+
+    def log_weight(self, batch: Batch, uniform: Tensor | None) -> Tensor:
+        """log p(y) - log q(y - x) of a row spread by uniform noise (B, D), (B,)."""
+        y, log_q = self.spread(batch, uniform)
+        z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
+        return log_normal(z) + log_det - log_q
+
+    def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+        """y (B, D), whole numbers spread over their interval, and the log-density of that."""
+        check_whole(self.name, batch)
+        x = self.flat(batch)
+        if uniform is None:
+            return x, x.new_zeros(())
+        uniform = uniform.to(x.dtype)
+        if self.space.kind in ("binary", "levels"):
+            check_codes(self.name, self.space, x)
+        if self.spreader is None:
+            return self.shifted(x, uniform), x.new_zeros(())
+        assert self.features is not None
+        told = torch.cat([self.features(batch), self.context(batch.given, len(x))], 1)
+        normal = torch.special.ndtri(uniform.clamp(1e-6, 1 - 1e-6))
+        u, log_det = self.spreader(normal, told)
+        return self.shifted(x, u), log_normal(normal) - log_det
+
+    def shifted(self, x: Tensor, u: Tensor) -> Tensor:
+        return torch.where(self.low.isnan(), x, x + u)
+
+    def middle(self, batch: Batch) -> Tensor:
+        """y (B, D) with whole numbers in the middle of their interval."""
+        x = self.flat(batch)
+        return self.shifted(x, torch.full_like(x, 0.5)) if self.whole else x
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        how = how or self.Sampling()
+        assert isinstance(how, Flow.Sampling), "samples are asked for with Sampling"
+        z = torch.randn(n, *self.latent.shape, generator=generator, dtype=self.low.dtype,
+                        device=self.low.device)
+        return self.decode(how.temperature * z, given)
+
+    @torch.no_grad()
+    def encode(self, batch: Batch | Tensor) -> Tensor:
+        """The code of each row; of whole numbers, that of the middle of their interval."""
+        batch = as_batch(batch)
+        check_whole(self.name, batch)
+        return self.pull(self.middle(batch), batch.given)[0]
+
+    @torch.no_grad()
+    def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
+        y, _ = self.push(z, given)
+        if self.whole:
+            y = torch.where(self.low.isnan(), y, y.floor().clamp(self.low, self.high))
+        return y.reshape(len(z), *self.space.shape)
+
+    def push(self, z: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:
+        return self.map(z, self.context(given or {}, len(z)))
+
+    def pull(self, y: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:
+        return self.map.inverse(y, self.context(given or {}, len(y)))
+
+    def context(self, given: Given, n: int) -> Tensor:  # (n, context)
+        return self.conditions(conform(given, self.space, n), n)
+
+    def flat(self, batch: Batch) -> Tensor:  # (B, D)
+        return batch.x.reshape(len(batch), -1).to(self.low.dtype)
+
+
+def start(context: int, dims: int) -> Bijection:
+    """N(0, I) to N(mu(c), sigma(c)^2), at first to itself."""
+    net = torch.nn.Linear(context, 2 * dims)
+    torch.nn.init.zeros_(net.weight)
+    torch.nn.init.zeros_(net.bias)
+    return Conditional(net, Affine())
+
+
+def spreader(context: int, dims: int) -> Bijection:
+    """Normal noise to noise in (0, 1), as a network says that reads x and what is given."""
+    net: MLP = MLP.Config(width=128).build(context, 2 * dims)
+    torch.nn.init.zeros_(net.out.weight)
+    with torch.no_grad():
+        net.out.bias.copy_(torch.tensor([0.0, SPREAD]).repeat(dims))
+    return Compose([Conditional(net, Affine()), Logit(torch.ones(dims), 0.0)])
+
+
+def log_normal(z: Tensor) -> Tensor:
+    """log N(z; 0, I) of each row."""
+    return -0.5 * (z.square().sum(1) + z.shape[1] * math.log(2 * math.pi))
+
+
+def mean_weight(log_weights: Tensor) -> Likelihood:
+    """The bound of log-weights (k, B), and its Monte-Carlo error by the delta method."""
+    if len(log_weights) == 1:
+        return Likelihood(log_weights[0], "bound")
+    top = log_weights.amax(0)
+    weights = (log_weights - top).exp()
+    mean, error = weights.mean(0), weights.std(0) / len(weights) ** 0.5
+    return Likelihood(top + mean.log(), "bound", error / mean)

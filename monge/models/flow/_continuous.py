@@ -1,0 +1,77 @@
+r"""The flow of a velocity as a map that can be undone.
+
+`inverse` follows $\dot x = v(x, t, c)$ from data at t = 0 to noise at t = 1, `forward` goes back;
+the log-determinant of either is the integral of the trace of $\partial v / \partial x$ along the
+way, in the direction of travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from ...nn.mlp import MLP
+from ...nn.unet import UNet
+from ...prob.bijections.base import Bijection, Mapped
+from ...solve.adjoint import integrate_adjoint
+from ...solve.ode import Field, Solver, State, Tally, integrate, walk
+from ...solve.trace import hutchinson_trace
+from ._velocity import Velocity
+
+
+class Continuous(Bijection):
+    """x(1) for x(0), or the other way round, with the exact trace."""
+
+    def __init__(self, config: MLP.Config | UNet.Config, shape: Sequence[int], context: int,
+                 solver: Solver, waves: int = 0) -> None:
+        super().__init__()
+        self.velocity, self.solver = Velocity(config, shape, context, waves), solver
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        x, total = self.solve(z, context, (1.0, 0.0), self.solver)
+        return x, total[:, 0]
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        z, total = self.solve(x, context, (0.0, 1.0), self.solver)
+        return z, total[:, 0]
+
+    def solve(self, x: Tensor, context: Tensor | None, times: tuple[float, float],
+              solver: Solver, probes: Tensor | None = None, adjoint: bool = False
+              ) -> tuple[Tensor, Tensor]:
+        """Where x (B, D) goes, and the integral of the trace, (B, 1), or of its estimate with
+        each of the probes (B, K, D), (B, K)."""
+        context = x.new_zeros(len(x), 0) if context is None else context
+        count = 1 if probes is None else probes.shape[1]
+        field = self.field(context, probes)
+        start = (x, x.new_zeros(len(x), count))
+        if adjoint:
+            params = list(self.velocity.parameters())
+            end = integrate_adjoint(field, start, params, *times, solver)
+        else:
+            end = integrate(field, start, times, solver).end
+        return end[0], end[1]
+
+    def field(self, context: Tensor, probes: Tensor | None) -> Field:
+        def exact(t: Tensor, state: State) -> State:
+            v, trace = self.velocity.traced(state[0], t, context)
+            return v, trace[:, None]
+
+        def estimated(t: Tensor, state: State) -> State:
+            assert probes is not None
+            return hutchinson_trace(lambda x: self.velocity(x, t, context), state[0], probes)
+
+        return exact if probes is None else estimated
+
+    def path(self, x: Tensor, context: Tensor, times: tuple[float, float], solver: Solver
+             ) -> Iterator[Tensor]:
+        """x after every step from the first of the times to the second, without the trace."""
+        def field(t: Tensor, state: State) -> State:
+            return (self.velocity(state[0], t, context),)
+
+        steps = walk(field, (x,), times, solver, Tally())
+        previous: Tensor | None = None
+        for _, (y,) in steps:
+            if previous is not y:
+                yield y
+            previous = y

@@ -1,0 +1,274 @@
+r"""Continuous flow: an ordinary differential equation between data and noise, by flow matching
+
+$\dot x = v(x, t, c)$ moves data at t = 0 to noise at t = 1. Along the way (Chen et al. 2018)
+
+$\frac{d}{dt} \log p_t(x(t)) = -\mathrm{tr}\, \partial v / \partial x$, so that
+$\log p(x) = \log N(x(1); 0, I) + \int_0^1 \mathrm{tr}\, \partial v / \partial x\, dt$.
+
+Likelihood can be climbed through the solver. Flow matching (Lipman et al. 2023) needs none: with
+$x_t = (1 - t) x + t z$ for pairs (x, z), the minimum of $E |v(x_t, t) - (z - x)|^2$ moves the law
+of x to that of z. Pairs are independent, or those of a plan of least cost within the batch, whose
+lines cross less (Tong et al. 2024; Pooladian et al. 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, cast
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import CanStream, Given, Likelihood
+from ...core.batch import Batch, as_batch
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.error import WordError
+from ...core.model import Losses, Suit
+from ...core.noise import fold, row_uniform, seed_of
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.mlp import MLP
+from ...nn.unet import UNet
+from ...prob.bijections.base import Bijection, Compose
+from ...solve.assignment import exact
+from ...solve.cost import squared
+from ...solve.ode import TABLEAUX, Method, Solver
+from ...solve.sinkhorn import sinkhorn
+from ...solve.trace import draw_probes, mean_and_error
+from .._order import check_whole
+from ._base import Flow, log_normal, mean_weight
+from ._continuous import Continuous
+from ._coordinates import coordinates
+
+WRITTEN, LOOPED = 32, 16
+"""trace=auto: entries up to which it is exact where it is written out, and where it is not."""
+EPSILON = 0.02
+"""Entropy of the entropic coupling, in units of the mean cost."""
+
+
+class CNF(Flow, CanStream):
+    """p(x | given) = N(z; 0, I) exp(int_0^1 tr dv/dx dt), z where the flow of v takes x at t = 1.
+
+    A score with the exact trace is exact up to the tolerance of the solver, which dopri5 keeps
+    row by row: rows do not see one another. With Hutchinson's trace it is an unbiased estimate
+    with its standard error over the probes (Grathwohl et al. 2019); whole numbers are spread, and
+    their score is a bound (`samples` above 1 are then averaged, not weighed, since the mean of
+    exponentials of estimates is biased).
+    """
+
+    events = {"real", "binary", "levels", "columns"}
+
+    class Config(Flow.Config):
+        margin: Annotated[float, Range(0, 0.4)] = 0.0
+        """Levels pass z = logit(m + (1 - 2m) x) with this m; 0 standardises them instead."""
+        net: MLP.Config = MLP.Config(width=256, depth=3)
+        """Perceptron of the velocity."""
+        waves: Annotated[int, Range(0, 16)] = 0
+        """Octaves of sines and cosines of each entry that the perceptron reads too, for edges."""
+        picture: Literal["mlp", "unet"] = "mlp"
+        """What reads pictures: the perceptron, or a U-Net."""
+        unet: UNet.Config = UNet.Config()
+        """The U-Net, where pictures are read by one."""
+        train: Literal["matching", "likelihood"] = "matching"
+        """What is learned from: straight lines between data and noise, or the likelihood."""
+        coupling: Literal["independent", "optimal", "entropic"] = "independent"
+        """Matching: which noise belongs to a row: any, or that of a plan of least cost."""
+        gradient: Literal["steps", "adjoint"] = "steps"
+        """Likelihood: differentiate through the steps, or solve the adjoint, which keeps none."""
+        solver: Method = "dopri5"
+        """Runge-Kutta method; dopri5 chooses its steps by their error."""
+        steps: Annotated[int, Range(1)] = 32
+        """Steps of the methods whose steps are fixed."""
+        tolerance: Annotated[float, Range(0, open=True)] = 1e-5
+        """dopri5: error of a step, relative and absolute."""
+
+    class Sampling(Flow.Sampling):
+        solver: Method | None = None
+        """Runge-Kutta method; the model's own where none is said."""
+        steps: Annotated[int, Range(1)] | None = None
+        """Steps of the methods whose steps are fixed."""
+        tolerance: Annotated[float, Range(0, open=True)] | None = None
+        """dopri5: error of a step, relative and absolute."""
+
+    class Scoring(Flow.Scoring):
+        solver: Method | None = None
+        """Runge-Kutta method; the model's own where none is said."""
+        steps: Annotated[int, Range(1)] | None = None
+        """Steps of the methods whose steps are fixed."""
+        tolerance: Annotated[float, Range(0, open=True)] | None = None
+        """dopri5: error of a step, relative and absolute."""
+        trace: Literal["auto", "exact", "hutchinson"] = "auto"
+        """The trace of the Jacobian: exact, estimated, or exact as long as entries are few."""
+        probes: Annotated[int, Range(1)] = 2
+        """Hutchinson: random directions a row; more are less uncertain."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.map = Compose([self.body(self.conditions.width), coordinates(space, config.margin)])
+        if config.coupling != "independent" and space.given:
+            raise WordError(f"coupling={config.coupling} pairs rows with noise whatever they are "
+                            "given, so that noise would depend on it; use coupling=independent")
+        if config.noise == "learned" and config.train == "matching":
+            raise WordError("noise=learned is learned by likelihood alone; say train=likelihood "
+                            "too, or noise=uniform")
+
+    def body(self, context: int) -> Bijection:
+        config, pictures = self.config, self.space.is_picture
+        net = config.unet if config.picture == "unet" and pictures else config.net
+        shape = self.space.shape or (1,)
+        return Continuous(net, shape, context, self.solver(config), config.waves)
+
+    @property
+    def flow(self) -> Continuous:
+        return cast(Continuous, self.map.each()[0])
+
+    @property
+    def precision(self) -> float:
+        """That of the solver: steps add up, and a field stretches what they miss."""
+        order, config = TABLEAUX[self.config.solver].order, self.config
+        if config.solver == "dopri5":
+            return 100 * config.tolerance
+        return config.steps**-float(order)
+
+    def solver(self, how: BaseConfig) -> Solver:
+        """The solver that is asked for; what is left open is the model's own."""
+        assert isinstance(how, CNF.Config | CNF.Sampling | CNF.Scoring)
+        own = self.config
+        return Solver(how.solver or own.solver, how.steps or own.steps,
+                      how.tolerance or own.tolerance)
+
+    def begin(self, batch: Batch) -> None:
+        """Nothing of it is set by data."""
+
+    def loss(self, batch: Batch) -> Losses:
+        uniform = torch.rand_like(self.flat(batch)) if self.whole else None
+        y, log_q = self.spread(batch, uniform)
+        if self.config.train == "matching":
+            return {"matching": self.mismatch(y, self.context(batch.given, len(y)))}
+        seed = int(torch.randint(2**62, ()))
+        probes = self.probes(torch.arange(len(y), device=y.device), "auto", 1, seed)
+        log_p = self.log_density(y, batch, self.solver(self.config), probes)
+        return {"nll": -(log_p.mean(1) - log_q)}
+
+    def mismatch(self, y: Tensor, context: Tensor) -> Tensor:
+        """The squared distance of velocity and line, (B,), at times spread evenly over rows."""
+        x, _ = self.map.each()[-1].inverse(y)
+        z = torch.randn_like(x)
+        z = z[self.partners(x, z)] if self.config.coupling != "independent" else z
+        t = torch.arange(len(x), dtype=x.dtype, device=x.device)
+        t = t.add_(torch.rand((), device=x.device)).div_(len(x))  # (B,)
+        middle = torch.lerp(x, z, t[:, None])
+        return (self.flow.velocity(middle, t, context) - (z - x)).square().mean(1)
+
+    @torch.no_grad()
+    def partners(self, x: Tensor, z: Tensor) -> Tensor:
+        """Which row of z goes with each row of x, (B,)."""
+        if self.config.coupling == "optimal":
+            return exact(squared(x, z)).plan.argmax(1)
+        plan = sinkhorn(x, z, EPSILON, relative=True, tolerance=1e-2).matrix
+        return torch.multinomial(plan, 1)[:, 0]
+
+    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
+                   generator: Generator | None = None) -> Likelihood:
+        batch, how = as_batch(batch), how or self.Scoring()
+        assert isinstance(how, CNF.Scoring), "a score is asked for with Scoring"
+        seed = seed_of(generator)
+        probes = self.probes(batch.rows, how.trace, how.probes, fold(seed, "probes"))
+        solver = self.solver(how)
+        if not self.whole:
+            y, _ = self.spread(batch, None)
+            value, error = mean_and_error(self.log_density(y, batch, solver, probes))
+            kind = "exact" if probes is None else "estimate"
+            return Likelihood(value, kind, error)  # type: ignore[arg-type]
+        weights = []
+        for k in range(how.samples):
+            u = row_uniform(batch.rows, self.latent.shape, fold(seed, "spread", k))
+            y, log_q = self.spread(batch, u)
+            weights.append(self.log_density(y, batch, solver, probes).mean(1) - log_q)
+        found = torch.stack(weights)  # (samples, B)
+        return mean_weight(found if probes is None else found.mean(0, keepdim=True))
+
+    def probes(self, rows: Tensor, trace: str, count: int, seed: int) -> Tensor | None:
+        """Directions (B, count, D) of Hutchinson's trace; none where it is exact."""
+        dims = self.space.dims
+        few = WRITTEN if self.flow.velocity.written_out else LOOPED
+        if trace == "exact" or (trace == "auto" and dims <= few):
+            return None
+        return draw_probes(rows, count, (dims,), seed).to(self.low.dtype)
+
+    def log_density(self, y: Tensor, batch: Batch, solver: Solver, probes: Tensor | None
+                    ) -> Tensor:
+        """log p(y) with each of the probes, or the one exact value, (B, K)."""
+        x, paid = self.map.each()[-1].inverse(y)
+        context = self.context(batch.given, len(y))
+        adjoint = self.config.gradient == "adjoint" and torch.is_grad_enabled()
+        z, total = self.flow.solve(x, context, (0.0, 1.0), solver, probes, adjoint)
+        return (log_normal(z) + paid)[:, None] + total
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        *_, last = self.stream(n, given, how, generator)
+        return last
+
+    @torch.no_grad()
+    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Iterator[Tensor]:
+        """After every step of the solver; rows that it takes at their own pace are not all at one
+        time."""
+        how = how or self.Sampling()
+        assert isinstance(how, CNF.Sampling), "samples are asked for with Sampling"
+        z = torch.randn(n, *self.latent.shape, generator=generator, dtype=self.low.dtype,
+                        device=self.low.device)
+        context = self.context(given or {}, n)
+        for y in self.flow.path(how.temperature * z, context, (1.0, 0.0), self.solver(how)):
+            yield self.leave(y)
+
+    @torch.no_grad()
+    def encode(self, batch: Batch | Tensor) -> Tensor:
+        """Where the flow takes each row; whole numbers start in the middle of their interval."""
+        batch = as_batch(batch)
+        check_whole(self.name, batch)
+        y, _ = self.map.each()[-1].inverse(self.middle(batch))
+        return self.travel(y, batch.given, (0.0, 1.0))
+
+    @torch.no_grad()
+    def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
+        return self.leave(self.travel(z, given or {}, (1.0, 0.0)))
+
+    def travel(self, y: Tensor, given: Given, times: tuple[float, float]) -> Tensor:
+        """Where the flow takes y (B, D), whose volume nobody asks for."""
+        context = self.context(given, len(y))
+        *_, last = self.flow.path(y, context, times, self.solver(self.config))
+        return last
+
+    def leave(self, y: Tensor) -> Tensor:
+        """Events of coordinates (B, D), in the support of the data."""
+        x, _ = self.map.each()[-1](y)
+        if self.whole:
+            x = torch.where(self.low.isnan(), x, x.floor().clamp(self.low, self.high))
+        return x.reshape(len(y), *self.space.shape)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        """Pictures that can be halved: a U-Net; a few numbers of many rows: sines, for edges."""
+        few, sides = 0 < space.rows < 2000, space.shape[1:]
+        recipe = Recipe(rate=1e-3, batch=128 if few else 256, average=0.999, check=500)
+        if space.is_picture and min(sides) >= 8 and not any(side % 2 for side in sides):
+            deep = min(sides) >= 16 and not any(side % 4 for side in sides)
+            unet = UNet.Config(width=32, multipliers=(1, 2, 2) if deep else (1, 2), blocks=1,
+                               attention=0)
+            return Suit(cls.Config(picture="unet", unet=unet), recipe)
+        if space.dims <= 4 and not few:
+            net = MLP.Config(width=128, depth=3)
+            recipe = Recipe(rate=2e-3, batch=1024, average=0.999, check=1000, patience=0)
+            return Suit(cls.Config(net=net, waves=4), recipe)
+        net = MLP.Config(width=128 if few else 512, depth=3, residual=True)
+        return Suit(cls.Config(net=net), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(net=MLP.Config(width=16, depth=2), solver="rk4", steps=6)

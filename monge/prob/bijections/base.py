@@ -1,0 +1,119 @@
+r"""Maps that can be undone, each way with its own log-determinant.
+
+`forward` is z -> x, `inverse` is x -> z; each returns what it maps to and the logarithm of
+$|\det|$ of its own Jacobian, (B,), so that the two of a pair differ in sign alone:
+
+$\log p_x(x) = \log p_z(z) + \log |\det \partial z / \partial x|$ at $z = f^{-1}(x)$,
+
+and for $x = f_K \circ \dots \circ f_1 (z)$ the log-determinants add up, the density of z being
+counted once (Rezende & Mohamed 2015). A context (B, C) is what a map may depend on besides.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+Mapped = tuple[Tensor, Tensor]
+"""Where a map leads, (B, ...), and the log-determinant of its Jacobian, (B,)."""
+
+
+class Bijection(nn.Module, abc.ABC):
+    """x = f(z, context) with z (B, ...) and x of as many entries."""
+
+    @abc.abstractmethod
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        """x and log |det dx/dz|."""
+
+    @abc.abstractmethod
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        """z and log |det dz/dx|."""
+
+    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+        """Take from training rows what is set before the first step."""
+
+
+class Compose(Bijection):
+    """x = f_K(... f_1(z)): the parts in the order from z to x."""
+
+    def __init__(self, parts: Sequence[Bijection]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        total = nothing(z)
+        for part in self.each():
+            z, log_det = part(z, context)
+            total = total + log_det
+        return z, total
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        total = nothing(x)
+        for part in reversed(self.each()):
+            x, log_det = part.inverse(x, context)
+            total = total + log_det
+        return x, total
+
+    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+        for part in reversed(self.each()):
+            part.begin(x, context)
+            x, _ = part.inverse(x, context)
+
+    def each(self) -> list[Bijection]:
+        return [cast(Bijection, part) for part in self.parts]
+
+
+class Inverse(Bijection):
+    """The same map read the other way round."""
+
+    def __init__(self, of: Bijection) -> None:
+        super().__init__()
+        self.of = of
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        return self.of.inverse(z, context)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        return self.of(x, context)
+
+
+class Beside(Bijection):
+    """Maps side by side: each moves the entries (B, D) that are its own."""
+
+    order: Tensor
+
+    def __init__(self, parts: Sequence[Bijection], entries: Sequence[Tensor]) -> None:
+        """entries: of each part, the places of its entries; together every place once."""
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        for number, places in enumerate(entries):
+            self.register_buffer(f"entries{number}", places, persistent=False)
+        self.register_buffer("order", torch.cat(list(entries)).argsort(), persistent=False)
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        return self.joined([part(z[:, own], context) for part, own in self.each()])
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        return self.joined([part.inverse(x[:, own], context) for part, own in self.each()])
+
+    def each(self) -> list[tuple[Bijection, Tensor]]:
+        return [(cast(Bijection, part), self.get_buffer(f"entries{number}"))
+                for number, part in enumerate(self.parts)]
+
+    def joined(self, found: Sequence[Mapped]) -> Mapped:
+        values, log_dets = zip(*found, strict=True)
+        return torch.cat(values, 1)[:, self.order], torch.stack(log_dets).sum(0)
+
+
+def nothing(x: Tensor) -> Tensor:
+    """The log-determinant of a map that changes no volume, (B,)."""
+    return x.new_zeros(len(x))
+
+
+def total(log_slopes: Tensor) -> Tensor:
+    """The log-determinant of a triangular map, from the logarithms on its diagonal, (B,)."""
+    return log_slopes.flatten(1).sum(1)

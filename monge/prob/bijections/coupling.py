@@ -1,0 +1,74 @@
+r"""Couplings: some entries move, as a network says that reads the others.
+
+$(x^A, x^B) = (h(z^A; \beta(z^B)), z^B)$ is undone by $(h^{-1}(x^A; \beta(x^B)), x^B)$ for any
+network $\beta$ and any h that increases; its Jacobian is $[[\mathrm{diag}\, h', h'_\beta \beta'],
+[0, I]]$, so that $\log|\det| = \sum_i \log h'_i$ (Dinh, Krueger & Bengio 2015).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .base import Bijection, Mapped, total
+from .warps import Warp
+
+REACH = 10.0
+"""Networks read numbers beyond this as this: far outside of the data they need not extrapolate."""
+
+
+def entry_params(out: Tensor, count: int) -> Tensor:
+    """What a network says, (B, d count, ...), as parameters of d entries, (B, d, ..., count)."""
+    return out.unflatten(1, (-1, count)).movedim(2, -1)
+
+
+class Coupling(Bijection):
+    """Moves one part of axis 1 by a warp whose parameters are read off the other part.
+
+    net: (the part that stays, the context) to (B, entries that move x count, ...). The first
+    `size` entries stay and the rest moves, or the other way round where `flip`.
+    """
+
+    def __init__(self, net: nn.Module, warp: Warp, size: int, flip: bool = False) -> None:
+        super().__init__()
+        self.net, self.warp, self.size, self.flip = net, warp, size, flip
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        stays, moves = self.parts(z)
+        x, log_slope = self.warp(self.params(stays, context), moves)
+        return self.joined(stays, x), total(log_slope)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        stays, moves = self.parts(x)
+        z, log_slope = self.warp.inverse(self.params(stays, context), moves)
+        return self.joined(stays, z), total(log_slope)
+
+    def params(self, stays: Tensor, context: Tensor | None) -> Tensor:
+        return entry_params(self.net(stays.clamp(-REACH, REACH), context), self.warp.count)
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = x[:, :self.size], x[:, self.size:]
+        return (second, first) if self.flip else (first, second)
+
+    def joined(self, stays: Tensor, moved: Tensor) -> Tensor:
+        return torch.cat([moved, stays] if self.flip else [stays, moved], 1)
+
+
+class Conditional(Bijection):
+    """Moves every entry by a warp whose parameters are read off the context alone, so that
+    N(0, I) becomes N(mu(c), sigma(c)^2) where the warp is affine."""
+
+    def __init__(self, net: nn.Module, warp: Warp) -> None:
+        super().__init__()
+        self.net, self.warp = net, warp
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        x, log_slope = self.warp(self.params(context), z)
+        return x, total(log_slope)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        z, log_slope = self.warp.inverse(self.params(context), x)
+        return z, total(log_slope)
+
+    def params(self, context: Tensor | None) -> Tensor:
+        return entry_params(self.net(context), self.warp.count)

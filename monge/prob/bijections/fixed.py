@@ -1,0 +1,91 @@
+"""Maps of each entry alone that have no network: units, squashing, scales taken from data."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import Bijection, Mapped, total
+
+
+class Standardise(Bijection):
+    """x = shift + scale z, which pays the logarithm of the scale of every entry."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, shift: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("shift", shift.clone(), persistent=False)
+        self.register_buffer("scale", scale.clone(), persistent=False)
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        return self.shift + self.scale * z, self.log_det(z)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        return (x - self.shift) / self.scale, -self.log_det(x)
+
+    def log_det(self, x: Tensor) -> Tensor:
+        return total(self.scale.log().expand_as(x))
+
+
+class Logit(Bijection):
+    """z = logit(m + (1 - 2 m) x / size): numbers of [0, size] become any numbers.
+
+    The margin m keeps the ends of the interval finite; what is drawn may leave it by as much.
+    """
+
+    size: Tensor
+
+    def __init__(self, size: Tensor, margin: float) -> None:
+        """size: (D,), the length of the interval of each entry."""
+        super().__init__()
+        self.margin = margin
+        self.register_buffer("size", size.clone(), persistent=False)
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        x = (torch.sigmoid(z) - self.margin) * self.size / (1 - 2 * self.margin)
+        return x, -self.log_det(z)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        share = self.margin + (1 - 2 * self.margin) * x / self.size
+        z = torch.logit(share, torch.finfo(x.dtype).eps)
+        return z, self.log_det(z)
+
+    def log_det(self, z: Tensor) -> Tensor:
+        """log |det dz/dx| at z, whose derivative is that of the logit times the margin's."""
+        factor = math.log(1 - 2 * self.margin) - self.size.log()
+        return total(factor + F.softplus(z) + F.softplus(-z))
+
+
+class ActNorm(Bijection):
+    """x = shift + e^s z along axis 1, begun so that z has mean 0 and scale 1 over training rows
+    (Kingma & Dhariwal 2018)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(size))
+        self.log_scale = nn.Parameter(torch.zeros(size))
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        shift, log_scale = self.shaped(z)
+        return shift + log_scale.exp() * z, total(log_scale.expand(1, *z.shape[1:])).expand(len(z))
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        shift, log_scale = self.shaped(x)
+        log_det = -total(log_scale.expand(1, *x.shape[1:]))
+        return (x - shift) * (-log_scale).exp(), log_det.expand(len(x))
+
+    @torch.no_grad()
+    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+        rows = x.transpose(0, 1).flatten(1)  # (C, B ...)
+        scale = rows.std(1, correction=0)
+        self.shift.copy_(rows.mean(1))
+        self.log_scale.copy_(torch.where(scale > 1e-6, scale, 1.0).log())
+
+    def shaped(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        shape = (-1, *(1,) * (x.ndim - 2))
+        return self.shift.reshape(shape), self.log_scale.reshape(shape)

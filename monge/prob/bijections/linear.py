@@ -1,0 +1,102 @@
+r"""Linear maps between couplings: permutations, squeezing, and a learned matrix of axis 1.
+
+Of a map $z = W x$ at each of H W places, $\log|\det| = H W \log|\det W|$; with
+$W = P L (U + \mathrm{diag}\, s)$ that is $H W \sum \log |s|$ (Kingma & Dhariwal 2018).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import Bijection, Mapped, nothing
+
+
+class Permutation(Bijection):
+    """x = z in another order along axis 1: entry i of x is entry order[i] of z."""
+
+    order: Tensor
+    back: Tensor
+
+    def __init__(self, order: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("order", order)
+        self.register_buffer("back", order.argsort())
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        return z.index_select(1, self.order), nothing(z)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        return x.index_select(1, self.back), nothing(x)
+
+
+class Squeeze(Bijection):
+    """Squares of four pixels of x (B, C, 2H, 2W) are four channels of z (B, 4C, H, W)."""
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        return F.pixel_shuffle(z, 2), nothing(z)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        return F.pixel_unshuffle(x, 2), nothing(x)
+
+
+class Reshape(Bijection):
+    """z (B, D) as x (B, *shape)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        return z.reshape(-1, *self.shape), nothing(z)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        return x.flatten(1), nothing(x)
+
+
+class Mix(Bijection):
+    """z = W x along axis 1 with W = P L (U + diag s), begun as a rotation, or as P alone."""
+
+    order: Tensor
+    sign: Tensor
+
+    def __init__(self, size: int, rotate: bool = True) -> None:
+        super().__init__()
+        rotation = torch.linalg.qr(torch.randn(size, size))[0]
+        start = rotation if rotate else torch.eye(size)[torch.randperm(size)]
+        places, lower, upper = torch.linalg.lu(start)
+        self.register_buffer("order", places.argmax(1))  # P y = y[order]
+        self.register_buffer("sign", upper.diagonal().sign())
+        self.lower = nn.Parameter(lower.tril(-1))
+        self.upper = nn.Parameter(upper.triu(1))
+        self.log_scale = nn.Parameter(upper.diagonal().abs().log())
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        lower, upper = self.factors()
+        eye = torch.eye(len(upper), dtype=z.dtype, device=z.device)[self.order.argsort()]
+        half = torch.linalg.solve_triangular(lower, eye, upper=False, unitriangular=True)
+        matrix = torch.linalg.solve_triangular(upper, half, upper=True)
+        return times(matrix, z), -self.log_det(z)
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        lower, upper = self.factors()
+        return times((lower @ upper)[self.order], x), self.log_det(x)
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """L, with ones on its diagonal, and U + diag s."""
+        lower = self.lower.tril(-1) + torch.eye(len(self.lower)).to(self.lower)
+        return lower, self.upper.triu(1) + (self.sign * self.log_scale.exp()).diag()
+
+    def log_det(self, x: Tensor) -> Tensor:
+        places = math.prod(x.shape[2:])
+        return (places * self.log_scale.sum()).expand(len(x))
+
+
+def times(matrix: Tensor, x: Tensor) -> Tensor:
+    """The matrix times x along axis 1."""
+    if x.ndim == 2:
+        return F.linear(x, matrix)
+    return F.conv2d(x, matrix[:, :, None, None])

@@ -1,0 +1,58 @@
+"""Several scales of a picture: half of the channels leave at each (Dinh et al. 2017)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from .base import Bijection, Mapped, nothing
+
+Shape = tuple[int, int, int]
+
+
+class Scales(Bijection):
+    """Levels, the finest first; after each but the last the second half of the channels leaves
+    as code and the first half goes on.
+
+    Where a level ends with a coupling that moves that second half by an affine warp, the code is
+    factored out under N(mu(h), sigma(h)^2), h being what goes on. z is (B, D), the coarsest
+    codes first; shapes are those of the levels' z.
+    """
+
+    def __init__(self, levels: Sequence[Bijection], shapes: Sequence[Shape]) -> None:
+        super().__init__()
+        self.levels, self.shapes = nn.ModuleList(levels), tuple(shapes)
+        self.kept = [shape[0] - shape[0] // 2 for shape in shapes[:-1]] + [0]
+        self.sizes = [(shape[0] - kept) * math.prod(shape[1:])
+                      for shape, kept in zip(shapes, self.kept, strict=True)]
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
+        log_det, codes = nothing(z), z.split(self.sizes[::-1], 1)[::-1]
+        h = z[:, :0]
+        for level, code, shape in reversed(list(zip(self.each(), codes, self.shapes,
+                                                    strict=True))):
+            whole = torch.cat([h.flatten(1), code], 1).reshape(-1, *shape)
+            h, more = level(whole, context)
+            log_det = log_det + more
+        return h, log_det
+
+    def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
+        log_det, codes = nothing(x), []
+        for level, kept in zip(self.each(), self.kept, strict=True):
+            h, more = level.inverse(x, context)
+            log_det = log_det + more
+            x, code = h[:, :kept], h[:, kept:]
+            codes.append(code.flatten(1))
+        return torch.cat(codes[::-1], 1), log_det
+
+    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+        for level, kept in zip(self.each(), self.kept, strict=True):
+            level.begin(x, context)
+            x = level.inverse(x, context)[0][:, :kept]
+
+    def each(self) -> list[Bijection]:
+        return [cast(Bijection, level) for level in self.levels]

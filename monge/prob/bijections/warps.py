@@ -1,0 +1,67 @@
+r"""Increasing functions of one number, each with a few unbounded parameters; zeros: the identity.
+
+A warp acts entry by entry, x = h(z; parameters), with h' > 0 whatever the parameters are, so that
+every one of them can stand in a coupling and in an autoregressive map alike:
+
+additive  $x = z + t$ (Dinh, Krueger & Bengio 2015)
+affine    $x = t + e^s z$ with s within a bound (Dinh, Sohl-Dickstein & Bengio 2017)
+spline    pieces of quotients of quadratics (`spline.py`; Durkan et al. 2019)
+"""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+from torch import Tensor, nn
+
+from .base import Mapped
+
+WIDEST = 5.0
+"""|s| stays below this, so that no parameters, however odd, overflow."""
+
+
+class Warp(nn.Module, abc.ABC):
+    """x = h(z; parameters) with `count` parameters for each number."""
+
+    count: int
+
+    @abc.abstractmethod
+    def forward(self, params: Tensor, z: Tensor) -> Mapped:
+        """x and log dx/dz (*S,) for parameters (*S, count) and z (*S,)."""
+
+    @abc.abstractmethod
+    def inverse(self, params: Tensor, x: Tensor) -> Mapped:
+        """z and log dz/dx, each (*S,)."""
+
+
+class Additive(Warp):
+    """x = z + t."""
+
+    count = 1
+
+    def forward(self, params: Tensor, z: Tensor) -> Mapped:
+        return z + params[..., 0], torch.zeros_like(z)
+
+    def inverse(self, params: Tensor, x: Tensor) -> Mapped:
+        return x - params[..., 0], torch.zeros_like(x)
+
+
+class Affine(Warp):
+    """x = t + e^s z with s = w tanh(r / w), parameters t and r."""
+
+    count = 2
+
+    def forward(self, params: Tensor, z: Tensor) -> Mapped:
+        shift, log_scale = affine(params)
+        return shift + log_scale.exp() * z, log_scale
+
+    def inverse(self, params: Tensor, x: Tensor) -> Mapped:
+        shift, log_scale = affine(params)
+        return (x - shift) * (-log_scale).exp(), -log_scale
+
+
+def affine(params: Tensor) -> tuple[Tensor, Tensor]:
+    """Shift and log-scale of parameters (*S, 2)."""
+    shift, raw = params.unbind(-1)
+    return shift, WIDEST * torch.tanh(raw / WIDEST)

@@ -1,0 +1,65 @@
+r"""Gradients of the solution of an equation by a second equation, solved backwards.
+
+For $\dot y = f_\theta(t, y)$ and a loss of y(1), the adjoint $a = \partial L / \partial y(t)$ has
+$\dot a = -a^T \partial f / \partial y$ and $\partial L / \partial \theta = \int_0^1 a^T \partial f
+/ \partial \theta\, dt$ (Pontryagin 1962; Chen et al. 2018). State, adjoint and gradient are solved
+together from the end, so that no step of the way there needs to be kept. The gradient with respect
+to the parameters is an integral and no state of the equation: it has no say in the length of a
+step (Kidger, Chen & Lyons 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .ode import USUAL, Field, Solver, State, Tally, integrate, walk
+
+
+def integrate_adjoint(f: Field, start: State, params: Sequence[Tensor], begin: float = 0.0,
+                      end: float = 1.0, how: Solver = USUAL) -> State:
+    """y(end), whose gradients with respect to `start` and `params` come from the adjoint; f may
+    depend on nothing else that wants one."""
+    with torch.no_grad():
+        reached = integrate(f, start, (begin, end), how).end
+    return _Adjoint.apply((f, begin, end, how, len(start)), *reached, *start, *params)
+
+
+class _Adjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, problem: tuple, *tensors: Tensor) -> State:
+        size = problem[-1]
+        reached, ctx.params, ctx.problem = tensors[:size], tensors[2 * size:], problem
+        ctx.save_for_backward(*reached)
+        return tuple(part.clone() for part in reached)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        f, begin, end, how, size = ctx.problem
+        reached, params = ctx.saved_tensors, ctx.params
+        state = (*reached, *slopes, *map(torch.zeros_like, params))
+        how = replace(how, control="batch")
+        steps = walk(backwards(f, params, size), state, (end, begin), how, Tally(), 2 * size)
+        *_, (_, found) = steps
+        return (None, *[None] * size, *found[size:])
+
+
+def backwards(f: Field, params: Sequence[Tensor], size: int) -> Field:
+    """The equation of (y, a, gradient of the parameters)."""
+
+    def together(t: Tensor, state: State) -> State:
+        with torch.enable_grad():
+            y = tuple(part.detach().requires_grad_() for part in state[:size])
+            v = f(t, y)
+            pairs = [(part, -a) for part, a in zip(v, state[size:], strict=False)
+                     if part.requires_grad]
+            slopes = torch.autograd.grad(
+                [part for part, _ in pairs], [*y, *params], [a for _, a in pairs],
+                allow_unused=True, materialize_grads=True)
+        return (*(part.detach() for part in v), *slopes)
+
+    return together

@@ -1,0 +1,175 @@
+"""The continuous flow: known laws, its kinds of likelihood, its ways to be trained and asked."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+
+from monge.core.batch import Batch
+from monge.core.error import DataError, WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.flow.cnf import CNF
+from monge.nn.mlp import MLP
+from monge.nn.unet import UNet
+
+NET = MLP.Config(width=32, depth=2)
+PLANE = Space(kind="real", shape=(2,), mean=(1.0, -2.0), scale=(2.0, 0.5), rows=1000)
+PICTURE = Space(kind="levels", shape=(1, 4, 4), size=8, mean=(3.5,), scale=(2.0,), rows=1000)
+
+
+def built(space=PLANE, shake=0.2, seed=0, **fields):
+    torch.manual_seed(seed)
+    model = CNF.Config(**{"net": NET, **fields}).build(space).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(shake * torch.randn_like(parameter))
+    return model.eval()
+
+
+def rows(space=PLANE, n=6):
+    x = torch.randn(n, *space.shape, dtype=torch.float64, generator=fresh(0))
+    x = space.statistic("mean") + space.statistic("scale") * x
+    return x if space.kind == "real" else x.round().clamp(0, space.size - 1)
+
+
+def test_it_begins_as_a_gaussian_in_the_units_of_the_data():
+    model, x = built(shake=0.0), rows()
+    law = torch.distributions.Normal(torch.tensor(PLANE.mean), torch.tensor(PLANE.scale))
+    found = model.likelihood(x)
+    assert found.kind == "exact"
+    torch.testing.assert_close(found.value, law.log_prob(x).sum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_the_exact_score_converges_with_the_tolerance():
+    model, x = built(), rows()
+    best = model.likelihood(x, model.Scoring(tolerance=1e-12)).value
+    for tolerance in (1e-4, 1e-8):
+        value = model.likelihood(x, model.Scoring(tolerance=tolerance)).value
+        assert (value - best).abs().max() < 100 * tolerance
+    fixed = model.likelihood(x, model.Scoring(solver="rk4", steps=64)).value
+    assert (fixed - best).abs().max() < 1e-5
+
+
+def test_an_estimate_covers_the_exact_score():
+    model, x = built(), rows(n=200)
+    exact = model.likelihood(x, model.Scoring(trace="exact")).value
+    found = model.likelihood(x, model.Scoring(trace="hutchinson", probes=32), fresh(1))
+    assert found.kind == "estimate"
+    away = (found.value - exact) / found.stderr
+    assert away.abs().median() < 1.5
+    assert abs(away.mean()) < 5 / 200**0.5 * away.std()
+    alone = model.likelihood(x, model.Scoring(trace="hutchinson", probes=1))
+    assert alone.stderr is None
+
+
+def test_many_entries_are_estimated_unless_told_otherwise():
+    space = replace(PICTURE, kind="real", size=0, shape=(40,))
+    model, x = built(space), rows(space, 3)
+    assert model.likelihood(x).kind == "estimate"
+    assert model.likelihood(x, model.Scoring(trace="exact")).kind == "exact"
+
+
+def test_levels_have_a_bound_with_either_trace():
+    model, x = built(PICTURE, shake=0.1), rows(PICTURE)
+    for trace in ("exact", "hutchinson"):
+        found = model.likelihood(x, model.Scoring(trace=trace, samples=3), fresh(0))
+        assert found.kind == "bound"
+        assert found.value.isfinite().all()
+
+
+def test_a_code_comes_back():
+    model, x = built(tolerance=1e-10), rows()
+    torch.testing.assert_close(model.decode(model.encode(x)), x, rtol=1e-7, atol=1e-7)
+
+
+def test_temperature_and_steps_of_samples():
+    model = built()
+    cold = model.sample(200, how=model.Sampling(temperature=0.0), generator=fresh(0))
+    assert (cold - cold[0]).abs().max() < 1e-9
+    path = list(model.stream(5, how=model.Sampling(solver="heun", steps=7), generator=fresh(0)))
+    assert len(path) == 8
+    assert not torch.equal(path[0], path[-1])
+
+
+@pytest.mark.parametrize("coupling", ["independent", "optimal", "entropic"])
+def test_matching_pairs_each_row_once_or_by_plan(coupling):
+    model = built(coupling=coupling)
+    x, z = torch.randn(2, 64, 2, dtype=torch.float64, generator=fresh(3))
+    if coupling != "independent":
+        order = model.partners(x, z)
+        moved = (x - z[order]).square().sum(1).mean()
+        assert moved < 0.6 * (x - z).square().sum(1).mean()
+        if coupling == "optimal":
+            assert sorted(order.tolist()) == list(range(64))
+    assert model.loss(Batch(rows(n=64)))["matching"].shape == (64,)
+
+
+@pytest.mark.parametrize("gradient", ["steps", "adjoint"])
+def test_likelihood_training_has_the_gradient_of_the_score(gradient):
+    model, x = built(train="likelihood", gradient=gradient, tolerance=1e-9), rows()
+    (loss,) = model.loss(Batch(x)).values()
+    torch.testing.assert_close(-loss, model.likelihood(x).value)
+    found = torch.autograd.grad(loss.mean(), list(model.parameters()))
+    plain = built(train="likelihood", tolerance=1e-9)
+    right = torch.autograd.grad(-plain.likelihood(x).value.mean(), list(plain.parameters()))
+    for a, b in zip(found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("train", ["matching", "likelihood"])
+def test_it_learns_a_correlation(train):
+    """log p of a Gaussian of correlation 0.9 in the plane: -log(2 pi e) - log(1 - 0.81) / 2."""
+    model = built(Space(kind="real", shape=(2,), rows=1000), shake=0.0, train=train,
+                  solver="rk4", steps=6).float().train()
+    root = torch.tensor([[1.0, 0.0], [0.9, 0.19**0.5]])
+    moving = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(250 if train == "matching" else 60):
+        moving.zero_grad()
+        sum(model.loss(Batch(torch.randn(256, 2) @ root.T)).values()).mean().backward()
+        moving.step()
+    score = model.eval().likelihood(torch.randn(2000, 2, generator=fresh(5)) @ root.T).value.mean()
+    best = -math.log(2 * math.pi * math.e) - math.log(0.19) / 2
+    assert best - 0.15 < score.item() < best + 0.1
+
+
+def test_pictures_by_a_unet():
+    net = UNet.Config(width=8, multipliers=(1, 2), blocks=1, attention=0)
+    model = built(PICTURE, shake=0.05, picture="unet", unet=net, solver="rk4", steps=2)
+    assert not model.flow.velocity.written_out
+    x = rows(PICTURE)
+    assert model.loss(Batch(x))["matching"].shape == (6,)
+    exact = model.likelihood(x, model.Scoring(trace="exact")).value
+    found = model.likelihood(x, model.Scoring(trace="hutchinson", probes=64)).value
+    assert (found - exact).abs().max() < 1.0
+    assert model.sample(3, generator=fresh(0)).shape == (3, 1, 4, 4)
+
+
+def test_far_rows_and_float32_are_finite():
+    model = built().float()
+    x = torch.tensor([[1e6, -1e6], [0.0, 0.0], [1e3, 5.0]])
+    assert model.likelihood(x).value.isfinite().all()
+
+
+def test_what_is_refused():
+    space, _ = worlds.conditioned(*worlds.make("real"))
+    with pytest.raises(WordError, match="coupling=optimal"):
+        CNF.Config(coupling="optimal").build(space)
+    with pytest.raises(WordError, match="train=likelihood"):
+        CNF.Config(noise="learned").build(PICTURE)
+    with pytest.raises(WordError, match="can tell apart"):
+        built().float().likelihood(rows().float(), CNF.Scoring(tolerance=1e-12))
+    hidden = Batch(rows(), observed=torch.tensor([[True, False]]).expand(6, 2))
+    with pytest.raises(DataError, match="missing"):
+        built().likelihood(hidden)
+
+
+def test_words_reach_every_choice():
+    config = CNF.Config().override("train=likelihood", "gradient=adjoint", "solver=rk4", "steps=4",
+                                   "net.width=8", "waves=2")
+    assert (config.train, config.solver, config.steps, config.net.width) == (
+        "likelihood", "rk4", 4, 8)
+    how = CNF.Scoring().override("solver=heun", "tolerance=1e-3", "trace=hutchinson", "steps=9")
+    assert (how.solver, how.steps, how.tolerance) == ("heun", 9, 1e-3)

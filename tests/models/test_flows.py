@@ -1,0 +1,194 @@
+"""Flows: bounds below the probability, exact maps, robust numbers, and what they refuse."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+
+from monge import registry
+from monge.core.batch import Batch
+from monge.core.error import DataError, WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.nn.masked import Masked
+
+VECTORS = ("coupling", "maf", "iaf")
+FLOWS = (*VECTORS, "glow")
+
+
+def build(name, space, **fields):
+    torch.manual_seed(0)
+    model = replace(registry.find(name).tiny(space), **fields).build(space).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("fields", [{}, {"noise": "learned"}, {"margin": 0.0}], ids=str)
+def test_the_bound_of_levels_rises_to_a_law_that_sums_to_at_most_one(name, fields):
+    space, batch = worlds.make("levels")
+    model = build(name, space, **fields)
+    model.begin(batch.double())
+    every = worlds.states(space)
+    with torch.no_grad():
+        one, many = (model.likelihood(every, model.Scoring(samples=k)).value for k in (1, 100))
+    assert one.mean() < many.mean()
+    assert many.exp().sum() < 1.02
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_draws_of_levels_are_as_frequent_as_their_bound_says(name):
+    """Many draws of the noise make the bound nearly the probability."""
+    space, batch = worlds.make("levels")
+    model = build(name, space)
+    model.begin(batch.double())
+    code = 4 ** torch.arange(4)
+    drawn = (model.sample(20_000, generator=fresh(0)).flatten(1).long() * code).sum(1)
+    share = torch.bincount(drawn, minlength=256) / 20_000
+    common = share.argsort(descending=True)[:5]
+    x = (common[:, None] // code % 4).reshape(5, 1, 2, 2).double()
+    with torch.no_grad():
+        bound = model.likelihood(x, model.Scoring(samples=500)).value.exp()
+    # The outermost levels also take what is drawn beyond them, hence at most a little more.
+    assert (share[common] > 0.9 * bound - 4 * (bound / 20_000).sqrt()).all()
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_codes_decode_to_what_they_encode(name):
+    for kind in ("real", "binary", "levels"):
+        space, batch = worlds.make(kind)
+        model, x = build(name, space), batch.double().x[:50]
+        torch.testing.assert_close(model.decode(model.encode(x)), x, rtol=1e-6, atol=1e-6)
+
+
+def test_whole_numbers_of_a_table_and_of_counts_come_back():
+    for kind in ("counts", "columns"):
+        space, batch = worlds.make(kind)
+        for name in VECTORS:
+            model, x = build(name, space), batch.double().x[:50]
+            torch.testing.assert_close(model.decode(model.encode(x)), x, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_wild_rows_have_finite_scores_and_gradients_in_float32(name):
+    space, batch = worlds.make("real")
+    model = build(name, space).float()
+    x = torch.cat([batch.x[:4], torch.tensor([[1e6, 0.0], [-1e6, 1e6], [5.0, -1e6]])])
+    value = model.likelihood(x).value
+    assert value.isfinite().all()
+    assert (value[4:] < value[:4].min()).all()
+    value.clamp_min(-1e3).sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_a_constant_column_and_heavy_tails_train(name):
+    g = fresh(0)
+    heavy = torch.randn(300, generator=g) / torch.rand(300, generator=g).clamp_min(1e-3)
+    x = torch.stack([heavy, torch.full((300,), 3.0)], 1)
+    space = worlds.fitted(Space(kind="real", shape=(2,), name="x"), x)
+    model = registry.find(name).tiny(space).build(space)
+    model.begin(Batch(x))
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(20):
+        optimiser.zero_grad()
+        loss = model.loss(Batch(x))["nll"].mean()
+        loss.backward()
+        optimiser.step()
+        assert loss.isfinite()
+    assert model.sample(50, generator=fresh(1)).isfinite().all()
+
+
+def test_maf_reads_events_and_iaf_reads_codes():
+    """With one map each, what the first entry of the other side does to the last one here."""
+    space = Space(kind="real", shape=(3,), rows=100)
+    for name, reads in (("maf", "pull"), ("iaf", "push")):
+        model = build(name, space, layers=1)
+        z = torch.randn(1, 3).double().requires_grad_()
+        moved = getattr(model, reads)(z)[0]
+        forward, = torch.autograd.grad(moved[0, 0], z, retain_graph=True)
+        assert torch.equal(forward[0, 1:], torch.zeros(2).double())
+        assert type(model) is registry.find(name)
+
+
+def test_a_cold_sample_is_the_code_zero():
+    space, _ = worlds.make("real")
+    for name in FLOWS:
+        model = build(name, space)
+        x = model.sample(3, how=model.Sampling(temperature=0.0))
+        torch.testing.assert_close(x, model.decode(torch.zeros(3, 2).double()))
+
+
+def test_a_likelihood_says_what_it_is():
+    kinds = {"real": "exact", "levels": "bound", "binary": "bound"}
+    for kind, said in kinds.items():
+        space, batch = worlds.make(kind)
+        for name in FLOWS:
+            found = build(name, space).likelihood(batch.double()[:3])
+            assert found.kind == said
+            assert found.stderr is None
+    model = build("coupling", space)
+    assert model.likelihood(batch.double()[:3], model.Scoring(samples=4)).stderr.shape == (3,)
+
+
+def test_one_number_is_refused_by_couplings_and_taken_by_maf():
+    space = Space(kind="real", shape=(1,), rows=100)
+    for name in ("coupling", "glow"):
+        assert "one entry only; use maf" in registry.find(name).refuses(space)
+    assert registry.find("maf").refuses(space) is None
+    x = torch.randn(5, 1).double()
+    assert build("maf", space).likelihood(x).value.shape == (5,)
+
+
+def test_glow_says_which_sizes_work():
+    owner = registry.find("glow")
+    odd = Space(kind="levels", shape=(1, 7, 10), size=4, rows=100)
+    assert owner.refuses(odd).endswith("even sizes such as 8x10")
+    even = replace(odd, shape=(1, 12, 20))
+    assert owner.refuses(even) is None
+    assert len(build("glow", even).map.parts[0].parts[0].levels) == 2
+    with pytest.raises(WordError, match="halved 2 times; use levels=2, or pad them"):
+        build("glow", even, levels=3)
+
+
+def test_glow_takes_colours_and_odd_numbers_of_channels():
+    space = Space(kind="levels", shape=(3, 4, 8), size=5, rows=100)
+    model = build("glow", space)
+    x = torch.randint(0, 5, (6, 3, 4, 8)).double()
+    z = model.encode(x)
+    assert torch.equal(model.decode(z), x)
+    y, there = model.push(z)
+    again, back = model.pull(y)
+    torch.testing.assert_close(again, z)
+    torch.testing.assert_close(there, -back)
+
+
+def test_foreign_levels_and_dropout_of_iaf_are_refused():
+    space, _ = worlds.make("levels")
+    with pytest.raises(DataError, match="values 0 to 3, but a row holds 9"):
+        build("coupling", space).likelihood(torch.full((1, 1, 2, 2), 9.0).double())
+    with pytest.raises(WordError, match=r"use net\.dropout=0"):
+        build("iaf", space, net=Masked.Config(width=8, dropout=0.5))
+
+
+def test_a_coupling_learns_what_a_gaussian_cannot():
+    """Two arcs: one Gaussian is far from their law."""
+    angle = math.pi * torch.rand(2000, generator=fresh(0))
+    x = torch.stack([angle.cos(), angle.sin()], 1)
+    x = x + 0.1 * torch.randn(2000, 2, generator=fresh(1))
+    space = worlds.fitted(Space(kind="real", shape=(2,), name="x"), x)
+    torch.manual_seed(0)
+    model = registry.find("coupling").Config(layers=4).build(space)
+    model.begin(Batch(x))
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    for step in range(120):
+        optimiser.zero_grad()
+        model.loss(Batch(x[step % 4::4]))["nll"].mean().backward()
+        optimiser.step()
+    gaussian = torch.distributions.MultivariateNormal(x.mean(0), torch.cov(x.T))
+    with torch.no_grad():
+        assert model.log_prob(x).mean() > gaussian.log_prob(x).mean() + 0.5

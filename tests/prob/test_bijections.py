@@ -1,0 +1,172 @@
+"""Maps that can be undone: they are, with the log-determinants of their Jacobians."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from monge.nn.masked import Masked
+from monge.prob.bijections.base import Beside, Compose, Inverse
+from monge.prob.bijections.coupling import Conditional, Coupling
+from monge.prob.bijections.fixed import ActNorm, Logit, Standardise
+from monge.prob.bijections.linear import Mix, Permutation, Reshape, Squeeze
+from monge.prob.bijections.masked import Autoregressive
+from monge.prob.bijections.scales import Scales
+from monge.prob.bijections.spline import Spline
+from monge.prob.bijections.warps import Additive, Affine
+
+WARPS = {"additive": Additive(), "affine": Affine(), "spline": Spline(6, 3.0)}
+
+
+class Net(nn.Module):
+    """A random function of x and the context, of any number of outputs, at each place."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs))
+
+    def forward(self, x, context=None):
+        return torch.einsum("oi,bi...->bo...", self.weight, x).sin() * 2
+
+
+def autoregressive(warp):
+    entries = torch.arange(4)
+    net = Masked.Config(width=16).build(entries, entries.repeat_interleave(warp.count),
+                                        entries.flip(0)[None])
+    return Autoregressive(net, warp, entries.flip(0))
+
+
+def layers():
+    torch.manual_seed(0)
+    vector = (4,)
+    for name, warp in WARPS.items():
+        yield f"coupling {name}", Coupling(Net(2, 2 * warp.count), warp, 2), vector
+        yield f"flipped {name}", Coupling(Net(3, warp.count), warp, 1, True), vector
+        yield f"masked {name}", autoregressive(warp), vector
+        yield f"unmasked {name}", Inverse(autoregressive(warp)), vector
+    yield "permutation", Permutation(torch.randperm(4)), vector
+    yield "mix", Mix(4), vector
+    yield "mix of pictures", Mix(4), (4, 2, 2)
+    yield "actnorm", ActNorm(4), vector
+    yield "actnorm of pictures", ActNorm(4), (4, 2, 2)
+    yield "squeeze", Squeeze(), (4, 1, 2)
+    yield "reshape", Compose([Reshape((4, 1, 1)), ActNorm(4)]), vector
+    yield "standardise", Standardise(torch.randn(4), torch.rand(4) + 0.1), vector
+    yield "logit", Logit(torch.full((4,), 17.0), 0.05), vector
+    yield "beside", Beside([Standardise(torch.ones(2), torch.full((2,), 3.0)),
+                            Logit(torch.full((2,), 5.0), 0.1)],
+                           [torch.tensor([2, 0]), torch.tensor([1, 3])]), vector
+    levels = [Compose([Coupling(Net(2, 4), Affine(), 2), Mix(4), Squeeze()]),
+              Compose([Mix(8), Squeeze()])]
+    yield "scales", Scales(levels, [(4, 2, 4), (8, 1, 2)]), (32,)
+
+
+LAYERS = {name: (layer.double(), shape) for name, layer, shape in layers()}
+for layer, _ in LAYERS.values():
+    for parameter in layer.parameters():
+        parameter.data.add_(0.2 * torch.randn_like(parameter))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), size=st.floats(0.1, 5.0))
+def test_there_and_back_again(name, seed, size):
+    layer, shape = LAYERS[name]
+    generator = torch.Generator().manual_seed(seed)
+    z = size * torch.randn(5, *shape, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        x, there = layer(z)
+        again, back = layer.inverse(x)
+    torch.testing.assert_close(again, z, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(there, -back, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_log_determinants_are_those_of_the_jacobian(name):
+    layer, shape = LAYERS[name]
+    z = torch.randn(1, *shape, dtype=torch.float64)
+    x = layer(z)[0].detach()
+    for f, point in ((layer, z), (layer.inverse, x)):
+        matrix = torch.autograd.functional.jacobian(lambda v, f=f: f(v)[0], point)
+        matrix = matrix.reshape(z.numel(), z.numel())
+        torch.testing.assert_close(torch.linalg.slogdet(matrix)[1], f(point)[1][0].detach(),
+                                   rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("warp", WARPS.values(), ids=WARPS)
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 1000), size=st.floats(0, 100))
+def test_warps_increase_and_stay_finite(warp, seed, size):
+    """In float32, whatever the network says, for numbers of any size."""
+    generator = torch.Generator().manual_seed(seed)
+    params = (size * torch.randn(warp.count, generator=generator)).expand(2001, -1)
+    x = torch.cat([torch.linspace(-4, 4, 1997), torch.tensor([-1e6, 1e6, -3.0, 3.0])]).sort()[0]
+    for move in (warp, warp.inverse):
+        y, log_slope = move(params, x)
+        assert y.isfinite().all()
+        assert log_slope.isfinite().all()
+        exact = move(params.double(), x.double())[0]
+        assert (exact.diff() >= 0).all()
+        if size < 5:  # beyond, slopes are so steep that float32 shows it
+            assert (y.diff() >= -1e-4 * (1 + y[1:].abs())).all()
+
+
+def test_a_spline_is_the_identity_far_out_and_at_zero_parameters():
+    spline = Spline(6, 3.0)
+    x = torch.tensor([-1e30, -1e6, -3.0, -1.0, 0.0, 2.9, 3.0, 1e6, 1e30])
+    for move in (spline, spline.inverse):
+        y, log_slope = move(torch.randn(9, spline.count), x)
+        far = x.abs() >= 3
+        assert torch.equal(y[far], x[far])
+        assert torch.equal(log_slope[far], torch.zeros(int(far.sum())))
+        y, log_slope = move(torch.zeros(9, spline.count), x)
+        torch.testing.assert_close(y, x, atol=1e-5, rtol=1e-6)
+        torch.testing.assert_close(log_slope, torch.zeros(9), atol=1e-5, rtol=0)
+
+
+def test_the_gradient_of_a_spline_is_finite_everywhere():
+    spline = Spline(6, 3.0)
+    x = torch.tensor([-1e6, -3.0, 0.0, 3.0, 1e6], requires_grad=True)
+    params = torch.zeros(5, spline.count, requires_grad=True)
+    for move in (spline, spline.inverse):
+        y, log_slope = move(params, x)
+        found = torch.autograd.grad((y.clamp(-9, 9) + log_slope).sum(), [x, params])
+        assert all(gradient.isfinite().all() for gradient in found)
+
+
+def test_actnorm_begins_with_the_scales_of_the_data_and_leaves_constants():
+    layer = ActNorm(3)
+    x = torch.randn(500, 3) * torch.tensor([5.0, 1e-3, 0.0]) + torch.tensor([1.0, 2.0, 7.0])
+    layer.begin(x)
+    z, _ = layer.inverse(x)
+    torch.testing.assert_close(z.mean(0), torch.zeros(3), atol=1e-3, rtol=0)
+    torch.testing.assert_close(z[:, :2].std(0), torch.ones(2), atol=0.01, rtol=0)
+    assert torch.equal(z[:, 2], torch.zeros(500))
+
+
+def test_a_stack_begins_from_the_data_on():
+    stack = Compose([ActNorm(2), Permutation(torch.tensor([1, 0])), ActNorm(2)])
+    stack.begin(torch.randn(500, 2) * torch.tensor([1.0, 10.0]))
+    first, _, last = stack.each()
+    torch.testing.assert_close(last.log_scale.exp(), torch.tensor([1.0, 10.0]), rtol=0.1, atol=0)
+    torch.testing.assert_close(first.log_scale, torch.zeros(2), atol=1e-5, rtol=0)
+
+
+def test_a_conditional_map_is_the_normal_law_of_the_context():
+    net = nn.Linear(2, 6).double()
+    layer, context = Conditional(net, Affine()), torch.randn(4, 2, dtype=torch.float64)
+    x = torch.randn(4, 3, dtype=torch.float64)
+    z, log_det = layer.inverse(x, context)
+    mean, raw = net(context).reshape(4, 3, 2).unbind(-1)
+    law = torch.distributions.Normal(mean, (5 * (raw / 5).tanh()).exp())
+    own = -0.5 * (z.square() + math.log(2 * math.pi)).sum(1) + log_det
+    torch.testing.assert_close(own, law.log_prob(x).sum(1))
+
+
+def test_nothing_is_drawn_from_no_rows():
+    x, log_det = autoregressive(Affine())(torch.zeros(1, 4)[:0])
+    assert x.shape == (0, 4)
+    assert log_det.shape == (0,)

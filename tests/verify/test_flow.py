@@ -1,0 +1,119 @@
+"""The identities of invertible maps hold, and each fails on what was spoiled on purpose."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from monge import registry
+from monge.core.abilities import Likelihood
+from monge.prob.bijections import masked
+from monge.prob.bijections.base import Compose
+from monge.prob.bijections.coupling import Coupling
+from monge.prob.bijections.fixed import ActNorm, Standardise
+from monge.prob.bijections.linear import Mix
+from monge.prob.bijections.warps import Affine
+from monge.verify import flow, subjects
+from monge.verify.identity import examine, hold, identities
+
+OURS = [each for each in identities() if each.listing.group == "flow"]
+ALONE = [each for each in OURS if each.needs is None]
+REAL = subjects.SPACES[4]
+
+
+def failed(start, subject=None):
+    """The names of those that begin so and fail."""
+    found = [each for each in OURS if each.listing.name.startswith(start)]
+    assert found
+    rows = [(each.listing.name, row) for each in found for row in
+            (hold(each, [subject], every=True) if subject else [examine(each)])]
+    return {name for name, row in rows if row.passed is False}
+
+
+def tiny(name, **fields):
+    return subjects.subject(name, replace(registry.find(name).tiny(REAL), **fields), REAL)
+
+
+@pytest.mark.parametrize("each", ALONE, ids=lambda each: each.listing.name)
+def test_identities_of_maps_hold(each):
+    row = examine(each)
+    assert row.passed, row
+
+
+def test_all_are_there():
+    ids = {each.listing.id for each in OURS}
+    assert ids == {"X64", "X75", "X76", "X77", "X78", "X80", "X81"}
+
+
+@pytest.mark.parametrize("kind", ["additive", "affine", "spline"])
+def test_every_kind_of_map_holds(kind):
+    for name in ("coupling", "maf", "iaf"):
+        assert not failed("x75", tiny(name, kind=kind)) | failed("x78", tiny(name, kind=kind))
+
+
+def test_a_forgotten_log_determinant_fails_x75_and_x76(monkeypatch):
+    right = Standardise.log_det
+    monkeypatch.setattr(Standardise, "log_det", lambda self, x: right(self, x) + 0.1)
+    subject = tiny("coupling")
+    assert failed("x75", subject) == {"x75_log_determinant_is_the_jacobians"}
+    assert failed("x76", subject)
+
+
+def test_an_inverse_with_another_scale_fails_x75(monkeypatch):
+    right = Affine.inverse
+    monkeypatch.setattr(Affine, "inverse", lambda self, params, x: right(self, 1.01 * params, x))
+    assert failed("x75", tiny("coupling", kind="affine")) >= {"x75_codes_come_back"}
+
+
+def test_a_base_counted_twice_fails_x78():
+    subject = tiny("coupling")
+    model, right = subject.model, subject.model.likelihood
+
+    def twice(batch, how=None, generator=None):
+        return Likelihood(right(batch).value + flow.log_base(model.encode(batch)), "exact")
+
+    model.likelihood = twice
+    assert failed("x78", subject)
+
+
+def test_log_determinants_that_are_not_summed_fail_x64(monkeypatch):
+    def last(self, z, context=None):
+        for part in self.each():
+            z, log_det = part(z, context)
+        return z, log_det
+
+    monkeypatch.setattr(Compose, "forward", last)
+    assert failed("x64")
+
+
+def test_a_coupling_that_reads_what_moves_fails_x77(monkeypatch):
+    """The first line of a coupling as it is sometimes written: h(x^A; beta(x^A))."""
+    right = Coupling.params
+    monkeypatch.setattr(Coupling, "parts", lambda self, x: (x[:, :2], x[:, 2:]))
+    monkeypatch.setattr(Coupling, "joined", lambda self, stays, moved: torch.cat(
+        [stays + 0.1 * moved[:, :2], moved], 1))
+    assert right is Coupling.params
+    assert failed("x77")
+
+
+def test_a_network_that_sees_its_own_entry_fails_x80(monkeypatch):
+    right = flow.Masked.forward
+    monkeypatch.setattr(flow.Masked, "forward", lambda self, x, *rest, **more:
+                        right(self, x, *rest, **more) + 0.1 * x.sum(1, keepdim=True))
+    assert failed("x80") >= {"x80_entry_by_entry_is_exact"}
+
+
+def test_a_gradient_that_stops_at_the_root_fails_x80(monkeypatch):
+    monkeypatch.setattr(masked._Undo, "backward", staticmethod(
+        lambda ctx, gradient: (gradient / ctx.saved_tensors[0], None, None)))
+    assert failed("x80") == {"x80_gradient_of_the_root_is_exact"}
+
+
+def test_volumes_of_one_place_alone_fail_x81(monkeypatch):
+    monkeypatch.setattr(Mix, "log_det", lambda self, x: self.log_scale.sum().expand(len(x)))
+    assert failed("x81")
+    monkeypatch.undo()
+    right = ActNorm.forward
+    monkeypatch.setattr(ActNorm, "forward", lambda self, z, context=None:
+                        (right(self, z)[0], self.log_scale.sum().expand(len(z))))
+    assert failed("x81")
