@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,14 +20,10 @@ from torch import Tensor
 
 from monge.nn.linear import CHUNK, causal_linear_attention
 
+from .clock import timed
+
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 CHUNKS = (16, 32, 64, 128, 256)
-
-
-def timed(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def medians(works: Sequence[Callable[[], object]], repeats: int) -> list[float]:

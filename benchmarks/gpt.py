@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,13 +27,9 @@ from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
 from monge.nn.transformer import Causal
 
+from .clock import timed
+
 SYMBOLS, WIDTH, DEPTH, HEADS = 256, 128, 4, 4
-
-
-def timed(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def told(times: list[float], steps: int) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +23,8 @@ from torch import Tensor, nn
 
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
+
+from .clock import timed, told
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,6 @@ def nflows(dims: int, width: int, depth: int) -> Side:
 PEERS = {"zuko": zuko, "nflows": nflows}
 
 
-def timed(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def told(times: list[float]) -> str:
-    low, middle, high = min(times), statistics.median(times), max(times)
-    return f"{middle * 1e3:8.2f} ms ({low * 1e3:.2f} to {high * 1e3:.2f})"
-
-
 def turns(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """CPU times of works that take turns."""
     times: dict[str, list[float]] = {name: [] for name in works}
@@ -112,7 +102,7 @@ def compare(sides: dict[str, Side], rows: int, dims: int, repeats: int) -> None:
         print(what)
         for name, each in times.items():
             ratio = statistics.median(each) / statistics.median(times["monge"])
-            print(f"  {name:8}{told(each)}  ratio {ratio:.2f}")
+            print(f"  {name:8}{told(each, 2)}  ratio {ratio:.2f}")
 
 
 def main() -> None:

@@ -18,8 +18,6 @@ import argparse
 import math
 import random
 import statistics
-import time
-from collections.abc import Callable
 
 import torch
 
@@ -31,17 +29,7 @@ from monge.nn.lstm2d import Diagonal, Recurrent, Row
 from monge.nn.raster import Raster
 from monge.nn.stacks import Gated, Plain
 
-
-def timed(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def told(times: list[float]) -> str:
-    low, middle, high = min(times), statistics.median(times), max(times)
-    return f"{middle * 1e3:10.1f} ms ({low * 1e3:.1f} to {high * 1e3:.1f})"
-
+from .clock import timed, told
 
 NETS: dict[str, Raster.Config] = {
     "gated": Gated.Config(width=64, depth=7), "plain": Plain.Config(width=64, depth=7),

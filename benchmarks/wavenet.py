@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import time
-from collections.abc import Callable
 
 import torch
 
@@ -27,16 +25,7 @@ from monge.models._walk import hidden, walks
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn import dilated
 
-
-def timed(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def told(times: list[float]) -> str:
-    low, middle, high = min(times), statistics.median(times), max(times)
-    return f"{middle * 1e3:10.1f} ms ({low * 1e3:.1f} to {high * 1e3:.1f})"
+from .clock import timed, told
 
 
 def built(layers: int, width: int, steps: int) -> WaveNet:
