@@ -11,8 +11,6 @@ import monge
 from monge import data
 from monge.evaluate.fidelity import energy
 
-RNG = np.random.default_rng(7)
-
 
 def tent(n, rng):
     """A correlated Gaussian in three dimensions, with its law."""
@@ -25,7 +23,7 @@ def tent(n, rng):
     ("made", ("width=64", "depth=1"), 0.15), ("vae", ("latent=3",), 0.15)])
 def test_a_gaussian_is_learned_in_the_units_of_the_data(model, words, gap):
     """The held-out score comes near the truth on the same rows, and never much above it."""
-    x, law = tent(3000, RNG)
+    x, law = tent(3000, np.random.default_rng(7))
     test, _ = tent(2000, np.random.default_rng(8))
     run = monge.fit(model, x, *words, "train.rate=3e-3", budget="600steps")
     truth, found = law.logpdf(test).mean(), run.score(test).score
@@ -36,33 +34,35 @@ def test_a_gaussian_is_learned_in_the_units_of_the_data(model, words, gap):
 @pytest.mark.parametrize("model", ["gaussian", "mixture", "made", "vae", "independent", "tree"])
 def test_a_change_of_units_costs_its_jacobian(model):
     """log p of 1000 x + 7 is log p of x, less log 1000 for each dimension."""
-    x, _ = tent(400, RNG)
+    x, _ = tent(400, np.random.default_rng(7))
     plain, scaled = (monge.fit(model, rows, budget="20steps") for rows in (x, 1000 * x + 7))
     difference = plain.score(x).value - scaled.score(1000 * x + 7).value
     np.testing.assert_allclose(difference, 3 * math.log(1000), atol=0.02)
 
 
-def chain(n, length=8, stay=0.9):
+def chain(n, rng, length=8, stay=0.9):
     """A bigram source: each bit equals the one before it with probability `stay`."""
     x = np.empty((n, length), bool)
-    x[:, 0] = RNG.random(n) < 0.5
+    x[:, 0] = rng.random(n) < 0.5
     for t in range(1, length):
-        x[:, t] = np.where(RNG.random(n) < stay, x[:, t - 1], ~x[:, t - 1])
+        x[:, t] = np.where(rng.random(n) < stay, x[:, t - 1], ~x[:, t - 1])
     bit = -(stay * math.log(stay) + (1 - stay) * math.log(1 - stay))
     return x, math.log(2) + (length - 1) * bit
 
 
 @pytest.mark.parametrize("model", ["tree", "made"])
 def test_a_bigram_source_has_its_entropy(model):
-    x, entropy = chain(6000)
+    rng = np.random.default_rng(7)
+    x, entropy = chain(6000, rng)
     run = monge.fit(model, x, budget="400steps")
-    found = run.score(chain(4000)[0]).score
+    found = run.score(chain(4000, rng)[0]).score
     assert found.value == pytest.approx(-entropy, abs=0.02 + 4 * found.stderr)
 
 
 def test_the_tree_finds_the_chain():
-    x, _ = chain(6000)
-    shuffle = RNG.permutation(8)
+    rng = np.random.default_rng(7)
+    x, _ = chain(6000, rng)
+    shuffle = rng.permutation(8)
     straight, shuffled = (monge.fit("tree", rows, budget="1steps") for rows in (x, x[:, shuffle]))
     np.testing.assert_allclose(straight.score(x).value, shuffled.score(x[:, shuffle]).value,
                                rtol=1e-5)
@@ -70,15 +70,17 @@ def test_the_tree_finds_the_chain():
 
 @pytest.mark.parametrize("kind", ["counts", "levels"])
 def test_a_small_law_is_learned_to_the_last_state(kind):
-    """An arbitrary law over 3 x 2 x 3 states: the fitted one is near it in total variation."""
-    dtype = np.int64 if kind == "counts" else np.uint8
-    p = RNG.dirichlet(np.full(18, 0.5))
-    codes = RNG.choice(18, size=8000, p=p)
+    """An arbitrary law over 3 x 2 x 3 states: the fitted one is near it in total variation,
+    hardly farther than the frequencies of its rows (dropout, which biases a law, is off)."""
+    dtype, rng = np.int64 if kind == "counts" else np.uint8, np.random.default_rng(7)
+    p = rng.dirichlet(np.full(18, 0.5))
+    codes = rng.choice(18, size=8000, p=p)
     states = np.stack(np.unravel_index(np.arange(18), (3, 2, 3)), 1).astype(dtype)
-    run = monge.fit("made", states[codes], "width=64", "levels=categorical", budget="600steps")
+    run = monge.fit("made", states[codes], "width=64", "levels=categorical", "dropout=0",
+                    "train.rate=1e-2", budget="600steps")
     q = np.exp(run.score(states).value)
     empirical = np.bincount(codes, minlength=18) / 8000
-    assert 0.5 * np.abs(q - p).sum() < 0.03 + 0.5 * np.abs(empirical - p).sum()
+    assert 0.5 * np.abs(q - p).sum() < 0.02 + 0.5 * np.abs(empirical - p).sum()
 
 
 @pytest.mark.parametrize("name", ["eight_gaussians", "checkerboard", "rings"])
