@@ -37,6 +37,7 @@ class Entry:
     missing: bool
     lengths: bool
     predicts: bool
+    leads: int
     abilities: tuple[str, ...]
     owner: str  # the class
 
@@ -67,7 +68,8 @@ def read(path: Path) -> Iterator[Entry]:
                     tuple(sorted(literal(line, "events", ()))),
                     tuple(sorted(literal(line, "givens", ()))),
                     literal(line, "missing", False), literal(line, "lengths", False),
-                    literal(line, "predicts", False), tuple(abilities), node.name)
+                    literal(line, "predicts", False), literal(line, "leads", 0),
+                    tuple(abilities), node.name)
 
 
 @cache

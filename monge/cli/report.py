@@ -1,0 +1,22 @@
+"""One HTML page about a run or a comparison"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ._say import Voice, common
+
+
+@click.command("report")
+@click.argument("run")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Where the page goes; by "
+              "default report.html in the folder itself.")
+@common
+def command(voice: Voice, run: str, out: Path | None) -> None:
+    """Write what RUN (or a comparison's folder) has to say as one page that needs no network."""
+    from ..reporting import write_report
+
+    path = write_report(run, out)
+    voice.result({"report": str(path)}, str(path))
