@@ -16,11 +16,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..core.abilities import HasLikelihood, HasPosterior
+from ..core.abilities import HasLevels, HasLikelihood, HasPosterior
 from ..core.batch import Batch
 from ..core.error import WordError
+from ..solve.quadrature import integral
 from .identity import Residual, Skip
-from .integrate import integral
 from .law import WIDTH, check_codes, coarse_evidence, spread
 
 QUADRATURE = 1e-6
@@ -35,6 +35,18 @@ MOST = 5.0
 
 def x58_evidence_is_bound_plus_divergence(model: HasPosterior, batch: Batch) -> Residual:
     """log p(x) = ELBO + KL(q(z|x) || p(z|x))."""
+    if isinstance(model, HasLevels):
+        raise Skip("X61 says the same of levels")
+    return missed_by(model, batch)
+
+
+def x61_evidence_of_levels(model: HasLevels, batch: Batch) -> Residual:
+    """log p(x) = E_q log p(x,z_1:T)/q + KL(q(z_1:T|x) || p(z_1:T|x))."""
+    return missed_by(model, batch)
+
+
+def missed_by(model: HasPosterior, batch: Batch) -> Residual:
+    """By how much evidence, bound and divergence miss one another."""
     batch = batch[:INTEGRATED]
     log_p = evidence(model, batch)
 
@@ -53,9 +65,14 @@ def bound(model: HasPosterior, batch: Batch) -> Tensor:
         z = model.infer(batch, noise)
         square = noise.square().flatten(2).sum(2)
         normal = (-square / 2).exp() * (2 * math.pi) ** (-model.latent.dims / 2)
-        return normal * (model.log_joint(batch, z) - model.log_prior(z))
+        terms = model.log_joint(batch, z)
+        terms = terms - (model.log_posterior(batch, z) if rate is None else
+                         model.log_prior(batch, z))
+        return normal * terms
 
-    return over_codes(model, batch, term) - model.rate(batch)
+    rate = model.rate(batch)
+    found = over_codes(model, batch, term)
+    return found if rate is None else found - rate
 
 
 def evidence(model: HasPosterior, batch: Batch) -> Tensor:
@@ -81,15 +98,26 @@ def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor])
 
 def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch) -> Residual:
     """rate = E_q[log q(z|x) - log p(z)], in standard errors."""
-    ratio = over_draws(model, batch, DRAWS,
-                       lambda z: model.log_posterior(batch, z) - model.log_prior(z))
-    return apart([ratio], model.rate(batch))
+    rate = model.rate(batch)
+    if rate is None:
+        raise Skip("its rate has no closed form")
+    return apart([log_ratios(model, batch, DRAWS)], rate)
 
 
 def x59_score_is_the_bound(model: HasPosterior, batch: Batch) -> Residual:
     """E score(1 sample) = E_q[log p(x,z) - log q(z|x)], in standard errors."""
     score = repeated(model, batch, samples=1, times=DRAWS)
     return apart([score, log_weights(model, batch, DRAWS)])
+
+
+def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Residual:
+    """E_q[log p(x,z) - log q(z|x)] = E_q log p(x|z) - rate, in standard errors."""
+    rate = model.rate(batch)
+    if rate is None:
+        raise Skip("its rate has no closed form")
+    log_p = over_draws(model, batch, DRAWS,
+                       lambda z: model.log_joint(batch, z) - model.log_prior(batch, z))
+    return apart([log_weights(model, batch, DRAWS), log_p - rate])
 
 
 def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) -> Residual:
@@ -117,10 +145,29 @@ def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Res
     return Residual(float(excess.clamp(min=0)), MOST)
 
 
+def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
+    """sum_t E_q rate_t = E_q[log q(z|x) - log p(z)], in standard errors."""
+
+    def both(z: Tensor) -> Tensor:  # (S, B, *latent) -> (S, 2 B)
+        ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
+        return torch.cat([model.level_rates(batch, z).sum(-1), ratio], 1)
+
+    rates, ratios = over_draws(model, batch, DRAWS, both).chunk(2, 1)
+    gaps = rates - ratios
+    error = gaps.std(0) / DRAWS**0.5 + 1e-12 * (1 + ratios.abs().mean(0))
+    return Residual(float((gaps.mean(0).abs() / error).amax()), MOST)
+
+
 def log_weights(model: HasPosterior, batch: Batch, n: int) -> Tensor:
     """log p(x, z) - log q(z | x) of n draws z ~ q for each row, (n, B)."""
     return over_draws(model, batch, n,
                       lambda z: model.log_joint(batch, z) - model.log_posterior(batch, z))
+
+
+def log_ratios(model: HasPosterior, batch: Batch, n: int) -> Tensor:
+    """log q(z | x) - log p(z) of n draws z ~ q for each row, (n, B)."""
+    return over_draws(model, batch, n,
+                      lambda z: model.log_posterior(batch, z) - model.log_prior(batch, z))
 
 
 def over_draws(model: HasPosterior, batch: Batch, n: int, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -138,8 +185,9 @@ def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Ten
     """The likelihood of each row from so many samples, with fresh noise each time, (times, B)."""
     if not isinstance(model, HasLikelihood):
         raise Skip("it has no likelihood")
+    filters = "filter" in model.Scoring.__dataclass_fields__  # those weigh whole sequences here
     try:
-        how = model.Scoring().override(f"samples={samples}")
+        how = model.Scoring().override(f"samples={samples}", *["filter=false"] * filters)
     except WordError as error:
         raise Skip("its score does not take a number of samples") from error
     index = torch.arange(len(batch)).repeat(times)

@@ -8,17 +8,21 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from worlds import make
+from worlds import Rows, make
 
 from monge.core.batch import Batch
+from monge.core.model import Model
 from monge.core.noise import fresh
 from monge.core.space import Space
-from monge.models.latent.vae import VAE, WIDEST
-from monge.nn.mlp import MLP
+from monge.evaluate.amortisation import amortisation
+from monge.models.baseline.independent import Independent
+from monge.models.latent._base import WIDEST
+from monge.models.latent._nets import Dense
+from monge.models.latent.vae import VAE
 from monge.prob.laws import Gaussians
 
-LINEAR = MLP.Config(depth=0)
-SMALL = MLP.Config(width=8, depth=1)
+LINEAR = Dense.Config(depth=0)
+SMALL = Dense.Config(width=8, depth=1)
 PLANE = Space(kind="real", shape=(3,), mean=(1.0, -2.0, 10.0), scale=(2.0, 0.5, 4.0))
 BITS = Space(kind="binary", shape=(4,), mean=(0.5,))
 NOISE = 0.5
@@ -26,7 +30,7 @@ NOISE = 0.5
 
 
 def vae(space: Space, std: float = 0.5, **words: object) -> VAE:
-    config = VAE.Config(**{"latent": 2, "encoder": SMALL, "decoder": SMALL, **words})
+    config = VAE.Config(**{"latent": 2, "net": SMALL, **words})
     torch.manual_seed(0)
     model = config.build(space).double().eval()
     for parameter in model.parameters():
@@ -38,28 +42,32 @@ def vae(space: Space, std: float = 0.5, **words: object) -> VAE:
 def linear_gaussian(spread: float = 1.0, shift: float = 0.0) -> tuple[VAE, Tensor]:
     """y = W z + b + noise in standardised coordinates, and the covariance of y. The columns of W
     are orthogonal, so the true posterior is diagonal; q is wider by `spread`, off by `shift`."""
-    model = vae(PLANE, encoder=LINEAR, decoder=LINEAR, scale="shared")
+    model = vae(PLANE, net=LINEAR, scale="shared")
     w = torch.tensor([[1.0, 1.0], [2.0, -0.5], [0.0, 0.8]], dtype=torch.float64)  # (D, latent)
     w[:, 1] -= w[:, 0] * (w[:, 0] @ w[:, 1]) / (w[:, 0] @ w[:, 0])
     b = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
     variance = 1 / (1 + w.square().sum(0) / NOISE**2)  # (latent,)
     gain = variance[:, None] * w.T / NOISE**2  # (latent, D)
-    model.decoder.out.weight.copy_(w)
-    model.decoder.out.bias.copy_(b)
+    model.nets.decoder.out.weight.copy_(w)
+    model.nets.decoder.out.bias.copy_(b)
     law = model.head.each()[0]
     assert isinstance(law, Gaussians)
     model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(NOISE) - law.floor).log())
     log_scale = math.log(spread) + variance.log() / 2
-    model.encoder.out.weight.copy_(torch.cat([gain, torch.zeros(2, 3)]))
-    model.encoder.out.bias.copy_(
+    model.nets.encoder.out.weight.copy_(torch.cat([gain, torch.zeros(2, 3)]))
+    model.nets.encoder.out.bias.copy_(
         torch.cat([shift - gain @ b, WIDEST * torch.atanh(log_scale / WIDEST)]))
     return model, w @ w.T + NOISE**2 * torch.eye(3).double()
+
+
+def baseline() -> Model:
+    return Independent.Config().build(BITS)
 
 
 def evidence(model: VAE, covariance: Tensor, x: Tensor) -> Tensor:
     """log p(x) in the units of the data."""
     mean, scale = (PLANE.statistic(name).double() for name in ("mean", "scale"))
-    law = torch.distributions.MultivariateNormal(model.decoder.out.bias, covariance)
+    law = torch.distributions.MultivariateNormal(model.nets.decoder.out.bias, covariance)
     return law.log_prob((x - mean) / scale) - scale.log().sum()
 
 
@@ -106,7 +114,7 @@ def test_bound_rate_and_divergence_by_quadrature():
     z = torch.linspace(-12, 12, 4001).double()[:, None, None].expand(-1, 2, 1)  # (S, B, 1)
     with torch.no_grad():
         joint, q, prior = (model.log_joint(batch, z), model.log_posterior(batch, z),
-                           model.log_prior(z))
+                           model.log_prior(batch, z))
 
         def integral(f: Tensor) -> Tensor:
             return torch.trapezoid(f, z[:, :, 0], dim=0)
@@ -149,6 +157,17 @@ def test_beta_weighs_the_loss_and_not_the_score():
     assert reported < score(heavy, batch, 1000).value.mean() - 0.1
 
 
+def test_the_terms_of_the_bound_are_those_of_a_score():
+    model, batch = vae(BITS), Batch((torch.rand(20, 4, generator=fresh(3)) < 0.5).double())
+    with torch.no_grad():
+        terms = model.terms(batch, generator=fresh(0))
+    torch.testing.assert_close(-terms["distortion"] - terms["rate"], score(model, batch, 1).value)
+    torch.testing.assert_close(terms["rate"], model.rate(batch))
+    gap = amortisation(model, Rows(batch))["amortisation_gap"]
+    assert gap.value > 3 * gap.stderr > 0
+    assert amortisation(baseline(), Rows(batch)) == {}
+
+
 def test_the_rate_is_annealed_and_its_first_nats_are_free():
     batch = Batch((torch.rand(20, 4, generator=fresh(3)) < 0.5).double())
     model = vae(BITS, anneal=10)
@@ -176,18 +195,19 @@ def test_codes_and_samples_have_their_shapes(kind):
                                    {"scale": "shared"}, {"scale": "shared", "components": 2}])
 def test_laws_of_levels_sum_to_one(words):
     space = Space(kind="levels", shape=(1,), size=5, mean=(2.0,), scale=(1.5,))
-    model = vae(space, **words)
+    model = vae(space, latent=1, **words)
     batch = Batch(torch.arange(5).double()[:, None])
-    z = torch.randn(1, 2, generator=fresh(0), dtype=torch.float64).expand(5, 2)
-    assert model.log_given_code(batch, z).exp().sum().item() == pytest.approx(1, abs=1e-12)
+    z = torch.randn(1, 1, generator=fresh(0), dtype=torch.float64).expand(5, 1)
+    total = model.log_given_code(batch, z, z[:, :0]).exp().sum().item()
+    assert total == pytest.approx(1, abs=1e-12)
 
 
 def test_shared_scales_are_learned_once_for_each_entry():
     shared, network = vae(PLANE, scale="shared"), vae(PLANE)
     assert shared.scales.log_scale.shape == (3,)
-    assert (shared.decoder.outputs, network.decoder.outputs) == (3, 6)
+    assert (shared.nets.decoder.outputs, network.nets.decoder.outputs) == (3, 6)
     z = torch.randn(7, 2, generator=fresh(0), dtype=torch.float64)
-    assert (shared.params(z, {}).std(0) > 0).tolist() == [True, False] * 3
+    assert (shared.params(z, z[:, :0]).std(0) > 0).tolist() == [True, False] * 3
 
 
 def test_unseen_entries_are_marginalised():
@@ -195,8 +215,8 @@ def test_unseen_entries_are_marginalised():
     z = torch.randn(3, 2, generator=fresh(0), dtype=torch.float64)
     x = torch.tensor([[0.0, 1, math.nan, 1]]).double().expand(3, 4)
     seen = torch.tensor([[True, True, False, True]]).expand(3, 4)
-    log_p = model.log_given_code(Batch(x, observed=seen), z)
-    both = [model.log_given_code(Batch(x.nan_to_num(value)), z) for value in (0.0, 1.0)]
+    log_p = model.log_given_code(Batch(x, observed=seen), z, z[:, :0])
+    both = [model.log_given_code(Batch(x.nan_to_num(value)), z, z[:, :0]) for value in (0.0, 1.0)]
     torch.testing.assert_close(log_p, torch.logaddexp(*both))
     model.loss(Batch(x, observed=seen))["distortion"].mean().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
@@ -218,13 +238,11 @@ def test_collapse_and_degenerate_scales_are_diagnosed():
     batch = Batch(model.sample(200, generator=fresh(0)))
     assert model.diagnose(batch) == []
     with torch.no_grad():
-        model.encoder.out.weight.zero_()
+        model.nets.encoder.out.weight.zero_()
         model.scales.log_scale[0] = -50.0
-    collapse, degenerate = model.diagnose(batch)
-    assert collapse.name == "posterior collapse"
-    assert "0 of 2" in collapse.sentence
-    assert degenerate.name == "degenerate scale"
-    assert "1 of 3" in degenerate.sentence
+    found = {finding.name: finding for finding in model.diagnose(batch)}
+    assert "0 of 2" in found["posterior collapse"].sentence
+    assert "1 of 3" in found["degenerate scale"].sentence
 
 
 def test_a_wild_datum_gets_a_finite_score():

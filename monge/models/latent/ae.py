@@ -1,0 +1,118 @@
+r"""Autoencoder: a narrow code from which a thing can be rebuilt; no law, so nothing to draw
+
+$z = f(x)$, $\hat x = g(z)$ with fewer units in z than entries in x, and the loss
+$\|x - g(f(x))\|^2$ in standardised coordinates. Where f and g are linear (net.depth=0) the best
+code spans the first principal axes, and the loss is the sum of the eigenvalues that are left
+(Bourlard & Kamp 1988). Nothing keeps codes near N(0, I), so noise decoded is no datum: that is
+what a VAE is for.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ...core.abilities import CanDecode, CanDiagnose, CanEncode, Finding, Given
+from ...core.batch import Batch, as_batch, conform
+from ...core.config import Range
+from ...core.model import Losses, Model, Suit
+from ...core.noise import fresh
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.embed import Conditions, Features
+from ._base import check_shape, check_width
+from ._doctor import aggregate
+from ._nets import Dense, Networks
+
+
+class AE(Model, CanEncode, CanDecode, CanDiagnose):
+    """z = f(x, given), x = g(z, given), by least squares (Hinton & Salakhutdinov 2006).
+
+    Features of an event are numbers near one: a number standardised, a bit as -1 or 1, a name as
+    indicators, of which decoding takes the largest. Entries that were not seen are read as 0 and
+    left out of the loss.
+    """
+
+    events = {"binary", "levels", "real", "counts", "columns"}
+    givens = {"label", "real", "binary", "levels", "counts", "columns"}
+    missing = True
+
+    class Config(Model.Config):
+        latent: Annotated[int, Range(1)] = 16
+        """Dimension of the code z."""
+        net: Networks.Config = Dense.Config(width=256)
+        """Networks from a datum to its code and back: dense, or convolution for pictures."""
+
+    config: Config
+    ends: Tensor
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.latent = Space(kind="real", shape=(config.latent,))
+        self.features, self.conditions = Features(space), Conditions(space)
+        width = self.features.width
+        check_width(config.latent, width, space)
+        self.nets: Networks = config.net.build(space, width, self.conditions.width, config.latent,
+                                               config.latent, width)
+        self.register_buffer("ends", support(space), persistent=False)  # (2, D)
+
+    def loss(self, batch: Batch) -> Losses:
+        features, context = self.features(batch), self.context(batch.given, len(batch))
+        gap = self.nets.decode(self.nets.encode(features, context), context) - features
+        if batch.observed is not None:
+            gap = gap * batch.seen.reshape(len(batch), -1)[:, self.features.owner]
+        return {"error": gap.square().sum(1)}
+
+    @torch.no_grad()
+    def encode(self, batch: Batch | Tensor) -> Tensor:
+        batch = as_batch(batch)
+        return self.nets.encode(self.features(batch), self.context(batch.given, len(batch)))
+
+    @torch.no_grad()
+    def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
+        check_shape(z, self.latent)
+        features = self.nets.decode(z, self.context(given or {}, len(z)))
+        return self.restored(features).reshape(len(z), *self.space.shape)
+
+    def restored(self, features: Tensor) -> Tensor:
+        """The entries (B, D), within their range, that have these features (B, F)."""
+        known = self.features
+        x = features / known.factor + known.shift
+        if not known.plain:
+            named = [part.kind == "label" for part in self.space.parts]
+            x = torch.stack([features[:, own].argmax(1).to(x) if name else x[:, own.start]
+                             for own, name in zip(known.slices, named, strict=True)], 1)
+        return torch.maximum(torch.minimum(x, self.ends[1]), self.ends[0])
+
+    def context(self, given: Given, n: int) -> Tensor:
+        return self.conditions(conform(given, self.space, n), n)  # (n, C)
+
+    @torch.no_grad()
+    def diagnose(self, batch: Batch) -> list[Finding]:
+        codes = self.encode(batch)
+        noise = torch.randn(4096, *self.latent.shape, generator=fresh(0)).to(codes)
+        found = aggregate(codes, noise, "an autoencoder is no law: take vae, whose codes are held "
+                          "to N(0, I), to draw samples")
+        return [found] if found else []
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        few = 0 < space.rows < 10_000
+        latent = 32 if space.dims > 256 else max(min(space.dims // 2, 16), 1)
+        net = Dense.Config(width=512 if space.dims > 256 else 256)
+        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.999)
+        return Suit(cls.Config(latent=latent, net=net), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(latent=max(space.dims // 2, 1), net=Dense.Config(width=16, depth=1))
+
+
+def support(space: Space) -> Tensor:
+    """The least and the largest value of each entry, (2, D); without end for numbers."""
+    finite = {"binary", "levels", "label"}
+    high = torch.tensor([max(part.size, 2) - 1.0 if part.kind in finite else torch.inf
+                         for part in space.parts])
+    return torch.stack([torch.where(high.isinf(), -high, 0.0), high])

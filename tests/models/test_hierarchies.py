@@ -1,0 +1,185 @@
+"""Codes in levels: their bound against the evidence, the rate of each, and who sees whom."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from monge.core.batch import Batch
+from monge.core.error import WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.latent._levels import Gaussian, Hierarchy
+from monge.models.latent._nets import Dense
+from monge.models.latent.hvae import HVAE
+from monge.models.latent.mhvae import MHVAE
+from monge.nn.mlp import MLP
+
+BITS = Space(kind="binary", shape=(6,), mean=(0.5,))
+KINDS = [HVAE.Config(), HVAE.Config(inference="bottom-up"), MHVAE.Config()]
+
+
+def named(config: Hierarchy.Config) -> str:
+    return f"{type(config).owner.__name__}{'-up' if 'bottom-up' in str(config) else ''}"
+
+
+def build(config: Hierarchy.Config, latent: tuple[int, ...] = (1, 1), std: float = 0.25,
+          space: Space = BITS, **words: object) -> Hierarchy:
+    config = replace(config, latent=latent, summary=6, net=Dense.Config(width=8, depth=1),
+                     between=MLP.Config(width=6, depth=1), **words)
+    model = config.build(space).double().eval()
+    generator = fresh(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def rows(n: int = 12) -> Batch:
+    x = (torch.rand(n, 6, generator=fresh(3)) < 0.5).double()
+    return Batch(x, row=torch.arange(n))
+
+
+@torch.no_grad()
+def evidence(model: Hierarchy, batch: Batch) -> Tensor:
+    grid = torch.linspace(-8, 8, 65, dtype=torch.float64)
+    z = torch.cartesian_prod(grid, grid)[:, None].expand(-1, len(batch), -1)
+    return model.log_joint(batch, z).logsumexp(0) + 2 * math.log(grid[1] - grid[0])
+
+
+@pytest.mark.parametrize("config", KINDS, ids=named)
+def test_the_bound_rises_to_the_evidence(config):
+    model, batch = build(config, std=0.15), rows()
+    truth = evidence(model, batch).mean().item()
+    how = type(model).Scoring
+    again = Batch(batch.x.repeat(100, 1))
+    with torch.no_grad():
+        one, many = (model.likelihood(each, how(samples=k), fresh(0)).value.mean().item()
+                     for each, k in ((again, 1), (batch, 2000)))
+    assert one < truth - 0.01
+    assert many == pytest.approx(truth, abs=0.05)
+
+
+@pytest.mark.parametrize("config", KINDS, ids=named)
+def test_samples_follow_the_law_that_is_scored(config):
+    model = build(config)
+    states = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * 6)
+    log_p = evidence(model, Batch(states))
+    assert log_p.exp().sum().item() == pytest.approx(1, abs=1e-6)
+    x = model.sample(20_000, generator=fresh(0))
+    share = x.mean(0) - (log_p.exp()[:, None] * states).sum(0)
+    assert share.abs().max() < 4 * 0.5 / 20_000**0.5
+
+
+@pytest.mark.parametrize("config", KINDS, ids=named)
+def test_levels_add_up_to_the_rate(config):
+    model, batch = build(config, (2, 3, 1)), rows(4)
+    with torch.no_grad():
+        z = model.infer(batch, torch.randn(4000, 4, 6, generator=fresh(0), dtype=torch.float64))
+        ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
+        each = model.level_rates(batch, z)
+        again = model.code(*model.summary(batch), torch.zeros(1, 4, 6).double())
+    assert each.shape == (4000, 4, 3)
+    gap = each.sum(-1) - ratio
+    assert (gap.mean(0).abs() < 5 * gap.std(0) / 4000**0.5 + 1e-12).all()
+    assert (again.rates is None) != model.downward
+    with torch.no_grad():
+        terms = model.terms(batch, generator=fresh(0))
+        score = model.likelihood(batch, type(model).Scoring(samples=1), fresh(0)).value
+    assert list(terms) == ["distortion", "rate_1", "rate_2", "rate_3"]
+    torch.testing.assert_close(-sum(terms.values()), score)
+    if model.downward:
+        assert (each >= 0).all()
+        assert each.sum(-1).std() < ratio.std()
+
+
+def changes(model: Hierarchy, call, level: int) -> list[bool]:
+    """Of each level, whether moving its code changes what `call` says of `level`."""
+    z = torch.zeros(1, 1, sum(model.widths), dtype=torch.float64)
+    before, found = call(z, level), []
+    for t in model.levels:
+        moved = z.clone()
+        moved.split(model.widths, -1)[t].add_(1.0)
+        after = call(moved, level)
+        found.append(not torch.equal(before.mean, after.mean))
+    return found
+
+
+@pytest.mark.parametrize(("config", "up", "down", "seen"), [
+    (KINDS[0], [False, False, True], [False, False, True], [True, True, True]),
+    (KINDS[1], [False, False, True], [True, False, False], [True, True, True]),
+    (KINDS[2], [False, False, True], [True, False, False], [True, False, False])], ids=str)
+@torch.no_grad()
+def test_who_sees_whom(config, up, down, seen):
+    """Of the middle of three levels: p reads what is above it, q what precedes it; x reads all,
+    or in a Markov chain the bottom alone."""
+    model, batch = build(config, (2, 2, 2)), rows(1)
+
+    def prior(z: Tensor, level: int) -> Gaussian:
+        return model.known(batch, z).p[level]
+
+    def posterior(z: Tensor, level: int) -> Gaussian:
+        return model.known(batch, z).q[level]
+
+    assert changes(model, prior, 1) == up
+    assert changes(model, posterior, 1) == down
+    bottom = changes(model, prior, 0)
+    assert bottom == ([False, True, False] if isinstance(model, MHVAE) else [False, True, True])
+    z, none = torch.zeros(3, 6).double(), torch.zeros(3, 0).double()
+    moved = z.clone()
+    for t in model.levels:
+        moved[t, 2 * t:2 * t + 2] = 1.0
+    changed = (model.params(moved, none) != model.params(z, none)).any(1)
+    assert changed.tolist() == seen
+
+
+def test_only_the_bottom_of_a_markov_chain_reads_the_row():
+    model = build(KINDS[2], (2, 2, 2))
+    z = torch.zeros(1, 2, 6).double()
+    walk = model.known(rows(2), z)
+    assert not torch.equal(walk.q[0].mean[0, 0], walk.q[0].mean[0, 1])
+    assert torch.equal(walk.q[1].mean[0, 0], walk.q[1].mean[0, 1])
+
+
+def test_one_level_is_a_vae():
+    model, batch = build(HVAE.Config(), (2,)), rows()
+    z = torch.randn(5, 12, 2, generator=fresh(0), dtype=torch.float64)
+    normal = torch.distributions.Normal(0.0, 1.0)
+    torch.testing.assert_close(model.log_prior(batch, z), normal.log_prob(z).sum(-1))
+
+
+def test_conditions_reach_every_level():
+    given = {"label": Space(kind="label", size=2)}
+    model = build(HVAE.Config(), (2, 2), space=replace(BITS, given=given))
+    told = [{"label": Batch(torch.tensor([code]))} for code in (0, 1)]
+    first, second = (model.prior_draw(5, model.context(each, 5), fresh(0)) for each in told)
+    assert torch.equal(first[:, 2:], second[:, 2:])  # the top is N(0, I)
+    assert (first[:, :2] != second[:, :2]).all()
+
+
+def test_refining_and_completing_work_through_levels():
+    model = build(HVAE.Config(), (2, 2))
+    batch = rows(200)
+    how = HVAE.Scoring
+    with torch.no_grad():
+        plain, own = (model.likelihood(batch, how(samples=1, refine=steps), fresh(0)).value.mean()
+                      for steps in (0, 30))
+    assert own > plain + 0.05
+    seen = torch.arange(6).expand(200, 6) < 3
+    filled = model.complete(replace(batch, observed=seen), generator=fresh(0))
+    assert torch.equal(filled[seen], batch.x[seen])
+    assert set(filled.unique().tolist()) == {0.0, 1.0}
+
+
+def test_what_cannot_be_is_told_in_a_sentence():
+    with pytest.raises(WordError, match="latent is empty"):
+        HVAE.Config(latent=())
+    with pytest.raises(WordError, match="inference from the top down"):
+        build(MHVAE.Config(estimator="B"))
+    with pytest.raises(WordError, match="latent=8 is wider than the data"):
+        build(HVAE.Config(), (5, 3))
+    assert HVAE.Config().override("latent=8,4,2").latent == (8, 4, 2)
