@@ -9,13 +9,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from ..core.abilities import HasBijection, HasLikelihood
+from ..core.abilities import CanEnlarge, CanSample, HasBijection, HasLikelihood
 from ..core.batch import Batch
 from ..core.model import Model
+from ..core.noise import fresh
+from ..core.space import Space
+from ..models.flow.superres import Superres
 from ..nn.masked import Masked
 from ..nn.mlp import MLP
 from ..prob.bijections.base import Bijection, Compose, Inverse
@@ -25,9 +29,9 @@ from ..prob.bijections.linear import Mix, Squeeze
 from ..prob.bijections.masked import Autoregressive
 from ..prob.bijections.spline import Spline
 from ..prob.bijections.warps import WIDEST, Additive, Affine, Warp
+from ..solve.quadrature import integral
 from .gaps import gap, most, normal
 from .identity import Residual, Skip
-from .integrate import integral
 from .law import rows
 
 ROUNDING = 1e-9
@@ -179,6 +183,32 @@ def x81_linear_maps_know_their_volume() -> Residual:
     return Residual(most(missed), 1e-12)
 
 
+def x114_small_pictures_of_draws_are_given(model: CanEnlarge, batch: Batch) -> Residual:
+    """Super-resolution: the shrunk sample is what was given, up to rounding."""
+    assert isinstance(model, CanSample)
+    wanted = batch.given[model.source].x
+    draws = [model.shrink(model.sample(len(batch), batch.given, generator=fresh(seed)))
+             for seed in range(3)]
+    return Residual(most(float((x - wanted).abs().amax()) for x in draws), model.slack)
+
+
+def x114_any_code_has_its_small_picture() -> Residual:
+    """Super-resolution with random weights: every code keeps the means.
+
+    Statistics are float32, and so is the length of the interval."""
+    small = Space(kind="levels", shape=(1, 4, 4), size=256, mean=(99.0,), scale=(60.0,))
+    space = replace(small, shape=(1, 8, 8), given={"source": small})
+    model = Superres.tiny(space).build(space).double().eval()
+    for parameter in model.parameters():
+        parameter.add_(0.2 * torch.randn_like(parameter))
+    low = torch.randint(0, 256, (8, 1, 4, 4)).double()
+    y, _ = model.push(3 * normal(8, 64), {"source": Batch(low)})
+    off = model.shrink(y.reshape(8, 1, 8, 8)) - low - 0.5  # of the middle of its interval
+    x = model.decode(3 * normal(8, 64), {"source": Batch(low)})
+    missed = float((model.shrink(x) - low).abs().amax()) - model.slack
+    return Residual(max(float(off.abs().amax()) - 0.5 - model.slack, missed, 0.0), 1e-6)
+
+
 class _Blocks(nn.Module):
     """The network of a coupling as that of a masked map: zeros for the entries that stay."""
 
@@ -188,8 +218,9 @@ class _Blocks(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         size = self.layer.size
-        still = x.new_zeros(len(x), size * self.layer.warp.count)
-        return torch.cat([still, self.layer.net(x[:, :size])], 1)
+        moving = self.layer.params(x[:, :size], None)  # (B, d, count)
+        still = x.new_zeros(len(x), size, self.layer.warp.count)
+        return torch.cat([still, moving], 1).flatten(1)
 
 
 class _Reads(nn.Module):

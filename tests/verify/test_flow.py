@@ -7,6 +7,8 @@ import torch
 
 from monge import registry
 from monge.core.abilities import Likelihood
+from monge.core.batch import Batch
+from monge.models.flow import superres
 from monge.prob.bijections import masked
 from monge.prob.bijections.base import Compose
 from monge.prob.bijections.coupling import Coupling
@@ -18,7 +20,7 @@ from monge.verify.identity import examine, hold, identities
 
 OURS = [each for each in identities() if each.listing.group == "flow"]
 ALONE = [each for each in OURS if each.needs is None]
-REAL = subjects.SPACES[4]
+REAL, LEVELS = subjects.SPACES[4], subjects.SPACES[1]
 
 
 def failed(start, subject=None):
@@ -42,7 +44,33 @@ def test_identities_of_maps_hold(each):
 
 def test_all_are_there():
     ids = {each.listing.id for each in OURS}
-    assert ids == {"X64", "X75", "X76", "X77", "X78", "X80", "X81"}
+    assert ids == {"X64", "X75", "X76", "X77", "X78", "X80", "X81", "X114"}
+
+
+def test_an_enlargement_that_is_not_settled_fails_x114(monkeypatch):
+    space = replace(LEVELS, shape=(1, 8, 8), size=16,
+                    given={"source": replace(LEVELS, shape=(1, 4, 4), size=16)})
+    torch.manual_seed(0)
+    model = superres.Superres.tiny(space).build(space).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    x = torch.randint(0, 16, (8, 1, 8, 8)).double()
+    batch = Batch(x, {"source": Batch(model.shrink(x).round())})
+    subject = subjects.Subject("superres", model, batch)
+    assert not failed("x114_small", subject)
+    monkeypatch.setattr(superres, "settle", lambda x, *limits: x)
+    assert failed("x114_small", subject)
+    assert failed("x114_any")
+
+
+@pytest.mark.parametrize("name", ["cflow", "attribute"])
+def test_flows_that_read_vectors_hold_too(name):
+    given = replace(REAL, shape=(3,), mean=(0.0,), scale=(1.0,), low=(-9.0,), high=(9.0,))
+    space = replace(REAL, given={"source": given})
+    subject = subjects.subject(name, registry.find(name).tiny(space), space)
+    for start in ("x75", "x76", "x78"):
+        assert not failed(start, subject)
 
 
 @pytest.mark.parametrize("kind", ["additive", "affine", "spline"])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Generator, Tensor
@@ -45,6 +45,9 @@ from ._coordinates import coordinates, limits
 
 SPREAD = 0.5
 """Log-scale at which learned noise begins: a logistic-normal law that is nearly uniform."""
+
+ENOUGH = 2**17
+"""Numbers of training rows that scales are taken from before the first step."""
 
 
 class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
@@ -79,9 +82,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         self.name = type(self).__name__.lower()
         self.latent = Space(kind="real", shape=(space.dims,))
         self.conditions = Conditions(space)
-        prior = [start(self.conditions.width, space.dims)] if self.conditions.width else []
-        self.map = Compose([*prior, self.body(self.conditions.width),
-                            coordinates(space, config.margin)])
+        self.map = Compose([self.inside(self.conditions.width), self.outside()])
         low, high = limits(space)  # NaN for reals
         self.whole = not bool(low.isnan().all())
         self.register_buffer("low", low, persistent=False)  # (D,)
@@ -90,13 +91,25 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         self.spreader = spreader(self.features.width + self.conditions.width, space.dims) if (
             self.features and config.noise == "learned") else None
 
+    def inside(self, context: int) -> Bijection:
+        """The map from z to coordinates near one, which begins with what conditions say of z."""
+        body = self.body(context)
+        return Compose([start(context, self.space.dims), body]) if context else body
+
+    def outside(self) -> Bijection:
+        """The map from coordinates near one to the units of the data."""
+        return coordinates(self.space, self.config.margin)
+
     @abc.abstractmethod
     def body(self, context: int) -> Bijection:
         """The map from z to coordinates near one, (B, D), that reads so many conditions."""
 
     @torch.no_grad()
     def begin(self, batch: Batch) -> None:
-        y = self.middle(batch)
+        most = max(ENOUGH // self.space.dims, 64)
+        batch = batch[torch.arange(min(len(batch), most)) * len(batch) // min(len(batch), most)]
+        uniform = row_uniform(batch.rows, self.latent.shape) if self.whole else None
+        y, _ = self.spread(batch, uniform)
         self.map.begin(y, self.context(batch.given, len(y)))
 
     def loss(self, batch: Batch) -> Losses:
@@ -163,10 +176,22 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        y, _ = self.push(z, given)
+        return self.leave(self.inner(z, self.context(given or {}, len(z)))[0])
+
+    def leave(self, w: Tensor) -> Tensor:
+        """Events of coordinates (B, D), in the support of the data."""
+        y, _ = self.outer(w)
         if self.whole:
             y = torch.where(self.low.isnan(), y, y.floor().clamp(self.low, self.high))
-        return y.reshape(len(z), *self.space.shape)
+        return y.reshape(len(w), *self.space.shape)
+
+    @property
+    def inner(self) -> Bijection:
+        return cast(Bijection, self.map.parts[0])
+
+    @property
+    def outer(self) -> Bijection:
+        return cast(Bijection, self.map.parts[1])
 
     def push(self, z: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:
         return self.map(z, self.context(given or {}, len(z)))
@@ -194,7 +219,7 @@ def spreader(context: int, dims: int) -> Bijection:
     net: MLP = MLP.Config(width=128).build(context, 2 * dims)
     torch.nn.init.zeros_(net.out.weight)
     with torch.no_grad():
-        net.out.bias.copy_(torch.tensor([0.0, SPREAD]).repeat(dims))
+        net.out.bias.copy_(torch.tensor([0.0, SPREAD]).repeat_interleave(dims))
     return Compose([Conditional(net, Affine()), Logit(torch.ones(dims), 0.0)])
 
 

@@ -16,10 +16,11 @@ from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.fixed import ActNorm
 from ...prob.bijections.masked import Autoregressive
 from ._base import Flow
-from ._warps import Warping, held_back
+from ._fill import Fillable
+from ._warps import Warping, beginning, held_back
 
 
-class Stacked(Flow):
+class Stacked(Fillable):
     """K masked maps with a scaling after each; every other one reads the entries backwards."""
 
     class Config(Flow.Config, Warping):
@@ -36,7 +37,7 @@ class Stacked(Flow):
         for number in range(self.config.layers):
             places = dims.flip(0) if number % 2 else dims
             parts += [self.turned(self.layer(places, context)), ActNorm(len(dims))]
-        return Compose(parts)
+        return self.config.started(Compose(parts), len(dims))
 
     @abc.abstractmethod
     def turned(self, layer: Autoregressive) -> Bijection:
@@ -57,7 +58,8 @@ class Stacked(Flow):
         few = space.rows < 2000
         net = Masked.Config(width=64 if few else 256)
         config = cls.Config(layers=2 if few else 5, net=net,
-                            kind="affine" if few or space.dims > 64 else "spline")
+                            kind="affine" if few or space.dims > 64 else "spline",
+                            components=beginning(space))
         return Suit(config, held_back(space))
 
     @classmethod

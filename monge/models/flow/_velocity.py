@@ -117,14 +117,16 @@ class Velocity(nn.Module):
         """What the network is told besides x, (B, C)."""
         angles = t.reshape(-1, 1) * self.tones  # (1 or B, OCTAVES)
         waves = torch.cat([angles.sin(), angles.cos()], 1)
-        return torch.cat([waves.expand(len(context), -1), context], 1)
+        waves = waves.expand(len(context), -1)
+        return torch.cat([waves, context], 1) if context.shape[1] else waves
 
 
 def frame(t: Tensor) -> tuple[Tensor, Tensor]:
     """(2t - 1) / r^2 and 1 / r, each (B, 1) or (1, 1)."""
     t = t.reshape(-1, 1)
-    square = t.square() + (1 - t).square()
-    return (2 * t - 1) / square, square.rsqrt()
+    twice = 2 * t - 1
+    square = (1 + twice.square()) / 2  # t^2 + (1 - t)^2
+    return twice / square, square.rsqrt()
 
 
 def perceptron_trace(net: MLP, x: Tensor, lifts: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,9 +14,12 @@ lines cross less (Tong et al. 2024; Pooladian et al. 2023).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal, cast
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor
 
 from ...core.abilities import CanStream, Given, Likelihood
@@ -30,8 +33,7 @@ from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...nn.unet import UNet
-from ...prob.bijections.base import Bijection, Compose
-from ...solve.assignment import exact
+from ...prob.bijections.base import Bijection
 from ...solve.cost import squared
 from ...solve.ode import TABLEAUX, Method, Solver
 from ...solve.sinkhorn import sinkhorn
@@ -39,7 +41,8 @@ from ...solve.trace import draw_probes, mean_and_error
 from .._order import check_whole
 from ._base import Flow, log_normal, mean_weight
 from ._continuous import Continuous
-from ._coordinates import coordinates
+from ._fill import Fillable
+from ._repaint import repaint
 
 WRITTEN, LOOPED = 32, 16
 """trace=auto: entries up to which it is exact where it is written out, and where it is not."""
@@ -47,7 +50,7 @@ EPSILON = 0.02
 """Entropy of the entropic coupling, in units of the mean cost."""
 
 
-class CNF(Flow, CanStream):
+class CNF(Fillable, CanStream):
     """p(x | given) = N(z; 0, I) exp(int_0^1 tr dv/dx dt), z where the flow of v takes x at t = 1.
 
     A score with the exact trace is exact up to the tolerance of the solver, which dopri5 keeps
@@ -83,7 +86,9 @@ class CNF(Flow, CanStream):
         tolerance: Annotated[float, Range(0, open=True)] = 1e-5
         """dopri5: error of a step, relative and absolute."""
 
-    class Sampling(Flow.Sampling):
+    class Sampling(Fillable.Sampling):
+        moves: Annotated[int, Range(2)] = 12
+        """Completion: moves of the chain; more forget its start better."""
         solver: Method | None = None
         """Runge-Kutta method; the model's own where none is said."""
         steps: Annotated[int, Range(1)] | None = None
@@ -107,13 +112,15 @@ class CNF(Flow, CanStream):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.map = Compose([self.body(self.conditions.width), coordinates(space, config.margin)])
         if config.coupling != "independent" and space.given:
             raise WordError(f"coupling={config.coupling} pairs rows with noise whatever they are "
                             "given, so that noise would depend on it; use coupling=independent")
         if config.noise == "learned" and config.train == "matching":
             raise WordError("noise=learned is learned by likelihood alone; say train=likelihood "
                             "too, or noise=uniform")
+
+    def inside(self, context: int) -> Bijection:
+        return self.body(context)  # the velocity itself reads what is given
 
     def body(self, context: int) -> Bijection:
         config, pictures = self.config, self.space.is_picture
@@ -123,7 +130,7 @@ class CNF(Flow, CanStream):
 
     @property
     def flow(self) -> Continuous:
-        return cast(Continuous, self.map.each()[0])
+        return cast(Continuous, self.inner)
 
     @property
     def precision(self) -> float:
@@ -155,19 +162,21 @@ class CNF(Flow, CanStream):
 
     def mismatch(self, y: Tensor, context: Tensor) -> Tensor:
         """The squared distance of velocity and line, (B,), at times spread evenly over rows."""
-        x, _ = self.map.each()[-1].inverse(y)
+        x, _ = self.outer.inverse(y)
         z = torch.randn_like(x)
         z = z[self.partners(x, z)] if self.config.coupling != "independent" else z
         t = torch.arange(len(x), dtype=x.dtype, device=x.device)
         t = t.add_(torch.rand((), device=x.device)).div_(len(x))  # (B,)
-        middle = torch.lerp(x, z, t[:, None])
-        return (self.flow.velocity(middle, t, context) - (z - x)).square().mean(1)
+        line = z - x
+        middle = torch.addcmul(x, t[:, None], line)
+        return (self.flow.velocity(middle, t, context) - line).square().mean(1)
 
     @torch.no_grad()
     def partners(self, x: Tensor, z: Tensor) -> Tensor:
         """Which row of z goes with each row of x, (B,)."""
         if self.config.coupling == "optimal":
-            return exact(squared(x, z)).plan.argmax(1)
+            _, columns = linear_sum_assignment(squared(x, z).double().cpu().numpy())
+            return torch.from_numpy(columns).to(x.device)
         plan = sinkhorn(x, z, EPSILON, relative=True, tolerance=1e-2).matrix
         return torch.multinomial(plan, 1)[:, 0]
 
@@ -193,16 +202,14 @@ class CNF(Flow, CanStream):
 
     def probes(self, rows: Tensor, trace: str, count: int, seed: int) -> Tensor | None:
         """Directions (B, count, D) of Hutchinson's trace; none where it is exact."""
-        dims = self.space.dims
-        few = WRITTEN if self.flow.velocity.written_out else LOOPED
-        if trace == "exact" or (trace == "auto" and dims <= few):
+        if trace == "exact" or (trace == "auto" and self.is_small):
             return None
-        return draw_probes(rows, count, (dims,), seed).to(self.low.dtype)
+        return draw_probes(rows, count, self.latent.shape, seed).to(self.low.dtype)
 
     def log_density(self, y: Tensor, batch: Batch, solver: Solver, probes: Tensor | None
                     ) -> Tensor:
         """log p(y) with each of the probes, or the one exact value, (B, K)."""
-        x, paid = self.map.each()[-1].inverse(y)
+        x, paid = self.outer.inverse(y)
         context = self.context(batch.given, len(y))
         adjoint = self.config.gradient == "adjoint" and torch.is_grad_enabled()
         z, total = self.flow.solve(x, context, (0.0, 1.0), solver, probes, adjoint)
@@ -232,7 +239,7 @@ class CNF(Flow, CanStream):
         """Where the flow takes each row; whole numbers start in the middle of their interval."""
         batch = as_batch(batch)
         check_whole(self.name, batch)
-        y, _ = self.map.each()[-1].inverse(self.middle(batch))
+        y, _ = self.outer.inverse(self.middle(batch))
         return self.travel(y, batch.given, (0.0, 1.0))
 
     @torch.no_grad()
@@ -245,12 +252,37 @@ class CNF(Flow, CanStream):
         *_, last = self.flow.path(y, context, times, self.solver(self.config))
         return last
 
-    def leave(self, y: Tensor) -> Tensor:
-        """Events of coordinates (B, D), in the support of the data."""
-        x, _ = self.map.each()[-1](y)
-        if self.whole:
-            x = torch.where(self.low.isnan(), x, x.floor().clamp(self.low, self.high))
-        return x.reshape(len(y), *self.space.shape)
+    @property
+    def completion(self) -> str:  # type: ignore[override]
+        if self.is_small:
+            return Fillable.completion
+        return ("drawn step by step from noise, what was seen being put back at every time and "
+                "each step taken several times (RePaint): an approximation of p(hidden | seen)")
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the trace is exact where nobody says otherwise."""
+        few = WRITTEN if self.flow.velocity.written_out else LOOPED
+        return self.space.dims <= few
+
+    def uniform(self, batch: Batch, generator: Generator | None) -> Tensor | None:
+        """Noise that spreads whole numbers, (B, D); none where there are none."""
+        like = self.flat(batch)
+        return torch.rand(like.shape, generator=generator, dtype=like.dtype,
+                          device=like.device) if self.whole else None
+
+    @torch.no_grad()
+    def complete(self, batch: Batch, how: BaseConfig | None = None,
+                 generator: Generator | None = None) -> Tensor:
+        """A chain needs an exact density; of many entries, the flow is walked instead."""
+        if self.is_small:
+            return super().complete(batch, how, generator)
+        seen, context = batch.seen.reshape(len(batch), -1), self.context(batch.given, len(batch))
+        y, _ = self.spread(replace(batch, observed=None), self.uniform(batch, generator))
+        x, _ = self.outer.inverse(y)
+        velocity = partial(self.flow.velocity, context=context)
+        x = self.leave(repaint(velocity, x, seen, generator))
+        return torch.where(batch.seen, batch.x.to(x.dtype), x)
 
     @classmethod
     def suit(cls, space: Space) -> Suit:

@@ -18,8 +18,9 @@ REACH = 10.0
 
 
 def entry_params(out: Tensor, count: int) -> Tensor:
-    """What a network says, (B, d count, ...), as parameters of d entries, (B, d, ..., count)."""
-    return out.unflatten(1, (-1, count)).movedim(2, -1)
+    """What a network says, (B, count d, ...), as parameters of d entries, (B, d, ..., count): the
+    first of every entry, then the second, so that each lies in one piece."""
+    return out.unflatten(1, (count, -1)).movedim(1, -1)
 
 
 class Coupling(Bijection):

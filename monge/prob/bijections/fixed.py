@@ -23,13 +23,13 @@ class Standardise(Bijection):
         self.register_buffer("scale", scale.clone(), persistent=False)
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        return self.shift + self.scale * z, self.log_det(z)
+        return torch.addcmul(self.shift, self.scale, z), self.log_det(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         return (x - self.shift) / self.scale, -self.log_det(x)
 
     def log_det(self, x: Tensor) -> Tensor:
-        return total(self.scale.log().expand_as(x))
+        return self.scale.log().sum().expand(len(x))
 
 
 class Logit(Bijection):
@@ -72,12 +72,15 @@ class ActNorm(Bijection):
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
         shift, log_scale = self.shaped(z)
-        return shift + log_scale.exp() * z, total(log_scale.expand(1, *z.shape[1:])).expand(len(z))
+        return torch.addcmul(shift, log_scale.exp(), z), self.log_det(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         shift, log_scale = self.shaped(x)
-        log_det = -total(log_scale.expand(1, *x.shape[1:]))
-        return (x - shift) * (-log_scale).exp(), log_det.expand(len(x))
+        return (x - shift) * (-log_scale).exp(), -self.log_det(x)
+
+    def log_det(self, x: Tensor) -> Tensor:
+        """log |det dx/dz|, the same for all rows."""
+        return (math.prod(x.shape[2:]) * self.log_scale.sum()).expand(len(x))
 
     @torch.no_grad()
     def begin(self, x: Tensor, context: Tensor | None = None) -> None:

@@ -58,13 +58,16 @@ class Reshape(Bijection):
 
 
 class Mix(Bijection):
-    """z = W x along axis 1 with W = P L (U + diag s), begun as a rotation, or as P alone."""
+    """z = W x along axis 1 with W = P L (U + diag s), begun as a rotation; or, without one, as P
+    alone, and then so that the entries of z (B, D) are uncorrelated over training rows: a flow
+    that is nothing but linear at first is thereby the Gaussian of the data."""
 
     order: Tensor
     sign: Tensor
 
     def __init__(self, size: int, rotate: bool = True) -> None:
         super().__init__()
+        self.rotate = rotate
         rotation = torch.linalg.qr(torch.randn(size, size))[0]
         start = rotation if rotate else torch.eye(size)[torch.randperm(size)]
         places, lower, upper = torch.linalg.lu(start)
@@ -84,6 +87,23 @@ class Mix(Bijection):
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         lower, upper = self.factors()
         return times((lower @ upper)[self.order], x), self.log_det(x)
+
+    @torch.no_grad()
+    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+        if self.rotate or x.ndim > 2 or len(x) <= x.shape[1]:
+            return
+        cov = torch.cov(x.T.double()).reshape(len(self.lower), -1)
+        share = x.shape[1] / (x.shape[1] + len(x))  # what so few rows know of correlations
+        alone = cov.diagonal().clone()
+        alone = torch.where(alone > 1e-4, alone, 1.0)  # what never varies stays as it is
+        cov.diagonal().copy_(alone)
+        cov = torch.lerp(cov, alone.diag(), max(share, 0.01))
+        white = torch.linalg.inv(torch.linalg.cholesky(cov))  # W with W cov W^T = I
+        scale = white.diagonal()
+        self.lower.copy_((white / scale).tril(-1))
+        self.upper.zero_()
+        self.sign.fill_(1.0)
+        self.log_scale.copy_(scale.log())
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """L, with ones on its diagonal, and U + diag s."""

@@ -83,11 +83,13 @@ class Autoregressive(Bijection):
 
     def walk(self, steps: Steps, z: Tensor) -> Mapped:
         """z: (D, n); x and log dx/dz, each (n, D)."""
-        x, log_slopes = torch.empty_like(z), torch.empty_like(z)
+        slots = z.unbind()
+        moves: list[Mapped] = [(z, z)] * len(slots)
         for place, entry in enumerate(self.entries):
-            x[entry], log_slopes[entry] = self.warp(steps.parameters(place), z[entry])
-            steps.feed(place, x[entry][:, None].clamp(-REACH, REACH))
-        return x.T, log_slopes.T
+            moves[entry] = moved = self.warp(steps.parameters(place), slots[entry])
+            steps.feed(place, moved[0][:, None].clamp(-REACH, REACH))
+        x, log_slopes = zip(*moves, strict=True)
+        return torch.stack(x, 1), torch.stack(log_slopes, 1)
 
 
 class _Undo(torch.autograd.Function):

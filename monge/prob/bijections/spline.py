@@ -27,6 +27,8 @@ from .warps import Warp
 
 LEAST = 1e-3
 """Least share of the box that a bin takes, and least derivative at a knot."""
+AT_ZERO = math.log(math.expm1(1 - LEAST))
+"""Where softplus gives a derivative of 1."""
 
 
 class Bin(NamedTuple):
@@ -43,10 +45,6 @@ class Bin(NamedTuple):
     def slope(self) -> Tensor:
         return self.height / self.width
 
-    @property
-    def bend(self) -> Tensor:
-        return self.first + self.last - 2 * self.slope
-
 
 class Spline(Warp):
     """z as a spline of x; parameters are K logits of widths, K of heights, K - 1 slopes.
@@ -59,58 +57,68 @@ class Spline(Warp):
         self.bins, self.reach, self.count = bins, reach, 3 * bins - 1
 
     def inverse(self, params: Tensor, x: Tensor) -> Mapped:
-        inside, held, tables = x.abs() < self.reach, self.hold(x), self.tables(params)
-        piece = self.find(tables, held, 0)
-        theta = (held - piece.left) / piece.width
-        rise = piece.slope * theta.square() + piece.first * theta * (1 - theta)
-        z = piece.bottom + piece.height * rise / denominator(piece, theta)
-        log_slope = torch.where(inside, log_slope_of(piece, theta), 0.0)
-        return torch.where(inside, z, x), log_slope
+        inside = x.abs() < self.reach
+        piece, held = self.find(params, x, 0)
+        theta, slope = (held - piece.left) / piece.width, piece.slope
+        mixed = theta * (1 - theta)
+        below = slope + (piece.first + piece.last - 2 * slope) * mixed
+        rise = slope * theta.square() + piece.first * mixed
+        z = piece.bottom + piece.height * rise / below
+        log_slope = log_slope_of(piece, slope, theta, mixed, below)
+        return torch.where(inside, z, x), torch.where(inside, log_slope, 0.0)
 
     def forward(self, params: Tensor, z: Tensor) -> Mapped:
-        inside, held, tables = z.abs() < self.reach, self.hold(z), self.tables(params)
-        piece = self.find(tables, held, 1)
-        up = held - piece.bottom
-        o = piece.height * (piece.slope - piece.first) + up * piece.bend
-        p, q = piece.height * piece.first - up * piece.bend, -piece.slope * up
+        inside = z.abs() < self.reach
+        piece, held = self.find(params, z, 1)
+        up, slope = held - piece.bottom, piece.slope
+        bend = piece.first + piece.last - 2 * slope
+        o = piece.height * (slope - piece.first) + up * bend
+        p, q = piece.height * piece.first - up * bend, -slope * up
         square = (p.square() - 4 * o * q).clamp_min(torch.finfo(z.dtype).tiny)
         theta = (2 * q / (-p - square.sqrt())).clamp(0, 1)
+        mixed = theta * (1 - theta)
+        log_slope = log_slope_of(piece, slope, theta, mixed, slope + bend * mixed)
         x = piece.left + piece.width * theta
-        log_slope = torch.where(inside, -log_slope_of(piece, theta), 0.0)
-        return torch.where(inside, x, z), log_slope
+        return torch.where(inside, x, z), torch.where(inside, -log_slope, 0.0)
 
-    def hold(self, x: Tensor) -> Tensor:
-        return x.clamp(-self.reach, self.reach)
+    def find(self, params: Tensor, value: Tensor, axis: int) -> tuple[Bin, Tensor]:
+        """The bin of each value among the abscissae (axis 0) or ordinates (axis 1), and the value
+        within the box.
 
-    def tables(self, params: Tensor) -> Tensor:
-        """Abscissae, ordinates and derivatives of the K + 1 knots, (*S, 3, K + 1)."""
+        A knot is a sum of shares and a bin's own share is one of them: with masks of the bins
+        below a value's and of its own, both are sums over bins, and no knots need be kept.
+        """
         bins, reach = self.bins, self.reach
-        shares = params[..., :2 * bins].unflatten(-1, (2, bins)).softmax(-1)
-        shares = LEAST + (1 - LEAST * bins) * shares
-        inner = shares.cumsum(-1)[..., :-1] * (2 * reach) - reach  # (*S, 2, K - 1)
-        knots = F.pad(F.pad(inner, (1, 0), value=-reach), (0, 1), value=reach)
-        at_zero = math.log(math.expm1(1 - LEAST))  # where softplus gives a derivative of 1
-        slopes = LEAST + F.softplus(params[..., 2 * bins:] + at_zero)
-        slopes = F.pad(slopes, (1, 1), value=1.0)
-        return torch.cat([knots, slopes[..., None, :]], -2)
+        held = value.clamp(-reach, reach)
+        shares, raw = params.movedim(-1, 0).split([2 * bins, bins - 1])
+        shares = shares.unflatten(0, (2, bins)).softmax(1)  # (2, K, *S)
+        below, own = self.masks(shares[axis].detach(), held.detach())
+        scale = 2 * reach * (1 - LEAST * bins)
+        start = (shares * below).sum(1) * scale + (2 * reach * LEAST * below.sum(0) - reach)
+        size = (shares * own).sum(1) * scale + 2 * reach * LEAST
+        # A knot at an end has no slope of its own: the sum over none is 0, whose slope is 1.
+        ends = torch.stack([(raw * own[1:]).sum(0), (raw * own[:-1]).sum(0)])
+        first, last = (LEAST + F.softplus(ends + AT_ZERO)).unbind()
+        (left, bottom), (width, height) = start.unbind(), size.unbind()
+        return Bin(left, bottom, width, height, first, last), held
 
-    def find(self, tables: Tensor, value: Tensor, axis: int) -> Bin:
-        """The bin of each value among the abscissae (axis 0) or ordinates (axis 1)."""
-        inner = tables[..., axis, 1:-1].detach()
-        place = (value.detach()[..., None] >= inner).sum(-1, keepdim=True)  # (*S, 1)
-        starts = (self.bins + 1) * torch.arange(3, device=place.device)
-        index = torch.cat([place + starts, place + starts + 1], -1)  # (*S, 6)
-        a, c, d0, b, d, d1 = tables.flatten(-2).gather(-1, index).unbind(-1)
-        return Bin(a, c, b - a, d - c, d0, d1)
+    def masks(self, shares: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """1 for the bins below that of a value, and 1 for its own, each (K, *S)."""
+        bins = self.bins
+        upto = torch.ones(bins - 1, bins, dtype=value.dtype, device=value.device).tril()
+        sums = (upto @ shares.flatten(1)).reshape(bins - 1, *value.shape)
+        place = torch.arange(1, bins, dtype=value.dtype, device=value.device)
+        fixed = (2 * self.reach * LEAST * place - self.reach).reshape(-1, *(1,) * value.ndim)
+        passed = value >= fixed + 2 * self.reach * (1 - LEAST * bins) * sums  # (K - 1, *S)
+        below = F.pad(passed.to(value.dtype), (0, 0) * value.ndim + (0, 1))
+        own = -below
+        own[0] += 1
+        own[1:] += below[:-1]
+        return below, own
 
 
-def denominator(piece: Bin, theta: Tensor) -> Tensor:
-    return piece.slope + piece.bend * theta * (1 - theta)
-
-
-def log_slope_of(piece: Bin, theta: Tensor) -> Tensor:
-    """log dz/dx at a place of a bin."""
-    rest = 1 - theta
-    top = (piece.last * theta.square() + 2 * piece.slope * theta * rest
-           + piece.first * rest.square())
-    return 2 * piece.slope.log() + top.log() - 2 * denominator(piece, theta).log()
+def log_slope_of(piece: Bin, slope: Tensor, theta: Tensor, mixed: Tensor, below: Tensor
+                 ) -> Tensor:
+    """log dz/dx at a place of a bin: `mixed` is theta (1 - theta), `below` the denominator."""
+    top = piece.last * theta.square() + 2 * slope * mixed + piece.first * (1 - theta).square()
+    return ((slope / below).square() * top).log()

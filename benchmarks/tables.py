@@ -1,0 +1,64 @@
+"""Tables: held-out log-likelihood of a Gaussian, a mixture of ten and flows, side by side.
+
+    python -m benchmarks.tables                                  # iris, wine, breast_cancer
+    MONGE_DATA=path python -m benchmarks.tables wine/winequality-white.csv
+    python -m benchmarks.tables iris --models coupling maf --splits 5 --budget 60s
+
+Every model has its default settings but for the ten components. Figures are nats a row of the test
+split, the mean over as many random splits as asked for, with the standard error of that mean; with
+several splits, in brackets, how many of them the model won against both references.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+
+import monge
+from monge.train.place import Place
+
+REFERENCES = {"gaussian": (), "mixture": ("components=10",)}
+
+
+def score(model: str, data: str, split: int, budget: str, threads: int, words: Sequence[str]
+          ) -> float:
+    """Nats a test row of one fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = monge.fit(model, data, *words, f"data.seed={split}", budget=budget,
+                        out=f"{folder}/run", place=Place("cpu", threads=threads))
+        return run.score().score.value
+
+
+def told(values: Sequence[float]) -> str:
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return f"{statistics.mean(values):10.3f} ± {error:.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data", nargs="*", default=["iris", "wine", "breast_cancer"])
+    parser.add_argument("--models", nargs="*", default=["coupling", "maf"])
+    parser.add_argument("--words", nargs="*", default=[], help="settings of the flows")
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--budget", default="60s")
+    parser.add_argument("--threads", type=int, default=0)
+    chosen = parser.parse_args()
+    for data in chosen.data:
+        found: dict[str, list[float]] = {}
+        for model in [*REFERENCES, *chosen.models]:
+            begun, words = time.perf_counter(), REFERENCES.get(model, chosen.words)
+            found[model] = [score(model, data, split, chosen.budget, chosen.threads, words)
+                            for split in range(chosen.splits)]
+            best = [max(found[name][split] for name in REFERENCES if name in found)
+                    for split in range(chosen.splits)]
+            won = sum(mine > other for mine, other in zip(found[model], best, strict=True))
+            ahead = "" if model in REFERENCES else f"  won {won} of {chosen.splits}"
+            print(f"{data:28}{model:12}{told(found[model])}{ahead}"
+                  f"  {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

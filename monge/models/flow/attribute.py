@@ -1,0 +1,105 @@
+r"""Attribute flow: encode under some attributes, decode under others, and all else stays
+
+$x = f(z; a)$ with z ~ N(0, I) whatever the attributes a are: what z holds does not tell of a, so
+that $x' = f(f^{-1}(x; a); a')$ is x with other attributes (Abdal et al. 2021). Pictures are read
+by a multi-scale flow, vectors by couplings.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from torch import Tensor
+
+from ...core.abilities import Given
+from ...core.batch import conform
+from ...core.config import Range
+from ...core.error import DataError
+from ...core.model import Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.mlp import MLP
+from ...prob.bijections.base import Bijection
+from ._base import Flow
+from ._multiscale import Steps, halvings, picture
+from ._stack import Stacking, stack
+from ._transfer import Transferring
+from ._warps import held_back
+
+BEYOND = 1.0
+"""By how much of its training range a numeric attribute may leave it."""
+
+
+class Attribute(Transferring):
+    """p(x | a) = N(f^{-1}(x; a); 0, I) |det df^{-1}/dx|, every coupling reading a.
+
+    An attribute must be one that training has seen, or near: elsewhere the networks extrapolate,
+    and a map that they stretch without limit cannot be undone in numbers of any precision.
+    """
+
+    class Config(Flow.Config, Stacking):
+        levels: Annotated[int, Range(0)] = 0
+        """Pictures: resolutions; 0 takes as many as the size allows, three at most."""
+        steps: Annotated[int, Range(1)] = 8
+        """Pictures: steps of a level."""
+        width: Annotated[int, Range(1)] = 64
+        """Pictures: channels of the hidden layers of a coupling."""
+
+    config: Config
+
+    def body(self, context: int) -> Bijection:
+        if (most := halvings(picture(self.space))) and self.space.is_picture:
+            steps = Steps(self.config.steps, self.config.width, context)
+            return steps.flat(picture(self.space), min(self.config.levels or 3, most))
+        dims = self.space.dims
+        return self.config.started(stack(self.config, dims, context), dims)
+
+    def context(self, given: Given, n: int) -> Tensor:
+        ready = conform(given, self.space, n)
+        for name, part in self.space.given.items():
+            check(name, part, ready[name].x)
+        return self.conditions(ready, n)
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        if not space.given:
+            return ("attribute changes what it is given, and nothing is; say --given FIELD, or "
+                    "use coupling")
+        if space.dims < 2:
+            return ("attribute moves some entries as the others say, but an event has one entry "
+                    "only; use maf")
+        return None
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        few, recipe = space.rows < 2000, held_back(space)
+        if space.is_picture:
+            recipe = Recipe(rate=1e-3, batch=64, average=0.998, clip=50.0, warmup=200,
+                            optimiser="adamw", decay=0.01 if space.rows < 10_000 else 0.0)
+        net = MLP.Config(width=32 if few else 128, residual=True)
+        large = space.dims > 256
+        return Suit(cls.Config(layers=4 if few else 8, kind="affine" if few else "spline", net=net,
+                               steps=8 if large else 6, width=96 if large else 48), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(layers=2, bins=4, steps=2, width=8, net=MLP.Config(width=16, depth=1))
+
+
+def check(name: str, part: Space, value: Tensor) -> None:
+    """A DataError about an attribute at which the map cannot be undone."""
+    spaces = part.columns or (part,)
+    columns = value.reshape(len(value), -1).T if part.columns else [value]
+    for space, column in zip(spaces, columns, strict=True):
+        if space.kind in ("real", "counts"):
+            low, high = min(space.low), max(space.high)
+            room = BEYOND * max(high - low, 1e-12)
+        else:
+            size = 2 if space.kind == "binary" else space.size
+            low, high, room = 0, size - 1, 0.0
+        strange = ~((column >= low - room) & (column <= high + room))  # true of NaN
+        if bool(strange.any()):
+            worst = float(column[strange].flatten()[0])
+            title = name if space.name in ("", name) else f"{space.name} of {name}"
+            raise DataError(f"attribute {title}={worst:g} is far from the {low:g} to {high:g} of "
+                            "training, where the map cannot be undone; give a value in between")

@@ -1,0 +1,154 @@
+r"""Two flows side by side: a law of one thing given another, read at every depth (C-Flow)
+
+A flow of a, and beside it one of b each of whose couplings reads what the first has made of a at
+the same depth. Both are trained at once, on $-\log p(a) - \log p(b | a)$. Keep the code of b and
+give another a': what b had of its own passes to where a' leads.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch, conform
+from ...core.config import Range
+from ...core.model import Losses, Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.embed import Conditions
+from ...nn.mlp import MLP
+from ...prob.bijections.base import Bijection, Compose
+from ._base import Flow, log_normal
+from ._coordinates import coordinates, limits
+from ._ladder import Pictures, Vectors
+from ._multiscale import halvings
+from ._stack import Stacking
+from ._transfer import Transferring
+from ._warps import held_back
+
+
+class CFlow(Transferring):
+    """p(b | a) = N(z; 0, I) |det dz/db|, z = g^{-1}(b; h_1(a), ..., h_K(a)), h_k(a) being what a
+    flow of a itself has made of a at depth k (Pumarola et al. 2020). Its first condition of two
+    numbers or more is a; others are read by both flows."""
+
+    events = {"real", "binary", "levels", "counts", "columns"}
+    givens = {"real", "binary", "levels", "label", "counts", "columns"}
+    predicts = True
+
+    class Config(Flow.Config, Stacking):
+        noise: Literal["uniform"] = "uniform"
+        """What spreads whole numbers over their interval."""
+        kind: Literal["additive", "affine", "spline"] = "affine"
+        """How an entry of a vector moves; pixels move by affine maps."""
+        levels: Annotated[int, Range(0)] = 0
+        """Pictures of one size: resolutions; 0 takes as many as the size allows, two at most."""
+        steps: Annotated[int, Range(1)] = 6
+        """Pictures of one size: couplings of a level."""
+        width: Annotated[int, Range(1)] = 64
+        """Pictures of one size: channels of the hidden layers of a coupling."""
+        cycle: Annotated[float, Range(0)] = 0.0
+        """Weight of the mean distance between b and the picture of the code 0 given a, in
+        coordinates near one."""
+
+    config: Config
+    spreads: Tensor
+
+    def __init__(self, config: Config, space: Space) -> None:
+        self.first = first(space)
+        rest = {name: part for name, part in space.given.items() if name != self.first}
+        self.extra = Conditions(Space(kind="real", given=rest)).width
+        super().__init__(config, space)
+        given = space.given[self.first]
+        self.conditions = Conditions(Space(kind="real", given=rest))
+        self.other = Compose([self.ladder_of(given), coordinates(given, config.margin)])
+        self.register_buffer("spreads", ~limits(given)[0].isnan(), persistent=False)  # (D_a,)
+
+    def inside(self, context: int) -> Bijection:
+        return self.body(context)
+
+    def body(self, context: int) -> Bijection:
+        given = self.space.given[self.first]
+        width = given.dims + self.extra
+        if self.pictures:
+            return self.pictures.ladder(self.space.shape, width, given.shape[0])  # type: ignore
+        return Vectors(self.config).ladder(self.space.dims, width, blocks=True)
+
+    def ladder_of(self, given: Space) -> Bijection:
+        if self.pictures:
+            return self.pictures.ladder(given.shape, self.extra)  # type: ignore[arg-type]
+        return Vectors(self.config).ladder(given.dims, self.extra, blocks=False)
+
+    @property
+    def pictures(self) -> Pictures | None:
+        """How two pictures of one size that can be halved are read."""
+        given, config = self.space.given[self.first], self.config
+        both = self.space.is_picture and given.is_picture
+        if not both or self.space.shape[1:] != given.shape[1:]:
+            return None
+        most = halvings(given.shape)  # type: ignore[arg-type]
+        levels = min(config.levels or 2, most)
+        return Pictures(config.steps, config.width, levels) if levels else None
+
+    def context(self, given: Given, n: int) -> Tensor:
+        ready = conform(given, self.space, n)
+        a, _ = self.other.each()[1].inverse(self.placed(ready[self.first], None))
+        return self.other.each()[0].shown(a, self.conditions(ready, n))  # type: ignore[operator]
+
+    def placed(self, part: Batch, uniform: Tensor | None) -> Tensor:
+        """a (B, D_a) with whole numbers in the middle of their interval, or where noise says."""
+        a = part.x.reshape(len(part), -1).to(self.low.dtype)
+        return torch.where(self.spreads, a + (0.5 if uniform is None else uniform), a)
+
+    @torch.no_grad()
+    def begin(self, batch: Batch) -> None:
+        ready = conform(batch.given, self.space, len(batch))
+        self.other.begin(self.placed(ready[self.first], None), self.conditions(ready, len(batch)))
+        super().begin(batch)
+
+    def loss(self, batch: Batch) -> Losses:
+        losses = super().loss(batch)
+        ready, n = conform(batch.given, self.space, len(batch)), len(batch)
+        part = ready[self.first]
+        a = self.placed(part, torch.rand(n, len(self.spreads)).to(self.low))
+        z, log_det = self.other.inverse(a, self.conditions(ready, n))
+        losses["other"] = -(log_normal(z) + log_det)
+        if self.config.cycle:
+            found, _ = self.inner(z.new_zeros(n, self.space.dims), self.context(batch.given, n))
+            wanted, _ = self.outer.inverse(self.middle(batch))
+            losses["cycle"] = self.config.cycle * (found - wanted).abs().mean(1)
+        return losses
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        if space.dims < 2:
+            return ("cflow moves some entries as the others say, but an event has one entry only; "
+                    "use maf, or predict.mlp")
+        if not first(space):
+            return ("cflow reads another picture or vector at every depth, and none is given; say "
+                    "--given FIELD, or write +edges after the name of pictures")
+        return None
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        large = space.dims > 256
+        recipe = held_back(space)
+        if space.is_picture:
+            recipe = Recipe(rate=1e-3, batch=64, average=0.998, clip=50.0, warmup=200,
+                            optimiser="adamw", decay=0.01 if space.rows < 10_000 else 0.0)
+        net = MLP.Config(width=32 if space.rows < 2000 else 128, residual=True)
+        return Suit(cls.Config(net=net, layers=6, steps=6 if large else 4,
+                               width=64 if large else 48), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(layers=2, steps=2, width=8, net=MLP.Config(width=16, depth=1))
+
+
+def first(space: Space) -> str:
+    """The condition that the first flow is of; none: an empty name."""
+    return next((name for name, part in space.given.items()
+                 if part.dims > 1 and part.kind != "label"), "")

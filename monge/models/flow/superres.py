@@ -1,0 +1,196 @@
+r"""Super-resolution flow: many pictures for one of half the size, each consistent with it
+
+$p(x | s)$ for a picture x given its small picture s. Squares of four pixels are their mean and
+three differences. The mean is known from s up to rounding, which an interval bounds; what is left
+is a multi-scale flow whose steps read features of s: affine injectors at every pixel, and
+couplings (Lugmayr et al. 2020). `temperature` below 1 draws smoother pictures.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.abilities import CanEnlarge, Given
+from ...core.batch import Batch, conform
+from ...core.config import Range
+from ...core.error import DataError, WordError
+from ...core.model import Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.embed import Conditions
+from ...prob.bijections.base import Bijection, Compose, Inverse
+from ...prob.bijections.details import Details
+from ...prob.bijections.linear import Reshape
+from ._base import Flow
+from ._coordinates import coordinates
+from ._multiscale import Steps, halvings
+
+SLACK = {"levels": 0.5, "real": 0.125}
+"""By how much a small picture may differ from the means of squares: its own rounding."""
+
+
+class Superres(Flow, CanEnlarge):
+    """p(x | s) on pictures of levels whose 2x2 means are s: x + u = H(s, f(z; s)), the mean of
+    each square of x + u lying in the interval that s leaves, u uniform.
+
+    A score is a bound, in nats of the whole picture given the small one. What is drawn is floored
+    and, where rounding moved the mean of a square, moved back by the fewest levels, so that the
+    2x2 means of a sample are s up to the rounding of s itself.
+    """
+
+    events = {"levels"}
+    givens = {"real", "levels", "label", "binary", "counts", "columns"}
+    predicts = True
+
+    class Config(Flow.Config):
+        margin: Annotated[float, Range(0, 0)] = 0.0
+        """Levels are standardised, never squashed, so that means stay means."""
+        noise: Literal["uniform"] = "uniform"
+        """What spreads levels over their interval."""
+        levels: Annotated[int, Range(0)] = 0
+        """Resolutions, the first being that of the small picture; 0 takes up to two."""
+        steps: Annotated[int, Range(1)] = 6
+        """Steps of a level."""
+        width: Annotated[int, Range(1)] = 64
+        """Channels of the hidden layers of a coupling."""
+        features: Annotated[int, Range(1)] = 32
+        """Channels that are read off the small picture."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        self.source = small(space)
+        super().__init__(config, space)
+        part = space.given[self.source]
+        self.slack = SLACK[part.kind]
+        rest = {name: other for name, other in space.given.items() if name != self.source}
+        self.conditions = Conditions(Space(kind="real", shape=space.shape, given=rest))
+        self.seen = Conditions(Space(kind="real", shape=space.shape,
+                                     given={self.source: part}))
+        self.reads = Reads(part.shape[0], config.features)
+
+    def inside(self, context: int) -> Bijection:
+        """Nothing of z is said by conditions before the injectors say it."""
+        return self.body(context)
+
+    def outside(self) -> Bijection:
+        return coordinates(self.space, 0.0)
+
+    def body(self, context: int) -> Bijection:
+        part = self.space.given[self.source]
+        shape: tuple[int, int, int] = part.shape  # type: ignore[assignment]
+        rest = context - part.dims
+        view = (self.config.features, *shape[1:])
+        steps = Steps(self.config.steps, self.config.width, math.prod(view) + rest, view, True)
+        shape = (4 * shape[0], *shape[1:])
+        count = self.config.levels or 1 + min(halvings(shape), 1)
+        if count > 1 + halvings(shape):
+            raise WordError(f"levels={count} halves {shape[1]}x{shape[2]} so often, but it can be "
+                            f"halved {halvings(shape)} times; use levels={1 + halvings(shape)}")
+        details = Details(part.shape, (1 + 2 * SLACK[part.kind]) / self.units()[1])  # type: ignore
+        return Compose([steps.levels(shape, count, squeezes=False), details,
+                        Inverse(Reshape(self.space.shape))])
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """Shift and scale of each channel, those of the coordinates, (C,)."""
+        zero, one = (coordinates(self.space, 0.0)(torch.full((1, self.space.dims), value))[0]
+                     for value in (0.0, 1.0))
+        both = torch.cat([zero, one - zero]).reshape(2, *self.space.shape)[:, :, 0, 0]
+        return both[0], both[1]
+
+    def context(self, given: Given, n: int) -> Tensor:
+        """Features of the small picture, other conditions, and where each mean begins."""
+        ready = conform(given, self.space, n)
+        low = ready[self.source].x.to(self.low.dtype)  # (n, C, h, w)
+        shape = (n, *self.space.given[self.source].shape)
+        features = self.reads(self.seen({self.source: ready[self.source]}, n).reshape(shape))
+        shift, scale = (each.to(low)[:, None, None] for each in self.units())
+        lowest = (low - self.slack - shift) / scale
+        return torch.cat([features.flatten(1), self.conditions(ready, n), lowest.flatten(1)], 1)
+
+    def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+        low = conform(batch.given, self.space, len(batch))[self.source].x
+        away = float((self.shrink(batch.x.to(low.dtype)) - low).abs().max())
+        if away > self.slack + 1e-4:
+            raise DataError(f"{self.name} models pictures whose 2x2 means are {self.source!r}, "
+                            f"but a row is {away:.4g} levels away from that; make it of the "
+                            "picture, as +low2 does")
+        return super().spread(batch, uniform)
+
+    def shrink(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, 2)
+
+    @torch.no_grad()
+    def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
+        x = super().decode(z, given)
+        low = conform(given or {}, self.space, len(z))[self.source].x.to(x)
+        return settle(x, 4 * (low - self.slack), 4 * (low + self.slack), self.space.size - 1)
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        if not space.is_picture or space.kind != "levels":
+            return f"superres draws pictures of levels, and these are {space}; use coupling"
+        if any(side % 2 for side in space.shape[1:]):
+            rows, columns = space.shape[1:]
+            return (f"superres doubles height and width, but pictures are {rows}x{columns}; crop "
+                    f"them to even sizes such as {rows - rows % 2}x{columns - columns % 2}")
+        if small(space) not in space.given:
+            half = "x".join(str(side // 2) for side in space.shape[1:])
+            return (f"superres needs the small picture of {half} that each picture is to agree "
+                    "with; write +low2 after the name of the data")
+        return None
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        large = space.dims > 256
+        config = cls.Config(steps=6 if large else 4, width=64 if large else 48,
+                            features=32 if large else 16)
+        return Suit(config, Recipe(rate=1e-3, batch=64, average=0.998, clip=50.0, warmup=200,
+                                   optimiser="adamw", decay=0.01 if space.rows < 10_000 else 0.0))
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(steps=2, width=8, features=4)
+
+
+class Reads(nn.Module):
+    """Features of a small picture: three convolutions, of which the latter two add."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, width, 3, padding=1)
+        self.more = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        for layer in self.more:
+            h = h + layer(F.relu(h))
+        return h
+
+
+def small(space: Space) -> str:
+    """The condition that is a picture of half the size; none: an empty name."""
+    wanted = (space.shape[0], *(side // 2 for side in space.shape[1:])) if space.shape else ()
+    return next((name for name, part in space.given.items()
+                 if part.kind in SLACK and part.shape == wanted), "")
+
+
+def settle(x: Tensor, least: Tensor, most: Tensor, top: int) -> Tensor:
+    """Whole x (B, C, 2h, 2w) within 0..top, the sum of each square brought between `least` and
+    `most` (B, C, h, w) by moving its pixels alike as far as there is room."""
+    squares = F.pixel_unshuffle(x, 2).unflatten(1, (-1, 4))  # (B, C, 4, h, w)
+    least, most = (least - 1e-3).ceil().clamp(0, 4 * top), (most + 1e-3).floor().clamp(0, 4 * top)
+    while True:
+        sums = squares.sum(2)
+        miss = (sums.clamp(least, most) - sums)[:, :, None]  # (B, C, 1, h, w)
+        if not bool(miss.any()):
+            return F.pixel_shuffle(squares.flatten(1, 2), 2)
+        room = torch.where(miss > 0, squares < top, squares > 0)
+        even = (miss.abs() / room.sum(2, keepdim=True).clamp_min(1)).floor()
+        ones = (even == 0) & (room.cumsum(2) <= miss.abs())  # fewer levels than pixels
+        squares = (squares + miss.sign() * room * (even + ones)).clamp(0, top)
