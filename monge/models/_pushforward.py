@@ -7,6 +7,7 @@ events again.
 
 from __future__ import annotations
 
+import abc
 from typing import Annotated
 
 import torch
@@ -32,8 +33,6 @@ class Pushforward(Model, CanSample, CanDecode):
     class Config(Model.Config):
         latent: Annotated[int, Range(1)] = 64
         """Dimension of the noise z."""
-        generator: MLP.Config = MLP.Config(width=256, depth=3, activation="relu")
-        """Network from noise to an event."""
 
     config: Config
 
@@ -41,8 +40,10 @@ class Pushforward(Model, CanSample, CanDecode):
         super().__init__(config, space)
         self.latent = Space(kind="real", shape=(config.latent,))
         self.coordinates, self.conditions = Coordinates(space), Conditions(space)
-        inputs = config.latent + self.conditions.width
-        self.generator: MLP = config.generator.build(inputs, space.dims)
+
+    @abc.abstractmethod
+    def generate(self, z: Tensor, context: Tensor) -> Tensor:
+        """Points (n, D) in the coordinates where both sides meet."""
 
     @torch.no_grad()
     def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
@@ -51,14 +52,14 @@ class Pushforward(Model, CanSample, CanDecode):
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        y = self.generate(z, self.context(given or {}, len(z)))
-        return self.coordinates.leave(y).reshape(len(z), *self.space.shape)
+        return self.events_of(self.generate(z, self.context(given or {}, len(z))))
 
-    def generate(self, z: Tensor, context: Tensor) -> Tensor:
-        return self.coordinates.bound(self.generator(torch.cat([z, context], 1)))  # (n, D)
+    def events_of(self, y: Tensor) -> Tensor:
+        """Points (n, D) in the units and the shape of the data."""
+        return self.coordinates.leave(y).reshape(len(y), *self.space.shape)
 
     def noise(self, n: int, generator: Generator | None = None) -> Tensor:
-        like = self.generator.out.bias
+        like = self.coordinates.shift
         return torch.randn(n, *self.latent.shape, generator=generator, dtype=like.dtype,
                            device=like.device)
 
@@ -67,5 +68,23 @@ class Pushforward(Model, CanSample, CanDecode):
 
     def real(self, batch: Batch) -> Tensor:
         """The rows where they meet what is generated, whole numbers spread over their step."""
-        x = batch.x.to(self.generator.out.bias.dtype)
+        x = batch.x.to(self.coordinates.shift.dtype)
         return self.coordinates.enter(x, dequantise=True)  # (B, D)
+
+
+class Dense(Pushforward):
+    """The same of a perceptron G: every entry of an event is one of its outputs."""
+
+    class Config(Pushforward.Config):
+        generator: MLP.Config = MLP.Config(width=256, depth=3, activation="relu")
+        """Network from noise to an event."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        inputs = config.latent + self.conditions.width
+        self.generator: MLP = config.generator.build(inputs, space.dims)
+
+    def generate(self, z: Tensor, context: Tensor) -> Tensor:
+        return self.coordinates.bound(self.generator(torch.cat([z, context], 1)))  # (n, D)

@@ -1,52 +1,232 @@
-r"""Identities of critics.
+r"""Identities of the two-player game $V(D) = E_{p_d}\log D + E_{p_g}\log(1 - D)$.
 
-$|f(x) - f(y)| \le \prod_l \|W_l\|_2 \, |u(x) - u(y)|$, where u(x) is what the first linear map
-reads of x: the bound holds in the critic's own coordinates, not in the units of the data.
+The losses are those that models are trained with. Critics have a file of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from ..core.abilities import HasCritic
-from ..core.batch import Batch, conform
+from ..core.abilities import HasDiscriminator
+from ..core.batch import Batch
 from ..core.model import Model
-from ..core.noise import fresh
-from .identity import Residual
-from .subjects import random_rows
+from ..models.adversarial._game import (
+    discriminator_terms,
+    divergence_bound,
+    generator_terms,
+    log_ratio,
+    value,
+)
+from ..nn.mlp import MLP
+from ..prob.divergence import jensen_shannon, kl, wasserstein
+from .gaps import gap, most, normal
+from .identity import Residual, Skip
 
-PAIRS = 5000
-"""Pairs of events between which the critic's slope is taken."""
-ROUNDING = 1e-12
-"""What float64 leaves of a ratio."""
+LOG4 = math.log(4)
 
 
-def x88_critic_is_lipschitz(model: HasCritic, batch: Batch) -> Residual:
-    """|f(x) - f(y)| <= prod ||W|| |x - y|, as the ratio of the two."""
+def tables(count: int = 2, size: int = 7) -> Tensor:
+    """Random probability tables, (count, size)."""
+    return torch.distributions.Dirichlet(torch.ones(size, dtype=torch.float64)).sample((count,))
+
+
+def game(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
+    """V of data p, model q and a table d of D, all (..., size)."""
+    return (torch.xlogy(p, d) + torch.xlogy(q, 1 - d)).sum(-1)
+
+
+def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int = 200) -> None:
+    """Bring a smooth loss to its end by L-BFGS."""
+    mover = torch.optim.LBFGS(list(parameters), max_iter=steps, tolerance_grad=1e-13,
+                              tolerance_change=1e-16, line_search_fn="strong_wolfe")
+
+    def look() -> Tensor:
+        mover.zero_grad()
+        total = loss()
+        total.backward()
+        return total
+
+    with torch.enable_grad():
+        for _ in range(3):
+            mover.step(look)
+
+
+def x82_best_discriminator_is_the_share_of_data() -> Residual:
+    """D* = p/(p+q) is stationary, and every change of it lowers V."""
+    p, q = tables()
+    best = p / (p + q)
+    with torch.enable_grad():
+        d = best.clone().requires_grad_()
+        slope, = torch.autograd.grad(game(p, q, d), d)
+    moved = (best + 0.1 * normal(1000, len(p))).clamp(1e-6, 1 - 1e-6)
+    gain = game(p, q, moved) - game(p, q, best)
+    return Residual(most(float(slope.abs().amax()), float(gain.amax())), 1e-13)
+
+
+def x82_value_at_the_best_is_the_divergence() -> Residual:
+    """V(D*) = -log 4 + 2 JS(p||q), and the notes' other KL misses it."""
+    p, q = tables()
+    best = game(p, q, p / (p + q))
+    whole = -LOG4 + 2 * jensen_shannon(p, q)
+    # Errata R14: the laws are compared with their mean, not with the ratio p / (p + q).
+    wrong = -LOG4 + kl(p, p / (p + q)) + kl(q, q / (p + q))
+    missed = 0.0 if float((wrong - best).abs()) > 0.1 else 1.0
+    return Residual(float((best - whole).abs()) + missed, 1e-13)
+
+
+def x82_trained_discriminator_is_the_best_one() -> Residual:
+    """Lowering our own loss over tables ends at (1-s) p/(p+q), read as p/q."""
+    p, q = tables()
+    worst = []
+    for smooth in (0.0, 0.2):
+        a = torch.zeros_like(p, requires_grad=True)
+
+        def loss(a: Tensor = a, smooth: float = smooth) -> Tensor:
+            terms = discriminator_terms("nonsaturating", a, a, smooth)
+            return (p * terms["real"] + q * terms["fake"]).sum()
+
+        lowered([a], loss)
+        worst += [gap(torch.sigmoid(a), (1 - smooth) * p / (p + q)),
+                  gap(log_ratio("nonsaturating", a, smooth).exp(), p / q)]
+    return Residual(most(worst), 1e-4)
+
+
+def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
+    """Trained on two normals, D/(1-D) is the ratio of their densities."""
+    x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
+    first, second = (torch.distributions.Normal(torch.tensor(mean, dtype=torch.float64), std)
+                     for mean, std in ((0.5, 1.0), (-0.3, 1.4)))
+    p, q = (law.log_prob(x).exp() * (x[1] - x[0]) for law in (first, second))
+    features = torch.stack([torch.ones_like(x), x, x.square()], 1)  # (X, 3)
+    w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+
+    def loss() -> Tensor:
+        terms = discriminator_terms("nonsaturating", features @ w, features @ w)
+        return (p * terms["real"] + q * terms["fake"]).sum()
+
+    lowered([w], loss)
+    return Residual(gap((features @ w)[x.abs() < 3], (first.log_prob(x) - second.log_prob(x))
+                        [x.abs() < 3]), 1e-5)
+
+
+def x83_least_value_is_minus_log_four() -> Residual:
+    """min over q of V(D*) = -log 4, where q = p and D* = 1/2."""
+    p, start = tables()
+    logits = start.log().requires_grad_()
+
+    def loss() -> Tensor:
+        q = logits.softmax(0)
+        return game(p, q, p / (p + q))
+
+    lowered([logits], loss)
+    q = logits.softmax(0)
+    return Residual(most(abs(float(loss()) + LOG4), gap(q, p) ** 2), 1e-8)
+
+
+def x84_gradients_at_the_best_discriminator() -> Residual:
+    """At D*: grad E log(1-D) = grad 2 JS, grad E(-log D) = grad(KL - 2 JS)."""
+    p, start = tables()
+    with torch.enable_grad():
+        logits = start.log().requires_grad_()
+        q = logits.softmax(0)
+        verdict = (p / q).log().detach()  # logit of D*, held fixed
+        sides = {"minimax": (2 * (q * generator_terms("minimax", verdict)).sum(),
+                             2 * jensen_shannon(p, q)),
+                 "nonsaturating": (2 * (q * generator_terms("nonsaturating", verdict)).sum(),
+                                   kl(q, p) - 2 * jensen_shannon(p, q))}
+        slopes = [[torch.autograd.grad(side, logits, retain_graph=True)[0] for side in pair]
+                  for pair in sides.values()]
+    return Residual(most(*(gap(left, right) for left, right in slopes)), 1e-12)
+
+
+def x85_minimax_saturates_where_the_other_does_not() -> Residual:
+    """At a = -12: d log(1-D)/da = -6e-6, d(-log D)/da = -1."""
+    with torch.enable_grad():
+        a = torch.tensor(-12.0, dtype=torch.float64, requires_grad=True)
+        flat, = torch.autograd.grad(2 * generator_terms("minimax", a), a)
+        steep, = torch.autograd.grad(2 * generator_terms("nonsaturating", a), a)
+    share = 1 / (1 + math.exp(12.0))
+    return Residual(most(abs(float(flat) + share), abs(float(steep) + 1 - share)), 1e-12)
+
+
+def x86_loss_is_the_cross_entropy_of_a_balanced_batch() -> Residual:
+    """Half real, half fake: cross entropy = J_D = -V/2 = -J_G of minimax."""
+    real, fake = normal(2, 50)
+    terms = discriminator_terms("minimax", real, fake)
+    own = float(sum(term.mean() for term in terms.values()))
+    labels = torch.cat([torch.ones(50), torch.zeros(50)]).double()
+    entropy = nn.functional.binary_cross_entropy_with_logits(torch.cat([real, fake]), labels)
+    rival = float(generator_terms("minimax", fake).mean() - terms["real"].mean())
+    return Residual(most(abs(own - float(entropy)), abs(own + float(value(real, fake)) / 2),
+                         abs(own + rival)), 1e-13)
+
+
+def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Residual:
+    """The discriminator's own loss is -V/2 of its verdicts."""
     assert isinstance(model, Model)
-    given = conform(batch[:1].given, model.space, PAIRS)
-    event = replace(model.space, given={})
-    x, y = (Batch(random_rows(event, PAIRS, fresh(seed)).x, given) for seed in (5, 6))
-    (u, f), (v, g) = (read(model, rows) for rows in (x, y))
-    norms = [torch.linalg.matrix_norm(layer.weight.double(), 2) for layer in model.critic_layers()]
-    reach = torch.stack(norms).prod() * (u - v).norm(dim=1)  # (PAIRS,)
-    slope = torch.where(f == g, 0.0, (f - g).abs() / reach)
-    return Residual(float(slope.amax()), 1 + ROUNDING)
+    chosen = model.config.to_dict()
+    if chosen.get("smooth") or chosen["game"] == "squares":
+        raise Skip("its labels are not 0 and 1, or its loss is no cross entropy")
+    torch.manual_seed(1)
+    losses = next(turn for turn in model.turns() if turn.params).loss(batch)
+    torch.manual_seed(1)
+    whole = float(value(*model.verdicts(batch)))
+    return Residual(abs(float(losses["real"].mean() + losses["fake"].mean()) + whole / 2), 1e-12)
 
 
-def read(model: HasCritic, rows: Batch) -> tuple[Tensor, Tensor]:
-    """What the critic's first map reads of each row, (B, inputs), and its verdict, (B,)."""
-    seen: list[Tensor] = []
+def x82_bound_of_the_divergence_stays_below_log_two(model: HasDiscriminator, batch: Batch
+                                                    ) -> Residual:
+    """(V + log 4)/2 never exceeds log 2, the largest JS."""
+    torch.manual_seed(1)
+    bound = float(divergence_bound(*model.verdicts(batch)))
+    return Residual(bound - math.log(2), 0.0)
 
-    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(inputs[0])
 
-    handle = model.critic_layers()[0].register_forward_pre_hook(note)
-    try:
-        verdict = model.criticise(rows)
-    finally:
-        handle.remove()
-    return seen[0].reshape(len(rows), -1), verdict
+def x87_only_transport_sees_how_far_supports_are() -> Residual:
+    """Parallel lines at t: JS = log 2 whatever t, W1 = |t| with slope sign t."""
+    worst = 0.0
+    spots = torch.rand(6, 1, dtype=torch.float64)
+    for t in (-1.5, -0.2, 0.3, 2.0):
+        with torch.enable_grad():
+            shift = torch.tensor(t, dtype=torch.float64, requires_grad=True)
+            far = torch.cat([shift.expand(6, 1), spots], 1)
+            distance = wasserstein(torch.cat([torch.zeros(6, 1), spots], 1).double(), far)
+            slope, = torch.autograd.grad(distance, shift)
+        apart = torch.eye(2, dtype=torch.float64)  # which line a point lies on
+        js = jensen_shannon(apart[0], apart[1])
+        worst = max(worst, abs(float(js) - math.log(2)), abs(float(distance) - abs(t)),
+                    abs(float(slope) - math.copysign(1, t)),
+                    0.0 if math.isinf(float(kl(apart[0], apart[1]))) else 1.0)
+    return Residual(worst, 1e-12)
+
+
+def x89_simultaneous_descent_leaves_a_bilinear_game() -> Residual:
+    """min max xy by simultaneous steps: the radius grows by sqrt(1+r^2)."""
+    rate, (x, y) = 0.1, (1.0, 0.5)
+    worst = 0.0
+    for _ in range(50):
+        radius = math.hypot(x, y)
+        x, y = x - rate * y, y + rate * x
+        worst = max(worst, abs(math.hypot(x, y) / radius - math.sqrt(1 + rate**2)))
+    return Residual(worst, 1e-12)
+
+
+def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
+    """G(z1 - z2 + z3) = G(z1) - G(z2) + G(z3) where G is linear."""
+    linear: MLP = MLP.Config(depth=0).build(4, 6).double()
+    z = normal(3, 4)
+    x = linear(z)
+    return Residual(gap(linear(z[0] - z[1] + z[2]), x[0] - x[1] + x[2]), 1e-14)
+
+
+def x90_absolute_error_is_least_at_the_median() -> Residual:
+    """argmin E|y-c| is the median, argmin E(y-c)^2 the mean."""
+    y = torch.randn(301, dtype=torch.float64).exp()
+    c = torch.linspace(0, 5, 5001, dtype=torch.float64)
+    errors = y[:, None] - c
+    absolute, square = c[errors.abs().mean(0).argmin()], c[errors.square().mean(0).argmin()]
+    return Residual(most(abs(float(absolute - y.median())), abs(float(square - y.mean()))), 2e-3)

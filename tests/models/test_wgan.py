@@ -12,14 +12,14 @@ from monge.core.batch import Batch
 from monge.core.error import WordError
 from monge.core.noise import fresh
 from monge.core.space import Space
-from monge.models.adversarial._base import Clipping, Constraint, Penalty
+from monge.models.adversarial._constraint import Clipping, Constraint, Penalty, Spectral
 from monge.models.adversarial.wgan import WGAN
 from monge.nn.mlp import MLP
 
 REAL = Space(kind="real", shape=(3,), mean=(1.0, -2.0, 10.0), scale=(2.0, 0.5, 4.0))
 LEVELS = Space(kind="levels", shape=(1, 2, 2), size=5)
 LABEL = {"label": Space(kind="label", size=3)}
-HELD = [Penalty.Config(), Clipping.Config(bound=0.05)]
+HELD = [Penalty.Config(), Clipping.Config(bound=0.05), Spectral.Config()]
 
 
 def wgan(space: Space, constraint: Constraint.Config = HELD[0], **words: object) -> WGAN:
@@ -59,7 +59,9 @@ def test_a_players_loss_moves_that_player_alone(constraint):
             total = torch.stack([term.mean() for term in losses.values()]).sum()
             grads = torch.autograd.grad(total, list(turn.params), allow_unused=True)
             # a last bias shifts all verdicts alike, so that no gap can feel it
-            felt = [g is not None and bool(g.abs().max() > 0) for g in grads[:-1]]
+            felt = [g is not None and bool(g.abs().max() > 0)
+                    for p, g in zip(turn.params, grads, strict=True)
+                    if p is not model.critic.out.bias]
             assert all(felt), turn.name
 
 
@@ -180,3 +182,42 @@ def test_the_constraint_is_chosen_by_a_word():
 def test_a_critic_of_unknown_slope_is_refused(word):
     with pytest.raises(WordError, match=word.split("=")[0]):
         WGAN.Config().override(word)
+
+
+def test_spectral_normalisation_makes_the_critic_one_lipschitz():
+    model = wgan(REAL, Spectral.Config(passes=3))
+    for _ in range(20):  # power iteration converges over uses
+        model.critic_loss(rows(REAL))
+    model.eval()
+    told = model.watch(rows(REAL))
+    assert told["reach"].item() == pytest.approx(1.0, abs=1e-3)
+    assert told["steepest"].item() <= 1.001
+    loose = wgan(REAL)
+    assert loose.watch(rows(REAL))["steepest"] <= loose.watch(rows(REAL))["reach"] * (1 + 1e-9)
+
+
+def test_the_doctor_names_a_flat_and_a_steep_critic():
+    model = wgan(REAL, Clipping.Config(bound=1e-4))
+    model.clip(rows(REAL))
+    flat, = model.diagnose(rows(REAL))
+    assert flat.name == "flat critic"
+    assert "constraint.bound=0.0001" in flat.remedy
+    model = wgan(REAL)
+    with torch.no_grad():
+        for layer in model.critic_layers():
+            layer.weight.mul_(10)
+    steep, = model.diagnose(rows(REAL))
+    assert steep.name == "steep critic"
+    assert "constraint.weight=10" in steep.remedy
+
+
+def test_a_batch_of_one_is_refused():
+    model = wgan(REAL).train()
+    with pytest.raises(WordError, match=r"a larger train\.batch"):
+        model.critic_move(rows(REAL)[:1])
+
+
+def test_labels_that_are_all_alike_are_refused():
+    alone = {"label": Space(kind="label", size=1, name="label")}
+    assert "one name only" in WGAN.refuses(replace(REAL, given=alone))
+    assert WGAN.refuses(replace(REAL, given=LABEL)) is None

@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ...core.abilities import HasCritic
+from ...core.abilities import CanDiagnose, Finding, HasCritic
 from ...core.batch import Batch
 from ...core.config import Range
 from ...core.error import WordError
@@ -22,14 +22,17 @@ from ...core.model import Losses, Suit, Turn
 from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.mlp import MLP
-from .._pushforward import Pushforward
-from ._base import Clipping, Constraint, Penalty
+from .._pushforward import Dense
+from ._base import REFERENCES, WATCH, check_rows, one_sided
+from ._constraint import Clipping, Constraint, Penalty, between, reach, slopes
 
 STEEP = ("gelu", "silu")
 """Activations whose slope exceeds 1 somewhere."""
+FLAT, TOO_STEEP = 0.05, 5.0
+"""Slopes of a critic, typical and largest, beyond which it misleads the generator."""
 
 
-class WGAN(Pushforward, HasCritic):
+class WGAN(Dense, HasCritic, CanDiagnose):
     """x = G(z, given) with z ~ N(0, I): a law without a density, trained on the distance W_1.
 
     Both players see events in coordinates near one: reals standardised, levels spread over
@@ -37,11 +40,14 @@ class WGAN(Pushforward, HasCritic):
     samples are levels again (Arjovsky, Chintala & Bottou 2017; penalty: Gulrajani et al. 2017).
     """
 
-    class Config(Pushforward.Config):
+    leads = 1
+    references = REFERENCES
+
+    class Config(Dense.Config):
         critic: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
         """Network from an event to its score; no residual, and no activation steeper than 1."""
         constraint: Constraint.Config = Penalty.Config()
-        """What holds the critic's slope: penalty or clipping."""
+        """What holds the critic's slope: penalty, clipping or spectral."""
         rounds: Annotated[int, Range(1)] = 5
         """Moves of the critic for each move of the generator."""
 
@@ -60,6 +66,7 @@ class WGAN(Pushforward, HasCritic):
         super().__init__(config, space)
         self.critic: MLP = config.critic.build(space.dims + self.conditions.width, 1)
         self.constraint: Constraint = config.constraint.build()
+        self.constraint.bind(self.critic.linears)
 
     def loss(self, batch: Batch) -> Losses:
         """The terms of both players, each of whom lowers its own."""
@@ -70,11 +77,12 @@ class WGAN(Pushforward, HasCritic):
         clip = [Turn("clip", self.clip)] if isinstance(self.constraint, Clipping) else []
         return [Turn("critic", self.critic_move, critic, repeat=self.config.rounds), *clip,
                 Turn("generator", self.generator_loss, generator),
-                Turn("watch", self.watch, every=5)]
+                Turn("watch", self.watch, every=WATCH)]
 
     def critic_move(self, batch: Batch) -> Losses:
         # Every move of the critic is clipped (algorithm 1): here before the next one, and the
         # last by a turn of its own.
+        check_rows(self, batch)
         self.constraint.project(self.critic.parameters())
         return self.critic_loss(batch)
 
@@ -92,8 +100,15 @@ class WGAN(Pushforward, HasCritic):
         return self.constraint.project(self.critic.parameters())
 
     def watch(self, batch: Batch) -> Losses:
-        """W_1 in the players' coordinates as the critic sees it, up to the K of its constraint."""
-        return {"wasserstein": -self.gap(*self.points(batch))}
+        """W_1 in the players' coordinates as the critic sees it, up to the K of its constraint,
+        with what bounds K from below and from above."""
+        return {"wasserstein": -self.gap(*self.points(batch)), "steepest": self.slopes(batch)
+                .amax(), "reach": reach(self.critic_layers())}
+
+    def slopes(self, batch: Batch) -> Tensor:
+        """|grad f| between real and fake points, (B,)."""
+        real, fake, context = self.points(batch)
+        return slopes(lambda y: self.criticise_points(y, context), between(real, fake))
 
     def points(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Real and fake points (B, D) with the conditions they share (B, C)."""
@@ -118,6 +133,22 @@ class WGAN(Pushforward, HasCritic):
     def critic_layers(self) -> Sequence[nn.Linear]:
         return self.critic.linears
 
+    def diagnose(self, batch: Batch) -> list[Finding]:
+        slope = self.slopes(batch)
+        typical, most = float(slope.median()), float(slope.amax())
+        if typical < FLAT:
+            return [Finding("flat critic", f"its slope between data and samples is {typical:.1e}, "
+                            "so that hardly any gradient reaches the generator",
+                            self.constraint.remedy)]
+        if most > TOO_STEEP:
+            return [Finding("steep critic", f"its slope between data and samples reaches "
+                            f"{most:.1f}, so that its distance is no W_1", self.constraint.remedy)]
+        return []
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        return one_sided("wgan", space)
+
     @classmethod
     def suit(cls, space: Space) -> Suit:
         # The held-out distance is noisy: few looks, and no early end by it.
@@ -129,7 +160,7 @@ class WGAN(Pushforward, HasCritic):
             critic = MLP.Config(width=128, depth=3, activation="leaky")
             config = cls.Config(latent=max(space.dims, 2), generator=net, critic=critic,
                                 constraint=Penalty.Config(weight=1.0))
-            return Suit(config, recipe)
+            return Suit(config, replace(recipe, batch=256))
         net = MLP.Config(width=256, depth=3, activation="silu", residual=True)
         config = cls.Config(generator=net, rounds=3)
         return Suit(config, replace(recipe, rate=5e-4, batch=64))

@@ -1,0 +1,134 @@
+"""A step of the two-player game through our trainer against a bare loop with two optimisers.
+
+Both sides train the same networks (perceptrons of 3 x 256, or the convolutions of dcgan) on the
+same batches of the same rows of bytes with the same fused Adams and no averaging, in one process
+and turn about (A/B/A/B). Reported are median and spread of the CPU time a step and bare / ours;
+before that, one unmeasured round in which the bare loop has our noise must end at our weights.
+
+    python -m benchmarks.gan [--rounds 7] [--steps 50]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.clock import timed, told
+from monge.core.batch import Batch
+from monge.core.config import Config
+from monge.core.noise import fold, fresh
+from monge.core.recipe import Recipe
+from monge.core.space import Space
+from monge.models.adversarial._base import WATCH, Duel
+from monge.models.adversarial.dcgan import DCGAN
+from monge.models.adversarial.gan import GAN
+from monge.train.trainer import Trainer
+
+ROWS, BATCH, RATE, BETAS = 8192, 64, 2e-4, (0.5, 0.999)
+SPACE = Space(kind="levels", shape=(1, 16, 16), size=256, rows=ROWS)
+
+
+class Bytes:
+    """Rows kept as bytes, made floats in the batch."""
+
+    lengths = None
+
+    def __init__(self) -> None:
+        self.x = torch.randint(0, 256, (ROWS, *SPACE.shape), generator=fresh(0)).byte()
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def batch(self, index: Tensor, train: bool = False) -> Batch:
+        return Batch(self.x.index_select(0, index).float(), row=index)
+
+    def whole(self) -> Batch:
+        return self.batch(torch.arange(ROWS))
+
+
+def build(config: Config) -> Duel:
+    torch.manual_seed(0)
+    return config.build(SPACE)
+
+
+def ours(config: Config, rows: Bytes) -> tuple[Duel, Callable[[], None]]:
+    """A model and what plays one step of its game."""
+    model = build(config)
+    trainer = Trainer(model, rows, Recipe(rate=RATE, betas=BETAS, batch=BATCH, warmup=0))
+
+    def step() -> None:
+        trainer.advance(1.0)
+
+    return model, step
+
+
+def bare(config: Config, rows: Bytes, seeded: bool = False) -> tuple[Duel, Callable[[], None]]:
+    """What a person would write by hand; `seeded`, each move has the noise that ours has."""
+    model = build(config).train()
+    players = model.discriminator, model.generator
+    movers = [torch.optim.Adam(p.parameters(), RATE, BETAS, fused=True) for p in players]
+    order = torch.randperm(ROWS, generator=fresh(fold(0, "epoch", 0))).split(BATCH)
+    none, count = torch.zeros(BATCH, 0), itertools.count()
+
+    def make() -> Tensor:
+        return model.generate(torch.randn(BATCH, *model.latent.shape), none)
+
+    def step() -> None:
+        number = next(count)
+        for place, name in enumerate(("discriminator", "generator")):
+            if seeded:
+                torch.manual_seed(fold(0, "step", number, name))
+            drawn = 2 * number + place + -(-number // WATCH)  # ours looks at the game now and then
+            x = rows.x.index_select(0, order[drawn % len(order)]).float()
+            movers[place].zero_grad(set_to_none=True)
+            if name == "discriminator":
+                fake = make().detach()
+                real = (x.flatten(1) + torch.rand(BATCH, SPACE.dims) - 128) / 128
+                loss = (F.softplus(-model.judge(real, none)) / 2).mean() \
+                    + (F.softplus(model.judge(fake, none)) / 2).mean()
+            else:
+                loss = (F.softplus(-model.judge(make(), none)) / 2).mean()
+            loss.backward()
+            movers[place].step()
+
+    return model, step
+
+
+def played(step: Callable[[], None], steps: int) -> None:
+    for _ in range(steps):
+        step()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=50)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows, steps = Bytes(), arguments.steps
+    for title, config in (("gan", GAN.Config()), ("dcgan", DCGAN.Config())):
+        sides = {"ours": ours(config, rows), "bare": bare(config, rows, seeded=True)}
+        for _, step in sides.values():
+            played(step, 3)
+        apart = max((a - b).abs().max().item()
+                    for a, b in zip(*(m.parameters() for m, _ in sides.values()), strict=True))
+        sides["bare"] = bare(config, rows)
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(arguments.rounds):
+            for name, (_, step) in sides.items():
+                times[name].append(timed(partial(played, step, steps)) / steps)
+        for name, each in times.items():
+            print(f"{title:6}{name:6}{told(each, 2)} a step")
+        ratio = statistics.median(times["bare"]) / statistics.median(times["ours"])
+        print(f"{title:6}bare / ours {ratio:.3f}; largest difference of a weight {apart:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+r"""What samples leave out and what they invent: precision, recall, density, coverage, modes.
+
+With balls B around each real point $x_i$, and around each sample $y_j$, that reach to its k-th
+nearest neighbour among its own kind,
+
+precision  the share of samples in a ball of some real point
+recall     the share of real points in a ball of some sample (Kynkäänniemi et al. 2019)
+density    $\frac{1}{kM}\sum_j\sum_i 1[y_j \in B(x_i)]$, 1 in the mean for equal laws
+coverage   the share of real balls with a sample in them (Naeem et al. 2020), for equal laws and
+           sizes near $1 - 2^{-k}$
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..core.modes import Modes
+from ..core.score import Score
+
+NEIGHBOURS = 5
+"""k."""
+NEAR = 4.0
+"""Standard deviations within which a sample belongs to a mode."""
+SHARE = 0.05
+"""Part of its fair share of samples that a mode must have to be found."""
+
+
+def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS) -> dict[str, Score]:
+    """The four measures of samples (m, F) against real points (n, F)."""
+    k = min(k, len(real) - 1, len(fake) - 1)
+    between = torch.cdist(real, fake)  # (n, m)
+    inside = between < radii(real, k)[:, None]
+    found = {"precision": inside.any(0).double(),
+             "recall": (between < radii(fake, k)).any(1).double(),
+             "density": inside.sum(0).double() / k, "coverage": inside.any(1).double()}
+    return {name: Score(float(each.mean()), "estimate", float(each.std()) / math.sqrt(len(each)),
+                        "share") for name, each in found.items()}
+
+
+def radii(x: Tensor, k: int) -> Tensor:
+    """The distance of each point from its k-th nearest neighbour, (n,)."""
+    return torch.cdist(x, x).kthvalue(k + 1).values  # the nearest is the point itself
+
+
+def modes(x: Tensor, density: Modes) -> dict[str, Score]:
+    """How many modes of a known density the samples x (n, D) have found, and how many samples
+    belong to one."""
+    apart, nearest = torch.cdist(x.double(), density.centres.double()).min(1)
+    near = apart < NEAR * density.spread
+    count = len(density.centres)
+    held = torch.bincount(nearest[near], minlength=count)
+    found = int((held >= SHARE * len(x) / count).sum())
+    share = float(near.double().mean())
+    error = math.sqrt(share * (1 - share) / len(x))
+    return {"modes_found": Score(found, "estimate", 0.0, f"of {count}"),
+            "within_4_sigma": Score(share, "estimate", error, "share")}

@@ -1,0 +1,129 @@
+r"""What keeps a critic Lipschitz, and how steep it is.
+
+Kantorovich and Rubinstein: $W_1(p, q) = \sup_{|f|_L \le 1} E_p f - E_q f$, and over $|f|_L \le K$
+the supremum is $K W_1$. A critic trained inside a set of functions of bounded slope therefore
+estimates $W_1$ from below, up to the unknown K of that set. K is at most the product of the
+spectral norms of the critic's linear maps, and at least any slope it has somewhere.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from ...core.config import Config as BaseConfig
+from ...core.config import Configured, Range
+from ...core.model import Losses
+
+Critic = Callable[[Tensor], Tensor]
+"""From points (B, D) to scores (B,)."""
+
+
+class Constraint(Configured, abc.ABC):
+    """How the slope of a critic is held."""
+
+    class Config(BaseConfig):
+        """The choices of one constraint."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def bind(self, layers: Sequence[nn.Linear]) -> None:
+        """Change how the critic's linear maps are parametrised, once, as it is built."""
+
+    def terms(self, critic: Critic, real: Tensor, fake: Tensor) -> Losses:
+        """What the critic pays besides its own loss, for real and fake points (B, D)."""
+        return {}
+
+    def project(self, weights: Iterable[nn.Parameter]) -> Losses:
+        """Bring the critic's weights back into the set they belong to; what to log of it."""
+        return {}
+
+    @property
+    @abc.abstractmethod
+    def remedy(self) -> str:
+        """What to say to a critic that is too flat or too steep."""
+
+
+class Clipping(Constraint):
+    """Every weight stays within [-bound, bound], a compact set, so some K bounds all slopes
+    (Arjovsky, Chintala & Bottou 2017)."""
+
+    class Config(Constraint.Config):
+        bound: Annotated[float, Range(0, open=True)] = 0.01
+        """Largest size of a weight of the critic."""
+
+    config: Config
+
+    @torch.no_grad()
+    def project(self, weights: Iterable[nn.Parameter]) -> Losses:
+        bound, tensors = self.config.bound, [weight.data for weight in weights]
+        torch._foreach_clamp_min_(tensors, -bound)
+        torch._foreach_clamp_max_(tensors, bound)
+        return {"at_bound": (torch.cat([t.flatten() for t in tensors]).abs() == bound).float()
+                .mean()}
+
+    @property
+    def remedy(self) -> str:
+        return f"change constraint.bound={self.config.bound:g}, or say constraint=penalty"
+
+
+class Penalty(Constraint):
+    r"""$\lambda\,E(|\nabla f(\hat x)| - 1)^2$ with $\hat x$ uniform on the line between a real and
+    a fake point (Gulrajani et al. 2017)."""
+
+    class Config(Constraint.Config):
+        weight: Annotated[float, Range(0, open=True)] = 10.0
+        """Price of a slope that is not 1."""
+
+    config: Config
+
+    def terms(self, critic: Critic, real: Tensor, fake: Tensor) -> Losses:
+        slope = slopes(critic, between(real, fake), create_graph=True)
+        return {"penalty": self.config.weight * (slope - 1).square()}  # (B,)
+
+    @property
+    def remedy(self) -> str:
+        return f"raise constraint.weight={self.config.weight:g}, or lower train.rate"
+
+
+class Spectral(Constraint):
+    """Every linear map is divided by its largest singular value, found by power iteration, so
+    that K <= 1 (Miyato et al. 2018)."""
+
+    class Config(Constraint.Config):
+        passes: Annotated[int, Range(1)] = 1
+        """Power iterations at each use of a map in training."""
+
+    config: Config
+
+    def bind(self, layers: Sequence[nn.Linear]) -> None:
+        for layer in layers:
+            spectral_norm(layer, n_power_iterations=self.config.passes)
+
+    @property
+    def remedy(self) -> str:
+        return f"raise constraint.passes={self.config.passes}, or say constraint=penalty"
+
+
+def between(real: Tensor, fake: Tensor) -> Tensor:
+    """A point on the line between each real point and a fake one, (B, D)."""
+    return torch.lerp(fake, real, torch.rand_like(real[:, :1]))
+
+
+def slopes(critic: Critic, points: Tensor, create_graph: bool = False) -> Tensor:
+    """|grad f| at each point, (B,): each of them is a lower bound of K."""
+    with torch.enable_grad():
+        points = points.detach().requires_grad_()
+        slope, = torch.autograd.grad(critic(points).sum(), points, create_graph=create_graph)
+    return slope.norm(dim=1)
+
+
+def reach(layers: Sequence[nn.Linear]) -> Tensor:
+    """The product of the spectral norms, an upper bound of K, ()."""
+    return torch.stack([torch.linalg.matrix_norm(layer.weight, 2) for layer in layers]).prod()

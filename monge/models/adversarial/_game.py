@@ -1,0 +1,66 @@
+r"""The two-player game in logits $a = \log D/(1 - D)$ of a discriminator D.
+
+$V(G, D) = E_{p_d} \log D + E_z \log(1 - D(G(z)))$. The discriminator lowers
+$J_D = -\tfrac12 E_{p_d}\log D - \tfrac12 E_z\log(1 - D(G(z))) = -V/2$, the cross entropy of a
+batch half real, half fake. Whatever the generator, the best is $D^* = p_d/(p_d + p_g)$, so that
+$D^*/(1 - D^*) = p_d/p_g$ and $V(G, D^*) = -\log 4 + 2\,\mathrm{JS}(p_d\|p_g)$; any other D gives
+less, hence $(V + \log 4)/2$ is a lower bound of JS, 0 where the laws agree. The generator lowers
+
+nonsaturating  $-\tfrac12 E_z\log D(G(z))$, whose slope in a survives where D is sure of fakes
+minimax        $\tfrac12 E_z\log(1 - D(G(z))) = -J_D$ but for what it cannot move
+squares        $\tfrac12 E_z (D(G(z)) - 1)^2$ against $\tfrac12 E(D - 1)^2 + \tfrac12 E D(G(z))^2$,
+               D being unbounded (Mao et al. 2017); its best is the same $D^*$
+
+(Goodfellow et al. 2014).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...core.model import Losses
+
+Logarithmic = Literal["nonsaturating", "minimax"]
+Game = Literal[Logarithmic, "squares"]
+EDGE = 1e-6
+"""How near D may come to an end of its range before its ratio is read."""
+
+
+def discriminator_terms(game: Game, real: Tensor, fake: Tensor, smooth: float = 0.0) -> Losses:
+    """J_D in two terms of the shape of the logits. With `smooth` s the label of real rows alone
+    is 1 - s, so that the best D is (1 - s) p_d / (p_d + p_g) (Salimans et al. 2016)."""
+    if game == "squares":
+        return {"real": (real - (1 - smooth)).square() / 2, "fake": fake.square() / 2}
+    return {"real": (F.softplus(-real) + smooth * real) / 2, "fake": F.softplus(fake) / 2}
+
+
+def generator_terms(game: Game, fake: Tensor) -> Tensor:
+    """What the generator lowers, in the shape of the logits."""
+    if game == "squares":
+        return (fake - 1).square() / 2
+    return F.softplus(-fake) / 2 if game == "nonsaturating" else -F.softplus(fake) / 2
+
+
+def value(real: Tensor, fake: Tensor) -> Tensor:
+    """V of logits, ()."""
+    return -F.softplus(-real).mean() - F.softplus(fake).mean()
+
+
+def divergence_bound(real: Tensor, fake: Tensor) -> Tensor:
+    """(V + log 4) / 2 <= JS(p_d || p_g) <= log 2, ()."""
+    return (value(real, fake) + math.log(4)) / 2
+
+
+def log_ratio(game: Game, verdict: Tensor, smooth: float = 0.0) -> Tensor:
+    """log p_d / p_g as a discriminator's output says it."""
+    if game != "squares" and not smooth:
+        return verdict
+    top = 1 - smooth
+    d = verdict if game == "squares" else torch.sigmoid(verdict)
+    d = d.clamp(EDGE * top, (1 - EDGE) * top)
+    return d.log() - (top - d).log()

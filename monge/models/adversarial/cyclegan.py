@@ -1,0 +1,163 @@
+r"""Unpaired translation: pictures of one kind made of another, and back again (CycleGAN)
+
+Two generators $G: A \to B$, $F: B \to A$ against two discriminators of patches, and a price for
+what does not survive the journey (Zhu et al. 2017):
+
+$\lambda\,(E|F(G(a)) - a| + E|G(F(b)) - b|) + \mu\,(E|G(b) - b| + E|F(a) - a|)$.
+
+Any pair of mutually inverse maps that carry one law to the other ends the game, so the pairing is
+learned only as far as the networks and the identity term prefer simple maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ...core.abilities import CanSample, Given
+from ...core.batch import Batch, conform
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.model import Losses, Model, Suit, Turn
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.coordinates import Coordinates
+from ...nn.unet import UNet
+from ._base import check_rows
+from ._game import Game, discriminator_terms, generator_terms
+from ._nets import depth_for, patches
+from ._translate import Translator, misfit, tiers
+
+
+class CycleGAN(Model, CanSample):
+    """b = G(a), a map of pictures from two sets that nobody paired. Both maps begin as the
+    identity, since most pictures share most of what they show."""
+
+    events = {"real", "levels"}
+    givens = {"real", "levels"}
+    predicts = True
+    unpaired = True
+
+    class Config(Model.Config):
+        net: UNet.Config = UNet.Config(attention=0)
+        """Network of either map."""
+        width: Annotated[int, Range(1)] = 32
+        """Channels of the discriminators after their first halving."""
+        patch: Annotated[int, Range(0)] = 0
+        """Halvings of the discriminators; 0 chooses 1 or 2."""
+        cycle: Annotated[float, Range(0)] = 10.0
+        """Price of what does not survive the journey there and back."""
+        identity: Annotated[float, Range(0)] = 5.0
+        """Price of a change to a picture that is of the other kind already."""
+        game: Game = "squares"
+        """What the generators lower besides: squares, nonsaturating or minimax."""
+
+    class Sampling(CanSample.Sampling):
+        reverse: bool = False
+        """Read what is given as targets and make sources of them."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.name, source = next(iter(space.given.items()))
+        channels, *sides = space.shape
+        self.shape = space.shape
+        self.sides = nn.ModuleList([Coordinates(source), Coordinates(space)])  # of A and B
+
+        def translator() -> Translator:
+            return Translator(config.net, channels, channels, tuple(sides))
+
+        depth = config.patch or min(2, depth_for(sides))
+        self.makers = nn.ModuleList([translator(), translator()])  # F to A, G to B
+        self.judges = nn.ModuleList(patches(channels, config.width, depth, sides)
+                                    for _ in range(2))
+
+    def loss(self, batch: Batch) -> Losses:
+        """The terms of all players, each of whom lowers its own."""
+        return self.discriminator_loss(batch) | self.generator_loss(batch)
+
+    def turns(self) -> Sequence[Turn]:
+        return [Turn("discriminator", self.discriminator_loss, list(self.judges.parameters())),
+                Turn("generator", self.generator_loss, list(self.makers.parameters()))]
+
+    def discriminator_loss(self, batch: Batch) -> Losses:
+        check_rows(self, batch)
+        real = self.real(batch)
+        losses: Losses = {}
+        for side, name in enumerate("ab"):
+            with torch.no_grad():
+                fake = self.make(side, real[1 - side])
+            judge = self.judges[side]
+            terms = discriminator_terms(self.config.game, judge(real[side]), judge(fake))
+            losses |= {f"{term}_{name}": mean(each) for term, each in terms.items()}
+        return losses
+
+    def generator_loss(self, batch: Batch) -> Losses:
+        real = self.real(batch)
+        losses: Losses = {}
+        for side, name in enumerate("ab"):
+            own, fake = real[1 - side], self.make(side, real[1 - side])
+            back, kept = self.make(1 - side, fake), self.make(side, real[side])
+            fooled = generator_terms(self.config.game, self.judges[side](fake))
+            losses |= {f"fooled_{name}": mean(fooled),
+                       f"cycle_{name}": self.config.cycle * mean((back - own).abs()),
+                       f"identity_{name}": self.config.identity * mean((kept - real[side]).abs())}
+        return losses
+
+    def real(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Rows of A and of B in coordinates near one, (B, *event) each."""
+        rows = conform(batch.given, self.space, len(batch))[self.name].x, batch.x
+        first, second = (self.enter(side, x, True) for side, x in enumerate(rows))
+        return first, second
+
+    def enter(self, side: int, x: Tensor, dequantise: bool) -> Tensor:
+        coordinates = self.sides[side]
+        assert isinstance(coordinates, Coordinates)
+        y = coordinates.enter(x.to(coordinates.shift.dtype), dequantise)
+        return y.unflatten(1, self.shape)
+
+    def make(self, side: int, y: Tensor) -> Tensor:
+        """Pictures of this side from pictures (B, *event) of the other."""
+        coordinates = self.sides[side]
+        assert isinstance(coordinates, Coordinates)
+        return coordinates.bound(coordinates.unbound(y) + self.makers[side](y))
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        side = 0 if isinstance(how, CycleGAN.Sampling) and how.reverse else 1
+        x = conform(given or {}, self.space, n)[self.name].x
+        y = self.make(side, self.enter(1 - side, x, False)).flatten(1)
+        coordinates = self.sides[side]
+        assert isinstance(coordinates, Coordinates)
+        return coordinates.leave(y).unflatten(1, self.shape)
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        if found := misfit("cyclegan", space):
+            return found
+        source, = space.given.values()
+        if (source.kind, source.size, source.shape) != (space.kind, space.size, space.shape):
+            return (f"cyclegan needs pictures of one form on both sides, got {source} and {space};"
+                    " bring them to one with +grey or +resize64")
+        return None
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        recipe = Recipe(rate=3e-4, betas=(0.5, 0.999), batch=16, average=0.999, check=250,
+                        patience=0)
+        return Suit(cls.Config(net=tiers(space, 32)), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(net=UNet.Config(width=4, multipliers=(1, 2), blocks=1, attention=0),
+                          width=4, patch=1)
+
+
+def mean(term: Tensor) -> Tensor:
+    """Over all but the rows, (B,)."""
+    return term.flatten(1).mean(1)

@@ -1,0 +1,149 @@
+r"""Paired translation: a picture from a picture, judged patch by patch (pix2pix)
+
+$\min_G \max_D E \log D(x, y) + E \log(1 - D(x, G(x, z))) + \lambda E |y - G(x, z)|$ (Isola et al.
+2017): the L1 term, whose best guess is a median, sees to what is certain, the discriminator of
+patches to what is sharp. The noise z is dropout, in use as well as in training. In practice the
+generator lowers the non-saturating loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import CanSample, Given, HasDiscriminator
+from ...core.batch import Batch, conform
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.model import Losses, Model, Suit, Turn
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.coordinates import Coordinates
+from ...nn.drop import thinned
+from ...nn.embed import Features
+from ...nn.unet import UNet
+from ._base import REFERENCES, WATCH, check_rows
+from ._game import (
+    Game,
+    discriminator_terms,
+    divergence_bound,
+    generator_terms,
+    log_ratio,
+    value,
+)
+from ._nets import depth_for, patches
+from ._translate import Translator, misfit, tiers
+
+
+class Pix2Pix(Model, CanSample, HasDiscriminator):
+    """p(y | x) of y = G(x, z): a law of pictures given pictures, learned from pairs."""
+
+    events = {"real", "levels"}
+    givens = {"real", "levels", "binary"}
+    predicts = True
+    references = REFERENCES
+
+    class Config(Model.Config):
+        net: UNet.Config = UNet.Config(dropout=0.3, attention=0)
+        """Network from source to target; its dropout is the noise z."""
+        width: Annotated[int, Range(1)] = 32
+        """Channels of the discriminator after its first halving."""
+        patch: Annotated[int, Range(0)] = 0
+        """Halvings of the discriminator, whose verdicts are of patches that double with each; 0
+        chooses 1 or 2."""
+        weight: Annotated[float, Range(0)] = 100.0
+        """Price of the mean absolute error, in units of half the range of levels, or of the
+        standard deviation of reals."""
+        game: Game = "nonsaturating"
+        """What the generator lowers besides: nonsaturating, minimax or squares."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.name, source = next(iter(space.given.items()))
+        channels, *sides = space.shape
+        self.shape, self.source = source.shape, Features(source)
+        self.coordinates = Coordinates(space)
+        self.generator = Translator(config.net, source.shape[0], channels, tuple(sides))
+        depth = config.patch or min(2, depth_for(sides))
+        self.discriminator = patches(source.shape[0] + channels, config.width, depth, sides)
+
+    def loss(self, batch: Batch) -> Losses:
+        """The terms of both players, each of whom lowers its own."""
+        return self.discriminator_loss(batch) | self.generator_loss(batch)
+
+    def turns(self) -> Sequence[Turn]:
+        rival, own = list(self.discriminator.parameters()), list(self.generator.parameters())
+        return [Turn("discriminator", self.discriminator_loss, rival),
+                Turn("generator", self.generator_loss, own),
+                Turn("watch", self.watch, every=WATCH)]
+
+    def discriminator_loss(self, batch: Batch) -> Losses:
+        check_rows(self, batch)
+        terms = discriminator_terms(self.config.game, *self.verdicts(batch))
+        return {name: term.mean(1) for name, term in terms.items()}
+
+    def generator_loss(self, batch: Batch) -> Losses:
+        x, y = self.sources(batch.given, len(batch)), self.real(batch)
+        fake = self.generate(x)
+        fooled = generator_terms(self.config.game, self.judge(x, fake)).mean(1)
+        return {"fooled": fooled,
+                "l1": self.config.weight * (y - fake).abs().flatten(1).mean(1)}
+
+    def watch(self, batch: Batch) -> Losses:
+        real, fake = self.verdicts(batch)
+        return {"value": value(real, fake), "js_bound": divergence_bound(real, fake)}
+
+    def verdicts(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        x = self.sources(batch.given, len(batch))
+        with torch.no_grad():
+            fake = self.generate(x)
+        return self.judge(x, self.real(batch)), self.judge(x, fake)  # (B, patches)
+
+    def log_ratio(self, batch: Batch) -> Tensor:
+        """The mean over patches of what each says of its own pixels."""
+        x = self.sources(batch.given, len(batch))
+        y = self.coordinates.enter(batch.x.to(x.dtype), dequantise=False)
+        verdict = self.judge(x, y.unflatten(1, self.space.shape))
+        return log_ratio(self.config.game, verdict).mean(1)
+
+    def sources(self, given: Given, n: int) -> Tensor:
+        rows = conform(given, self.space, n)[self.name]
+        return self.source(rows).unflatten(1, self.shape)  # (n, *source)
+
+    def real(self, batch: Batch) -> Tensor:
+        y = self.coordinates.enter(batch.x.to(self.coordinates.shift.dtype), dequantise=True)
+        return y.unflatten(1, self.space.shape)
+
+    def generate(self, x: Tensor) -> Tensor:
+        return self.coordinates.bound(self.generator(x))  # (n, *event)
+
+    def judge(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.discriminator(torch.cat([x, y], 1)).flatten(1)  # (B, patches)
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        with thinned(self.generator, generator, shared=False):
+            y = self.generate(self.sources(given or {}, n)).flatten(1)
+        return self.coordinates.leave(y).unflatten(1, self.space.shape)
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        return misfit("pix2pix", space)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        recipe = Recipe(rate=5e-4, betas=(0.5, 0.999), batch=32, average=0.999, check=250,
+                        patience=0)
+        net = tiers(space, 32).override("dropout=0.3")
+        return Suit(cls.Config(net=net), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(net=UNet.Config(width=4, multipliers=(1, 2), blocks=1, attention=0,
+                                          dropout=0.3), width=4, patch=1)

@@ -1,0 +1,94 @@
+r"""Identities of critics.
+
+$|f(x) - f(y)| \le \prod_l \|W_l\|_2 \, |u(x) - u(y)|$, where u(x) is what the first linear map
+reads of x: the bound holds in the critic's own coordinates, not in the units of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..core.abilities import HasCritic
+from ..core.batch import Batch, conform
+from ..core.model import Model
+from ..core.noise import fresh
+from ..models.adversarial._constraint import Clipping
+from ..nn.mlp import MLP
+from ..prob.divergence import wasserstein
+from .gaps import most, normal
+from .identity import Residual
+from .subjects import random_rows
+
+PAIRS = 5000
+"""Pairs of events between which the critic's slope is taken."""
+MOVED = 64
+"""Events of each of two samples between which mass is moved."""
+ROUNDING = 1e-12
+"""What float64 leaves of a ratio."""
+
+
+def x72_a_critic_gives_no_more_than_k_times_the_distance(model: HasCritic, batch: Batch
+                                                         ) -> Residual:
+    """E_p f - E_q f <= K W_1(p, q) between any rows, K = prod ||W||."""
+    assert isinstance(model, Model)
+    given = conform(batch[:1].given, model.space, MOVED)
+    event = replace(model.space, given={})
+    x, y = (Batch(random_rows(event, MOVED, fresh(seed)).x, given) for seed in (5, 6))
+    (u, f), (v, g) = (read(model, rows) for rows in (x, y))
+    whole = norm(model.critic_layers()) * wasserstein(u, v)
+    return Residual(float((f.mean() - g.mean()).abs() - whole), ROUNDING)
+
+
+def x72_a_trained_clipped_critic_stays_below() -> Residual:
+    """A critic trained under clipping finds a part of K W_1 and no more."""
+    x, y = normal(64, 2), normal(64, 2) + 2
+    critic: MLP = MLP.Config(width=16, depth=2, activation="leaky").build(2, 1).double()
+    held = Clipping(Clipping.Config(bound=0.1))
+    mover = torch.optim.RMSprop(critic.parameters(), 5e-3)
+    with torch.enable_grad():
+        for _ in range(100):
+            held.project(critic.parameters())
+            mover.zero_grad()
+            (critic(y).mean() - critic(x).mean()).backward()
+            mover.step()
+    held.project(critic.parameters())
+    found = float(critic(x).mean() - critic(y).mean())
+    whole = float(norm(critic.linears) * wasserstein(x, y))
+    return Residual(most(found - whole, 0.0 if found > 0.01 * whole else 1.0), ROUNDING)
+
+
+def x88_critic_is_lipschitz(model: HasCritic, batch: Batch) -> Residual:
+    """|f(x) - f(y)| <= prod ||W|| |x - y|, as the ratio of the two."""
+    assert isinstance(model, Model)
+    given = conform(batch[:1].given, model.space, PAIRS)
+    event = replace(model.space, given={})
+    x, y = (Batch(random_rows(event, PAIRS, fresh(seed)).x, given) for seed in (5, 6))
+    (u, f), (v, g) = (read(model, rows) for rows in (x, y))
+    reach = norm(model.critic_layers()) * (u - v).norm(dim=1)  # (PAIRS,)
+    slope = torch.where(f == g, 0.0, (f - g).abs() / reach)
+    return Residual(float(slope.amax()), 1 + ROUNDING)
+
+
+def norm(layers: Iterable[nn.Linear]) -> Tensor:
+    """The product of spectral norms, ()."""
+    each = [torch.linalg.matrix_norm(layer.weight.double(), 2) for layer in layers]
+    return torch.stack(each).prod()
+
+
+def read(model: HasCritic, rows: Batch) -> tuple[Tensor, Tensor]:
+    """What the critic's first map reads of each row, (B, inputs), and its verdict, (B,)."""
+    seen: list[Tensor] = []
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen.append(inputs[0])
+
+    handle = model.critic_layers()[0].register_forward_pre_hook(note)
+    try:
+        verdict = model.criticise(rows)
+    finally:
+        handle.remove()
+    return seen[0].reshape(len(rows), -1), verdict

@@ -1,0 +1,210 @@
+"""The two-player game: its losses, its players, what a discriminator says, what ails it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import monge
+from monge.core.batch import Batch
+from monge.core.error import WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.adversarial import _nets
+from monge.models.adversarial._game import (
+    discriminator_terms,
+    divergence_bound,
+    generator_terms,
+    log_ratio,
+    value,
+)
+from monge.models.adversarial.dcgan import DCGAN
+from monge.models.adversarial.gan import GAN
+
+REAL = Space(kind="real", shape=(2,), rows=1000)
+PICTURE = Space(kind="levels", shape=(1, 8, 8), size=17, rows=1000)
+LABEL = {"label": Space(kind="label", size=3, name="label")}
+
+
+def built(owner=GAN, space: Space = REAL, **words: object):
+    torch.manual_seed(0)
+    return replace(owner.tiny(space), **words).build(space).double()
+
+
+def rows(space: Space = REAL, n: int = 16, seed: int = 1) -> Batch:
+    x = torch.randn(n, *space.shape, generator=fresh(seed), dtype=torch.float64)
+    x = (17 * torch.sigmoid(x)).floor() if space.kind == "levels" else x
+    return Batch(x, {name: Batch(torch.arange(n) % 3) for name in space.given})
+
+
+def logits(seed: int = 0) -> tuple[Tensor, Tensor]:
+    real, fake = torch.randn(2, 40, generator=fresh(seed), dtype=torch.float64)
+    return real, fake
+
+
+def test_equal_verdicts_of_a_half_give_minus_log_four_and_no_divergence():
+    none = torch.zeros(5)
+    assert value(none, none).item() == pytest.approx(-math.log(4))
+    assert divergence_bound(none, none).item() == pytest.approx(0, abs=1e-7)
+    sure = torch.full((5,), 40.0)
+    assert divergence_bound(sure, -sure).item() == pytest.approx(math.log(2))
+
+
+def test_minimax_takes_from_the_generator_what_it_gives_the_discriminator():
+    real, fake = logits()
+    fake.requires_grad_()
+    loss = discriminator_terms("minimax", real, fake)["fake"].sum()
+    ours, = torch.autograd.grad(generator_terms("minimax", fake).sum(), fake)
+    theirs, = torch.autograd.grad(loss, fake)
+    torch.testing.assert_close(ours, -theirs)
+    other, = torch.autograd.grad(generator_terms("nonsaturating", fake).sum(), fake)
+    assert (other < 0).all()
+    assert not torch.allclose(other, ours)
+
+
+def test_smoothing_is_one_sided():
+    real, fake = logits()
+    plain, smooth = (discriminator_terms("nonsaturating", real, fake, s) for s in (0.0, 0.2))
+    torch.testing.assert_close(plain["fake"], smooth["fake"], atol=0, rtol=0)
+    labels = torch.full_like(real, 0.8)
+    known = nn.functional.binary_cross_entropy_with_logits(real, labels, reduction="none")
+    torch.testing.assert_close(smooth["real"], known / 2)
+    with pytest.raises(WordError, match=r"smooth=0.7 must be"):
+        GAN.Config(smooth=0.7)
+
+
+@pytest.mark.parametrize("smooth", [0.0, 0.3])
+def test_the_ratio_is_read_back_from_the_best_discriminator(smooth):
+    ratio = torch.tensor([0.1, 1.0, 7.0], dtype=torch.float64)
+    best = (1 - smooth) * ratio / (1 + ratio)
+    torch.testing.assert_close(log_ratio("nonsaturating", best.logit(), smooth).exp(), ratio)
+    torch.testing.assert_close(log_ratio("squares", best, smooth).exp(), ratio)
+
+
+@pytest.mark.parametrize(("owner", "space"), [(GAN, REAL), (DCGAN, PICTURE)])
+def test_the_players_share_all_parameters_and_each_moves_its_own(owner, space):
+    model = built(owner, replace(space, given=LABEL), rounds=3, penalty=0.5)
+    moved = [id(p) for turn in model.turns() for p in turn.params]
+    assert sorted(moved) == sorted(id(p) for p in model.parameters())
+    assert [turn.repeat for turn in model.turns()] == [3, 1, 1]
+    for turn in model.turns():
+        losses = turn.loss(rows(model.space))
+        if turn.params:
+            total = torch.stack([term.mean() for term in losses.values()]).sum()
+            grads = torch.autograd.grad(total, list(turn.params), allow_unused=True)
+            assert all(g is not None for g in grads), turn.name
+
+
+def test_the_price_of_slopes_is_that_of_a_linear_discriminator():
+    model = built(penalty=3.0)
+    model.judge = lambda y, context: y @ torch.tensor([3.0, 4.0]).double()
+    torch.testing.assert_close(model.settling(rows()), torch.full((16,), 3 / 2 * 25).double())
+
+
+def test_resampling_by_the_ratio_turns_one_law_into_the_other():
+    """Fakes N(0, 1), data N(1, 1): log ratio x - 1/2. Of many candidates the chosen is data."""
+    model = built(space=Space(kind="real", shape=(1,)), latent=1)
+    model.generate = lambda z, context: z
+    model.judge = lambda y, context: y[:, 0] - 0.5
+    x = model.sample(4000, how=model.Sampling(resample=64), generator=fresh(0))
+    assert x.mean().item() == pytest.approx(1.0, abs=0.08)
+    assert x.std().item() == pytest.approx(1.0, abs=0.08)
+    plain = model.sample(4000, generator=fresh(0))
+    assert plain.mean().item() == pytest.approx(0.0, abs=0.08)
+    again = model.sample(4000, how=model.Sampling(resample=64), generator=fresh(0))
+    assert torch.equal(x, again)
+
+
+def test_resampled_rows_keep_what_they_are_given():
+    model = built(space=replace(REAL, given=LABEL))
+    model.generate = lambda z, context: context[:, :2].clone()
+    given = {"label": Batch(torch.arange(6) % 3)}
+    x = model.sample(6, given, model.Sampling(resample=5), fresh(0))
+    torch.testing.assert_close(x[0], torch.tensor([1.0, 0.0]).double())
+    torch.testing.assert_close(x[4], torch.tensor([0.0, 1.0]).double())
+
+
+def test_the_doctor_says_that_the_discriminator_has_won():
+    model = built(game="minimax").eval()
+    assert model.diagnose(rows(n=64)) == []
+    model.generate = lambda z, context: z + 100
+    model.judge = lambda y, context: 5 * (20 - y[:, 0])
+    won, = model.diagnose(rows(n=64))
+    assert won.name == "discriminator has won"
+    assert "right about 100%" in won.sentence
+    assert "game=nonsaturating" in won.remedy
+
+
+def test_the_watch_tells_the_curves_and_their_lines():
+    model = built()
+    told = model.watch(rows())
+    assert set(told) == {"value", "js_bound", "right", "slope"}
+    torch.testing.assert_close(told["js_bound"], (told["value"] + math.log(4)) / 2)
+    assert model.references["watch/value"] == -math.log(4)
+
+
+def test_bad_input_is_refused_in_a_sentence():
+    model = built().train()
+    with pytest.raises(WordError, match=r"a batch of training has 1; give a larger train\.batch"):
+        model.discriminator_loss(rows(n=1))
+    alone = {"label": Space(kind="label", size=1, name="label")}
+    assert "label, of which there is one name only" in GAN.refuses(replace(REAL, given=alone))
+    assert "use adversarial.gan" in DCGAN.refuses(REAL)
+    assert "2x2 pixels and more" in DCGAN.refuses(replace(PICTURE, shape=(1, 1, 8)))
+    with pytest.raises(WordError, match=r"depth=5 halves pictures of 8x8 .* give depth=3 or less"):
+        DCGAN.Config(depth=5).build(PICTURE)
+
+
+@pytest.mark.parametrize("sides", [(2, 2), (7, 7), (8, 8), (9, 14), (28, 28), (33, 20), (5, 64)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels):
+    space = Space(kind="levels", shape=(channels, *sides), size=256)
+    model = DCGAN.Config(latent=3, width=4).build(space).eval()
+    x = model.sample(5, generator=fresh(0))
+    assert x.shape == (5, channels, *sides)
+    assert x.min() >= 0
+    assert x.max() <= 255
+    assert model.log_ratio(Batch(x)).shape == (5,)
+    assert _nets.breaches(model.generator, model.discriminator) == []
+
+
+def test_every_published_rule_is_checked():
+    def broken(maker=None, judge=None) -> str:
+        own = _nets.grower(3, 1, (8, 8), 4, 2, True), _nets.shrinker(1, (8, 8), 4, 2)
+        rule, = _nets.breaches(maker(list(own[0])) if maker else own[0],
+                               judge(list(own[1])) if judge else own[1])
+        return rule
+
+    def without(kind):
+        return lambda layers: [layer for layer in layers if not isinstance(layer, kind)]
+
+    def swapped(kind, other):
+        return lambda layers: [other if isinstance(layer, kind) else layer for layer in layers]
+
+    assert "batch norm" in broken(maker=without(nn.BatchNorm2d))
+    assert "batch norm" in broken(judge=lambda ls: [ls[0], nn.BatchNorm2d(4), *ls[1:]])
+    assert "tanh" in broken(maker=without(nn.Tanh))
+    assert "relu" in broken(maker=swapped(nn.ReLU, nn.LeakyReLU(0.2)))
+    assert "slope 0.2" in broken(judge=swapped(nn.LeakyReLU, nn.LeakyReLU(0.1)))
+    assert "dense layers" in broken(maker=lambda ls: [nn.Linear(3, 3), *ls])
+
+
+def test_real_pictures_have_no_ends():
+    space = Space(kind="real", shape=(1, 4, 4), mean=(100.0,), scale=(50.0,))
+    model = built(DCGAN, space)
+    assert not any(isinstance(layer, nn.Tanh) for layer in model.generator)
+    assert model.sample(4).shape == (4, 1, 4, 4)
+
+
+def test_a_run_tells_modes_ratios_and_what_ails_it():
+    run = monge.fit("gan", "ring", "train.check=50", budget="50steps")
+    found = run.evaluate()
+    assert found["modes_found"].unit == "of 8"
+    assert {"c2st", "coverage", "coverage_of_real_rows", "memorised"} <= set(found)
+    assert {"watch/value", "watch/js_bound", "watch/slope"} <= set(run.history)
+    assert "samples beside the data" in {finding.name for finding in run.diagnose()}
+    assert run.sample(5, None, "resample=4").shape == (5, 2)
