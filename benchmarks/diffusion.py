@@ -1,0 +1,187 @@
+"""Diffusion beside diffusers: a step of training, and 64 pictures at equal quality.
+
+Training: U-Nets of three levels and nearly equal FLOPs (both are counted and printed; the ratio is
+of times a FLOP) on 28x28 pictures, batch 64: forward, backward and fused Adam on the mean square
+of the noise. Sampling: one law fitted on digits; the peer's DDPM and DDIM schedulers lead the
+noise it predicts down 50 steps, ours takes DPM-Solver++ of few steps on the same weights. Quality
+is the energy distance of 2000 draws to held-out digits, beside that of training digits. Sides take
+turns in one process on one thread; medians and spreads of CPU time.
+
+    pip install 'monge[bench]' diffusers
+    python -m benchmarks.diffusion [--seconds 60] [--steps 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from monge import data
+from monge.core.batch import Batch
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.evaluate.fidelity import Eye, energy
+from monge.models.diffusion._nets import UNet
+from monge.models.diffusion._samplers import Sampler
+from monge.models.diffusion._solvers import DPM
+from monge.models.diffusion.ddpm import DDPM
+from monge.train.budget import Budget
+from monge.train.fit import fit
+from monge.train.trainer import Trainer
+
+from .clock import timed, told
+
+SIDE, ROWS, DRAWS, PEER_STEPS, TIMES = 28, 64, 2000, 50, 1000
+
+
+@dataclass(frozen=True)
+class Side:
+    """A network that says what noise is in z (B, 1, 28, 28) at times (B,)."""
+
+    net: nn.Module
+    noise: Callable[[Tensor, Tensor], Tensor]
+
+    def flops(self) -> int:
+        with FlopCounterMode(display=False) as count:
+            self.noise(torch.randn(1, 1, SIDE, SIDE), torch.full((1,), 0.5))
+        return count.get_total_flops()
+
+    def trainer(self, bf16: bool) -> Callable[[], None]:
+        optimiser = torch.optim.Adam(self.net.parameters(), 1e-4, fused=True)
+        z, t = torch.randn(ROWS, 1, SIDE, SIDE), torch.rand(ROWS)
+
+        def step() -> None:
+            optimiser.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = F.mse_loss(self.noise(z, t).float(), z)
+            loss.backward()
+            optimiser.step()
+
+        return step
+
+
+def ours() -> Side:
+    space = Space(kind="real", shape=(1, SIDE, SIDE))
+    net = UNet.Config(width=48, multipliers=(1, 2, 3), blocks=2, attention=1)
+    model = DDPM.Config(net=net, target="noise").build(space)
+    return Side(model.net, lambda z, t: model.predict(z.flatten(1), t).value.reshape(z.shape))
+
+
+def theirs() -> Side:
+    from diffusers import UNet2DModel
+
+    net = UNet2DModel(
+        sample_size=SIDE, in_channels=1, out_channels=1, layers_per_block=2,
+        block_out_channels=(32, 64, 128), norm_num_groups=8,
+        down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"))
+    return Side(net, lambda z, t: net(z, (t * TIMES).long()).sample)
+
+
+def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
+    flops = {name: side.flops() for name, side in sides.items()}
+    steps = {name: side.trainer(bf16) for name, side in sides.items()}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(repeats + 1):
+        for name, step in steps.items():
+            spent = timed(step)
+            if number:
+                times[name].append(spent)
+    own = statistics.median(times["monge"]) / flops["monge"]
+    print(f"train step, batch {ROWS}, {'bf16' if bf16 else 'float32'}")
+    for name, each in times.items():
+        ratio = statistics.median(each) / flops[name] / own
+        weights = sum(p.numel() for p in sides[name].net.parameters())
+        print(f"  {name:10}{told(each, 0)}  {flops[name] / 1e6:.0f} MFLOP a picture forward, "
+              f"{weights} weights; time a FLOP, ratio {ratio:.2f}")
+
+
+def fitted(seconds: float) -> tuple[DDPM, Tensor, Tensor]:
+    """A law of digits, held-out and training pictures."""
+    view = data.open("digits").view("image")
+    train, test = view.rows("train"), view.rows("test")
+    suit = DDPM.suit(view.space)
+    torch.manual_seed(0)
+    model = suit.config.build(view.space)
+    trainer = Trainer(model, train, suit.recipe, seed=0)
+    for _ in fit(trainer, Budget(seconds=seconds)):
+        pass
+    trainer.average.put(trainer.average.weights)
+    whole = [rows.batch(torch.arange(len(rows))).x for rows in (test, train)]
+    print(f"a law of digits after {trainer.step} steps")
+    return model.eval(), whole[0], whole[1]
+
+
+@torch.no_grad()
+def scheduled(model: DDPM, kind: Any, n: int, seed: int = 0) -> Tensor:
+    """Digits by a scheduler of diffusers from the noise that our law predicts."""
+    grid = model.schedule.grid(TIMES)[1:]
+    shares = model.schedule.alpha_bar(grid)
+    before = torch.cat([torch.ones(1), shares[:-1]])
+    scheduler = kind(trained_betas=(1 - shares / before).numpy(), clip_sample=True,
+                     clip_sample_range=3.0, prediction_type="epsilon")
+    scheduler.set_timesteps(PEER_STEPS)
+    generator = fresh(seed)
+    z = torch.randn(n, model.space.dims, generator=generator)
+    for place in scheduler.timesteps:
+        noise = model.predict(z, grid[place].expand(n)).noise
+        z = scheduler.step(noise, place, z, generator=generator).prev_sample
+    return model.units.leave(z)
+
+
+def sample(model: DDPM, test: Tensor, known: Tensor, steps: int, repeats: int) -> None:
+    from diffusers import DDIMScheduler, DDPMScheduler
+
+    sampler: Sampler.Config = DPM.Config(steps=steps)
+    works: dict[str, Callable[[int], Tensor]] = {
+        f"monge, dpm, {steps} steps": lambda n: model.sample(
+            n, how=model.Sampling(sampler=sampler), generator=fresh(0)),
+        f"diffusers, DDIM, {PEER_STEPS} steps": lambda n: scheduled(model, DDIMScheduler, n),
+        f"diffusers, DDPM, {PEER_STEPS} steps": lambda n: scheduled(model, DDPMScheduler, n)}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(repeats + 1):
+        for name, work in works.items():
+            spent = timed(lambda work=work: work(ROWS))
+            if number:
+                times[name].append(spent)
+    eye = Eye(model.space)
+    real = eye(Batch(test))
+    same = energy(eye(Batch(known)), real)
+    print(f"{ROWS} pictures; energy distance of {DRAWS} draws to held-out digits, that of "
+          f"training digits is {same.value:.4f}")
+    own = statistics.median(next(iter(times.values())))
+    for name, work in works.items():
+        away = energy(eye(Batch(work(DRAWS))), real)
+        print(f"  {name:26}{told(times[name], 0)}  distance {away.value:.4f} ± {away.stderr:.4f}, "
+              f"ratio {statistics.median(times[name]) / own:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60, help="of fitting the law of digits")
+    parser.add_argument("--steps", type=int, default=10, help="steps of our sampler")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each side")
+    parser.add_argument("--bf16", action="store_true", help="also train in bf16, where it runs")
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if importlib.util.find_spec("diffusers") is None:
+        print("diffusers is not installed, so only our own step is timed; pip install diffusers")
+        return train({"monge": ours()}, words.repeats, False)
+    sides = {"monge": ours(), "diffusers": theirs()}
+    for bf16 in (False, True)[:1 + words.bf16]:
+        train(sides, words.repeats, bf16)
+    sample(*fitted(words.seconds), words.steps, words.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Digits drawn to order: how often a classifier that saw only data agrees with what was asked for.
+
+    python -m benchmarks.guidance                        # four minutes of ddpm, one of cnn
+    python -m benchmarks.guidance --model vdm --budget 60s --pictures grids
+
+A law of digits given their label is drawn from at several gamma (0 forgets the label, 1 is the
+law), one without a label is guided by diffusion.classifier, and predict.cnn judges them all. With
+--pictures a grid of each is written, a row a label.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import monge
+from monge.core.batch import Batch
+from monge.run import Run
+from monge.show import picture
+
+GAMMAS = (0.0, 1.0, 2.0, 3.0)
+CLASSES = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="ddpm", help="diffusion law: ddpm or vdm")
+    parser.add_argument("--budget", default="4m", help="of each diffusion law")
+    parser.add_argument("--judge", default="1m", help="budget of either classifier")
+    parser.add_argument("--each", type=int, default=100, help="samples of a label and a gamma")
+    parser.add_argument("--words", nargs="*", default=[], help="how to sample: steps=10")
+    parser.add_argument("--pictures", type=Path, help="folder for the grids")
+    parser.add_argument("--unguided", action="store_true", help="leave out the classifier's half")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        judge = monge.fit("predict.cnn", "digits", budget=chosen.judge, out=f"{place}/judge")
+        truth = judge.evaluate()["accuracy"].value
+        print(f"predict.cnn on test digits: {truth:.4f}\n")
+        print(f"{'law':26}{'gamma':>6}{'accuracy':>10}{'spread':>8}{'s':>7}")
+        free = monge.fit(chosen.model, "digits", given=["label"], budget=chosen.budget,
+                         out=f"{place}/free")
+        report(f"{chosen.model} given label", free, judge, chosen, ())
+        if chosen.unguided:
+            return
+        plain = monge.fit(chosen.model, "digits", budget=chosen.budget, out=f"{place}/plain")
+        guide = monge.fit("diffusion.classifier", "digits", budget=chosen.judge,
+                          out=f"{place}/guide")
+        report(f"{chosen.model} guided", plain, judge, chosen, (f"guide={guide.folder}",))
+
+
+def report(title: str, run: Run, judge: Run, chosen: argparse.Namespace,
+           words: tuple[str, ...]) -> None:
+    """Accuracy at every gamma; spread is the mean deviation of a pixel within a label, as a share
+    of that of data."""
+    label = torch.arange(CLASSES).repeat_interleave(chosen.each)
+    data = run.rows(None, "train").whole()
+    shown = label_of(data, run)
+    real = spread(data.x, shown)
+    for gamma in GAMMAS:
+        begun = time.perf_counter()
+        x = run.draw(len(label), {"label": Batch(label)}, *words, *chosen.words, f"gamma={gamma}")
+        seconds = time.perf_counter() - begun
+        said = judge.model.mode({"image": Batch(x)})
+        hit = (said == label).double().mean()
+        print(f"{title:26}{gamma:6g}{hit:10.4f}{spread(x, label) / real:8.3f}{seconds:7.1f}",
+              flush=True)
+        if chosen.pictures:
+            chosen.pictures.mkdir(parents=True, exist_ok=True)
+            few = x.unflatten(0, (CLASSES, -1))[:, :CLASSES].flatten(0, 1)
+            name = f"{title.replace(' ', '-')}-{gamma:g}.png"
+            picture.write_grid(chosen.pictures / name, few.numpy(), run.space)
+
+
+def label_of(data: Batch, run: Run) -> torch.Tensor:
+    """The label of every training row, which a law without conditions does not read."""
+    if "label" in data.given:
+        return data.given["label"].x
+    view = run.source().view(None, ["label"], None)
+    return view.rows("train").whole().given["label"].x
+
+
+def spread(x: torch.Tensor, label: torch.Tensor) -> float:
+    return float(torch.stack([x[label == k].std(0).mean() for k in range(CLASSES)]).mean())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Write a model's network step as a file for other programs, torch.export or ONNX
+
+The suffix of -o decides: .pt2 is read by torch.export.load, .onnx by any ONNX runtime.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ._say import Voice, common
+
+
+@click.command("export")
+@click.argument("run")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True,
+              help="File: .pt2, or .onnx with the extra monge[onnx].")
+@common
+def command(voice: Voice, run: str, out: Path) -> None:
+    """Write the step of RUN's model, and tell what it takes.
+
+    Of a model that decodes it is (z, *given) -> x, in the units of the data. Of diffusion it is
+    (z, t, s, noise, *given) -> (z at s < t, x): z and noise are (rows, D), t and s (rows,),
+    conditions in the order of the run's. This loop draws what
+    `monge sample RUN sampler=ddim steps=50` does:
+
+    \b
+      step = torch.export.load("net.pt2").module()
+      g = torch.Generator().manual_seed(0)
+      z = torch.randn(n, D, generator=g)
+      for t, s in itertools.pairwise(torch.linspace(1, 0, 51)):
+          z, _ = step(z, t.expand(n), s.expand(n), 0 * z)
+      _, x = step(z, torch.zeros(n), torch.zeros(n), torch.randn(n, D, generator=g))
+    """
+    from .. import run as runs
+
+    told = runs.load(run).export(out)
+    lines = [f"  {name}: {' x '.join(map(str, shape))}" for name, shape in told["inputs"].items()]
+    voice.result({"run": run, **told}, "\n".join([told["file"], *lines]))

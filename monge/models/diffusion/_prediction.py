@@ -1,0 +1,81 @@
+r"""What a network says of a noisy datum, in any of four ways that stand for one another.
+
+With $z = \alpha x + \sigma \epsilon$, a prediction of x is one of
+$\epsilon = (z - \alpha x)/\sigma$, of the score $-\epsilon/\sigma$ (Tweedie:
+$\alpha E[x|z] = z + \sigma^2 \nabla \log p(z)$) and of the velocity
+$v = \alpha \epsilon - \sigma x$ (Salimans & Ho 2022). They are means given z: a score is
+$-E[\epsilon|z]/\sigma$, not $-\epsilon/\sigma$ of the noise that was added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Target = Literal["x0", "noise", "score", "velocity"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """`value` (B, D) of the kind `of`, made at z (B, D) where alpha and sigma are (B, 1).
+
+    Nothing is kept once computed: a cached property takes a lock, which torch.export cannot trace.
+    """
+
+    z: Tensor
+    alpha: Tensor
+    sigma: Tensor
+    of: Target
+    value: Tensor
+    share: Tensor | None = None  # (B, D): log-variance between the two ends, where it is learned
+
+    @property
+    def x0(self) -> Tensor:
+        alpha, sigma = self.alpha, self.sigma
+        if self.of == "x0":
+            return self.value
+        if self.of == "velocity":
+            return (alpha * self.z - sigma * self.value) / (alpha.square() + sigma.square())
+        return (self.z - sigma * self.noise) / alpha
+
+    @property
+    def noise(self) -> Tensor:
+        alpha, sigma = self.alpha, self.sigma
+        if self.of == "noise":
+            return self.value
+        if self.of == "score":
+            return -sigma * self.value
+        if self.of == "velocity":
+            return (sigma * self.z + alpha * self.value) / (alpha.square() + sigma.square())
+        return (self.z - alpha * self.value) / sigma
+
+    @property
+    def score(self) -> Tensor:
+        return self.value if self.of == "score" else -self.noise / self.sigma
+
+    @property
+    def velocity(self) -> Tensor:
+        if self.of == "velocity":
+            return self.value
+        return self.alpha * self.noise - self.sigma * self.x0
+
+    @property
+    def noise_per(self) -> Tensor:
+        """The error of eps that an error of `value` by 1 is, (B, 1)."""
+        alpha, sigma = self.alpha, self.sigma
+        return {"x0": alpha / sigma, "noise": torch.ones_like(sigma), "score": sigma,
+                "velocity": alpha / (alpha.square() + sigma.square())}[self.of]
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Prediction:
+        """The prediction whose x0 is changed, by clamping for one."""
+        return replace(self, of="x0", value=change(self.x0))
+
+
+def target(of: Target, x: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
+    """What a prediction of this kind is compared with."""
+    return {"x0": lambda: x, "noise": lambda: noise, "score": lambda: -noise / sigma,
+            "velocity": lambda: alpha * noise - sigma * x}[of]()

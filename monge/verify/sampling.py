@@ -1,0 +1,184 @@
+r"""Identities of samplers, guidance and in-painting, on laws whose every noisy version is known.
+
+A sampler that is told $E[x | z_t]$ of a mixture of normals exactly must draw that mixture. On a
+line the probability flow is the map that keeps ranks, so that where it leads is known as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import CanComplete
+from ..core.batch import Batch
+from ..core.error import DataError
+from ..core.noise import fresh
+from ..models.diffusion._prediction import Prediction
+from ..models.diffusion._samplers import (
+    DDIM,
+    PC,
+    Ancestral,
+    Langevin,
+    Sampler,
+    ancestral,
+    ddim,
+)
+from ..models.diffusion._solvers import DPM, ODE, Heun, velocity
+from ..prob.schedule import Noising, Schedule
+from ..solve.ode import Solver, State, integrate
+from ..solve.trace import exact_trace
+from .gaps import gap, most, normal
+from .identity import Residual, Skip
+from .noised import Normals, line
+from .subjects import strangers
+
+FAMILIES = ("preserving", "exploding", "sub")
+SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")
+DRAWS = 20_000
+"""Draws whose law is compared."""
+RANKS = 500
+"""Points that a flow is followed from."""
+GAMMA = 3.0
+
+
+def noisings() -> list[Noising]:
+    """Every shape in every family."""
+    return [Schedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
+            for family in FAMILIES for shape in SHAPES]
+
+
+def ends(noising: Noising) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """alpha and sigma at noise and at data, each (1, 1)."""
+    first, last = (torch.full((1, 1), t, dtype=torch.float64) for t in (1.0, 0.0))
+    return ((noising.alpha(first), noising.sigma(first)),
+            (noising.alpha(last), noising.sigma(last)))
+
+
+def led(config: Sampler.Config, noising: Noising, law: Normals, z: Tensor) -> Tensor:
+    """Where a sampler that knows the law leads z (B, D)."""
+    sampler: Sampler = config.build()
+    *_, (last, _) = sampler.sample(law.denoiser(noising), noising, z, fresh(0))
+    return last
+
+
+def x103_tilting_does_not_commute_with_noise() -> Residual:
+    """p(z) p(y|z)^gamma is not the noised p(x) p(y|x)^gamma: their L1 gap."""
+    weights, means = torch.tensor([0.5, 0.5]).double(), torch.tensor([-0.5, 0.5]).double()
+    alpha, sigma, grid = 0.8, 0.6, torch.linspace(-8, 8, 1601, dtype=torch.float64)
+    step = grid[1] - grid[0]
+
+    def tilted(alpha: float, spread: float) -> Tensor:
+        """p(v) p(first | v)^gamma over the grid, normalised."""
+        each = weights * (-0.5 * ((grid[:, None] - alpha * means) / spread).square()).exp()
+        whole = each.sum(1) * (each[:, 0] / each.sum(1)) ** GAMMA
+        return whole / (whole.sum() * step)
+
+    first = tilted(1.0, 0.5)
+    kernel = (-0.5 * ((grid[:, None] - alpha * grid) / sigma).square()).exp()
+    noised = kernel @ first * step / (sigma * math.sqrt(2 * math.pi))
+    apart = (noised - tilted(alpha, math.hypot(alpha * 0.5, sigma))).abs().sum() * step
+    return Residual(0.05 - float(apart), 0.0)
+
+
+def x106_ddim_keeps_the_marginals() -> Residual:
+    """DDIM from q(z_t|x) ends in q(z_s|x) for every eta."""
+    missed = []
+    for noising in noisings():
+        s, t = torch.tensor([0.3, 0.8]).double()
+        alpha, sigma = noising.alpha(t).reshape(1, 1), noising.sigma(t).reshape(1, 1)
+        zero, one = torch.zeros(1, 1).double(), torch.ones(1, 1).double()
+        for eta in (0.0, 0.3, 1.0):
+            on_x, on_noise, anew = (
+                ddim(Prediction(alpha * x + sigma * eps, alpha, sigma, "x0", x), noising, s, t,
+                     eta, n)
+                for x, eps, n in ((one, zero, zero), (zero, one, zero), (zero, zero, one)))
+            spread = on_noise.square() + anew.square()
+            missed += [gap(on_x, noising.alpha(s)), gap(spread.sqrt(), noising.sigma(s))]
+    return Residual(most(missed), 1e-12)
+
+
+def x106_ddim_with_eta_one_is_ancestral() -> Residual:
+    """DDIM with eta = 1 is a draw of q(z_s|z_t, x), with sigma_q^2."""
+    missed = []
+    for noising in noisings():
+        s, t = torch.tensor([0.3, 0.8]).double()
+        z, x, noise = normal(4, 3), normal(4, 3), normal(4, 3)
+        alpha, sigma = noising.alpha(t).expand(4, 1), noising.sigma(t).expand(4, 1)
+        told = Prediction(z, alpha, sigma, "x0", x)
+        missed.append(gap(ddim(told, noising, s, t, 1.0, noise),
+                          ancestral(told, noising, z, s, t, noise)))
+    return Residual(most(missed), 1e-12)
+
+
+def x107_flow_gives_the_density() -> Residual:
+    """The flow's log-density = the exact one of noised normal data."""
+    law = Normals(torch.ones(1).double(), torch.tensor([[0.7, -0.4]]).double(),
+                  torch.tensor([0.5]).double())
+    noising = Schedule.Config().build()
+    predict, first = law.denoiser(noising), normal(8, 2)
+
+    def field(angle: Tensor, state: State) -> State:
+        slope, trace = exact_trace(lambda y: velocity(predict, noising, angle, y)[0], state[0])
+        return slope, trace[:, None]
+
+    (alpha, sigma), (clean, least) = ends(noising)
+    angles = torch.atan2(least, clean).item(), torch.atan2(sigma, alpha).item()
+    begun = (first, torch.zeros(8, 1).double())
+    end, total = integrate(field, begun, angles, Solver("rk4", steps=250)).end
+    found = law.log_prob(end, alpha, sigma) + total[:, 0]
+    return Residual(gap(found, law.log_prob(first, clean, least)), 1e-9)
+
+
+def x108_flows_keep_ranks() -> Residual:
+    """On a line the flow of the exact score leads quantiles to quantiles."""
+    law, missed = line(), []
+    levels = (torch.arange(RANKS).double() + 0.5) / RANKS
+    for noising in noisings():
+        first, last = ends(noising)
+        z, truth = law.quantile(levels, *first), law.quantile(levels, *last)
+        missed.append(gap(led(ODE.Config(tolerance=1e-6), noising, law, z), truth) / 1e-4)
+    for config in (DPM.Config(steps=100), Heun.Config(steps=60), DDIM.Config(steps=2000)):
+        away = (led(config, noising, law, z) - truth).abs().mean()
+        missed.append(float(away) / 5e-3)
+    return Residual(most(missed), 1.0)
+
+
+def x108_samplers_draw_the_law() -> Residual:
+    """Sampling with the exact score reproduces the law: W_1 of draws."""
+    law, noising = line(), Schedule.Config().build()
+    _, last = ends(noising)
+    levels = (torch.arange(DRAWS).double() + 0.5) / DRAWS
+    truth, noise = law.quantile(levels, *last), noising.spread(torch.ones(1).double())
+    configs = (Ancestral.Config(steps=200), Ancestral.Config(steps=200, variance="forward"),
+               DDIM.Config(steps=200, eta=0.5), PC.Config(steps=200),
+               Heun.Config(steps=40, churn=10.0))
+    missed = [float((led(config, noising, law, noise * normal(DRAWS, 1)).sort(0)[0] - truth)
+                    .abs().mean()) for config in configs]
+    return Residual(most(missed), 0.04)
+
+
+def x108_langevin_draws_the_law() -> Residual:
+    """Annealed Langevin with the exact score reproduces the law: W_1."""
+    law, noising = line(), Schedule.Config(family="exploding", shape="logsnr").build()
+    _, last = ends(noising)
+    levels = (torch.arange(DRAWS).double() + 0.5) / DRAWS
+    z = noising.spread(torch.ones(1).double()) * normal(DRAWS, 1)
+    found = led(Langevin.Config(steps=100, corrections=4, ratio=0.4), noising, law, z)
+    return Residual(float((found.sort(0)[0] - law.quantile(levels, *last)).abs().mean()), 0.1)
+
+
+def x114_what_is_seen_is_kept(model: CanComplete, batch: Batch) -> Residual:
+    """A completion equals what was seen exactly where it was seen."""
+    flat = batch.x.reshape(len(batch), -1)
+    seen = (torch.arange(flat.shape[1]) < flat.shape[1] // 2).expand_as(flat)
+    asked = torch.where(seen, flat, strangers(model, batch)).reshape(batch.x.shape)
+    observed = seen.reshape(batch.x.shape)
+    try:
+        x = model.complete(replace(batch, x=asked, observed=observed), generator=fresh(0))
+    except DataError as reason:
+        raise Skip(str(reason)) from reason
+    kept = float((x[observed] != batch.x[observed]).sum())
+    return Residual(most(kept, float(not x.isfinite().all())), 0.0)

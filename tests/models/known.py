@@ -1,0 +1,71 @@
+"""A diffusion law that is known exactly: two normals on a line, of which a label names one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from monge.core.space import Space
+from monge.models.diffusion._drawing import Drawing
+from monge.models.diffusion._guidance import Judge
+from monge.models.diffusion._prediction import Prediction
+from monge.models.diffusion._told import Teller, Told
+from monge.models.diffusion._units import Units
+from monge.prob.schedule import Schedule
+from monge.verify.noised import Normals
+
+LABEL = Space(kind="label", size=2, name="label", rows=100)
+LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=100)
+MEANS = torch.tensor([[-0.8], [0.8]]).double()
+SPREAD = 0.45
+
+
+def normals(*which: int) -> Normals:
+    """One of the two, or both in equal parts."""
+    share = torch.full((len(which),), 1 / len(which)).double()
+    return Normals(share, MEANS[list(which)], torch.full((len(which),), SPREAD).double())
+
+
+class Known(Drawing):
+    """p(x | label) of one of two normals, whose denoiser is written down."""
+
+    def __init__(self, config: Drawing.Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.name = "known"
+        self.units, self.teller = Units(space).double(), Teller(space).double()
+        self.schedule = Schedule.Config().build()
+
+    def predict(self, z: Tensor, t: Tensor, told: Told | None = None) -> Prediction:
+        alpha, sigma = self.schedule.alpha(t)[:, None], self.schedule.sigma(t)[:, None]
+        x = normals(0, 1).denoised(z, alpha, sigma)
+        if told is not None and told.vector.shape[1]:  # a flag, then the label
+            each = [normals(label).denoised(z, alpha, sigma) for label in (0, 1)]
+            named = torch.where(told.vector[:, 2:] > 0, each[1], each[0])
+            x = torch.where(told.vector[:, :1] > 0, named, x)
+        return Prediction(z, alpha, sigma, "x0", x)
+
+    def loss(self, batch):
+        raise NotImplementedError
+
+    @classmethod
+    def tiny(cls, space):
+        return cls.Config()
+
+
+class Exact(Judge, torch.nn.Module):
+    """p(label | z) of the same two normals."""
+
+    space = LABEL
+    field = LINE
+
+    def __init__(self, low: float = -12.0, high: float = 12.0) -> None:
+        super().__init__()
+        self.ends = low, high
+
+    def reach(self) -> tuple[float, float]:
+        return self.ends
+
+    def log_prob_noisy(self, z: Tensor, log_snr: Tensor, y: Tensor) -> Tensor:
+        alpha, sigma = log_snr.sigmoid().sqrt()[:, None], (-log_snr).sigmoid().sqrt()[:, None]
+        log_p = normals(0, 1).log_each(z, alpha, sigma).log_softmax(1)
+        return log_p.gather(1, y[:, None])[:, 0]

@@ -1,0 +1,298 @@
+"""Denoising diffusion: targets, weights, the two scores against laws that are known, bad words."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+
+from monge.core.batch import Batch
+from monge.core.error import DataError, WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.diffusion import _accounting as accounting
+from monge.models.diffusion._nets import MLP, Transformer, UNet
+from monge.models.diffusion._prediction import Prediction, target
+from monge.models.diffusion._units import Units, finest, log_between
+from monge.models.diffusion.ddpm import DDPM
+from monge.prob.schedule import Schedule
+from monge.train.budget import Budget
+from monge.train.fit import fit
+from monge.train.trainer import Trainer
+
+REAL = Space(kind="real", shape=(2,), name="x", rows=1000)
+PICTURE = Space(kind="levels", shape=(1, 7, 6), size=5, name="x", rows=100, mean=(2.0,),
+                scale=(1.4,), low=(0.0,), high=(4.0,))
+SERIES = Space(kind="real", shape=(9, 2), name="x", rows=100)
+COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 1.0]]).double()
+
+
+def build(space, *words, net=None):
+    torch.manual_seed(0)
+    config = DDPM.tiny(space)
+    config = replace(config, net=net) if net else config
+    return config.override(*words).build(space).double()
+
+
+class Exact:
+    """A law N(0, C) asked through the functions that score networks."""
+
+    def __init__(self, schedule):
+        self.schedule = schedule
+        self.roots, self.axes = torch.linalg.eigh(COVARIANCE)
+
+    def predict(self, z, log_snr):
+        alpha, sigma = accounting.columns(self.schedule, log_snr)
+        gain = alpha * self.roots / (alpha.square() * self.roots + sigma.square())
+        return Prediction(z, alpha, sigma, "x0", (gain * (z @ self.axes)) @ self.axes.T)
+
+    def ask(self, y, steps=0):
+        return accounting.Asked(self.predict, self.schedule, Units(REAL).double(), y,
+                                torch.arange(len(y)), 0, steps)
+
+
+def draws(n=500):
+    g = torch.Generator().manual_seed(1)
+    y = torch.randn(n, 2, generator=g, dtype=torch.float64) @ torch.linalg.cholesky(COVARIANCE).T
+    zero = torch.zeros(2).double()
+    return y, torch.distributions.MultivariateNormal(zero, COVARIANCE).log_prob(y)
+
+
+@pytest.mark.parametrize("family", ["preserving", "exploding", "sub"])
+def test_continuous_bound_of_the_exact_denoiser_is_the_likelihood(family):
+    y, truth = draws()
+    terms = accounting.bound(Exact(Schedule.Config(family=family).build()).ask(y), 256)
+    away = terms.value - truth
+    assert abs(away.mean()) < 4 * away.std() / len(away) ** 0.5 + 2e-3
+    assert away.std() < 0.3
+    assert terms.stderr.mean() < 0.3
+
+
+def test_discrete_bound_loses_what_the_identity_says():
+    """Of N(0, I) the loss over T steps is known in closed form (X105)."""
+    schedule = Schedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
+    exact = Exact(schedule)
+    exact.roots, exact.axes = torch.ones(2).double(), torch.eye(2).double()
+    y = draws(4000)[0] @ torch.linalg.inv(torch.linalg.cholesky(COVARIANCE)).T
+    terms = accounting.bound(exact.ask(y, steps=10), 64)
+    snr = schedule.snr(schedule.grid(10, y))
+    loss = 2 * (0.5 * (snr[:-1] - snr[1:]) / (1 + snr[1:])).sum()
+    error = terms.diffusion.std() / len(y) ** 0.5
+    assert abs(terms.diffusion.mean() - loss) < 4 * error
+    assert terms.diffusion.mean() > 2 * 0.5 * math.log1p(math.exp(6.0))  # the continuous loss
+
+
+@pytest.mark.parametrize("family", ["preserving", "exploding"])
+def test_flow_of_the_exact_denoiser_is_the_likelihood(family):
+    y, truth = draws(50)
+    exact = Exact(Schedule.Config(family=family).build())
+    found = accounting.flow(exact.ask(y), accounting.Solver(tolerance=1e-6), None)[:, 0]
+    assert (found - truth).mean().abs() < 5e-3
+    assert (found - truth).abs().max() < 0.1
+
+
+def test_wrong_denoiser_scores_less():
+    y, truth = draws()
+    exact = Exact(Schedule.Config().build())
+    exact.roots = torch.tensor([1.0, 1.0]).double()
+    assert (accounting.bound(exact.ask(y), 64).value - truth).mean() < -0.05
+
+
+def test_stderr_of_hutchinson_covers_the_exact_trace():
+    model = build(REAL)
+    rows = Batch(torch.randn(6, 2, generator=fresh(0)).double())
+    exact = model.likelihood(rows, model.Scoring(method="ode", trace="exact"))
+    guess = model.likelihood(rows, model.Scoring(method="ode", trace="hutchinson", probes=40))
+    assert exact.kind == guess.kind == "estimate"
+    assert exact.stderr is None
+    assert ((exact.value - guess.value).abs() < 6 * guess.stderr + 1e-3).all()
+
+
+def test_last_step_of_levels_sums_to_one():
+    units = Units(PICTURE).double()
+    codes = torch.arange(5).double()[:, None].expand(5, 42)
+    y = units.enter(codes.reshape(5, 1, 7, 6))
+    for mean, scale in ((0.3, 0.7), (-4.0, 0.05), (9.0, 2.0)):
+        each = [units.log_prob(row[None, :1].expand(1, 42), torch.full((1, 42), mean).double(),
+                               torch.tensor(scale).double()) / 42 for row in y]
+        assert torch.cat(each).exp().sum().item() == pytest.approx(1, abs=1e-9)
+
+
+def test_log_between_in_the_tails():
+    a, b = torch.tensor([30.0, -1.0, -40.0]).double(), torch.tensor([31.0, 1.0, -39.0]).double()
+    found = log_between(a, b)
+    assert found[0].item() == pytest.approx(-454.3212, abs=1e-3)
+    assert found[1].item() == pytest.approx(math.log(0.682689492137), abs=1e-9)
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("of", ["x0", "noise", "score", "velocity", "rest"])
+def test_every_target_trains_and_samples(of):
+    space, batch = worlds.make("real", 300)
+    model = build(space, f"target={of}")
+    batch = batch.double()
+    losses = [sum(v.mean() for v in model.loss(batch).values()) for _ in range(2)]
+    assert all(loss.isfinite() for loss in losses)
+    assert model.sample(4, generator=fresh(0)).isfinite().all()
+
+
+def test_weights_are_those_of_the_docstring():
+    """A network that says nothing: the loss is the weight times the mean of what it misses."""
+    space, batch = worlds.make("real", 20_000)
+    batch = batch.double()
+    for of in ("x0", "noise", "velocity"):
+        for weight in ("simple", "snr", "min_snr", "elbo"):
+            model = build(space, f"target={of}", f"weight={weight}", "schedule.shape=logsnr")
+            torch.manual_seed(1)
+            found = model.loss(batch)["denoising"].mean()
+            torch.manual_seed(1)
+            y, t = model.enter(batch), model.shares(len(batch))
+            noise = torch.randn_like(y)
+            alpha, sigma = model.schedule.alpha(t)[:, None], model.schedule.sigma(t)[:, None]
+            z, nothing = alpha * y + sigma * noise, torch.zeros_like(y)
+            error = (Prediction(z, alpha, sigma, of, nothing).noise - noise).square().mean(1)
+            snr = model.schedule.snr(t)
+            own = (target(of, y, noise, alpha, sigma)).square().mean(1)
+            wanted = {"simple": own, "snr": error, "elbo": -0.5 * model.schedule.slope(t) * error,
+                      "min_snr": (5 / snr).clamp(max=1) * error}[weight]
+            assert found.item() == pytest.approx(wanted.mean().item(), rel=1e-9)
+
+
+def test_learned_variance_is_bounded_by_its_ends_and_lowers_the_bound():
+    space, batch = worlds.make("real", 400)
+    batch = replace(batch.double(), row=torch.arange(400))
+    model = build(space, "steps=10", "variance=learned")
+    said = model.predict(torch.randn(5, 2).double(), torch.full((5,), 0.5).double())
+    assert ((said.share > 0) & (said.share < 1)).all()
+    assert set(model.loss(batch)) == {"denoising", "variance"}
+    scores = {}
+    for variance in ("posterior", "forward"):
+        other = build(space, "steps=10", f"variance={variance}")
+        scores[variance] = other.likelihood(batch).value.mean()
+    assert scores["forward"] != scores["posterior"]
+    model.loss(batch)["variance"].sum().backward()
+    assert model.net.net.out.weight.grad[:2].abs().max() == 0  # the mean is not moved by it
+    assert model.net.net.out.weight.grad[2:].abs().max() > 0
+
+
+@pytest.mark.parametrize("net", [MLP.Config(width=8), UNet.Config(width=4, multipliers=(1, 2)),
+                                 Transformer.Config(width=8, depth=1, heads=2, patch=1)])
+@pytest.mark.parametrize("space", [REAL, SERIES, PICTURE], ids=["vector", "series", "picture"])
+def test_every_network_reads_every_shape(net, space):
+    model = build(space, net=net)
+    for parameter in model.net.parameters():
+        parameter.data.add_(0.1 * torch.randn(parameter.shape, dtype=torch.float64))
+    z, t = torch.randn(3, space.dims).double(), torch.rand(3).double()
+    whole = model.predict(z, t).value
+    assert whole.shape == (3, space.dims)
+    torch.testing.assert_close(model.predict(z[1:], t[1:]).value, whole[1:])
+    assert not torch.allclose(model.predict(z, t / 2).value, whole)
+
+
+def test_conditions_of_all_kinds_are_heeded():
+    space = replace(PICTURE, given={
+        "label": Space(kind="label", size=3, name="label"),
+        "text": Space(kind="tokens", shape=(4,), size=6, name="text", varies=True),
+        "small": Space(kind="real", shape=(2, 3, 3), name="small")})
+    given = {"label": Batch(torch.tensor([0, 2])),
+             "text": Batch(torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0]]),
+                           length=torch.tensor([3, 2])),
+             "small": Batch(torch.randn(2, 2, 3, 3).double())}
+    for net in (MLP.Config(width=8), UNet.Config(width=4, multipliers=(1, 2))):
+        model = build(space, net=net)
+        for parameter in model.parameters():
+            parameter.data.add_(0.1 * torch.randn(parameter.shape, dtype=torch.float64))
+        z, t = torch.randn(1, 42).double().expand(2, 42), torch.full((2,), 0.5).double()
+        plain = model.predict(z, t, model.tell(given, 2)).value
+        assert not torch.allclose(plain[0], plain[1])
+        for name, other in (("label", given["label"][[1, 1]]), ("text", given["text"][[1, 1]]),
+                            ("small", given["small"][[1, 1]])):
+            told = model.predict(z, t, model.tell({**given, name: other}, 2)).value
+            assert not torch.allclose(told[0], plain[0]), name
+            torch.testing.assert_close(told[1], plain[1])
+        hidden = model.tell(given, 2).hidden(torch.tensor([False, False]))
+        torch.testing.assert_close(model.predict(z, t, hidden).value, model.predict(z, t).value)
+
+
+def test_padding_of_a_text_is_not_read():
+    space = replace(REAL, given={"text": Space(kind="tokens", shape=(4,), size=6, varies=True)})
+    model = build(space)
+    length = torch.tensor([2])
+    one, two = (model.tell({"text": Batch(torch.tensor([[1, 2, pad, pad]]), length=length)}, 1)
+                for pad in (0, 5))
+    torch.testing.assert_close(one.vector, two.vector)
+
+
+def test_terms_sum_to_the_score():
+    space, batch = worlds.make("levels", 50)
+    model, rows = build(space), replace(batch.double(), row=torch.arange(50))
+    named, value = model.terms(rows), model.likelihood(rows).value
+    torch.testing.assert_close(-sum(named.values()), value)
+    assert list(named)[:2] == ["prior", "reconstruction"]
+
+
+@pytest.mark.parametrize("variance", ["posterior", "learned", "forward"])
+def test_terms_of_steps_tell_what_the_steps_cost(variance):
+    """A fresh network is the denoiser of N(0, I), whose steps back have the forward variance."""
+    space, batch = worlds.make("real", 100)
+    rows = replace(batch.double(), row=torch.arange(100))
+    model = build(space, "steps=5", f"variance={variance}")
+    with torch.no_grad():
+        named, value = model.terms(rows), model.likelihood(rows).value
+    torch.testing.assert_close(-sum(named.values()), value)
+    gap = named["gap of 5 steps"].mean()
+    assert abs(gap) < 0.1 if variance == "forward" else gap > 0.1
+
+
+def test_score_is_that_of_the_law_in_units_of_the_data():
+    """A network that says nothing of velocity is the law N(mean, scale^2)."""
+    space, batch = worlds.make("real", 100)
+    model, x = build(space), batch.x[:20].double()
+    found = model.score(Batch(x))
+    mean, scale = (torch.tensor(v).double() for v in (space.mean, space.scale))
+    torch.testing.assert_close(found, -(x - mean) / scale.square(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_short_fit_nears_a_known_law():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 2, generator=g) @ torch.linalg.cholesky(COVARIANCE).T.float()
+    space = worlds.fitted(REAL, x)
+    model = build(space, "net.width=64").float()
+    recipe = replace(DDPM.suit(space).recipe, batch=256)
+    trainer = Trainer(model, worlds.Rows(Batch(x)), recipe, seed=0)
+    for _ in fit(trainer, Budget(steps=250)):
+        pass
+    trainer.average.put(trainer.average.weights)
+    y, truth = draws(300)
+    found = model.eval().likelihood(Batch(y.float()), model.Scoring(samples=256)).value
+    assert -0.2 < (found - truth).mean() < 0.03
+    drawn = model.sample(2000, generator=fresh(0)).double()
+    assert (drawn.T.cov() - COVARIANCE).abs().max() < 0.15
+
+
+def test_presets_are_the_papers():
+    ddpm = DDPM.preset("ddpm", PICTURE)
+    assert (ddpm.steps, ddpm.target, ddpm.weight) == (1000, "noise", "simple")
+    assert ddpm.schedule.shape == "linear"
+    first = DDPM.preset("sohl_dickstein", PICTURE)
+    assert (first.weight, first.variance) == ("elbo", "learned")
+    assert first.build(PICTURE).sample(2, generator=fresh(0)).shape == (2, 1, 7, 6)
+
+
+def test_bad_words_are_told():
+    with pytest.raises(WordError, match="steps=0 must be at least 1"):
+        DDPM.Config(steps=0)
+    with pytest.raises(WordError, match="variance=forward differs from posterior only over"):
+        DDPM.Config(variance="forward")
+    with pytest.raises(WordError, match="patch=4 does not divide the sides 7x6"):
+        build(PICTURE, net=Transformer.Config(patch=4))
+    model = build(PICTURE)
+    with pytest.raises(DataError, match="values 0 to 4"):
+        model.likelihood(Batch(torch.full((1, 1, 7, 6), 9.0).double()))
+
+
+def test_the_start_of_levels_tells_neighbours_apart():
+    assert finest(REAL) == 10
+    ratio = math.exp(finest(PICTURE) / 2) / 1.4  # deviations between two levels
+    assert ratio == pytest.approx(8, rel=0.03)

@@ -1,0 +1,173 @@
+"""Guidance on a law that is known exactly, by a classifier and without one."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from known import LABEL, LINE, MEANS, SPREAD, Exact, Known
+
+from monge.admit import admit
+from monge.core.batch import Batch
+from monge.core.config import Part
+from monge.core.error import DataError, WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.diffusion._guidance import Guidance, guided
+from monge.models.diffusion._nets import UNet
+from monge.models.diffusion._solvers import DPM
+from monge.models.diffusion.ddpm import DDPM
+
+GIVEN = replace(LINE, given={"label": LABEL})
+ONE = {"label": Batch(torch.tensor([1]))}
+
+
+def law(space=GIVEN, drop=0.1):
+    return Known(Known.Config(drop=drop), space)
+
+
+def asked(model, given, n=5, t=0.4, **guidance):
+    z = torch.randn(n, 1, generator=fresh(0), dtype=torch.float64)
+    how = model.Sampling(guidance=Guidance(**guidance), guide=guide_of(model))
+    return guided(model, given, n, how)(z, torch.full((n,), t).double())
+
+
+def guide_of(model):
+    return Part("a run") if "guide" in model.parts else None
+
+
+def with_guide(space=LINE, judge=None):
+    model = law(space)
+    model.parts["guide"] = judge or Exact()
+    return model
+
+
+def test_gamma_goes_from_nothing_given_over_the_law_to_more():
+    model = law()
+    plain, told, more = (asked(model, ONE, gamma=gamma).x0 for gamma in (0.0, 1.0, 3.0))
+    torch.testing.assert_close(more, 3 * told - 2 * plain)
+    torch.testing.assert_close(asked(model, ONE, w=2.0).x0, more)
+    torch.testing.assert_close(asked(model, {}, gamma=0.0).x0, plain)
+    torch.testing.assert_close(asked(model, ONE).x0, told)
+    assert (more - told).abs().max() > 0.1
+
+
+def test_a_classifier_guides_as_the_law_itself_would():
+    """grad log p(z|y) = grad log p(z) + grad log p(y|z), so both ways are one."""
+    for gamma in (0.0, 1.0, 2.5):
+        free = asked(law(), ONE, gamma=gamma)
+        judged = asked(with_guide(), ONE, gamma=gamma)
+        torch.testing.assert_close(judged.x0, free.x0)
+        torch.testing.assert_close(judged.score, free.score)
+
+
+def test_scores_and_noise_are_combined_as_estimates_of_x_are():
+    model = law()
+    plain, told, more = (asked(model, ONE, gamma=gamma) for gamma in (0.0, 1.0, 3.0))
+    for kind in ("noise", "score", "velocity"):
+        one, two, three = (getattr(each, kind) for each in (plain, told, more))
+        torch.testing.assert_close(three, 3 * two - 2 * one)
+
+
+def test_the_weight_follows_time():
+    t = torch.tensor([1.0, 0.5, 0.0])
+    assert Guidance(gamma=3.0).weight(t)[:, 0].tolist() == [3, 3, 3]
+    assert Guidance(gamma=3.0, ramp="linear").weight(t)[:, 0].tolist() == [1, 2, 3]
+    assert Guidance(gamma=3.0, ramp="cosine").weight(t)[:, 0].tolist() == pytest.approx([1, 2, 3])
+    assert Guidance(gamma=3.0, since=0.6, until=0.2).weight(t)[:, 0].tolist() == [1, 3, 1]
+    outside = asked(law(), ONE, gamma=3.0, until=0.5).x0
+    torch.testing.assert_close(outside, asked(law(), ONE, gamma=1.0).x0)
+
+
+def test_samples_at_one_are_the_conditional_and_above_it_are_purer():
+    model, n = law(), 4000
+
+    def drawn(gamma):
+        how = model.Sampling(sampler=DPM.Config(steps=20), guidance=Guidance(gamma=gamma))
+        return model.sample(n, ONE, how, fresh(0))
+
+    told, free, more = drawn(1.0), drawn(0.0), drawn(3.0)
+    assert abs(told.mean() - MEANS[1, 0]) < 5 * SPREAD / math.sqrt(n) + 0.01
+    assert abs(told.std() - SPREAD) < 0.03
+    assert abs(free.mean()) < 0.08
+    assert (free < 0).double().mean() > 0.4
+    assert (more < 0).double().mean() < (told < 0).double().mean() < 0.1
+
+
+def test_a_stream_ends_in_the_sample_and_guides_completions():
+    model = with_guide()
+    how = model.Sampling(guide=Part("a run"), guidance=Guidance(gamma=2.0))
+    *states, last = model.stream(6, ONE, how, fresh(1))
+    assert len(states) == 25
+    assert torch.equal(last, model.sample(6, ONE, how, fresh(1)))
+    hidden = Batch(torch.full((50, 1), math.nan).double(), ONE,
+                   torch.zeros(50, 1, dtype=torch.bool))
+    assert model.complete(hidden, how, fresh(0)).mean() > 0.3
+
+
+def test_what_cannot_be_guided_is_refused_in_a_sentence():
+    with pytest.raises(WordError, match="was fitted with drop=0"):
+        asked(law(drop=0.0), ONE, gamma=3.0)
+    with pytest.raises(WordError, match="is given nothing"):
+        asked(law(LINE), {}, gamma=3.0)
+    with pytest.raises(WordError, match=r"gamma=3 and w=1 disagree"):
+        Guidance(gamma=3.0, w=1.0)
+    with pytest.raises(DataError, match="needs the 'label'"):
+        asked(with_guide(), {})
+    with pytest.raises(WordError, match="was not loaded"):
+        guided(law(), ONE, 2, law().Sampling(guide=Part("a run")))
+    assert asked(law(drop=0.0), ONE, gamma=1.0).x0.isfinite().all()
+
+
+def test_a_classifier_of_other_data_or_other_noise_is_refused():
+    other = Exact()
+    other.field = replace(LINE, shape=(2,))
+    with pytest.raises(DataError, match="judges real numbers of shape 2"):
+        asked(with_guide(judge=other), ONE)
+    other.field = replace(LINE, mean=(3.0,))
+    with pytest.raises(DataError, match="fit both on the same data"):
+        asked(with_guide(judge=other), ONE)
+    with pytest.raises(WordError, match="log-SNR -12 to 8 and this schedule goes from -9 to 10"):
+        asked(with_guide(judge=Exact(high=8.0)), ONE)
+    with pytest.raises(WordError, match="does not judge noisy data"):
+        asked(with_guide(judge=law()), ONE)
+
+
+def conditions(kind, n):
+    """A picture, a text or a vector for each of n rows, and its space."""
+    if kind == "picture":
+        space = Space(kind="real", shape=(1, 4, 4), name=kind, mean=(0.0,), scale=(1.0,), rows=100)
+        return space, Batch(torch.randn(n, 1, 4, 4, generator=fresh(0)))
+    if kind == "text":
+        space = Space(kind="tokens", shape=(6,), size=5, varies=True, name=kind, rows=100)
+        length = torch.randint(1, 7, (n,), generator=fresh(0))
+        codes = torch.randint(0, 5, (n, 6), generator=fresh(1))
+        codes[torch.arange(6) >= length[:, None]] = 77  # padding is no symbol
+        return space, Batch(codes, length=length)
+    space = Space(kind="real", shape=(3,), name=kind, mean=(0.0,) * 3, scale=(1.0,) * 3, rows=100)
+    return space, Batch(torch.randn(n, 3, generator=fresh(0)))
+
+
+@pytest.mark.parametrize("kind", ["picture", "text", "vector"])
+def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
+    """Pictures of half the size, as for super-resolution; texts as long as they are."""
+    part, given = conditions(kind, 6)
+    space = Space(kind="real", shape=(1, 8, 8), name="x", mean=(0.0,), scale=(1.0,), rows=100,
+                  given={kind: part})
+    admit("ddpm", DDPM, space)
+    torch.manual_seed(0)
+    model = DDPM.Config(net=UNet.Config(width=8, multipliers=(1, 2), blocks=1)).build(space)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    model.eval()
+    x = torch.randn(6, 1, 8, 8, generator=fresh(2))
+    assert model.loss(Batch(x, {kind: given}))["denoising"].isfinite().all()
+    draws = [model.sample(6, {kind: given}, how(model, gamma), fresh(0)) for gamma in (0, 1, 3)]
+    other = model.sample(6, {kind: given[torch.arange(5, -1, -1)]}, how(model, 1), fresh(0))
+    assert not torch.allclose(draws[1], other, atol=1e-4)
+    assert not torch.allclose(draws[1], draws[2], atol=1e-4)
+    torch.testing.assert_close(draws[0], model.sample(6, None, how(model, 0), fresh(0)))
+
+
+def how(model, gamma):
+    return model.Sampling(sampler=DPM.Config(steps=3), guidance=Guidance(gamma=float(gamma)))

@@ -1,0 +1,173 @@
+"""Samplers told the exact score: where they lead, how fast they converge, what they refuse."""
+
+import pytest
+import torch
+
+from monge.core.error import WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.diffusion._nets import MLP
+from monge.models.diffusion._prediction import Prediction
+from monge.models.diffusion._samplers import DDIM, PC, Ancestral, Langevin, ancestral
+from monge.models.diffusion._solvers import DPM, ODE, Heun
+from monge.models.diffusion.ddpm import DDPM
+from monge.prob.schedule import Schedule
+from monge.verify.noised import Normals, line, plane
+
+NOISING = Schedule.Config().build()
+EVERY = [Ancestral, DDIM, PC, Langevin, DPM, Heun, ODE]
+DIRECTIONS = torch.nn.functional.normalize(
+    torch.randn(2, 16, generator=fresh(0), dtype=torch.float64), dim=0)
+
+
+def normal(n, dims, seed=0):
+    return torch.randn(n, dims, generator=fresh(seed), dtype=torch.float64)
+
+
+def led(config, law, z, noising=NOISING, seed=0, **rest):
+    """The path of a sampler that knows the law."""
+    return list(config.build().sample(law.denoiser(noising), noising, z, fresh(seed), **rest))
+
+
+def ranks(law, t, n=400):
+    levels = (torch.arange(n).double() + 0.5) / n
+    at = torch.full((1, 1), t).double()
+    return law.quantile(levels, NOISING.alpha(at), NOISING.sigma(at))
+
+
+def miss(config, law=None, start=1.0):
+    """How far from the exact flow a sampler leads, in the mean over ranks."""
+    law = law or line()
+    z, truth = ranks(law, start), ranks(law, 0.0)
+    return (led(config, law, z, start=start)[-1][0] - truth).abs().mean().item()
+
+
+@pytest.mark.parametrize("owner", EVERY)
+def test_a_path_tells_z_and_x_at_every_step_and_follows_its_noise(owner):
+    config = owner.Config(steps=8) if owner is not ODE else ODE.Config(method="rk4", steps=8)
+    z = normal(20, 2)
+    path, same = (led(config, plane(), z) for _ in range(2))
+    assert len(path) == 8 + (owner is ODE)
+    assert all(torch.equal(a, b) for one, two in zip(path, same, strict=True)
+               for a, b in zip(one, two, strict=True))
+    assert all(part.shape == z.shape and part.isfinite().all() for step in path for part in step)
+    other = led(config, plane(), z, seed=1)[-1][0]
+    drawn = owner in (Ancestral, PC, Langevin)
+    assert torch.equal(other, path[-1][0]) is not drawn
+
+
+@pytest.mark.parametrize("family", ["exploding", "sub"])
+@pytest.mark.parametrize("config", [DPM.Config(steps=12), Heun.Config(steps=8), DDIM.Config(),
+                                    ODE.Config(method="rk4", steps=16)], ids=str)
+def test_a_family_is_a_rescaling(config, family):
+    """The same noise and log-SNR give the same sample in every family of schedules."""
+    other = Schedule.Config(family=family).build()
+    z = normal(30, 2)
+    one, zero = torch.ones(()).double(), torch.zeros(()).double()
+    here = led(config, plane(), z)[-1][0] / NOISING.alpha(zero)
+    there = led(config, plane(), z * other.spread(one) / NOISING.spread(one), other)[-1][0]
+    torch.testing.assert_close(there / other.alpha(zero), here, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(("config", "order"), [
+    (lambda n: DDIM.Config(steps=n), 1), (lambda n: DPM.Config(steps=n, order=1), 1),
+    (lambda n: DPM.Config(steps=n, correct=False), 2), (lambda n: DPM.Config(steps=n), 2),
+    (lambda n: Heun.Config(steps=n), 2)])
+def test_solvers_have_their_order(config, order):
+    ratio = miss(config(40)) / miss(config(80))
+    assert 0.75 * 2**order < ratio < 2.6 * 2**order
+
+
+def test_the_flow_is_solved_to_its_tolerance_from_any_time():
+    assert miss(ODE.Config(tolerance=1e-6)) < 1e-5
+    assert miss(ODE.Config(tolerance=1e-6), start=0.6) < 1e-5
+    assert miss(ODE.Config(tolerance=1e-2)) > 1e-5
+
+
+def test_correction_pays_where_steps_are_few():
+    assert miss(DPM.Config(steps=10)) < 0.7 * miss(DPM.Config(steps=10, correct=False))
+    assert miss(DPM.Config(steps=10, order=1)) > 3 * miss(DPM.Config(steps=10))
+
+
+def projected(law, n):
+    """Exact quantiles of the law's projections, (n, directions)."""
+    levels, alpha = (torch.arange(n).double() + 0.5) / n, torch.ones(1, 1).double()
+    shadows = (Normals(law.weights, law.means @ direction[:, None], law.scales)
+               for direction in DIRECTIONS.T)
+    return torch.cat([shadow.quantile(levels, alpha, 0 * alpha) for shadow in shadows], 1)
+
+
+@pytest.mark.slow
+def test_ten_steps_of_dpm_are_no_worse_than_250_ancestral_ones():
+    law, n = plane(), 16_000
+    zero, truth = torch.zeros(n).double(), projected(law, n)
+
+    def distance(config):
+        z = led(config, law, normal(n, 2), seed=50)[-1][0]
+        x = law.denoiser(NOISING)(z, zero).x0
+        return ((x @ DIRECTIONS).sort(0)[0] - truth).abs().mean()
+
+    slow = distance(Ancestral.Config(steps=250))
+    assert distance(DPM.Config(steps=10)) < 1.1 * slow
+    assert distance(DPM.Config(steps=10, correct=False)) > 1.1 * slow
+    assert distance(DDIM.Config(steps=10)) > 1.1 * slow
+
+
+def test_a_grid_is_kept_to_and_more_steps_than_it_has_are_refused():
+    z = normal(3, 1)
+    for owner in (Ancestral, DDIM, PC, DPM, Heun, Langevin):
+        for spacing in ("middle", "time", "log_snr", "edm"):
+            times = owner.Config(steps=7, spacing=spacing).build().times(NOISING, z, 1.0, 20)
+            places = (20 * times).tolist()
+            assert places[0] == 20
+            assert places[-1] == 0
+            assert len(set(places)) == 8
+            assert places == [round(place) for place in sorted(places, reverse=True)]
+        assert len(owner.Config().build().times(NOISING, z, 1.0, 4)) == 5
+        with pytest.raises(WordError, match="steps=21 is more than the 20 times"):
+            owner.Config(steps=21).build().times(NOISING, z, 1.0, 20)
+        with pytest.raises(WordError, match="at least 1"):
+            owner.Config(steps=0)
+    with pytest.raises(WordError, match="steps=0"):
+        NOISING.grid(0)
+
+
+def test_the_variance_of_a_step_is_the_posteriors_the_forward_steps_or_between():
+    s, t = torch.tensor([0.3, 0.6]).double()
+    z, x, noise = normal(4, 2), normal(4, 2, 1), normal(4, 2, 2)
+    step = NOISING.step(s, t)
+    alpha, sigma = NOISING.alpha(t).expand(4, 1), NOISING.sigma(t).expand(4, 1)
+
+    def spread(variance, share=None):
+        told = Prediction(z, alpha, sigma, "x0", x, share)
+        drawn, mean = (ancestral(told, NOISING, z, s, t, n, variance) for n in (noise, 0 * noise))
+        return ((drawn - mean) / noise).square()
+
+    assert step.variance < step.forward
+    torch.testing.assert_close(spread("posterior"), step.variance.expand(4, 2))
+    torch.testing.assert_close(spread("forward"), step.forward.expand(4, 2))
+    torch.testing.assert_close(spread("learned"), step.variance.expand(4, 2))
+    half = (step.variance * step.forward).sqrt().expand(4, 2)
+    torch.testing.assert_close(spread("learned", torch.full((4, 2), 0.5).double()), half)
+
+
+def test_churn_draws_noise_and_keeps_the_law():
+    law, n = line(), 4000
+    z = normal(n, 1)
+    still, stirred = (led(Heun.Config(steps=30, churn=churn), law, z)[-1][0]
+                      for churn in (0.0, 8.0))
+    assert (still - stirred).abs().mean() > 0.05
+    truth = ranks(law, 0.0, n)
+    assert (stirred.sort(0)[0] - truth).abs().mean() < 0.06
+
+
+def test_a_law_of_few_steps_takes_no_more():
+    space = Space(kind="real", shape=(2,), mean=(0.0, 0.0), scale=(1.0, 1.0), rows=100)
+    model = DDPM.Config(net=MLP.Config(width=8, depth=1), steps=6).build(space)
+    for owner in EVERY:
+        assert model.sample(3, None, model.Sampling(sampler=owner.Config())).shape == (3, 2)
+        fixed = {"method": "rk4"} if owner is ODE else {}
+        with pytest.raises(WordError, match="steps=7 is more than the 6 times"):
+            model.sample(3, None, model.Sampling(sampler=owner.Config(steps=7, **fixed)))
+    with pytest.raises(WordError, match="steps=0 must be at least 1"):
+        DDPM.Config(steps=0)

@@ -1,0 +1,168 @@
+"""Variational diffusion: the learned schedule, the three terms, the second turn."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+
+from monge.core.batch import Batch
+from monge.core.error import WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.diffusion._alone import Alone
+from monge.models.diffusion._gamma import Gamma
+from monge.models.diffusion._units import Units
+from monge.models.diffusion.vdm import VDM
+from monge.train.trainer import Trainer
+
+T = torch.linspace(0, 1, 101, dtype=torch.float64)
+
+
+def build(kind="levels", *words, rows=400):
+    space, batch = worlds.make(kind, rows)
+    torch.manual_seed(0)
+    model = VDM.tiny(space).override(*words).build(space).double()
+    batch = replace(batch.double(), row=torch.arange(rows))
+    model.begin(batch)
+    return model, batch
+
+
+def test_learned_schedule_keeps_its_ends_and_its_slope():
+    torch.manual_seed(0)
+    gamma = Gamma.Config(high=7.0, low=-5.0, width=6).build().double()
+    for parameter in gamma.bend:
+        parameter.data.add_(2 * torch.randn_like(parameter))
+    t = T.clone().requires_grad_()
+    log_snr = gamma.log_snr(t)
+    slope, = torch.autograd.grad(log_snr.sum(), t)
+    torch.testing.assert_close(gamma.slope(t), slope)
+    assert log_snr[[0, -1]].tolist() == pytest.approx([7.0, -5.0])
+    assert (slope < 0).all()
+    torch.testing.assert_close(gamma.time(log_snr.detach()), T, rtol=0, atol=1e-9)
+
+
+def test_ends_of_reals_stay_and_those_of_levels_learn():
+    assert build("levels")[0].schedule.ends.requires_grad
+    assert not build("real")[0].schedule.ends.requires_grad
+    assert not build("levels", "gamma.ends=false")[0].schedule.ends.requires_grad
+    with pytest.raises(WordError, match="low=-1"):
+        Gamma.Config(low=-1.0)
+
+
+@pytest.mark.parametrize("kind", ["real", "binary", "levels"])
+def test_loss_is_the_bound_that_is_scored(kind):
+    """Averaged over many draws, the three terms of training are those of the score."""
+    model, batch = build(kind)
+    with torch.no_grad():
+        drawn = [{k: v.mean() for k, v in model.loss(batch).items()} for _ in range(60)]
+        scored = model.accounts(batch, model.Scoring(samples=64))
+    assert list(drawn[0]) == ["prior", "reconstruction", "diffusion"]
+    for name in drawn[0]:
+        each = torch.stack([one[name] for one in drawn])
+        wanted = getattr(scored, name).mean()
+        assert abs(each.mean() - wanted) < 5 * each.std() / 60**0.5 + 0.02, name
+
+
+def test_bend_does_not_change_the_bound_of_continuous_time():
+    model, batch = build("levels")
+    with torch.no_grad():
+        one = model.likelihood(batch).value
+        for parameter in model.schedule.bend:
+            parameter.add_(torch.randn_like(parameter))
+        two = model.likelihood(batch).value
+        torch.testing.assert_close(one, two)
+        model.schedule.ends[0] += 1.0
+        assert not torch.allclose(model.likelihood(batch).value, two)
+
+
+def test_two_turns_share_the_parameters():
+    model, _ = build("levels")
+    bound, variance = model.turns()
+    assert (bound.name, variance.name) == ("bound", "variance")
+    assert {id(p) for p in variance.params} == {id(p) for p in model.schedule.bend}
+    assert len(bound.params) + len(variance.params) == len(list(model.parameters()))
+    assert [turn.name for turn in build("levels", "steps=20")[0].turns()] == ["bound"]
+
+
+def test_variance_turn_lowers_the_variance_of_the_estimate():
+    """Of a bend that was spoiled, in which nearly all time is spent at one noise."""
+    model, batch = build("levels")
+    with torch.no_grad():
+        model.schedule.size[0] = 4.0
+
+    def spread():
+        torch.manual_seed(5)
+        with torch.no_grad():
+            return torch.stack([model.loss(batch)["diffusion"] for _ in range(20)]).var(0).mean()
+
+    before = spread()
+    mover = torch.optim.Adam(model.schedule.bend, lr=0.05)
+    for _ in range(40):
+        mover.zero_grad()
+        model.variance_of_bound(batch)["square"].mean().backward(inputs=model.schedule.bend)
+        mover.step()
+    assert spread() < 0.9 * before
+
+
+def test_what_an_entry_tells_of_itself_is_its_posterior():
+    space, batch = worlds.make("levels", 500)
+    units = Units(space).double()
+    alone = Alone(space, units).double()
+    y = units.enter(batch.x.double())
+    alone.fit(y)
+    alpha, sigma = torch.tensor([[0.9]]).double(), torch.tensor([[0.4]]).double()
+    z = torch.tensor([[0.3, -0.5, 1.0, 0.0]]).double()
+    mean, scale = alone(z, alpha, sigma)
+    for d in range(4):
+        levels = (torch.arange(4) - units.shift[d]) / units.scale[d]
+        weight = alone.log_shares[d].exp() * (-0.5 * ((z[0, d] - 0.9 * levels) / 0.4) ** 2).exp()
+        weight = weight / weight.sum()
+        wanted = (weight * levels).sum()
+        assert mean[0, d].item() == pytest.approx(wanted.item())
+        square = (weight * (levels - wanted).square()).sum()
+        assert scale[0, d].item() == pytest.approx(square.sqrt().item())
+    near, _ = alone(0.9 * y, alpha, torch.tensor([[1e-3]]).double())
+    torch.testing.assert_close(near, y)
+
+
+def test_a_law_of_independent_entries_is_where_the_rest_begins():
+    """Before training, the bound is near what independent entries reach."""
+    space = Space(kind="levels", shape=(3,), size=6, rows=4000, mean=(2.0,), scale=(1.3,))
+    g = torch.Generator().manual_seed(0)
+    shares = torch.tensor([[0.5, 0.1, 0.1, 0.1, 0.1, 0.1], [0.05, 0.05, 0.4, 0.4, 0.05, 0.05],
+                           [0.02, 0.9, 0.02, 0.02, 0.02, 0.02]])
+    x = torch.multinomial(shares, 4000, True, generator=g).T.double()
+    torch.manual_seed(0)
+    model = VDM.tiny(space).build(space).double()
+    model.begin(Batch(x))
+    entropy = -(shares.double() * shares.double().log()).sum()
+    with torch.no_grad():
+        found = model.likelihood(Batch(x), model.Scoring(samples=64)).value.mean()
+    assert -entropy - 0.05 < found < -entropy + 0.05
+
+
+def test_resumed_law_remembers_the_shares():
+    model, batch = build("levels")
+    other = model.config.build(model.space).double()
+    with torch.no_grad():
+        assert not torch.allclose(other.likelihood(batch).value, model.likelihood(batch).value)
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other.likelihood(batch).value, model.likelihood(batch).value)
+
+
+def test_a_short_fit_learns_bits():
+    space, batch = worlds.make("binary", 600)
+    torch.manual_seed(0)
+    model = VDM.tiny(space).build(space)
+    trainer = Trainer(model, worlds.Rows(batch), replace(VDM.suit(space).recipe, batch=128), 0)
+    for _ in range(100):
+        trainer.advance(1.0)
+    with torch.no_grad():
+        score = model.eval().likelihood(batch).value.mean()
+    shares = batch.x.mean(0)
+    independent = (shares * shares.log() + (1 - shares) * (1 - shares).log()).sum()
+    assert score > independent + 0.1
+    x = model.sample(2000, generator=fresh(0))
+    assert (x.mean(0) - shares).abs().max() < 0.06
+    assert x.T.cov()[0, 1:].min() > 0.02  # bits hang together, as those of the data do
