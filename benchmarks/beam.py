@@ -1,0 +1,159 @@
+"""Beam search: ours against transformers' generate on the same encoder-decoder.
+
+Both have 3 + 3 blocks, 4 heads, width 256, 512 hidden units, 4000 symbols and the peer's weights;
+64 sources of 16 symbols, 5 beams, at most 40 symbols. The sequences are compared first. Sentences
+end where the law ends them, or, as the worst case for a search that leaves finished sentences
+behind, never. All run turn about in one process on one thread after an unmeasured round: the
+median and spread of CPU time, and the ratio.
+
+    python -m benchmarks.beam                # needs transformers for the peer
+"""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from monge.core.batch import Batch
+from monge.core.space import Space
+from monge.models.sequence.transformer import Transformer
+from monge.nn.transformer import Causal
+
+from .clock import timed, told
+
+SYMBOLS, WIDTH, DEPTH, HEADS, HIDDEN = 4000, 256, 3, 4, 512
+ROWS, READ, STEPS, BEAMS, ROUNDS = 64, 16, 40, 5, 5
+END, ENDING = SYMBOLS - 1, 2.0
+
+
+def ours(there: Any | None) -> Transformer:
+    """Our model, with the peer's weights where there is a peer."""
+    torch.manual_seed(0)
+    source = Space(kind="tokens", shape=(READ,), size=SYMBOLS, varies=True, name="source")
+    space = Space(kind="tokens", shape=(STEPS,), size=SYMBOLS, varies=True, end=END,
+                  given={"source": source})
+    net = Causal.Config(width=WIDTH, depth=DEPTH, heads=HEADS, expand=HIDDEN // WIDTH,
+                        activation="relu", norm="post", positions="sinusoidal")
+    model: Transformer = Transformer.Config(net=net).build(space).eval()
+    if there is not None:
+        copy(there, model)
+    return model
+
+
+@torch.no_grad()
+def copy(there: Any, model: Transformer) -> None:
+    """The peer's weights in our model; its first symbol is 0."""
+    trunk, stack = there.model, model.decoder.stack
+    model.words.copy_(trunk.shared.weight)
+    model.first.copy_(trunk.shared.weight[0] * WIDTH**0.5)
+    model.bias.copy_(there.final_logits_bias[0])
+    for entrance in (model.encoder.entrance, stack.entrance):
+        entrance.places.layout = "halves"
+    stack.leave.weight.copy_(torch.eye(WIDTH))
+    stack.leave.bias.zero_()
+    for block, other in zip(model.encoder.blocks, trunk.encoder.layers, strict=True):
+        own(block, other)
+    for block, other in zip(stack.each, trunk.decoder.layers, strict=True):
+        own(block, other)
+        cross = other.encoder_attn
+        joined(block.ask.enter, cross.k_proj, cross.v_proj)
+        joined(block.ask.ask, cross.q_proj)
+        joined(block.ask.leave, cross.out_proj)
+        block.middle.norm.load_state_dict(other.encoder_attn_layer_norm.state_dict())
+
+
+def own(block: Any, other: Any) -> None:
+    """Self-attention and position-wise network of a block."""
+    look = other.self_attn
+    joined(block.look.enter, look.q_proj, look.k_proj, look.v_proj)
+    joined(block.look.leave, look.out_proj)
+    joined(block.think.enter, other.fc1)
+    joined(block.think.leave, other.fc2)
+    block.first.norm.load_state_dict(other.self_attn_layer_norm.state_dict())
+    block.last.norm.load_state_dict(other.final_layer_norm.state_dict())
+
+
+def joined(layer: Any, *others: Any) -> None:
+    layer.weight.copy_(torch.cat([other.weight for other in others]))
+    layer.bias.copy_(torch.cat([other.bias for other in others]))
+
+
+def peer(bias: float) -> Any | None:
+    """Marian of that size with so much added to the logit of the end, or nothing where
+    transformers is not installed."""
+    warnings.filterwarnings("ignore")
+    try:
+        from transformers import MarianConfig, MarianMTModel, logging
+    except ImportError:
+        return None
+    logging.set_verbosity_error()
+    torch.manual_seed(1)
+    config = MarianConfig(
+        vocab_size=SYMBOLS, d_model=WIDTH, encoder_layers=DEPTH, decoder_layers=DEPTH,
+        encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=HIDDEN,
+        decoder_ffn_dim=HIDDEN, activation_function="relu", max_position_embeddings=64,
+        scale_embedding=True, pad_token_id=0, eos_token_id=END, decoder_start_token_id=0,
+        forced_eos_token_id=None, bos_token_id=0)
+    model = MarianMTModel(config).eval()
+    for parameter in model.parameters():  # laws that are not flat, so that beams differ
+        if parameter.requires_grad and parameter.ndim > 1:
+            parameter.data.mul_(3.0)
+    model.final_logits_bias[0, END] = bias
+    return model
+
+
+def generate(model: Any, x: Tensor) -> Tensor:
+    return model.generate(input_ids=x, attention_mask=torch.ones_like(x), num_beams=BEAMS,
+                          max_new_tokens=STEPS, do_sample=False, length_penalty=1.0,
+                          early_stopping=True)[:, 1:]
+
+
+def equal(mine: Tensor, theirs: Tensor) -> float:
+    """The share of sequences that agree up to their end; the peer fills up with 0."""
+    same = 0
+    for left, right in zip(mine.tolist(), theirs.tolist(), strict=True):
+        left = left[:left.index(END) + 1] if END in left else left
+        same += left == right[:len(left)]
+    return same / len(mine)
+
+
+@torch.no_grad()
+def compare(bias: float, title: str) -> None:
+    other = peer(bias)
+    model = ours(other)
+    if other is None:
+        model.bias[END] = bias
+    x = torch.randint(1, END, (ROWS, READ), generator=torch.Generator().manual_seed(0))
+    source = {"source": Batch(x, length=torch.full((ROWS,), READ))}
+    work: dict[str, Callable[[], Tensor]] = {
+        "ours": lambda: model.mode(source, model.Sampling(beams=BEAMS))}
+    said = work["ours"]()
+    lengths = (said != END).sum(1)
+    print(f"{title}: {int(lengths.min())} to {int(lengths.max())} symbols")
+    if other is not None:
+        work["transformers"] = lambda: generate(other, x)
+        print(f"sequences that agree: {equal(said, generate(other, x)):.0%}")
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(ROUNDS):
+        for name, one in work.items():
+            times[name].append(timed(one))
+    for name, spent in times.items():
+        print(f"{name:>14} {told(spent)}, {ROWS / statistics.median(spent):.1f} sentences/s")
+    if other is not None:
+        ratio = statistics.median(times["transformers"]) / statistics.median(times["ours"])
+        print(f"transformers / ours {ratio:.2f}")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    compare(ENDING, "sentences that end")
+    compare(-1e9, "sentences that never end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Tokenising: our byte-level BPE, data to tensors, against a bare `tokenizers` on the same merges.
+
+    python -m benchmarks.tokens [FILE]       # a text file; without one, generated words
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from pathlib import Path
+
+from monge.data.tokens import Text, tokenizer
+
+from .clock import timed, told
+
+ROUNDS = 5
+
+
+def lines_of(path: Path | None) -> list[str]:
+    if path:
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+    rng = random.Random(0)
+    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(1, 9))) for _ in range(5000)]
+    return [" ".join(rng.choices(words, k=12)) for _ in range(20_000)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", nargs="?", type=Path)
+    lines = lines_of(parser.parse_args().file)
+    codec = Text.fit("bpe", lines, lines, 4000, ends=True)
+    bare = tokenizer(codec.merges)
+    rows = codec.codes(lines, str)
+    same = all(row[:-1].tolist() == own.ids for row, own in
+               zip(rows[:500], bare.encode_batch_fast(lines[:500]), strict=True))
+    work = {"ours": lambda: codec.encode(codec.codes(lines, str), str),
+            "tokenizers": lambda: [own.ids for own in bare.encode_batch_fast(lines)]}
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for round_ in range(ROUNDS + 1):
+        for name, one in work.items():
+            spent = timed(one)
+            if round_:
+                times[name].append(spent)
+    count = sum(map(len, rows))
+    print(f"{count} tokens, equal to those of tokenizers: {same}")
+    for name, spent in times.items():
+        print(f"{name:>12} {told(spent)}, {count / statistics.median(spent) / 1e6:.2f} M tokens/s")
+    ratio = statistics.median(times["tokenizers"]) / statistics.median(times["ours"])
+    print(f"tokenizers / ours {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The best translation of a text, or of every line of stdin
+
+Any run that tells text given text serves: translations, summaries, corrections.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..core.error import WordError
+from ._say import Voice, common
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+
+@click.command("translate")
+@click.argument("run")
+@click.argument("text")
+@click.argument("words", nargs=-1)
+@click.option("--attention", type=click.Path(path_type=Path),
+              help="Draw what each piece of the translation looks at, as a .png.")
+@common
+def command(voice: Voice, run: str, text: str, words: tuple[str, ...], attention: Path | None
+            ) -> None:
+    """Translate TEXT, or with - every line of stdin, under RUN. WORDS such as beams=10 penalty=0.6
+    say how the best sentence is sought."""
+    from .. import run as runs
+    from ..core.words import Words
+    from ..wording import translate
+
+    texts = [line for line in sys.stdin.read().split("\n") if line.strip()] if text == "-" \
+        else [text]
+    if not texts or not texts[0].strip():
+        raise WordError("there is no text to translate; give a sentence, or lines on stdin")
+    if attention and len(texts) > 1:
+        raise WordError(f"--attention draws one sentence, and there are {len(texts)}; give one")
+    found, spoken = runs.load(run), Words.sort(words)
+    said = translate(found, texts, *spoken.model, *spoken.how)
+    told = {"run": str(found.folder), "texts": texts, "translations": said}
+    if attention:
+        draw(found, texts[0], said[0], attention)
+        told["file"] = str(attention)
+    voice.result(told, "\n".join([*said, *([str(attention)] if attention else [])]))
+
+
+def draw(run: Run, text: str, said: str, path: Path) -> None:
+    from ..show.attention import write_map
+    from ..wording import attended
+
+    if path.suffix != ".png":
+        raise WordError(f"an attention map is a .png, not {path.suffix or 'without a suffix'}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows, columns, weights = attended(run, text, said)
+    write_map(path, weights.numpy(), rows, columns)

@@ -1,0 +1,159 @@
+"""Seq2seq: sentences given sentences, sounds or pictures, by recurrent networks with attention
+
+An encoder reads the source both ways; a decoder carries what it has told in a hidden vector, which
+begins at the encoder's last ones (Sutskever et al. 2014; Cho et al. 2014). With attention each
+step looks at the encoder's vectors s_k as well (Bahdanau et al. 2015; Luong et al. 2015).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...core.batch import Batch, conform
+from ...core.config import Range
+from ...core.error import WordError
+from ...core.model import Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.alignment import score
+from ...nn.attention import padding_mask
+from ...nn.reader import Reader
+from ...nn.recurrent import GRU, Bidirectional, Hidden, Recurrent
+from ._base import Translator
+
+FEW = 10_000
+"""Pairs below which a network learns them by heart unless it is held back."""
+
+
+@dataclass
+class Memory:
+    """The vectors of the source, which of them exist, and the state the decoder begins in."""
+
+    states: Tensor  # (B, S, width)
+    mask: Tensor | None  # (B, 1, S): minus infinity on padding
+    start: Hidden
+
+    def take(self, rows: Tensor) -> None:
+        self.states = self.states[rows]
+        self.mask = None if self.mask is None else self.mask[rows]
+
+
+class Seq2Seq(Translator):
+    r"""$p(y | x) = \prod_t p(y_t | h_t, c_t)$, $h_t = f(h_{t-1}, y_{t-1})$,
+    $c_t = \sum_k a_{tk} s_k$, $a_{tk} = \mathrm{softmax}_k\, \mathrm{score}(h_t, s_k)$.
+
+    The scores are those of the current $h_t$ (Luong et al.), so that all steps of training are one
+    pass: $h_t^\top s_k / \sqrt d$, $h_t^\top W s_k$ or $w^\top \tanh(W_1 h_t + W_2 s_k)$. Without
+    attention c is the encoder's last vector at every step.
+    """
+
+    class Config(Translator.Config):
+        net: Recurrent.Config = GRU.Config(width=256)
+        """Network of decoder and encoder: rnn, gru or lstm; each direction of the encoder has half
+        of its width."""
+        attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"
+        """Score of how a step of the decoder matches one of the source."""
+        dropout: Annotated[float, Range(0, 0.95)] = 0.0
+        """Share of what enters and leaves the networks that training hides at random."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        width = config.net.width
+        super().__init__(config, space, width)
+        if width % 2:
+            raise WordError(f"net.width={width} must be even: each direction of the encoder has "
+                            "half of it")
+        self.reader = Reader(space.given[self.source], width)
+        half = replace(config.net, width=width // 2)
+        self.encoder = Bidirectional.Config(net=half).build(width)
+        self.net: Recurrent = config.net.build(width)
+        self.bridge = nn.Linear(width, width * config.net.depth)
+        self.score = None if config.attention == "none" else score(config.attention, width, width,
+                                                                   width // 2)
+        self.mix = nn.Linear(2 * width, width)
+        self.drop = nn.Dropout(config.dropout)
+        self.words = nn.Parameter(torch.randn(space.size, width))
+        self.heads = nn.Parameter(torch.randn(space.size, width) * width**-0.5)
+
+    @property
+    def table(self) -> Tensor:
+        return self.words
+
+    @property
+    def out(self) -> Tensor:
+        return self.heads
+
+    def remember(self, source: Batch) -> Memory:
+        x, length = self.reader(source)
+        y = self.encoder(self.drop(x), length)  # (B, S, width)
+        half = y.shape[2] // 2
+        last = torch.full((len(y),), y.shape[1] - 1) if length is None else length - 1
+        rows = torch.arange(len(y), device=y.device)
+        ends = torch.cat([y[rows, last.to(y.device), :half], y[:, 0, half:]], 1)  # (B, width)
+        first = self.bridge(ends).tanh().chunk(self.config.net.depth, 1)
+        start = Hidden([(h, *[torch.zeros_like(h)] * (self.net.carries - 1)) for h in first])
+        if self.score is None:
+            return Memory(ends[:, None], None, start)
+        mask = None if length is None else padding_mask(length, y.shape[1], y)[:, 0]
+        return Memory(self.drop(y), mask, start)
+
+    def decoded(self, memory: Memory, inputs: Tensor) -> Tensor:
+        h, _ = self.net.scan(self.drop(inputs), memory.start)
+        return self.looked(memory, self.drop(h))
+
+    def looked(self, memory: Memory, h: Tensor) -> Tensor:
+        """h (B, T, width) with what each step finds in the source, (B, T, width)."""
+        found = self.weights(memory, h) @ memory.states
+        return self.drop(self.mix(torch.cat([h, found], 2)).tanh())
+
+    def weights(self, memory: Memory, h: Tensor) -> Tensor:  # (B, T, S)
+        if self.score is None:
+            return h.new_ones(*h.shape[:2], 1)
+        scores = self.score(h, memory.states)
+        return (scores if memory.mask is None else scores + memory.mask).softmax(-1)
+
+    def attention(self, batch: Batch) -> Tensor:
+        if self.score is None:
+            raise WordError("this run was fitted with attention=none, so that no step looks at "
+                            "the source; fit one with attention=bilinear")
+        x, _ = self.rows(batch)
+        memory = self.remember(conform(batch.given, self.space, len(x))[self.source])
+        return self.weights(memory, self.net.scan(self.inputs(x), memory.start)[0])
+
+    def speaker(self, memory: Memory, n: int, most: int) -> Teller:
+        return Teller(self, memory)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        few = 0 < space.rows < FEW
+        config = cls.Config(net=GRU.Config(width=128 if few else 256), dropout=0.3)
+        recipe = Recipe(rate=2e-3, batch=64, alike=True, clip=1.0, warmup=200, average=0.998)
+        return Suit(config, recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(net=GRU.Config(width=8))
+
+
+class Teller:
+    """A decoder on its way; what it remembers is kept once for all beginnings of a row."""
+
+    def __init__(self, model: Seq2Seq, memory: Memory) -> None:
+        self.model, self.memory, self.kin = model, memory, 1
+        self.state = Hidden(list(memory.start.layers))
+
+    def next(self, symbol: Tensor | None) -> Tensor:
+        model, count = self.model, len(self.state.layers[0][0])
+        x = model.first.expand(count, -1) if symbol is None else model.embed(symbol)
+        h = model.net.step(self.state, x).unflatten(0, (-1, self.kin))  # (m, kin, width)
+        return model.logits(model.looked(self.memory, h).flatten(0, 1))
+
+    def take(self, rows: Tensor, kin: int = 1) -> None:
+        self.state.take(rows)
+        self.memory.take(rows[::kin] // self.kin)
+        self.kin = kin

@@ -1,0 +1,130 @@
+"""Transformer: sentences given sentences, sounds or pictures, by attention alone
+
+Every step of the source looks at all others; every step of the sentence looks at those before it
+and at the source (Vaswani et al. 2017). The first block of the decoder reads the vectors of the
+symbols before each; the source enters through cross-attention alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...core.batch import Batch, conform
+from ...core.model import Suit
+from ...core.recipe import Recipe
+from ...core.space import Space
+from ...nn.reader import Reader
+from ...nn.transformer import Causal, Decoder, Encoder, StackState
+from ._base import Translator
+
+FEW = 10_000
+"""Pairs below which a network learns them by heart unless it is held back."""
+
+
+@dataclass
+class Memory:
+    """What the encoder made of the source."""
+
+    states: Tensor  # (B, S, width)
+    length: Tensor | None  # (B,)
+
+
+class Transformer(Translator):
+    r"""$p(y | x) = \prod_t \mathrm{softmax}(E h_t)_{y_t}$, h the decoder's vectors given
+    $y_{<t}$ and the encoder's of x.
+
+    The vectors E of symbols may be shared by the decoder's input, its output, and the source where
+    that has as many symbols; at the input they are multiplied by $\sqrt d$.
+    """
+
+    leads = 3
+
+    class Config(Translator.Config):
+        net: Causal.Config = Causal.Config(width=256, depth=3, positions="sinusoidal")
+        """Blocks of the decoder, and of the encoder."""
+        share: Literal["none", "target", "all"] = "all"
+        """Whose vectors of symbols are one: those of the decoder's input and output, and the
+        source's besides."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        net, given = config.net, next(iter(space.given.values()))
+        super().__init__(config, space, net.width)
+        self.whole = config.share == "all" and given.kind == "tokens" and given.size == space.size
+        self.reader = Reader(given, net.width, self.whole)
+        if self.reader.table is not None:
+            nn.init.normal_(self.reader.table, std=net.width**-0.5)
+        fields = {name: getattr(net, name) for name in net.__dataclass_fields__}
+        self.encoder = Encoder(Encoder.Config(**fields), net.width, self.reader.most)
+        # The last map of the decoder lets shared vectors mean one thing as input and another as
+        # output; without it a symbol is at first its own most probable successor.
+        self.decoder = Decoder(Decoder.Config(**fields), net.width, net.width, net.width,
+                               space.shape[0])
+        spread = net.width**-0.5
+        self.words = nn.Parameter(torch.randn(space.size, net.width) * spread)
+        self.heads = nn.Parameter(torch.randn(space.size, net.width) * spread) \
+            if config.share == "none" else None
+
+    @property
+    def table(self) -> Tensor:
+        return self.words
+
+    @property
+    def out(self) -> Tensor:
+        return self.words if self.heads is None else self.heads
+
+    def embed(self, x: Tensor) -> Tensor:
+        return super().embed(x) * math.sqrt(self.width)
+
+    def remember(self, source: Batch) -> Memory:
+        x, length = self.reader(source, self.words if self.whole else None)
+        gain = math.sqrt(self.width) if self.reader.space.kind == "tokens" else 1.0
+        return Memory(self.encoder(x * gain, length), length)
+
+    def decoded(self, memory: Memory, inputs: Tensor) -> Tensor:
+        return self.decoder(inputs, memory.states, memory.length)
+
+    def attention(self, batch: Batch) -> Tensor:
+        """The mean over the heads of the last block."""
+        x, _ = self.rows(batch)
+        memory = self.remember(conform(batch.given, self.space, len(x))[self.source])
+        return self.decoder.weights(self.inputs(x), memory.states, memory.length).mean(1)
+
+    def speaker(self, memory: Memory, n: int, most: int) -> Teller:
+        return Teller(self, self.decoder.start(n, most, memory.states, memory.length), n)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        few = 0 < space.rows < FEW
+        net = Causal.Config(width=128 if few else 256, depth=2 if few else 3, heads=4, expand=2,
+                            activation="relu", positions="sinusoidal", dropout=0.1)
+        recipe = Recipe(optimiser="adam", rate=1e-3, betas=(0.9, 0.98), batch=64, alike=True,
+                        schedule="inverse", warmup=400 if few else 1000, clip=1.0, average=0.998)
+        return Suit(cls.Config(net=net), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(net=Causal.Config(width=8, depth=1, heads=2, expand=2,
+                                            positions="sinusoidal"))
+
+
+class Teller:
+    """A decoder on its way, with the keys and values of what it has told."""
+
+    def __init__(self, model: Transformer, state: StackState, n: int) -> None:
+        self.model, self.state, self.count = model, state, n
+
+    def next(self, symbol: Tensor | None) -> Tensor:
+        model = self.model
+        x = model.first.expand(self.count, -1) if symbol is None else model.embed(symbol)
+        return model.logits(model.decoder.step(self.state, x))
+
+    def take(self, rows: Tensor, kin: int = 1) -> None:
+        self.state.take(rows, kin)
+        self.count = len(rows)

@@ -1,0 +1,129 @@
+"""Identities of sequences: scores of attention, tokens, and rows of unequal length."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import HasConditionals
+from ..core.batch import Batch
+from ..core.model import Model
+from ..core.noise import fresh
+from ..core.space import Space
+from ..data.tokens import Text
+from ..models.sequence.seq2seq import Seq2Seq
+from ..models.sequence.transformer import Transformer
+from ..nn.alignment import Additive, Bilinear, Dot
+from ..nn.attention import padding_mask
+from ..nn.recurrent import GRU, LSTM, RNN, Bidirectional
+from .identity import Residual
+from .subjects import build
+
+SENTENCES = Space(kind="tokens", shape=(5,), size=4, varies=True, end=3, name="target", given={
+    "source": Space(kind="tokens", shape=(4,), size=3, varies=True, name="source")})
+STRINGS = 2000
+PLANES = ((0x20, 0x7F), (0xA0, 0x800), (0x800, 0xD800), (0xE000, 0x10000), (0x10000, 0x110000))
+"""Code points of one to four bytes, without the surrogates, which no UTF-8 string holds."""
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=fresh(seed), dtype=torch.float64)
+
+
+def x110_scores_and_context() -> Residual:
+    """Bilinear scores with W = I are dot products; a context is in the hull.
+
+    Weights are not negative, sum to one, and are nil on padding."""
+    q, k, length = normal(3, 4, 5), normal(3, 6, 5, seed=1), torch.tensor([6, 2, 4])
+    bilinear = Bilinear(5, 5).double()
+    bilinear.map.weight.data = torch.eye(5, dtype=torch.float64)
+    gap = (bilinear(q, k) - Dot()(q, k) * math.sqrt(5)).abs().max()
+    worst = float(gap)
+    for score in (Dot(), bilinear, Additive(5, 5, 8).double()):
+        weights = (score(q, k) + padding_mask(length, 6, k)[:, 0]).softmax(-1)
+        beyond = weights * (torch.arange(6) >= length[:, None, None])
+        context = weights @ k
+        seen = torch.arange(6) < length[:, None]
+        low = k.masked_fill(~seen[..., None], math.inf).amin(1)[:, None]
+        high = k.masked_fill(~seen[..., None], -math.inf).amax(1)[:, None]
+        outside = (low - context).clamp(min=0) + (context - high).clamp(min=0)
+        worst = max(worst, float((weights.sum(-1) - 1).abs().max()), float(beyond.max()),
+                    float((-weights).clamp(min=0).max()), float(outside.max()))
+    return Residual(worst, 1e-12)
+
+
+def strings(count: int) -> list[str]:
+    """Random strings over all planes of Unicode."""
+    generator = fresh(7)
+    found = []
+    for _ in range(count):
+        length = int(torch.randint(0, 20, (1,), generator=generator))
+        planes = torch.randint(0, len(PLANES), (length,), generator=generator).tolist()
+        points = [int(torch.randint(*PLANES[plane], (1,), generator=generator))
+                  for plane in planes]
+        found.append("".join(map(chr, points)))
+    return found
+
+
+def x111_tokens_come_back() -> Residual:
+    """decode(encode(s)) = s for every UTF-8 string; merges never add tokens.
+
+    A word that was never seen has tokens too."""
+    seen = ["the annoying cat sat annoyingly on the mat", "Über die Brücke läuft die Katze"] * 20
+    few = Text.fit("bpe", seen, seen, 300, ends=False)
+    many = Text.fit("bpe", seen, seen, 400, ends=False)
+    raw = Text.fit("bytes", seen, seen, 0, ends=True)
+    texts = [*strings(STRINGS), *seen[:2], "annoyingness", "  two  blanks\n\n"]
+    wrong = 0
+    codes = [codec.codes(texts, str) for codec in (raw, few, many)]
+    for text, *rows in zip(texts, *codes, strict=True):
+        for codec, row in zip((raw, few, many), rows, strict=True):
+            wrong += codec.spell(row.tolist()) != text
+        wrong += not len(rows[0]) - 1 >= len(rows[1]) >= len(rows[2])
+    return Residual(float(wrong), 0.0)
+
+
+def x112_lengths_in_a_batch() -> Residual:
+    """Rows of unequal length in a padded batch are read as each is alone.
+
+    By recurrent networks, both ways, by attention, and in log-likelihoods."""
+    x, length = normal(5, 7, 3), torch.tensor([7, 1, 4, 6, 2])
+    worst = 0.0
+    for config in (RNN.Config(width=4), LSTM.Config(width=4, depth=2),
+                   GRU.Config(width=4, reset="before"), Bidirectional.Config()):
+        torch.manual_seed(0)
+        net = config.build(3).double()
+        together = net(x, length)
+        for row, size in enumerate(length.tolist()):
+            alone = net(x[row:row + 1, :size])
+            worst = max(worst, float((together[row, :size] - alone[0]).abs().max()))
+    for owner in (Transformer, Seq2Seq):
+        worst = max(worst, apart(build(owner.tiny(SENTENCES), SENTENCES), sentences(6)))
+    return Residual(worst, 1e-12)
+
+
+def sentences(n: int) -> Batch:
+    """Sentences and sources of random lengths; what lies beyond them is rubbish."""
+    generator = fresh(5)
+    length = torch.randint(1, 5, (2, n), generator=generator)
+    y, x = (torch.randint(0, 3, (n, most), generator=generator) for most in (5, 4))
+    y.scatter_(1, length[0, :, None], 3)
+    y[torch.arange(5) > length[0, :, None]], x[torch.arange(4) >= length[1, :, None]] = 9, 9
+    return Batch(y, {"source": Batch(x, length=length[1])}, length=length[0] + 1)
+
+
+def apart(model: Model, batch: Batch) -> float:
+    """By how much log p of rows in a batch differs from that of each alone, cut to its length."""
+    assert isinstance(model, HasConditionals), "a law of sentences tells each symbol"
+    assert batch.length is not None, "sentences have lengths"
+    together, worst = model.conditionals(batch), 0.0
+    source = batch.given["source"]
+    assert source.length is not None, "so have their sources"
+    for row, (size, read) in enumerate(zip(batch.length.tolist(), source.length.tolist(),
+                                           strict=True)):
+        given = {"source": Batch(source.x[row:row + 1, :read])}
+        alone = model.conditionals(Batch(batch.x[row:row + 1, :size], given))
+        worst = max(worst, float((together[row, :size] - alone[0]).abs().max()))
+    return worst

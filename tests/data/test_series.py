@@ -1,0 +1,214 @@
+"""Series: times, gaps, windows, splits without leakage, and every refusal."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from monge import data
+from monge.core.error import DataError, WordError
+from monge.data import clock
+from monge.data.series import CUSTOMARY, Window
+
+
+def frame(n=200, freq="h", form="%Y-%m-%d %H:%M:%S", seed=0):
+    rng = np.random.default_rng(seed)
+    times = pd.date_range("2020-01-31", periods=n, freq=freq).strftime(form)
+    return pd.DataFrame({"when": times, "a": np.arange(n) * 1.0, "b": rng.normal(size=n)})
+
+
+@pytest.mark.parametrize(("freq", "form", "season"), [
+    ("h", "%Y-%m-%d %H:%M:%S", 24), ("15min", "%Y-%m-%d %H:%M", 96), ("D", "%Y-%m-%d", 7),
+    ("W", "%Y-%m-%d", 52), ("B", "%Y-%m-%d", 5), ("MS", "%Y-%m", 12), ("ME", "%Y-%m-%d", 12),
+    ("QS", "%Y-%m-%d", 4), ("YS", "%Y-%m-%d", 1)])
+def test_clocks_find_the_frequency_and_write_times_as_they_were(freq, form, season):
+    cells = np.array(pd.date_range("2019-11-30", periods=60, freq=freq).strftime(form), object)
+    assert clock.is_dates(cells)
+    own = clock.fit(*clock.read(cells, "t"))
+    assert own.season == season
+    ticks = np.arange(60.0)
+    np.testing.assert_array_equal(own.ticks(clock.read(cells, "t")[0]), ticks)
+    np.testing.assert_array_equal(own.written(ticks), cells)
+
+
+def test_a_table_with_times_becomes_windows_of_one_array():
+    source = data.open(frame(), "lookback=20", "horizon=5")
+    assert set(source.fields) == {"series", "past", "future", "time"}
+    assert (source.main, source.target) == (("series",), "future")
+    view = source.view(target="future")
+    assert list(view.given) == ["past"]
+    batch = view.rows("all").whole()
+    assert batch.x.shape[1:] == (5, 2)
+    assert batch.given["past"].x.shape[1:] == (20, 2)
+    a = batch.given["past"].x[:, -1, 0]
+    assert torch.equal(batch.x[:, 0, 0], a + 1)  # the future begins where the past ends
+    flats = {source.tensors[name].flat.data_ptr() for name in ("series", "past", "future")}
+    assert len(flats) == 1
+    series = source.view().rows("all").whole().x
+    assert torch.equal(series, torch.cat([batch.given["past"].x, batch.x], 1))
+    first = source.fields["time"].codec.decode(source.tensors["time"][:1].numpy())[0]
+    assert first == "2020-01-31 20:00:00"
+
+
+def test_splits_are_by_time_and_no_future_is_in_two():
+    source = data.open(frame(), "lookback=20", "horizon=5")
+    future = source.view(target="future").rows("all").whole().x[..., 0]  # channel a is the step
+    touched = {split: set(future[rows].flatten().tolist())
+               for split, rows in source.splits.items()}
+    assert max(touched["train"]) < min(touched["valid"])
+    assert max(touched["valid"]) < min(touched["test"])
+    assert max(touched["test"]) == 199
+    assert source.has_splits
+
+
+def test_statistics_are_those_of_training_steps_each_counted_once():
+    source = data.open(frame(), "lookback=20", "horizon=5")
+    train = np.arange(160.0)  # 200 less 20 and 20
+    for name in ("past", "future", "series"):
+        space = source.fields[name].space
+        np.testing.assert_allclose(space.mean[0], train.mean())
+        np.testing.assert_allclose(space.scale[0], train.std())
+        assert space.rows == len(source.splits["train"])
+
+
+def test_borders_may_be_said_and_customary_ones_are_known():
+    source = data.open(frame(), "lookback=20", "horizon=5", "borders=100,50,30")
+    assert {split: len(rows) for split, rows in source.splits.items()} == {
+        "train": 76, "valid": 46, "test": 26}
+    assert CUSTOMARY["ETTh1"] == (8640, 2880, 2880)
+    with pytest.raises(WordError, match="200 together at most"):
+        data.open(frame(), "lookback=20", "horizon=5", "borders=100,50,60")
+
+
+def test_defaults_follow_the_season():
+    source = data.open(frame(1000))
+    past, future = (source.fields[name].codec for name in ("past", "future"))
+    assert (past.steps, future.steps, past.season) == (264, 24, 24)
+    assert data.open(frame(), "season=12").fields["future"].codec.steps == 12
+
+
+def test_one_channel_is_a_sequence_of_numbers(tmp_path):
+    frame()[["when", "b"]].to_csv(tmp_path / "x.csv", index=False)
+    source = data.open(tmp_path / "x.csv", "horizon=4", "lookback=8")
+    assert source.fields["future"].space.shape == (4,)
+    assert source.view().rows("test").whole().x.shape[1:] == (12,)
+
+
+def test_packed_files_need_no_ending(tmp_path):
+    frame().to_csv(tmp_path / "x.csv.gz", index=False)
+    assert len(data.open(tmp_path / "x.csv", "horizon=4", "lookback=8"))
+
+
+def test_arrays_and_sound_are_series_where_words_say_so(tmp_path):
+    from scipy.io import wavfile
+
+    x = np.sin(np.arange(300) / 5)
+    source = data.open(x, "horizon=4", "lookback=8")
+    assert source.fields["series"].space.shape == (12,)
+    wavfile.write(tmp_path / "x.wav", 100, (x * 2**14).astype(np.int16))
+    sound = data.open(tmp_path / "x.wav", "horizon=4", "lookback=8")
+    np.testing.assert_allclose(sound.tensors["series"].flat, x / 2, atol=1e-4)
+    assert sound.fields["time"].codec.decode(np.array([8.0]))[0] == pytest.approx(0.08)
+
+
+def test_what_is_known_and_the_calendar_are_fields_over_the_future():
+    table = frame().assign(price=np.arange(200) % 7 * 1.0)
+    source = data.open(table, "horizon=5", "lookback=20", "known=price", "calendar=true")
+    view = source.view(target="future")
+    assert list(view.given) == ["past", "known", "calendar"]
+    batch = view.rows("all").whole()
+    assert torch.equal(batch.given["known"].x[..., 0], batch.x[..., 0] % 7)
+    day = batch.given["calendar"].x
+    assert day.shape[1:] == (5, 6)
+    torch.testing.assert_close(day[:, :, 0], torch.sin(2 * torch.pi * batch.x[..., 0] / 24),
+                               atol=1e-4, rtol=0)
+
+
+def test_rows_beyond_the_end_hold_what_is_known_of_the_future():
+    table = frame().assign(price=1.0)
+    table.loc[190:, ["a", "b"]] = np.nan
+    source = data.open(table, "horizon=5", "lookback=20", "known=price")
+    assert len(source.tensors["series"].flat) == 190
+    assert len(source.tensors["known"].flat) == 200
+
+
+SPOILT = {
+    "a gap: 2 steps": lambda t: t.drop(index=[50, 51]),
+    "occurs twice": lambda t: pd.concat([t[:50], t[49:]]),
+    "comes after": lambda t: t.iloc[[1, 0, *range(2, 200)]],
+    "no value at": lambda t: t.assign(a=t["a"].mask(t.index == 3)),
+}
+
+
+@pytest.mark.parametrize("sentence", SPOILT)
+def test_what_is_irregular_is_told_and_mended_only_on_request(sentence):
+    table = SPOILT[sentence](frame()).reset_index(drop=True)
+    with pytest.raises(DataError, match=f"{sentence}.*data.gaps=fill"):
+        data.open(table, "horizon=5", "lookback=20")
+    source = data.open(table, "horizon=5", "lookback=20", "gaps=fill")
+    np.testing.assert_allclose(source.tensors["series"].flat[:, 0], np.arange(200.0), atol=1e-5)
+    assert source.notes
+
+
+def test_times_off_the_grid_are_refused():
+    table = frame()
+    table.loc[7, "when"] = "2020-01-31 07:30:00"
+    with pytest.raises(DataError, match="07:30:00 is off the steps of 3600 seconds"):
+        data.open(table)
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (("lookback=150", "horizon=60"), "200 steps, too few for windows of lookback 150"),
+    (("time=whn",), "did you mean when"), (("known=prise",), "data.known=prise: there is no such"),
+    (("horizon=0",), "horizon=0 must be at least 1"), (("lookback=0",), "lookback=0")])
+def test_words_that_do_not_fit_get_one_sentence(words, sentence):
+    with pytest.raises((DataError, WordError), match=sentence):
+        data.open(frame(), *words)
+
+
+def test_names_are_no_channel_and_dates_may_be_left_out():
+    table = frame().assign(c=["x", "y"] * 100)
+    with pytest.raises(DataError, match=r"data\.drop=c"):
+        data.open(table)
+    assert data.open(table, "drop=c").target == "future"
+    assert data.open(table, "drop=when").schema.table
+    with pytest.raises(WordError, match="no table"):
+        data.open(np.arange(99.0), "time=when")
+    with pytest.raises(DataError, match="needs a column of dates"):
+        data.open(np.arange(99.0), "calendar=true", "horizon=3")
+
+
+def test_a_table_whose_dates_repeat_stays_a_table():
+    days = np.repeat(pd.date_range("2020-01-01", periods=20).strftime("%Y-%m-%d"), 10)
+    source = data.open(pd.DataFrame({"day": days, "a": np.arange(200.0)}))
+    assert source.schema.table
+
+
+def test_other_data_are_read_in_the_terms_of_a_run():
+    own = data.open(frame(), "horizon=5", "lookback=20")
+    terms = own.view(target="future").to_dict()
+    other = data.open(frame(60, seed=1), fields=terms)
+    assert len(other) == 60 - 24
+    assert not other.has_splits
+    assert isinstance(other.fields["past"].codec, Window)
+    assert other.fields["past"].space.mean == own.fields["past"].space.mean
+    late = frame(60)
+    late["when"] = pd.date_range("2021-05-01", periods=60, freq="h").strftime("%Y-%m-%d %H:%M:%S")
+    moved = data.open(late, fields=terms)
+    first = moved.fields["time"].codec.decode(moved.tensors["time"][:1].numpy())[0]
+    assert first == "2021-05-01 20:00:00"
+    with pytest.raises(DataError, match="steps of 86400 seconds where the run has 3600 seconds"):
+        data.open(frame(60, "D", "%Y-%m-%d"), fields=terms)
+    with pytest.raises(DataError, match="24 steps where a window takes 25"):
+        data.open(frame(24), fields=terms)
+    with pytest.raises(DataError, match="lacks b"):
+        data.open(frame().drop(columns="b"), fields=terms)
+
+
+def test_holes_and_fingerprints_do_not_copy_windows_out():
+    source = data.open(frame(), "horizon=5", "lookback=20")
+    again = data.open(frame(), "horizon=5", "lookback=20")
+    assert source.fingerprint == again.fingerprint
+    assert source.fingerprint != data.open(frame(seed=1), "horizon=5", "lookback=20").fingerprint
+    assert [part.shape[0] for part in source.tensors["past"].parts][:1] == [200]
+    assert source.missing("past") == 0
