@@ -24,8 +24,8 @@ from monge.core.model import Model
 from monge.core.noise import fold, fresh
 from monge.core.recipe import Recipe
 from monge.core.space import Space
+from monge.models.latent._nets import Dense
 from monge.models.latent.vae import VAE
-from monge.nn.mlp import MLP
 from monge.train.budget import Budget
 from monge.train.fit import fit
 from monge.train.trainer import BEGINNING, Trainer
@@ -36,6 +36,8 @@ SPACE = Space(kind="binary", shape=(784,), mean=(0.3,), rows=ROWS)
 
 class Bytes:
     """Rows kept as bytes, made floats in the batch."""
+
+    lengths = None
 
     def __init__(self) -> None:
         self.x = (torch.rand(ROWS, 784, generator=fresh(0)) < 0.3).byte()
@@ -52,9 +54,8 @@ class Bytes:
 
 def build() -> Model:
     torch.manual_seed(0)
-    encoder = MLP.Config(widths=(512, 256), activation="relu")
-    decoder = MLP.Config(widths=(256, 512), activation="relu")
-    return VAE.Config(latent=16, encoder=encoder, decoder=decoder).build(SPACE)
+    net = Dense.Config(widths=(512, 256), activation="relu")
+    return VAE.Config(latent=16, net=net).build(SPACE)
 
 
 def ours(rows: Bytes) -> Model:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from . import registry
 from .core.error import DataError
 from .core.model import Model
@@ -22,12 +24,19 @@ def admit(name: str, owner: type[Model], space: Space) -> None:
         raise DataError(f"{name} cannot train on rows with missing values; {accepting(space)}, or "
                         "leave such rows out with data.missing=drop, or (in columns of names) "
                         "make it a name with data.missing=category")
-    uneven = next((part for part in (space, *space.given.values()) if part.varies), None)
+    uneven = next(unequal(space), None)
     if uneven and not owner.lengths:
         raise DataError(f"{name} takes rows of one length, and those of {uneven.name} differ "
                         f"({uneven}); {accepting(space)}")
     if reason := owner.refuses(space):
         raise DataError(reason)
+
+
+def unequal(space: Space) -> Iterator[Space]:
+    """The event and the conditions whose rows differ in length; whatever takes a text as a
+    condition takes it as long as it is."""
+    read = (part for part in space.given.values() if part.kind != "tokens")
+    return (part for part in (space, *read) if part.varies)
 
 
 def accepting(space: Space) -> str:
@@ -36,5 +45,5 @@ def accepting(space: Space) -> str:
     names = [entry.name for entry in registry.entries()
              if space.kind in entry.events and kinds <= set(entry.givens)
              and (entry.missing or not space.missing)
-             and (entry.lengths or not any(p.varies for p in (space, *space.given.values())))]
+             and (entry.lengths or not any(unequal(space)))]
     return f"use {' or '.join(names)}" if names else "no model takes such data yet"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .core.abilities import Finding
 from .core.space import Space
+from .doctor import sentence
 
 
 def card(about: Mapping[str, Any], law: str | None, space: Space, result: Mapping[str, Any],
-         helpers: Mapping[str, str] | None = None) -> str:
+         helpers: Mapping[str, str] | None = None,
+         findings: Sequence[Finding] | None = None) -> str:
     """Markdown, from what run.json and the best checkpoint say; `helpers` are the titles of the
-    runs it stands on, by the field that names each."""
+    runs it stands on, by the field that names each; `findings` are None where nobody looked."""
     held = result["held_out"]
     score = "none"
     if held:
@@ -25,7 +28,14 @@ def card(about: Mapping[str, Any], law: str | None, space: Space, result: Mappin
         steps=result["step"], seconds=result["seconds"], stopped=result["stopped"],
         seed=about["seed"], monge=about["monge"], torch=about["torch"],
         parts="".join(f"\nPart {field}: {title}\n" for field, title in (helpers or {}).items()),
-        config=listed(about["config"]), recipe=listed(about["recipe"]))
+        findings=told(findings), config=listed(about["config"]), recipe=listed(about["recipe"]))
+
+
+def told(findings: Sequence[Finding] | None) -> str:
+    """What the doctor says."""
+    if findings is None:
+        return "Not examined yet; `monge evaluate` examines the fit"
+    return "\n".join(f"- {sentence(finding)}" for finding in findings) or "Nothing ails the fit"
 
 
 def retold(refit: Mapping[str, Any]) -> str:
@@ -57,6 +67,10 @@ CARD = """# {model} on {data}
 Held out: {score}
 
 {steps} steps in {seconds:.1f} s, ended by {stopped}; seed {seed}; Monge {monge}, torch {torch}
+
+## Findings
+
+{findings}
 
 ## Model
 {parts}

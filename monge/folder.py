@@ -1,6 +1,6 @@
 """A run is a folder of plain files: naming it, making it whole at once, reading what it says.
 
-    run.json  fields.json  last.safetensors  best.safetensors  log.jsonl  card.md  parts/
+    run.json  fields.json  last.safetensors  best.safetensors  log.jsonl  card.md  parts/  tokens/
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def create(wanted: Path, numbered: bool, files: Mapping[str, Any],
         draft = Path(tempfile.mkdtemp(prefix=f".{wanted.name}.", dir=wanted.parent))
         draft.chmod(0o755)
         for name, content in files.items():
+            (draft / name).parent.mkdir(exist_ok=True)
             (draft / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         for field, run in parts.items():
             shutil.copytree(run, draft / "parts" / field,

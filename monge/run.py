@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from . import __version__, data, folder, registry
+from . import __version__, data, doctor, folder, registry
+from .asking import asking
 from .card import card
 from .core.abilities import (
     CanComplete,
@@ -33,9 +34,13 @@ from .core.recipe import Recipe
 from .core.score import Score
 from .core.space import Space
 from .core.words import Words
+from .data import tokens
+from .encoding import codes, decoded
 from .evaluate.judge import chunks
 from .evaluate.likelihood import Scores, scores
-from .evaluate.measure import findings, measures
+from .evaluate.measure import measures
+from .exporting import export
+from .forecasting import forecast, foretold
 from .outset import outset, parts
 from .prediction import By, predict
 from .probing import probed
@@ -47,17 +52,16 @@ from .train.interrupt import interruption
 from .train.lock import locked
 from .train.log import Log
 from .train.place import Place
-from .train.profile import alarms, profile
 from .train.trainer import Trainer
+from .wording import worded
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 Able = TypeVar("Able")
 BUDGET = "2m"
 """How long a fit may take where nobody says; patience usually ends it sooner."""
-PROFILED = 64
-"""Rows over which gradients are followed through a model."""
 
 
 def start(model: str | Config, what: Any, *words: str, event: str | None = None,
@@ -75,7 +79,8 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     if spoken.train or helpers:
         Trainer(build(begun.config, begun.view.space, seed, place or Place(), helpers), rows,
                 begun.recipe)
-    files = {"run.json": about, "fields.json": begun.view.to_dict()}
+    files = {"run.json": about, "fields.json": begun.view.to_dict(),
+             **tokens.files(begun.view.terms.schema)}
     where = folder.create(wanted, not out, files, helpers)
     run = Run(where, place or Place(), begun.view)
     run.notes = begun.view.notes
@@ -105,6 +110,7 @@ def fit(model: str | Config, what: Any, *words: str, budget: str = BUDGET,
                 bag=bag, seed=seed, out=out, place=place)
     for _ in run.train(budget):
         pass
+    run.diagnose()
     return run
 
 
@@ -173,6 +179,10 @@ class Run:
                            f"{str(error).splitlines()[0]}); the run is damaged") from error
         return model.eval()
 
+    def beside(self, name: str) -> Run:
+        """Another run, on the same device."""
+        return load(name, self.place)
+
     def able(self, ability: type[Able]) -> Able:
         """The model, if it has this ability; otherwise a sentence that names those that have."""
         if isinstance(self.model, ability):
@@ -231,10 +241,14 @@ class Run:
         """Forget the weights that were loaded, and tell of those that are there now."""
         self.__dict__.pop("model", None)
         if (self.folder / "best.safetensors").exists():
-            helpers = {field: Run(self.folder / "parts" / field, self.place).title
-                       for field, _ in parts(self.config)}
-            text = card(self.about, self.owner.__doc__, self.space, self.result, helpers)
-            folder.write(self.folder / "card.md", text)
+            self.describe()
+
+    def describe(self, findings: Sequence[Finding] | None = None) -> None:
+        """Write the card, with what was found to ail the fit."""
+        helpers = {field: Run(self.folder / "parts" / field, self.place).title
+                   for field, _ in parts(self.config)}
+        text = card(self.about, self.owner.__doc__, self.space, self.result, helpers, findings)
+        folder.write(self.folder / "card.md", text)
 
     def sample(self, n: int = 1, given: Mapping[str, Batch] | None = None, *words: str,
                seed: int = 0) -> Any:
@@ -244,15 +258,13 @@ class Run:
     def draw(self, n: int, given: Mapping[str, Batch] | None = None, *words: str,
              seed: int = 0) -> torch.Tensor:
         """n draws as the model gives them, (n, *event)."""
-        model = self.able(CanSample)
-        how = model.Sampling().override(*words)
+        model, how = self.able(CanSample), asking(self, words)
         return model.sample(n, given, how, fresh(seed, self.place.settle())).cpu()
 
     def stream(self, n: int, given: Mapping[str, Batch] | None = None, *words: str,
                seed: int = 0) -> Iterator[torch.Tensor]:
         """The draws as they come about, (n, *event) each; the last equals `draw`."""
-        model = self.able(CanStream)
-        how = self.able(CanSample).Sampling().override(*words)
+        model, how = self.able(CanStream), asking(self, words)
         for x in model.stream(n, given, how, fresh(seed, self.place.settle())):
             yield x.cpu()
 
@@ -272,24 +284,47 @@ class Run:
         rows = self.rows(what, split or (None if what is None else "all"))
         return predict(self.model, self.view, rows, by, interval, words, seed)
 
+    def forecast(self, horizon: int | None = None, what: Any = None, *words: str, n: int = 1000,
+                 interval: float = 0.8, seed: int = 0) -> pd.DataFrame:
+        """Median and central interval of every step after the end of a series, the run's own where
+        no other is given; `forecasting.forecast` gives the trajectories."""
+        return forecast(self, horizon, what, words, n, seed).table(interval)
+
     def complete(self, batch: Batch, *words: str, seed: int = 0) -> torch.Tensor:
         """Rows with what `observed` hides drawn given what it shows, (B, *event)."""
-        device = self.place.settle()
-        how = self.able(CanSample).Sampling().override(*words)
+        device, how = self.place.settle(), asking(self, words)
         completed = self.able(CanComplete).complete(batch.to(device), how, fresh(seed, device))
         return completed.cpu()
 
+    def encode(self, what: Any = None, split: str | None = None) -> np.ndarray:
+        """The code of every row, (N, *latent)."""
+        return codes(self, what, split).numpy()
+
+    def decode(self, z: Any, given: Mapping[str, Batch] | None = None) -> Any:
+        """What codes (N, *latent) stand for, in the form the data had."""
+        return self.view.decode(decoded(self, z, given))
+
+    def export(self, out: str | Path) -> dict[str, Any]:
+        """Write the step of the model as .pt2 or .onnx, and tell what it takes."""
+        return export(self, Path(out))
+
     def evaluate(self, what: Any = None, split: str | None = None) -> dict[str, Score]:
         """Every measure the model's abilities admit, on held-out rows."""
-        found = measures(self.model, self.rows(what, split), self.rows(None, "train"))
-        return found | probed(self, what, split)
+        train = self.rows(None, "train")
+        density = train.density if what is None else None
+        found = measures(self.model, self.rows(what, split), train, density=density)
+        return found | probed(self, what, split) | worded(self, what, split) \
+            | foretold(self, what, split)
 
     def diagnose(self) -> list[Finding]:
-        """What ails the fit: what the model can tell, and gradients that fade or grow on their way
-        through its layers."""
-        rows = self.rows(None, "valid")
-        few = rows.batch(torch.arange(min(len(rows), PROFILED))).to(self.place.settle())
-        return findings(self.model, rows) + alarms(profile(self.model, few))
+        """What ails the fit, looked for once: findings.json and the card keep it."""
+        found = doctor.kept(self.folder, self.result["step"])
+        if found is None:
+            found = doctor.examine(self.model, self.rows(None, "valid"), self.log, self.result,
+                                   self.rows(None, "train"))
+            doctor.keep(self.folder, found, self.result["step"])
+            self.describe(found)
+        return found
 
     def rows(self, what: Any = None, split: str | None = None) -> data.Rows:
         """The rows a question is about."""

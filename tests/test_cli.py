@@ -55,7 +55,7 @@ def test_every_verb_has_help_for_people(say):
 
 def test_a_table_goes_in_and_the_same_columns_come_out(say, told, table, tmp_path):
     run = told("fit", "made", table, *QUICK, "--budget", "20steps")
-    assert set(run) == {"run", "steps", "seconds", "stopped", "held_out"}
+    assert set(run) == {"run", "steps", "seconds", "stopped", "held_out", "findings"}
     assert run["held_out"]["kind"] == "exact"
     out = tmp_path / "new.csv"
     assert told("sample", run["run"], "-n", 30, "-o", out)["file"] == str(out)

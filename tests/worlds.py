@@ -16,8 +16,12 @@ CONDITIONS = {
     "label": LABEL,
     "picture": Space(kind="real", shape=(1, 4, 4), name="picture", rows=1000, mean=(0.25,),
                      scale=(0.4,)),
+    "small": Space(kind="levels", shape=(1, 1, 1), size=4, name="small", rows=1000, mean=(1.5,),
+                   scale=(0.8,), high=(3.0,)),
+    "past": Space(kind="real", shape=(4,), name="past", rows=1000, mean=(0.5,), scale=(0.6,)),
 }
-"""What an event may be given; a model is examined with the first that it takes."""
+"""What an event may be given; a model is examined with the first that it takes. The small one is
+the mean of pictures of 2x2, where events are such."""
 
 
 class Rows:
@@ -34,6 +38,12 @@ class Rows:
 
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))
+
+    @property
+    def lengths(self) -> Tensor | None:
+        parts = [part.length for part in (self.all, *self.all.given.values())
+                 if part.length is not None]
+        return torch.stack(parts, 1) if parts else None
 
 
 def fitted(space: Space, x: Tensor) -> Space:
@@ -92,6 +102,9 @@ def table(cause: Tensor, noise) -> tuple[Space, Batch]:
 
 def conditioned(space: Space, batch: Batch, how: str = "label") -> tuple[Space, Batch]:
     """The same event given what tells something of its first entry."""
+    if how == "small" and space.shape == (1, 2, 2):
+        means = Batch(batch.x.mean((2, 3), keepdim=True).round())
+        return replace(space, given={how: CONDITIONS[how]}), replace(batch, given={how: means})
     first = batch.x.reshape(len(batch), -1)[:, 0].double()
     code = (3 * first.argsort().argsort() // len(first)).clamp(max=2)
     return (replace(space, given={how: CONDITIONS[how]}),
@@ -99,9 +112,13 @@ def conditioned(space: Space, batch: Batch, how: str = "label") -> tuple[Space, 
 
 
 def condition(how: str, code: Tensor) -> Batch:
-    """One of three, said by its name or by a picture of a bar."""
+    """One of three, said by its name, by one pixel, by a series or by a picture of a bar."""
     if how == "label":
         return Batch(code)
+    if how == "small":
+        return Batch(code.float().reshape(-1, 1, 1, 1))
+    if how == "past":
+        return Batch(code[:, None] * torch.tensor([0.1, 0.3, 0.6, 1.0]))
     bars = torch.nn.functional.one_hot(code, 4).float()
     return Batch(bars[:, None, :, None].expand(-1, 1, 4, 4).contiguous())
 
@@ -139,3 +156,21 @@ def sequence(kind: str, n: int = 600, seed: int = 0) -> tuple[Space, Batch]:
     beyond = torch.arange(LONGEST) >= length[:, None]
     x[beyond] = 1e9 if kind == "real" else 77.0
     return space, Batch(x.long() if kind == "tokens" else x, length=length)
+
+
+def sentences(n: int = 600, seed: int = 0) -> tuple[Space, Batch]:
+    """Sentences of up to 5 of 4 symbols, each given one of 1 to 4 symbols that it mostly repeats
+    backwards. What lies beyond a row's length is rubbish."""
+    g = torch.Generator().manual_seed(seed)
+    length = torch.randint(1, 5, (n,), generator=g)
+    x = torch.randint(0, 3, (n, 4), generator=g)
+    places = (length[:, None] - 1 - torch.arange(4)).clamp(min=0)
+    y = torch.where(torch.rand(n, 4, generator=g) < 0.8, x.gather(1, places),
+                    torch.randint(0, 3, (n, 4), generator=g))
+    y = torch.cat([y, torch.full((n, 1), 3)], 1)
+    y.scatter_(1, length[:, None], 3)  # the symbol that ends a row
+    y[torch.arange(5) > length[:, None]], x[torch.arange(4) >= length[:, None]] = 77, 77
+    source = Space(kind="tokens", shape=(4,), size=3, varies=True, name="source", rows=n)
+    space = Space(kind="tokens", shape=(5,), size=4, varies=True, end=3, name="target", rows=n,
+                  given={"source": source})
+    return space, Batch(y, {"source": Batch(x, length=length)}, length=length + 1)

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from ..run import Run
 
 
-def write(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
+def write(run: Run, x: Any, out: Path, length: Any = None, columns: int | None = None
+          ) -> list[Path]:
     """Samples in the form the suffix asks for, and the files that were written; sequences end
-    where `length` says."""
+    where `length` says, pictures stand so many to a line."""
     import numpy as np
 
-    from ..show import picture, wave
+    from ..data.synthetic import Pen
+    from ..show import picture, stroke, wave
 
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".wav":
@@ -31,8 +33,10 @@ def write(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
         np.savez_compressed(out, **arrays)
     elif out.suffix == ".png" and (sound := run.view.sound):
         wave.write_waves(out, sounds(run, x, length), sound.rate)
+    elif out.suffix == ".png" and isinstance(run.view.event.fields[0].codec, Pen):
+        stroke.write_strokes(out, sounds(run, x, length))
     elif out.suffix == ".png" and run.space.is_picture:
-        picture.write_grid(out, x.numpy(), run.space)
+        picture.write_grid(out, x.numpy(), run.space, columns)
     elif out.suffix == ".png" and run.space.shape == (2,):
         picture.write_points(out, x.numpy())
     elif out.suffix == ".png":
@@ -61,10 +65,22 @@ def write_sounds(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
 
 
 def sounds(run: Run, x: Any, length: Any = None) -> list[Any]:
-    """Samples as a file holds them, each as long as it is."""
+    """Sequences as a file holds them, each as long as it is."""
     decoded = run.view.decode(x)
     ends = [decoded.shape[1]] * len(decoded) if length is None else length.tolist()
     return [samples[:end] for samples, end in zip(decoded, ends, strict=True)]
+
+
+def write_table(table: Any, out: Path) -> None:
+    """A frame as .csv or .parquet."""
+    if out.suffix == ".csv":
+        table.to_csv(out, index=False)
+        return
+    try:
+        table.to_parquet(out)
+    except ImportError as error:
+        raise WordError(f"{out.name} needs pyarrow, which is not installed; install it, or write "
+                        ".csv") from error
 
 
 def frame(run: Run, x: Any) -> Any:

@@ -31,6 +31,12 @@ PARTS = ("lower", "upper", "left", "right", "box")
 @click.option("--hide", metavar="PART|FILE", help=f"Hide {', '.join(PARTS)} of each picture, or "
               "what is true in a .npy of the shape of an event. Without it, the cells that are "
               "missing in DATA are filled.")
+@click.option("--noise", type=click.FloatRange(0, min_open=True), metavar="S",
+              help="The rows have noise of deviation S, in units of the data: draw what they were "
+              "without it.")
+@click.option("--edit", type=click.FloatRange(0, 1, min_open=True), metavar="T",
+              help="Noise the rows up to time T and bring them back: near 1, little is left of "
+              "them.")
 @click.option("--rows", type=click.IntRange(1), help="Complete only the first so many rows.")
 @click.option("-n", "count", type=click.IntRange(1), default=1, show_default=True,
               help="Completions of each row.")
@@ -39,11 +45,16 @@ PARTS = ("lower", "upper", "left", "right", "box")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same completions.")
 @common
 def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], hide: str | None,
-            rows: int | None, count: int, out: Path, seed: int) -> None:
-    """Complete the rows of DATA (or the run's own test rows) under RUN."""
+            noise: float | None, edit: float | None, rows: int | None, count: int, out: Path,
+            seed: int) -> None:
+    """Complete the rows of DATA (or the run's own test rows) under RUN.
+
+    With --noise or --edit, of diffusion laws, whole rows are drawn anew from what they are.
+    """
     import torch
 
     from .. import run as runs
+    from ..core.abilities import CanComplete
     from ..core.words import Words
 
     found, spoken = runs.load(run), Words.sort(words)
@@ -54,14 +65,19 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], hi
         steps = batch.x.shape[1] if found.space.varies else None  # padded to these rows' longest
         seen = batch.seen & ~hidden[:steps]
         batch = replace(batch, observed=seen)
-    if batch.observed is None or bool(batch.observed.all()):
+    anew = tuple(f"{name}={value}" for name, value in (("noise", noise), ("edit", edit)) if value)
+    if not anew and (batch.observed is None or bool(batch.observed.all())):
         raise DataError("nothing is missing in these rows; say what to hide with --hide")
     every = batch[torch.arange(len(batch)).repeat_interleave(count)]
-    x = found.complete(every, *spoken.model, *spoken.how, seed=seed)
+    x = found.complete(every, *spoken.model, *spoken.how, *anew, seed=seed)
     if out.suffix == ".png" and found.space.is_picture:
         x = side_by_side(batch, x, count)
     write(found, x, out, every.length)
-    told = {"run": str(found.folder), "rows": len(batch), "completions": count, "file": str(out)}
+    method = ("drawn anew from whole rows, " + " ".join(anew) if anew else
+              found.able(CanComplete).completion)
+    voice.note(f"{'entries' if anew else 'hidden entries'} are {method}")
+    told = {"run": str(found.folder), "rows": len(batch), "completions": count, "file": str(out),
+            "method": method}
     voice.result(told, str(out))
 
 

@@ -24,8 +24,8 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
     if what is None:
         rows = [{"name": name, "summary": summary} for name, summary in data.names()]
         voice.result(rows, voice.table(("name", "summary"), [list(r.values()) for r in rows])
-                     + "\n\nOr a path: csv, npy, npz, idx, wav, a folder of pictures, of sounds, "
-                     "of splits."
+                     + "\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of pictures, of "
+                     "sounds, of text, of pairs of sentences (train.de, train.en), of splits."
                      + f"\n\n{words_of(voice)}")
         return
     source = data.open(what, *(word.removeprefix("data.") for word in words))
@@ -50,7 +50,8 @@ def words_of(voice: Voice) -> str:
     helps, plain = help_of(Options), Options()
     rows = [[f"data.{name}", str(getattr(plain, name)), text] for name, text in helps.items()]
     tables = [voice.table(("word", "default", ""), rows, wide=200)]
-    for head, *modules in (("after a plus", "transform"), ("data.augment", "geometry", "spoil")):
+    for head, *modules in (("after a plus", "transform", "paired"),
+                           ("data.augment", "geometry", "spoil")):
         found = [[name.replace("_", "-"), text] for module in modules
                  for name, text in listing(module)]
         tables.append(voice.table((head, ""), found, wide=200))

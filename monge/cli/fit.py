@@ -138,11 +138,15 @@ WHY = {"budget": "the budget is used up", "patience": "the held-out score has st
 
 def report(voice: Voice, run: Run, last: Progress | None) -> None:
     """What came of it, and what can be done with it."""
+    from ..doctor import sentence
+    from ..drawing import draw
+
     result = run.result
     held: dict[str, Any] = result["held_out"] or {}
     draw(run)
-    for finding in run.diagnose():
-        voice.note(f"{finding.name}: {finding.sentence} {finding.remedy}")
+    findings = run.diagnose()
+    for finding in findings:
+        voice.note(sentence(finding))
     voice.note(f"stopped after {result['step']} steps and {result['seconds']:.1f} s: "
                f"{WHY.get(result['stopped'], result['stopped'])}")
     if result.get("refit"):
@@ -152,26 +156,10 @@ def report(voice: Voice, run: Run, last: Progress | None) -> None:
     if result["stopped"] == "asked":
         voice.note(f"resume with: monge fit --resume {run.folder}")
     told = {"run": str(run.folder), "steps": result["step"], "seconds": result["seconds"],
-            "stopped": result["stopped"], "held_out": held or None}
+            "stopped": result["stopped"], "held_out": held or None,
+            "findings": [vars(finding) for finding in findings]}
     if result.get("refit"):
         told["refit"] = result["refit"]
     score = (f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} "
              f"({held['kind']})  " if held else "")
     voice.result(told, f"{score}{run.folder}")
-
-
-def draw(run: Run) -> None:
-    """The run's own pictures: learning curves, and samples where they can be seen."""
-    from ..core.abilities import CanSample
-    from ..show import curve, picture
-
-    folder = run.folder / "pictures"
-    folder.mkdir(exist_ok=True)
-    curve.write_curves(folder / "curves.png", run.log)
-    if run.space.given or not isinstance(run.model, CanSample):
-        return
-    if run.space.is_picture:
-        picture.write_grid(folder / "samples.png", run.draw(64).numpy(), run.space)
-    elif run.space.shape == (2,) and run.space.kind == "real":
-        rows = run.rows(None, "valid").whole().x.numpy()[:2000]
-        picture.write_points(folder / "samples.png", run.draw(2000).numpy(), rows)

@@ -36,19 +36,21 @@ def block(entry: registry.Entry) -> str:
             f"    can    {' '.join(entry.abilities)}")
 
 
-def described(config: Any, head: str) -> Any:
-    """Every field with its default and help, nested parts included."""
+def described(config: Any, head: str, chosen: Any = None) -> Any:
+    """Every field with its default, or what is chosen, and its help, nested parts included."""
     from ..core.config import Config
     from ..core.help import help_of
 
     helps = help_of(config)
     for field in config.__dataclass_fields__.values():
         default = field.default_factory() if callable(field.default_factory) else field.default
+        default = default if chosen is None else getattr(chosen, field.name)
         nested = isinstance(default, Config)
-        shown = type(default).owner.__name__.lower() if nested else default
+        whose = getattr(type(default), "owner", type(default))
+        shown = whose.__name__.lower() if nested else default
         yield {"field": head + field.name, "default": shown, "help": helps[field.name]}
         if nested:
-            yield from described(type(default), f"{head}{field.name}.")
+            yield from described(type(default), f"{head}{field.name}.", default)
 
 
 def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:

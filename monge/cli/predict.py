@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.error import WordError
+from ._files import write_table
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -51,5 +52,5 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], ou
         voice.result(told | {"predictions": table.to_dict("records")}, text)
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(out, index=False) if out.suffix == ".csv" else table.to_parquet(out)
+    write_table(table, out)
     voice.result(told | {"file": str(out)}, str(out))

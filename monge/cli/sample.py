@@ -1,7 +1,7 @@
-"""Draw from a run, as a picture, a table or arrays
+"""Draw from a run, as a picture, a table, text or arrays
 
 The suffix of -o decides: .png a grid of pictures, points or waves, .csv rows, .npz arrays, .gif a
-film, .wav sound (several: out-1.wav, out-2.wav and so on).
+film, .wav sound (several: out-1.wav, out-2.wav and so on), .txt text.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import click
 from ..core.error import WordError
 from ._files import frame, write
 from ._say import Voice, common
+from ._text import speak
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 @click.option("-n", "count", type=click.IntRange(1),
               help="How many: 16 by default; of each row of --given FILE, 1.")
 @click.option("-o", "--out", type=click.Path(path_type=Path),
-              help="File: .png, .csv, .npz, or .wav; several sounds become out-1.wav, out-2.wav "
-              "and so on.")
+              help="File: .png, .csv, .npz, .txt, or .wav; several sounds become out-1.wav, "
+              "out-2.wav and so on.")
+@click.option("--prompt", help="What a text begins with; it is told as it comes about.")
 @click.option("--stream", is_flag=True, help="Show the draws as they come about: in the terminal, "
               "or as a film with -o film.gif.")
 @click.option("--given", multiple=True, metavar="NAME=VALUE|FILE",
@@ -38,17 +40,22 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(voice: Voice, run: str, words: tuple[str, ...], count: int | None, out: Path | None,
-            stream: bool, given: tuple[str, ...], seed: int) -> None:
+            prompt: str | None, stream: bool, given: tuple[str, ...], seed: int) -> None:
     """Draw -n samples from RUN. WORDS such as temperature=0.8 say how.
 
-    Without -o a table is printed as csv, and pictures and sounds go into the run's pictures/.
+    Without -o a table is printed as csv, text as text, and pictures and sounds go into the run's
+    pictures/.
     """
     from .. import run as runs
     from ..core.words import Words
 
     found, spoken = runs.load(run), Words.sort(words)
     how = (*spoken.model, *spoken.how)
-    count, conditions = asked(found, count, given)
+    told_as_text = out is None or out.suffix == ".txt"
+    if prompt is not None or (found.view.text and not found.space.given and told_as_text):
+        speak(voice, found, prompt or "", count, out, how, seed)
+        return
+    count, conditions = asked(found, count, given, how)
     if stream or (out and out.suffix == ".gif"):
         states = found.stream(count, conditions, *how, seed=seed)
         show(voice, found, states, out)
@@ -67,16 +74,19 @@ def command(voice: Voice, run: str, words: tuple[str, ...], count: int | None, o
     voice.result(told, "\n".join(files))
 
 
-def asked(run: Run, count: int | None, given: tuple[str, ...]) -> tuple[int, dict[str, Batch]]:
+def asked(run: Run, count: int | None, given: tuple[str, ...], how: tuple[str, ...]
+          ) -> tuple[int, dict[str, Batch]]:
     """How many draws, and what each is given."""
     import torch
+
+    from ..asking import typed
 
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
         rows = run.rows(given[0], "all").whole()
         every = rows[torch.arange(len(rows)).repeat_interleave(count or 1)]
         return len(every), dict(every.to(run.place.settle()).given)
     pairs = map(pair, given)
-    return count or 16, {name: run.view.encode_given(name, text) for name, text in pairs}
+    return count or 16, {name: typed(run, name, text, how) for name, text in pairs}
 
 
 def show(voice: Voice, run: Run, states: Iterator[Tensor], out: Path | None) -> None:

@@ -31,11 +31,13 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], sp
     """Score DATA (or the run's own test rows) under RUN. WORDS such as samples=100 say how."""
     from .. import run as runs
     from ..core.words import Words
+    from ..wording import surprise
 
     if data is not None and "=" in data and not Path(data).exists():
         words, data = (data, *words), None
     spoken = Words.sort(words)
-    scores = runs.load(run).score(data, *spoken.model, *spoken.how, split=split, seed=seed)
+    found = runs.load(run)
+    scores = found.score(data, *spoken.model, *spoken.how, split=split, seed=seed)
     if out:
         write(out, scores)
     mean = scores.score
@@ -44,9 +46,14 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], sp
                    "law excludes their values, or they lie too far out to compute")
     told = {"rows": len(scores.value), "mean": mean.value, "stderr": mean.stderr,
             "kind": mean.kind, "unit": mean.unit, "bits_per_dim": scores.bits_per_dim}
-    voice.result(told, f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "
-                 f"{scores.bits_per_dim:.4f} bits/dim, {told['rows']} rows"
-                 + (f"\n{out}" if out else ""))
+    text = (f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "
+            f"{scores.bits_per_dim:.4f} bits/dim, {told['rows']} rows")
+    if found.view.text:
+        measured = surprise(found, found.rows(data, split), scores)
+        told |= {name: score.value for name, score in measured.items()}
+        text += "".join(f"\n{name.replace('_', ' ')} {score.value:.4f}"
+                        for name, score in measured.items())
+    voice.result(told, text + (f"\n{out}" if out else ""))
 
 
 def write(out: Path, scores: Scores) -> None:

@@ -72,6 +72,16 @@ class HasLikelihood(abc.ABC):
         return self.likelihood(batch).value
 
 
+class HasTerms(HasLikelihood):
+    """Scores by a bound that is a sum of named parts."""
+
+    @abc.abstractmethod
+    def terms(self, batch: Batch | Tensor, how: Config | None = None,
+              generator: Generator | None = None) -> dict[str, Tensor]:
+        """What each part takes off the score, nats of each row, (B,): the bound is minus their
+        sum."""
+
+
 class HasConditionals(abc.ABC):
     """A product of conditionals in an order: log p(x) = sum_i log p(x_i | x_<i)."""
 
@@ -102,7 +112,12 @@ class HasSubsets(abc.ABC):
 
 
 class HasPosterior(abc.ABC):
-    """A latent-variable law with an approximate posterior q(z | x)."""
+    """A latent-variable law with an approximate posterior q(z | x).
+
+    z stands for all that is latent: of a hierarchy its levels side by side, of a sequence the
+    codes of its steps. What the prior reads of the row besides z (its conditions; of a sequence,
+    the steps before) it takes from the batch.
+    """
 
     latent: Space
 
@@ -111,8 +126,8 @@ class HasPosterior(abc.ABC):
         """log p(x, z | given) for z (S, B, *latent), (S, B)."""
 
     @abc.abstractmethod
-    def log_prior(self, z: Tensor) -> Tensor:
-        """log p(z) for z (S, B, *latent), (S, B)."""
+    def log_prior(self, batch: Batch, z: Tensor) -> Tensor:
+        """The factors of p(x, z | given) that are laws of z, for z (S, B, *latent), (S, B)."""
 
     @abc.abstractmethod
     def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
@@ -122,9 +137,22 @@ class HasPosterior(abc.ABC):
     def infer(self, batch: Batch, noise: Tensor) -> Tensor:
         """z ~ q(z | x) made from standard normal noise (S, B, *latent)."""
 
+    def rate(self, batch: Batch) -> Tensor | None:
+        """KL(q(z | x) || p(z)) in closed form, (B,); None where it has none."""
+        return None
+
+
+class HasLevels(HasPosterior):
+    """Codes in levels or steps, so that the rate is a sum of theirs: by the chain rule,
+
+    KL(q(z | x) || p(z)) = sum_t E_q KL(q(z_t | z_<t, x) || p(z_t | z_<t)).
+    """
+
     @abc.abstractmethod
-    def rate(self, batch: Batch) -> Tensor:
-        """KL(q(z | x) || p(z)) in closed form, (B,)."""
+    def level_rates(self, batch: Batch, z: Tensor) -> Tensor:
+        """What each level adds to the rate, for z (S, B, *latent), (S, B, T): in the mean over q
+        its part of KL(q(z | x) || p(z)). Where q and p know the same codes before z_t, it is
+        KL(q(z_t | z_<t, x) || p(z_t | z_<t)) in closed form; else the ratio of the two at z_t."""
 
 
 class HasBijection(abc.ABC):
@@ -148,6 +176,20 @@ class HasBijection(abc.ABC):
     @abc.abstractmethod
     def pull(self, y: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:
         """y (B, D) to z (B, *latent), and log |det dz/dy| (B,)."""
+
+
+class HasDiscriminator(abc.ABC):
+    """A law trained against a discriminator D, which at its best is p_data / (p_data + p_model)
+    whatever the model, so that D / (1 - D) is the ratio of the densities."""
+
+    @abc.abstractmethod
+    def verdicts(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What D puts out of the rows and of as many draws given the same, (B,) each, or (B, n)
+        where it judges n parts of a row."""
+
+    @abc.abstractmethod
+    def log_ratio(self, batch: Batch) -> Tensor:
+        """log p_data(x | given) / p_model(x | given) as D says it, (B,)."""
 
 
 class HasCritic(abc.ABC):
@@ -196,6 +238,13 @@ class HasMode(abc.ABC):
         """The most probable x."""
 
 
+class HasAttention(abc.ABC):
+    @abc.abstractmethod
+    def attention(self, batch: Batch) -> Tensor:
+        """How much the law of each step of x looks at each step of what is given, (B, T, S): not
+        below 0, and summing to 1 over S."""
+
+
 class HasMarginals(abc.ABC):
     @abc.abstractmethod
     def marginals(self, given: Given, how: Config | None = None) -> Marginals:
@@ -203,10 +252,32 @@ class HasMarginals(abc.ABC):
 
 
 class CanComplete(abc.ABC):
+    completion: str = "drawn from the law given what was seen"
+    """By what method, and how far it can be trusted: `monge complete` says it."""
+
     @abc.abstractmethod
     def complete(self, batch: Batch, how: Config | None = None,
                  generator: Generator | None = None) -> Tensor:
         """x with what `observed` hides drawn given what it shows, (B, *event)."""
+
+
+class CanTransfer(abc.ABC):
+    @abc.abstractmethod
+    def transfer(self, batch: Batch, given: Given) -> Tensor:
+        """The events whose codes under these conditions are those that the rows have under their
+        own, (B, *event); a condition that is not named stays."""
+
+
+class CanEnlarge(abc.ABC):
+    """Draws pictures whose small pictures, of this condition, are given."""
+
+    source: str
+    slack: float
+    """By how much the two may differ: the rounding of what is given."""
+
+    @abc.abstractmethod
+    def shrink(self, x: Tensor) -> Tensor:
+        """The small pictures of events (B, C, H, W)."""
 
 
 class CanStream(abc.ABC):

@@ -71,9 +71,15 @@ class Model(Configured, nn.Module, abc.ABC):
     unpaired: ClassVar[bool] = False
     """Whether events and conditions are rows of two data sets that nobody paired, so that only
     the law of events alone can be compared with data."""
+    leads: ClassVar[int] = 0
+    """Which of its family stands for it where one of each is compared: the highest that takes the
+    data."""
     stackable: ClassVar[bool] = False
     """Whether the losses of several such models can be one batched pass: one turn, which neither
     branches on values nor changes a buffer."""
+
+    references: ClassVar[Mapping[str, float]] = {}
+    """Where curves of the log ("turn/term") would end at the optimum; drawn beside them."""
 
     class Config(BaseConfig):
         """What defines the model besides its data."""

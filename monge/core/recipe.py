@@ -39,6 +39,9 @@ class Recipe(Mover):
 
     batch: Annotated[int, Range(1)] = 128
     """Rows a step; fewer rows than this are taken whole."""
+    alike: bool = False
+    """Whether the rows of a batch are of like length, so that little of it is padding; which rows
+    they are, and the order of batches, is drawn anew in each epoch."""
     schedule: Literal["constant", "cosine", "linear", "inverse"] = "constant"
     """Rate after the warm-up: constant, down to zero along a cosine or a line over `horizon`
     steps, or the inverse square root of the step."""

@@ -26,7 +26,7 @@ def listing(module: str) -> list[tuple[str, str]]:
 
 def names() -> list[tuple[str, str]]:
     """Every built-in set of data with its summary."""
-    return listing("toy") + listing("bundled")
+    return listing("toy") + listing("synthetic") + listing("bundled")
 
 
 def make(name: str, options: Options) -> Raw:
@@ -35,6 +35,10 @@ def make(name: str, options: Options) -> Raw:
         from . import toy
 
         return getattr(toy, name)().raw(name, options)
+    if name in dict(listing("synthetic")):
+        from . import synthetic
+
+        return getattr(synthetic, name)(options)
     return getattr(importlib.import_module(f"{__package__}.bundled"), name)()
 
 
@@ -47,8 +51,9 @@ def locate(text: str) -> tuple[str | Path, list[str]]:
         if base in built_in:
             return base, words
         for folder in (Path(), *search_path()):
-            if base and (folder / base).exists():
-                return folder / base, words
+            for path in (folder / base, folder / f"{base}.gz"):  # packed, it is the same data
+                if base and path.exists():
+                    return path, words
     raise DataError(f"there is no data called {pieces[0]!r}{suggestion(pieces[0])}")
 
 

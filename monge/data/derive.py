@@ -1,15 +1,17 @@
-"""Words after a plus, found among the functions of `transform` and applied to what they fit."""
+"""Words after a plus, found among the functions of `transform` and `paired` and applied to what
+they fit."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import typing
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..core.error import DataError, WordError, nearest
-from . import transform
 from .audio import Sound
 from .catalogue import listing
 from .codec import Codec
@@ -17,25 +19,41 @@ from .ragged import Kept
 from .raw import Form
 from .shaped import Array
 
-PICTURES = ("resize", "grey")
-"""Transforms of levels that stand in rows and columns."""
+PICTURES = ("resize", "grey", "edges", "half", "beside", "low")
+"""Words about levels that stand in rows and columns."""
+WORDS = ("transform", "paired")
+"""The modules whose functions are words."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One word, such as resize64: a function of `transform` and its number."""
+    """One word, such as resize64: a function and its number."""
 
     word: str
+    module: str
     function: str
     numbers: tuple[int, ...]
 
     def __call__(self, codec: Codec, x: Kept) -> tuple[Codec, Kept]:
-        return getattr(transform, self.function)(codec, x, *self.numbers)
+        return self.call(codec, x, *self.numbers)
+
+    def apart(self, codec: Codec, x: Kept) -> tuple[tuple[Codec, Kept], tuple[Codec, Kept]]:
+        """The two sides that a word about pairs makes of one field."""
+        return self.call(codec, x, *self.numbers)
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        return getattr(importlib.import_module(f"{__package__}.{self.module}"), self.function)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it makes two fields of one."""
+        return self.module == "paired"
 
     @property
     def takes(self) -> type[Codec]:
         """The codec that the function is about."""
-        return typing.get_type_hints(getattr(transform, self.function))["codec"]
+        return typing.get_type_hints(self.call)["codec"]
 
 
 def find(words: Sequence[str]) -> list[Change]:
@@ -43,17 +61,17 @@ def find(words: Sequence[str]) -> list[Change]:
 
 
 def change(word: str) -> Change:
-    known = [name.replace("_", "-") for name, _ in listing("transform")]
+    known = {name.replace("_", "-"): module for module in WORDS for name, _ in listing(module)}
     parts = re.fullmatch(r"(.*?)(\d*)", word)
     name, digits = (parts[1], parts[2]) if parts else (word, "")
     if name not in known:
         raise WordError(f"there is no transform +{word}{nearest(name, known)}")
-    function = name.replace("-", "_")
-    takes = len(inspect.signature(getattr(transform, function)).parameters) - 2
+    found = Change(word, known[name], name.replace("-", "_"), ())
+    takes = len(inspect.signature(found.call).parameters) - 2
     numbers = (int(digits),) if digits else ()
     if len(numbers) != takes or 0 in numbers:
         raise WordError(f"+{word} must be written +{name}{'64' * takes}")
-    return Change(word, function, numbers)
+    return replace(found, numbers=numbers)
 
 
 def form(changes: Sequence[Change]) -> Form:
@@ -74,7 +92,7 @@ def apply(change: Change, codecs: dict[str, Codec], tensors: dict[str, Kept], na
 
 
 def fits(change: Change, codec: Codec) -> bool:
-    """Whether a function of `transform` takes such a codec, as its annotation says."""
+    """Whether the function of a word takes such a codec, as its annotation says."""
     if not isinstance(codec, change.takes):
         return False
     if isinstance(codec, Array):

@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from ..core.error import DataError
-from . import array, audio, image, numbered, table
+from . import array, audio, image, numbered, pairing, sentences, table, text
 from .codec import listed
 from .options import Options
 from .raw import SPLITS, Form, Raw, join
 
 TABLES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
 ARRAYS = (".npy", ".npz")
+NOTES = ("readme", "license", "licence")
+"""Files about data."""
 FORM = Form()
 
 
@@ -28,6 +30,10 @@ def read(path: Path, options: Options, form: Form = FORM) -> Raw:
         return image.read_pictures([path], path.parent, form.side)
     if audio.is_sound(path):
         return audio.read({path.parent: [path]}, path.stem, options, form)
+    if text.is_text(path, options):
+        return text.read({path: None}, table.stem(path), options, form)
+    if sentences.is_columns(path, options):
+        return sentences.read_columns(path, table.stem(path), options, form)
     reader = reader_of(path, options)
     if reader is None:
         raise DataError(f"{path} is of no kind that can be read ({', '.join(TABLES[:4])} or their "
@@ -61,11 +67,20 @@ def read_folder(folder: Path, options: Options, form: Form) -> Raw:
         return by_split(idx, name, lambda paths: image.read_idx(paths, name))
     shelves = {path: image.find(path) for path in files if path.is_dir() and split_of(path)}
     if any(shelves.values()):
+        paired = all(pairing.is_pair(path) for path, found in shelves.items() if found)
         return by_split(list(shelves), name,
-                        lambda paths: image.read_pictures(shelves[paths[0]], paths[0], form.side))
-    if pictures := image.find(folder):
-        return image.read_pictures(pictures, folder, form.side)
-    return read_sounds(folder, options, form, name) or read_tables(folder, files, options, name)
+                        lambda paths: read_pictures(paths[0], form.side, paired))
+    if image.find(folder):
+        return read_pictures(folder, form.side, pairing.is_pair(folder))
+    return read_sounds(folder, options, form, name) or \
+        read_texts(files, options, form, name) or read_tables(folder, files, options, name)
+
+
+def read_pictures(folder: Path, side: int | None, paired: bool) -> Raw:
+    """Pictures with their folders as labels, or pairs of pictures in a/ and b/."""
+    if paired:
+        return pairing.read(folder, side)
+    return image.read_pictures(image.find(folder), folder, side)
 
 
 def read_sounds(folder: Path, options: Options, form: Form, name: str) -> Raw | None:
@@ -81,9 +96,21 @@ def read_sounds(folder: Path, options: Options, form: Form, name: str) -> Raw | 
     return replace(raw, split=split) if 0 in split and split.any() else raw
 
 
+def read_texts(files: Sequence[Path], options: Options, form: Form, name: str) -> Raw | None:
+    """A folder of text, or of files that are translations of one another; None where there is
+    neither."""
+    if both := sentences.find(files):
+        splits = {stem: split_of(Path(stem)) for stem in both}
+        return sentences.read(both, splits, name, options, form)
+    found = [path for path in files if path.is_file() and text.is_text(path, options)
+             and path.stem.lower() not in NOTES]
+    return text.read({path: split_of(path) for path in found}, name, options, form) \
+        if found else None
+
+
 def read_tables(folder: Path, files: Sequence[Path], options: Options, name: str) -> Raw:
     readable = [path for path in files if path.is_file() and reader_of(path, options)
-                and path.stem.lower() not in ("readme", "license", "licence")]
+                and path.stem.lower() not in NOTES]
     if not readable:
         raise DataError(f"{folder} holds nothing that can be read; put a table, arrays, idx "
                         "files, pictures or sounds in it")

@@ -27,12 +27,14 @@ class Compact:
     filling: Tensor | None = None  # what stands where nothing was seen, where that happens
     drawn: Array | None = None  # draws what a batch holds
     varies: bool = False  # whether rows have lengths of their own
+    coded: bool = False  # whether steps are codes rather than numbers
 
-    def batch(self, where: Tensor, train: bool, change: Change | None = None) -> Batch:
+    def batch(self, where: Tensor, train: bool, change: Change | None = None,
+              shift: Tensor | int = 0) -> Batch:
         """Rows as a model sees them, changed before anything is drawn; those of unequal length are
-        padded to their longest."""
+        padded to their longest, and begin `shift` steps late."""
         if isinstance(self.rows, Ragged):
-            x, length = self.rows.pad(where)
+            x, length = self.rows.pad(where, torch.int64 if self.coded else torch.float32, shift)
             return replace(self.fill(x), length=length if self.varies else None)
         x = self.rows.index_select(0, where)
         x = x if change is None else change(x)
@@ -80,7 +82,8 @@ class Group:
         filling = self.filling() if self.space.missing else None
         if self.single:
             drawn = codec if isinstance(codec, Array) and codec.drawn else None
-            return Compact(tensors[self.fields[0].name], filling, drawn, self.space.varies)
+            return Compact(tensors[self.fields[0].name], filling, drawn, self.space.varies,
+                           self.space.kind == "tokens")
         kept = [tensors[field.name] for field in self.fields]
         columns = [column for column in kept if isinstance(column, Tensor)]
         numbers = [column if column.is_floating_point() else

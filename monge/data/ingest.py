@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.config import read
 from ..core.error import DataError, WordError, nearest
-from . import array, derive, table, terms
+from . import array, derive, series, table, terms
 from .audio import Sound
 from .codec import Codec
 from .options import Options
@@ -23,14 +23,16 @@ from .sequence import Sequence as Uneven
 from .shaped import Array
 from .source import Field, Schema, Source
 from .split import divide, keep
+from .tokens import Text
 from .view import Terms
 
 
 def ingest(raw: Raw, options: Options, changes: Sequence[derive.Change] = (),
-           stored: Mapping[str, Any] | None = None) -> Source:
-    """A Source of what was read, in terms of its own or in those of an earlier run."""
-    raw = prepare(raw, options)
+           stored: Mapping[str, Any] | None = None, whole: bool = False) -> Source:
+    """A Source of what was read, in terms of its own or in those of an earlier run; too few rows
+    to split are refused, but where they are `whole` or come to a run."""
     schema, needed = (None, set()) if stored is None else stored_terms(stored)
+    raw = series.windows(prepare(raw, options), options, schema)
     if schema is not None:
         raw = terms.match(raw, schema, needed)
     codecs, tensors = encode(raw, options, changes, schema)
@@ -40,12 +42,12 @@ def ingest(raw: Raw, options: Options, changes: Sequence[derive.Change] = (),
     dropped = read - len(raw)
     if options.rows:
         raw, tensors = thin(raw, tensors, keep(len(raw), options, raw.split))
-    splits = divide(len(raw), options, raw.split, raw.name, whole=schema is not None)
+    splits = divide(len(raw), options, raw.split, raw.name, whole or schema is not None)
     name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.word for change in changes)]))
     settled = measure(raw, name, codecs, tensors, splits["train"]) if schema is None else \
         in_terms(schema, name, tensors)
-    return Source(settled, tensors, splits, raw.split is not None, raw.density, raw.notes, dropped,
-                  options)
+    given = raw.split is not None and not raw.carved
+    return Source(settled, tensors, splits, given, raw.density, raw.notes, dropped, options)
 
 
 def encode(raw: Raw, options: Options, changes: Sequence[derive.Change], schema: Schema | None
@@ -99,7 +101,8 @@ def form(changes: Sequence[derive.Change], stored: Mapping[str, Any] | None) -> 
     plain = derive.form(changes)
     fields = () if stored is None else stored_terms(stored)[0].fields
     sounds = [field.codec for field in fields if isinstance(field.codec, Sound)]
-    return replace(plain, parts=sounds[0].parts) if sounds else plain
+    texts = {field.name: field.codec for field in fields if isinstance(field.codec, Text)}
+    return replace(plain, parts=sounds[0].parts if sounds else (), texts=texts)
 
 
 def fit(raw: Raw, name: str, values: np.ndarray, options: Options, schema: Schema | None) -> Codec:
@@ -140,7 +143,7 @@ def measure(raw: Raw, name: str, codecs: Mapping[str, Codec], tensors: Mapping[s
         fields.append(Field(name=field, codec=codec, space=told(space, tensors[field]),
                             key=raw.keys.get(field, field)))
     return Schema(name=name, fields=tuple(fields), main=raw.main, target=raw.target,
-                  table=raw.table)
+                  inputs=raw.inputs, table=raw.table)
 
 
 def in_terms(schema: Schema, name: str, tensors: Mapping[str, Kept]) -> Schema:

@@ -31,7 +31,33 @@ class Options(Config):
     """Columns to leave out."""
     parts: tuple[str, ...] = ()
     """What the parts of the names of sound files between underscores are called."""
-
+    tokens: Literal["auto", "chars", "words", "bytes", "bpe"] = "auto"
+    """Symbols of text: characters, words, bytes, or subwords that are learned (bpe); auto takes
+    subwords of pairs of sentences and characters of any other text."""
+    vocabulary: Annotated[int, Range(0)] = 0
+    """How many words (the rest are one symbol) or subwords there are; 0 for 10000 or 4000."""
+    context: Annotated[int, Range(2)] = 256
+    """Tokens of a row of running text, which is cut into consecutive blocks."""
+    lines: Literal["auto", "each", "running"] = "auto"
+    """Text: a row for each line, or blocks of running text; auto takes each line where none is
+    empty and all are short."""
+    time: str = ""
+    """Series: the column of times; without it the one that looks so, or the order of the rows."""
+    lookback: Annotated[int, Range(1)] | None = None
+    """Series: steps of the past in a window; by default what kind of times there are decides."""
+    horizon: Annotated[int, Range(1)] | None = None
+    """Series: steps of the future in a window; by default one season."""
+    season: Annotated[int, Range(1)] | None = None
+    """Series: steps of a cycle, such as 24 hours; by default what the times suggest."""
+    gaps: Literal["refuse", "fill"] = "refuse"
+    """Series: times that are missing, occur twice or are out of order, and empty cells: refused,
+    or mended (sorted, the last of equal times kept, what is missing interpolated)."""
+    known: tuple[str, ...] = ()
+    """Series: columns whose future is known when a forecast is made."""
+    calendar: bool = False
+    """Series: whether day, week and year are a field that a forecast can be given."""
+    borders: tuple[int, ...] = ()
+    """Series: steps of training, validation and test; by default shares as `valid` and `test`."""
     split: Annotated[int, Range(0)] = 0
     """Which of the splits of a folder that comes with several (index_train_3.txt and so on)."""
     labels: Annotated[int, Range(0)] = 0

@@ -41,10 +41,18 @@ class Ragged:
         every = int(self.length.sum()) == len(self.flat) and bool((self.start.diff() > 0).all())
         return self.flat if every else torch.cat(self.rows)
 
-    def pad(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    @property
+    def parts(self) -> list[Tensor]:
+        """What says everything of these rows; those that overlap are not copied out."""
+        if int(self.length.sum()) > len(self.flat):
+            return [self.flat, self.start, self.length]
+        return [self.steps, self.length]
+
+    def pad(self, rows: Tensor, dtype: torch.dtype = torch.float32, shift: Tensor | int = 0
+            ) -> tuple[Tensor, Tensor]:
         """The values of some rows, (B, T, *step) with zeros after the end, and their lengths; T is
-        the longest of these."""
-        start, length = self.start[rows], self.length[rows]
+        the longest of these. Rows begin `shift` (B,) steps late and read on in what follows."""
+        start, length = self.start[rows] + shift, self.length[rows]
         step = torch.arange(int(length.max()) if len(length) else 0)
         exists = step < length[:, None]  # (B, T)
         place = (start[:, None] + step).where(exists, 0)
@@ -70,11 +78,11 @@ def unseen(x: Tensor) -> Tensor | None:
 
 def holes(kept: Kept) -> Tensor | None:
     """How many cells of each row were not seen, (N,); None for a form that cannot say."""
-    mask = unseen(kept.steps if isinstance(kept, Ragged) else kept)
+    mask = unseen(kept.flat if isinstance(kept, Ragged) else kept)
     if mask is None:
         return None
     if isinstance(kept, Tensor):
         return mask.reshape(len(mask), -1).sum(1)
-    ends = torch.cat([torch.zeros(1), kept.length.cumsum(0)]).long()
-    total = torch.cat([torch.zeros(1), mask.reshape(len(mask), -1).sum(1).cumsum(0)])
-    return total[ends].diff().long()
+    each = mask.reshape(len(mask), -1).sum(1)
+    total = torch.cat([torch.zeros(1, dtype=torch.long), each.cumsum(0)])
+    return total[kept.start + kept.length] - total[kept.start]

@@ -59,6 +59,7 @@ class Form:
     rate: int | None = None  # of sounds
     mono: bool = False
     parts: tuple[str, ...] = ()  # of the names of sound files, as an earlier run calls them
+    texts: Mapping[str, Codec] = field(default_factory=dict)  # how an earlier run reads text
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Raw:
     main: tuple[str, ...]
     places: Places
     target: str | None = None
+    inputs: tuple[str, ...] = ()  # what the target is predicted from; none means all beside it
     table: bool = False
     named: bool = True  # whether the names of the columns are the file's own
     keys: Mapping[str, str | int] = field(default_factory=dict)  # what a frame calls its columns
@@ -79,6 +81,7 @@ class Raw:
     density: Callable[[Tensor], Tensor] | None = None
     notes: tuple[str, ...] = ()
     numbered: bool = False  # whether `split` is one of several that were there
+    carved: bool = False  # whether the reader made `split`, since tokens or blocks depend on it
 
     def __len__(self) -> int:
         return len(self.places.lines)

@@ -21,7 +21,7 @@ from .statistics import statistics
 class Sequence(Codec, abc.ABC):
     """Rows (T, *step); what a Space says of them stands on the steps that exist."""
 
-    kind: Literal["real", "binary", "levels", "counts"]
+    kind: Literal["real", "binary", "levels", "counts", "tokens"]
     """What the numbers are."""
     size: int = 0
     """How many levels there are."""

@@ -55,6 +55,8 @@ class Schema(Config):
     """The fields that are the event by default."""
     target: str | None = None
     """The field to predict by default."""
+    inputs: tuple[str, ...] = ()
+    """The fields that a target is predicted from by default; none means all beside it."""
     table: bool = False
     """Whether the fields are the columns of a table."""
 
@@ -100,7 +102,7 @@ class Source:
         digest = hashlib.sha256()
         for field in self.schema.fields:
             kept = self.tensors[field.name]
-            parts = [kept.steps, kept.length] if isinstance(kept, Ragged) else [kept]
+            parts = kept.parts if isinstance(kept, Ragged) else [kept]
             for tensor in map(Tensor.contiguous, parts):
                 about = [field.name, field.codec.to_dict(), list(tensor.shape), str(tensor.dtype)]
                 digest.update(json.dumps(about).encode())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.modes import Modes
 from ..core.noise import fold, row_uniform
 from .options import Options
 from .raw import Places, Raw
@@ -127,12 +128,7 @@ def _mixture(centres: Tensor, spread: float) -> Toy:
     def draw(u: Tensor) -> Tensor:
         return centres[_choice(u[:, 0], len(centres))] + _noise(u, spread)
 
-    def density(x: Tensor) -> Tensor:
-        square = ((x[..., None, :] - centres.to(x)) / spread).square().sum(-1)  # (..., K)
-        constant = math.log(TURN * spread**2 * len(centres))
-        return (-square / 2).logsumexp(-1) - constant
-
-    return Toy(draw, density)
+    return Toy(draw, Modes(centres, spread))
 
 
 def _circle(n: int, radius: float) -> Tensor:

@@ -19,10 +19,13 @@ from .audio import Sound
 from .augment import EVENT, Augment
 from .codec import Names, listed
 from .group import Compact, Group
+from .ragged import Ragged
 from .sequence import Sequence as Steps
+from .series import Window
 from .shaped import Array
 from .source import Schema, Source
 from .split import balanced, labelled
+from .tokens import Text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +69,8 @@ def select(schema: Schema, event: str | None, given: Sequence[str],
     if shaped and len(chosen) > 1:
         raise WordError(f"{shaped[0]} is not a single value and cannot be a target beside others; "
                         "give one target")
-    beside = [name for name in known if name not in chosen] if targets and not given else given
+    others = schema.inputs if targets == (schema.target,) and schema.inputs else known
+    beside = [name for name in others if name not in chosen] if targets and not given else given
     return Terms(schema=schema, event=chosen, predicted=bool(targets),
                  given=conditions(schema, targets, given, beside))
 
@@ -114,6 +118,8 @@ class View:
         if not self.event.single:
             return tuple(field.name for field in self.event.fields)
         codec = self.event.fields[0].codec
+        if isinstance(codec, Window):
+            return codec.entries
         if isinstance(codec, Array) and len(codec.shape) == 1:
             return codec.entries or tuple(f"x{i + 1}" for i in range(codec.shape[0]))
         return (self.event.fields[0].name,)
@@ -130,6 +136,12 @@ class View:
         """How an event that is sound is written down."""
         codec = self.event.fields[0].codec
         return codec if self.event.single and isinstance(codec, Sound) else None
+
+    @property
+    def text(self) -> Text | None:
+        """How an event that is text is written down."""
+        codec = self.event.fields[0].codec
+        return codec if self.event.single and isinstance(codec, Text) else None
 
     @property
     def opened(self) -> Source:
@@ -151,7 +163,16 @@ class View:
         index = self.index(split)
         if self.opened.options.balance:
             index = index[balanced(self.classes("balance=true")[index])]
-        return Rows(self, index, self.augment)
+        return Rows(self, index, self.augment, self.reach(index))
+
+    def reach(self, index: Tensor) -> Tensor | None:
+        """By how many steps each row (n,) may begin late: blocks of running text begin anywhere,
+        and read on in the block that follows where that is among these rows too."""
+        rows = self.compact[0].rows
+        if self.text is None or self.text.ends or self.given or not isinstance(rows, Ragged):
+            return None
+        follows = torch.isin(index + 1, index)
+        return torch.where(follows, rows.length[(index + 1).clamp(max=len(rows) - 1)], 0)
 
     def index(self, split: str) -> Tensor:
         """Row numbers of a split; of training rows those that keep their label."""
@@ -207,14 +228,29 @@ class View:
             raise DataError(f"{name}={text}: the run is not given {name!r}"
                             f"{nearest(name, self.given)}")
         group = self.given[name]
+        if group.single and isinstance(group.fields[0].codec, Text):
+            return self.read_given(name, [text])
+        return self.encode_word(group, name, text)
+
+    def encode_word(self, group: Group, name: str, text: str) -> Batch:
+        """One row of a group of fields that is one word."""
         codec = group.fields[0].codec
-        if not group.single or isinstance(codec, Array | Steps):
+        if not group.single or isinstance(codec, Array | Steps | Window):
             raise DataError(f"{name} cannot be typed as one word; give a file of its rows")
         if isinstance(codec, Names) and text.strip() not in codec.names:
             raise DataError(f"{name}={text} is none of its {len(codec.names)} names; choose from "
                             f"{listed(codec.names, 30)}")
         value = codec.encode(np.array([text], object), lambda _: f"{name}={text}")
         return Compact(value).batch(torch.zeros(1, dtype=torch.long), False)
+
+    def read_given(self, name: str, texts: Sequence[str]) -> Batch:
+        """A condition that is text, of one row for each of some texts."""
+        codec = self.given[name].fields[0].codec
+        assert isinstance(codec, Text), "only text is read as text"
+        rows = codec.encode(codec.codes(texts, lambda row: f"text {row + 1}"),
+                            lambda row: f"text {row + 1}")
+        rows = codec.adopt(codec, rows, name)
+        return Compact(rows, varies=True, coded=True).batch(torch.arange(len(texts)), False)
 
     def to_dict(self) -> dict[str, Any]:
         return self.terms.to_dict()
@@ -227,9 +263,10 @@ class View:
 class Rows:
     """Rows made into batches on demand."""
 
-    def __init__(self, view: View, index: Tensor, augment: Augment | None = None) -> None:
-        self.space, self.augment = view.space, augment
-        self.index = index  # (n,) row numbers of the source
+    def __init__(self, view: View, index: Tensor, augment: Augment | None = None,
+                 reach: Tensor | None = None) -> None:
+        self.space, self.augment, self.reach = view.space, augment, reach
+        self.index, self.density = index, view.opened.density  # (n,) row numbers of the source
         self.event, self.given = view.compact
 
     def __len__(self) -> int:
@@ -242,8 +279,19 @@ class Rows:
         changes = self.augment.draw(len(index)) if train and self.augment else {}
         given = {name: part.batch(where, train, changes.get(name))
                  for name, part in self.given.items()}
-        event = self.event.batch(where, train, changes.get(EVENT))
+        shift: Tensor | int = 0
+        if train and self.reach is not None:
+            shift = (torch.rand(len(index)) * (self.reach[index] + 1)).long()
+        event = self.event.batch(where, train, changes.get(EVENT), shift)
         return replace(event, given=given, row=index)
+
+    @property
+    def lengths(self) -> Tensor | None:
+        """Steps of the event and of each condition of every row, (n, parts); None where all rows
+        are alike."""
+        parts = [part.rows.length[self.index] for part in (self.event, *self.given.values())
+                 if isinstance(part.rows, Ragged) and part.varies]
+        return torch.stack(parts, 1) if parts else None
 
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))

@@ -20,6 +20,7 @@ from ..prob import divergence
 from ..solve.assignment import bures, sliced
 from ..solve.sinkhorn import Plan, sinkhorn
 from .fidelity import energy
+from .twosample import c2st
 
 GROUPS = 10
 """Groups of rows that the jackknife leaves out in turn."""
@@ -56,6 +57,7 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Score]:
     if min(len(x), len(y)) > 2 * x.shape[1]:
         found |= {"gaussian_kl": jackknife(gaussian_kl, x, y),
                   "gaussian_wasserstein_2": jackknife(gaussian_w2, x, y)}
+    found["c2st"] = c2st(x, y, seed)
     found["p_value"] = Score(p_value(x, y, seed), "estimate", unit="probability")
     return found
 

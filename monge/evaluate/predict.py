@@ -22,6 +22,7 @@ from ..core.error import DataError
 from ..core.model import Model
 from ..core.score import Score, ScoreKind
 from ..core.space import Space
+from .forecast import is_forecast
 from .likelihood import home
 
 LEVEL = 0.9
@@ -58,9 +59,10 @@ class Prediction:
 
 
 def predicts(model: Model) -> bool:
-    """Whether it is judged by its predictions: a law of targets that tells them one by one."""
-    return model.predicts and isinstance(model, HasMarginals) and isinstance(model, HasMean) \
-        and isinstance(model, HasMode)
+    """Whether it is judged by its predictions: a law of targets that tells them one by one. Of a
+    future, whose steps belong together, the forecast is judged."""
+    told = isinstance(model, HasMarginals) and isinstance(model, HasMean)
+    return model.predicts and told and isinstance(model, HasMode) and not is_forecast(model)
 
 
 @torch.no_grad()

@@ -34,6 +34,7 @@ from ..core.space import Space
 from ..nn.context import Context
 from ..nn.entry import Entries
 from ..nn.stepwise import Conditioned, Reaching
+from ..prob.decode import Choice
 from ..prob.heads import Head, LevelsLaw
 from ._order import Laid, Layout, blank, check_codes, check_prefix, check_whole
 from ._walk import fill, hidden, walks
@@ -58,11 +59,12 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         levels: LevelsLaw = "auto"
         """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
 
-    class Sampling(BaseConfig):
+    class Sampling(Choice):
         steps: Annotated[int, Range(0)] = 0
-        """Steps to draw where rows vary in length; 0 takes the median of the training rows."""
-        temperature: Annotated[float, Range(0, open=True)] = 1.0
-        """Below 1 likely values are drawn more often, above 1 less; 1 draws from the law."""
+        """Steps to draw where rows vary in length; 0 takes the median of the training rows, or
+        their longest where a symbol ends them."""
+        prompt: tuple[int, ...] = ()
+        """Symbols that every row begins with."""
         cached: bool = True
         """Keep what the network needs of the past; false recomputes everything for each step."""
 
@@ -271,6 +273,10 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
             for walk in started:
                 walk.advance(step)
                 batch.x[walk.rows, step] = walk.x[step]
+            if all(walk.over for walk in started):
+                batch.x[:, step + 1:] = batch.x[:, step, None]
+                yield self.shaped(batch.x)
+                return
             yield self.shaped(batch.x.clone())
 
     def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)

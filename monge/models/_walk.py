@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -13,8 +13,10 @@ from ..core.abilities import Given
 from ..core.batch import Batch, conform
 from ..core.config import Config
 from ..core.error import WordError
+from ..core.space import Space
 from ..nn.stepwise import Reaching
-from ..prob.laws import Law, Mixture
+from ..prob.decode import Choice, narrowed
+from ..prob.laws import Categorical, Law, Mixture
 from ._order import Laid
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Walk:
         self.x, self.seen = x.T.contiguous(), seen.T.contiguous()  # (D, m)
         self.kept = self.seen.any(1).tolist()
         self.noise, self.steps = noise.unbind(), self.x.unbind()  # (m, 2) and (m,) each
-        self.law, self.temperature = model.head.each()[0], how.temperature
+        self.law, self.how = model.head.each()[0], how
         self.end, self.ended = model.space.end, torch.zeros_like(self.seen[0])
         self.read, self.offset = model.entries.reader(), model.offset.unbind()
         self.place, self.cycle = model.place, model.cycle
@@ -47,7 +49,7 @@ class Walk:
 
     def advance(self, step: int) -> None:
         here = self.steps[step]
-        params = cooled(self.law, self.parameters(step), self.temperature)
+        params = cooled(self.law, self.parameters(step), self.how)
         drawn = self.law.draw(params, self.noise[step], 0)
         if self.real:
             place = step % self.cycle
@@ -59,6 +61,11 @@ class Walk:
         here.copy_(drawn)
         if self.end is not None:
             self.ended |= here == self.end
+
+    @property
+    def over(self) -> bool:
+        """Whether every row has ended."""
+        return self.end is not None and bool(self.ended.all())
 
     def parameters(self, step: int) -> Tensor:
         """Of the law of this step, (m, P)."""
@@ -74,8 +81,15 @@ class Walk:
         return self.net.step(self.state, vector) + self.offset[step % self.cycle]
 
 
-def cooled(law: Law, params: Tensor, temperature: float) -> Tensor:
-    """Logits divided by the temperature; of a mixture, scales multiplied by it besides."""
+def cooled(law: Law, params: Tensor, how: Choice) -> Tensor:
+    """Logits divided by the temperature, unlikely symbols left out; of a mixture, scales
+    multiplied by the temperature besides."""
+    temperature = how.temperature
+    if isinstance(law, Categorical):
+        return narrowed(params, how)
+    if how.top or how.nucleus < 1:
+        raise WordError("top and nucleus choose among symbols, and these are numbers; say "
+                        "temperature=0.8 instead")
     if temperature == 1:
         return params
     if not isinstance(law, Mixture):
@@ -93,10 +107,26 @@ def hidden(model: Chain, n: int, given: Given | None, how: Config | None) -> Bat
     if asked and not model.space.varies:
         raise WordError(f"steps={asked}: every row of this data has {model.space}; leave it out")
     along = [ready[name].x.shape[1] for name in model.context.local]
+    frames = model.space.shape[0] if model.space.end is not None else frames
     frames = min(along, default=asked or frames) if model.space.varies else frames
     steps = frames * model.layout.channels if model.space.varies else model.space.dims
     x = model.blank.repeat(steps // model.cycle).repeat(n, 1)  # (n, D)
-    return Batch(x, ready, torch.zeros_like(x, dtype=torch.bool))
+    seen = torch.zeros_like(x, dtype=torch.bool)
+    if prompt := settings(model, how).prompt:
+        check_prompt(model.space, prompt, steps)
+        x[:, :len(prompt)], seen[:, :len(prompt)] = x.new_tensor(prompt), True
+    return Batch(x, ready, seen)
+
+
+def check_prompt(space: Space, prompt: Sequence[int], steps: int) -> None:
+    if space.kind != "tokens":
+        raise WordError(f"a prompt is text, and these are {space}; leave it out")
+    if len(prompt) >= steps:
+        raise WordError(f"the prompt has {len(prompt)} tokens and a row has {steps} at most, so "
+                        "that nothing is left to draw; shorten it")
+    if min(prompt) < 0 or max(prompt) >= space.size:
+        raise WordError(f"the prompt holds a symbol that is none of 0 to {space.size - 1}; "
+                        "encode it as the run does")
 
 
 def walks(model: Chain, batch: Batch, how: Config | None,
@@ -119,6 +149,9 @@ def fill(model: Chain, batch: Batch, how: Config | None, generator: Generator | 
         for walk in walks(model, batch, how, generator):
             for step in range(x.shape[1]):
                 walk.advance(step)
+                if walk.over:
+                    walk.x[step + 1:] = walk.x[step]
+                    break
             x[walk.rows] = walk.x.T
     return model.shaped(x)
 

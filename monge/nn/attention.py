@@ -163,7 +163,7 @@ class Cache(State):
         self.strides = self.keys.stride(), self.values.stride()
 
     def take(self, rows: Tensor) -> None:
-        self.keep(self.k[rows], self.v[rows])
+        self.keep(self.k.index_select(0, rows), self.v.index_select(0, rows))
         if self.bias is not None:
             self.bias = self.bias[:self.k.shape[1]].repeat(len(rows), 1, 1)  # alike in every row
 

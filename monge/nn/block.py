@@ -9,8 +9,8 @@ $Y = H + \mathrm{FFN}(\mathrm{LN} H)$ (Xiong et al. 2020), which trains without 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
 
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from ..core.config import Range
 from ..core.error import WordError
 from .activation import Activation, activation
 from .attention import Attention, CausalAttention, CrossAttention, Memory
+from .branch import Recall, branched
 from .linear import CausalLinearAttention, LinearAttention
 from .position import Join, Positions
 from .ready import Map, Sum, added, gelu, ready
@@ -118,16 +119,19 @@ class BlockState(State):
 
     past: Any  # the state of its attention
     look: Callable[..., Tensor]  # what its heads find at a step
-    memory: Memory | None
+    memory: Recall | None
     leave: Sum  # x and the last map of attention, and so on: what the block does, made ready
     think: Sum
     first: Map
     last: Map
+    told: Sum | None = None  # x and the last map of what is found in the memory
+    middle: Map | None = None
 
-    def take(self, rows: Tensor) -> None:
-        self.past.take(rows)
+    def take(self, rows: Tensor, kin: int = 1) -> None:
+        """Every `kin` neighbours among the rows have what they share kept once."""
+        self.past = branched(self.past, rows, kin)
         if self.memory is not None:
-            self.memory.take(rows)
+            self.memory.take(rows, kin)
 
 
 class CausalBlock(Stepwise[BlockState]):
@@ -151,6 +155,12 @@ class CausalBlock(Stepwise[BlockState]):
         x = self.first(x, self.look)
         return self.last(self.asked(x, memory), self.think)
 
+    def weights(self, x: Tensor, memory: Memory) -> Tensor:
+        """How much each step looks at each of the memory's, (B, heads, T, S)."""
+        h = self.first(x, self.look)
+        ask, middle = cast(CrossAttention, self.ask), cast(Residual, self.middle)
+        return ask.weights(middle.norm(h) if self.pre else h, memory)
+
     def asked(self, x: Tensor, memory: Memory | None) -> Tensor:
         if self.ask is None or self.middle is None or memory is None:
             return x
@@ -158,13 +168,19 @@ class CausalBlock(Stepwise[BlockState]):
         return self.middle(x, lambda h: ask(h, memory))
 
     def start(self, n: int, most: int, memory: Memory | None = None) -> BlockState:
-        return BlockState(self.look.start(n, most), self.look.find, memory, added(self.look.leave),
-                          self.think.ready(), ready(self.first.norm), ready(self.last.norm))
+        state = BlockState(self.look.start(n, most), self.look.find, None, added(self.look.leave),
+                           self.think.ready(), ready(self.first.norm), ready(self.last.norm))
+        if self.ask is None or self.middle is None or memory is None:
+            return state
+        return replace(state, memory=Recall(self.ask, memory), told=added(self.ask.leave),
+                       middle=ready(self.middle.norm))
 
     def step(self, state: BlockState, x: Tensor) -> Tensor:
         found = state.look(state.past, state.first(x) if self.pre else x)  # (n, width)
         x = state.leave(x, found)
         x = x if self.pre else state.first(x)
-        if state.memory is not None:
-            x = self.asked(x[:, None], state.memory)[:, 0]
+        if state.memory and state.told and state.middle:
+            found = state.memory.find(state.middle(x) if self.pre else x)
+            x = state.told(x, found)
+            x = x if self.pre else state.middle(x)
         return state.think(x, state.last(x)) if self.pre else state.last(state.think(x, x))

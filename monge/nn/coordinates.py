@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from ..core.space import Space
 
+INSIDE = 0.99
+"""Part of the range of levels that a network reaches with moderate numbers."""
+
 
 class Coordinates(nn.Module):
     """y = (x + u - shift) / scale, in which generators and critics meet.
@@ -36,6 +39,10 @@ class Coordinates(nn.Module):
     def bound(self, y: Tensor) -> Tensor:
         """What a network says, within the range of the data."""
         return torch.tanh(y) if self.levels else y
+
+    def unbound(self, y: Tensor) -> Tensor:
+        """What `bound` makes y of; the ends of the range are taken a little inside of it."""
+        return torch.atanh(INSIDE * y) if self.levels else y
 
     def leave(self, y: Tensor) -> Tensor:
         """x in the support of the data, (B, D)."""

@@ -10,6 +10,9 @@ from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from .activation import Activation, activation
 
+OVERWRITES = ("relu", "leaky", "elu")
+"""Functions whose slope is known from their value, so that a linear map's output can hold it."""
+
 
 class MLP(Configured, nn.Module):
     """h_0 = x, h_l = a(W_l h_{l-1} + b_l) for l = 1..depth, and a linear map of h_depth.
@@ -37,7 +40,8 @@ class MLP(Configured, nn.Module):
         sizes = [inputs, *(config.widths or [config.width] * config.depth)]
         self.hidden = nn.ModuleList(map(nn.Linear, sizes, sizes[1:]))
         self.out = nn.Linear(sizes[-1], outputs)
-        self.act, self.drop = activation(config.activation), nn.Dropout(config.dropout)
+        self.act = activation(config.activation, inplace=config.activation in OVERWRITES)
+        self.drop = nn.Dropout(config.dropout)
 
     @property
     def linears(self) -> list[nn.Linear]:

@@ -194,7 +194,7 @@ class Sums(Walking):
         self.terms = [first.weight.T[columns] for columns in by_entry]  # (F_i + 1, H): W_i and v_i
 
     def compute(self, own: slice) -> Tensor:
-        h = self.mlp.act(self.sums)
+        h = self.mlp.act(self.sums.clone())
         for layer in self.rest:
             new = self.mlp.act(layer(h))
             h = h + new if self.mlp.config.residual else new

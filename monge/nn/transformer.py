@@ -87,9 +87,9 @@ class StackState(State):
     leave: Map  # the last norm and map, made ready
     steps: int = 0
 
-    def take(self, rows: Tensor) -> None:
+    def take(self, rows: Tensor, kin: int = 1) -> None:
         for _, block in self.blocks:
-            block.take(rows)
+            block.take(rows, kin)
 
 
 class Causal(Configured, Stepwise[StackState]):
@@ -150,6 +150,14 @@ class Decoder(Configured, nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, length: Tensor | None = None) -> Tensor:
         return self.stack(x, self.remember(memory, length))
+
+    def weights(self, x: Tensor, memory: Tensor, length: Tensor | None = None) -> Tensor:
+        """How much each step looks at each of the memory's in the last block, (B, heads, T, S)."""
+        *below, last = zip(self.stack.each, self.remember(memory, length), strict=True)
+        x = self.stack.entrance(x)
+        for block, own in below:
+            x = block(x, own)
+        return last[0].weights(x, cast(Memory, last[1]))
 
     def start(self, n: int, most: int, memory: Tensor,
               length: Tensor | None = None) -> StackState:

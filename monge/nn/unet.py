@@ -82,6 +82,8 @@ class UNet(Configured, nn.Module):
         if width != self.context:
             raise WordError(f"this U-Net reads a context of {self.context} numbers a row, but got "
                             f"{width}; give that many")
+        if x.ndim == 4:  # channels innermost: convolutions of few channels are a sixth faster
+            x = x.contiguous(memory_format=torch.channels_last)
         h, bridges = self.down[0](self.first(x), context), []
         for shrink, tier in zip(self.shrink, self.down[1:], strict=True):
             bridges.append(h)

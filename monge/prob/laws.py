@@ -287,7 +287,9 @@ def tally(codes: Tensor, seen: Tensor, size: int) -> Tensor:
 
 
 def pick(logits: Tensor, uniform: Tensor) -> Tensor:
-    """The code k at which the cumulated softmax passes the uniform, (*S,)."""
+    """The code k at which the cumulated softmax passes the uniform, (*S,); never one of no
+    probability, since the uniform is a part of what the rounded softmax sums to."""
     total = logits.softmax(-1).cumsum(-1).contiguous()
-    found = torch.searchsorted(total, uniform[..., None].contiguous(), right=True)
+    place = (uniform[..., None] * total[..., -1:]).contiguous()
+    found = torch.searchsorted(total, place, right=True)
     return found.squeeze(-1).clamp_(max=logits.shape[-1] - 1)

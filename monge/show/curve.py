@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 
-def write_curves(path: Path, history: Iterable[Mapping[str, Any]]) -> None:
-    """Draw the records of a run's log."""
+def write_curves(path: Path, history: Iterable[Mapping[str, Any]],
+                 references: Mapping[str, float] | None = None) -> None:
+    """Draw the records of a run's log, with dotted lines where some curves would end."""
     from matplotlib.figure import Figure
 
     records = list(history)
@@ -19,7 +20,9 @@ def write_curves(path: Path, history: Iterable[Mapping[str, Any]]) -> None:
     left, right = figure.subplots(1, 2)
     for name in names:
         points = [(r["step"], r["terms"][name]) for r in records if name in r["terms"]]
-        left.plot(*zip(*points, strict=True), label=name)
+        curve, = left.plot(*zip(*points, strict=True), label=name)
+        if references and name in references:
+            left.axhline(references[name], color=curve.get_color(), linestyle=":")
     if held:
         right.plot([step for step, _, _ in held], [value for _, value, _ in held], "k.-")
     left.set(title="training terms", xlabel="step", ylabel="mean a row")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,10 +43,21 @@ def as_bytes(x: NDArray, space: Space) -> NDArray:
     return pictures.reshape(-1, *pictures.shape[2:])
 
 
-def write_grid(path: Path, x: NDArray, space: Space) -> None:
+def write_grid(path: Path, x: NDArray, space: Space, columns: int | None = None) -> None:
     from PIL import Image
 
-    Image.fromarray(grid(as_bytes(x, space))).save(path)
+    Image.fromarray(grid(as_bytes(x, space), columns)).save(path)
+
+
+def write_beside(path: Path, columns: Sequence[NDArray], sets: int = 4) -> None:
+    """Pictures (N, H, W) or (N, H, W, 3) of several kinds, those of a row side by side, `sets` of
+    them in a line."""
+    from PIL import Image
+
+    colour = any(each.ndim == 4 for each in columns)
+    each = [np.repeat(p[..., None], 3, -1) if colour and p.ndim == 3 else p for p in columns]
+    mixed = np.stack(each, 1)  # (N, kinds, H, W, ...)
+    Image.fromarray(grid(mixed.reshape(-1, *mixed.shape[2:]), sets * len(columns))).save(path)
 
 
 def write_points(path: Path, x: NDArray, other: NDArray | None = None) -> None:

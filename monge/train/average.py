@@ -7,18 +7,21 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class Average:
     """a <- d a + (1 - d) w at each step, for weights w and their average a.
 
     d = min(decay, (1 + k) / (10 + k)) at step k, so that the first weights are soon forgotten.
-    The average covers parameters that may move; buffers are those of the live model.
+    The average covers parameters that may move and the running statistics of batch norm, which
+    belong to the weights before them; other buffers are those of the live model.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.live = {name: p for name, p in model.named_parameters() if decay and p.requires_grad}
+        moving = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.live = {**moving, **statistics(model)} if decay else {}
         self.weights = {name: p.detach().clone() for name, p in self.live.items()}
 
     @torch.no_grad()
@@ -41,3 +44,11 @@ class Average:
     def put(self, weights: dict[str, Tensor]) -> None:
         for name, p in self.live.items():
             p.copy_(weights[name])
+
+
+def statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The running means and variances of every batch norm, by name."""
+    norms = [(name, module) for name, module in model.named_modules()
+             if isinstance(module, _BatchNorm)]
+    return {f"{name}.{key}" if name else key: value for name, module in norms
+            for key, value in module.named_buffers(recurse=False) if value.is_floating_point()}

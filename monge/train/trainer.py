@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,22 +25,15 @@ from ..core.score import Score
 from . import naming
 from .average import Average
 from .disturb import disturb, shaken, shrink
+from .grouped import Rows, grouped
 from .means import means
 from .optimiser import is_settled, iterate, optimiser, pack, tidy, unpack
 from .players import players
 
 BEGINNING = 10_000
-"""Training rows that a model sees before step 0."""
+"""Training rows, spread over all of them, that a model sees before step 0."""
 TIDY = 200
 """Steps between two looks for denormal numbers."""
-
-
-class Rows(Protocol):
-    """The training rows as the loop sees them."""
-
-    def __len__(self) -> int: ...
-    def batch(self, index: Tensor, train: bool = False) -> Batch: ...
-    def whole(self) -> Batch: ...
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,10 @@ class Trainer:
         epoch, place = divmod(number, self.epoch_steps)
         if self.order[0] != epoch:
             generator = fresh(fold(self.seed, "epoch", epoch))
-            self.order = (epoch, torch.randperm(len(self.rows), generator=generator))
+            order = torch.randperm(len(self.rows), generator=generator)
+            if self.recipe.alike:
+                order = grouped(order, self.rows.lengths, self.size, generator)
+            self.order = (epoch, order)
         return self.order[1][place * self.size:(place + 1) * self.size]
 
     def batch(self, number: int, turn: Turn | None = None) -> Batch:
@@ -134,7 +130,8 @@ class Trainer:
 
     def begin(self) -> None:
         reseed(fold(self.seed, "begin"), self.device)
-        index = torch.arange(min(len(self.rows), BEGINNING))
+        most = min(len(self.rows), BEGINNING)
+        index = torch.arange(most) * len(self.rows) // most
         self.model.begin(self.rows.batch(index, train=True).to(self.device))
         self.average = Average(self.model, self.recipe.average)
 
@@ -251,7 +248,7 @@ class Trainer:
         return better
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of what sampling and scoring use: averaged weights, live buffers."""
+        """A copy of what sampling and scoring use: averaged weights, other buffers live."""
         state = self.model.state_dict() | self.average.weights
         return {name: tensor.detach().clone() for name, tensor in state.items()}
 

@@ -17,8 +17,8 @@ from ..core.abilities import Given, HasLikelihood, HasPosterior
 from ..core.batch import Batch, conform
 from ..core.model import Model
 from ..core.space import Space
+from ..solve.quadrature import POINTS, integral, lattice
 from .identity import Skip
-from .integrate import POINTS, integral, lattice
 
 STATES = 1 << 16
 """Largest number of states that are enumerated."""
@@ -126,7 +126,7 @@ def decoded(model: HasPosterior, batch: Batch, z: Tensor) -> Law:
 
     def log_p(rows: Batch) -> Tensor:
         codes = z.expand(1, len(rows), *z.shape)
-        return (model.log_joint(rows, codes) - model.log_prior(codes))[0]
+        return (model.log_joint(rows, codes) - model.log_prior(rows, codes))[0]
 
     return law(model, batch, log_p)
 

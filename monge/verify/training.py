@@ -212,6 +212,8 @@ class Line(Model):
 class Points:
     """Rows near a line, as the loop sees them."""
 
+    lengths = None
+
     def __init__(self) -> None:
         x = normal(ROWS)
         self.x = torch.stack([x, 2 * x - 1 + 0.5 * normal(ROWS)], 1)

@@ -83,7 +83,7 @@ def test_bad_pictures_get_one_sentence(tmp_path):
     with pytest.raises(DataError, match="both in itself and in class folders"):
         data.open(tmp_path / "b")
     (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "notes.md").write_text("words")
+    (tmp_path / "c" / "notes.pdf").write_text("words")
     with pytest.raises(DataError, match="holds nothing that can be read"):
         data.open(tmp_path / "c")
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "deep.png")

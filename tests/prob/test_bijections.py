@@ -160,7 +160,7 @@ def test_a_conditional_map_is_the_normal_law_of_the_context():
     layer, context = Conditional(net, Affine()), torch.randn(4, 2, dtype=torch.float64)
     x = torch.randn(4, 3, dtype=torch.float64)
     z, log_det = layer.inverse(x, context)
-    mean, raw = net(context).reshape(4, 3, 2).unbind(-1)
+    mean, raw = net(context).reshape(4, 2, 3).unbind(1)
     law = torch.distributions.Normal(mean, (5 * (raw / 5).tanh()).exp())
     own = -0.5 * (z.square() + math.log(2 * math.pi)).sum(1) + log_det
     torch.testing.assert_close(own, law.log_prob(x).sum(1))
@@ -170,3 +170,18 @@ def test_nothing_is_drawn_from_no_rows():
     x, log_det = autoregressive(Affine())(torch.zeros(1, 4)[:0])
     assert x.shape == (0, 4)
     assert log_det.shape == (0,)
+
+
+def test_a_matrix_begins_so_that_entries_are_uncorrelated():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 4, dtype=torch.float64, generator=g)
+    x[:, 1] += 0.9 * x[:, 0]
+    x[:, 3] = 0.0  # never varies
+    mix = Mix(4, rotate=False).double()
+    mix.begin(x)
+    z, log_det = mix.inverse(x)
+    cov = torch.cov(z.T)
+    assert (cov - cov.diagonal().diag()).abs().max() < 0.05
+    assert abs(log_det[0] - mix.log_scale.sum()) < 1e-12
+    assert mix.log_scale.abs().max() < 1.5
+    torch.testing.assert_close(mix(z)[0], x)

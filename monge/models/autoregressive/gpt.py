@@ -1,4 +1,4 @@
-"""GPT: a causal transformer over pixels, bytes, levels, bits or reals, exact
+"""GPT: a causal transformer over text, pixels, levels, bits or reals, exact
 
 Every step of a sequence looks at those before it (Vaswani et al. 2017; Radford et al. 2018), so
 that all conditionals come from one pass. Drawing keeps the keys and values of each step, or with
@@ -21,6 +21,8 @@ from .._chain import Chain
 
 FEW = 10_000
 """Rows below which a network learns them by heart unless it is held back."""
+MUCH = 200_000
+"""Symbols of text in all from which on a wide network pays."""
 LONG = 1024
 """Steps from which on attention=linear is the quicker choice."""
 FAR = 1 << 14
@@ -30,6 +32,8 @@ FAR = 1 << 14
 class GPT(Chain):
     r"""$p(x | c) = \prod_t p(x_t | x_{<t}, c)$, the parameters of each law from a stack of causal
     blocks that reads the vectors of $x_{t-1}$, of t and of c."""
+
+    leads = 1
 
     class Config(Chain.Config):
         net: Causal.Config = Causal.Config()
@@ -49,6 +53,8 @@ class GPT(Chain):
     def suit(cls, space: Space) -> Suit:
         """Rotations find the pixel above or a period at once, which vectors of places alone take
         long to learn, and unlike a bias of the scores they cost next to nothing."""
+        if space.kind == "tokens":
+            return cls.suit_text(space)
         few, steps = 0 < space.rows < FEW, space.dims
         positions: Positions = "rotary"
         if steps > LONG:
@@ -58,6 +64,18 @@ class GPT(Chain):
                             attention="linear" if steps > LONG else "softmax")
         recipe = Recipe(optimiser="adamw", decay=0.1, rate=3e-3, batch=16, clip=1.0, warmup=200,
                         average=0.998)
+        return Suit(cls.Config(net=net), recipe)
+
+    @classmethod
+    def suit_text(cls, space: Space) -> Suit:
+        """Steps of about four thousand symbols. Blocks begin elsewhere in every epoch, so that
+        nothing is hidden at random, which would take the time of a larger network."""
+        wide = space.rows * space.dims >= MUCH and space.dims >= 32
+        net = Causal.Config(width=128 if wide else 64, depth=4, heads=4,
+                            positions="rotary" if space.dims <= LONG else "sinusoidal",
+                            attention="softmax" if space.dims <= LONG else "linear")
+        recipe = Recipe(optimiser="adamw", decay=0.1, betas=(0.9, 0.99), rate=3e-3, clip=1.0,
+                        batch=min(max(4096 // space.dims, 4), 256), warmup=100, average=0.998)
         return Suit(cls.Config(net=net), recipe)
 
     @classmethod

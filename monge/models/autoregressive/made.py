@@ -33,6 +33,8 @@ class MADE(Ordered):
     first in the order.
     """
 
+    leads = 2
+
     class Config(Ordered.Config, Orders, Masked.Config):
         masks: Annotated[int, Range(1)] = 1
         """How many assignments of degrees to the hidden units share the weights of each order."""

@@ -22,6 +22,8 @@ class PixelCNN(Pictures):
     first, its upper rows say. A vector is a picture of one row.
     """
 
+    leads = 3
+
     class Config(Pictures.Config):
         net: Stack.Config = Gated.Config()
         """Network: gated with two stacks, or one plain masked stack, which has a blind spot."""

@@ -29,6 +29,8 @@ LARGE = 48
 class CNN(FromPictures):
     """p(y | W h(x) + b), where h are levels of h <- a(N(K * h)) and a dense layer."""
 
+    leads = 2
+
     class Config(FromPictures.Config):
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
         """Channels of each level, first to last; each level halves the sides."""

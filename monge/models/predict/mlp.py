@@ -41,6 +41,7 @@ class MLP(Predictor):
     """p(y | x) = p(y | W h + b), h = a(W_l ... a(W_1 x + b_1) ... + b_l) over standardised inputs:
     a normal with a mean and a scale of its own for a real, a softmax for classes."""
 
+    leads = 1
     stackable = True
 
     class Config(Predictor.Config):

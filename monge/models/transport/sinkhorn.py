@@ -25,7 +25,7 @@ from ...core.space import Space
 from ...nn.mlp import MLP
 from ...solve.cost import cosine, squared
 from ...solve.sinkhorn import sinkhorn
-from .._pushforward import Pushforward
+from .._pushforward import Dense
 
 TOLERANCE = 1e-3
 """Marginal error of the plans that training follows."""
@@ -33,7 +33,7 @@ PASSES = 200
 """Most passes that a plan may take in training."""
 
 
-class Sinkhorn(Pushforward):
+class Sinkhorn(Dense):
     """x = G(z, given) with z ~ N(0, I): a law without a density, trained on the transport cost
     between minibatches (Genevay, Peyre & Cuturi 2018; unbiased form: Salimans et al. 2018).
 
@@ -42,7 +42,9 @@ class Sinkhorn(Pushforward):
     lowers. Conditions stand beside the event, so that joint laws are compared.
     """
 
-    class Config(Pushforward.Config):
+    leads = 1
+
+    class Config(Dense.Config):
         epsilon: Annotated[float, Range(0, open=True)] = 0.05
         """Entropy of the plans, in units of their mean cost."""
         debias: Literal["pairs", "none"] = "pairs"

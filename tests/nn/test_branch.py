@@ -1,0 +1,63 @@
+"""Sequences that branch and share their past equal sequences that each have their own."""
+
+import pytest
+import torch
+
+from monge.core.error import WordError
+from monge.core.noise import fresh
+from monge.nn.attention import Cache
+from monge.nn.branch import Tree
+from monge.nn.transformer import Decoder
+
+ROWS, KIN, MOST = 3, 4, 8
+
+
+def built(positions: str, norm: str) -> Decoder:
+    torch.manual_seed(0)
+    config = Decoder.Config(width=8, depth=2, heads=2, expand=2, positions=positions, norm=norm)
+    return config.build(8, 5, 6, MOST).double().eval()
+
+
+def normal(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=fresh(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "rotary", "alibi", "table"])
+@torch.no_grad()
+def test_a_branched_state_tells_what_a_whole_pass_tells(positions, norm):
+    net, memory = built(positions, norm), normal(ROWS, 5, 6, seed=1)
+    length = torch.tensor([5, 2, 4])
+    state = net.start(ROWS, MOST, memory, length)
+    paths = normal(ROWS, 1, 8, seed=2)  # the inputs of each sequence so far
+    owner = torch.arange(ROWS)
+    net.step(state, paths[:, -1])
+    plan = [(KIN, None), (KIN, None), (KIN, [2, 0]), (1, None), (2, None)]
+    kin = 1
+    for number, (more, rows) in enumerate(plan):
+        g = fresh(10 + number)
+        groups = torch.tensor(rows) if rows else torch.arange(len(paths) // kin)
+        pick = torch.randint(kin, (len(groups), more), generator=g)
+        if kin == 1 or more != kin:  # a new fan has one origin
+            pick = pick[:, :1].expand(-1, more)
+        taken = (groups[:, None] * kin + pick).flatten()
+        state.take(taken, more)
+        paths, owner, kin = paths[taken], owner[taken], more
+        x = normal(len(paths), 8, seed=20 + number)
+        paths = torch.cat([paths, x[:, None]], 1)
+        told = net.step(state, x)
+        whole = net(paths, memory[owner], length[owner])[:, -1]
+        torch.testing.assert_close(told, whole, rtol=0, atol=1e-12)
+        kind = state.blocks[0][1].past
+        assert isinstance(kind, Tree if kin > 1 else Cache)
+
+
+@torch.no_grad()
+def test_a_tree_does_not_grow_beyond_what_it_was_started_for():
+    net = built("none", "pre")
+    state = net.start(1, 2, normal(1, 3, 6, seed=0))
+    net.step(state, normal(1, 8, seed=1))
+    state.take(torch.zeros(3, dtype=torch.long), 3)
+    net.step(state, normal(3, 8, seed=2))
+    with pytest.raises(WordError, match="started for 2 steps"):
+        net.step(state, normal(3, 8, seed=3))

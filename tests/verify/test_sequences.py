@@ -1,0 +1,38 @@
+"""The identities of sequences hold, and each sees what was spoiled on purpose."""
+
+import pytest
+import torch
+
+from monge.data.tokens import Text
+from monge.nn.alignment import Bilinear
+from monge.nn.recurrent import Recurrent
+from monge.verify import sequence
+
+NAMES = ("x110_scores_and_context", "x111_tokens_come_back", "x112_lengths_in_a_batch")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_holds(name):
+    with torch.no_grad():
+        assert getattr(sequence, name)().passed
+
+
+def test_another_matrix_is_seen(monkeypatch):
+    plain = Bilinear.forward
+    monkeypatch.setattr(Bilinear, "forward", lambda self, q, k: 1.1 * plain(self, q, k))
+    with torch.no_grad():
+        assert not sequence.x110_scores_and_context().passed
+
+
+def test_a_codec_that_loses_something_is_seen(monkeypatch):
+    monkeypatch.setattr(sequence, "STRINGS", 20)
+    plain = Text.spell
+    monkeypatch.setattr(Text, "spell", lambda self, row: plain(self, row).strip())
+    assert not sequence.x111_tokens_come_back().passed
+
+
+def test_padding_that_is_read_is_seen(monkeypatch):
+    plain = Recurrent.forward
+    monkeypatch.setattr(Recurrent, "forward", lambda self, x, length=None: plain(self, x.flip(1)))
+    with torch.no_grad():
+        assert not sequence.x112_lengths_in_a_batch().passed
