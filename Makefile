@@ -27,3 +27,9 @@ bench: install
 	@$(PY) -m benchmarks.gpt
 	@$(PY) -m benchmarks.peers
 	@$(PY) -m benchmarks.transport
+	@$(PY) -m benchmarks.flows
+	@$(PY) -m benchmarks.vae
+	@$(PY) -m benchmarks.gan
+	@$(PY) -m benchmarks.diffusion
+	@$(PY) -m benchmarks.beam
+	@$(PY) -m benchmarks.tokens

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from . import __version__, data, doctor, folder, registry
+from . import __version__, doctor, folder
 from .asking import asking
 from .card import card
 from .core.abilities import (
@@ -27,12 +26,8 @@ from .core.abilities import (
 )
 from .core.batch import Batch
 from .core.config import Config
-from .core.error import RunError, WordError
-from .core.model import Model
-from .core.noise import fold, fresh
-from .core.recipe import Recipe
+from .core.noise import fresh
 from .core.score import Score
-from .core.space import Space
 from .core.words import Words
 from .data import tokens
 from .encoding import codes, decoded
@@ -41,16 +36,15 @@ from .evaluate.likelihood import Scores, scores
 from .evaluate.measure import measures
 from .exporting import export
 from .forecasting import forecast, foretold
+from .kept import Kept, build
 from .outset import outset, parts
 from .prediction import By, predict
 from .probing import probed
 from .sitting import Sitting
-from .train import checkpoint
 from .train.budget import Budget
 from .train.fit import Progress
 from .train.interrupt import interruption
 from .train.lock import locked
-from .train.log import Log
 from .train.place import Place
 from .train.trainer import Trainer
 from .wording import worded
@@ -87,19 +81,6 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     return run
 
 
-def build(config: Config, space: Space, seed: int, place: Place,
-          helpers: Mapping[str, Path]) -> Model:
-    """A model with first weights, which depend on the seed alone, and with the laws of its
-    helpers, which are frozen."""
-    device = place.settle()
-    laws = {field: Run(where, place).model for field, where in helpers.items()}
-    for law in laws.values():
-        law.requires_grad_(False)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(seed, "weights"))
-        return config.build(space, *([laws] if laws else [])).to(device)
-
-
 def fit(model: str | Config, what: Any, *words: str, budget: str = BUDGET,
         event: str | None = None, given: Sequence[str] = (),
         target: str | Sequence[str] | None = None, ensemble: int = 0, bag: bool = False,
@@ -119,110 +100,12 @@ def load(name: str | Path, place: Place | None = None) -> Run:
     return Run(folder.locate(name), place or Place())
 
 
-class Run:
+class Run(Kept):
     """A folder that holds a law: train it, draw from it, score with it."""
-
-    def __init__(self, where: Path, place: Place, opened: data.View | None = None) -> None:
-        self.folder, self.place, self.opened = where, place, opened
-        self.notes: Sequence[str] = ()  # what reading the data had to say
-        self.about = folder.read(where, "run.json")
-        self.log = Log(where / "log.jsonl")
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
-
-    @cached_property
-    def view(self) -> data.View:
-        """How tensors become the form the data had; needs no data."""
-        return data.View.from_dict(folder.read(self.folder, "fields.json"))
-
-    @cached_property
-    def space(self) -> Space:
-        return Space.from_dict(self.about["space"])
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        return Recipe.from_dict(self.about["recipe"])
-
-    @cached_property
-    def config(self) -> Config:
-        self.owner  # noqa: B018 - a user's own file must be imported before its Config is read
-        return Config.from_dict(self.about["config"])
-
-    @cached_property
-    def owner(self) -> type[Model]:
-        name = self.about["model"]
-        if name.endswith(".py") and not registry.is_named(name):
-            raise RunError(f"{self.folder} was fitted with the model file {name}; if you trust "
-                           f"its code, name it: MONGE_MODELS={name}")
-        return registry.find(name)
-
-    @property
-    def title(self) -> str:
-        many = f"{count} x " if (count := self.about.get("ensemble")) else ""
-        return f"{many}{self.about['model']} on {self.about['data']['name']}"
-
-    def build(self) -> Model:
-        """The model with first weights."""
-        helpers = {field: self.folder / "parts" / field for field, _ in parts(self.config)}
-        return build(self.config, self.space, self.about["seed"], self.place, helpers)
-
-    @cached_property
-    def model(self) -> Model:
-        """The law with its best weights, ready to be asked."""
-        tensors, _ = checkpoint.load(self.folder / "best.safetensors")
-        model = self.build()
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise RunError(f"{self.folder / 'best.safetensors'} does not fit run.json ("
-                           f"{str(error).splitlines()[0]}); the run is damaged") from error
-        return model.eval()
 
     def beside(self, name: str) -> Run:
         """Another run, on the same device."""
         return load(name, self.place)
-
-    def able(self, ability: type[Able]) -> Able:
-        """The model, if it has this ability; otherwise a sentence that names those that have."""
-        if isinstance(self.model, ability):
-            return self.model
-        name = ability.__name__
-        others = [entry.name for entry in registry.entries() if name in entry.abilities
-                  and self.space.kind in entry.events]
-        raise WordError(f"{self.about['model']} is not {name}; use {' or '.join(others)}")
-
-    @property
-    def history(self) -> pd.DataFrame:
-        """The log as a frame: step, seconds, epoch, each term, the held-out score."""
-        import pandas as pd
-
-        rows = [{"step": r["step"], "epoch": r["epoch"], "seconds": r["seconds"], **r["terms"],
-                 "held_out": (r["held_out"] or {}).get("value")} for r in self.log]
-        return pd.DataFrame(rows)
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """What the best weights say of themselves: step, held-out score, seconds, why it ended."""
-        return checkpoint.about(self.folder / "best.safetensors")
-
-    def source(self, what: Any = None) -> data.Source:
-        """The run's own data, checked to be what it was, or other data read in its terms."""
-        about = self.about["data"]
-        if what is not None:
-            return data.open(what, fields=folder.read(self.folder, "fields.json"))
-        if about["what"] is None:
-            raise RunError(f"{self.folder} was fitted on arrays; hand the data over again")
-        source = data.open(about["what"], *about["words"])
-        if source.fingerprint != about["fingerprint"]:
-            raise RunError(f"{about['what']} has changed since {self.folder} was started; restore "
-                           "it, or start a new run")
-        return source
-
-    def look(self, what: Any = None) -> data.View:
-        """The event and conditions of this run in its own or in other data."""
-        source = self.source(what)
-        return source.view(self.about["event"], self.about["given"], self.about["target"])
 
     def train(self, budget: str = BUDGET) -> Iterator[Progress]:
         """Train on from wherever the folder stands, and tell; closing the iterator stops and keeps
@@ -325,12 +208,3 @@ class Run:
             doctor.keep(self.folder, found, self.result["step"])
             self.describe(found)
         return found
-
-    def rows(self, what: Any = None, split: str | None = None) -> data.Rows:
-        """The rows a question is about."""
-        if what is None and self.opened is not None:
-            return self.opened.rows(split or "test")
-        source = self.source(what)
-        default = "test" if what is None or source.has_splits else "all"
-        view = source.view(self.about["event"], self.about["given"], self.about["target"])
-        return view.rows(split or default)
