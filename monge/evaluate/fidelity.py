@@ -8,6 +8,7 @@ models of unpaired data, whose joint law nobody has seen.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import torch
@@ -24,6 +25,8 @@ from .likelihood import home
 
 SAMPLES = 2000
 """Draws that a distance stands on at least."""
+FIRST, PATIENCE = 64, 40.0
+"""Samples that show how fast they come, and seconds that all of an evaluation may take."""
 
 
 def energy(x: Tensor, y: Tensor) -> Score:
@@ -57,9 +60,30 @@ class Eye:
 
 
 def distance(model: CanSample, space: Space, rows: Batch, seed: int = 0) -> Score:
-    """Energy distance between held-out rows and samples given the same conditions; where rows are
-    few, several samples for each, so that a lucky draw decides little."""
-    eye, device = Eye.of(model, space), home(model)
-    every = rows[torch.arange(len(rows)).repeat(-(-SAMPLES // len(rows)))]
+    """Energy distance between held-out rows and samples given the same conditions."""
+    eye, device, every = Eye.of(model, space), home(model), repeated(rows)
     x = model.sample(len(every), every.to(device).given, generator=fresh(seed, device)).cpu()
     return energy(eye(Batch(x, given=every.given)), eye(rows))
+
+
+def repeated(rows: Batch) -> Batch:
+    """Rows whose conditions are asked for: where they are few, each several times, so that a lucky
+    draw decides little."""
+    return rows[torch.arange(len(rows)).repeat(-(-SAMPLES // len(rows)))]
+
+
+def drawn(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, float]:
+    """The rows that were asked for, a sample for each, and how many come in a second; a sampler so
+    slow that all would take longer than `PATIENCE` draws fewer, of rows spread over all."""
+    device = home(model)
+    rows = rows[torch.randperm(len(rows), generator=fresh(seed))]
+    generator, begun = fresh(seed, device), time.perf_counter()
+    first = model.sample(min(FIRST, len(rows)), rows[:FIRST].to(device).given, generator=generator)
+    speed = len(first) / (time.perf_counter() - begun)
+    n = min(len(rows), max(len(first), int(PATIENCE * speed)))
+    pieces = [first.cpu()]
+    if n > len(first):
+        begun, rest = time.perf_counter(), rows[len(first):n]
+        pieces.append(model.sample(len(rest), rest.to(device).given, generator=generator).cpu())
+        speed = len(rest) / (time.perf_counter() - begun)
+    return rows[:n], torch.cat(pieces), speed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 
 from ..core.abilities import CanDiagnose, CanEnlarge, CanSample, Finding, HasLikelihood, HasTerms
@@ -15,7 +13,7 @@ from ..core.space import Space
 from .amortisation import amortisation
 from .bagging import out_of_bag
 from .enlarge import enlargements
-from .fidelity import Eye, distance, energy
+from .fidelity import Eye, drawn, energy, repeated
 from .forecast import is_forecast
 from .generated import Density, Look, ails, judged
 from .judge import Rows, chunks
@@ -77,17 +75,19 @@ def fidelity(model: CanSample, rows: Rows, others: Rows, seed: int,
              density: Density | None = None) -> dict[str, Score]:
     """How far samples are from data, where rows are points, and how fast they come."""
     assert isinstance(model, Model)
-    found, real = {}, some(rows) if is_point(model.space) else some(rows)[:TIMED]
-    begun, place = time.perf_counter(), home(model)
-    x = model.sample(len(real), real.to(place).given, generator=fresh(seed, place)).cpu()
-    speed = len(real) / (time.perf_counter() - begun)
-    if is_point(model.space):
-        eye = Eye.of(model, model.space)
-        found["energy_distance"] = distance(model, model.space, real, seed)
-        found["energy_distance_of_real_rows"] = energy(eye(some(others)), eye(real))
-        found |= judged(Look.at(model, x, real, some(others, COPIED_FROM)), density, seed)
+    if not is_point(model.space):
+        real, found = some(rows)[:TIMED], {}
+        asked, x, speed = drawn(model, real, seed)
+    else:
+        real, eye = some(rows), Eye.of(model, model.space)
+        asked, x, speed = drawn(model, repeated(real), seed)
+        look = Look(eye(Batch(x, given=asked.given)), eye(real), eye(some(others, COPIED_FROM)), x)
+        found = {"energy_distance": energy(look.fake, look.real),
+                 "energy_distance_of_real_rows": energy(eye(some(others)), look.real)}
+        found |= judged(look, density, seed)
+        found["samples_compared"] = Score(len(x), "exact", 0.0, "rows")
     if is_translation(model):
-        found |= translated(x, real, some(others))
+        found |= translated(x, asked, some(others))
     return found | {"samples_per_second": Score(speed, "estimate", 0.0, "1/s")}
 
 
