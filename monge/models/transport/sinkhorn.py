@@ -113,8 +113,8 @@ class Sinkhorn(Dense):
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
-        recipe = Recipe(rate=1e-3, batch=512 if space.dims <= 32 else 256, average=0.999,
-                        check=500, patience=0)
+        # Plans cost the square of the batch, and more steps are worth more than larger ones.
+        recipe = Recipe(rate=1e-3, batch=256, average=0.999, check=500, patience=0)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             return Suit(cls.Config(latent=max(space.dims, 2), generator=net, epsilon=0.02), recipe)
