@@ -122,7 +122,7 @@ class Sitting:
             stopped, weights = "refit", self.trainer.weights()
         elif not refit and stopped != "diverged" and self.trainer.step % self.trainer.every:
             final = examine(self.trainer, self.judge)
-            if final.better_than(score):
+            if final.replaces(score):
                 score, weights = final, self.trainer.weights()
         if not weights:
             return

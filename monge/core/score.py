@@ -27,5 +27,12 @@ class Score:
         lower = self.kind in ("distance", "loss")
         return self.value < other.value if lower else self.value > other.value
 
+    def replaces(self, best: Score | None) -> bool:
+        """Whether weights with this score are kept instead of the best before them. A distance
+        below its own error cannot be told from none: there the later weights, which have seen
+        more, are kept."""
+        found = self.better_than(best)
+        return found or (self.kind == "distance" and self.value < self.stderr)
+
     def to_dict(self) -> dict[str, Any]:
         return {"value": self.value, "kind": self.kind, "unit": self.unit, "stderr": self.stderr}

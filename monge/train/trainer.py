@@ -235,7 +235,7 @@ class Trainer:
     def consider(self, score: Score) -> bool:
         """Take note of a held-out score; true if it is a new best. In a refit the score of rows
         that are no longer held out ends it where it reaches the goal."""
-        better = score.better_than(self.best)
+        better = score.replaces(self.best)
         if self.refit and self.refit.goal is not None and self.best:
             if score.better_than(replace(self.best, value=self.refit.goal)):
                 self.refit = replace(self.refit, until=self.age)

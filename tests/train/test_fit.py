@@ -144,6 +144,15 @@ def test_a_distance_is_better_when_lower_and_nan_never():
     assert not Score(math.nan, "exact").better_than(None)
 
 
+def test_a_distance_below_its_error_keeps_the_later_weights():
+    best = Score(-0.1, "distance", 0.2)
+    assert Score(0.1, "distance", 0.2).replaces(best)
+    assert not Score(0.3, "distance", 0.2).replaces(best)
+    assert not Score(math.nan, "distance", 0.2).replaces(best)
+    assert not Score(0.1, "exact", 0.2).replaces(Score(0.2, "exact", 0.2))
+    assert Score(1.3, "distance", 0.2).replaces(None)
+
+
 def test_the_average_follows_its_formula():
     model = nn.Linear(1, 1, bias=False)
     average = Average(model, 0.5)
