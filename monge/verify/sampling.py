@@ -127,7 +127,7 @@ def x107_flow_gives_the_density() -> Residual:
     (alpha, sigma), (clean, least) = ends(noising)
     angles = torch.atan2(least, clean).item(), torch.atan2(sigma, alpha).item()
     begun = (first, torch.zeros(8, 1).double())
-    end, total = integrate(field, begun, angles, Solver("rk4", steps=250)).end
+    end, total = integrate(field, begun, angles, Solver("rk4", steps=400)).end
     found = law.log_prob(end, alpha, sigma) + total[:, 0]
     return Residual(gap(found, law.log_prob(first, clean, least)), 1e-9)
 
