@@ -1,0 +1,44 @@
+"""docs/theory.md points at what exists: names import, models are listed, identities are there."""
+
+import importlib
+import re
+from pathlib import Path
+
+from monge import registry
+from monge.cli.main import verbs
+from monge.verify.identity import listed
+
+TEXT = (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
+BODY = TEXT.partition("\n## ")[2]
+QUOTED = re.findall(r"`([^`]+)`", BODY)
+
+
+def resolves(name: str) -> bool:
+    """Whether `monge.<name>` is a module or a name in one."""
+    module, _, last = name.rpartition(".")
+    try:
+        importlib.import_module(f"monge.{name}")
+    except ModuleNotFoundError:
+        return last in vars(importlib.import_module(f"monge.{module}"))
+    return True
+
+
+def test_every_name_is_a_model_or_imports():
+    known = {part for entry in registry.entries() for part in (entry.name, entry.name.split(".")[1])}
+    names = [name for name in QUOTED if re.fullmatch(r"[a-z_]\w*(\.\w+)*", name)]
+    assert len(names) > 100
+    lost = [name for name in names if name not in known and not name.startswith("how.")
+            and not resolves(name)]
+    assert not lost
+
+
+def test_every_identity_is_named_and_none_is_invented():
+    named = set(re.findall(r"\bX\d+\b", BODY))
+    assert named == {listing.id for listing in listed()}
+
+
+def test_its_verbs_and_files_exist():
+    assert set(re.findall(r"`monge (\w+)", TEXT)) <= set(verbs())
+    for path in re.findall(r"python (?:-m )?([\w./]+)", TEXT):
+        file = path if path.endswith(".py") else path.replace(".", "/") + ".py"
+        assert (Path(__file__).parents[1] / file).is_file(), path
