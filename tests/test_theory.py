@@ -24,7 +24,8 @@ def resolves(name: str) -> bool:
 
 
 def test_every_name_is_a_model_or_imports():
-    known = {part for entry in registry.entries() for part in (entry.name, entry.name.split(".")[1])}
+    full = [entry.name for entry in registry.entries()]
+    known = {*full, *(name.partition(".")[2] for name in full)}
     names = [name for name in QUOTED if re.fullmatch(r"[a-z_]\w*(\.\w+)*", name)]
     assert len(names) > 100
     lost = [name for name in names if name not in known and not name.startswith("how.")
@@ -34,7 +35,7 @@ def test_every_name_is_a_model_or_imports():
 
 def test_every_identity_is_named_and_none_is_invented():
     named = set(re.findall(r"\bX\d+\b", BODY))
-    assert named == {listing.id for listing in listed()}
+    assert named == {listing.id for listing in listed() if listing.id.startswith("X")}
 
 
 def test_its_verbs_and_files_exist():
