@@ -1,8 +1,8 @@
 """Text files and folders of them: running text in consecutive blocks, or one text a line.
 
-Running text is split into consecutive parts, training first, so that no block shares a character
-with another split; lines are drawn. The alphabet is that of the whole text; words and subwords are
-learned from the training part alone.
+Running text keeps its order: its end is for testing, stretches of what comes before for
+validation; no block shares a character with another split. Lines are drawn. The alphabet is that
+of the whole text; words and subwords are learned from the training part alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,10 @@ SHORT = 200
 """Characters of the longest line that may be a row where nobody says so."""
 SNIFFED = 1 << 16
 """Bytes that decide whether a file is text or a table."""
+PIECES = 10
+"""Stretches of validation text in a long text."""
+LONG = 8
+"""Blocks in a stretch of validation text, at the least, where there is more than one."""
 FIELD = "text"
 
 
@@ -132,32 +137,41 @@ def rows_of(lines: Sequence[str], places: Places, given: np.ndarray | None, name
 
 def blocks_of(given: Mapping[str, str], files: str, name: str, options: Options, form: Form
               ) -> Raw:
-    """Running text in consecutive blocks of `context` tokens, each split on its own."""
-    parts = list(given.values()) if form.texts else consecutive(given, options)
-    codec = codec_of(form, unit_of(options, "chars"), parts, parts[:1], options, ends=False)
+    """Running text in consecutive blocks of `context` tokens, each stretch of it on its own."""
+    cut = list(enumerate(given.values())) if form.texts else stretches(given, options)
+    split, parts = [split for split, _ in cut], [part for _, part in cut]
+    train = [part for split, part in cut if split == 0]
+    codec = codec_of(form, unit_of(options, "chars"), parts, train, options, ends=False)
     starts = np.cumsum([0, *map(len, parts[:-1])])
     tokens = codec.codes(parts, lambda part: f"{files}, from character {starts[part] + 1} on")
     context = codec.longest if form.texts else options.context
     blocks = [np.split(own, range(context, len(own), context)) for own in tokens]
     rows = pack([block for own in blocks for block in own])
-    split = np.repeat(np.arange(len(parts)), list(map(len, blocks)))
+    whole = np.repeat(split, list(map(len, blocks)))
     return Raw(told(name, codec), {FIELD: rows}, (FIELD,), Places.count(len(rows), files),
-               split=split if len(parts) > 1 else None, carved=len(given) == 1,
+               split=whole if len(parts) > 1 else None, carved=len(given) == 1,
                codecs={FIELD: settled(codec, rows, form)})
 
 
-def consecutive(given: Mapping[str, str], options: Options) -> list[str]:
-    """Training, validation and test text; what no file gives is cut from the end of training."""
-    train, parts = given["train"], dict(given)
-    total = len(train)
-    for split, share in (("test", options.test), ("valid", options.valid)):
-        if split not in given:
-            end = len(train) - round(share * total)
-            train, parts[split] = train[:end], train[end:]
-    if not (train and all(parts.values())):
+def stretches(given: Mapping[str, str], options: Options) -> list[tuple[int, str]]:
+    """The text in order, each stretch with the split it belongs to. What no file gives is cut out
+    of training: the test text from its end; the validation text in stretches from all over it, so
+    that training still reads every part of a text that changes on the way."""
+    train, total = given["train"], len(given["train"])
+    test = given.get("test") or train[total - round(options.test * total):]
+    if "test" not in given:
+        train = train[:total - len(test)]
+    held = 0 if "valid" in given else round(options.valid * total)
+    pieces = min(max(held // (LONG * options.context), 1), PIECES)
+    found = []
+    for begin, end in pairwise(len(train) * i // pieces for i in range(pieces + 1)):
+        middle = end - held * (end - begin) // max(len(train), 1)
+        found += [(0, train[begin:middle]), (1, train[middle:end])]
+    found = [*found, (1, given.get("valid", "")), (2, test)]
+    if {split for split, text in found if text} != {0, 1, 2}:
         raise DataError(f"a text of {total} characters is too short to train, validate and test "
                         "on; give more")
-    return [train, parts["valid"], parts["test"]]
+    return [(split, text) for split, text in found if text]
 
 
 def whose(n: int, options: Options, name: str, given: np.ndarray | None = None) -> np.ndarray:

@@ -37,6 +37,12 @@ def names(tmp_path: Path) -> Path:
     return path
 
 
+def spelled(view, batch) -> list[str]:
+    """The text of each row as far as it goes."""
+    return [view.text.spell(row[:size]) for row, size in
+            zip(batch.x.tolist(), batch.length.tolist(), strict=True)]
+
+
 @pytest.mark.parametrize("unit", ["chars", "words", "bytes", "bpe"])
 def test_running_text_comes_in_consecutive_blocks_that_come_back(verses, unit):
     source = data.open(verses, f"tokens={unit}", "context=32", "vocabulary=300")
@@ -44,11 +50,28 @@ def test_running_text_comes_in_consecutive_blocks_that_come_back(verses, unit):
     space = source.view().space
     assert (space.kind, space.varies, space.end, space.shape) == ("tokens", True, None, (32,))
     assert rows[0].x.dtype == torch.int64
-    parts = ["".join(source.view().text.spell(row[:size]) for row, size in
-                     zip(part.x.tolist(), part.length.tolist(), strict=True)) for part in rows]
+    parts = ["".join(spelled(source.view(), part)) for part in rows]
     if unit != "words":  # words that the training text lacks become one symbol
         assert "".join(parts) == VERSES
         assert len(parts[1]) == len(parts[2]) == round(0.1 * len(VERSES))
+
+
+def test_validation_is_read_off_all_parts_of_a_long_text(tmp_path):
+    """A text that changes on the way: every hundredth of it has a letter of its own."""
+    text = "".join(chr(0x4e00 + i) * 100 for i in range(100))
+    (tmp_path / "long.txt").write_text(text)
+    view = data.open(tmp_path / "long.txt", "context=8", "lines=running").view()
+    parts = {split: "".join(spelled(view, view.rows(split).whole()))
+             for split in ("train", "valid", "test")}
+    assert sorted("".join(parts.values())) == sorted(text)
+    assert parts["test"] == text[-1000:]
+    assert [len(parts["train"]), len(parts["valid"])] == [8000, 1000]
+    assert parts["valid"] == "".join(text[900 * i + 800:900 * (i + 1)] for i in range(10))
+    rows = view.training()
+    torch.manual_seed(0)
+    for _ in range(5):  # a block never reads across a stretch that was taken out
+        drawn = rows.batch(torch.arange(len(rows)), train=True)
+        assert all(block in text for block in spelled(view, drawn))
 
 
 def test_words_beyond_the_vocabulary_are_one_symbol_and_the_name_says_so(verses):
@@ -72,14 +95,13 @@ def test_lines_end_with_a_symbol_and_are_drawn_into_splits(names):
 
 def test_training_blocks_begin_anywhere_but_never_read_another_split(verses):
     view = data.open(verses, "context=16").view()
-    rows, codec = view.training(), view.text
-    train = VERSES[:len(VERSES) - 2 * round(0.1 * len(VERSES))]
+    rows = view.training()
+    train = VERSES[:len(VERSES) - round(0.1 * len(VERSES))]
     torch.manual_seed(0)
     starts = set()
     for _ in range(20):
         batch = rows.batch(torch.arange(len(rows)), train=True)
-        for row, size in zip(batch.x.tolist(), batch.length.tolist(), strict=True):
-            text = codec.spell(row[:size])
+        for text in spelled(view, batch):
             assert text in train
             starts.add(train.index(text) % 16)
     assert len(starts) == 16
