@@ -1,6 +1,7 @@
 """Hold the identities of the theory against models and runs
 
-Each row tells by how much an identity is missed and by how much it may be.
+Each row tells where an identity comes from, by how much it is missed and by how much it may be;
+an erratum also by how much the notes' own form misses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import click
 
 from .. import folder, registry
 from ..core.error import MongeError, WordError, nearest
-from ..verify.identity import Listing, Row, hold, listed, load
+from ..verify.errata.prose import PROSE
+from ..verify.identity import ITSELF, Listing, Row, hold, listed, load
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 WIDEST = 72
 """Characters of a statement that the table shows."""
+ERRATA = "errata"
+"""The group of what the notes say wrongly."""
 READ = 1024
 """Held-out rows of a run among which some without missing values are looked for."""
 
@@ -31,6 +35,7 @@ class Choice:
     """What the names of a command line ask for; nothing named means all."""
 
     listings: tuple[Listing, ...]
+    prose: tuple[str, ...]  # errata that nothing can be computed of
     models: tuple[str, ...]
     runs: tuple[Path, ...]
 
@@ -46,12 +51,12 @@ class Choice:
               help="Examine every model where none is named, not only the first that admits it.")
 @common
 def command(voice: Voice, names: tuple[str, ...], every: bool) -> None:
-    """Hold identities against models. NAME is a model, a run, an identity (X52) or a group
-    (latent).
+    """Hold identities against models. NAME is a model, a run, an identity (X52), an erratum of
+    the notes (R36) or a group (latent, errata).
 
     A model is examined on small spaces with random weights, a run with its own weights on
     held-out rows; what their abilities admit is tried. Where neither is named, each identity is
-    tried on the first model that admits it.
+    tried on the first model that admits it. A source is a note and its lines (003:615).
     """
     import torch
 
@@ -78,7 +83,8 @@ def choose(names: Sequence[str]) -> Choice:
     words: set[str] = set()
     models, runs = [], []
     for name in names:
-        if name.upper() in {each.id for each in known} or name in {each.group for each in known}:
+        if name.upper() in {each.id for each in known} | {*PROSE} or name in {
+                each.group for each in known}:
             words.add(name)
         elif is_model(name):
             models.append(name if name.endswith(".py") else registry.entry(name).name)
@@ -86,7 +92,8 @@ def choose(names: Sequence[str]) -> Choice:
             runs.append(run_folder(name))
     wanted = {word.upper() for word in words} | words
     chosen = tuple(each for each in known if not words or {each.id, each.group} & wanted)
-    return Choice(chosen, tuple(models), tuple(runs))
+    prose = tuple(each for each in PROSE if wanted & {each, ERRATA})
+    return Choice(chosen, prose, tuple(models), tuple(runs))
 
 
 def is_model(name: str) -> bool:
@@ -124,6 +131,9 @@ def examined(voice: Voice, choice: Choice, every: bool) -> Iterator[Row]:
                 yield from hold(identity, named, True)
         else:
             yield from hold(identity, able(identity.needs or object), every)
+    for name in choice.prose:
+        source, statement, reason = PROSE[name]
+        yield Row(name, ITSELF, statement, source, skipped=reason)
 
 
 def subjects(voice: Voice, choice: Choice) -> Iterator[Subject]:
@@ -149,13 +159,13 @@ def subjects(voice: Voice, choice: Choice) -> Iterator[Subject]:
 
 def text(voice: Voice, rows: list[Row]) -> str:
     """The table, and a line that counts."""
-    shown = [row for row in rows if voice.verbose or row.skipped is None]
-    table = voice.table(("id", "member", "statement", "residual", "tolerance", ""),
+    shown = [row for row in rows if voice.verbose or row.skipped is None] or rows
+    table = voice.table(("id", "member", "statement", "source", "residual", "tolerance", ""),
                         [line(row) for row in shown])
     held, failed, skipped = (sum(found) for found in zip(*(
         (row.passed is True, row.passed is False, row.skipped is not None) for row in rows),
         strict=True))
-    reasons = " (-v tells why)" if skipped and not voice.verbose else ""
+    reasons = " (-v tells why)" if len(shown) < len(rows) else ""
     return f"{table}\n{held} hold, {failed} fail, {skipped} skipped{reasons}"
 
 
@@ -163,7 +173,13 @@ def line(row: Row) -> list[Any]:
     statement = row.statement
     if len(statement) > WIDEST:
         statement = statement[:WIDEST - 3].rstrip() + "..."
-    outcome = f"skipped: {row.skipped}" if row.skipped else "ok" if row.passed else "FAIL"
+    return [row.id, row.member, statement, row.source, row.residual, row.tolerance, outcome(row)]
+
+
+def outcome(row: Row) -> str:
+    if row.skipped:
+        return f"skipped: {row.skipped}"
     if row.error:
-        outcome = f"FAIL {row.error}"
-    return [row.id, row.member, statement, row.residual, row.tolerance, outcome]
+        return f"FAIL {row.error}"
+    told = "ok" if row.passed else "FAIL"
+    return told if row.wrong is None else f"{told}, the note misses by {row.wrong:.3g}"

@@ -25,32 +25,34 @@ ROUNDING = 1e-12
 """What float64 leaves of a sum over all states."""
 QUADRATURE = 1e-4
 """What may be left of an integral, or of a sum over a window of counts that has tails."""
-DRAWS = 200_000
+MOMENTS = 1e-3
+"""What may be left of an integral that draws are compared with, whose errors are larger."""
+DRAWS = 50_000
 """Samples that are held against a law."""
 CODES = 3
 """Codes whose decoded laws are summed."""
 
 
 def x50_sums_to_one(model: HasLikelihood, batch: Batch) -> Residual:
-    """sum_x p(x) = 1."""
+    """sum_x p(x) = 1. [002:250]"""
     return mass(exact(model, batch))
 
 
 def x50_decoder_sums_to_one(model: HasPosterior, batch: Batch) -> Residual:
-    """sum_x p(x | z) = 1 for every code z."""
+    """sum_x p(x | z) = 1 for every code z. [000:208-214]"""
     z = torch.randn(CODES, *model.latent.shape, dtype=torch.float64)
     found = [mass(decoded(model, batch, code)) for code in z]
     return max(found, key=lambda residual: (math.isnan(residual.value), residual.value))
 
 
 def mass(law: Law) -> Residual:
-    total, error = law.mean(lambda x, log_p: torch.ones_like(log_p)[:, None], QUADRATURE / 100)
+    total, error = law.mean(lambda x, log_p: torch.ones_like(log_p)[:, None], QUADRATURE / 10)
     tolerance = ROUNDING if law.is_finite else max(QUADRATURE, error)
     return Residual(abs(float(total[0]) - 1), tolerance)
 
 
 def x52_jacobian_is_strictly_triangular(model: HasConditionals, batch: Batch) -> Residual:
-    """d parameters_i / d x_j = 0 exactly unless j is before i."""
+    """d parameters_i / d x_j = 0 exactly unless j is before i. [002:263]"""
     if not batch.x.is_floating_point():
         raise Skip("labels have no derivative; X22 changes them instead")
     leak, reach = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -78,7 +80,7 @@ def jacobian(model: HasConditionals, batch: Batch, member: int) -> Tensor:
 
 
 def x52_masks_leave_no_path(model: HasConditionals) -> Residual:
-    """No path through the masks leads from an entry to one not after it."""
+    """No path through the masks leads from an entry to one not after it. [002:263]"""
     assert isinstance(model, nn.Module)
     networks = [module for module in model.modules() if isinstance(module, Masked)]
     if not networks:
@@ -116,7 +118,7 @@ def mask_of(layer: MaskedLinear, member: int) -> Tensor:
 
 
 def x56_steps_equal_the_parallel_pass(model: HasConditionals, batch: Batch) -> Residual:
-    """log p(x) = sum_i log p(x_i | x_<i), one conditional at a time."""
+    """log p(x) = sum_i log p(x_i | x_<i), one conditional at a time. [002:256-260]"""
     if not isinstance(model, HasLikelihood):
         raise Skip("it has no likelihood")
     other = strangers(model, batch)
@@ -139,7 +141,7 @@ def step_by_step(model: HasConditionals, batch: Batch, other: Tensor, member: in
 
 
 def x57_samples_follow_the_law(model: HasLikelihood, batch: Batch) -> Residual:
-    """Samples follow p: total variation, or moments in standard errors.
+    """Samples follow p: total variation, or moments in standard errors. [002:260]
 
     Of a law with finitely many states, the frequencies of samples may be as far from p as chance
     leaves them; of any other, the mean log p and the moments of samples are held against p's.
@@ -166,7 +168,7 @@ def moments_of(model: HasLikelihood, batch: Batch, law: Law) -> Residual:
         y = torch.tanh((x - shift) / scale)  # (N, D)
         return torch.cat([log_p[:, None], y, y[:, pairs[0]] * y[:, pairs[1]]], 1)
 
-    expected, uncertain = law.mean(statistic, QUADRATURE)
+    expected, uncertain = law.mean(statistic, MOMENTS)
     x = draw(model, batch)
     drawn = statistic(x, law.log_p(x))
     error = (drawn.std(0) / math.sqrt(DRAWS)).clamp(min=max(QUADRATURE, uncertain))

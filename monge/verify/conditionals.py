@@ -33,7 +33,7 @@ MOST = 6
 
 
 def x54_orderless_objective_is_unbiased(model: HasSubsets, batch: Batch) -> Residual:
-    """E_od D/(D-d+1) sum_{i>=d} log p(x_oi | x_o<d) = E_o log p_o(x)."""
+    """E_od D/(D-d+1) sum_{i>=d} log p(x_oi | x_o<d) = E_o log p_o(x). [002:261]"""
     assert isinstance(model, Model)
     dims = model.space.dims
     if dims > MOST:
@@ -61,7 +61,7 @@ def shown(subset: tuple[int, ...], batch: Batch, dims: int) -> Tensor:
 
 
 def x51_running_sums_equal_direct_ones(model: HasConditionals, batch: Batch) -> Residual:
-    """NADE: a_{i+1} = a_i + W_i x_i equals b + W_<=i x_<=i, summed afresh."""
+    """NADE: a_{i+1} = a_i + W_i x_i equals b + W_<=i x_<=i, summed afresh. [002:253-257]"""
     if not isinstance(model, NADE):
         raise Skip("it has no running sums")
     worst, size = torch.zeros(2, dtype=torch.float64)
@@ -87,7 +87,7 @@ def afresh(model: NADE, batch: Batch, member: int, entry: int) -> Tensor:
 
 
 def x53_parameters_are_as_many_as_told(model: HasConditionals) -> Residual:
-    """Tables of n bits have 2^n - 1 parameters, an FVSBN n(n+1)/2 or n."""
+    """Tables of n bits have 2^n - 1 parameters, an FVSBN n(n+1)/2 or n. [002:250-251]"""
     if not isinstance(model, Tabular | FVSBN):
         raise Skip("theory does not count its parameters")
     if model.space.kind != "binary" or model.space.given:
@@ -111,7 +111,7 @@ def moving(model: FVSBN) -> int:
 
 
 def x55_two_stacks_leave_no_blind_spot(model: HasConditionals) -> Residual:
-    """In a 9x9, one stack of 6 layers is blind to 6 pixels, two to none."""
+    """In a 9x9, one stack of 6 layers is blind to 6 pixels, two to none. [002:270-273]"""
     network = raster_of(model, (1, 9, 9))
     seen = network.support(4, 4)[0].flatten()  # (81,)
     before = torch.arange(81) < 40
@@ -121,7 +121,7 @@ def x55_two_stacks_leave_no_blind_spot(model: HasConditionals) -> Residual:
 
 
 def x55_colours_come_in_their_order(model: HasConditionals) -> Residual:
-    """Of its own pixel, R reads nothing, G reads R alone, B reads R and G."""
+    """Of its own pixel, R reads nothing, G reads R alone, B reads R and G. [002:271]"""
     network, colours = raster_of(model, (3, 3, 3)), torch.arange(3)
     seen = torch.stack([network.support(1, 1, colour)[:, 1, 1] for colour in range(3)])
     return Residual(int((seen != (colours < colours[:, None])).sum()), 0.0)

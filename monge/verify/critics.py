@@ -33,7 +33,7 @@ ROUNDING = 1e-12
 
 def x72_a_critic_gives_no_more_than_k_times_the_distance(model: HasCritic, batch: Batch
                                                          ) -> Residual:
-    """E_p f - E_q f <= K W_1(p, q) between any rows, K = prod ||W||."""
+    """E_p f - E_q f <= K W_1(p, q) between any rows, K = prod ||W||. [000:326-332]"""
     assert isinstance(model, Model)
     given = conform(batch[:1].given, model.space, MOVED)
     event = replace(model.space, given={})
@@ -44,7 +44,7 @@ def x72_a_critic_gives_no_more_than_k_times_the_distance(model: HasCritic, batch
 
 
 def x72_a_trained_clipped_critic_stays_below() -> Residual:
-    """A critic trained under clipping finds a part of K W_1 and no more."""
+    """A critic trained under clipping finds a part of K W_1 and no more. [000:326-332]"""
     x, y = normal(64, 2), normal(64, 2) + 2
     critic: MLP = MLP.Config(width=16, depth=2, activation="leaky").build(2, 1).double()
     held = Clipping(Clipping.Config(bound=0.1))
@@ -62,7 +62,7 @@ def x72_a_trained_clipped_critic_stays_below() -> Residual:
 
 
 def x88_critic_is_lipschitz(model: HasCritic, batch: Batch) -> Residual:
-    """|f(x) - f(y)| <= prod ||W|| |x - y|, as the ratio of the two."""
+    """|f(x) - f(y)| <= prod ||W|| |x - y|, as the ratio of the two. [000:326-332]"""
     assert isinstance(model, Model)
     given = conform(batch[:1].given, model.space, PAIRS)
     event = replace(model.space, given={})

@@ -47,7 +47,7 @@ def pairs() -> tuple[Tensor, Tensor]:
 
 
 def x91_steps_compose_to_the_marginal() -> Residual:
-    """T steps compose to q(z_t | x) = N(alpha_t x, sigma_t^2) in every family."""
+    """T steps compose to q(z_t | x) = N(alpha_t x, sigma_t^2) in every family. [003:597-599]"""
     missed = []
     for noising in noisings():
         t = noising.grid(20, normal(1))
@@ -63,14 +63,14 @@ def x91_steps_compose_to_the_marginal() -> Residual:
 
 
 def x91_unit_variance_is_preserved() -> Residual:
-    """Var z_t = 1 at every time where Var x = 1 and variance is preserved."""
+    """Var z_t = 1 at every time where Var x = 1 and variance is preserved. [003:518-520]"""
     t = torch.linspace(0, 1, 101, dtype=torch.float64)
     found = [each.spread(t) for each in noisings() if each.family == "preserving"]
     return Residual(most(gap(each, torch.ones_like(each)) for each in found), 1e-12)
 
 
 def x92_posterior_is_bayes_rule() -> Residual:
-    """log q(z_t|z_s) + log q(z_s|x) - log q(z_t|x) = log q(z_s|z_t, x)."""
+    """log q(z_t|z_s) + log q(z_s|x) - log q(z_t|x) = log q(z_s|z_t, x). [003:597-607]"""
     missed = []
     for noising in noisings():
         s, t = pairs()
@@ -194,7 +194,7 @@ def divergence(v_q: Tensor, v_p: Tensor, apart: Tensor) -> Tensor:
 
 
 def x93_denoising_bound_is_the_bound() -> Residual:
-    """Denoising bound = E_q log p(u_0:T) / q(u_1:T | u_0) <= log p(u_0)."""
+    """Denoising bound = E_q log p(u_0:T) / q(u_1:T | u_0) <= log p(u_0). [003:609-615]"""
     missed = []
     for chain in (Chain.make(4) for _ in range(20)):
         bound = chain.bound()
@@ -203,13 +203,13 @@ def x93_denoising_bound_is_the_bound() -> Residual:
 
 
 def x94_consistency_bound_is_the_bound() -> Residual:
-    """The bound by E_q log q(u_t|u_t-1) / p(u_t|u_t+1) is the bound."""
+    """The bound by E_q log q(u_t|u_t-1) / p(u_t|u_t+1) is the bound. [003:574]"""
     chains = [Chain.make(4) for _ in range(20)]
     return Residual(most(gap(each.bound(), each.consistency()) for each in chains), 1e-11)
 
 
 def x94_printed_consistency_form_misses() -> Residual:
-    """The printed form misses the bound by sum_t A sqrt(a_t+1) (1 - a_t) / S."""
+    """The printed form misses the bound by sum_t A sqrt(a_t+1) (1 - a_t) / S. [003:581-582]"""
     chains = [Chain.make(4) for _ in range(20)]
     missed = [gap(each.bound() - each.consistency(as_printed=True), each.missing())
               for each in chains]
@@ -217,7 +217,7 @@ def x94_printed_consistency_form_misses() -> Residual:
 
 
 def x94_printed_form_of_two_steps_is_a_looser_bound() -> Residual:
-    """T = 2: KL form = bound under q(u_1|x) q(u_2|x) less I_q(u_1; u_2 | x)."""
+    """T = 2: KL form = bound under q(u_1|x) q(u_2|x) less I_q(u_1; u_2 | x). [003:581-582]"""
     missed = []
     for chain in (Chain.make(2) for _ in range(20)):
         share = chain.covariance(1, 2).square() / (chain.variance[1] * chain.variance[2])
@@ -233,7 +233,7 @@ def x94_printed_form_of_two_steps_is_a_looser_bound() -> Residual:
 
 
 def x95_parametrisations_agree() -> Residual:
-    """x0, noise, score and velocity give one mean and, weighed, one loss."""
+    """x0, noise, score and velocity give one mean and, weighed, one loss. [003:617-737]"""
     missed = []
     for noising in noisings():
         s, t = pairs()
@@ -257,7 +257,7 @@ def x95_parametrisations_agree() -> Residual:
 
 
 def x96_weight_is_the_fall_of_the_snr() -> Residual:
-    """on_x^2 / (2 var q) = (SNR(s) - SNR(t)) / 2, which sums to the ends."""
+    """on_x^2 / (2 var q) = (SNR(s) - SNR(t)) / 2, which sums to the ends. [003:645-661]"""
     missed = []
     for noising in noisings():
         t = noising.grid(30, normal(1))
@@ -270,7 +270,7 @@ def x96_weight_is_the_fall_of_the_snr() -> Residual:
 
 
 def x104_learned_schedule_is_monotone() -> Residual:
-    """SNR = alpha^2 / (1 - alpha^2) falls with t, whatever the parameters."""
+    """SNR = alpha^2 / (1 - alpha^2) falls with t, whatever the parameters. [003:643]"""
     t, missed = torch.linspace(0, 1, 401, dtype=torch.float64), []
     for _ in range(20):
         gamma: Gamma = Gamma.Config(width=8).build().double()
@@ -285,7 +285,7 @@ def x104_learned_schedule_is_monotone() -> Residual:
 
 
 def x105_finer_steps_lower_the_loss_to_its_integral() -> Residual:
-    """N(0, 1/4): the exact denoiser's loss falls with T to -1/2 int SNR' mmse."""
+    """N(0, 1/4): the exact denoiser's loss falls with T to -1/2 int SNR' mmse. [003:657-661]"""
     noising = Schedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
     found = []
     for steps in (10, 100, 1000, 200_000):

@@ -23,12 +23,12 @@ NOISE = torch.tensor([-0.5, 0.5], dtype=torch.float64)
 """What a target is off by, either with probability one half."""
 PLACES = torch.tensor([-1.0, 0.2, 1.5], dtype=torch.float64)
 """Inputs of a data set."""
-ROWS, BAGS = 40, 4000
+ROWS, BAGS = 40, 1000
 """Of bootstraps that are drawn as ensembles draw them."""
 
 
 def x46_error_is_bias_variance_and_noise() -> Residual:
-    """E (f_D(x) - y)^2 = bias^2 + variance + noise over all data sets."""
+    """E (f_D(x) - y)^2 = bias^2 + variance + noise over all data sets. [004:257-259]"""
     x = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64)
     lines = torch.stack([line(targets, x) for targets in every_data_set()])  # (8, 9)
     truths = truth(x) + NOISE[:, None]  # (2, 9)
@@ -39,7 +39,7 @@ def x46_error_is_bias_variance_and_noise() -> Residual:
 
 
 def x47_bagging_leaves_the_correlated_variance() -> Residual:
-    """Var of a mean of B = r s^2 + (1 - r) s^2 / B over all bootstraps."""
+    """Var of a mean of B = r s^2 + (1 - r) s^2 / B over all bootstraps. [002:173-175]"""
     draws = torch.cartesian_prod(*[torch.arange(3)] * 3)  # (27, 3)
     means = torch.stack([targets[draws].mean(1) for targets in every_data_set()])  # (8, 27)
     pairs = every_pair(means).mean(-1)  # (8, 729): B = 2
@@ -50,7 +50,7 @@ def x47_bagging_leaves_the_correlated_variance() -> Residual:
 
 
 def x47_a_bootstrap_holds_so_many_rows() -> Residual:
-    """A bootstrap of n rows holds n (1 - (1 - 1/n)^n) different ones."""
+    """A bootstrap of n rows holds n (1 - (1 - 1/n)^n) different ones. [002:173-175]"""
     every = torch.arange(ROWS)
     counts = [len(bootstrap(seed, every, ROWS).unique()) for seed in range(BAGS)]
     held = torch.tensor(counts, dtype=torch.float64) / ROWS

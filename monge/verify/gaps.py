@@ -14,7 +14,7 @@ def normal(*shape: int) -> Tensor:
 
 def gap(left: Tensor, right: Tensor) -> float:
     """The largest difference of two entries."""
-    return float((left - right).abs().amax())
+    return float((left - right).detach().abs().amax())
 
 
 def most(*values: float | Iterable[float]) -> float:

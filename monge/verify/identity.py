@@ -1,11 +1,16 @@
 """The frame: an identity is a function, the files of this folder are the list of them.
 
 A public function named `x50_...` that returns a `Residual` is an identity: X50 is its id, its file
-the group it belongs to, the first line of its docstring what it states. The annotation of its
-first parameter is the ability it needs, and that argument is the model itself, in float64, in eval
-mode and without gradients; a second parameter `batch` takes a few valid rows with their
-conditions. An identity without parameters stands for itself. What an ability cannot say (a space
-too large to enumerate, a likelihood that is only a bound) is told by raising `Skip`.
+or folder the group it belongs to. The first line of its docstring says what it states and, in
+brackets, where it comes from: `[002:250]` is line 250 of the third of the five notes, which are
+counted from 000. The annotation of its first parameter is the ability it needs, and that argument
+is the model itself, in float64, in eval mode and without gradients; a second parameter `batch`
+takes a few valid rows with their conditions. An identity without parameters stands for itself.
+What an ability cannot say (a space too large to enumerate, a likelihood that is only a bound) is
+told by raising `Skip`.
+
+A function named `r36_...` that returns a `Control` holds what the notes say wrongly beside what is
+right: it passes if the tolerance that admits the right statement rejects the wrong one.
 
 Listing reads syntax trees and imports nothing; `identities` imports.
 """
@@ -29,7 +34,9 @@ if TYPE_CHECKING:
     from .subjects import Subject
 
 FOLDER = Path(__file__).parent
-NAME = re.compile(r"x\d+_\w+")
+NAME = re.compile(r"[xr]\d+_\w+")
+CITED = re.compile(r"(.+?)\.? \[(\d{3}:\d+(?:-\d+)?)\]")
+"""A statement with its source, a note and lines of it."""
 ITSELF = "itself"
 """The member of an identity that is about no model."""
 
@@ -46,6 +53,21 @@ class Residual:
         return math.isfinite(self.value) and self.value <= self.tolerance
 
 
+@dataclass(frozen=True)
+class Control:
+    """By how much a statement of the notes is missed, and by how much what is right in its place:
+    only the latter may be."""
+
+    wrong: float
+    value: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        held = Residual(self.value, self.tolerance).passed
+        return held and not self.wrong <= self.tolerance  # what is no number is rejected too
+
+
 class Skip(Exception):
     """No error: the reason why an identity says nothing about a member."""
 
@@ -56,8 +78,10 @@ class Listing:
 
     id: str
     group: str
+    module: str  # beneath this folder
     name: str
     statement: str
+    source: str  # note:lines
 
 
 @dataclass(frozen=True)
@@ -67,21 +91,25 @@ class Identity:
     listing: Listing
     needs: type | None  # the ability; None for what is about no model
     rows: bool  # whether it asks for rows
-    call: Callable[..., Residual]
+    call: Callable[..., Residual | Control]
 
 
 @dataclass(frozen=True)
 class Row:
-    """The outcome of one identity on one member; what is skipped neither passes nor fails."""
+    """The outcome of one identity on one member; what is skipped neither passes nor fails.
+
+    Of an erratum the residual is that of what is right, `wrong` that of what the notes say."""
 
     id: str
     member: str
     statement: str
+    source: str
     residual: float | None = None
     tolerance: float | None = None
     passed: bool | None = None
     skipped: str | None = None
     error: str | None = None
+    wrong: float | None = None
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,7 +119,7 @@ class Row:
 @cache
 def listed() -> tuple[Listing, ...]:
     """Every identity, by group and id."""
-    found = [listing for path in sorted(FOLDER.glob("*.py")) for listing in read(path)]
+    found = [listing for path in sorted(FOLDER.rglob("*.py")) for listing in read(path)]
     return tuple(sorted(found, key=lambda each: (each.group, int(each.id[1:]))))
 
 
@@ -99,12 +127,16 @@ def read(path: Path) -> list[Listing]:
     """The identities in a file, in the order they are written."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
-    return [Listing(node.name.partition("_")[0].upper(), path.stem, node.name, line_of(node))
-            for node in functions if NAME.fullmatch(node.name)]
+    place = path.relative_to(FOLDER).with_suffix("").parts
+    return [Listing(node.name.partition("_")[0].upper(), place[0], ".".join(place), node.name,
+                    *told(node)) for node in functions if NAME.fullmatch(node.name)]
 
 
-def line_of(node: ast.FunctionDef) -> str:
-    return (ast.get_docstring(node) or "").partition("\n")[0].rstrip(".")
+def told(node: ast.FunctionDef) -> tuple[str, str]:
+    """What a function states, and where that is from."""
+    line = (ast.get_docstring(node) or "").partition("\n")[0]
+    found = CITED.fullmatch(line)
+    return (found[1], found[2]) if found else (line.rstrip("."), "")
 
 
 def identities() -> list[Identity]:
@@ -113,7 +145,7 @@ def identities() -> list[Identity]:
 
 
 def load(listing: Listing) -> Identity:
-    call = getattr(importlib.import_module(f"monge.verify.{listing.group}"), listing.name)
+    call = getattr(importlib.import_module(f"monge.verify.{listing.module}"), listing.name)
     hints, names = typing.get_type_hints(call), list(inspect.signature(call).parameters)
     return Identity(listing, hints[names[0]] if names else None, "batch" in names, call)
 
@@ -144,7 +176,7 @@ def examine(identity: Identity, subject: Subject | None = None) -> Row:
     import torch
 
     about = identity.listing
-    row = (about.id, subject.name if subject else ITSELF, about.statement)
+    row = (about.id, subject.name if subject else ITSELF, about.statement, about.source)
     start = time.perf_counter()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -157,6 +189,7 @@ def examine(identity: Identity, subject: Subject | None = None) -> Row:
         return Row(*row, residual=math.nan, passed=False, error=sentence,
                    seconds=time.perf_counter() - start)
     return Row(*row, found.value, found.tolerance, found.passed,
+               wrong=found.wrong if isinstance(found, Control) else None,
                seconds=time.perf_counter() - start)
 
 

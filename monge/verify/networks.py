@@ -43,13 +43,13 @@ def batch_norm() -> tuple[nn.BatchNorm2d, Tensor]:
 
 
 def x25_batch_norm_cancels_a_bias() -> Residual:
-    """BN(x + b) = BN(x)."""
+    """BN(x + b) = BN(x). [002:141]"""
     layer, x = batch_norm()
     return Residual(gap(layer(x + normal(3, 1, 1)), layer(x)), ROUNDING)
 
 
 def x25_batch_norm_can_restore_its_input() -> Residual:
-    """gamma = sqrt(biased variance + eps) and beta = mean restore x."""
+    """gamma = sqrt(biased variance + eps) and beta = mean restore x. [002:179]"""
     layer, x = batch_norm()
     layer.weight.copy_((x.var((0, 2, 3), correction=0) + layer.eps).sqrt())
     layer.bias.copy_(x.mean((0, 2, 3)))
@@ -57,7 +57,7 @@ def x25_batch_norm_can_restore_its_input() -> Residual:
 
 
 def x25_running_variance_is_unbiased() -> Residual:
-    """Running averages take in the mean and the unbiased variance."""
+    """Running averages take in the mean and the unbiased variance. [002:139-145]"""
     layer, x = batch_norm()
     layer(x)
     rate = layer.momentum or 0.0
@@ -69,7 +69,7 @@ def x25_running_variance_is_unbiased() -> Residual:
 
 
 def x25_evaluation_reads_the_running_averages_alone() -> Residual:
-    """After training, a row is normalised alike in every batch."""
+    """After training, a row is normalised alike in every batch. [002:145]"""
     layer, x = batch_norm()
     layer(x)
     layer.eval()
@@ -77,7 +77,7 @@ def x25_evaluation_reads_the_running_averages_alone() -> Residual:
 
 
 def x26_layer_norm_ignores_scale_and_shift() -> Residual:
-    """LN(a x + b) = LN(x) for a > 0, as eps -> 0."""
+    """LN(a x + b) = LN(x) for a > 0, as eps -> 0. [000:83-85]"""
     layer, x = norm("layer", 16).double(), normal(5, 16)
     assert isinstance(layer, nn.LayerNorm)
     layer.eps = 0.0
@@ -85,7 +85,7 @@ def x26_layer_norm_ignores_scale_and_shift() -> Residual:
 
 
 def x26_layer_norm_ignores_other_rows() -> Residual:
-    """What layer, group and instance norm make of a row is its own matter."""
+    """What layer, group and instance norm make of a row is its own matter. [000:83-85]"""
     x, worst = normal(5, 16, 3, 4), 0.0
     for name in PER_ROW:
         layer = norm(name, 16, 2).double()
@@ -104,7 +104,7 @@ def chances(kept: Tensor, rate: float) -> Tensor:
 
 
 def x27_linear_networks_average_to_the_scaled_one() -> Residual:
-    """All 2^n thinned linear networks average to weights times 1 - rate."""
+    """All 2^n thinned linear networks average to weights times 1 - rate. [004:280-283]"""
     return Residual(unscaled(0.3, 0.7), 1e-13)
 
 
@@ -116,7 +116,7 @@ def unscaled(rate: float, factor: float) -> float:
 
 
 def x27_softmax_networks_average_geometrically() -> Residual:
-    """The normalised geometric mean of 2^n softmax nets is the scaled net."""
+    """The normalised geometric mean of 2^n softmax nets is the scaled net. [004:280-283]"""
     kept, layer, h, rate = masks(5), nn.Linear(5, 3).double(), normal(5), 0.3
     logs = layer(kept * h).log_softmax(1)
     mean = (chances(kept, rate)[:, None] * logs).sum(0).softmax(0)
@@ -124,7 +124,7 @@ def x27_softmax_networks_average_geometrically() -> Residual:
 
 
 def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
-    """Monte-Carlo dropout tends to the average over all 2^n masks."""
+    """Monte-Carlo dropout tends to the average over all 2^n masks. [000:312-318]"""
     net, exact, _ = thinning()
     generator, h, found = fresh(4), torch.ones(1, 6, dtype=torch.float64), []
     for _ in range(MASKS):
@@ -135,7 +135,7 @@ def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
 
 
 def x28_the_whole_network_is_not_the_average() -> Residual:
-    """Where a network bends, its average over masks is not the whole network."""
+    """Where a network bends, its average over masks is not the whole network. [000:312-318]"""
     _, exact, whole = thinning()
     return Residual(0.01 - float((exact - whole).abs()), 0)
 
@@ -151,7 +151,7 @@ def thinning() -> tuple[nn.Module, Tensor, Tensor]:
 
 @torch.enable_grad()
 def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
-    """d(h + f(h)) / dh = I + df / dh."""
+    """d(h + f(h)) / dh = I + df / dh. [004:292-296]"""
     body = MLP.Config(width=8, depth=1, activation="tanh").build(5, 5).double()
     jacobian, h = torch.autograd.functional.jacobian, normal(5)
     whole, inner = jacobian(Skip(body), h), jacobian(body, h)
@@ -159,7 +159,7 @@ def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
 
 
 def x29_residual_gradients_stay_alike() -> Residual:
-    """Gradients of 24 plain layers are noise along a line, residual ones not."""
+    """Gradients of 24 plain layers are noise along a line, residual ones not. [004:290]"""
     return Residual(0.3 - (likeness(residual=True) - likeness(residual=False)), 0)
 
 
@@ -180,12 +180,12 @@ def likeness(residual: bool, depth: int = 24, width: int = 200, points: int = 25
 
 
 def x30_he_keeps_the_variance() -> Residual:
-    """ReLU layers of variance 2 / D_in keep Var z over 30 layers."""
+    """ReLU layers of variance 2 / D_in keep Var z over 30 layers. [004:235-239]"""
     return Residual(abs(math.log(growth("relu", "he"))), math.log(BAND))
 
 
 def x30_linear_layers_keep_the_variance() -> Residual:
-    """Linear layers of variance 1 / D_in keep Var z over 30 layers."""
+    """Linear layers of variance 1 / D_in keep Var z over 30 layers. [004:235-239]"""
     return Residual(abs(math.log(growth("identity", "he"))), math.log(BAND))
 
 
@@ -200,7 +200,7 @@ def growth(name: Pointwise, how: Init, times: float = 1.0) -> float:
 
 
 def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
-    """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2."""
+    """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2. [004:239]"""
     z = normal(DRAWS)
     h = torch.relu(z)
     moment, spread = h.square() - 1 / ALPHA["relu"], (h - h.mean()).square()
@@ -209,7 +209,7 @@ def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
 
 
 def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
-    """E f(x) of randomised leaky ReLU in training is its f(x) after it."""
+    """E f(x) of randomised leaky ReLU in training is its f(x) after it. [002:203-205]"""
     layer, x = activation("rrelu"), torch.tensor([-2.0, -0.5, 1.5], dtype=torch.float64)
     drawn = layer.train()(x.expand(DRAWS, 3).clone())
     error = drawn.std(0) / DRAWS**0.5 + 1e-15

@@ -41,7 +41,7 @@ def joined_lstm(net: Recurrent, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor
 
 
 def x39_forms_of_the_lstm_agree() -> Residual:
-    """Split gates, one matrix of [h, x], cell and pass are one LSTM."""
+    """Split gates, one matrix of [h, x], cell and pass are one LSTM. [000:37-49]"""
     net, x = built(LSTM.Config(width=WIDTH)), normal(2, STEPS, INPUTS)
     whole, state, worst = net(x), net.start(2, STEPS), 0.0
     h = c = one = two = torch.zeros(2, WIDTH, dtype=torch.float64)
@@ -54,7 +54,7 @@ def x39_forms_of_the_lstm_agree() -> Residual:
 
 
 def x39_reset_after_is_torchs_gru() -> Residual:
-    """A GRU whose reset comes after the product is torch.nn.GRU."""
+    """A GRU whose reset comes after the product is torch.nn.GRU. [000:27-35]"""
     net, x = built(GRU.Config(width=WIDTH)), normal(2, STEPS, INPUTS)
     peer = torch.nn.GRU(INPUTS, WIDTH, batch_first=True).double()
     peer.load_state_dict(net.core.state_dict())
@@ -64,14 +64,14 @@ def x39_reset_after_is_torchs_gru() -> Residual:
 
 
 def x39_reset_before_is_another_function() -> Residual:
-    """With the same weights, a GRU whose reset comes first differs."""
+    """With the same weights, a GRU whose reset comes first differs. [000:27-35]"""
     net, x = built(GRU.Config(width=WIDTH, reset="before")), normal(2, STEPS, INPUTS)
     return Residual(1e-2 / gap(net(x), net.core(x)[0]), 1.0)
 
 
 @torch.enable_grad()
 def x40_gradients_of_an_rnn_are_products() -> Residual:
-    """d h_T / d h_0 = prod_t diag(phi'_t) U, of norm at most |U|^T."""
+    """d h_T / d h_0 = prod_t diag(phi'_t) U, of norm at most |U|^T. [003:894]"""
     net, x = built(RNN.Config(width=WIDTH)), normal(STEPS, INPUTS)
     u = net.layer(0)[1].detach()
 
@@ -98,7 +98,7 @@ def scanned(net: Recurrent, x: Tensor, h: Tensor) -> Tensor:
 
 @torch.enable_grad()
 def x40_the_cell_carries_the_product_of_forget_gates() -> Residual:
-    """With gates that do not read h, d c_T / d c_0 = prod_t f_t."""
+    """With gates that do not read h, d c_T / d c_0 = prod_t f_t. [003:911-913]"""
     net, x = built(LSTM.Config(width=WIDTH)), normal(STEPS, INPUTS)
     w, u, b, other = net.layer(0)
     u.data.zero_()

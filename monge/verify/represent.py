@@ -26,7 +26,7 @@ def bound() -> Tensor:
 
 
 def x113_info_nce_is_below_the_mutual_information() -> Residual:
-    """log N - InfoNCE <= min(log N, I(x; y)), and near it for a perfect score."""
+    """log N - InfoNCE <= min(log N, I(x; y)), and near it for a perfect score. [004:286]"""
     found, information = bound(), -0.5 * math.log(1 - CORRELATION**2)
     error = float(found.std()) / math.sqrt(BATCHES)
     mean = float(found.mean())
@@ -35,7 +35,7 @@ def x113_info_nce_is_below_the_mutual_information() -> Residual:
 
 
 def x113_equal_pairs_cannot_be_told_beyond_log_n() -> Residual:
-    """Codes that tell nothing cost log(2N - 1) nats, perfect ones nothing."""
+    """Codes that tell nothing cost log(2N - 1) nats, perfect ones nothing. [004:286]"""
     n = 16
     blind = agreement(torch.ones(n, 3, dtype=torch.float64),
                       torch.ones(n, 3, dtype=torch.float64), 0.1)

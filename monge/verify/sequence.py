@@ -33,7 +33,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def x110_scores_and_context() -> Residual:
-    """Bilinear scores with W = I are dot products; a context is in the hull.
+    """Bilinear scores with W = I are dot products; a context is in the hull. [003:941-946]
 
     Weights are not negative, sum to one, and are nil on padding."""
     q, k, length = normal(3, 4, 5), normal(3, 6, 5, seed=1), torch.tensor([6, 2, 4])
@@ -68,7 +68,7 @@ def strings(count: int) -> list[str]:
 
 
 def x111_tokens_come_back() -> Residual:
-    """decode(encode(s)) = s for every UTF-8 string; merges never add tokens.
+    """decode(encode(s)) = s for every UTF-8 string; merges never add tokens. [003:950-958]
 
     A word that was never seen has tokens too."""
     seen = ["the annoying cat sat annoyingly on the mat", "Über die Brücke läuft die Katze"] * 20
@@ -86,7 +86,7 @@ def x111_tokens_come_back() -> Residual:
 
 
 def x112_lengths_in_a_batch() -> Residual:
-    """Rows of unequal length in a padded batch are read as each is alone.
+    """Rows of unequal length in a padded batch are read as each is alone. [004:392-393]
 
     By recurrent networks, both ways, by attention, and in log-likelihoods."""
     x, length = normal(5, 7, 3), torch.tensor([7, 1, 4, 6, 2])

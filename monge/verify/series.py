@@ -56,7 +56,7 @@ def toeplitz(phi: Tensor, size: int) -> Tensor:
 
 
 def x109_variance_grows_from_the_mean() -> Residual:
-    """From x_1 = mu + e, Var x_t = sigma^2 (1 - rho^2t) / (1 - rho^2)."""
+    """From x_1 = mu + e, Var x_t = sigma^2 (1 - rho^2t) / (1 - rho^2). [003:834-838]"""
     phi = torch.tensor([RHO], dtype=torch.float64)
     model, t = built(phi, "mean"), torch.arange(1, STEPS + 1).double()
     told = SIGMA**2 * (1 - RHO ** (2 * t)) / (1 - RHO**2)
@@ -68,7 +68,7 @@ def x109_variance_grows_from_the_mean() -> Residual:
 
 
 def x109_autocovariance_of_a_stationary_start() -> Residual:
-    """gamma(k) = sigma^2 rho^|k| / (1 - rho^2), and it repeats itself."""
+    """gamma(k) = sigma^2 rho^|k| / (1 - rho^2), and it repeats itself. [003:849-855]"""
     phi, lag = torch.tensor([RHO], dtype=torch.float64), torch.arange(STEPS).double()
     told = SIGMA**2 * RHO**lag / (1 - RHO**2)
     matrix = covariance(phi, told[:1, None])
@@ -77,14 +77,14 @@ def x109_autocovariance_of_a_stationary_start() -> Residual:
 
 
 def x109_stationary_covariance_is_kept_by_the_recursion() -> Residual:
-    """A stationary start of AR(p) gives a covariance of differences of times."""
+    """A stationary start of AR(p) gives a covariance of differences of times. [003:849-855]"""
     phi = stable()
     matrix = covariance(phi, toeplitz(phi, len(phi)))
     return Residual(gap(matrix, toeplitz(phi, STEPS)), ROUNDING)
 
 
 def x109_exact_likelihood_is_the_product_of_conditionals() -> Residual:
-    """log N(x; mu, Gamma) = sum_t log p(x_t | x_<t)."""
+    """log N(x; mu, Gamma) = sum_t log p(x_t | x_<t). [003:834-843]"""
     phi, x = stable(), MEAN + normal(5, STEPS)
     law = torch.distributions.MultivariateNormal(torch.full((STEPS,), MEAN).double(),
                                                  toeplitz(phi, STEPS))
@@ -92,7 +92,7 @@ def x109_exact_likelihood_is_the_product_of_conditionals() -> Residual:
 
 
 def x109_yule_walker_equations() -> Residual:
-    """Gamma phi = gamma, and gamma(0) - phi . gamma = sigma^2."""
+    """Gamma phi = gamma, and gamma(0) - phi . gamma = sigma^2. [002:248]"""
     phi = stable()
     order = len(phi)
     gamma = toeplitz(phi, order + 1)[0]
@@ -104,7 +104,7 @@ def x109_yule_walker_equations() -> Residual:
 
 
 def x109_stationary_where_roots_lie_inside() -> Residual:
-    """Every |kappa_m| < 1 iff every root of z^p = sum_j phi_j z^(p-j) does."""
+    """Every |kappa_m| < 1 iff every root of z^p = sum_j phi_j z^(p-j) does. [003:849-851]"""
     wrong = 0
     for phi in 1.5 * normal(200, 3):
         companion = torch.zeros(3, 3, dtype=torch.float64)

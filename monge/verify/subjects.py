@@ -14,11 +14,13 @@ from functools import cache
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from .. import registry
 from ..core.batch import Batch
 from ..core.config import Config
+from ..core.error import WordError
 from ..core.model import Model
 from ..core.noise import fresh
 from ..core.space import Space
@@ -53,6 +55,17 @@ SPACES = (
           rows=FITTED, given={"label": LABEL}),
 )
 
+PAIRED = (
+    replace(SPACES[1], given={"source": replace(SPACES[1], shape=(1, 1, 1), name="source")}),
+    replace(SPACES[1], given={"source": replace(SPACES[1], name="source")}),
+    replace(SPACES[4], given={"source": Space(kind="real", shape=(2,), mean=(1.0,), scale=(2.0,),
+                                              low=(-5.0,), high=(7.0,), name="source",
+                                              rows=FITTED)}),
+    Space(kind="tokens", shape=(3,), size=4, rows=FITTED, given={
+        "source": Space(kind="tokens", shape=(3,), size=3, name="source", rows=FITTED)}),
+)
+"""Spaces given one of their like, for models that take none of the others."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -75,8 +88,18 @@ def small(name: str) -> tuple[Subject, ...]:
     """A model on every small space that it takes."""
     owner = registry.find(name)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
-    return tuple(subject(short, owner.tiny(space), space)
-                 for space in SPACES if takes(owner, space))
+    taken = [space for space in SPACES if takes(owner, space)]
+    taken = taken or [space for space in PAIRED if takes(owner, space) and fits(owner, space)]
+    return tuple(subject(short, owner.tiny(space), space) for space in taken)
+
+
+def fits(owner: type[Model], space: Space) -> bool:
+    """Whether its smallest network can be built on a picture so small."""
+    try:
+        owner.tiny(space).build(space)
+    except WordError:
+        return False
+    return True
 
 
 def subject(name: str, config: Config, space: Space) -> Subject:
@@ -119,13 +142,18 @@ def build(config: Config, space: Space) -> Model:
 
 
 def random_rows(space: Space, n: int, generator: Generator) -> Batch:
-    """Valid rows of a space whose entries lean on one common cause, float64."""
+    """Valid rows of a space whose entries lean on one common cause, float64. A given picture of
+    half the height and width is that of the event, shrunk."""
     given = {name: random_rows(part, n, generator) for name, part in space.given.items()}
     own, lean = torch.rand(2, n, space.dims, generator=generator, dtype=torch.float64)
     cause = torch.rand(n, 1, generator=generator, dtype=torch.float64)
     uniform = torch.where(lean < 0.5, cause, own)  # (n, D)
     entries = [quantile(part, uniform[:, i]) for i, part in enumerate(space.parts)]
     x = torch.stack(entries, 1).reshape(n, *space.shape)
+    if space.is_picture:
+        halves = (space.shape[0], *(side // 2 for side in space.shape[1:]))
+        small = {name for name, part in space.given.items() if part.shape == halves}
+        given |= {name: Batch(F.avg_pool2d(x, 2).round()) for name in small}
     return Batch(x.long() if space.kind == "label" else x, given)
 
 

@@ -1,4 +1,4 @@
-r"""Identities of training: gradients, the rules that follow them, and when they stop.
+r"""Identities of training: gradients, and the rules that follow them.
 
 Back-propagation: with $z_l = W_l h_{l-1} + b_l$, $h_l = a(z_l)$ and $\delta_l = \partial L /
 \partial z_l$, $\delta_l = (W_{l+1}^T \delta_{l+1}) \odot a'(z_l)$, $\partial L / \partial W_l =
@@ -8,34 +8,23 @@ written out here step by step and held against those that training builds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch
-from ..core.config import Config
-from ..core.model import Losses, Model
-from ..core.recipe import Mover, Recipe
-from ..core.score import Score
-from ..core.space import Space
-from ..data import open as open_data
-from ..nn.embed import Features
+from ..core.recipe import Mover
 from ..nn.mlp import MLP
-from ..train.budget import Budget
 from ..train.disturb import shrink
-from ..train.fit import Progress, fit
 from ..train.optimiser import optimiser
-from ..train.trainer import Trainer
 from .gaps import gap, most, normal
 from .identity import Residual
 
 STEPS = 20
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.3
 BETA, GAMMA = 0.9, 0.999
-ROWS = 60
 
 
 def gradients(loss: Tensor, net: nn.Module) -> Tensor:
@@ -61,7 +50,7 @@ def network() -> tuple[MLP, Tensor, Tensor]:
 
 
 def x41_backpropagation_by_hand_is_autograd() -> Residual:
-    """Back-propagation written out equals autograd."""
+    """Back-propagation written out equals autograd. [004:227-229]"""
     net, x, y = network()
     with torch.enable_grad():
         found = gradients((net(x) - y).square().sum() / 2, net)
@@ -69,7 +58,7 @@ def x41_backpropagation_by_hand_is_autograd() -> Residual:
 
 
 def x41_backpropagation_is_a_difference_quotient() -> Residual:
-    """Back-propagation written out equals central differences."""
+    """Back-propagation written out equals central differences. [004:227-229]"""
     net, x, y = network()
     by_hand, step = backward(net, x, y), 1e-5
     vector = nn.utils.parameters_to_vector(net.parameters())
@@ -133,7 +122,7 @@ def follow(mover: Mover, rule: Rule) -> float:
 
 
 def x42_optimisers_follow_their_rules() -> Residual:
-    """SGD, momentum, Nesterov, AdaGrad, RMSProp, Adam equal their rules."""
+    """SGD, momentum, Nesterov, AdaGrad, RMSProp, Adam equal their rules. [004:210-225]"""
     base = Mover(optimiser="sgd", rate=RATE)
     rules: list[tuple[Mover, Rule]] = [
         (base, sgd), (replace(base, momentum=MOMENTUM), momentum),
@@ -144,7 +133,7 @@ def x42_optimisers_follow_their_rules() -> Residual:
 
 
 def x42_epsilon_of_adam_stands_outside_the_root() -> Residual:
-    """A gradient of 1e-6 moves Adam by 0.99 of the rate, not by 0.01."""
+    """A gradient of 1e-6 moves Adam by 0.99 of the rate, not by 0.01. [004:210-225]"""
     param = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     param.grad = torch.full_like(param, 1e-6)
     optimiser(Mover(rate=RATE), [param]).step()
@@ -161,7 +150,7 @@ def step_of(mover: Mover, w: Tensor, g: Tensor, steps: int = 1) -> Tensor:
 
 
 def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
-    """SGD: w (1 - rate decay) - rate g is the step on L + decay/2 |w|^2."""
+    """SGD: w (1 - rate decay) - rate g is the step on L + decay/2 |w|^2. [004:267-269]"""
     w, g, mover = normal(6), normal(6), Mover(optimiser="sgd", rate=RATE)
     with torch.enable_grad():
         leaf = w.clone().requires_grad_()
@@ -173,7 +162,7 @@ def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
 
 
 def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
-    """Adam: an L2 penalty and decoupled decay part by more than 0.01."""
+    """Adam: an L2 penalty and decoupled decay part by more than 0.01. [004:267-269]"""
     w, g, mover = normal(6), normal(6), Mover(rate=RATE, decay=DECAY)
     apart = gap(step_of(mover, w, g, STEPS), step_of(replace(mover, optimiser="adamw"), w, g,
                                                      STEPS))
@@ -181,7 +170,7 @@ def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
 
 
 def x43_soft_threshold_minimises_the_l1_problem() -> Residual:
-    """The threshold solves min |w - v|^2 / 2 + c |w|: 0 in its subgradient."""
+    """The threshold solves min |w - v|^2 / 2 + c |w|: 0 in its subgradient. [004:270-272]"""
     v, cut = 0.3 * normal(4, 50), RATE * DECAY * 20
     param = nn.Parameter(v.clone())
     shrink(optimiser(Mover(optimiser="sgd", rate=RATE), [param]), DECAY * 20)
@@ -189,115 +178,3 @@ def x43_soft_threshold_minimises_the_l1_problem() -> Residual:
     inside = (w - v + cut * w.sign()).abs().where(w != 0, (v.abs() - cut).clamp(min=0))
     mixed = bool((w == 0).any() and (w != 0).any())
     return Residual(float(inside.amax()) if mixed else float("nan"), 1e-14)
-
-
-class Line(Model):
-    """y = a x + b by least squares: x and y are the entries of an event."""
-
-    events = {"real"}
-
-    def __init__(self, config: Config, space: Space) -> None:
-        super().__init__(config, space)
-        self.slope = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-
-    def loss(self, batch: Batch) -> Losses:
-        x, y = batch.x.unbind(1)
-        return {"square": (self.slope[0] * x + self.slope[1] - y).square() / 2}
-
-    @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config()
-
-
-class Points:
-    """Rows near a line, as the loop sees them."""
-
-    lengths = None
-
-    def __init__(self) -> None:
-        x = normal(ROWS)
-        self.x = torch.stack([x, 2 * x - 1 + 0.5 * normal(ROWS)], 1)
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def batch(self, index: Tensor, train: bool = False) -> Batch:
-        return Batch(self.x[index], row=index)
-
-    def whole(self) -> Batch:
-        return self.batch(torch.arange(ROWS))
-
-
-def play(recipe: Recipe) -> tuple[Trainer, list[Progress]]:
-    """Fit the line under the eyes of a judge with other rows of its own, until patience ends."""
-    trainer = Trainer(Line(Line.Config(), Space(kind="real", shape=(2,))), Points(), recipe)
-    others = Batch(Points().x[:8])
-
-    def judge() -> Score:
-        return Score(trainer.model.loss(others)["square"].mean().item(), "loss")
-
-    with torch.enable_grad():
-        return trainer, list(fit(trainer, Budget(steps=5000), judge, pause=1e9))
-
-
-STOPPING = Recipe(optimiser="sgd", rate=RATE, warmup=0, batch=20, check=3, patience=4)
-
-
-def x44_early_stopping_returns_the_best() -> Residual:
-    """The loop keeps the argmin of the held-out losses, and its step."""
-    trainer, told = play(STOPPING)
-    held = [(p.held_out.value, p.step) for p in told if p.held_out]
-    best, step = min(held)
-    late = held[-1][1] - step != STOPPING.check * STOPPING.patience
-    kept = trainer.best.value if trainer.best else float("nan")
-    return Residual(abs(kept - best) + (late or trainer.best_step != step), 0.0)
-
-
-def x44_early_stopping_bounds_the_way() -> Residual:
-    """|w_0 - w_best| <= K rate steps where gradients are at most K."""
-    largest = 0.5
-    trainer, _ = play(replace(STOPPING, clip=largest))
-    way = trainer.kept["slope"].norm().item()  # from 0
-    return Residual(way - largest * RATE * trainer.best_step, 1e-6)
-
-
-def epoch(trainer: Trainer, number: int) -> Iterator[Batch]:
-    first = number * trainer.epoch_steps
-    return (trainer.batch(first + place) for place in range(trainer.epoch_steps))
-
-
-def x45_an_epoch_visits_each_row_once() -> Residual:
-    """Every row is in exactly one batch of an epoch, each time in new order."""
-    trainer, _ = play(replace(STOPPING, steps=1))
-    orders = [torch.cat([batch.rows for batch in epoch(trainer, number)]) for number in range(3)]
-    missed = sum(int((torch.bincount(order, minlength=ROWS) != 1).sum()) for order in orders)
-    return Residual(missed + float(torch.equal(orders[0], orders[1])), 0.0)
-
-
-def x45_minibatch_gradients_average_to_the_whole() -> Residual:
-    """The mean of an epoch's minibatch gradients is the full gradient."""
-    trainer, _ = play(replace(STOPPING, steps=1))
-    model = trainer.model
-    with torch.enable_grad():
-        each = [gradients(model.loss(batch)["square"].mean(), model)
-                for batch in epoch(trainer, 0)]
-        full = gradients(model.loss(trainer.rows.whole())["square"].mean(), model)
-    return Residual(gap(torch.stack(each).mean(0), full), 1e-14)
-
-
-def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
-    """Features of training rows: mean 0, standard deviation 1 (float32)."""
-    rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
-    features = Features(rows.space).double()(rows.whole().double())
-    return Residual(most(float(features.mean(0).abs().amax()),
-                        gap(features.std(0, correction=0), torch.ones(3))), 1e-5)
-
-
-def x48_test_rows_are_read_with_training_statistics() -> Residual:
-    """Features of test rows invert by the mean and scale of training rows."""
-    source = open_data((5 + 3 * normal(400, 3)).float())
-    view = source.view()
-    train, test = (view.rows(split).whole().x.double() for split in ("train", "test"))
-    features = Features(view.space).double()(Batch(test))
-    back = features * train.std(0, correction=0) + train.mean(0)
-    return Residual(gap(back, test), 1e-5)

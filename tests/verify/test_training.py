@@ -9,10 +9,10 @@ from torch import nn
 from monge.core.recipe import Mover
 from monge.nn.mlp import MLP
 from monge.train.trainer import Trainer
-from monge.verify import foundations, regions, represent, training
+from monge.verify import course, foundations, regions, represent, training
 from monge.verify.identity import examine, identities
 
-GROUPS = ("training", "foundations", "represent")
+GROUPS = ("training", "course", "foundations", "represent")
 OURS = [each for each in identities() if each.listing.group in GROUPS]
 
 
@@ -47,8 +47,8 @@ def test_epsilon_inside_the_root_fails_x42(monkeypatch):
 
 
 def test_a_sum_where_the_mean_belongs_fails_x45(monkeypatch):
-    right = training.Line.loss
-    monkeypatch.setattr(training.Line, "loss", lambda self, batch: {
+    right = course.Line.loss
+    monkeypatch.setattr(course.Line, "loss", lambda self, batch: {
         "square": right(self, batch)["square"].sum()[None]})
     assert fails("x45_minibatch_gradients_average_to_the_whole")
 

@@ -1,0 +1,226 @@
+"""Errata of foundations: probability, convexity, derivatives, divergences, networks as functions.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...prob.divergence import (
+    cross_entropy,
+    diagonal_kl,
+    gaussian_kl,
+    jeffreys,
+    jensen_shannon,
+    kl,
+)
+from ..algebra import Scalar, slope
+from ..gaps import gap, most, normal
+from ..identity import Control
+from ..regions import cells, cells_at_most, interpolant
+
+ROUNDING = 1e-12
+
+
+def laws(*shape: int) -> Tensor:
+    """Random tables over the last axis."""
+    return normal(*shape).softmax(-1)
+
+
+def x_and_y() -> Tensor:
+    return laws(12).reshape(3, 4)
+
+
+def r17_a_joint_law_does_not_sum_to_one_at_each_y() -> Control:
+    """Not sum_x P(x,y) = 1 for every y, but sum_x P(x|y) = 1. [002:19]"""
+    joint, one = x_and_y(), torch.ones(4).double()
+    return Control(gap(joint.sum(0), one), gap((joint / joint.sum(0)).sum(0), one), ROUNDING)
+
+
+def r18_independence_is_a_product() -> Control:
+    """Not P(x,y) = P(x) where x and y are independent, but P(x) P(y). [002:25]"""
+    x, y = laws(3), laws(4)
+    joint = torch.outer(x, y)
+    product = joint.sum(1)[:, None] * joint.sum(0)
+    return Control(gap(joint, joint.sum(1)[:, None]), gap(joint, product), ROUNDING)
+
+
+def r19_convex_bends_upward() -> Control:
+    """Not f'' <= 0 where f is convex, but f'' >= 0. [002:41]"""
+    x = normal(100)
+    functions: list[Scalar] = [torch.exp, torch.square, F.softplus]
+    bends = torch.cat([slope(partial(slope_of, f), x) for f in functions])
+    return Control(float(bends.amax()), float((-bends).amax()), ROUNDING)
+
+
+@torch.enable_grad()
+def slope_of(f: Scalar, x: Tensor) -> Tensor:
+    """The first derivative, itself differentiable."""
+    return torch.autograd.grad(f(x).sum(), x, create_graph=True)[0]
+
+
+def r20_only_minima_of_a_convex_function_are_global() -> Control:
+    """Not every local optimum of a convex f is global, but every minimum. [002:45]"""
+    f = (torch.linspace(0, 1, 1001, dtype=torch.float64) - 0.3).square()
+    ends = F.pad(f[None], (1, 1), value=math.nan)[0]
+    low = f[~(f > ends[:-2]) & ~(f > ends[2:])]
+    high = f[~(f < ends[:-2]) & ~(f < ends[2:])]
+    return Control(gap(high, f.amax()), gap(low, f.amin()), ROUNDING)
+
+
+def r21_the_jacobian_of_a_linear_map() -> Control:
+    """Not the transpose of d y_i / d x_j, but rows for y: d(Ax)/dx = A. [002:51-55]"""
+    a, x = normal(4, 4), normal(4)
+    with torch.enable_grad():
+        found = torch.autograd.functional.jacobian(lambda v: a @ v, x)
+    return Control(gap(found, a.T), gap(found, a), ROUNDING)
+
+
+def r22_quotients_and_powers() -> Control:
+    """Not (f/g)' = (f g - f' g) / g^2, but (f' g - f g') / g^2. [002:59-61]"""
+    x = torch.rand(50, dtype=torch.float64) + 0.5
+    f, g, df, dg = x.square(), x.sin() + 2, 2 * x, x.cos()
+    found = slope(lambda v: v.square() / (v.sin() + 2), x)
+    power = slope(lambda v: v.square() ** (v.sin() + 2), x)
+    right = most(gap(found, (df * g - f * dg) / g**2),
+                 gap(power, f**g * (df * g / f + dg * f.log())))
+    return Control(gap(found, (f * g - df * g) / g**2), right, ROUNDING)
+
+
+def r23_time_moves_a_function_of_time() -> Control:
+    """Not df(x,y,t)/dt = f_x x' + f_y y', but that plus f_t. [002:67]"""
+    t = torch.rand(20, dtype=torch.float64)
+    found = slope(lambda t: t.sin() * t.square() * t.exp(), t)  # x = sin t, y = t^2, f = x y e^t
+    along = (t.cos() * t.square() + 2 * t * t.sin()) * t.exp()
+    here = t.sin() * t.square() * t.exp()
+    return Control(gap(found, along), gap(found, along + here), ROUNDING)
+
+
+def r24_the_slope_of_an_absolute_value() -> Control:
+    """Not d|x|/dx = (-1)^|x| (x > 0), but sign(x) where x is not 0. [002:77]"""
+    x = torch.tensor([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    found = slope(torch.abs, x)
+    return Control(gap(found, (-1) ** x.abs() * (x > 0)), gap(found, x.sign()), ROUNDING)
+
+
+def r25_a_divergence_is_infinite_where_mass_is_lost() -> Control:
+    """Not KL = inf where supports differ, but where P has mass that Q lacks. [003:28]"""
+    narrow, wide = torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.3, 0.4]], dtype=torch.float64)
+    pairs = [(narrow, wide), (wide, narrow), (wide, wide)]
+    endless = [math.isinf(float(kl(p, q))) for p, q in pairs]
+    differ = [not torch.equal(p > 0, q > 0) for p, q in pairs]
+    lost = [bool(((p > 0) & (q == 0)).any()) for p, q in pairs]
+    wrong, right = (sum(a != b for a, b in zip(endless, rule, strict=True))
+                    for rule in (differ, lost))
+    return Control(wrong, right, 0.0)
+
+
+def r26_the_ratio_in_the_proof_that_kl_is_not_negative() -> Control:
+    """Not -KL = int p log(p/p), but int p log(q/p) <= log int q = 0. [002:224-225]"""
+    p, q = laws(2, 50, 6)
+    minus = -kl(p, q)
+    printed, proper = (p * (p / p).log()).sum(1), (p * (q / p).log()).sum(1)
+    return Control(gap(printed, minus), most(gap(proper, minus), float(proper.amax())), ROUNDING)
+
+
+def r27_the_closed_form_of_a_gaussian_divergence() -> Control:
+    """Not -KL(q||p) = E_q log p, but E_q log p + H(q). [002:236]"""
+    mean, std = normal(2, 4), (0.3 * normal(2, 4)).exp()
+    ratio = (std[0].square() + (mean[0] - mean[1]).square()) / std[1].square()
+    minus = -(cross_entropy_of(mean, std) - entropy_of(std[0]))
+    printed = -0.5 * (math.log(2 * math.pi) + std[1].square().log().sum() + ratio.sum())
+    return Control(gap(printed, minus), gap(-diagonal_kl(mean[0], std[0], mean[1], std[1]), minus),
+                   ROUNDING)
+
+
+def cross_entropy_of(mean: Tensor, std: Tensor) -> Tensor:
+    """-E_q log p of two diagonal normals, q the first."""
+    ratio = (std[0].square() + (mean[0] - mean[1]).square()) / std[1].square()
+    return 0.5 * (math.log(2 * math.pi) + 2 * std[1].log() + ratio).sum()
+
+
+def entropy_of(std: Tensor) -> Tensor:
+    return torch.distributions.Normal(0.0, std).entropy().sum()
+
+
+def r28_which_law_the_mean_is_taken_over() -> Control:
+    """Not KL(q||p) with q's inverse covariance, but with p's. [003:615]"""
+    mean, low = normal(2, 3), 0.3 * normal(2, 3, 3).tril() + torch.eye(3).double()
+    (q, p), apart = low @ low.mT, mean[0] - mean[1]
+
+    def form(inner: Tensor, outer: Tensor) -> Tensor:
+        inverse = torch.linalg.inv(inner)
+        return 0.5 * (torch.logdet(inner) - torch.logdet(outer) - 3
+                      + torch.trace(inverse @ outer) + apart @ inverse @ apart)
+
+    whole = gaussian_kl(mean[0], q, mean[1], p)
+    return Control(gap(form(q, p), whole), gap(form(p, q), whole), ROUNDING)
+
+
+def r30_a_convex_function_lies_above_its_tangents() -> Control:
+    """Not h(y) >= h(x) + h(x)(y - x), but with the slope of h at x. [003:125]"""
+    x, y = normal(2, 500)
+
+    def below(slope: Tensor) -> float:
+        return float((x.square() + slope * (y - x) - y.square()).amax())
+
+    return Control(below(x.square()), below(2 * x), ROUNDING)
+
+
+def r31_the_minus_stands_inside() -> Control:
+    """Not argmax prod p = -argmin sum log p, but argmin of -sum log p. [004:173]"""
+    y = (torch.arange(20) < 7).double()
+    grid = torch.arange(1, 1000, dtype=torch.float64) / 1000
+    log_p = y.sum() * grid.log() + (20 - y.sum()) * (1 - grid).log()
+    best = grid[log_p.exp().argmax()]
+    return Control(gap(-grid[log_p.argmin()], best), gap(grid[(-log_p).argmin()], best), ROUNDING)
+
+
+def r32_not_every_activation_approximates() -> Control:
+    """Not any non-linear unit approximates sin, but none that is a polynomial. [002:126]"""
+    x = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)
+    squares = torch.stack([x**0, x, x**2], 1)  # what any number of units (a x + b)^2 can be
+    best = squares @ torch.linalg.lstsq(squares, x.sin()[:, None]).solution
+    knots = torch.linspace(0, 2 * math.pi, 101, dtype=torch.float64)
+    bent = interpolant(knots, knots.sin())(x[:, None])
+    return Control(gap(best[:, 0], x.sin()), gap(bent[:, 0], x.sin()), 1e-3)
+
+
+def r33_how_many_pieces_a_layer_makes() -> Control:
+    """Not up to 2^D pieces of D = 6 units in a plane, but 1 + 6 + 15 = 22. [004:143]"""
+    found = cells(normal(6, 2), normal(6))
+    return Control(abs(found - 2**6), abs(found - cells_at_most(6, 2)), 0.0)
+
+
+def r68_the_middle_of_two_laws() -> Control:
+    """Not JS = a symmetric KL(p||q) + KL(q||p), but through their middle. [002:369]"""
+    p, q = laws(2, 50, 6)
+    middle = (p + q) / 2
+    entropies = [cross_entropy(each, each) for each in (middle, p, q)]
+    whole = entropies[0] - (entropies[1] + entropies[2]) / 2
+    return Control(gap(jeffreys(p, q), whole), gap(jensen_shannon(p, q), whole), ROUNDING)
+
+
+def r105_kinks_have_no_slope() -> Control:
+    """Not one slope of |x| at 0, but every g in [-1, 1] with |x| >= g x. [004:272]"""
+    step, x = 1e-3, normal(100)
+    quotients = [abs(side) / side for side in (step, -step)]
+    chosen = slope(torch.abs, torch.zeros(1, dtype=torch.float64))
+    beyond = float((chosen * x - x.abs()).amax())
+    return Control(abs(quotients[0] - quotients[1]), beyond, ROUNDING)
+
+
+def r119_linear_layers_are_not_convex_either() -> Control:
+    """Not convex because its layers are linear, but because it is one layer. [002:128]"""
+    ends = normal(2, 2000, 2)
+    middle = ends.mean(0)
+
+    def bulge(loss: Scalar) -> float:
+        return float((loss(middle) - (loss(ends[0]) + loss(ends[1])) / 2).amax())
+
+    deep = bulge(lambda w: (1 - w[:, 0] * w[:, 1]).square())
+    return Control(deep, bulge(lambda w: (1 - w.sum(1)).square()), ROUNDING)

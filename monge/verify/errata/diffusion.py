@@ -1,0 +1,167 @@
+r"""Errata of diffusion: which step, which mean, which power.
+
+In the notes' letters, $\bar\alpha_t = \alpha(t)^2$ and $\alpha_t = \bar\alpha_t / \bar\alpha_s$
+between two times s < t of a schedule that preserves variance.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...models.diffusion._prediction import Prediction
+from ...prob.schedule import Schedule, Step
+from ..diffusion import Chain, divergence, log_normal, pairs, relative
+from ..gaps import gap, most, normal
+from ..identity import Control
+from ..matching import alone, component, networks, noisy, slope, still
+from ..noised import line, plane
+
+ROUNDING = 1e-11
+
+
+class Letters(NamedTuple):
+    """The notes' numbers of fifty steps, and what the schedule makes of the step."""
+
+    now: Tensor  # alpha_t
+    bar: Tensor  # alpha_1 ... alpha_t
+    before: Tensor  # alpha_1 ... alpha_(t-1)
+    step: Step
+    fall: Tensor  # SNR(t-1) - SNR(t)
+
+
+def letters() -> Letters:
+    noising, (s, t) = Schedule.Config().build(), pairs()
+    bar, before = noising.alpha_bar(t), noising.alpha_bar(s)
+    return Letters(bar / before, bar, before, noising.step(s, t), noising.snr(s) - noising.snr(t))
+
+
+def chains(steps: int = 4) -> list[Chain]:
+    return [Chain.make(steps) for _ in range(10)]
+
+
+def r3_the_consistency_term_is_no_divergence() -> Control:
+    """Not E KL(q(x_t|x_t-1) || p(x_t|x_t+1)), but E log of the ratio. [003:581-582]"""
+    found = [(each.bound(), each.consistency(as_printed=True), each.consistency())
+             for each in chains()]
+    return Control(most(gap(whole, printed) for whole, printed, _ in found),
+                   most(gap(whole, proper) for whole, _, proper in found), ROUNDING)
+
+
+def r4_a_score_is_a_mean_of_noise() -> Control:
+    """Not grad log p(x_t) = -eps / sigma, but -E[eps | x_t] / sigma. [003:755]"""
+    law = plane()
+    z, noise, alpha, sigma = noisy(law)
+    score = sigma * slope(lambda z: law.log_prob(z, alpha, sigma), z)
+    mean = Prediction(z, alpha, sigma, "x0", law.denoised(z, alpha, sigma)).noise
+    return Control(gap(score, -noise), gap(score, -mean), ROUNDING)
+
+
+def guided(gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """sigma times the scores of p(z), of p(z | y) and of p(z) p(y | z)^gamma."""
+    law = plane()
+    z, _, alpha, sigma = noisy(law)
+    plain, given, tilted = (sigma * slope(log_p, z) for log_p in (
+        lambda z: law.log_prob(z, alpha, sigma), lambda z: alone(law, 1).log_prob(z, alpha, sigma),
+        lambda z: law.log_prob(z, alpha, sigma) + gamma * component(law, z, alpha, sigma, 1)))
+    return plain, given, tilted
+
+
+def r9_guidance_adds_the_difference() -> Control:
+    """Not uncond + gamma uncond, but uncond + gamma (cond - uncond). [003:810]"""
+    plain, given, tilted = guided(3.0)
+    return Control(gap(plain + 3 * plain, tilted), gap(plain + 3 * (given - plain), tilted),
+                   ROUNDING)
+
+
+def r88_guidance_leaves_the_conditional_law() -> Control:
+    """Not the score of p(x|y) for gamma = 3, but of p(x) p(y|x)^3. [003:797]"""
+    plain, given, tilted = guided(3.0)
+    said = 3 * given - 2 * plain
+    return Control(gap(said, given), gap(said, tilted), ROUNDING)
+
+
+def r78_steps_lead_back() -> Control:
+    """Not p(x_T) prod p(x_(t+1) | x_t), but p(x_T) prod p(x_(t-1) | x_t). [003:557]"""
+    last, steps = normal(4).softmax(0), normal(2, 4, 4).softmax(2)  # rows of steps sum to one
+    printed = torch.einsum("c,ab,bc->abc", last, *steps)
+    proper = torch.einsum("c,ba,cb->abc", last, *steps)
+    one = torch.ones(()).double()
+    return Control(gap(printed.sum(), one), gap(proper.sum(), one), ROUNDING)
+
+
+def r79_the_square_is_completed_in_the_earlier_step() -> Control:
+    """Not x'^2 - 2 (a x_t + b x_0) in the exponent, but 2 (...) x'. [003:603]"""
+    _, _, _, step, _ = letters()
+    x, z, first, second = normal(4, 50)
+    mean = step.on_z * z + step.on_x * x
+
+    def apart(exponent: Tensor, other: Tensor) -> Tensor:
+        return (other - exponent) / (2 * step.variance)
+
+    truth = log_normal(first, mean, step.variance) - log_normal(second, mean, step.variance)
+    printed = apart(first.square() - 2 * mean, second.square() - 2 * mean)
+    proper = apart(first.square() - 2 * mean * first, second.square() - 2 * mean * second)
+    size = float(truth.abs().amax())
+    return Control(gap(printed, truth) / size, gap(proper, truth) / size, ROUNDING)
+
+
+def r80_the_prior_is_met_at_the_end() -> Control:
+    """Not KL(q(x_t|x_0) || p(x_t)) before the end, but at t = T. [003:613]"""
+    wrong, right = [], []
+    for chain in chains():
+        early, late = (divergence(chain.variance[i], chain.s[-1],
+                                  (chain.alpha[i] * chain.x - chain.c[-1]).square())
+                       for i in (1, -1))
+        right.append(gap(chain.denoising(), chain.bound()))
+        wrong.append(gap(chain.denoising() + late - early, chain.bound()))
+    return Control(most(wrong), most(right), ROUNDING)
+
+
+def r81_the_root_ends_before_the_bracket() -> Control:
+    """Not sqrt(a_t (1 - A_t-1)) on x_t, but sqrt(a_t) (1 - A_t-1). [003:623]"""
+    now, bar, before, step, _ = letters()
+    wrong, right = (relative(each / (1 - bar), step.on_z) for each in (
+        (now * (1 - before)).sqrt(), now.sqrt() * (1 - before)))
+    return Control(wrong, right, 1e-9)
+
+
+def r82_the_weight_has_the_step_above() -> Control:
+    """Not (1 - A_t)^2 above in the weight of x_0, but (1 - a_t)^2. [003:645]"""
+    now, bar, before, step, fall = letters()
+    printed, proper = (before * (1 - own).square() / (1 - bar).square() / (2 * step.variance)
+                       for own in (bar, now))
+    return Control(relative(printed, fall / 2), relative(proper, fall / 2), 1e-8)
+
+
+def r83_the_datum_is_weighed_by_the_earlier_step() -> Control:
+    """Not sqrt(A_t) (1 - a_t) on x_0, but sqrt(A_t-1) (1 - a_t). [003:671]"""
+    now, bar, before, step, _ = letters()
+    printed, proper = (each.sqrt() * (1 - now) / (1 - bar) for each in (bar, before))
+    return Control(relative(printed, step.on_x), relative(proper, step.on_x), 1e-8)
+
+
+def r84_tweedie_speaks_of_all_the_noise() -> Control:
+    """Not sqrt(a_t) E[x_0|x_t] = x_t + (1 - a_t) grad log p, but with A_t. [003:705]"""
+    law = plane()
+    z, _, alpha, sigma = noisy(law)
+    mean, score = law.denoised(z, alpha, sigma), slope(
+        lambda z: law.log_prob(z, alpha, sigma), z)
+    before = torch.cat([torch.ones(1, 1).double(), alpha[:-1]])
+    now = (alpha / before).square()
+    printed = now.sqrt() * mean - z - (1 - now) * score
+    proper = alpha * mean - z - sigma.square() * score
+    return Control(float(printed.abs().amax()), float(proper.abs().amax()), ROUNDING)
+
+
+def r86_a_half_of_the_whole_square() -> Control:
+    """Not |s|^2 / 2 - 2 <s, g> + |g|^2, but half of |s|^2 - 2 <s, g> + |g|^2. [003:767]"""
+    law, grid = line(), torch.linspace(-6, 6, 4001, dtype=torch.float64)[:, None]
+    weight = law.log_prob(grid, *still()).exp() * (grid[1, 0] - grid[0, 0])
+    g, s = slope(lambda x: law.log_prob(x, *still()), grid)[:, 0], networks()[0](grid)[:, 0]
+    explicit = (weight * 0.5 * (s - g).square()).sum()
+    printed = (weight * (0.5 * s.square() - 2 * s * g + g.square())).sum()
+    proper = (weight * 0.5 * (s.square() - 2 * s * g + g.square())).sum()
+    return Control(gap(printed, explicit), gap(proper, explicit), ROUNDING)

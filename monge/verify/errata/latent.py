@@ -1,0 +1,153 @@
+"""Errata of codes and of invertible maps: which law a mean is over, and what a volume counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from ...core.noise import fresh
+from ...models.latent._posterior import Factorised
+from ...models.latent.vae import VAE
+from ...prob.bijections.base import Compose
+from ...prob.bijections.warps import Affine
+from ..evidence import table
+from ..flow import DIMS, coupling, jacobian, log_base
+from ..gaps import gap, most, normal
+from ..identity import Control
+from ..subjects import SPACES, build, random_rows
+
+ROUNDING = 1e-12
+
+
+def finite() -> tuple[Tensor, Tensor]:
+    """p(z, x) and q(z | x), both (5, 6)."""
+    return table(5, 6), normal(5, 6).softmax(0)
+
+
+def bound(joint: Tensor, q: Tensor) -> Tensor:
+    """E_q log p(x, z) / q(z | x), (x,)."""
+    return (q * (joint / q).log()).sum(0)
+
+
+def r11_a_latent_is_decoded_from_the_one_above() -> Control:
+    """Not p(z_t | z_(t-1)) below a prior of z_T, but p(z_(t-1) | z_t). [000:271]"""
+    top, x = normal(3).softmax(0), normal(4, 3).softmax(0)  # p(z_2), p(x | z_1)
+    step = normal(3, 3).softmax(1)  # rows sum to one
+    printed = torch.einsum("b,ab,xa->xab", top, step, x)  # p(z_2) p(z_2 | z_1) p(x | z_1)
+    proper = torch.einsum("b,ba,xa->xab", top, step, x)
+    one = torch.ones(()).double()
+    return Control(gap(printed.sum(), one), gap(proper.sum(), one), ROUNDING)
+
+
+def r15_the_distortion_of_a_beta_vae_is_negative() -> Control:
+    """Not min E log p(x|z) + beta KL, but min -E_q log p(x|z) + beta KL. [002:244]"""
+    space, beta = SPACES[0], 4.0
+    model = build(replace(VAE.tiny(space), beta=beta, samples=1), space)
+    assert isinstance(model, VAE)
+    batch = random_rows(space, 8, fresh(2))
+    torch.manual_seed(1)
+    loss = torch.stack([*model.loss(batch).values()]).sum(0)
+    torch.manual_seed(1)
+    z = model.infer(batch, normal(1, 8, *model.latent.shape))
+    log_p = (model.log_joint(batch, z) - model.log_prior(batch, z)).mean(0)
+    rate = beta * torch.as_tensor(model.rate(batch))
+    return Control(gap(loss, log_p + rate), gap(loss, -log_p + rate), ROUNDING)
+
+
+def r62_only_the_last_divergence_is_bounded() -> Control:
+    """Not log p(x) >= 0 at the end of the derivation, but KL(q || p(z|x)). [002:212]"""
+    joint, q = finite()
+    rest = (q * (q * joint.sum(0) / joint).log()).sum(0)
+    return Control(float(-joint.sum(0).log().amin()), float(-rest.amin()), ROUNDING)
+
+
+def r63_the_bound_weighs_the_joint_law() -> Control:
+    """Not E log p(z) / q(x,z) as the bound, but E_q log p(x,z) / q(z|x). [002:239]"""
+    joint, q = finite()
+    evidence = joint.sum(0)
+    reconstruction = (q * (joint / joint.sum(1, keepdim=True)).log()).sum(0)
+    rate = (q * (q / joint.sum(1, keepdim=True)).log()).sum(0)
+    printed = (q * (joint.sum(1, keepdim=True) / (q * evidence)).log()).sum(0)
+    whole = reconstruction - rate
+    return Control(gap(printed, whole), gap(bound(joint, q), whole), ROUNDING)
+
+
+def r77_the_decoder_speaks_of_x() -> Control:
+    """Not E_q log p(z|x) - KL(q||p(z)) as the bound, but with p(x|z). [003:409]"""
+    joint, q = finite()
+    prior = joint.sum(1, keepdim=True)
+    rate = (q * (q / prior).log()).sum(0)
+    printed, proper = ((q * law.log()).sum(0) - rate for law in (joint / joint.sum(0),
+                                                                joint / prior))
+    return Control(gap(printed, bound(joint, q)), gap(proper, bound(joint, q)), ROUNDING)
+
+
+def r98_a_posterior_has_a_variance_for_each_unit() -> Control:
+    """Not N(mu, |s|^2 I) of a vector s, but N(mu, diag(s^2)). [004:533]"""
+    posterior, units = Factorised.Config().build(4), 4
+    h, noise = normal(5, posterior.width), normal(3, 5, units)
+    z, log_q = posterior.draw(h, noise)
+    mean, scale = h[:, :units], (10 * torch.tanh(h[:, units:] / 10)).exp()
+    one, each = (MultivariateNormal(mean, torch.diag_embed(variance)).log_prob(z) for variance in
+                 (scale.square().sum(1, keepdim=True).expand_as(scale), scale.square()))
+    return Control(gap(log_q.sum(-1), one), gap(log_q.sum(-1), each), 1e-11)
+
+
+def r100_the_evidence_is_of_x() -> Control:
+    """Not log p(z|x) = bound + KL(q || p(z|x)), but log p(x). [000:222]"""
+    joint, q = finite()
+    posterior = joint / joint.sum(0)
+    whole = bound(joint, q) + (q * (q / posterior).log()).sum(0)
+    printed = (q * posterior.log()).sum(0)
+    return Control(gap(whole, printed), gap(whole, joint.sum(0).log()), ROUNDING)
+
+
+def r12_a_coupling_reads_what_stays() -> Control:
+    """Not y_A = h(x_A; beta(x_A)), but h(x_A; beta(x_B)): det = prod h'. [002:302]"""
+    layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
+
+    def printed(z: Tensor) -> tuple[Tensor, Tensor]:
+        moves, stays = z[:, :layer.size], z[:, layer.size:]
+        y, log_slope = layer.warp(layer.params(moves, None)[:, :layer.size], moves)
+        return torch.cat([y, stays], 1), log_slope.sum(1)
+
+    def missed(f: Callable[[Tensor], tuple[Tensor, Tensor]]) -> float:
+        return gap(torch.linalg.slogdet(jacobian(lambda v: f(v)[0], z))[1], f(z)[1])
+
+    return Control(missed(printed), missed(layer), ROUNDING)
+
+
+def r13_the_base_is_counted_once() -> Control:
+    """Not sum_i (log p(f_i) + log |det|), but log p(z) - sum_k log |det|. [002:311]"""
+    parts, z = [coupling(Affine(), bool(k % 2)) for k in range(3)], normal(4, DIMS)
+    whole = Compose(parts)
+    x, log_det = whole(z)
+    truth = log_base(z) - torch.linalg.slogdet(jacobian(lambda v: whole(v)[0], z))[1]
+    printed, y = torch.zeros(4).double(), z
+    for part in parts:
+        y, own = part(y)
+        printed = printed + log_base(y) + own
+    assert gap(x, y) == 0
+    return Control(gap(printed, truth), gap(log_base(z) - log_det, truth), ROUNDING)
+
+
+def r64_a_density_is_divided_by_the_volume() -> Control:
+    """Not p(x) = p(z) |det dz / dz|, but p(z) / |det dx / dz|. [002:298]"""
+    layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
+    x, log_det = layer(z)
+    back, there = layer.inverse(x)
+    truth = log_base(back) + there
+    return Control(gap(log_base(z), truth), gap(log_base(z) - log_det, truth), ROUNDING)
+
+
+def r64_a_jacobian_is_triangular() -> Control:
+    """Not a block diagonal Jacobian of a coupling, but a triangular one. [002:294]"""
+    layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
+    matrix, size = jacobian(lambda v: layer(v)[0], z), layer.size
+    above, below = (float(block.abs().amax()) for block in (matrix[:, :size, size:],
+                                                            matrix[:, size:, :size]))
+    return Control(most(above, below), above, 0.0)

@@ -1,0 +1,241 @@
+"""Errata of layers: convolutions, norms, dropout, attention, gates."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...nn.attention import causal_mask, weights
+from ...nn.causal import CausalConv
+from ...nn.conv import ContinuousConv
+from ...nn.dilated import gate
+from ...nn.drop import masked
+from ...nn.linear import feature, linear_attention
+from ...nn.norm import norm
+from ...nn.position import Learned, Sinusoidal, relative
+from ...nn.recurrent import GRU
+from ...nn.shape import Conv, Pool
+from ..attention import HEADS, STEPS, WIDTH, parts, shaken
+from ..convolution import count
+from ..gaps import gap, normal
+from ..identity import Control
+from ..networks import batch_norm, unscaled
+from ..recurrent import INPUTS, built
+
+ROUNDING = 1e-12
+
+
+def r1_a_mask_is_added() -> Control:
+    """Not softmax(QK' * M) with M in {1, -inf}, but softmax(QK' + M). [000:166-168]"""
+    q, k = normal(2, STEPS, WIDTH)
+    times = torch.where(causal_mask(STEPS, STEPS, q) < 0, -math.inf, 1.0)
+    printed = (q @ k.T * times / math.sqrt(WIDTH)).softmax(1)
+    return Control(spoiled(printed), spoiled(weights(q, k, causal=True)), 0.0)
+
+
+def spoiled(a: Tensor) -> int:
+    """Queries whose weights are no numbers, or not nil on the future."""
+    return int((a.isnan() | (a.triu(1) > 0)).any(1).sum())
+
+
+def r2_the_state_of_linear_attention_is_a_matrix() -> Control:
+    """Not S = sum_j phi(k_j) v_j, entry by entry, but phi(k_j) v_j'. [000:186]"""
+    q, k, v = parts()
+    vector = (feature(k) * v).sum(2, keepdim=True)  # (B, H, 1, d)
+    printed = feature(q) * vector / (feature(q) @ feature(k).sum(2)[..., None])
+    a = feature(q) @ feature(k).mT
+    whole = a @ v / a.sum(-1, keepdim=True)
+    return Control(gap(printed, whole), gap(linear_attention(q, k, v), whole), ROUNDING)
+
+
+def circular() -> tuple[nn.Conv2d, Tensor]:
+    conv = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").double()
+    return conv, normal(2, 3, 8, 8)
+
+
+def r34_a_shift_shifts_a_convolution() -> Control:
+    """Not invariant, f(t(x)) = f(x), but equivariant, f(t(x)) = t(f(x)). [000:91]"""
+    conv, x = circular()
+    moved = conv(x.roll(2, 3))
+    return Control(gap(moved, conv(x)), gap(moved, conv(x).roll(2, 3)), ROUNDING)
+
+
+def r37_a_causal_sum_reads_the_past_alone() -> Control:
+    """Not a sum over x_(i-k) to x_(i+k), but over x_(i-k) to x_i. [000:109]"""
+    causal, both = CausalConv(2, 3, 3).double(), nn.Conv1d(2, 3, 5, padding=2).double()
+    x, t = normal(1, 9, 2), 4
+    later = torch.cat([x[:, :t + 1], normal(1, 9 - t - 1, 2)], 1)
+    leak = gap(both(later.mT)[..., t], both(x.mT)[..., t])
+    return Control(leak, gap(causal(later)[:, t], causal(x)[:, t]), 0.0)
+
+
+def r38_dilation_puts_one_zero_less() -> Control:
+    """Not d zeros between entries of a kernel dilated by d, but d - 1. [004:312]"""
+    conv, x, rate = Conv(4, 3, padding=0, dilation=2).build((2, 12)).double(), normal(3, 2, 12), 2
+    assert isinstance(conv, nn.Conv1d)
+
+    def apart(zeros: int) -> float:
+        wide = torch.zeros(4, 2, 2 * (zeros + 1) + 1, dtype=torch.float64)
+        wide[:, :, ::zeros + 1] = conv.weight
+        y, known = F.conv1d(x, wide, conv.bias), conv(x)
+        return gap(y, known[..., :y.shape[-1]])
+
+    return Control(apart(rate), apart(rate - 1), ROUNDING)
+
+
+def r39_filters_are_shared_over_places() -> Control:
+    """Not one filter shared by C_o channels, but one for each, at all places. [004:371]"""
+    layer = Conv(4, 3)
+    found = count(layer.build((3, 8, 9)))
+    return Control(abs(found - (3 * 9 + 4)), abs(found - (3 * 4 * 9 + 4)), 0.0)
+
+
+def r40_transposed_is_no_inverse() -> Control:
+    """Not deconv(conv(x)) = x, but <conv(x), g> = <x, transposed(g)>. [002:401]"""
+    conv = nn.Conv2d(3, 3, 3, padding=1, bias=False).double()
+    back = nn.ConvTranspose2d(3, 3, 3, padding=1, bias=False).double()
+    back.load_state_dict(conv.state_dict())
+    x, g = normal(2, 2, 3, 8, 8)
+    adjoint = gap((conv(x) * g).sum(), (x * back(g)).sum())
+    return Control(gap(back(conv(x)), x), adjoint, 1e-11)
+
+
+def r41_batch_norm_divides_by_n() -> Control:
+    """Not a variance with 1/(n - 1) in batch norm, but with 1/n. [002:139]"""
+    layer, x = batch_norm()
+
+    def by_hand(correction: int) -> Tensor:
+        mean, variance = x.mean((0, 2, 3), True), x.var((0, 2, 3), correction=correction)
+        return (x - mean) / (variance[:, None, None] + layer.eps).sqrt()
+
+    return Control(gap(layer(x), by_hand(1)), gap(layer(x), by_hand(0)), ROUNDING)
+
+
+def r42_epsilon_stands_beneath_the_root() -> Control:
+    """Not sqrt(Var) + eps in a norm, but sqrt(Var + eps). [002:179]"""
+    layer, x = batch_norm()
+    mean, variance = x.mean((0, 2, 3), True), x.var((0, 2, 3), correction=0)[:, None, None]
+    beside, beneath = variance.sqrt() + layer.eps, (variance + layer.eps).sqrt()
+    return Control(gap(layer(x), (x - mean) / beside), gap(layer(x), (x - mean) / beneath),
+                   ROUNDING)
+
+
+def r43_a_bias_is_redundant_before_batch_norm() -> Control:
+    """Not redundant without batch norm, but with it: BN(x + b) = BN(x). [002:141]"""
+    (layer, x), b = batch_norm(), normal(3, 1, 1)
+    return Control(gap(x + b, x), gap(layer(x + b), layer(x)), ROUNDING)
+
+
+def r44_layer_norm_averages_features() -> Control:
+    """Not a mean over rows i in layer norm, but over features j. [001:79]"""
+    layer, x = norm("layer", 6).double(), normal(5, 6)
+
+    def by_hand(axis: int) -> Tensor:
+        return (x - x.mean(axis, True)) / (x.var(axis, correction=0, keepdim=True) + 1e-5).sqrt()
+
+    return Control(gap(layer(x), by_hand(0)), gap(layer(x), by_hand(1)), ROUNDING)
+
+
+def r45_dropout_divides_by_what_it_keeps() -> Control:
+    """Not H * M in training, which averages to (1 - p) H, but H * M / (1 - p). [000:308]"""
+    h, rate, draws = torch.rand(4, dtype=torch.float64) + 1, 0.3, 100_000
+    drawn = masked(h.expand(draws, 4), rate, False, None, shared=False)
+    error = drawn.std(0) / math.sqrt(draws)
+
+    def away(mean: Tensor) -> float:
+        return float(((mean - h).abs() / error).amax())
+
+    return Control(away((1 - rate) * drawn.mean(0)), away(drawn.mean(0)), 5.0)
+
+
+def r46_dropped_networks_are_scaled_by_what_is_kept() -> Control:
+    """Not weights times the rate of dropping after training, but 1 - rate. [004:282]"""
+    return Control(unscaled(0.3, 0.3), unscaled(0.3, 0.7), ROUNDING)
+
+
+def r47_a_kernel_depends_on_the_offset() -> Control:
+    """Not h_i = sum_j g(i + j) x_j, but sum_j g(j) x_(i+j). [000:130]"""
+    taps, x = torch.zeros(9, dtype=torch.float64), normal(5)
+    taps[2:7] = normal(5)  # g(-2), ..., g(2); offsets from -4 to 4
+    layer = ContinuousConv(_Taps(taps), 1).double()
+    known = F.conv1d(x[None, None], taps[2:7][None, None], padding=2)[0, 0]
+    place = torch.arange(5)
+    printed = F.pad(taps, (0, 4))[place[:, None] + place + 4] @ x
+    return Control(gap(printed, known), gap(layer(x[None, None])[0, 0], known), ROUNDING)
+
+
+class _Taps(nn.Module):
+    """A kernel that is a table, of one input and one output."""
+
+    def __init__(self, taps: Tensor) -> None:
+        super().__init__()
+        self.taps = taps
+
+    def forward(self, offsets: Tensor) -> Tensor:
+        return self.taps[offsets + len(self.taps) // 2, None, None]
+
+
+def r48_scores_are_divided_by_the_width_of_keys() -> Control:
+    """Not QK' / sqrt(width of values), but / sqrt(width of keys): Var 1. [004:449]"""
+    keys, values, draws = 64, 4, 20_000
+    variance = float((normal(draws, keys) * normal(draws, keys)).sum(1).var())
+    return Control(abs(variance / values - 1), abs(variance / keys - 1), 5e-2)
+
+
+def r49_a_relative_bias_sees_the_distance() -> Control:
+    """Not b_ij, one for each pair, but b_(i-j). [000:193]"""
+    table = relative("table", HEADS)
+    assert table is not None
+    shaken(table)
+    b, free = table(STEPS, STEPS), normal(HEADS, STEPS, STEPS)
+    along, beside = (gap(each[:, 1:, 1:], each[:, :-1, :-1]) for each in (b, free))
+    return Control(beside, along, 0.0)
+
+
+def r50_sinusoids_are_not_learned() -> Control:
+    """Not T x d numbers that are learned, but none: sinusoids are fixed. [003:1031]"""
+    found, learned = (count(each) for each in (Sinusoidal(WIDTH), Learned(WIDTH, STEPS)))
+    return Control(abs(found - learned), abs(found), 0.0)
+
+
+def r51_torchs_gru_resets_after_the_product() -> Control:
+    """Not tanh(Wx + U(r h)) in torch.nn.GRU, but tanh(Wx + r (U h + b)). [000:33]"""
+    x = normal(2, STEPS, INPUTS)
+    before, after = (built(GRU.Config(width=5).override(f"reset={when}"))
+                     for when in ("before", "after"))
+    after.load_state_dict(before.state_dict())
+    peer = nn.GRU(INPUTS, 5, batch_first=True).double()
+    peer.load_state_dict(before.core.state_dict())
+    return Control(gap(before(x), peer(x)[0]), gap(after(x), peer(x)[0]), ROUNDING)
+
+
+def r52_the_gate_is_a_sigmoid() -> Control:
+    """Not tanh(a) * b as a gate, but tanh(a) * sigmoid(b). [002:273]"""
+    a, b = normal(2, 20, 3)
+    found = gate(torch.cat([a, b], 1))
+    return Control(gap(found, a.tanh() * b), gap(found, a.tanh() * b.sigmoid()), ROUNDING)
+
+
+def r110_halves_are_rounded_down() -> Control:
+    """Not half of 13 after pooling by 2, but floor((13 - 2) / 2) + 1 = 6. [004:377]"""
+    found = Pool("max", 2, 2, 0).shape((256, 13, 13))[1]
+    return Control(abs(found - 13 / 2), abs(found - 6), 0.0)
+
+
+def r120_a_mask_is_a_matrix() -> Control:
+    """Not one row of masks for all queries, but a row for each. [002:285]"""
+    q, k = normal(2, STEPS, WIDTH)
+    found = []
+    for length in range(1, STEPS + 1):
+        row = torch.zeros(STEPS, dtype=torch.float64)
+        row[length:] = -math.inf
+        found.append(unlike(weights(q, k, row)))
+    return Control(min(found), unlike(weights(q, k, causal=True)), 0.0)
+
+
+def unlike(a: Tensor) -> int:
+    """Weights that are nil and should not be, or should be and are not."""
+    return int(((a > 0) != torch.ones_like(a).tril().bool()).sum())

@@ -1,0 +1,167 @@
+"""Errata of conditionals and sequences: counts, masks, stationary series, decoders."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...core.batch import Batch
+from ...core.noise import fresh
+from ...models.autoregressive.fvsbn import FVSBN
+from ...models.autoregressive.made import MADE
+from ...models.autoregressive.nade import NADE
+from ...models.autoregressive.tabular import Tabular
+from ...models.sequence.transformer import Transformer
+from ...nn.alignment import Additive
+from ...nn.attention import Attention
+from ...nn.raster import Raster
+from ...nn.recurrent import RNN
+from ...nn.stacks import Gated
+from ..autoregressive import jacobian
+from ..gaps import gap, most, normal
+from ..identity import Control
+from ..recurrent import INPUTS, built
+from ..sequence import SENTENCES, sentences
+from ..series import MEAN, RHO, SIGMA, STEPS, covariance, stable, toeplitz
+from ..series import built as series
+from ..subjects import SPACES, build, random_rows
+
+BITS = SPACES[0]
+ROUNDING = 1e-12
+
+
+def bits() -> Batch:
+    return random_rows(BITS, 8, fresh(2))
+
+
+def r56_regression_reads_back_from_its_own_place() -> Control:
+    """Not x_i = b_0 + b_1 x_(i-1) + ... + b_n x_n, but b_n x_(i-n). [002:248]"""
+    phi, x = stable(), MEAN + normal(5, STEPS)
+    found = series(phi, "mean").parameters_of_conditionals(Batch(x))[..., 0]
+    start, order = MEAN * (1 - phi.sum()), len(phi)
+    place = torch.arange(order, STEPS)
+
+    def mean(*reads: Tensor) -> Tensor:
+        return start + sum((b * x[:, read] for b, read in zip(phi, reads, strict=True)), 0 * start)
+
+    proper = mean(*(place - lag for lag in range(1, order + 1)))
+    printed = mean(place - 1, place - 2, torch.full_like(place, order - 1))
+    return Control(gap(printed, found[:, order:]), gap(proper, found[:, order:]), ROUNDING)
+
+
+def r57_tables_have_so_many_parameters() -> Control:
+    """Not 2^(n+1) parameters in tables of n bits, but 2^n - 1. [002:250]"""
+    n, model = BITS.dims, build(Tabular.tiny(BITS), BITS)
+    assert isinstance(model, Tabular)
+    found = model.parameter_count
+    return Control(abs(found - 2 ** (n + 1)), abs(found - (2**n - 1)), 0.0)
+
+
+def r58_a_belief_network_has_weights_for_each_place() -> Control:
+    """Not one vector of T weights for all places, but n(n + 1)/2 of them. [003:865-873]"""
+    n, model = BITS.dims, build(FVSBN.Config(), BITS)
+    assert isinstance(model, FVSBN)
+    found = model.parameter_count
+    return Control(abs(found - n), abs(found - n * (n + 1) // 2), 0.0)
+
+
+def r59_a_running_sum_takes_in_one_entry() -> Control:
+    """Not (b + W x_<i) - (b + W x_<i) = 0, but W x_<=i - W x_<i = W_i x_i. [002:255]"""
+    model, x = build(NADE.tiny(BITS), BITS), bits()
+    assert isinstance(model, NADE)
+    features, into = model.features(x), model.net.into
+    sums = [model.net.first + features[:, :i] @ into[:i] for i in range(len(into) + 1)]
+    printed = most(gap(a - a, f[:, None] * w)
+                   for a, f, w in zip(sums[:-1], features.mT, into, strict=True))
+    proper = most(gap(b - a, f[:, None] * w)
+                  for a, b, f, w in zip(sums[:-1], sums[1:], features.mT, into, strict=True))
+    return Control(printed, proper, ROUNDING)
+
+
+def r60_an_output_reads_what_comes_before() -> Control:
+    """Not no path from x_1..x_d to output d, but from x_d..x_D. [002:263]"""
+    model = build(MADE.tiny(BITS), BITS)
+    assert isinstance(model, MADE)
+    slopes = jacobian(model, bits(), 0)  # (outputs, inputs)
+    return Control(float(slopes.tril().amax()), float(slopes.triu().amax()), 0.0)
+
+
+def r61_the_stacks_of_a_picture_meet_one_way() -> Control:
+    """Not features both ways between the two stacks, but from above alone. [002:272]"""
+    side, middle = 9, 4
+    network: Raster = Gated.Config(width=12, depth=4, first=3).build((1, side, side), 2).double()
+    seen = network.support(middle, middle)[0].flatten()
+    late = torch.arange(side**2) >= middle * side + middle
+    return Control(int((two_ways(side, 4)[middle, middle].flatten() & late).sum()),
+                   int((seen & late).sum()), 0.0)
+
+
+def two_ways(side: int, depth: int) -> Tensor:
+    """Which pixels (h, w) the horizontal stack reads at each place, where the vertical one, which
+    looks at all of its row and of those above, takes in its features too."""
+    place = torch.arange(side)
+    row, column = torch.meshgrid(place, place, indexing="ij")
+    near = (column[..., None, None] - column).abs() <= 1
+    up = near & (row - row[..., None, None] <= 0) & (row[..., None, None] - row <= 1)
+    left = (row[..., None, None] == row) & (column[..., None, None] - column == 1)
+    vertical = near & (row[..., None, None] - row == 1)
+    horizontal = left | vertical
+    for _ in range(depth):
+        joined = vertical | horizontal
+        vertical = torch.einsum("ijkl,klmn->ijmn", up.double(), joined.double()) > 0
+        horizontal = horizontal | vertical
+    return horizontal
+
+
+def r90_a_series_from_its_mean_is_not_stationary() -> Control:
+    """Not Var x_t the same from x_1 = mu + e on, but sigma^2 sum rho^2s. [003:834-838]"""
+    phi, t = torch.tensor([RHO], dtype=torch.float64), torch.arange(1, STEPS + 1).double()
+    found = covariance(phi, torch.tensor([[SIGMA**2]], dtype=torch.float64)).diagonal()
+    grown = SIGMA**2 * (1 - RHO ** (2 * t)) / (1 - RHO**2)
+    return Control(gap(found, found[:1]), gap(found, grown), ROUNDING)
+
+
+def r91_a_covariance_is_of_one_lag() -> Control:
+    """Not Cov(x_t, x_(t-k)) = Cov(x_s, x_(s-l)) for any l, but for l = k. [003:851]"""
+    phi = stable()
+    matrix = covariance(phi, toeplitz(phi, len(phi)))
+    same = gap(matrix[1:, 1:], matrix[:-1, :-1])
+    return Control(gap(matrix[2:, 1:-1], matrix[2:, :-2]), same, 1e-11)
+
+
+def r92_an_output_reads_all_steps_so_far() -> Control:
+    """Not p(y_t | f(x_t)) = p(y_t | f(x_<=t)), but the latter alone. [004:415-417]"""
+    net, x = built(RNN.Config(width=5)), normal(2, 6, INPUTS)
+    alone = torch.cat([net(x[:, t:t + 1]) for t in range(6)], 1)
+    so_far = torch.stack([net(x[:, :t + 1])[:, -1] for t in range(6)], 1)
+    return Control(gap(alone, net(x)), gap(so_far, net(x)), ROUNDING)
+
+
+def r93_queries_have_the_width_of_their_map() -> Control:
+    """Not Q of width 2 from X 2x4 and W 4x4, but of width 4. [003:984]"""
+    layer = Attention(4, 1).double()
+    width = layer.look(normal(1, 2, 4), None).q.shape[-1]
+    return Control(abs(width - 2), abs(width - 4), 0.0)
+
+
+def r94_a_decoder_begins_from_what_was_said() -> Control:
+    """Not the encoded source as a decoder's input, but the target so far. [003:1080]"""
+    model, batch = build(Transformer.tiny(SENTENCES), SENTENCES), sentences(6)
+    assert isinstance(model, Transformer)
+    later, earlier = batch.x.clone(), batch.x.clone()
+    later[:, 2:], earlier[:, 0] = (later[:, 2:] + 1) % 3, (earlier[:, 0] + 1) % 3
+    told, after, before = (model.parameters_of_conditionals(
+        Batch(x, batch.given, length=torch.full((6,), 5))) for x in (batch.x % 3, later % 3,
+                                                                     earlier % 3))
+    return Control(gap(told[:, 2], before[:, 2]), gap(told[:, 2], after[:, 2]), ROUNDING)
+
+
+def r114_an_additive_score_reads_both_at_once() -> Control:
+    """Not w' tanh(W h) s as a score of h and s, but w' tanh(W [h, s]). [003:945]"""
+    score, h, s = Additive(5, 5, 8).double(), normal(1, 1, 5), normal(1, 6, 5)
+    both = torch.cat([score.query.weight, score.key.weight], 1)  # (8, 10)
+    pairs = torch.cat([h.expand(1, 6, 5), s], 2) @ both.T + score.query.bias
+    joint = pairs.tanh() @ score.out.weight[0]
+    printed = (score.query(h).tanh() @ score.out.weight[0])[..., None] * s.sum(2)
+    return Control(gap(score(h, s)[0, 0], printed[0, 0]), gap(score(h, s)[0, 0], joint[0]),
+                   ROUNDING)

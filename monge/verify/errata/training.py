@@ -1,0 +1,108 @@
+"""Errata of training: first weights, steps, losses of targets, when to stop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from ...core.recipe import Mover
+from ...data import open as open_data
+from ...nn.embed import Features
+from ...nn.mlp import MLP
+from ...prob.laws import Categorical
+from ...train.optimiser import optimiser
+from ..convolution import count
+from ..course import STOPPING, Line, play
+from ..foundations import logistic, logistic_loss
+from ..gaps import gap, normal
+from ..identity import Control
+from ..networks import BAND, growth
+from ..training import BETA, GAMMA, RATE
+
+ROUNDING = 1e-12
+
+
+def r5_he_draws_with_two_over_the_inputs() -> Control:
+    """Not a variance of 2 alpha / D_in, 4 / D_in for ReLU, but alpha / D_in. [004:239]"""
+    wrong, right = (abs(math.log(growth("relu", "he", times))) for times in (2.0, 1.0))
+    return Control(wrong, right, math.log(BAND))
+
+
+def r6_epsilon_of_adam_stands_outside_the_root() -> Control:
+    """Not m / sqrt(v + eps) in Adam, but m / (sqrt(v) + eps). [004:223]"""
+    param, g = nn.Parameter(torch.zeros(1, dtype=torch.float64)), 1e-6
+    param.grad = torch.full_like(param, g)
+    optimiser(Mover(rate=RATE), [param]).step()
+    m, v = (1 - BETA) * g / (1 - BETA), (1 - GAMMA) * g**2 / (1 - GAMMA)
+    inside, outside = m / math.sqrt(v + 1e-8), m / (math.sqrt(v) + 1e-8)
+    moved = -param.item() / RATE
+    return Control(abs(moved - inside), abs(moved - outside), 1e-9)
+
+
+def r35_hidden_layers_have_one_map_less_between_them() -> Control:
+    """Not K (D^2 + D) parameters between K hidden layers, but (K - 1)(...). [004:110]"""
+    width, depth = 6, 3
+    found = count(MLP.Config(width=width, depth=depth).build(1, 1))
+    ends, between = 3 * width + 1, width**2 + width
+    return Control(abs(found - ends - depth * between), abs(found - ends - (depth - 1) * between),
+                   0.0)
+
+
+def r36_tanh_is_a_sigmoid() -> Control:
+    """Not tanh(x) = 2 / cosh(2x) - 1, but 2 sigmoid(2x) - 1. [002:192]"""
+    x = torch.linspace(-3, 3, 601, dtype=torch.float64)
+    wrong, right = 2 / torch.cosh(2 * x) - 1, 2 * torch.sigmoid(2 * x) - 1
+    return Control(gap(wrong, x.tanh()), gap(right, x.tanh()), ROUNDING)
+
+
+def r53_a_negative_log_likelihood_is_negative() -> Control:
+    """Not -log P = sum y log pi + (1 - y) log(1 - pi), but minus that. [002:108]"""
+    x, y, w = logistic()
+    pi, whole = (x @ w).sigmoid(), logistic_loss(x, y, w)
+    told = (y * pi.log() + (1 - y) * (1 - pi).log()).sum()
+    return Control(gap(told, whole), gap(-told, whole), ROUNDING)
+
+
+def r54_a_mean_is_divided_by_n() -> Control:
+    """Not mu = sum x_i where rows are standardised, but sum x_i / n. [002:134]"""
+    rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
+    x, features = rows.whole().x.double(), Features(rows.space).double()(rows.whole().double())
+    scale = x.std(0, correction=0)
+    wrong, right = ((x - mean) / scale for mean in (x.sum(0), x.mean(0)))
+    return Control(gap(features, wrong), gap(features, right), 1e-5)
+
+
+def r55_the_best_is_kept_beside_the_latest() -> Control:
+    """Not one v for best and latest, so that i* stays 0, but one for each. [002:156-165]"""
+    trainer, told = play(STOPPING)
+    held = [(p.held_out.value, p.step) for p in told if p.held_out]
+    found, v = 0, math.inf
+    for latest, step in held:
+        v = latest
+        if latest < v:
+            found = step
+    best = min(held)[1]
+    return Control(abs(found - best), abs(trainer.best_step - best), 0.0)
+
+
+def r96_a_step_follows_the_mean_at_its_rate() -> Control:
+    """Not w - sum of gradients, but w - rate times their mean. [004:205]"""
+    trainer, _ = play(replace(STOPPING, steps=1))
+    model, batch = Line(Line.Config(), trainer.model.space), trainer.batch(0)
+    with torch.enable_grad():
+        loss = model.loss(batch)["square"]
+        (total,) = torch.autograd.grad(loss.sum(), model.slope)
+    moved = trainer.model.state_dict()["slope"]
+    return Control(gap(moved, -total), gap(moved, -RATE * total / len(batch)), ROUNDING)
+
+
+def r97_names_of_one_class_are_not_independent() -> Control:
+    """Not prod_d Ber(y_d; pi_d), one-hot entries apart, but prod_d pi_d^y_d. [004:88]"""
+    z, y = normal(20, 1, 5), torch.arange(20)[:, None] % 5
+    found = Categorical(1, 5, False).double().log_prob(z, y)[:, 0]
+    pi, hot = z[:, 0].softmax(1), nn.functional.one_hot(y[:, 0], 5)
+    apart = (hot * pi.log() + (1 - hot) * (1 - pi).log()).sum(1)
+    return Control(gap(apart, found), gap((hot * pi.log()).sum(1), found), ROUNDING)

@@ -1,0 +1,76 @@
+"""Errata of transport: which marginal, which side, which order."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...prob.divergence import sinkhorn_divergence
+from ...solve.assignment import on_line
+from ...solve.sinkhorn import sinkhorn
+from ..gaps import gap, normal
+from ..identity import Control
+from ..transport import LAMBDA, gibbs, problem, solved, to_columns, to_rows
+
+ROUNDING = 1e-12
+
+
+def r7_scalings_are_updated_one_after_the_other() -> Control:
+    """Not u and v at once, whose plan has not mass 1, but v after u. [003:271]"""
+    right = solved()[0].matrix.sum() - 1
+    return Control(simultaneous_mass(), float(right.abs()), ROUNDING)
+
+
+def simultaneous_mass(passes: int = 200) -> float:
+    """How far from one the mass of the plan is when u and v are updated at once, as the notes
+    write it: it alternates between two wrong values."""
+    cost, p, q = problem()
+    kernel = torch.exp(-cost / LAMBDA)
+    u, v = torch.ones_like(p), torch.ones_like(q)
+    for _ in range(passes):
+        u, v = p / (kernel @ v), q / (kernel.T @ u)
+    return float((u @ kernel @ v - 1).abs())
+
+
+def r8_columns_are_scaled_from_the_right() -> Control:
+    """Not diag(p / 1'pi) pi for the columns, but pi diag(q / 1'pi). [003:225]"""
+    cost, p, q = problem(6, 6)
+    pi = to_rows(gibbs(cost), p)
+    printed = (p / pi.sum(0))[:, None] * pi
+    return Control(gap(printed.sum(0), q), gap(to_columns(pi, q).sum(0), q), ROUNDING)
+
+
+def r72_a_distance_needs_moments() -> Control:
+    """Not W_1 finite in all cases, but where E|x| is: Cauchy's grows with n. [003:74]"""
+    growth = []
+    for quantile in (lambda u: torch.tan(math.pi * (u - 0.5)), torch.special.ndtri):
+        few, many = (on_line(quantile((torch.arange(n).double() + 0.5) / n),
+                             torch.zeros(n).double(), 1.0) for n in (1000, 100_000))
+        growth.append(gap(few, many))
+    return Control(growth[0], growth[1], 1e-2)
+
+
+def r73_plans_are_bound_by_both_marginals() -> Control:
+    """Not min over all pi, which is K / sum K, but over couplings of p and q. [003:137]"""
+    plan, cost, p, q = solved()
+    return Control(marginal_gap(gibbs(cost), p, q), marginal_gap(plan.matrix, p, q), ROUNDING)
+
+
+def marginal_gap(pi: Tensor, p: Tensor, q: Tensor) -> float:
+    return max(gap(pi.sum(1), p), gap(pi.sum(0), q))
+
+
+def r74_columns_sum_to_q() -> Control:
+    """Not q = pi 1, but q = pi' 1. [003:289]"""
+    plan, _, _, q = solved(n=6, m=6)
+    return Control(gap(plan.matrix.sum(1), q), gap(plan.matrix.sum(0), q), ROUNDING)
+
+
+def r76_a_sinkhorn_cost_is_biased() -> Control:
+    """Not W_1 by a Sinkhorn cost, which is not 0 at x = y, but debiased. [003:345]"""
+    x = normal(10, 2)
+    plain = float(sinkhorn(x, x, 0.4, tolerance=1e-13).value.abs())
+    fair = sinkhorn_divergence(x, x.clone(), 0.4, relative=False, tolerance=1e-13)
+    return Control(plain, abs(float(fair)), ROUNDING)

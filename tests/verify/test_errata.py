@@ -1,0 +1,63 @@
+"""Every erratum of the notes is accounted for: caught by a control, or told to be prose."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from monge.cli.main import attempt
+from monge.verify.errata.prose import PROSE
+from monge.verify.identity import Control, examine, identities, listed
+
+CONTROLS = [each for each in identities() if each.listing.group == "errata"]
+
+
+def test_every_identity_and_every_erratum_of_the_notes_has_its_place():
+    ids = {each.id for each in listed()}
+    assert {each for each in ids if each[0] == "X"} == {f"X{n}" for n in range(1, 115)}
+    controls = {each for each in ids if each[0] == "R"}
+    assert controls | set(PROSE) == {f"R{n}" for n in range(1, 121)}
+    assert not controls & set(PROSE)
+    errata = [each for each in listed() if each.group == "errata"]
+    assert {each.id for each in errata} == controls
+    assert all(re.fullmatch(r"Not .+,? but .+", each.statement) for each in errata)
+
+
+@pytest.mark.parametrize("each", CONTROLS, ids=lambda each: each.listing.name)
+def test_what_the_notes_say_wrongly_is_caught(each):
+    row = examine(each)
+    assert row.passed, row
+    assert row.residual <= row.tolerance < row.wrong
+
+
+def test_a_control_needs_the_wrong_one_rejected_and_the_right_one_held():
+    assert examine(control(1.0, 0.0, 0.1)).passed is True
+    assert examine(control(math.nan, 0.0, 0.1)).passed is True
+    assert examine(control(0.05, 0.0, 0.1)).passed is False
+    assert examine(control(1.0, 0.2, 0.1)).passed is False
+    assert examine(control(1.0, math.nan, 0.1)).passed is False
+
+
+def control(wrong, right, tolerance):
+    return replace(CONTROLS[0], call=lambda: Control(wrong, right, tolerance))
+
+
+def told(capsys, *words):
+    code = attempt(["verify", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_verb_shows_where_it_is_from_and_what_is_wrong(capsys):
+    code, value = told(capsys, "R36", "x4")
+    assert code == 0
+    assert {row["id"]: row["source"] for row in value["rows"]} == {"X4": "002:57-61",
+                                                                   "R36": "002:192"}
+    assert [row["wrong"] is None for row in value["rows"]] == [True, False]
+    assert attempt(["verify", "R36"]) == 0
+    assert "ok, the note misses by 1.99" in capsys.readouterr().out
+    code, value = told(capsys, "R75")
+    assert [row["skipped"] for row in value["rows"]] == [PROSE["R75"][2]]
+    assert attempt(["verify", "R75"]) == 0
+    assert "np.ones((N, 1))" in capsys.readouterr().out
