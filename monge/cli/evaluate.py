@@ -10,9 +10,14 @@ import click
 from ._say import Voice, common
 
 if TYPE_CHECKING:
+    from ..core.abilities import Finding
+    from ..core.score import Score
+    from ..evaluate.measure import Groups
     from ..evaluate.tightness import Tightness
     from ..run import Run
 
+BIASED = ("a Fréchet distance of few rows is too large, so that it is read beside that of as many "
+          "real rows, while a kernel distance is right in the mean")
 MOST = 8
 """Targets whose curves are drawn side by side."""
 
@@ -27,25 +32,24 @@ def command(voice: Voice, run: str, data: str | None, split: str | None) -> None
     """Measure RUN on DATA, or on its own test rows, and let its doctor speak."""
     from .. import run as runs
     from ..doctor import sentence
-    from ..evaluate.measure import left_out
+    from ..evaluate.measure import flat
     from ..evaluate.tightness import tightness
-    from ..evaluate.twosample import interval
+    from ..measuring import measured
+    from ..sight import sight
 
     found = runs.load(run)
-    measures = found.evaluate(data, split)
-    findings = [*left_out(found.model), *found.diagnose()]
+    groups = measured(found, data, split)
+    findings = remarks(found, data, split)
     told: dict[str, Any] = {
         "run": str(found.folder),
-        "measures": {name: score.to_dict() for name, score in measures.items()},
+        "measures": {name: score.to_dict() for name, score in flat(groups).items()},
+        "groups": {title: list(group) for title, group in groups.items()},
         "findings": [vars(finding) for finding in findings]}
-    rows = [[name, score.value, score.stderr or None, score.unit, score.kind]
-            for name, score in measures.items()]
-    text = voice.table(("measure", "value", "±", "unit", "kind"), rows)
-    if "c2st" in measures:
-        low, high = interval(measures["c2st"])
-        told["c2st_interval"] = [low, high]
-        text += (f"\n\nA classifier tells samples from data with an accuracy of {low:.3f} to "
-                 f"{high:.3f} (95%); samples of the law of the data would leave it at 0.5.")
+    text = shown(voice, groups)
+    if "frechet_distance" in told["measures"] and (eyes := sight(found)):
+        told["features"] = {"told": str(eyes), **eyes.about}
+        text += f"\n\nfrechet_distance, kernel_distance: {eyes}; {BIASED}."
+    text += told_apart(told, groups.get("samples", {}))
     if curve := tightness(found.model, found.rows(data, split)):
         told["tightness"] = curve.to_dict()
         text += f"\n\n{climb(voice, curve)}"
@@ -55,6 +59,50 @@ def command(voice: Voice, run: str, data: str | None, split: str | None) -> None
     for finding in findings:
         text += f"\n\n{sentence(finding)}"
     voice.result(told, text)
+
+
+def remarks(run: Run, data: str | None, split: str | None) -> list[Finding]:
+    """What was not measured, what to read with care, and what ails the fit."""
+    from ..core.abilities import Finding
+    from ..evaluate.measure import left_out
+
+    found = left_out(run.model, run.rows(data, split))
+    if data is None and split in ("train", "all"):
+        found.append(Finding("real rows", "that measures are held against are training rows, which"
+                             " are among the rows measured here", "read them on test rows, or on "
+                             "other data"))
+    return [*found, *run.diagnose()]
+
+
+def shown(voice: Voice, groups: Groups) -> str:
+    """A table with a line for each measure, what real rows reach beside it, group by group."""
+    from ..evaluate.measure import paired
+
+    pairs = {title: paired(group) for title, group in groups.items()}
+    rows: list[list[Any]] = []
+    for title, each in pairs.items():
+        rows += [[], [title]] if rows else [[title]]
+        rows += [[f"  {name}", *number(score), *number(ideal), score.unit, score.kind]
+                 for name, score, ideal in each]
+    head = ("measure", "value", "±", "real rows", "±", "unit", "kind")
+    return voice.table(head, [row + [None] * (len(head) - len(row)) for row in rows])
+
+
+def number(score: Score | None) -> tuple[float | None, float | None]:
+    """A value and its error, where there are such."""
+    return (score.value, score.stderr or None) if score else (None, None)
+
+
+def told_apart(told: dict[str, Any], samples: dict[str, Score]) -> str:
+    """The interval of the two-sample test, which goes into what is told too."""
+    from ..evaluate.twosample import interval
+
+    if "c2st" not in samples:
+        return ""
+    low, high = interval(samples["c2st"])
+    told["c2st_interval"] = [low, high]
+    return (f"\n\nA classifier tells samples from data with an accuracy of {low:.3f} to "
+            f"{high:.3f} (95%); samples of the law of the data would leave it at 0.5.")
 
 
 def climb(voice: Voice, curve: Tightness) -> str:

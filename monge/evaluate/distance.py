@@ -42,16 +42,8 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Score]:
         raise DataError(f"the smaller data set has {min(len(x), len(y))} rows; a distance with "
                         f"its error needs {2 * GROUPS} at least")
 
-    def slices(x: Tensor, y: Tensor) -> Tensor:
-        return sliced(x, y, generator=fresh(seed))
-
-    def entropic(x: Tensor, y: Tensor) -> Tensor:
-        return divergence.sinkhorn_divergence(x.float(), y.float(), EPSILON)
-
     few = x[:EXACT], y[:EXACT]
-    found = {"energy": energy(x, y), "mmd": jackknife(divergence.mmd, x, y),
-             "sliced_wasserstein_2": jackknife(slices, x, y),
-             "sinkhorn_divergence": jackknife(entropic, x, y),
+    found = {"energy": energy(x, y), **apart(x, y, seed),
              "wasserstein_1": jackknife(divergence.wasserstein, *few),
              "wasserstein_2": jackknife(lambda x, y: divergence.wasserstein(x, y, 2.0), *few)}
     if min(len(x), len(y)) > 2 * x.shape[1]:
@@ -60,6 +52,20 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Score]:
     found["c2st"] = c2st(x, y, seed)
     found["p_value"] = Score(p_value(x, y, seed), "estimate", unit="probability")
     return found
+
+
+def apart(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Score]:
+    """The distances that many rows admit: by a kernel, along lines, by an entropic plan."""
+
+    def slices(x: Tensor, y: Tensor) -> Tensor:
+        return sliced(x, y, generator=fresh(seed))
+
+    def entropic(x: Tensor, y: Tensor) -> Tensor:
+        return divergence.sinkhorn_divergence(x.float(), y.float(), EPSILON)
+
+    return {"mmd": jackknife(divergence.mmd, x, y, "kernel"),
+            "sliced_wasserstein_2": jackknife(slices, x, y),
+            "sinkhorn_divergence": jackknife(entropic, x, y, "variances")}
 
 
 def frequencies(x: Tensor, y: Tensor, space: Space) -> dict[str, Score]:
@@ -81,7 +87,7 @@ def frequencies(x: Tensor, y: Tensor, space: Space) -> dict[str, Score]:
     return {name: jackknife(between(measure), x, y) for name, measure in known.items()}
 
 
-def jackknife(measure: Measure, x: Tensor, y: Tensor) -> Score:
+def jackknife(measure: Measure, x: Tensor, y: Tensor, unit: str = "standard deviations") -> Score:
     """A measure with its standard error, from what it is without each group of rows."""
     value = float(measure(x, y))
     without = []
@@ -89,7 +95,7 @@ def jackknife(measure: Measure, x: Tensor, y: Tensor) -> Score:
         keep = [torch.arange(len(rows)) % GROUPS != group for rows in (x, y)]
         without.append(measure(x[keep[0]], y[keep[1]]))
     spread = torch.stack(without).double().var(correction=0) * (GROUPS - 1)
-    return Score(value, "distance", float(spread.sqrt()), "standard deviations")
+    return Score(value, "distance", float(spread.sqrt()), unit)
 
 
 def gaussian_kl(x: Tensor, y: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ class Eye:
     """Rows as points: the standardised features of an event and of its conditions."""
 
     def __init__(self, space: Space) -> None:
+        self.space = space
         self.features, self.conditions = Features(space), Conditions(space)
 
     @classmethod

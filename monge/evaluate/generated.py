@@ -17,12 +17,18 @@ from ..core.modes import Modes
 from ..core.noise import fresh
 from ..core.score import Score
 from .coverage import modes, prdc
+from .distance import apart
 from .fidelity import Eye
 from .likelihood import home
-from .neighbours import duplicates, memorised
+from .neighbours import LEVEL, duplicates, memorised
 from .twosample import FEWEST, c2st
 
 Density = Callable[[Tensor], Tensor]
+REAL = "_of_real_rows"
+"""What follows the name of a measure in that of its reference: training rows for samples."""
+CLOSE, NUMBERS = 500, 1 << 20
+"""Rows of each side of distances that are computed again for every group left out, and numbers
+that they hold: of wide rows there are fewer."""
 DRAWN = 1000
 """Samples that the doctor looks at."""
 FAR = 0.5
@@ -42,27 +48,36 @@ class Look:
     real: Tensor
     train: Tensor
     x: Tensor  # the samples as they are, (n, *event)
+    truth: Tensor  # the held-out rows as they are
 
     @classmethod
     def at(cls, model: Model, x: Tensor, rows: Batch, train: Batch) -> Look:
         eye = Eye.of(model, model.space)
-        return cls(eye(Batch(x, given=rows.given)), eye(rows), eye(train), x)
+        return cls(eye(Batch(x, given=rows.given)), eye(rows), eye(train), x, rows.x)
 
 
 def judged(look: Look, density: Density | None, seed: int = 0) -> dict[str, Score]:
     """Measures of samples, each that has one with its value for real rows instead of them."""
-    n, found = min(len(look.real), len(look.fake)), {}
+    n, found = min(len(look.real), len(look.fake)), dict[str, Score]()
     real, fake, train = (spread(side, n) for side in (look.real, look.fake, look.train))
     if min(len(real), len(train)) >= FEWEST:
-        found["c2st"], found["c2st_of_real_rows"] = c2st(fake, real, seed), c2st(train, real, seed)
-        ideal = prdc(real, train)
-        for name, score in prdc(real, fake).items():
-            found |= {name: score, f"{name}_of_real_rows": ideal[name]}
-        found |= {"memorised": memorised(look.fake, look.real, look.train),
+        few = min(CLOSE, max(NUMBERS // real.shape[1], FEWEST))
+        near = spread(real, few)
+        found |= beside(*(apart(spread(side, few), near, seed) for side in (fake, train)))
+        found |= beside(*({"c2st": c2st(side, real, seed)} for side in (fake, train)))
+        found |= beside(*(prdc(real, side) for side in (fake, train)))
+        copied = {"memorised": memorised(look.fake, look.real, look.train),
                   "duplicates": duplicates(look.fake, look.real)}
+        found |= beside(copied, dict.fromkeys(copied, Score(LEVEL, "exact", 0.0, "share")))
     if isinstance(density, Modes):
-        found |= modes(look.x, density)
+        found |= beside(*(modes(side, density) for side in (look.x, look.truth)))
     return found
+
+
+def beside(found: Mapping[str, Score], ideal: Mapping[str, Score]) -> dict[str, Score]:
+    """Each measure of samples, followed by its reference."""
+    return {key: score for name in found
+            for key, score in ((name, found[name]), (name + REAL, ideal[name]))}
 
 
 def spread(rows: Tensor, n: int) -> Tensor:

@@ -46,6 +46,12 @@ class Scores:
     def bits_per_dim(self) -> float:
         return -float(self.value.mean()) / (self.dims * math.log(2))
 
+    def less(self, other: Scores) -> Score:
+        """The mean of these rows less that of others, with the error of both."""
+        own, known = self.score, other.score
+        error = math.hypot(own.stderr, known.stderr)
+        return Score(own.value - known.value, own.kind, error)
+
 
 def home(model: Any) -> torch.device:
     """Where the model's numbers are."""

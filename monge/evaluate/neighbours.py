@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.score import Score
 
 LEVEL = 0.01
-"""Share of real rows that are as near; what a perfect law reaches."""
+"""Share of real rows that are as near by definition; what a perfect law reaches."""
 ROWS = 512
 """Rows whose distances are made at once."""
 

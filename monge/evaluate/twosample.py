@@ -8,6 +8,7 @@ more than that, beyond the error of so many rows, proves a difference (Lopez-Paz
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -33,10 +34,9 @@ def c2st(x: Tensor, y: Tensor, seed: int = 0) -> Score:
         raise DataError(f"the smaller side has {min(len(x), len(y))} rows; a classifier "
                         f"two-sample test needs {FEWEST} at least")
     orders = [torch.randperm(len(side), generator=fresh(seed))[:n] for side in (x, y)]
-    halves = [side[order].float().chunk(2) for side, order in zip((x, y), orders, strict=True)]
-    right = [told_apart(halves[0][a], halves[1][a], halves[0][1 - a], halves[1][1 - a], seed)
-             for a in (0, 1)]
-    share = torch.cat(right).double().mean().item()
+    halves = [side[order].float().unflatten(0, (2, -1))
+              for side, order in zip((x, y), orders, strict=True)]
+    share = told_apart(halves[0], halves[1], seed).double().mean().item()
     return Score(share, "estimate", math.sqrt(max(share * (1 - share), 0.25 / n) / (2 * n)),
                  "accuracy")
 
@@ -46,21 +46,39 @@ def interval(score: Score) -> tuple[float, float]:
     return score.value - NORMAL * score.stderr, score.value + NORMAL * score.stderr
 
 
-def told_apart(x: Tensor, y: Tensor, other: Tensor, rival: Tensor, seed: int) -> Tensor:
-    """Whether each row of the other halves is told apart by what x and y teach, (2 n,)."""
-    rows = torch.cat([x, y])
-    middle, spread = rows.mean(0), rows.std(0).clamp_min(1e-6)
-    labels = torch.cat([torch.ones(len(x)), torch.zeros(len(y))])
+def told_apart(x: Tensor, y: Tensor, seed: int) -> Tensor:
+    """Whether each row of a half is told apart by what the other half teaches, (2, 2 n), of halves
+    x and y (2, n, F). The two networks learn side by side, their weights stacked."""
+    rows = torch.cat([x, y], 1)  # (2, 2 n, F)
+    middle, spread = rows.mean(1, keepdim=True), rows.std(1, keepdim=True).clamp_min(1e-6)
+    labels = torch.cat([torch.ones(x.shape[1]), torch.zeros(y.shape[1])])
+    near = (rows - middle) / spread
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        net: MLP = NET.build(rows.shape[1], 1)
-        adam = torch.optim.AdamW(net.parameters(), RATE, weight_decay=0.01, fused=True)
-        for _ in range(STEPS):
-            pick = torch.randint(len(rows), (BATCH,))
-            logit = net((rows[pick] - middle) / spread)[:, 0]
+        layers = stacked([NET.build(rows.shape[2], 1) for _ in range(2)])
+        adam = torch.optim.AdamW([part for layer in layers for part in layer], RATE,
+                                 weight_decay=0.01, fused=True)
+        for pick in torch.randint(rows.shape[1], (STEPS, 2, BATCH)):
+            chosen = near.gather(1, pick[..., None].expand(-1, -1, near.shape[2]))
             adam.zero_grad()
-            F.binary_cross_entropy_with_logits(logit, labels[pick]).backward()
+            loss = F.binary_cross_entropy_with_logits(answer(layers, chosen), labels[pick])
+            (2 * loss).backward()
             adam.step()
     with torch.no_grad():
-        first, second = (net((side - middle) / spread)[:, 0] for side in (other, rival))
-    return torch.cat([first > 0, second <= 0])
+        other = (rows.flip(0) - middle) / spread
+        return (answer(layers, other) > 0) == (labels > 0)
+
+
+def stacked(nets: Sequence[MLP]) -> list[tuple[Tensor, Tensor]]:
+    """Weights (K, inputs, outputs) and biases (K, 1, outputs) of each layer of K networks."""
+    return [(torch.stack([layer.weight.detach().T for layer in layers]).requires_grad_(),
+             torch.stack([layer.bias.detach()[None] for layer in layers]).requires_grad_())
+            for layers in zip(*(net.linears for net in nets), strict=True)]
+
+
+def answer(layers: Sequence[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
+    """The logits (K, B) of stacked networks on rows x (K, B, F)."""
+    for weight, bias in layers[:-1]:
+        x = torch.baddbmm(bias, x, weight).relu()
+    weight, bias = layers[-1]
+    return torch.baddbmm(bias, x, weight)[..., 0]

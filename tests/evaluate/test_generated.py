@@ -6,6 +6,7 @@ import pytest
 import torch
 import worlds
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from monge.core.abilities import CanSample
 from monge.core.batch import Batch
@@ -14,9 +15,10 @@ from monge.core.model import Model
 from monge.core.modes import Modes
 from monge.core.noise import fresh
 from monge.core.space import Space
+from monge.evaluate import twosample
 from monge.evaluate.coverage import modes, prdc
 from monge.evaluate.generated import ails, oscillation
-from monge.evaluate.measure import measures
+from monge.evaluate.measure import Known, left_out, measures, paired
 from monge.evaluate.neighbours import duplicates, memorised
 from monge.evaluate.twosample import c2st, interval
 
@@ -58,6 +60,29 @@ def test_a_classifier_cannot_tell_equal_laws_apart_and_can_tell_others():
     assert apart.value == pytest.approx(best, abs=0.05)
     with pytest.raises(DataError, match="has 5 rows; a classifier two-sample test needs 20"):
         c2st(normal(5, 0), normal(50, 1))
+
+
+def test_each_half_is_judged_by_a_network_that_saw_the_other(monkeypatch):
+    """Two networks side by side learn what each would learn alone, row for row."""
+    monkeypatch.setattr(twosample, "STEPS", 40)
+    x, y = normal(60, 0).float().unflatten(0, (2, 30)), normal(60, 1).float().unflatten(0, (2, 30))
+    found = twosample.told_apart(x, y + 1, seed=3)
+    rows, labels = torch.cat([x, y + 1], 1), torch.arange(60) < 30
+    torch.manual_seed(3)
+    nets = [twosample.NET.build(2, 1) for _ in range(2)]
+    picks = torch.randint(60, (40, 2, twosample.BATCH))
+    for half, net in enumerate(nets):
+        mean, scale = rows[half].mean(0), rows[half].std(0)
+        adam = torch.optim.AdamW(net.parameters(), twosample.RATE, weight_decay=0.01)
+        for pick in picks[:, half]:
+            adam.zero_grad()
+            logit = net((rows[half][pick] - mean) / scale)[:, 0]
+            binary_cross_entropy_with_logits(logit, labels[pick].float()).backward()
+            adam.step()
+        said = net((rows[1 - half] - mean) / scale)[:, 0]
+        sure = said.abs() > 1e-3
+        assert torch.equal(found[half][sure], ((said > 0) == labels)[sure])
+        assert sure.double().mean() > 0.9
 
 
 def by_hand(real: Tensor, fake: Tensor, k: int) -> dict[str, float]:
@@ -144,8 +169,37 @@ def test_oscillation_is_told_from_noise_and_from_progress():
 
 def test_evaluation_prints_them_with_real_rows_beside():
     rows, others = (worlds.Rows(Batch(normal(400, seed).float())) for seed in (1, 2))
-    density = Modes(CENTRES, 1.0)
-    found = measures(Puppet(lambda n: normal(n, 3).float()), rows, others, density=density)
+    known = Known(density=Modes(CENTRES, 1.0))
+    found = measures(Puppet(lambda n: normal(n, 3).float()), rows, others, known=known)
     for name in ("c2st", "precision", "recall", "density", "coverage"):
         assert found[name].value == pytest.approx(found[f"{name}_of_real_rows"].value, abs=0.12)
+    for name in ("mmd", "sliced_wasserstein_2", "sinkhorn_divergence"):
+        reference = found[f"{name}_of_real_rows"]
+        assert abs(found[name].value - reference.value) < 4 * reference.stderr, name
     assert {"memorised", "duplicates", "modes_found", "within_4_sigma"} <= set(found)
+    assert found["memorised_of_real_rows"].value == 0.01
+    told = {name: (score, real) for name, score, real in paired(found)}
+    assert told["modes_found"] == (found["modes_found"], found["modes_found_of_real_rows"])
+    assert told["samples_compared"][1] is None
+    assert not any(name.endswith("_of_real_rows") for name in told)
+
+
+def test_what_few_rows_cannot_tell_is_said():
+    few = worlds.Rows(Batch(normal(12, 1).float()))
+    model = Puppet(lambda n: normal(n, 3).float())
+    found = measures(model, few, few)
+    assert "energy_distance" in found
+    assert "mmd" not in found
+    told, = left_out(model, few)
+    assert "12 rows" in told.sentence
+    assert left_out(model, worlds.Rows(Batch(normal(20, 1).float()))) == []
+
+
+def test_a_law_that_draws_its_training_rows_is_caught():
+    """No distance sees it; the nearest training rows do."""
+    rows, others = (worlds.Rows(Batch(normal(200, seed).float())) for seed in (1, 2))
+    train = others.all.x
+    found = measures(Puppet(lambda n: train[torch.arange(n) % 200]), rows, others)
+    assert found["memorised"].value > 0.9
+    assert found["c2st"].value < 0.6
+    assert found["mmd"].value < found["mmd_of_real_rows"].value + 1e-3
