@@ -16,11 +16,14 @@ from .evaluate.judge import Judge
 from .train import checkpoint
 from .train.average import Average
 from .train.budget import Budget
+from .train.cost import Few
 from .train.fit import Progress, examine, fit
 from .train.log import Log
 from .train.place import Place
 from .train.trainer import Refit, Trainer
 
+FORESEEN = 256
+"""Held-out rows by which the time of all of them is foreseen."""
 SAVE_EVERY = 10.0
 """Seconds between checkpoints; what a power cut can cost."""
 
@@ -62,13 +65,21 @@ class Sitting:
         first = self.trainer
         end = budget.end(first.epoch_steps, first.step, first.seconds, 0)
         if not first.refit:
-            yield from self.remember(fit(first, end, self.judge, asked))
+            yield from self.remember(fit(first, end, self.judge, asked, foresee=self.foresee))
             ended = first.stale >= self.recipe.patience or first.settled
             if self.recipe.refit == "none" or not (ended and first.kept):
                 return
             self.trainer = self.second(first)
         judge = self.judge if self.recipe.refit == "continue" else None
-        yield from self.remember(fit(self.trainer, end, judge, asked))
+        yield from self.remember(fit(self.trainer, end, judge, asked, foresee=self.foresee))
+
+    def foresee(self) -> float:
+        """Seconds that a held-out score will take, by one of few rows."""
+        rows = Few(self.view.rows("valid"), FORESEEN)
+        begun = time.monotonic()
+        examine(self.trainer, Judge(self.trainer.model, rows))
+        spent = time.monotonic() - begun
+        return spent * sum(map(len, self.judge.batches)) / max(len(rows), 1)
 
     def second(self, first: Trainer) -> Trainer:
         """The trainer of the refit, at its first step."""
@@ -118,15 +129,18 @@ class Sitting:
         """Keep the best weights. A last look at weights no regular score has seen may win too, but
         leaves no trace in the checkpoint, so that resuming equals never having stopped."""
         score, weights, refit = self.trainer.best, self.trainer.kept, self.trainer.refit
+        seconds = self.trainer.seconds
         if self.trainer.done and stopped != "diverged":
             stopped, weights = "refit", self.trainer.weights()
         elif not refit and stopped != "diverged" and self.trainer.step % self.trainer.every:
+            begun = time.monotonic()
             final = examine(self.trainer, self.judge)
+            seconds += time.monotonic() - begun
             if final.replaces(score):
                 score, weights = final, self.trainer.weights()
         if not weights:
             return
-        about = {"step": self.trainer.step, "seconds": self.trainer.seconds, "stopped": stopped,
+        about = {"step": self.trainer.step, "seconds": seconds, "stopped": stopped,
                  "held_out": None if score is None else score.to_dict()}
         if self.recipe.refit != "none":
             about["refit"] = self.told()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.error import WordError
+from ._price import priced
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -66,16 +67,16 @@ def command(voice: Voice, model: str | None, data: str | None, words: tuple[str,
         raise WordError("fit needs a MODEL and DATA; `monge models` and `monge data` list them")
     else:
         run = runs.start(model, data, *words, given=given, target=target, ensemble=ensemble,
-                         bag=bag, seed=seed, out=out, place=place)
+                         bag=bag, seed=seed, out=out, place=place, budget=budget or runs.BUDGET)
     last = watch(voice, run, budget or runs.BUDGET)
     report(voice, run, last)
 
 
 def watch(voice: Voice, run: Run, budget: str) -> Progress | None:
     """Train with a moving bar for a person, or a line at each held-out score for a file."""
-    rows, count = run.space.rows, sum(p.numel() for p in run.build().parameters())
-    voice.note(f"{run.title}: {run.space}, {rows} training rows, {count} parameters")
-    voice.note(f"run folder {run.folder}, budget {budget}")
+    voice.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
+    voice.note(f"{priced(run.cost, budget)}; pictures and findings come after it")
+    voice.note(f"run folder {run.folder}")
     for note in run.notes:
         voice.note(note)
     if voice.verbose:

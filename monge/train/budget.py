@@ -32,6 +32,8 @@ class Budget:
         amount, more = float(match[2]), bool(match[1])
         if amount <= 0:
             raise WordError(f"budget {text!r} leaves no time to train; give it more than 0")
+        if single == "step" and amount < 1:
+            raise WordError(f"budget {text!r} is too small for one step; give 1step or more")
         if single in COUNTS:
             return cls(more=more, **{f"{single}s": amount})
         return cls(more=more, seconds=amount * SECONDS.get(unit, SECONDS.get(single, 1)))

@@ -35,19 +35,24 @@ class Progress:
 
 
 def fit(trainer: Trainer, budget: Budget, judge: Judge | None = None,
-        asked: Callable[[], bool] = lambda: False, pause: float = 0.25) -> Iterator[Progress]:
+        asked: Callable[[], bool] = lambda: False, pause: float = 0.25,
+        foresee: Callable[[], float] = lambda: 0.0) -> Iterator[Progress]:
     """Train until the budget, the recipe, patience or `asked` ends it, telling every `pause`
-    seconds and at every held-out score that `judge` gives."""
+    seconds and at every held-out score that `judge` gives. A budget of seconds covers the last
+    score too: as much is left as one took, or, before there is one, as `foresee` says it will."""
     recipe = trainer.recipe
     limit = 0 if trainer.refit else recipe.steps
     end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, limit)
     length = horizon(recipe, end.steps)
     clock = Clock(trainer)
-    stopped = reason(trainer, end, asked)
+    stopped = reason(trainer, end, asked, 0.0)
     while stopped is None:
         trainer.advance(factor(recipe, trainer.age, length))
         clock.tick()
-        stopped = reason(trainer, end, asked)
+        if clock.look is None and judge and trainer.seconds > end.seconds / 2:
+            clock.look = foresee()
+            clock.tick()
+        stopped = reason(trainer, end, asked, clock.look or 0.0)
         due = trainer.step % trainer.every == 0
         if not (due or stopped or clock.since_told > pause):
             continue
@@ -57,11 +62,12 @@ def fit(trainer: Trainer, budget: Budget, judge: Judge | None = None,
             found = examine(trainer, judge)
             best = trainer.consider(found)
             score = None if trainer.refit else found  # what a refit reads is not held out
-            clock.tick()
-            stopped = reason(trainer, end, asked)
+            clock.looked()
+            stopped = reason(trainer, end, asked, clock.look or 0.0)
         stopped = "diverged" if sentence else stopped
         yield Progress(trainer.step, trainer.step / trainer.epoch_steps, trainer.seconds,
-                       end.fraction(trainer.step, trainer.seconds), clock.tell(),
+                       end.fraction(trainer.step, trainer.seconds + (clock.look or 0.0)),
+                       clock.tell(),
                        recipe.rate * factor(recipe, trainer.age, length), terms, score, best,
                        stopped, sentence, norms)
 
@@ -72,9 +78,16 @@ class Clock:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.before, self.begun = trainer, trainer.seconds, time.monotonic()
         self.told, self.told_step = self.begun, trainer.step
+        self.look: float | None = None  # seconds that a held-out score takes
 
     def tick(self) -> None:
         self.trainer.seconds = self.before + time.monotonic() - self.begun
+
+    def looked(self) -> None:
+        """A held-out score has been taken since the last tick."""
+        before = self.trainer.seconds
+        self.tick()
+        self.look = self.trainer.seconds - before
 
     @property
     def since_told(self) -> float:
@@ -94,8 +107,8 @@ def examine(trainer: Trainer, judge: Judge) -> Score:
         return judge()
 
 
-def reason(trainer: Trainer, end: Budget, asked: Callable[[], bool]) -> str | None:
-    """Why training should stop now, if it should."""
+def reason(trainer: Trainer, end: Budget, asked: Callable[[], bool], look: float) -> str | None:
+    """Why training should stop now, if it should; `look` seconds are yet to come."""
     recipe = trainer.recipe
     if trainer.refit:
         if trainer.done:
@@ -106,6 +119,6 @@ def reason(trainer: Trainer, end: Budget, asked: Callable[[], bool]) -> str | No
         return "patience"
     elif trainer.settled:
         return "complete"
-    if trainer.step >= end.steps or trainer.seconds >= end.seconds:
+    if trainer.step >= end.steps or trainer.seconds + look >= end.seconds:
         return "budget"
     return "asked" if asked() else None

@@ -29,3 +29,19 @@ def interruption() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does, where whoever waits must tidy up before it leaves."""
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

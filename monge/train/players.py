@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -38,3 +39,8 @@ def players(model: Model, recipe: Recipe) -> tuple[list[Turn], list[nn.Module]]:
         raise WordError(f"train.freeze={','.join(recipe.freeze)} leaves nothing to train; freeze "
                         "less")
     return left, still
+
+
+def epoch_steps(rows: int, size: int, turns: Sequence[Turn]) -> int:
+    """Steps that read all rows once, `size` at each; those that take them whole need one."""
+    return 1 if all(turn.whole for turn in turns) else max(rows // size, 1)

@@ -28,7 +28,7 @@ from .disturb import disturb, shaken, shrink
 from .grouped import Rows, grouped
 from .means import means
 from .optimiser import is_settled, iterate, optimiser, pack, tidy, unpack
-from .players import players
+from .players import epoch_steps, players
 
 BEGINNING = 10_000
 """Training rows, spread over all of them, that a model sees before step 0."""
@@ -62,8 +62,7 @@ class Trainer:
                        for t, settings in zip(self.turns, self.settings, strict=True)]
         self.average = Average(model, recipe.average)
         self.size = min(recipe.batch, len(rows))
-        drawing = not all(turn.whole for turn in self.turns)
-        self.epoch_steps = max(len(rows) // self.size, 1) if drawing else 1
+        self.epoch_steps = epoch_steps(len(rows), self.size, self.turns)
         self.every = recipe.check or min(max(self.epoch_steps, 50), 1000)
         self.step, self.stale, self.seconds = 0, 0, 0.0
         self.refit: Refit | None = None

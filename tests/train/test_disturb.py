@@ -6,6 +6,7 @@ import pytest
 import torch
 import worlds
 from torch import nn
+from training import unbroken
 
 from monge.core.batch import Batch
 from monge.core.error import WordError
@@ -13,7 +14,6 @@ from monge.core.model import Model
 from monge.core.recipe import Mover, Recipe
 from monge.core.space import Space
 from monge.nn.noise import GaussianNoise
-from monge.train import checkpoint
 from monge.train.budget import Budget
 from monge.train.disturb import disturb, shaken
 from monge.train.fit import fit
@@ -206,18 +206,7 @@ def test_the_norm_of_a_clipped_gradient_is_told_as_it_was():
     {"optimiser": "rmsprop"},
 ], ids=str)
 def test_resumed_equals_unbroken_with_every_setting(settings, tmp_path):
-    whole, first, second = (trainer(**settings) for _ in range(3))
-    for each, steps in ((whole, 7), (first, 4)):
-        for _ in range(steps):
-            each.advance(1.0)
-    checkpoint.save(tmp_path / "last", *first.state())
-    second.restore(*checkpoint.load(tmp_path / "last"))
-    for _ in range(3):
-        second.advance(1.0)
-    (there, counted), (here, too) = whole.state(), second.state()
-    assert there.keys() == here.keys()
-    assert all(torch.equal(value, here[name]) for name, value in there.items())
-    assert counted == too
+    unbroken(lambda: trainer(**settings), tmp_path, steps=3)
 
 
 class Bowl(Line):
