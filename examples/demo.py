@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 import monge
 from monge import folder
 from monge.cli.main import attempt
-from monge.compare import JUDGED, Comparison
+from monge.comparison import JUDGED, Comparison
 from monge.core.abilities import CanSample
 from monge.show.picture import as_bytes, grid
 

@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .comparing import compare as compare
     from .data import open as open
     from .estimator import Estimator as Estimator
     from .run import Run as Run
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from .run import load as load
 
 __version__ = "0.1.0"
-__all__ = ["Estimator", "Run", "__version__", "fit", "load", "open"]
+__all__ = ["Estimator", "Run", "__version__", "compare", "fit", "load", "open"]
 
-HOMES = {"fit": "run", "load": "run", "Run": "run", "open": "data", "Estimator": "estimator"}
+HOMES = {"compare": "comparing", "fit": "run", "load": "run", "Run": "run", "open": "data",
+         "Estimator": "estimator"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,13 +17,15 @@ from .core.abilities import (
     HasLikelihood,
 )
 from .core.space import Space
-from .encoding import manifold, plane, table
+from .encoding import manifold, plane, table, transfer
 from .run import Run
 from .show import curve, density, latent, picture
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SHOWN = 64
+"""Pictures of a grid, drawn or real."""
 TRANSLATED = 24
 """Held-out sources whose translations are shown."""
 SEEN = 20_000
@@ -48,6 +50,10 @@ def draw(run: Run) -> None:
         draw_enlargements(run, folder / "enlargements.png")
     if isinstance(run.model, CanTransfer) and run.space.is_picture:
         draw_transfers(run, folder / "transfers.png")
+    if run.space.is_picture:
+        valid = run.rows(None, "valid")
+        rows = valid.batch(torch.arange(min(len(valid), SHOWN))).x.numpy()
+        picture.write_grid(folder / "data.png", rows, run.space)
     if run.space.given:
         return
     if run.space.shape == (2,) and run.space.kind == "real" and \
@@ -56,7 +62,7 @@ def draw(run: Run) -> None:
     if not isinstance(run.model, CanSample):
         return
     if run.space.is_picture:
-        picture.write_grid(folder / "samples.png", run.draw(64).numpy(), run.space)
+        picture.write_grid(folder / "samples.png", run.draw(SHOWN).numpy(), run.space)
     elif run.space.shape == (2,) and run.space.kind == "real":
         rows = run.rows(None, "valid").whole().x.numpy()[:2000]
         picture.write_points(folder / "samples.png", run.draw(2000).numpy(), rows)
@@ -110,10 +116,8 @@ def draw_enlargements(run: Run, path: Path) -> None:
 
 def draw_transfers(run: Run, path: Path) -> None:
     """Held-out pictures in the first column; beside each, its code under what others are given."""
-    valid, model = run.rows(None, "valid"), run.able(CanTransfer)
-    rows = valid.batch(torch.arange(min(len(valid), TRANSFERRED))).to(run.place.settle())
-    shown = [rows.x, *(model.transfer(rows, rows[k:k + 1].given) for k in range(len(rows)))]
-    picture.write_beside(path, [picture.as_bytes(x.cpu().numpy(), run.space) for x in shown])
+    sheet = transfer(run, None, "valid", TRANSFERRED)
+    picture.write_grid(path, sheet.x.numpy(), run.space, sheet.columns)
 
 
 def draw_codes(run: Run, codes: pd.DataFrame, path: Path) -> None:

@@ -1,20 +1,26 @@
 """One entrant of a comparison, as a process: fitted, judged, and told of in its run folder.
 
     python -m monge.entrant FOLDER MODEL SEED THREADS
+
+It writes its cost as a line of JSON before it trains, and stops when its standard input ends.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from . import folder, registry
-from .compare import JUDGED, Comparison
+from .comparison import JUDGED, Comparison
 from .core.abilities import HasLikelihood
-from .core.error import MongeError
+from .core.error import MongeError, RunError
 from .drawing import draw
 from .run import Run, load, start
 from .train.place import Place
@@ -23,36 +29,51 @@ ROWS = "rows.npy"
 """log p of every test row, so that laws can be compared row by row."""
 
 
-def enter(where: Path, model: str, seed: int, threads: int) -> None:
+def enter(where: Path, model: str, seed: int, threads: int, out: IO[str]) -> None:
     """Go on from wherever this entrant stands."""
     plan = Comparison.read(where).plan
-    out, place = where / plan.title(model, seed), Place(threads=threads)
+    place, there = Place(threads=threads), where / plan.title(model, seed)
     registry.find(model)  # a file of the user's own is named anew, so that its run may be loaded
-    if (out / "run.json").exists():
-        run = load(out, place)
+    if (there / "run.json").exists():
+        run = load(there, place)
     else:
         run = start(model, plan.data, *plan.words, given=plan.given, target=plan.target or None,
-                    seed=seed, out=out, place=place)
+                    seed=seed, out=there, place=place, budget=plan.budget)
+    out.write(json.dumps(run.cost.to_dict()) + "\n")
+    out.flush()
     for _ in run.train(plan.budget):
         pass
+    if run.result["stopped"] == "asked":
+        raise RunError(f"stopped after {run.result['step']} steps; compare again and it goes on")
     judge(run)
 
 
 def judge(run: Run) -> None:
     """Every measure on test rows, the score of each row, the pictures, the findings."""
+    begun = time.monotonic()
     draw(run)
     run.diagnose()
-    told = {"measures": {name: score.to_dict() for name, score in run.evaluate().items()},
-            "seconds": run.result["seconds"], "steps": run.result["step"]}
-    if isinstance(run.model, HasLikelihood):
-        np.save(run.folder / ROWS, run.score().value)
+    scored = run.score() if isinstance(run.model, HasLikelihood) else None
+    if scored:
+        np.save(run.folder / ROWS, scored.value)
+    measures = run.evaluate(scored=scored)
+    told = {"measures": {name: score.to_dict() for name, score in measures.items()},
+            "seconds": run.result["seconds"], "steps": run.result["step"],
+            "cost": run.cost.to_dict(), "judging": time.monotonic() - begun}
     folder.write(run.folder / JUDGED, json.dumps(told, indent=1) + "\n")
+
+
+def heed(parent: IO[str]) -> None:
+    """Ask this process to stop once whoever started it is gone, or wants it to."""
+    parent.read()
+    signal.raise_signal(signal.SIGTERM)
 
 
 def main(words: list[str]) -> int:
     where, model, seed, threads = words
+    threading.Thread(target=heed, args=(sys.stdin,), daemon=True).start()
     try:
-        enter(Path(where), model, int(seed), int(threads))
+        enter(Path(where), model, int(seed), int(threads), sys.stdout)
     except MongeError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,21 +34,21 @@ from .data import tokens
 from .encoding import codes, decoded
 from .evaluate.judge import chunks
 from .evaluate.likelihood import Scores, scores
-from .evaluate.measure import measures
+from .evaluate.measure import flat
 from .exporting import export
-from .forecasting import forecast, foretold
+from .forecasting import forecast
 from .kept import Kept, build
+from .measuring import measured
 from .outset import outset, parts
 from .prediction import By, predict
-from .probing import probed
 from .sitting import Sitting
 from .train.budget import Budget
+from .train.cost import Cost, estimate
 from .train.fit import Progress
 from .train.interrupt import interruption
 from .train.lock import locked
 from .train.place import Place
 from .train.trainer import Trainer
-from .wording import worded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,8 +62,9 @@ BUDGET = "2m"
 def start(model: str | Config, what: Any, *words: str, event: str | None = None,
           given: Sequence[str] = (), target: str | Sequence[str] | None = None, ensemble: int = 0,
           bag: bool = False, seed: int = 0, out: str | Path | None = None,
-          place: Place | None = None) -> Run:
-    """A new run folder: the data opened, the configuration settled, nothing trained yet."""
+          place: Place | None = None, budget: str | None = None) -> Run:
+    """A new run folder: the data opened, the configuration settled, nothing trained yet. With a
+    budget the cost is measured first, and one that is too small for a step is refused."""
     spoken = Words.sort(words)
     begun = outset(model, what, spoken, event, given, target, ensemble, bag)
     about = {"format": folder.FORMAT, "monge": __version__, "python": platform.python_version(),
@@ -70,14 +72,21 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     wanted = Path(out) if out else folder.home() / begun.title
     helpers = {field: folder.locate(part.run) for field, part in parts(begun.config)}
     rows = begun.view.training()  # what the words get wrong is told before there is a folder
-    if spoken.train or helpers:
-        Trainer(build(begun.config, begun.view.space, seed, place or Place(), helpers), rows,
-                begun.recipe)
+    place, cost = place or Place(), None
+    if spoken.train or helpers or budget:
+        law = build(begun.config, begun.view.space, seed, place, helpers)
+        if not budget:
+            Trainer(law, rows, begun.recipe)
+        else:
+            cost = estimate(law, rows, begun.recipe, seed, place.precision)
+            cost.admit(budget)
     files = {"run.json": about, "fields.json": begun.view.to_dict(),
              **tokens.files(begun.view.terms.schema)}
     where = folder.create(wanted, not out, files, helpers)
-    run = Run(where, place or Place(), begun.view)
+    run = Run(where, place, begun.view)
     run.notes = begun.view.notes
+    if cost:
+        run.cost = cost
     return run
 
 
@@ -106,6 +115,13 @@ class Run(Kept):
     def beside(self, name: str) -> Run:
         """Another run, on the same device."""
         return load(name, self.place)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What training takes here, measured on a copy that is thrown away."""
+        self.opened = self.opened or self.look()
+        return estimate(self.build(), self.opened.training(), self.recipe, self.about["seed"],
+                        self.place.precision)
 
     def train(self, budget: str = BUDGET) -> Iterator[Progress]:
         """Train on from wherever the folder stands, and tell; closing the iterator stops and keeps
@@ -191,13 +207,11 @@ class Run(Kept):
         """Write the step of the model as .pt2 or .onnx, and tell what it takes."""
         return export(self, Path(out))
 
-    def evaluate(self, what: Any = None, split: str | None = None) -> dict[str, Score]:
-        """Every measure the model's abilities admit, on held-out rows."""
-        train = self.rows(None, "train")
-        density = train.density if what is None else None
-        found = measures(self.model, self.rows(what, split), train, density=density)
-        return found | probed(self, what, split) | worded(self, what, split) \
-            | foretold(self, what, split)
+    def evaluate(self, what: Any = None, split: str | None = None, scored: Scores | None = None
+                 ) -> dict[str, Score]:
+        """Every measure the model's abilities admit, on held-out rows; `scored` are their scores,
+        where somebody has them."""
+        return flat(measured(self, what, split, scored))
 
     def diagnose(self) -> list[Finding]:
         """What ails the fit, looked for once: findings.json and the card keep it."""

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ._price import duration, priced_row
 from ._say import Voice, common
 
 if TYPE_CHECKING:
-    from ..compare import Comparison, Outcome
-    from ..leaderboard import Row
+    from ..comparison import Comparison, Outcome, Started
+    from ..core.score import Score
+    from ..leaderboard import Leaderboard, Row
 
-COLUMNS = {"energy_distance": "distance", "c2st_accuracy": "c2st", "coverage": "coverage",
+COLUMNS = {"energy_distance": "distance", "c2st": "c2st", "coverage": "coverage",
            "accuracy": "accuracy", "rmse": "rmse", "parameters": "parameters",
            "samples_per_second": "samples/s"}
 """What else the leaderboard shows of the measures, where any model has it."""
@@ -27,6 +29,8 @@ COLUMNS = {"energy_distance": "distance", "c2st_accuracy": "c2st", "coverage": "
               help="Fits of each model.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
               help="Fits at a time; they share the cores.")
+@click.option("--ray", metavar="ADDRESS", help="Fit on the machines of a Ray cluster that share "
+              "this folder: its address, auto, or local.")
 @click.option("--one", is_flag=True, help="One model of each family instead of all.")
 @click.option("--given", multiple=True, metavar="FIELD", help="Condition on this field.")
 @click.option("--target", multiple=True, metavar="FIELD", help="The event is this field given all "
@@ -35,61 +39,97 @@ COLUMNS = {"energy_distance": "distance", "c2st_accuracy": "c2st", "coverage": "
               "was cut goes on.")
 @common
 def command(voice: Voice, data: str, models: tuple[str, ...], budget: str | None, seeds: int,
-            jobs: int, one: bool, given: tuple[str, ...], target: tuple[str, ...],
-            out: Path | None) -> None:
+            jobs: int, ray: str | None, one: bool, given: tuple[str, ...],
+            target: tuple[str, ...], out: Path | None) -> None:
     """Fit every model that takes DATA, or the MODELs named, and rank them on test rows.
 
     The baselines are always among them. A comparison that was stopped goes on where it stood.
     """
-    from ..compare import BUDGET, Comparison, plan
-    from ..leaderboard import leaderboard
-    from ..reporting import report
+    from ..comparing import compare
+    from ..comparison import BUDGET
+    from ..core.error import RunError
 
-    words = [word for word in models if "=" in word]
-    names = [word for word in models if "=" not in word]
-    found = plan(data, names, words, budget or BUDGET, seeds, given, target, one)
-    comparison = Comparison.begin(found, out)
-    announce(voice, comparison, jobs)
-    outcomes = []
-    for outcome in comparison.run(jobs):
-        outcomes.append(outcome)
-        voice.note(f"[{len(outcomes)}/{len(found.entrants)}] {told(outcome)}")
-    rows = leaderboard(outcomes)
-    path = report(comparison.folder, outcomes)
-    failures = {f"{o.model} (seed {o.seed})": o.failure for o in outcomes if o.failure}
-    value = {"rows": [row.to_dict() for row in rows], "failures": failures,
-             "refused": found.refused, "report": str(path)}
-    voice.result(value, text(voice, rows, failures) + f"\n\n{path}")
-    if not rows:
+    crier = Crier(voice, jobs, ray)
+    try:
+        found = compare(data, *models, budget=budget or BUDGET, seeds=seeds, jobs=jobs, one=one,
+                        given=given, target=target, out=out, ray=ray, tell=crier.tell)
+    except KeyboardInterrupt:
+        raise RunError("stopped; what was done is kept, and the same command goes on") from None
+    voice.result(found.to_dict(), f"{text(voice, found)}\n\n{found.report}")
+    if not found.rows:
         raise click.exceptions.Exit(1)
 
 
-def announce(voice: Voice, comparison: Comparison, jobs: int) -> None:
-    """What is about to happen, and what it costs."""
-    plan = comparison.plan
-    voice.note(f"{len(plan.models)} models on {plan.data}, {plan.seeds} seed"
-               f"{'s' * (plan.seeds > 1)}, {plan.budget} each, {jobs} at a time, in "
-               f"{comparison.folder}")
-    if voice.verbose:
-        for name, reason in plan.refused.items():
-            voice.note(f"left out {name}: {reason}")
+class Crier:
+    """Says what is about to happen and what it costs, and what has come of each entrant."""
+
+    def __init__(self, voice: Voice, jobs: int, ray: str | None) -> None:
+        self.voice, self.jobs, self.ray = voice, jobs, ray
+        self.ended, self.of, self.budget = 0, 0, ""
+
+    def tell(self, event: Comparison | Started | Outcome) -> None:
+        from ..comparison import Comparison, Outcome
+
+        if isinstance(event, Comparison):
+            self.announce(event)
+        elif isinstance(event, Outcome):
+            self.ended += 1
+            self.voice.note(f"[{self.ended}/{self.of}] {told(event)}")
+        else:
+            self.voice.note(f"{named(event)}: {priced_row(event.cost, self.budget)}")
+
+    def announce(self, comparison: Comparison) -> None:
+        from ..train.budget import Budget
+
+        plan = comparison.plan
+        self.of, self.budget = len(plan.entrants), plan.budget
+        seconds = Budget.read(plan.budget).seconds * self.of / self.jobs
+        pace = f"{self.jobs} at a time"
+        if self.ray:
+            pace = f"on the Ray cluster {self.ray}"
+        elif seconds < float("inf"):
+            pace += f", at most {duration(seconds)} of training"
+        self.voice.note(f"{len(plan.models)} models on {plan.data}, {plan.seeds} seed"
+                        f"{'s' * (plan.seeds > 1)}, {plan.budget} each, {pace}; each is then "
+                        f"judged on test rows; in {comparison.folder}")
+        if self.voice.verbose:
+            for name, reason in plan.refused.items():
+                self.voice.note(f"left out {name}: {reason}")
+
+
+def named(event: Started | Outcome) -> str:
+    return f"{event.model} (seed {event.seed})" if event.seed else event.model
 
 
 def told(outcome: Outcome) -> str:
     if outcome.failure:
-        return f"{outcome.model} failed: {outcome.failure}"
-    return f"{outcome.model} is fitted and judged"
+        return f"{named(outcome)} failed: {outcome.failure}"
+    return f"{named(outcome)} is fitted and judged"
 
 
-def text(voice: Voice, rows: list[Row], failures: dict[str, Any]) -> str:
+def text(voice: Voice, found: Leaderboard) -> str:
     """The leaderboard for people."""
+    rows = found.rows
     shown = {name: head for name, head in COLUMNS.items() if any(name in r.measures for r in rows)}
-    head = ("model", "nats", "±", "kind", "bits/dim", "behind", "±", *shown.values(), "seconds")
-    body = [[row.model, *likelihood(row), *(row.behind or (None, None)),
-             *(row.measures[name].value if name in row.measures else None for name in shown),
-             row.seconds] for row in rows]
+    seeds = any(row.interval for row in rows)
+    head = ("", "model", "nats", "±", "kind", "bits/dim", "behind", "±",
+            *(["95% over seeds"] if seeds else []), *shown.values(), "seconds")
+    body = [[place, row.model, *likelihood(row), *(row.behind or (None, None)),
+             *([interval(row)] if seeds else []), *cells(row.measures, shown), row.seconds]
+            for place, row in enumerate(rows, 1)]
+    if any(name in found.reference for name in shown):
+        blank = [None] * (6 + seeds)
+        body.append(["", "training rows", *blank, *cells(found.reference, shown), None])
     table = voice.table(head, body)
-    return table + "".join(f"\n{name} failed: {reason}" for name, reason in failures.items())
+    return table + "".join(f"\n{name} failed: {why}" for name, why in found.failures.items())
+
+
+def cells(measures: dict[str, Score], shown: dict[str, str]) -> list[float | None]:
+    return [measures[name].value if name in measures else None for name in shown]
+
+
+def interval(row: Row) -> str:
+    return "{:.4g} to {:.4g}".format(*row.interval) if row.interval else ""
 
 
 def likelihood(row: Row) -> list[Any]:

@@ -1,8 +1,10 @@
-"""Learning curves: every term of the loss and the held-out score against steps."""
+"""Learning curves: every term of the loss and the held-out score against steps, and the held-out
+scores of several fits against seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +32,49 @@ def write_curves(path: Path, history: Iterable[Mapping[str, Any]],
     if names:
         left.legend(frameon=False)
     figure.savefig(path, dpi=120)
+
+
+NATS = ("exact", "bound", "estimate")
+SOON = 0.01
+"""Seconds at which a race begins."""
+
+
+def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """Draw held-out scores of several fits over their seconds, log-likelihoods apart from
+    distances; whether there was anything to draw."""
+    from matplotlib.figure import Figure
+
+    courses = {name: [(max(line["seconds"], SOON), line["held_out"]["value"]) for line in lines
+                      if is_score(line)] for name, lines in histories.items()}
+    scores = {name: next(line["held_out"]["kind"] in NATS for line in lines if is_score(line))
+              for name, lines in histories.items() if courses[name]}
+    kinds = [kind for kind in (True, False) if kind in scores.values()]
+    if not kinds:
+        return False
+    figure = Figure(figsize=(9, 3.8 * len(kinds)), layout="constrained")
+    below = figure.subplots(len(kinds), squeeze=False, sharex=True)[:, 0]
+    for axes, kind in zip(below, kinds, strict=True):
+        drawn = {name: courses[name] for name, scored in scores.items() if scored == kind}
+        for number, (name, course) in enumerate(drawn.items()):
+            axes.plot(*zip(*course, strict=True), label=name, marker=".",
+                      linestyle="-" if number < 10 else "--")
+        axes.set(xlabel="seconds", ylabel="held-out log-likelihood, nats a row" if kind else
+                 "held-out distance", xscale="log")
+        if kind:
+            axes.set_ylim(bottom=floor([score for course in drawn.values() for _, score in course],
+                                       [course[-1][1] for course in drawn.values()]))
+        axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=120)
+    return True
+
+
+def is_score(line: Mapping[str, Any]) -> bool:
+    held: Mapping[str, Any] = line.get("held_out") or {"value": None}
+    return held["value"] is not None and math.isfinite(held["value"])
+
+
+def floor(every: Sequence[float], last: Sequence[float]) -> float:
+    """Where the axis ends below: first scores may be so low that no later one could be told from
+    another."""
+    high, low = max(every), min(last)
+    return max(min(every), high - 2 * max(high - low, 1e-3)) - 0.05 * max(high - low, 1e-3)

@@ -1,0 +1,66 @@
+"""The entrants of a comparison on several machines, by Ray.
+
+Each is a task that starts the entrant's process where it is put. All machines see the
+comparison's folder and the data under the same path; what one has done, none does again.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from .comparison import Comparison, Outcome, cores
+from .core.error import RunError, WordError
+
+LOCAL = "local"
+
+
+def run(comparison: Comparison, address: str, threads: int = 1
+        ) -> Generator[Outcome, None, None]:
+    """Each entrant as it ends; `address` is that of a cluster, auto for the one this machine is
+    part of, local for this machine alone."""
+    ray = library()
+    joined = {"num_cpus": cores()} if address == LOCAL else {"address": address}
+    try:
+        ray.init(**joined, log_to_driver=False, include_dashboard=False)
+    except Exception as error:  # Ray raises the plain class where a node does not start
+        raise RunError(f"there is no Ray cluster at {address} ({str(error).splitlines()[0]}); "
+                       "start one with `ray start --head`, or use --jobs on this machine"
+                       ) from error
+    task = ray.remote(entered).options(num_cpus=threads, max_retries=1)
+    where = str(comparison.folder.resolve())
+    waiting = {task.remote(where, model, seed, threads): (model, seed)
+               for model, seed in comparison.plan.entrants}
+    try:
+        while waiting:
+            (done, *_), _ = ray.wait(list(waiting), num_returns=1)
+            model, seed = waiting.pop(done)
+            yield outcome(ray, done, comparison, model, seed)
+    finally:
+        for each in waiting:
+            ray.cancel(each, force=True)
+        ray.shutdown()
+
+
+def library() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise WordError("--ray needs the package ray, which is not installed; "
+                        "pip install 'monge[ray]', or use --jobs on this machine") from error
+
+
+def entered(where: str, model: str, seed: int, threads: int) -> str | None:
+    """Fit and judge one entrant on the machine that this runs on; the sentence of its failure."""
+    return Comparison.read(Path(where)).enter(model, seed, threads).failure
+
+
+def outcome(ray: Any, task: Any, comparison: Comparison, model: str, seed: int) -> Outcome:
+    """What came of a task; a machine that was lost costs its entrant alone."""
+    try:
+        failure = ray.get(task)
+    except ray.exceptions.RayError as error:
+        failure = f"its machine was lost ({str(error).splitlines()[0]}); compare again"
+    return Outcome(model, seed, comparison.place(model, seed), failure)
