@@ -1,10 +1,12 @@
-"""Drawing from GPT: ours with its preallocated cache against transformers' GPT-2 with its own.
+"""GPT: ours against transformers' GPT-2, a step of training, and drawing with the cache of each.
 
 Both have 4 blocks, 4 heads, width 128, 256 symbols and the same weights: the outputs of a pass are
-compared first. Each draws 500 symbols, the peer by `generate` and, in its favour, by a bare loop
-around its forward pass with the cache it recommends. All run turn about in one process on one
-thread after an unmeasured round; reported are the median and the spread of CPU time, and ratios.
-Last, how our time grows with the length: the exponent of a power law.
+compared first. A step of training takes 12 rows of 64 symbols: loss, gradients and fused AdamW on
+both sides, without dropout and with the peer's own 0.1. Then each draws 500 symbols, the peer by
+`generate` and, in its favour, by a bare loop around its forward pass with the cache it recommends.
+All run turn about in one process on one thread after an unmeasured round; reported are the median
+and the spread of CPU time, and ratios. Last, how our time grows with the length: the exponent of a
+power law.
 
     python -m benchmarks.gpt                 # needs transformers for the peer
 """
@@ -30,6 +32,7 @@ from monge.nn.transformer import Causal
 from .clock import timed
 
 SYMBOLS, WIDTH, DEPTH, HEADS = 256, 128, 4, 4
+ROWS, CONTEXT, STEPS = 12, 64, 10
 
 
 def told(times: list[float], steps: int) -> str:
@@ -48,7 +51,7 @@ def built(steps: int, **fields: Any) -> GPT:
     return model
 
 
-def peer(steps: int) -> Any | None:
+def peer(steps: int, dropout: float = 0.1) -> Any | None:
     """GPT-2 of the same size, or nothing where transformers is not installed."""
     warnings.filterwarnings("ignore")
     try:
@@ -59,7 +62,8 @@ def peer(steps: int) -> Any | None:
     torch.manual_seed(1)
     config = GPT2Config(vocab_size=SYMBOLS, n_positions=steps + 1, n_embd=WIDTH, n_layer=DEPTH,
                         n_head=HEADS, activation_function="gelu", bos_token_id=0,
-                        eos_token_id=None, pad_token_id=None)
+                        eos_token_id=None, pad_token_id=None, resid_pdrop=dropout,
+                        embd_pdrop=dropout, attn_pdrop=dropout)
     return GPT2LMHeadModel(config).eval()
 
 
@@ -133,6 +137,46 @@ def compare(there: Any | None, model: GPT, rows: int, steps: int, repeats: int) 
         print(f"    {name:24}{told(spent, steps)}{ratio}")
 
 
+def train(repeats: int, dropout: float) -> None:
+    """A step of training, side by side on the same rows; both begin at the same loss."""
+    model, there = built(CONTEXT, dropout=dropout), peer(CONTEXT, dropout)
+    x = torch.randint(SYMBOLS, (ROWS, CONTEXT), generator=fresh(0))
+    losses: dict[str, tuple[torch.nn.Module, Callable[[], Tensor]]] = {
+        "monge": (model, lambda: model.loss(Batch(x.float()))["nll"].mean())}
+    if there is not None:
+        copy(there, model)
+        read = torch.cat([torch.zeros(ROWS, 1, dtype=torch.long), x], 1)
+        losses["transformers"] = there, lambda: there(read, labels=read).loss
+    begun = " and ".join(f"{float(loss()):.4f}" for _, loss in losses.values())
+    print(f"  a step of training, {ROWS} x {CONTEXT}, dropout {dropout}; losses {begun}")
+    works = {name: stepping(*pair) for name, pair in losses.items()}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for round_ in range(repeats + 1):
+        for name, work in works.items():
+            spent = timed(work) / STEPS
+            if round_:
+                times[name].append(spent)
+    own = statistics.median(times["monge"])
+    for name, spent in times.items():
+        ratio = f", ratio {statistics.median(spent) / own:.2f}" if name != "monge" else ""
+        print(f"    {name:24}{1e3 * statistics.median(spent):8.1f} ms ({1e3 * min(spent):.1f} to "
+              f"{1e3 * max(spent):.1f}){ratio}")
+
+
+def stepping(net: torch.nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
+    """What takes a few steps."""
+    net.train()
+    mover = torch.optim.AdamW(net.parameters(), 1e-4, fused=True)
+
+    def work() -> None:
+        for _ in range(STEPS):
+            mover.zero_grad()
+            loss().backward()
+            mover.step()
+
+    return work
+
+
 def grow(repeats: int, **fields: Any) -> None:
     lengths, times = (250, 500, 1000, 2000), []
     for steps in lengths:
@@ -160,6 +204,8 @@ def main() -> None:
         print("  transformers is not installed, so only our own times follow")
     else:
         agree(there, model, words.steps)
+    for dropout in (0.0, 0.1):
+        train(words.repeats, dropout)
     for rows in (1, 16):
         compare(there, model, rows, words.steps, words.repeats)
     grow(3)

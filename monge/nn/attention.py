@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.error import DataError, WordError
+from .drop import hide
 from .position import Bias, Positions, Rotary, relative, turn
 from .ready import affine
 from .stepwise import State, Stepwise
@@ -48,9 +49,11 @@ def check_lengths(length: Tensor) -> None:
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False,
            dropout: float = 0.0) -> Tensor:
     """softmax(q k' / sqrt(d) + mask) v for q (..., T, d), k (..., S, d), v (..., S, e)."""
+    if dropout:  # torch's kernel has none and forms the weights too
+        return hide(weights(q, k, mask, causal), dropout) @ v
     if causal and mask is not None:
         mask, causal = mask + causal_mask(q.shape[-2], k.shape[-2], q), False
-    return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
 
 
 def weights(q: Tensor, k: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:

@@ -20,6 +20,7 @@ from ..core.error import WordError
 from .activation import Activation, activation
 from .attention import Attention, CausalAttention, CrossAttention, Memory
 from .branch import Recall, branched
+from .drop import Dropout
 from .linear import CausalLinearAttention, LinearAttention
 from .position import Join, Positions
 from .ready import Map, Sum, added, gelu, ready
@@ -65,7 +66,7 @@ class FeedForward(nn.Module):
         super().__init__()
         hidden = config.expand * config.width
         self.enter, self.leave = nn.Linear(config.width, hidden), nn.Linear(hidden, config.width)
-        self.act, self.drop = activation(config.activation), nn.Dropout(config.dropout)
+        self.act, self.drop = activation(config.activation), Dropout(config.dropout)
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -89,7 +90,7 @@ class Residual(nn.Module):
     def __init__(self, config: Shape) -> None:
         super().__init__()
         self.norm, self.pre = nn.LayerNorm(config.width), config.norm == "pre"
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:
@@ -124,7 +125,6 @@ class BlockState(State):
     think: Sum
     first: Map
     last: Map
-    told: Sum | None = None  # x and the last map of what is found in the memory
     middle: Map | None = None
 
     def take(self, rows: Tensor, kin: int = 1) -> None:
@@ -172,15 +172,13 @@ class CausalBlock(Stepwise[BlockState]):
                            self.think.ready(), ready(self.first.norm), ready(self.last.norm))
         if self.ask is None or self.middle is None or memory is None:
             return state
-        return replace(state, memory=Recall(self.ask, memory), told=added(self.ask.leave),
-                       middle=ready(self.middle.norm))
+        return replace(state, memory=Recall(self.ask, memory), middle=ready(self.middle.norm))
 
     def step(self, state: BlockState, x: Tensor) -> Tensor:
         found = state.look(state.past, state.first(x) if self.pre else x)  # (n, width)
         x = state.leave(x, found)
         x = x if self.pre else state.first(x)
-        if state.memory and state.told and state.middle:
-            found = state.memory.find(state.middle(x) if self.pre else x)
-            x = state.told(x, found)
+        if state.memory and state.middle:
+            x = state.memory.told(x, state.middle(x) if self.pre else x)
             x = x if self.pre else state.middle(x)
         return state.think(x, state.last(x)) if self.pre else state.last(state.think(x, x))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from .causal import CausalConv, Rings
+from .drop import Dropout
 from .stepwise import Reaching, State
 
 Convolve = Callable[[int, Tensor], Tensor]
@@ -54,7 +55,7 @@ class Block(nn.Module, abc.ABC):
         self.convs = nn.ModuleList(convs)  # type: ignore[assignment]
         self.past = sum(conv.past for conv in convs)
         self.given = nn.Linear(context, convs[0].outputs, bias=False) if context else None
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     def first(self, x: Tensor, context: Tensor | None) -> Tensor:
         """The first convolution of x (B, past + T, width), conditions added."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from .activation import Activation, activation
+from .drop import Dropout
 
 OVERWRITES = ("relu", "leaky", "elu")
 """Functions whose slope is known from their value, so that a linear map's output can hold it."""
@@ -41,7 +42,7 @@ class MLP(Configured, nn.Module):
         self.hidden = nn.ModuleList(map(nn.Linear, sizes, sizes[1:]))
         self.out = nn.Linear(sizes[-1], outputs)
         self.act = activation(config.activation, inplace=config.activation in OVERWRITES)
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
 
     @property
     def linears(self) -> list[nn.Linear]:

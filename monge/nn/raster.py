@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from ..core.noise import fresh
+from .drop import Dropout
 from .masked import Stepping
 
 Size = Literal[3, 5, 7, 9, 11, 13, 15]
@@ -106,7 +107,7 @@ class Raster(Configured, nn.Module, abc.ABC):
         self.out = causal(self.colours, entries, bias=False)
         self.offset = nn.Parameter(torch.zeros(len(entries), *shape[1:]))
         self.given = nn.Linear(context, config.depth * biases, bias=False) if context else None
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
         nn.init.zeros_(self.out.weight)
 
     @torch.no_grad()

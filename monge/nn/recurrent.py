@@ -26,6 +26,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from .attention import check_lengths
+from .drop import Dropout, hide
 from .stepwise import State, Stepwise
 
 
@@ -175,7 +176,7 @@ class GRU(Recurrent):
             return super().run(x, state, length)
         last: list[tuple[Tensor, ...]] = []
         for depth, (h,) in enumerate(state.layers):
-            x = F.dropout(x, self.config.dropout if depth else 0.0, self.training)
+            x = hide(x, self.config.dropout) if depth and self.training else x
             x = self.pass_before(depth, x, h)  # (B, T, width)
             rows = torch.arange(len(x), device=x.device)
             last.append((x[:, -1] if length is None else x[rows, length - 1],))
@@ -217,7 +218,7 @@ class Bidirectional(Configured, nn.Module):
         widths = [inputs, *[both] * (config.net.depth - 1)]
         self.there = nn.ModuleList(one.build(width) for width in widths)
         self.back = nn.ModuleList(one.build(width) for width in widths)
-        self.drop = nn.Dropout(config.net.dropout)
+        self.drop = Dropout(config.net.dropout)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         for depth, (there, back) in enumerate(zip(self.there, self.back, strict=True)):

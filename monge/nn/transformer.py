@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..core.config import Configured
 from .attention import CrossAttention, Memory
 from .block import BlockState, CausalBlock, EncoderBlock, Shape
+from .drop import Dropout
 from .position import absolute
 from .ready import Map, ready
 from .stepwise import State, Stepwise
@@ -31,7 +32,7 @@ class Entrance(nn.Module):
         self.places = absolute(config.positions, inputs, most, config.join)
         joined = inputs if self.places is None else self.places.outputs
         self.lift = nn.Linear(joined, config.width) if joined != config.width else None
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.lifted(x if self.places is None else self.places(x))

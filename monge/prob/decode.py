@@ -25,6 +25,10 @@ from .laws import pick
 
 THIN = 0.75
 """Part of the rows that may still go on when those that have ended are left behind."""
+MANY = 8
+"""Part of the searched rows, one in so many, that have ended when they are left behind."""
+RUN = 64
+"""Symbols in a row that are looked through as one for the best."""
 
 
 class Choice(Config):
@@ -98,6 +102,32 @@ def beam(speaker: Speaker, n: int, most: int, end: int, beams: int = 5, penalty:
     return search.best, search.score
 
 
+def best(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `most` largest sums of a beginning's log p, live (m, k), and that of its next symbol,
+    log_p (m k, V): the sums in their order, their beginnings and their symbols, (m, most) each.
+
+    They lie in as many runs of symbols as they are themselves: those whose maxima are largest.
+    """
+    (m, k), size = live.shape, log_p.shape[1]
+    runs = size // RUN
+    if k * runs <= most:
+        score, which = (live[..., None] + log_p.view(m, k, size)).flatten(1).topk(
+            min(most, k * size), 1)
+        return score, which // size, which % size
+    cut = log_p[:, :runs * RUN].unflatten(1, (runs, RUN))  # (m k, runs, RUN)
+    top = (cut.amax(2).view(m, k, runs) + live[..., None]).flatten(1).topk(most, 1).indices
+    origin, run = top // runs, top % runs  # (m, most)
+    rows = torch.arange(m, device=live.device)[:, None] * k
+    sums = cut[rows + origin, run] + live.gather(1, origin)[..., None]  # (m, most, RUN)
+    rest = log_p[:, runs * RUN:].reshape(m, k, -1) + live[..., None]  # fewer than a run
+    score, which = torch.cat([sums.flatten(1), rest.flatten(1)], 1).topk(most, 1)
+    late, left = which - most * RUN, max(size - runs * RUN, 1)
+    inside = which.clamp(max=most * RUN - 1)
+    symbol = run.gather(1, inside // RUN) * RUN + inside % RUN
+    return (score, torch.where(late < 0, origin.gather(1, inside // RUN), late // left),
+            torch.where(late < 0, symbol, runs * RUN + late % left))
+
+
 class Search:
     """Rows that are still searched, each with k beginnings, and the best that each row found."""
 
@@ -107,6 +137,7 @@ class Search:
         self.beams = beams
         self.symbol: Tensor | None = None
         self.rows = torch.arange(n)
+        self.done = torch.zeros(n, dtype=torch.bool)  # whether a row has nothing left to find
         self.found = torch.zeros(n, dtype=torch.long)  # finished sequences of each row
         self.words = torch.empty(n, 1, 0, dtype=torch.long)  # (m, k, length)
         self.live = torch.zeros(n, 1)  # log p of each beginning
@@ -117,11 +148,7 @@ class Search:
         logits = self.speaker.next(self.symbol)
         if length == 1:
             self.place(logits)
-        log_p = logits.log_softmax(-1).unflatten(0, self.live.shape)  # (m, k, V)
-        size = log_p.shape[2]
-        total = (self.live[..., None] + log_p).flatten(1)  # (m, k V)
-        score, which = total.topk(min(2 * self.beams, total.shape[1]), 1)
-        origin, symbol = which // size, which % size  # (m, 2 k)
+        score, origin, symbol = best(self.live, logits.log_softmax(-1), 2 * self.beams)  # (m, 2 k)
         words = self.words.gather(1, origin[..., None].expand(-1, -1, self.words.shape[2]))
         words = torch.cat([words, symbol[..., None]], 2)
         over = symbol == self.end
@@ -138,13 +165,14 @@ class Search:
 
     def place(self, logits: Tensor) -> None:
         """Bring everything to where the logits are."""
-        for name in ("rows", "found", "words", "best"):
+        for name in ("rows", "done", "found", "words", "best"):
             setattr(self, name, getattr(self, name).to(logits.device))
         self.live, self.score = self.live.to(logits), self.score.to(logits)
 
     def finish(self, words: Tensor, score: Tensor, length: int) -> None:
         """Take note of sequences that end here, (m, c, length); minus infinity for those that do
         not."""
+        score = score.masked_fill(self.done[:, None], -math.inf)
         self.found[self.rows] += score.isfinite().sum(1)
         top, which = (score / length**self.penalty).max(1)
         better = top > self.score[self.rows]
@@ -154,14 +182,16 @@ class Search:
         self.best[rows, :length] = words[better, which[better]]
 
     def go_on(self, origin: Tensor, held: int) -> bool:
-        """Leave rows behind that have found k sequences, or one that no beginning can beat; the
-        speaker holds `held` beginnings of each row, and origin (m, k) is the one each goes on
-        from."""
+        """Rows are done that have found k sequences, or one that no beginning can beat; once there
+        are many they are left behind. The speaker holds `held` beginnings of each row, and origin
+        (m, k) is the one each goes on from."""
         hope = self.live.amax(1) / self.most**self.penalty
-        done = (self.found[self.rows] >= self.beams) | (self.score[self.rows] >= hope)
-        on = (~done).nonzero()[:, 0]
+        self.done |= (self.found[self.rows] >= self.beams) | (self.score[self.rows] >= hope)
+        count = int(self.done.sum())
+        on = (~self.done | (MANY * count < len(self.rows))).nonzero()[:, 0]
         states = (on[:, None] * held + origin[on]).flatten()
-        self.rows, self.live, self.words = self.rows[on], self.live[on], self.words[on]
+        for name in ("rows", "done", "live", "words"):
+            setattr(self, name, getattr(self, name)[on])
         self.symbol = self.words[..., -1].flatten()
         if len(on):
             self.speaker.take(states, origin.shape[1])

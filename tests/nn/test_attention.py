@@ -36,13 +36,7 @@ from monge.nn.position import (
     sinusoids,
 )
 
-
-@pytest.fixture(autouse=True)
-def _doubles():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("doubles")
 
 
 def written_out(q, k, v, allowed):

@@ -5,6 +5,7 @@ import torch
 
 from monge.core.error import WordError
 from monge.core.noise import fresh
+from monge.nn import branch
 from monge.nn.attention import Cache
 from monge.nn.branch import Tree
 from monge.nn.transformer import Decoder
@@ -24,10 +25,12 @@ def normal(*shape: int, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "rotary", "alibi", "table"])
+@pytest.mark.parametrize("read", [2, 5])
 @torch.no_grad()
-def test_a_branched_state_tells_what_a_whole_pass_tells(positions, norm):
-    net, memory = built(positions, norm), normal(ROWS, 5, 6, seed=1)
-    length = torch.tensor([5, 2, 4])
+def test_a_branched_state_tells_what_a_whole_pass_tells(monkeypatch, positions, norm, read):
+    monkeypatch.setattr(branch, "SPAN", 2)
+    net, memory = built(positions, norm), normal(ROWS, read, 6, seed=1)
+    length = torch.tensor([read, 2, 1])
     state = net.start(ROWS, MOST, memory, length)
     paths = normal(ROWS, 1, 8, seed=2)  # the inputs of each sequence so far
     owner = torch.arange(ROWS)
@@ -50,6 +53,22 @@ def test_a_branched_state_tells_what_a_whole_pass_tells(positions, norm):
         torch.testing.assert_close(told, whole, rtol=0, atol=1e-12)
         kind = state.blocks[0][1].past
         assert isinstance(kind, Tree if kin > 1 else Cache)
+        short = state.blocks[0][1].memory.short
+        assert (short is not None) == (kin > 1 and read == 2)
+
+
+@torch.no_grad()
+def test_a_tree_leaves_what_lies_on_no_path_behind():
+    """Every sequence of a row goes on from the first, so that all but the last step are shared."""
+    net, rows, kin = built("none", "pre"), 2, 3
+    state = net.start(rows, 9, normal(rows, 4, 6, seed=0))
+    net.step(state, normal(rows, 8, seed=1))
+    state.take(torch.arange(rows).repeat_interleave(kin), kin)
+    for step in range(branch.SPAN):
+        net.step(state, normal(rows * kin, 8, seed=2 + step))
+        state.take((torch.arange(rows) * kin).repeat_interleave(kin), kin)
+    tree = state.blocks[0][1].past
+    assert (tree.steps, tree.count) == (1 + branch.SPAN, 1 + branch.SPAN)
 
 
 @torch.no_grad()

@@ -101,7 +101,8 @@ def test_staircases_are_the_masks_forward_and_back(shape, context, monkeypatch):
 def test_a_staircase_leaves_out_what_no_output_reads():
     degrees = torch.arange(1, 257)
     steps = stairs(degrees, degrees)
-    assert steps == [(0, 64, 64), (64, 128, 128), (128, 192, 192), (192, 256, 256)]
+    assert steps == [(0, 64, 0, 64), (64, 128, 64, 128), (128, 192, 128, 192),
+                     (192, 256, 192, 256)]
     assert stairs(degrees.flip(0), degrees) == stairs(degrees, degrees.flip(0)) == []
     assert stairs(degrees, degrees[:127]) == []
 

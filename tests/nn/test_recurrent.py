@@ -16,12 +16,7 @@ def named(config):
     return f"{type(config).owner.__name__} {getattr(config, 'reset', '')}".strip()
 
 
-@pytest.fixture(autouse=True)
-def _doubles():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("doubles")
 
 
 @torch.no_grad()

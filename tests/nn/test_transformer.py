@@ -13,12 +13,7 @@ from monge.nn.transformer import Causal, Decoder, Encoder
 SMALL = Encoder.Config(width=8, depth=2, heads=2, expand=2, positions="none")
 
 
-@pytest.fixture(autouse=True)
-def _doubles():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("doubles")
 
 
 def shaken(net):

@@ -7,7 +7,7 @@ from torch import nn
 from monge.core.config import Config
 from monge.core.error import WordError
 from monge.nn.resnet import Residual, ResNet
-from monge.nn.unet import UNet
+from monge.nn.unet import UNet, spread
 
 SMALL = UNet.Config(width=8, multipliers=(1, 2), blocks=1)
 
@@ -27,8 +27,8 @@ def shaken(net):
     SMALL, UNet.Config(width=8, multipliers=(1,), attention=0),
     UNet.Config(width=4, multipliers=(1, 1, 2), blocks=2, attention=3, norm="batch",
                 activation="elu", doubling="transposed", dropout=0.2),
-    UNet.Config(width=4, multipliers=(2, 1), norm="none", activation="softmax",
-                doubling="linear")], ids=str)
+    UNet.Config(width=4, multipliers=(2, 1), patch=2, middle=1, norm="none",
+                activation="softmax", doubling="linear")], ids=str)
 @pytest.mark.parametrize("shape", [(3, 8, 12), (2, 16)])
 def test_shapes_are_kept_and_every_parameter_matters(config, shape):
     assert Config.from_dict(config.to_dict()) == config
@@ -72,10 +72,20 @@ def test_sizes_that_do_not_divide_are_refused():
     assert net(torch.randn(1, 1, 16, 40)).shape == (1, 1, 16, 40)
     with pytest.raises(WordError, match="pad to 32x24"):
         net(torch.randn(1, 1, 30, 24))
+    with pytest.raises(WordError, match=r"2 levels and patch=2 needs .* 4, .* at most 1 mul"):
+        UNet.Config(multipliers=(1, 1), patch=2).build((1, 6, 6), 1)
+    with pytest.raises(WordError, match="divide by 4, but here are 8x7; give patch=1, or pad to"):
+        UNet.Config(multipliers=(1,), patch=4).build((1, 8, 7), 1)
     with pytest.raises(WordError, match="1 or 2 sides"):
         config.build((1, 8, 8, 8), 1)
     with pytest.raises(WordError, match="give multipliers=1,2,4"):
         UNet.Config(multipliers=()).build((1, 8, 8), 1)
+
+
+def test_a_patch_is_a_square_of_positions():
+    maps = torch.randn(2, 12, 3, 5)
+    assert torch.equal(spread(maps, 2), nn.functional.pixel_shuffle(maps, 2))
+    assert spread(torch.arange(4.0).reshape(1, 2, 2), 2).flatten().tolist() == [0, 2, 1, 3]
 
 
 def test_residual_layers_add_and_project():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monge.core.noise import fresh
-from monge.prob.decode import Choice, beam, draw, narrowed
+from monge.prob.decode import RUN, Choice, beam, best, draw, narrowed
 
 END = 3
 
@@ -67,6 +67,17 @@ def test_rows_do_not_depend_on_those_beside_them():
         alone = Bigrams(8)
         alone.rows = torch.tensor([row])
         assert torch.equal(beam(alone, 1, 5, END, 3)[0][0], together[row])
+
+
+@pytest.mark.parametrize("size", [7, 3 * RUN, 5 * RUN + 9])
+def test_the_best_sums_are_found_run_by_run(size):
+    log_p = torch.randn(12, size, generator=fresh(size)).log_softmax(-1)
+    live = torch.randn(3, 4, generator=fresh(1))
+    live[1, 2] = -math.inf
+    score, origin, symbol = best(live, log_p, 6)
+    every = (live[..., None] + log_p.view(3, 4, size)).flatten(1).topk(6, 1)
+    assert torch.equal(score, every.values)
+    assert torch.equal(origin * size + symbol, every.indices)
 
 
 def test_draws_follow_the_law_and_ended_rows_stay_ended():

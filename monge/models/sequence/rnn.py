@@ -14,6 +14,7 @@ from ...core.config import Range
 from ...core.model import Suit
 from ...core.recipe import Recipe
 from ...core.space import Space
+from ...nn.drop import Dropout
 from ...nn.recurrent import LSTM, Hidden, Recurrent
 from ...nn.stepwise import Added, Stepwise
 from .._chain import Chain
@@ -62,7 +63,7 @@ class Told(Stepwise[Hidden]):
     def __init__(self, net: Recurrent, outputs: int, dropout: float) -> None:
         super().__init__()
         self.net, self.inputs, self.outputs = net, net.inputs, outputs
-        self.drop, self.leave = nn.Dropout(dropout), nn.Linear(net.outputs, outputs)
+        self.drop, self.leave = Dropout(dropout), nn.Linear(net.outputs, outputs)
         nn.init.zeros_(self.leave.weight)  # each law begins as that of its place alone
         nn.init.zeros_(self.leave.bias)
 

@@ -21,6 +21,7 @@ from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.alignment import score
 from ...nn.attention import padding_mask
+from ...nn.drop import Dropout
 from ...nn.reader import Reader
 from ...nn.recurrent import GRU, Bidirectional, Hidden, Recurrent
 from ._base import Translator
@@ -76,7 +77,7 @@ class Seq2Seq(Translator):
         self.score = None if config.attention == "none" else score(config.attention, width, width,
                                                                    width // 2)
         self.mix = nn.Linear(2 * width, width)
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
         self.words = nn.Parameter(torch.randn(space.size, width))
         self.heads = nn.Parameter(torch.randn(space.size, width) * width**-0.5)
 
@@ -131,8 +132,10 @@ class Seq2Seq(Translator):
     @classmethod
     def suit(cls, space: Space) -> Suit:
         few = 0 < space.rows < FEW
-        config = cls.Config(net=GRU.Config(width=128 if few else 256), dropout=0.3)
-        recipe = Recipe(rate=2e-3, batch=64, alike=True, clip=1.0, warmup=200, average=0.998)
+        config = cls.Config(net=GRU.Config(width=128 if few else 256),
+                            dropout=0.3 if few else 0.2)
+        recipe = Recipe(rate=3e-3, batch=64, alike=True, schedule="inverse", clip=1.0, warmup=400,
+                        average=0.998)
         return Suit(config, recipe)
 
     @classmethod

@@ -103,9 +103,9 @@ class Transformer(Translator):
     def suit(cls, space: Space) -> Suit:
         few = 0 < space.rows < FEW
         net = Causal.Config(width=128 if few else 256, depth=2 if few else 3, heads=4, expand=2,
-                            activation="relu", positions="sinusoidal", dropout=0.1)
-        recipe = Recipe(optimiser="adam", rate=1e-3, betas=(0.9, 0.98), batch=64, alike=True,
-                        schedule="inverse", warmup=400 if few else 1000, clip=1.0, average=0.998)
+                            activation="relu", positions="sinusoidal", dropout=0.15)
+        recipe = Recipe(optimiser="adam", rate=2e-3, betas=(0.9, 0.98), batch=64, alike=True,
+                        schedule="inverse", warmup=500, clip=1.0, average=0.998)
         return Suit(cls.Config(net=net), recipe)
 
     @classmethod
