@@ -6,13 +6,18 @@ blocks that a context scales and shifts, channel by channel (Perez et al. 2018; 
 2021):
 
 $h + C_2\, a((1 + s) \odot N(C_1 a(N h)) + t)$ with (s, t) a linear map of a(context).
+
+Full resolution is dearest and says least: where `patch` is above 1, A reads squares of positions
+at once and the last convolution writes them, so that no block works there (Shi et al. 2016).
+Levels that attend also read a sequence where one is told (Rombach et al. 2022).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,28 +26,44 @@ from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from ..core.error import WordError
 from .activation import Activation, activation
+from .attention import CrossAttention
 from .conv import NonLocal
 from .drop import dropout
 from .norm import Norm, norm
 from .pool import CONV, Doubling, double
 from .shape import Shape, told
 
+HEADS = 4
+"""Heads with which positions read a sequence, or as many as divide the channels."""
+
+
+class Words(NamedTuple):
+    """A sequence for each row, of which the first `length` steps exist; without it, all do."""
+
+    steps: Tensor  # (B, S, width)
+    length: Tensor | None = None  # (B,)
+
 
 class UNet(Configured, nn.Module):
     """Maps (B, channels, *sides) to maps (B, outputs, *sides) of one or two sides.
 
     shape is that of an event, (channels, *sides); `context` the width of what the network is told
-    besides, a time or a condition. Its last convolutions begin at 0, and so does what it puts out.
+    besides, a time or a condition, and `words` that of the steps of a sequence, such as a text.
+    Its last convolutions begin at 0, and so does what it puts out.
     """
 
     class Config(BaseConfig):
         width: Annotated[int, Range(1)] = 32
-        """Channels at full resolution."""
+        """Channels of the first level."""
         multipliers: tuple[Annotated[int, Range(1)], ...] = (1, 2, 4)
         """Channels of each level in units of `width`; each level halves the sides of the one
         before."""
+        patch: Annotated[int, Range(1)] = 1
+        """Side of the squares of positions that the first level reads and writes as one."""
         blocks: Annotated[int, Range(1)] = 2
         """Residual blocks a level, on the way down and again on the way up."""
+        middle: Annotated[int, Range(0)] = 0
+        """Residual blocks more at the lowest level, where shapes are made and work is cheap."""
         attention: Annotated[int, Range(0)] = 1
         """Levels, counted from the lowest, where every position also reads all others."""
         norm: Norm = "group"
@@ -54,19 +75,27 @@ class UNet(Configured, nn.Module):
         doubling: Doubling = "nearest"
         """How maps are doubled: nearest or linear with a convolution, or transposed."""
 
-    def __init__(self, config: Config, shape: Shape, outputs: int, context: int = 0) -> None:
+        @property
+        def factor(self) -> int:
+            """What the sides of a map must divide by."""
+            return self.patch * 2 ** (len(self.multipliers) - 1)
+
+    def __init__(self, config: Config, shape: Shape, outputs: int, context: int = 0,
+                 words: int = 0) -> None:
         super().__init__()
-        check(shape[1:], len(config.multipliers))
-        self.levels, self.context, dims = len(config.multipliers), context, len(shape) - 1
+        check(shape[1:], config)
+        self.config, self.context, dims = config, context, len(shape) - 1
+        levels, patch = len(config.multipliers), config.patch
         widths = [config.width * times for times in config.multipliers]
-        attends = [self.levels - level <= config.attention for level in range(self.levels)]
+        attends = [levels - level <= config.attention for level in range(levels)]
         conv = CONV[dims - 1]
 
         def tier(inputs: int, level: int) -> Tier:
-            return Tier(config, inputs, widths[level], context, dims, attends[level])
+            count = config.blocks + config.middle * (level == levels - 1)
+            return Tier(config, inputs, widths[level], context, dims, count, attends[level], words)
 
         pairs = list(itertools.pairwise(widths))
-        self.first = conv(shape[0], widths[0], 3, padding=1)
+        self.first = conv(shape[0], widths[0], 3 * patch, patch, patch)
         self.down = nn.ModuleList(tier(width, level) for level, width in enumerate(widths))
         self.shrink = nn.ModuleList(conv(above, below, 3, 2, 1) for above, below in pairs)
         self.grow = nn.ModuleList(double(config.doubling, dims, below, above)
@@ -74,42 +103,62 @@ class UNet(Configured, nn.Module):
         self.up = nn.ModuleList(tier(2 * width, level) for level, width in enumerate(widths[:-1]))
         self.norm = norm(config.norm, widths[0], dims)
         self.act = activation(config.activation, axis=1)
-        self.out = zero(conv(widths[0], outputs, 3, padding=1))
+        self.out = zero(conv(widths[0], outputs * patch**dims, 3, padding=1))
 
-    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        check(x.shape[2:], self.levels)
+    def forward(self, x: Tensor, context: Tensor | None = None, words: Words | None = None
+                ) -> Tensor:
+        check(x.shape[2:], self.config)
         width = 0 if context is None else context.shape[1]
         if width != self.context:
             raise WordError(f"this U-Net reads a context of {self.context} numbers a row, but got "
                             f"{width}; give that many")
         if x.ndim == 4:  # channels innermost: convolutions of few channels are a sixth faster
             x = x.contiguous(memory_format=torch.channels_last)
-        h, bridges = self.down[0](self.first(x), context), []
+        h, bridges = self.down[0](self.first(x), context, words), []
         for shrink, tier in zip(self.shrink, self.down[1:], strict=True):
             bridges.append(h)
-            h = tier(shrink(h), context)
+            h = tier(shrink(h), context, words)
         for grow, tier in zip(reversed(self.grow), reversed(self.up), strict=True):
-            h = tier(torch.cat([grow(h), bridges.pop()], 1), context)
-        return self.out(self.act(self.norm(h)))
+            h = tier(torch.cat([grow(h), bridges.pop()], 1), context, words)
+        return spread(self.out(self.act(self.norm(h))), self.config.patch)
 
 
 class Tier(nn.Module):
-    """The blocks of one level; where it attends, a non-local layer follows each."""
+    """The blocks of one level; where it attends, a non-local layer follows each, and a look at
+    the sequence that is told."""
 
     def __init__(self, config: UNet.Config, inputs: int, width: int, context: int, dims: int,
-                 attends: bool) -> None:
+                 count: int, attends: bool, words: int) -> None:
         super().__init__()
-        befores = [inputs] + [width] * (config.blocks - 1)
+        befores = [inputs] + [width] * (count - 1)
         self.blocks = nn.ModuleList(Block(config, before, width, context, dims)
                                     for before in befores)
         self.attends = nn.ModuleList(
             NonLocal(width, width=width, before=config.norm) if attends else nn.Identity()
             for _ in befores)
+        self.looks = nn.ModuleList(Look(width, words, config.norm)
+                                   for _ in befores if attends and words)
 
-    def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
-        for block, attend in zip(self.blocks, self.attends, strict=True):
+    def forward(self, x: Tensor, context: Tensor | None, words: Words | None) -> Tensor:
+        for block, attend, look in itertools.zip_longest(self.blocks, self.attends, self.looks):
             x = attend(block(x, context))
+            x = x if look is None or words is None else look(x, words)
         return x
+
+
+class Look(nn.Module):
+    """h + W A(N h, words): every position reads a sequence. W begins at 0."""
+
+    def __init__(self, channels: int, words: int, before: Norm) -> None:
+        super().__init__()
+        self.norm = norm(before, channels, 1)
+        self.cross = CrossAttention(channels, math.gcd(channels, HEADS), words)
+        zero(self.cross.leave)
+
+    def forward(self, x: Tensor, words: Words) -> Tensor:  # (B, C, *sides) -> (B, C, *sides)
+        rows = self.norm(x.flatten(2)).mT  # (B, n, C)
+        seen = self.cross(rows, self.cross.remember(words.steps, words.length))
+        return x + seen.mT.reshape(x.shape)
 
 
 class Block(nn.Module):
@@ -133,7 +182,7 @@ class Block(nn.Module):
         if self.told is not None and context is not None:
             told = self.told(self.act(context))
             scale, shift = told.reshape(*told.shape, *[1] * (x.ndim - 2)).chunk(2, 1)
-            h = torch.addcmul(h + shift, h, scale)
+            h = torch.addcmul(shift, h, 1 + scale)
         return self.around(x) + self.second(h)
 
 
@@ -144,17 +193,33 @@ def zero(layer: nn.Module) -> nn.Module:
     return layer
 
 
-def check(sides: Sequence[int], levels: int) -> None:
-    """Whether the sides can be halved between the levels."""
+def spread(maps: Tensor, patch: int) -> Tensor:
+    """(B, C patch^d, *sides) -> (B, C, *patch sides), each position as a square of them."""
+    if patch == 1:
+        return maps
+    dims, sides = maps.ndim - 2, maps.shape[2:]
+    cells = maps.unflatten(1, (-1, *[patch] * dims))  # (B, C, *patches, *sides)
+    order = [place for d in range(2, 2 + dims) for place in (d + dims, d)]
+    return cells.permute(0, 1, *order).reshape(len(maps), -1, *(patch * side for side in sides))
+
+
+def check(sides: Sequence[int], config: UNet.Config) -> None:
+    """Whether the sides can be cut into patches and halved between the levels."""
+    levels, patch, factor = len(config.multipliers), config.patch, config.factor
     if len(sides) not in (1, 2):
         raise WordError(f"a U-Net reads maps of 1 or 2 sides, but here are {len(sides)}; reshape "
                         "them")
     if levels < 1:
         raise WordError("multipliers is empty, so that there is no level; give multipliers=1,2,4")
-    factor = 2 ** (levels - 1)
     if any(side % factor for side in sides):
-        most = min((side & -side).bit_length() for side in sides)
         padded = told([-(-side // factor) * factor for side in sides])
-        raise WordError(f"a U-Net of {levels} levels needs sides that divide by {factor}, but "
-                        f"here are {told(sides)}; give at most {most} multipliers, or pad to "
-                        f"{padded}")
+        raise WordError(f"a U-Net of {levels} levels{f' and patch={patch}' * (patch > 1)} needs "
+                        f"sides that divide by {factor}, but here are {told(sides)}; "
+                        f"{remedy(sides, patch)}, or pad to {padded}")
+
+
+def remedy(sides: Sequence[int], patch: int) -> str:
+    if any(side % patch for side in sides):
+        return "give patch=1"
+    most = min((side // patch & -(side // patch)).bit_length() for side in sides)
+    return f"give at most {most} multipliers"

@@ -130,8 +130,8 @@ def classifier_free(law: Drawing, given: Given, n: int, guidance: Guidance) -> P
         check(law)
     if guidance.forgets:
         return asked(law, None)
-    told, nothing = law.tell(given, n), law.teller.nothing(n)
-    both = Told(torch.cat([told.vector, nothing.vector]), torch.cat([told.maps, nothing.maps]))
+    told = law.tell(given, n)
+    both = told.beside(told.hidden(torch.zeros(n, dtype=torch.bool, device=told.vector.device)))
 
     def predict(z: Tensor, t: Tensor) -> Prediction:
         weight = guidance.weight(t)

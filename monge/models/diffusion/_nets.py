@@ -119,25 +119,26 @@ class UNet(TimeNet):
     def __init__(self, config: Config, space: Space, teller: Teller, outputs: int = 1,
                  hinted: bool = False) -> None:
         super().__init__(config, space, teller, outputs, hinted)
-        factor, width = 2 ** (len(config.multipliers) - 1), 4 * config.width
-        padded = [-(-side // factor) * factor for side in self.sides]
+        width = 4 * config.width
+        padded = [-(-side // config.factor) * config.factor for side in self.sides]
         self.beyond = [extra for side, full in zip(self.sides[::-1], padded[::-1], strict=True)
                        for extra in (0, full - side)]
         self.told = nn.Sequential(nn.Linear(TOLD + teller.width, width), nn.SiLU(),
                                   nn.Linear(width, width))
-        self.net = unet.UNet(config, (self.entering, *padded),
-                             outputs * self.channels, width)
+        self.net = unet.UNet(config, (self.entering, *padded), outputs * self.channels, width,
+                             teller.words)
 
     def forward(self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
                 ) -> Tensor:
         maps = F.pad(self.maps(z, told, hint), self.beyond)
-        out = self.net(maps, self.told(self.tell(log_snr, told)))
+        out = self.net(maps, self.told(self.tell(log_snr, told)), told.words)
         return self.flat(out[(..., *(slice(side) for side in self.sides))])
 
 
 class Transformer(TimeNet):
     """A transformer over the steps of a sequence, the entries of a vector or the patches of a
-    picture; the log-SNR and what is told are a step of their own before them (Bao et al. 2023)."""
+    picture; the log-SNR and what is told are a step of their own before them, and the symbols of
+    texts steps after them (Bao et al. 2023)."""
 
     class Config(TimeNet.Config, transformer.Encoder.Config):
         patch: Annotated[int, Range(1)] = 2
@@ -152,10 +153,11 @@ class Transformer(TimeNet):
                             f"{'x'.join(map(str, self.sides))}; give one that does")
         self.cells = [side // self.patch for side in self.sides]
         area = self.patch ** len(self.sides)
-        self.net: transformer.Encoder = transformer.Encoder(config, config.width,
-                                                            1 + math.prod(self.cells))
+        self.net: transformer.Encoder = transformer.Encoder(
+            config, config.width, 1 + math.prod(self.cells) + teller.most)
         self.enter = nn.Linear(self.entering * area, config.width)
         self.told = nn.Linear(TOLD + teller.width, config.width)
+        self.words = nn.Linear(teller.words, config.width) if teller.words else None
         self.leave = nn.Linear(config.width, outputs * self.channels * area)
         for parameter in self.leave.parameters():
             nn.init.zeros_(parameter)
@@ -164,7 +166,12 @@ class Transformer(TimeNet):
                 ) -> Tensor:
         steps = self.enter(self.cut(self.maps(z, told, hint)))  # (B, cells, width)
         first = self.told(self.tell(log_snr, told))[:, None]
-        seen = self.net(torch.cat([first, steps], 1))[:, 1:]
+        steps, length = torch.cat([first, steps], 1), None
+        own = steps.shape[1]
+        if self.words is not None and told.words is not None:
+            steps = torch.cat([steps, self.words(told.words.steps)], 1)
+            length = None if told.words.length is None else own + told.words.length
+        seen = self.net(steps, length)[:, 1:own]
         return self.flat(self.join(self.leave(seen)))
 
     def cut(self, maps: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from ._nets import MLP, TimeNet, UNet
 
 SMALL = 5000
 """Rows below which a network is kept small."""
+WIDE = 24
+"""Side from which a picture is wide."""
 
 
 def network(space: Space, waves: int = 0) -> TimeNet.Config:
@@ -26,13 +28,17 @@ def network(space: Space, waves: int = 0) -> TimeNet.Config:
 
 
 def picture_network(space: Space, waves: int) -> TimeNet.Config:
-    """Maps are halved as long as a side is above 7; attention reads the smallest."""
+    """Attention reads the smallest maps. Of wide pictures four pixels are read as one, which is a
+    fourth of the work, and maps are halved as long as a side is above 7."""
     side, levels = min(space.shape[1:]), 1
-    while side >= 14 and levels < 4:
+    dropout = 0.1 if 0 < space.rows < SMALL else 0.0
+    if side < WIDE:
+        return UNet.Config(width=32, multipliers=(1, 2), blocks=1, attention=1, dropout=dropout,
+                           waves=waves)
+    while side >= 28 and levels < 4:
         side, levels = side // 2, levels + 1
-    few = 0 < space.rows < SMALL
-    return UNet.Config(width=32, multipliers=(1, 2, 2, 4)[:max(levels, 2)], blocks=1, attention=1,
-                       dropout=0.1 if few else 0.0, waves=waves)
+    return UNet.Config(width=32, multipliers=(1, 3, 3, 4)[:levels], patch=2, blocks=1, middle=2,
+                       attention=1, doubling="transposed", dropout=dropout, waves=waves)
 
 
 def aim(space: Space) -> Aim:

@@ -1,12 +1,15 @@
 r"""What a network is told besides the noisy datum: conditions, which training sometimes hides.
 
+A text is told twice: as the mean of what is made of its symbols, and symbol by symbol, for
+networks that attend.
+
 A law trained with its conditions hidden in a share of rows is also a law without them (Ho &
 Salimans 2022): where they are hidden, all that is told is 0, and a flag says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +20,7 @@ from ...core.batch import Batch, conform
 from ...core.space import Space
 from ...nn.embed import Conditions, Features
 from ...nn.transformer import Encoder
+from ...nn.unet import Words
 
 TEXT = Encoder.Config(width=64, depth=2, heads=4, positions="sinusoidal")
 """The network that reads a text."""
@@ -24,25 +28,54 @@ TEXT = Encoder.Config(width=64, depth=2, heads=4, positions="sinusoidal")
 
 @dataclass(frozen=True)
 class Told:
-    """A vector of numbers for each row, and maps laid over the event, channel beside channel."""
+    """A vector of numbers for each row, maps laid over the event, channel beside channel, and
+    the symbols of texts."""
 
     vector: Tensor  # (B, width)
     maps: Tensor  # (B, channels, *sides), or (B, 0) where there are none
+    words: Words | None = None
 
     def hidden(self, keep: Tensor) -> Told:
-        """What is told with only the rows kept (B,) being told anything."""
+        """What is told with only the rows kept (B,) being told anything: of others one symbol is
+        left, which is 0."""
         def masked(value: Tensor) -> Tensor:
             return value * keep.to(value.dtype).reshape(-1, *(1,) * (value.ndim - 1))
 
-        return Told(masked(self.vector), masked(self.maps))
+        words = self.words
+        if words is not None:
+            length = torch.where(keep, lengths(words), 1)
+            words = Words(masked(words.steps), length)
+        return Told(masked(self.vector), masked(self.maps), words)
+
+    def beside(self, other: Told) -> Told:
+        """The rows of both, one after the other."""
+        words = None
+        if self.words is not None and other.words is not None:
+            words = Words(torch.cat([self.words.steps, other.words.steps]),
+                          torch.cat([lengths(self.words), lengths(other.words)]))
+        return Told(torch.cat([self.vector, other.vector]), torch.cat([self.maps, other.maps]),
+                    words)
+
+
+def lengths(words: Words) -> Tensor:
+    """How many steps exist, (B,)."""
+    rows, steps = words.steps.shape[:2]
+    if words.length is not None:
+        return words.length
+    return torch.full((rows,), steps, device=words.steps.device)
 
 
 class Teller(nn.Module):
     """Conditions as `Told`: pictures given of pictures, and sequences given of sequences, are laid
-    over the event and stretched to its sides; everything else is a vector."""
+    over the event and stretched to its sides; everything else is a vector.
+
+    width is that of the vector, words that of a symbol, most the number of symbols.
+    """
 
     width: int
     channels: int
+    words: int
+    most: int
 
     def __init__(self, space: Space) -> None:
         super().__init__()
@@ -54,6 +87,8 @@ class Teller(nn.Module):
         self.rest = Conditions(replace(space, given=rest))
         self.features = nn.ModuleList(Features(space.given[name]) for name in self.laid)
         self.readers = nn.ModuleList(Reader(space.given[name]) for name in self.texts)
+        self.words = TEXT.width if self.texts else 0
+        self.most = sum(space.given[name].shape[0] for name in self.texts)
         reads = self.rest.width + TEXT.width * len(self.texts)
         self.width = reads + 1 if given else 0  # with the flag
         self.channels = sum(channels(space.given[name]) for name in self.laid)
@@ -62,19 +97,21 @@ class Teller(nn.Module):
         given = conform(given, self.space, n)
         if not self.width:
             return self.nothing(n)
-        texts = [reader(given[name])
-                 for name, reader in zip(self.texts, self.readers, strict=True)]
+        texts: list[Words] = [reader(given[name])
+                              for name, reader in zip(self.texts, self.readers, strict=True)]
         one, rest = self.rest.nothing.new_ones(n, 1), self.rest(given, n)
         maps = [self.lay(name, features(given[name]))
                 for name, features in zip(self.laid, self.features, strict=True)]
-        return Told(torch.cat([one, rest, *texts], 1),
-                    torch.cat(maps, 1) if maps else self.rest.nothing.expand(n, 0))
+        return Told(torch.cat([one, rest, *map(mean, texts)], 1),
+                    torch.cat(maps, 1) if maps else self.rest.nothing.expand(n, 0),
+                    joined(texts) if texts else None)
 
     def nothing(self, n: int) -> Told:
         """What is told where nothing is given."""
         like = self.rest.nothing
         shape = (self.channels, *self.sides) if self.laid else (0,)
-        return Told(like.new_zeros(n, self.width), like.new_zeros(n, *shape))
+        words = Words(like.new_zeros(n, 1, self.words)) if self.words else None
+        return Told(like.new_zeros(n, self.width), like.new_zeros(n, *shape), words)
 
     def lay(self, name: str, features: Tensor) -> Tensor:
         """Features (B, F) of a picture or sequence as maps of the event's sides."""
@@ -89,20 +126,38 @@ class Teller(nn.Module):
 
 
 class Reader(nn.Module):
-    """A text (B, T) as the mean of what a transformer makes of its symbols, (B, width)."""
+    """A text (B, T) as what a transformer makes of its symbols, 0 beyond its end."""
 
     def __init__(self, space: Space) -> None:
         super().__init__()
         self.embed = nn.Embedding(space.size, TEXT.width)
         self.encoder: Encoder = TEXT.build(TEXT.width, space.shape[0])
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch) -> Words:
         if batch.length is None:
-            return self.encoder(self.embed(batch.x.long())).mean(1)
+            return Words(self.encoder(self.embed(batch.x.long())))
         exist = torch.arange(batch.x.shape[1], device=batch.x.device) < batch.length[:, None]
         codes = torch.where(exist, batch.x, 0).long()  # what lies beyond may be no symbol
         seen = self.encoder(self.embed(codes), batch.length)  # (B, T, width)
-        return (seen * exist[..., None]).sum(1) / batch.length[:, None].clamp_min(1)
+        return Words(seen * exist[..., None], batch.length)
+
+
+def mean(words: Words) -> Tensor:
+    """The mean over the steps that exist, (B, width)."""
+    if words.length is None:
+        return words.steps.mean(1)
+    return words.steps.sum(1) / words.length[:, None].clamp_min(1)
+
+
+def joined(texts: Sequence[Words]) -> Words:
+    """Texts one after the other, what exists of them first."""
+    if len(texts) == 1:
+        return texts[0]
+    steps = torch.cat([words.steps for words in texts], 1)  # (B, S, width)
+    exist = torch.cat([torch.arange(words.steps.shape[1], device=steps.device)
+                       < lengths(words)[:, None] for words in texts], 1)
+    order = exist.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+    return Words(steps.gather(1, order[..., None].expand_as(steps)), exist.sum(1))
 
 
 def sides(space: Space) -> tuple[int, ...]:
