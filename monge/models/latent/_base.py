@@ -24,10 +24,10 @@ class Code:
 
     z: Tensor  # (S, B, latent)
     ratios: Tensor  # (S, B, U): terms of log q(z | x) - log p(z), one for each unit or one in all
-    rates: Tensor | None  # (S or 1, B, U): their means over q, given what was drawn before them
+    rates: Tensor | None  # (S or 1, B, U): the same in the mean, with less noise or none
 
     def terms(self, drawn: bool = False) -> Tensor:
-        """What each unit adds to the rate: in closed form where there is one, (*, B, U)."""
+        """What each unit adds to the rate, with as little noise as can be, (*, B, U)."""
         return self.ratios if drawn or self.rates is None else self.rates
 
 

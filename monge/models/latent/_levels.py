@@ -69,7 +69,8 @@ class Hierarchy(Variational, HasLevels):
         latent: tuple[Annotated[int, Range(1)], ...] = (32, 16)
         """Dimension of each level of the code, bottom first."""
         summary: Annotated[int, Range(1)] = 256
-        """Numbers that the encoder says of a row, which the levels read."""
+        """Numbers that the encoder says of a row to all levels, besides a mean and a scale to
+        each."""
         between: MLP.Config = MLP.Config(depth=1)
         """Network from what a level depends on to its mean and scale."""
 
@@ -83,21 +84,21 @@ class Hierarchy(Variational, HasLevels):
     def __init__(self, config: Config, space: Space) -> None:
         self.widths = list(config.latent)
         self.levels = range(len(self.widths))
+        self.direct = [2 * self.widths[t] if self.reads_row(t) else 0 for t in self.levels]
         spoken = sum(self.widths[t] for t in self.spoken_levels())
-        super().__init__(config, space, config.summary, sum(self.widths), spoken)
+        super().__init__(config, space, sum(self.direct) + config.summary, sum(self.widths),
+                         spoken)
         if config.estimator == "B" and not self.downward:
             raise WordError("estimator=B needs a rate in closed form, which only inference from "
                             "the top down has; take estimator=A")
-        rows = [config.summary if self.reads_row(t) else 0 for t in self.levels]
+        rows = [config.summary if self.direct[t] else 0 for t in self.levels]
         self.priors = nn.ModuleList(self.between(self.above(t), t, 0) for t in self.levels[:-1])
         self.posteriors = nn.ModuleList(self.between(self.before(t), t, rows[t])
                                         for t in self.levels)
-        self.direct = nn.ModuleList(nn.Linear(rows[t], 2 * self.widths[t])
-                                    for t in self.levels if rows[t])
 
     def between(self, others: Sequence[int], level: int, row: int) -> MLP:
         """What a level is told; it begins by saying nothing, so that p is N(0, I) and q is what
-        its linear map says of the row."""
+        the encoder says of the level directly, as in a law without levels."""
         inputs = row + sum(self.widths[t] for t in others) + self.conditions.width
         net: MLP = self.config.between.build(inputs, 2 * self.widths[level])
         nn.init.zeros_(net.out.weight)
@@ -133,16 +134,11 @@ class Hierarchy(Variational, HasLevels):
         """The levels in the order of q; `pick` says the code of a level whose law is known."""
         z: dict[int, Tensor] = {}
         q: dict[int, Gaussian] = {}
-        p: dict[int, Gaussian] = {}
         for t in reversed(self.levels) if self.downward else self.levels:
-            if self.downward:
-                p[t] = self.prior_of(t, z, h, context)
-            q[t] = self.posterior_of(t, z, h, context, p.get(t))
+            q[t] = self.posterior_of(t, z, h, context)
             z[t] = pick(t, q[t])
-        if not self.downward:
-            p = {t: self.prior_of(t, z, h, context) for t in self.levels}
         return Walk([z[t] for t in self.levels], [q[t] for t in self.levels],
-                    [p[t] for t in self.levels])
+                    [self.prior_of(t, z, h, context) for t in self.levels])
 
     def prior_of(self, level: int, z: dict[int, Tensor], like: Tensor, context: Tensor
                  ) -> Gaussian:
@@ -153,24 +149,20 @@ class Hierarchy(Variational, HasLevels):
         mean, raw = self.priors[level](beside(others, context)).chunk(2, -1)
         return Gaussian(mean, bounded(raw))
 
-    def posterior_of(self, level: int, z: dict[int, Tensor], h: Tensor, context: Tensor,
-                     prior: Gaussian | None) -> Gaussian:
-        """Going down, q says how a level differs from what p expects of it."""
+    def posterior_of(self, level: int, z: dict[int, Tensor], h: Tensor, context: Tensor
+                     ) -> Gaussian:
         known = [z[t] for t in self.before(level)]
-        said: Tensor | float = 0.0
-        if self.reads_row(level):
-            known.append(h.expand(*known[0].shape[:-1], -1) if known else h[None])
-            said = self.direct[level](h)  # (B, 2 units)
-        told = said + self.posteriors[level](beside(torch.cat(known, -1), context))
-        mean, raw = told.chunk(2, -1)
-        if prior is None:
-            return Gaussian(mean, bounded(raw))
-        return Gaussian(prior.mean + mean, bounded(prior.log_scale + raw))
+        *direct, row = h.split([*self.direct, self.config.summary], -1)
+        if self.direct[level]:
+            known.append(row.expand(*known[0].shape[:-1], -1) if known else row[None])
+        told = self.posteriors[level](beside(torch.cat(known, -1), context))
+        mean, raw = (told + direct[level] if self.direct[level] else told).chunk(2, -1)
+        return Gaussian(mean, bounded(raw))
 
     def code(self, h: Tensor, context: Tensor, noise: Tensor) -> Code:
         parts = noise.split(self.widths, -1)
         walk = self.walk(h, context, lambda t, law: law.draw(parts[t]))
-        rates = self.divergences(walk) if self.downward else None
+        rates = self.divergences(walk) if self.downward else self.steadied(walk)
         return Code(torch.cat(list(walk.z), -1), self.ratios(walk), rates)
 
     def ratios(self, walk: Walk) -> Tensor:
@@ -182,6 +174,15 @@ class Hierarchy(Variational, HasLevels):
         """Their means over the unit itself, (S, B, units)."""
         terms = zip(walk.z, walk.q, walk.p, strict=True)
         return torch.cat([q.divergence(p).expand_as(z) for z, q, p in terms], -1)
+
+    def steadied(self, walk: Walk) -> Tensor:
+        """The ratios with less noise, (S, B, units): of each, log q - log N(0, I) is taken in the
+        mean over the unit itself, which leaves nothing to chance at the top."""
+        zero = walk.z[0].new_zeros(())
+        normal = Gaussian(zero, zero)
+        parts = [q.divergence(normal).expand_as(z) + normal.log_prob(z) - p.log_prob(z)
+                 for z, q, p in zip(walk.z, walk.q, walk.p, strict=True)]
+        return torch.cat(parts, -1)
 
     def named(self, rates: Tensor) -> dict[str, Tensor]:
         parts = rates.split(self.widths, -1)
@@ -223,7 +224,7 @@ class Hierarchy(Variational, HasLevels):
                                                     min(8, space.dims // 4))
         dropout = 0.1 if few and space.kind in ("binary", "levels") else 0.0
         net = Dense.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
-        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.999)
+        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.9998)
         return Suit(cls.Config(latent=tuple(filter(None, latent)), net=net), recipe)
 
     @classmethod

@@ -1,7 +1,7 @@
 r"""Approximate posteriors q(z | x): what an encoder says of a row, and noise, made a code.
 
 factorised  $z = \mu + \sigma \epsilon$, $q = N(\mu, diag(\sigma^2))$ (Kingma & Welling 2014)
-full        $z = \mu + L \epsilon$, L lower triangular: $q = N(\mu, L L^T)$
+full        $z = \mu + L \epsilon$, $L = diag(\sigma)(I + S)$ lower triangular: $N(\mu, L L^T)$
 iaf         $z_0 = \mu + \sigma \epsilon$, $z_t = \sigma_t z_{t-1} + (1 - \sigma_t) m_t$ with
             $(m_t, \sigma_t)$ of entry i a masked network of the entries of $z_{t-1}$ before i
             (inverse autoregressive flow; Kingma et al. 2016, eq. 10-14)
@@ -54,6 +54,11 @@ class Posterior(Configured, nn.Module, abc.ABC):
         """KL(q || N(0, I)) in closed form as a sum over units, (B, latent), where it has one."""
         return None
 
+    def steady(self, h: Tensor, noise: Tensor) -> Tensor | None:
+        """Where it has none: numbers of mean 0 (S, B, latent) that make the drawn rate less noisy
+        when they are added to it."""
+        return None
+
 
 class Factorised(Posterior):
     """N(mu, diag(sigma^2))."""
@@ -96,10 +101,14 @@ class Full(Posterior):
         self.register_buffer("below", places[0] * latent + places[1], persistent=False)
 
     def factor(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """mu (B, latent), the logarithm of the diagonal of L, and L below it, (B, n, n)."""
+        """mu (B, latent), the logarithm of the diagonal of L, and L below it, (B, n, n).
+
+        S is what the encoder says over the number of units, so that q begins near a factorised
+        one however many there are.
+        """
         (mean, log_scale), rest = gaussian(h[:, :2 * self.latent]), h[:, 2 * self.latent:]
-        lower = h.new_zeros(len(h), self.latent**2).index_copy(1, self.below, rest)
-        return mean, log_scale, lower.unflatten(1, (self.latent, -1))
+        lean = h.new_zeros(len(h), self.latent**2).index_copy(1, self.below, rest / self.latent)
+        return mean, log_scale, log_scale.exp()[..., None] * lean.unflatten(1, (self.latent, -1))
 
     def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale, lower = self.factor(h)
@@ -149,6 +158,14 @@ class IAF(Posterior):
             z, log_gates = step.reverse(z, context)
             log_q = log_q - log_gates
         return z.view_as(noise), log_q.view_as(noise)
+
+    def steady(self, h: Tensor, noise: Tensor) -> Tensor:
+        """What the Gaussian that the maps begin as costs in the mean, less what it costs here."""
+        mean, log_scale = gaussian(h[:, :2 * self.latent])
+        log_open = -len(self.steps) * math.log1p(math.exp(-OPEN))
+        mean, log_scale = math.exp(log_open) * mean, log_scale + log_open
+        z = mean + log_scale.exp() * noise
+        return rates_of(mean, log_scale) - (log_normals(noise) - log_scale - log_normals(z))
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
         mean, log_scale = gaussian(h[:, :2 * self.latent])

@@ -1,8 +1,8 @@
 r"""Hierarchical variational autoencoder: levels of codes, each of which may see all above it
 
 $p(x, z_{1:T}) = p(z_T) \prod_{t=1}^{T-1} p(z_t | z_{>t}) \, p(x | z_{1:T})$. Inference goes from
-the top down, $q(z_T | x) \prod_t q(z_t | z_{>t}, x)$, where q says how a level differs from what
-those above expect of it, or from the bottom up, $q(z_1 | x) \prod_t q(z_t | z_{<t}, x)$.
+the top down, $q(z_T | x) \prod_t q(z_t | z_{>t}, x)$, or from the bottom up,
+$q(z_1 | x) \prod_t q(z_t | z_{<t}, x)$.
 """
 
 from __future__ import annotations

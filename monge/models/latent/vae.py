@@ -58,8 +58,14 @@ class VAE(Variational):
         log_p = self.prior.log_prob(z)
         together = log_p.shape[-1] < log_q.shape[-1]
         ratios = (log_q.sum(-1, keepdim=True) if together else log_q) - log_p
-        rates = self.posterior.rates(h) if self.prior.standard else None
-        return Code(z, ratios, None if rates is None else rates[None])
+        return Code(z, ratios, self.rates(h, noise, ratios) if self.prior.standard else None)
+
+    def rates(self, h: Tensor, noise: Tensor, ratios: Tensor) -> Tensor | None:
+        """The rates in closed form, or as they were drawn with less noise, (S or 1, B, latent)."""
+        known, steady = self.posterior.rates(h), self.posterior.steady(h, noise)
+        if known is not None:
+            return known[None]
+        return None if steady is None else ratios + steady
 
     def prior_draw(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
         return self.prior.draw(n, generator)
@@ -81,7 +87,7 @@ class VAE(Variational):
         # Hidden units left out at random would blur reals, whose scales could not fall below that.
         dropout = 0.1 if few and space.kind in ("binary", "levels") else 0.0
         net = Dense.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
-        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.999)
+        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.9998)
         return Suit(cls.Config(latent=latent, net=net), recipe)
 
     @classmethod
