@@ -19,7 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .core.abilities import CanDecode, CanEncode, Given, HasBijection, HasPosterior
+from .core.abilities import (
+    CanDecode,
+    CanEncode,
+    CanTransfer,
+    Given,
+    HasBijection,
+    HasPosterior,
+)
 from .core.batch import Batch
 from .core.error import DataError, WordError
 from .core.noise import fresh
@@ -175,6 +182,17 @@ def interpolate(run: Run, what: Any = None, split: str | None = None, lines: int
     index = torch.arange(0, 2 * lines, 2).repeat_interleave(steps) % len(have.rows)
     x = decoded(run, z, have.rows.batch(index).given)
     return Sheet(x, steps, tuple(f"{2 * i + 1} to {2 * i + 2}" for i in range(lines)))
+
+
+def transfer(run: Run, what: Any = None, split: str | None = None, lines: int = 8,
+             given: Given | None = None) -> Sheet:
+    """Each row, and then what its code is under the conditions that `given` names; where it names
+    none, under those of each of the rows."""
+    model, (_, rows) = run.able(CanTransfer), own_rows(run, what, split)
+    batch = rows.batch(torch.arange(min(lines, len(rows)))).to(home(model))
+    others = [given] if given else [batch[k:k + 1].given for k in range(len(batch))]
+    x = torch.stack([batch.x, *(model.transfer(batch, other) for other in others)], 1)
+    return Sheet(x.flatten(0, 1).cpu(), x.shape[1], tuple(map(str, range(1, len(batch) + 1))))
 
 
 def lerp(a: Tensor, b: Tensor, t: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rows as codes, and pictures of walks and sums of codes
+"""Rows as codes, and pictures of walks, sums and transfers of codes
 
 Without a flag the codes are written, or with a picture's suffix drawn in the plane.
 """
@@ -13,6 +13,7 @@ import click
 from ..core.error import WordError
 from ._files import write, write_table
 from ._say import Voice, common
+from .sample import pair
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -31,6 +32,10 @@ TABLES = (".csv", ".parquet", ".npz")
 @click.option("--interpolate", is_flag=True, help="Walks between the codes of rows, a line each.")
 @click.option("--arithmetic", metavar="SUM", help="Mean codes of labels added and subtracted: "
               "\"+a -b +c\".")
+@click.option("--transfer", is_flag=True, help="Rows whose codes are kept while what they are "
+              "given changes: to what --given says, or else to what each other row is given.")
+@click.option("--given", multiple=True, metavar="NAME=VALUE",
+              help="A condition that --transfer changes for all rows.")
 @click.option("--field", help="The labels that --arithmetic means, where there are several.")
 @click.option("--row", type=click.IntRange(1), default=1, show_default=True,
               help="The row whose code --traverse starts from.")
@@ -43,16 +48,18 @@ TABLES = (".csv", ".parquet", ".npz")
               "generator, which has none of data.")
 @common
 def command(voice: Voice, run: str, data: str | None, out: Path, traverse: bool, interpolate: bool,
-            arithmetic: str | None, field: str | None, row: int, lines: int | None, steps: int,
-            split: str | None, seed: int) -> None:
+            arithmetic: str | None, transfer: bool, given: tuple[str, ...], field: str | None,
+            row: int, lines: int | None, steps: int, split: str | None, seed: int) -> None:
     """Write the codes of DATA (or of the run's own test rows) under RUN, or what comes of moving
     along them."""
     from .. import encoding
     from .. import run as runs
 
-    if traverse + interpolate + (arithmetic is not None) > 1:
-        raise WordError("--traverse, --interpolate and --arithmetic are three pictures; ask for "
-                        "one at a time")
+    if traverse + interpolate + (arithmetic is not None) + transfer > 1:
+        raise WordError("--traverse, --interpolate, --arithmetic and --transfer are four "
+                        "pictures; ask for one at a time")
+    if given and not transfer:
+        raise WordError(f"--given {given[0]} says what --transfer changes; add --transfer")
     found = runs.load(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     if traverse:
@@ -62,6 +69,10 @@ def command(voice: Voice, run: str, data: str | None, out: Path, traverse: bool,
         sheet = encoding.interpolate(found, data, split, lines or 8, steps, seed)
     elif arithmetic is not None:
         sheet = encoding.arithmetic(found, arithmetic, data, split, field, seed)
+    elif transfer:
+        pairs = map(pair, given)
+        conditions = {name: found.view.encode_given(name, text) for name, text in pairs}
+        sheet = encoding.transfer(found, data, split, lines or 8, conditions)
     else:
         write_codes(voice, found, data, split, out)
         return

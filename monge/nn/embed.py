@@ -94,7 +94,8 @@ class Conditions(nn.Module):
 
     def forward(self, given: Mapping[str, Batch], n: int) -> Tensor:  # (n, width)
         features = [part(given[name]) for name, part in zip(self.names, self.parts, strict=True)]
-        return torch.cat([self.nothing.expand(n, 0), *features], 1)
+        none = self.nothing.expand(n, 0)
+        return torch.cat([none, *features], 1) if features else none
 
 
 def reach(space: Space) -> Tensor:

@@ -28,6 +28,7 @@ from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from ..core.noise import row_uniform
 from .activation import Pointwise, activation
+from .drop import Dropout
 from .sorted import Passes, Sorted, Stepping, Steps
 
 ROOM = 1 << 24
@@ -36,19 +37,23 @@ ROOM = 1 << 24
 
 STAIR = 64
 """Outputs of a stair: fewer make the products thin, more leave zeros in."""
-Stair = tuple[int, int, int]
-"""The outputs from the first number to before the second read inputs up to the third alone."""
+Stair = tuple[int, int, int, int]
+"""Outputs from the first number to before the second read inputs up to the fourth; no output
+before the first reads those from the third on."""
 
 
 class Staircase(torch.autograd.Function):
-    """y = (W * M) x + b, stair by stair, for x (B, in)."""
+    """y = (W * M) x + b, stair by stair, for x (B, in).
+
+    Columns of y, which stand for units, lie in one piece, so that a stair is a piece too.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor,
                 stairs: Sequence[Stair]) -> Tensor:
-        masked, y = weight * mask, x.new_empty(len(x), len(weight))
-        for start, end, known in stairs:
-            torch.mm(x[:, :known], masked[start:end, :known].T, out=y[:, start:end])
+        masked, y = weight * mask, by_columns(len(x), len(weight), x)
+        for start, end, _, known in stairs:
+            torch.mm(masked[start:end, :known], x[:, :known].T, out=y[:, start:end].T)
         ctx.save_for_backward(x, masked, mask)
         ctx.stairs = stairs
         return y if bias is None else y.add_(bias)
@@ -57,15 +62,23 @@ class Staircase(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, masked, mask = ctx.saved_tensors
-        to_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         to_weight = torch.zeros_like(masked)
-        for start, end, known in ctx.stairs:
-            own = slope[:, start:end]
-            torch.mm(own.T, x[:, :known], out=to_weight[start:end, :known])
+        to_x = by_columns(len(x), x.shape[1], x) if ctx.needs_input_grad[0] else None
+        for start, end, first, known in ctx.stairs:
+            above = slope[:, start:].T  # of the outputs that read these inputs
+            torch.mm(above, x[:, first:known], out=to_weight[start:, first:known])
+            to_weight[start:end, first:known].mul_(mask[start:end, first:known])
             if to_x is not None:
-                to_x[:, :known].addmm_(own, masked[start:end, :known])
+                torch.mm(masked[start:, first:known].T, above, out=to_x[:, first:known].T)
+        if to_x is not None:
+            to_x[:, ctx.stairs[-1][-1]:] = 0  # what no output reads
         to_bias = slope.sum(0) if ctx.needs_input_grad[2] else None
-        return to_x, to_weight.mul_(mask), to_bias, None, None
+        return to_x, to_weight, to_bias, None, None
+
+
+def by_columns(rows: int, columns: int, like: Tensor) -> Tensor:
+    """An empty matrix whose columns lie in one piece."""
+    return torch.empty_strided((rows, columns), (1, rows), dtype=like.dtype, device=like.device)
 
 
 class MaskedLinear(nn.Linear):
@@ -109,7 +122,7 @@ def stairs(inputs: Tensor, outputs: Tensor) -> list[Stair]:
         return []
     ends = [len(outputs) * (stair + 1) // count for stair in range(count)]
     known = torch.searchsorted(inputs, outputs[[end - 1 for end in ends]], right=True)
-    return list(zip([0, *ends], ends, known.tolist(), strict=False))
+    return list(zip([0, *ends], ends, [0, *known.tolist()], known.tolist(), strict=False))
 
 
 class Masked(Configured, nn.Module):
@@ -149,7 +162,7 @@ class Masked(Configured, nn.Module):
         self.direct = (MaskedLinear(below[0], last, strict=True, bias=False)
                        if config.direct else None)
         self.act = activation(config.activation, inplace=True)
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
 
     def forward(self, x: Tensor, context: Tensor | None = None, member: int = 0,
                 plain: bool = False) -> Tensor:

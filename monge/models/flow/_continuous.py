@@ -8,16 +8,28 @@ way, in the direction of travel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 from torch import Tensor
 
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
 from ...nn.mlp import MLP
 from ...nn.unet import UNet
 from ...prob.bijections.base import Bijection, Mapped
 from ...solve.adjoint import integrate_adjoint
-from ...solve.ode import Field, Solver, State, Tally, integrate, walk
+from ...solve.ode import Field, Method, Solver, State, Tally, integrate, walk
 from ...solve.trace import hutchinson_trace
 from ._velocity import Velocity
+
+
+class Solving(BaseConfig):
+    solver: Method | None = None
+    """Runge-Kutta method; the model's own where none is said."""
+    steps: Annotated[int, Range(1)] | None = None
+    """Steps of the methods whose steps are fixed."""
+    tolerance: Annotated[float, Range(0, open=True)] | None = None
+    """dopri5: error of a step, relative and absolute."""
 
 
 class Continuous(Bijection):

@@ -53,6 +53,7 @@ class Velocity(nn.Module):
     """v (B, D) at x (B, D) and t () or (B,), given c (B, C)."""
 
     tones: Tensor
+    phases: Tensor
     pitches: Tensor
 
     def __init__(self, config: MLP.Config | UNet.Config, shape: Sequence[int], context: int,
@@ -60,8 +61,10 @@ class Velocity(nn.Module):
         super().__init__()
         self.shape, dims = tuple(shape), math.prod(shape)
         told = 2 * OCTAVES + context
-        tones = math.pi / 2 * 2.0 ** torch.arange(OCTAVES)
+        tones = math.pi / 2 * 2.0 ** torch.arange(OCTAVES).repeat(2)
+        phases = math.pi / 2 * torch.arange(2.0).repeat_interleave(OCTAVES)  # cosines are sines
         self.register_buffer("tones", tones, persistent=False)
+        self.register_buffer("phases", phases, persistent=False)
         self.register_buffer("pitches", 2.0 ** torch.arange(waves), persistent=False)
         self.net: MLP | UNet
         if isinstance(config, UNet.Config):
@@ -115,9 +118,8 @@ class Velocity(nn.Module):
 
     def tell(self, t: Tensor, context: Tensor) -> Tensor:
         """What the network is told besides x, (B, C)."""
-        angles = t.reshape(-1, 1) * self.tones  # (1 or B, OCTAVES)
-        waves = torch.cat([angles.sin(), angles.cos()], 1)
-        waves = waves.expand(len(context), -1)
+        angles = torch.addcmul(self.phases, t.reshape(-1, 1), self.tones)
+        waves = angles.sin().expand(len(context), -1)  # (B, 2 OCTAVES)
         return torch.cat([waves, context], 1) if context.shape[1] else waves
 
 
