@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 import monge
 from monge import folder
+from monge.cli.main import attempt
 from monge.core.error import DataError, DivergenceError, RunError, WordError
 from monge.run import start
 from monge.train import checkpoint
@@ -268,28 +270,6 @@ def test_refusals_name_the_way_out(binary):
         monge.fit("made", binary, budget="1steps", place=monge.run.Place(device="tpu"))
 
 
-def fitting(tmp_path, *words):
-    """`monge fit` in a process of its own, past its first checkpoint."""
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
-    code = ("import sys, monge.sitting; monge.sitting.SAVE_EVERY = 0.05; "
-            "from monge.cli.main import main; main(sys.argv[1:])")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "fit", "made", str(tmp_path / "x.npy"), "width=16",
-         "train.check=20", "train.patience=0", "--out", str(tmp_path / "run"), *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"})
-    wait_for(tmp_path / "run" / "last.safetensors", process)
-    return process
-
-
-def wait_for(path, process):
-    for _ in range(600):
-        if path.exists() or process.poll() is not None:
-            break
-        time.sleep(0.05)
-    assert path.exists(), process.communicate()
-
-
 def test_killed_before_the_first_checkpoint_it_begins_again(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
     begun = start("made", tmp_path / "x.npy", *QUICK)
@@ -300,8 +280,17 @@ def test_killed_before_the_first_checkpoint_it_begins_again(tmp_path):
 
 
 def test_killed_at_any_moment_it_resumes(tmp_path):
-    process = fitting(tmp_path, "--budget", "100000steps")
-    time.sleep(0.3)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
+    code = ("import sys, monge.sitting; monge.sitting.SAVE_EVERY = 0.05; "
+            "from monge.cli.main import main; main(sys.argv[1:])")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "fit", "made", str(tmp_path / "x.npy"), *QUICK, "--budget",
+         "100000steps", "train.patience=0", "--out", str(tmp_path / "run")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "run" / "last.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait()
     run = monge.load(tmp_path / "run")
@@ -312,12 +301,26 @@ def test_killed_at_any_moment_it_resumes(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_saves_and_says_how_to_resume(tmp_path, number):
-    process = fitting(tmp_path, "--budget", "100000steps")
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+def test_asked_to_stop_it_saves_and_says_how_to_resume(binary, tmp_path, number, monkeypatch,
+                                                       capsys):
+    monkeypatch.setattr("monge.sitting.SAVE_EVERY", 0.05)
+    np.save(tmp_path / "x.npy", binary)
+
+    def ask():
+        while not (tmp_path / "run" / "last.safetensors").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(number, lambda *_: pytest.fail("nobody heeds the signal"))
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        code = attempt(["fit", "made", str(tmp_path / "x.npy"), *QUICK, "train.patience=0",
+                        "--budget", "100000steps", "--out", str(tmp_path / "run")])
+    finally:
+        signal.signal(number, before)
+    said = capsys.readouterr().err
+    assert code == 0, said
     assert f"resume with: monge fit --resume {tmp_path / 'run'}" in said
     about = checkpoint.about(tmp_path / "run" / "last.safetensors")
-    assert about["step"] > 0
+    assert 0 < about["step"] < 100_000
     assert checkpoint.about(tmp_path / "run" / "best.safetensors")["stopped"] == "asked"

@@ -20,8 +20,8 @@ CONDITIONS = {
                    scale=(0.8,), high=(3.0,)),
     "past": Space(kind="real", shape=(4,), name="past", rows=1000, mean=(0.5,), scale=(0.6,)),
 }
-"""What an event may be given; a model is examined with the first that it takes. The small one is
-the mean of pictures of 2x2, where events are such."""
+"""What any event may be given. The small one is the mean of pictures of 2x2, where events are
+such."""
 
 
 class Rows:
@@ -100,21 +100,39 @@ def table(cause: Tensor, noise) -> tuple[Space, Batch]:
     return Space(kind="columns", shape=(3,), columns=columns, name="row", rows=len(x)), Batch(x)
 
 
+def conditions(space: Space) -> dict[str, Space]:
+    """What an event may be given; a model is examined with the first that it takes. The last is
+    the event itself, coarse and half as large."""
+    own = replace(space, name="own", mean=tuple(m / 2 for m in space.mean),
+                  scale=tuple(s / 2 for s in space.scale))
+    return CONDITIONS | ({"own": own} if space.kind in ("real", "levels") else {})
+
+
 def conditioned(space: Space, batch: Batch, how: str = "label") -> tuple[Space, Batch]:
     """The same event given what tells something of its first entry."""
+    given = replace(space, given={how: conditions(space)[how]})
     if how == "small" and space.shape == (1, 2, 2):
         means = Batch(batch.x.mean((2, 3), keepdim=True).round())
-        return replace(space, given={how: CONDITIONS[how]}), replace(batch, given={how: means})
+        return given, replace(batch, given={how: means})
+    if how == "own":
+        return given, replace(batch, given={how: Batch((batch.x / 2).floor())})
     first = batch.x.reshape(len(batch), -1)[:, 0].double()
     code = (3 * first.argsort().argsort() // len(first)).clamp(max=2)
-    return (replace(space, given={how: CONDITIONS[how]}),
-            replace(batch, given={how: condition(how, code)}))
+    return given, replace(batch, given=told(given, code))
 
 
-def condition(how: str, code: Tensor) -> Batch:
-    """One of three, said by its name, by one pixel, by a series or by a picture of a bar."""
+def told(space: Space, code: Tensor) -> dict[str, Batch]:
+    """What the space is given, to say that rows are these of three."""
+    return {how: condition(how, code, space.shape) for how in space.given}
+
+
+def condition(how: str, code: Tensor, shape: tuple[int, ...]) -> Batch:
+    """One of three, said by its name, by one pixel, by a series, by a picture of a bar or by an
+    event of this shape whose entries are equal."""
     if how == "label":
         return Batch(code)
+    if how == "own":
+        return Batch(code.float().reshape(-1, *(1,) * len(shape)).expand(-1, *shape).contiguous())
     if how == "small":
         return Batch(code.float().reshape(-1, 1, 1, 1))
     if how == "past":

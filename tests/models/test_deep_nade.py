@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from entries import BINARY, TABLE, conditions, with_given
+from entries import LEVELS as PICTURE
+from worlds import states
 
 from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
@@ -18,15 +21,8 @@ from monge.nn.subset import Conv, Dense, Known
 from monge.verify.conditionals import x54_orderless_objective_is_unbiased
 from monge.verify.subjects import random_rows
 
-BINARY = Space(kind="binary", shape=(6,), mean=(0.3,))
 FOUR = Space(kind="binary", shape=(4,), mean=(0.4,))
-PICTURE = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,))
 COLOURS = Space(kind="binary", shape=(2, 1, 3), mean=(0.3, 0.6))
-COLUMNS = (Space(kind="binary"), Space(kind="label", size=3), Space(kind="levels", size=4),
-           Space(kind="real", mean=(3.0,), scale=(2.0,)),
-           Space(kind="counts", mean=(5.0,), scale=(3.0,)))
-TABLE = Space(kind="columns", shape=(5,), columns=COLUMNS)
-GIVEN = {"label": Space(kind="label", size=2), "size": Space(kind="real", shape=(2,))}
 DENSE, CONV = Dense.Config(width=12), Conv.Config(width=4, depth=2)
 NETS = [(BINARY, DENSE), (BINARY, Dense.Config(width=9, depth=1, activation="tanh")),
         (PICTURE, Dense.Config(width=8, depth=3, residual=False)), (TABLE, DENSE),
@@ -42,22 +38,6 @@ def nade(space: Space, net: Dense.Config | Conv.Config = DENSE, orders: int = 3,
     for parameter in model.net.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return model.requires_grad_(False)
-
-
-def with_given(space: Space) -> Space:
-    return replace(space, given=GIVEN)
-
-
-def conditions(n: int, label: int | None = None) -> dict[str, Batch]:
-    codes = torch.arange(n) % 2 if label is None else torch.full((n,), label)
-    sizes = torch.randn(n, 2, generator=fresh(9), dtype=torch.float64)
-    return {"label": Batch(codes), "size": Batch(sizes)}
-
-
-def states(space: Space) -> torch.Tensor:
-    sizes = [range(2 if part.kind == "binary" else part.size) for part in space.parts]
-    rows = torch.tensor(list(itertools.product(*sizes)), dtype=torch.float64)
-    return rows.reshape(-1, *space.shape)
 
 
 def parameters(model: DeepNADE, batch: Batch, seen: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from monge.core.error import DataError, WordError
 from monge.core.noise import fresh
 from monge.core.space import Space
 from monge.models.diffusion._guidance import Guidance, guided
-from monge.models.diffusion._nets import UNet
+from monge.models.diffusion._nets import Transformer, UNet
 from monge.models.diffusion._solvers import DPM
 from monge.models.diffusion.ddpm import DDPM
 
@@ -167,6 +167,29 @@ def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
     assert not torch.allclose(draws[1], other, atol=1e-4)
     assert not torch.allclose(draws[1], draws[2], atol=1e-4)
     torch.testing.assert_close(draws[0], model.sample(6, None, how(model, 0), fresh(0)))
+
+
+@pytest.mark.parametrize("net", [UNet.Config(width=4, multipliers=(1, 2), blocks=1),
+                                 Transformer.Config(width=8, depth=1, heads=2, patch=4)],
+                         ids=["unet", "transformer"])
+def test_symbols_of_texts_are_read_one_by_one(net):
+    part, given = conditions("text", 4)
+    space = Space(kind="real", shape=(1, 8, 8), name="x", mean=(0.0,), scale=(1.0,), rows=100,
+                  given={"title": part, "body": part})
+    torch.manual_seed(0)
+    model = DDPM.Config(net=net).build(space).double().eval()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    z, t = torch.randn(4, 64, dtype=torch.float64), torch.full((4,), 0.5).double()
+    told = model.tell({"title": given, "body": given[torch.tensor([1, 2, 3, 0])]}, 4)
+    swapped = model.tell({"title": given, "body": given}, 4).words
+    said = model.predict(z, t, told).value
+    assert not torch.allclose(said, model.predict(z, t, replace(told, words=swapped)).value)
+    none = model.predict(z, t, told.hidden(torch.zeros(4, dtype=torch.bool))).value
+    torch.testing.assert_close(none, model.predict(z, t).value)
+    cut = Batch(given.x[:1, :int(given.length[0])], length=given.length[:1])
+    shorter = model.tell({"title": cut, "body": given[torch.tensor([1])]}, 1)
+    torch.testing.assert_close(model.predict(z[:1], t[:1], shorter).value, said[:1])
 
 
 def how(model, gamma):

@@ -82,11 +82,9 @@ def test_levels_add_up_to_the_rate(config):
         z = model.infer(batch, torch.randn(4000, 4, 6, generator=fresh(0), dtype=torch.float64))
         ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
         each = model.level_rates(batch, z)
-        again = model.code(*model.summary(batch), torch.zeros(1, 4, 6).double())
     assert each.shape == (4000, 4, 3)
     gap = each.sum(-1) - ratio
     assert (gap.mean(0).abs() < 5 * gap.std(0) / 4000**0.5 + 1e-12).all()
-    assert (again.rates is None) != model.downward
     with torch.no_grad():
         terms = model.terms(batch, generator=fresh(0))
         score = model.likelihood(batch, type(model).Scoring(samples=1), fresh(0)).value
@@ -95,6 +93,19 @@ def test_levels_add_up_to_the_rate(config):
     if model.downward:
         assert (each >= 0).all()
         assert each.sum(-1).std() < ratio.std()
+
+
+@pytest.mark.parametrize("config", KINDS, ids=named)
+@torch.no_grad()
+def test_rates_are_ratios_with_less_noise(config):
+    model, batch = build(config, (2, 3, 1), std=0.1), rows(4)
+    noise = torch.randn(4000, 4, 6, generator=fresh(0), dtype=torch.float64)
+    code = model.code(*model.summary(batch), noise)
+    ratios, rates = code.ratios.sum(-1), code.terms().sum(-1)  # (4000, 4)
+    gap = ratios - rates
+    assert (gap.mean(0).abs() < 5 * gap.std(0) / 4000**0.5).all()
+    assert rates.std(0).mean() < 0.9 * ratios.std(0).mean()
+    assert torch.equal(code.terms(drawn=True), code.ratios)
 
 
 def changes(model: Hierarchy, call, level: int) -> list[bool]:

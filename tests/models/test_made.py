@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from entries import BINARY, COLUMNS, LEVELS, TABLE, conditions, states, with_given
 
 from monge.core.batch import Batch
 from monge.core.error import DataError
@@ -15,13 +15,6 @@ from monge.core.noise import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
-BINARY = Space(kind="binary", shape=(6,), mean=(0.3,))
-LEVELS = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,))
-COLUMNS = (Space(kind="binary"), Space(kind="label", size=3), Space(kind="levels", size=4),
-           Space(kind="real", mean=(3.0,), scale=(2.0,)),
-           Space(kind="counts", mean=(5.0,), scale=(3.0,)))
-TABLE = Space(kind="columns", shape=(5,), columns=COLUMNS)
-GIVEN = {"label": Space(kind="label", size=2), "size": Space(kind="real", shape=(2,))}
 SHAPES = [{}, {"width": 7, "depth": 1, "residual": False, "direct": False, "activation": "tanh"},
           {"orders": 2, "masks": 2, "order": "random"}]
 
@@ -33,20 +26,6 @@ def made(space: Space, **words: object) -> MADE:
     for parameter in model.net.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return model
-
-
-def with_given(space: Space) -> Space:
-    return replace(space, given=GIVEN)
-
-
-def conditions(n: int, label: int | None = None) -> dict[str, Batch]:
-    codes = torch.arange(n) % 2 if label is None else torch.full((n,), label)
-    sizes = torch.randn(n, 2, generator=fresh(9), dtype=torch.float64)
-    return {"label": Batch(codes), "size": Batch(sizes)}
-
-
-def states(*sizes: int) -> torch.Tensor:
-    return torch.tensor(list(itertools.product(*map(range, sizes))), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from entries import BINARY, COLUMNS, GIVEN, LEVELS, TABLE, conditions, states, with_given
 
 from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
@@ -22,13 +23,6 @@ from monge.verify import conditionals as theory
 from monge.verify import subjects
 from monge.verify.identity import hold, identities
 
-BINARY = Space(kind="binary", shape=(6,), mean=(0.3,))
-LEVELS = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,))
-COLUMNS = (Space(kind="binary"), Space(kind="label", size=3), Space(kind="levels", size=4),
-           Space(kind="real", mean=(3.0,), scale=(2.0,)),
-           Space(kind="counts", mean=(5.0,), scale=(3.0,)))
-TABLE = Space(kind="columns", shape=(5,), columns=COLUMNS)
-GIVEN = {"label": Space(kind="label", size=2), "size": Space(kind="real", shape=(2,))}
 NETS = [FVSBN.Config(), FVSBN.Config(orders=2, order="random"), NADE.Config(width=7),
         NADE.Config(width=7, activation="relu"),
         NADE.Config(width=7, activation="relu", orders=2, order="random")]
@@ -52,20 +46,6 @@ def build(config, space: Space):
     if isinstance(model, Tabular):
         model.count(subjects.random_rows(replace(space, rows=300), 300, fresh(7)))
     return model
-
-
-def with_given(space: Space) -> Space:
-    return replace(space, given=GIVEN)
-
-
-def conditions(n: int, label: int | None = None) -> dict[str, Batch]:
-    codes = torch.arange(n) % 2 if label is None else torch.full((n,), label)
-    sizes = torch.randn(n, 2, generator=fresh(9), dtype=torch.float64)
-    return {"label": Batch(codes), "size": Batch(sizes)}
-
-
-def states(*sizes: int) -> torch.Tensor:
-    return torch.tensor(list(itertools.product(*map(range, sizes))), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("space", [BINARY, LEVELS], ids=tell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from worlds import states
 
 from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
@@ -14,7 +15,6 @@ from monge.models.autoregressive.deep_nade import DeepNADE
 from monge.models.autoregressive.fvsbn import FVSBN
 from monge.models.autoregressive.made import MADE
 from monge.models.autoregressive.nade import NADE
-from tests.worlds import states
 
 PICTURE = Space(kind="binary", shape=(1, 2, 3), mean=(0.4,))
 VECTOR = Space(kind="binary", shape=(6,), mean=(0.4,))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
+from worlds import states
 
 from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
@@ -16,14 +17,6 @@ from monge.core.space import Space
 from monge.models.autoregressive.pixelcnn import PixelCNN
 from monge.nn.stacks import Gated, Plain
 
-BINARY = Space(kind="binary", shape=(1, 2, 3), mean=(0.3,))
-COLOUR = Space(kind="binary", shape=(3, 1, 2), mean=(0.3, 0.5, 0.6))
-LEVELS = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,))
-RGB = Space(kind="levels", shape=(3, 3, 4), size=256, mean=(100.0, 120.0, 90.0),
-            scale=(50.0, 60.0, 40.0), high=(255.0,))
-REAL = Space(kind="real", shape=(1, 4, 3), mean=(2.0,), scale=(3.0,))
-ROW = Space(kind="binary", shape=(7,), mean=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7))
-GIVEN = {"label": Space(kind="label", size=3)}
 NETWORKS = [Gated, Plain]
 
 
@@ -34,15 +27,6 @@ def pixelcnn(space: Space, owner=Gated, **words: object) -> PixelCNN:
     for parameter in model.net.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return model
-
-
-def told(space: Space) -> str:
-    return f"{space.kind}-{'x'.join(map(str, space.shape))}"
-
-
-def states(space: Space) -> torch.Tensor:
-    every = itertools.product(range(space.size or 2), repeat=space.dims)
-    return torch.tensor(list(every), dtype=torch.float64).reshape(-1, *space.shape)
 
 
 def labels(n: int) -> dict[str, Batch]:

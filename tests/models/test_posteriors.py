@@ -83,6 +83,21 @@ def test_a_full_covariance_has_the_rate_of_a_gaussian():
                                rtol=0.05)
 
 
+def test_the_drawn_rate_of_a_flow_is_steadied():
+    """By numbers of mean 0, and wholly as long as its maps say nothing."""
+    posterior: IAF = FLOW.build(4).double()
+    h, noise = normal(5, posterior.width), normal(20_000, 5, 4, seed=1)
+    with torch.no_grad():
+        for std, most in ((0.0, 1e-6), (0.1, 0.3)):
+            shaken(posterior, std)
+            z, log_q = posterior.draw(h, noise)
+            drawn = log_q - torch.distributions.Normal(0.0, 1.0).log_prob(z)
+            added = posterior.steady(h, noise)
+            assert (added.mean(0).abs() < 5 * added.std(0) / 20_000**0.5).all()
+            before, after = (each.sum(-1).std(0) for each in (drawn, drawn + added))
+            assert (after < most * before).all()
+
+
 def correlated() -> tuple[VAE, Tensor]:
     """y = W z + noise whose two units are far from independent given x, with covariance of y."""
     space = Space(kind="real", shape=(3,))
@@ -100,7 +115,8 @@ def correlated() -> tuple[VAE, Tensor]:
         model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(0.5) - law.floor).log())
         model.nets.encoder.out.weight.zero_()
         model.nets.encoder.out.weight[:2] = covariance @ w.T / 0.25
-        model.nets.encoder.out.bias.copy_(torch.cat([torch.zeros(2), raw, factor[1, :1]]))
+        model.nets.encoder.out.bias.copy_(torch.cat([torch.zeros(2), raw,
+                                                      2 * factor[1, :1] / factor[1, 1]]))
     return model, w @ w.T + 0.25 * torch.eye(3).double()
 
 

@@ -123,7 +123,7 @@ def test_a_run_is_judged_by_its_loss_and_probed(name):
     run = monge.fit(name, "iris", "net.width=32", "train.check=20", budget="60steps")
     assert run.result["held_out"]["kind"] == "loss"
     found = run.evaluate()
-    assert set(found) == {"held_out_loss", "parameters", "probe_accuracy"}
+    assert {"held_out_loss", "parameters", "probe_accuracy"} <= set(found)
     assert found["probe_accuracy"].value > 0.6
     again = monge.load(run.folder).evaluate()
     assert again["probe_accuracy"] == found["probe_accuracy"]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
 from monge.core.noise import fresh
+from monge.core.recipe import Recipe
 from monge.core.space import Space
 from monge.models.latent._walk import pick
 from monge.nn.dilated import Stack
@@ -215,6 +217,24 @@ def test_unused_codes_and_narrow_scales_are_found(name):
     assert found == ["degenerate scale"]
 
 
+@pytest.mark.slow
+@both
+def test_codes_hold_what_the_channels_of_a_step_share(name):
+    """A coin decides both channels, whose laws are independent given codes: log 2 nats a step."""
+    coin = torch.randint(0, 2, (1500, 2, 1), generator=fresh(0)) * 2.0 - 1
+    x = coin + 0.2 * torch.randn(1500, 2, 2, generator=fresh(1))
+    torch.manual_seed(0)
+    space, owner = Space(kind="real", shape=(2, 2), rows=1000), registry.find(name)
+    model = owner.tiny(space).override("part.width=32").build(space)
+    trainer = Trainer(model, worlds.Rows(Batch(x[:1000])), Recipe(rate=8e-3, clip=1.0, batch=100))
+    for _ in range(250):
+        trainer.advance(1.0)
+    with torch.no_grad():
+        found = model.eval().likelihood(Batch(x[1000:]), model.Scoring(samples=16)).value.mean()
+    noise = 2 * math.log(2 * math.pi * math.e * 0.2**2)  # entropy of the four numbers of a row
+    assert -3 * math.log(2) - noise < found < -2 * math.log(2) - noise + 0.2
+
+
 def test_what_cannot_be_is_refused():
     space, _ = bits()
     with pytest.raises(WordError, match="latent=40 is wider than the data"):
@@ -226,8 +246,7 @@ def test_what_cannot_be_is_refused():
         model.Scoring().override("samples=0")
     with pytest.raises(WordError, match="steps=9: every row"):
         model.sample(2, how=model.Sampling(steps=9))
-    pairs = replace(space, shape=(4, 2))
-    whole = torch.zeros(1, 4, 2)
+    pairs, whole = replace(space, shape=(4, 2)), torch.zeros(1, 4, 2)
     half = torch.ones(1, 4, 2, dtype=torch.bool)
     half[:, 2:, 0] = False
     with pytest.raises(DataError, match="a part of one"):
@@ -278,5 +297,4 @@ def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
         ends = [x.shape[1]] * len(x) if batch.length is None else batch.length.tolist()
         return [row[:end] for row, end in zip(x, ends, strict=True)]
 
-    # least squares of order 16 reads as far back as the networks need
     assert float(found) > regressed(steps("train"), steps("test"), 16)

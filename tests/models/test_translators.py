@@ -11,6 +11,7 @@ import pytest
 import torch
 import worlds
 from torch import Tensor
+from training import unbroken
 
 from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
@@ -21,7 +22,6 @@ from monge.models.sequence.seq2seq import Seq2Seq
 from monge.models.sequence.transformer import Transformer
 from monge.nn.recurrent import LSTM
 from monge.nn.transformer import Causal
-from monge.train import checkpoint
 from monge.train.budget import Budget
 from monge.train.fit import examine, fit
 from monge.train.trainer import Trainer
@@ -172,16 +172,7 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
         torch.manual_seed(0)
         return Trainer(replace(CONFIGS[name], scheduled=0.2).build(space), rows, recipe, seed=1)
 
-    whole, first, second = trainer(), trainer(), trainer()
-    for one, steps in ((whole, 6), (first, 3)):
-        for _ in range(steps):
-            one.advance(1.0)
-    checkpoint.save(tmp_path / "last.safetensors", *first.state())
-    second.restore(*checkpoint.load(tmp_path / "last.safetensors"))
-    for _ in range(3):
-        second.advance(1.0)
-    for key, value in whole.state()[0].items():
-        assert torch.equal(value, second.state()[0][key]), key
+    whole = unbroken(trainer, tmp_path)
     judge = Judge(whole.model, valid)
     before = examine(whole, judge)
     for _ in fit(whole, Budget(steps=60), judge):

@@ -154,8 +154,8 @@ class CycleGAN(Model, CanSample):
 
     @classmethod
     def tiny(cls, space: Space) -> Config:
-        return cls.Config(net=UNet.Config(width=4, multipliers=(1, 2), blocks=1, attention=0),
-                          width=4, patch=1)
+        return cls.Config(net=UNet.Config(width=4, multipliers=(1,), blocks=1, attention=0),
+                          width=4, patch=1, cycle=1.0, identity=0.1)
 
 
 def mean(term: Tensor) -> Tensor:

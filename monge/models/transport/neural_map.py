@@ -57,9 +57,8 @@ class NeuralMap(Unpaired):
         y = self.units(self.move(self.sources(given or {}, n)))
         return y.round().clamp(0, self.space.size - 1) if self.space.kind == "levels" else y
 
-    @torch.no_grad()
     def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
-        return self.units(self.move(self.sources(given, len(next(iter(given.values()))))))
+        return self.sample(len(next(iter(given.values()))), given)
 
     def units(self, y: Tensor) -> Tensor:
         return (self.shift + self.scale * y).reshape(len(y), *self.space.shape)
