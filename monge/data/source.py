@@ -63,6 +63,14 @@ class Schema(Config):
     def field(self, name: str) -> Field:
         return next(field for field in self.fields if field.name == name)
 
+    def one_sided(self, event: str) -> tuple[str, ...]:
+        """What to say of a law that looks at one side of pairs of pictures alone."""
+        goal = self.target
+        if goal is None or not self.field(goal).space.is_picture:
+            return ()
+        return (f"a law of {event} alone; say --target {goal} for one of {goal} given what it is "
+                "paired with",)
+
 
 class Source:
     """Data that were opened."""

@@ -152,7 +152,8 @@ class View:
     @property
     def notes(self) -> tuple[str, ...]:
         """What reading the data and the words about them have to say."""
-        return (*self.opened.notes, *self.augment.notes)
+        alone = () if self.given else self.terms.schema.one_sided(self.event.name)
+        return (*self.opened.notes, *alone, *self.augment.notes)
 
     def rows(self, split: str) -> Rows:
         """A split as it is."""

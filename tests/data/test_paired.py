@@ -132,3 +132,10 @@ def test_toys_know_their_modes():
         x = data.open(name).view().rows("all").whole().x.double()
         apart = torch.cdist(x, density.centres).amin(1)
         assert (apart < 4 * spread).double().mean() > 0.999
+
+
+def test_a_law_of_one_side_alone_is_told():
+    source = data.open("digits+edges")
+    assert "say --target target" in " ".join(source.view().notes)
+    assert not source.view(target="target").notes
+    assert not data.open("digits").view().notes
