@@ -26,7 +26,7 @@ def run(comparison: Comparison, address: str, threads: int = 1
     try:
         ray.init(**joined, log_to_driver=False, include_dashboard=False)
     except Exception as error:  # Ray raises the plain class where a node does not start
-        raise RunError(f"there is no Ray cluster at {address} ({str(error).splitlines()[0]}); "
+        raise RunError(f"there is no Ray cluster at {address} ({told(error)}); "
                        "start one with `ray start --head`, or use --jobs on this machine"
                        ) from error
     task = ray.remote(entered).options(num_cpus=threads, max_retries=1)
@@ -62,5 +62,10 @@ def outcome(ray: Any, task: Any, comparison: Comparison, model: str, seed: int) 
     try:
         failure = ray.get(task)
     except ray.exceptions.RayError as error:
-        failure = f"its machine was lost ({str(error).splitlines()[0]}); compare again"
+        failure = f"its machine was lost ({told(error)}); compare again"
     return Outcome(model, seed, comparison.place(model, seed), failure)
+
+
+def told(error: Exception) -> str:
+    """The first line of what an error says, or what it is called where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import worlds
-from training import advance, unbroken
+from training import advance, assert_unbroken
 
 from monge import registry
 from monge.admit import admit
@@ -171,7 +171,7 @@ def test_losses_are_finite_and_each_parameter_is_moved_by_one_turn(name, kind, g
 
 @every()
 def test_interrupted_and_resumed_equals_uninterrupted(name, kind, given, tmp_path: Path):
-    unbroken(subject(name, kind, given).trainer, tmp_path)
+    assert_unbroken(subject(name, kind, given).trainer, tmp_path)
 
 
 @every()

@@ -11,7 +11,7 @@ from monge.train import checkpoint
 from monge.train.trainer import Trainer
 
 
-def unbroken(make: Callable[[], Trainer], place: Path, steps: int = 2) -> Trainer:
+def assert_unbroken(make: Callable[[], Trainer], place: Path, steps: int = 2) -> Trainer:
     """Training that was not interrupted; another that was, and was resumed from its file half
     way, must equal it bit for bit."""
     whole, first, second = make(), make(), make()

@@ -138,6 +138,8 @@ def fidelity(model: CanSample, rows: Rows, others: Rows, seed: int, known: Known
     else:
         real, train, eye = some(rows), some(others), Eye.of(model, model.space)
         asked, x, speed = drawn(model, repeated(real), seed)
+        if wild := unbounded(x):  # no distance is left to take; all that is not of samples stays
+            return wild, table, speed
         fake = Batch(x, given=asked.given)
         look = Look(eye(fake), eye(real), eye(some(others, COPIED_FROM)), x, real.x)
         found = beside(*({"energy_distance": energy(side, look.real)}
@@ -150,6 +152,12 @@ def fidelity(model: CanSample, rows: Rows, others: Rows, seed: int, known: Known
     if is_translation(model):
         found |= translated(x, asked, some(others))
     return found, table, speed
+
+
+def unbounded(x: Tensor) -> dict[str, Score]:
+    """The share of samples that hold a number that is not finite, where there are any."""
+    share = 1 - x.flatten(1).isfinite().all(1).double().mean().item()
+    return {"samples_not_finite": Score(share, "estimate", 0.0, "share")} if share else {}
 
 
 def seen_by(known: Known, fake: Batch, real: Batch, train: Batch) -> dict[str, Score]:

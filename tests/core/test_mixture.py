@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import worlds
-from training import unbroken
+from training import assert_unbroken
 
 import monge
 from monge import registry
@@ -327,7 +327,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(name, kind, tmp_path):
     owner, (space, batch) = registry.find(name), worlds.make(kind)
     config = Mixture.Config(member=owner.tiny(space), members=2, bag=True)
     recipe = config.recipe(owner.suit(space).recipe)
-    unbroken(lambda: trained(config, space, batch, 0, recipe, False), tmp_path)
+    assert_unbroken(lambda: trained(config, space, batch, 0, recipe, False), tmp_path)
 
 
 def test_patience_watches_the_mixture():

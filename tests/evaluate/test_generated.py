@@ -203,3 +203,12 @@ def test_a_law_that_draws_its_training_rows_is_caught():
     assert found["memorised"].value > 0.9
     assert found["c2st"].value < 0.6
     assert found["mmd"].value < found["mmd_of_real_rows"].value + 1e-3
+
+
+def test_samples_that_are_not_finite_are_told_and_spoil_nothing_else():
+    from monge.evaluate.measure import unbounded
+
+    x = torch.zeros(4, 3)
+    assert not unbounded(x)
+    x[1, 2] = torch.inf
+    assert unbounded(x)["samples_not_finite"].value == 0.25

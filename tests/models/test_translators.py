@@ -11,7 +11,7 @@ import pytest
 import torch
 import worlds
 from torch import Tensor
-from training import unbroken
+from training import assert_unbroken
 
 from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
@@ -172,7 +172,7 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
         torch.manual_seed(0)
         return Trainer(replace(CONFIGS[name], scheduled=0.2).build(space), rows, recipe, seed=1)
 
-    whole = unbroken(trainer, tmp_path)
+    whole = assert_unbroken(trainer, tmp_path)
     judge = Judge(whole.model, valid)
     before = examine(whole, judge)
     for _ in fit(whole, Budget(steps=60), judge):

@@ -6,7 +6,7 @@ import pytest
 import torch
 import worlds
 from torch import nn
-from training import unbroken
+from training import assert_unbroken
 
 from monge.core.batch import Batch
 from monge.core.error import WordError
@@ -206,7 +206,7 @@ def test_the_norm_of_a_clipped_gradient_is_told_as_it_was():
     {"optimiser": "rmsprop"},
 ], ids=str)
 def test_resumed_equals_unbroken_with_every_setting(settings, tmp_path):
-    unbroken(lambda: trainer(**settings), tmp_path, steps=3)
+    assert_unbroken(lambda: trainer(**settings), tmp_path, steps=3)
 
 
 class Bowl(Line):
