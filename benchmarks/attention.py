@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -20,18 +19,10 @@ from torch import Tensor
 
 from monge.nn.linear import CHUNK, causal_linear_attention
 
-from .clock import timed
+from .clock import turns
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 CHUNKS = (16, 32, 64, 128, 256)
-
-
-def medians(works: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Milliseconds of each, the rounds interleaved."""
-    for work in works:
-        work()
-    times = [[timed(work) for work in works] for _ in range(repeats)]
-    return [1e3 * statistics.median(each) for each in zip(*times, strict=True)]
 
 
 def parts(heads: int, width: int, steps: int) -> tuple[Tensor, ...]:
@@ -45,17 +36,19 @@ def compare(heads: int, width: int, repeats: int) -> None:
     crossing = None
     for steps in LENGTHS:
         q, k, v = parts(heads, width, steps)
-        soft, linear = medians([
-            lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-            lambda q=q, k=k, v=v: causal_linear_attention(q, k, v)], repeats)
+        times = turns({
+            "softmax": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v,
+                                                                            is_causal=True),
+            "linear": lambda q=q, k=k, v=v: causal_linear_attention(q, k, v)}, repeats)
+        soft, linear = (1e3 * statistics.median(each) for each in times.values())
         crossing = crossing or (steps if linear < soft else None)
         print(f"  n={steps:5}  softmax {soft:8.2f} ms  linear {linear:8.2f} ms  ratio "
               f"{soft / linear:5.1f}")
     print(f"  linear is the quicker from n={crossing} on")
-    works = [lambda c=c: causal_linear_attention(q, k, v, c) for c in CHUNKS]
-    told = [f"{c}: {spent:.1f} ms" for c, spent in
-            zip(CHUNKS, medians(works, repeats), strict=True)]
-    print(f"  chunks at n={steps}: {', '.join(told)}; {CHUNK} is used")
+    times = turns({f"{c}": lambda c=c: causal_linear_attention(q, k, v, c) for c in CHUNKS},
+                  repeats)
+    each = [f"{c}: {1e3 * statistics.median(spent):.1f} ms" for c, spent in times.items()]
+    print(f"  chunks at n={steps}: {', '.join(each)}; {CHUNK} is used")
 
 
 def main() -> None:

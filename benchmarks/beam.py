@@ -24,7 +24,8 @@ from monge.core.space import Space
 from monge.models.sequence.transformer import Transformer
 from monge.nn.transformer import Causal
 
-from .clock import timed, told
+from .clock import show, turns
+from .sides import installed
 
 SYMBOLS, WIDTH, DEPTH, HEADS, HIDDEN = 4000, 256, 3, 4, 512
 ROWS, READ, STEPS, BEAMS, ROUNDS = 64, 16, 40, 5, 5
@@ -102,11 +103,11 @@ def teach(model: Transformer, there: Any | None, source: Batch) -> None:
 
 def peer() -> Any | None:
     """Marian of that size, or nothing where transformers is not installed."""
-    warnings.filterwarnings("ignore")
-    try:
-        from transformers import MarianConfig, MarianMTModel, logging
-    except ImportError:
+    if not installed("transformers"):
         return None
+    warnings.filterwarnings("ignore")
+    from transformers import MarianConfig, MarianMTModel, logging
+
     logging.set_verbosity_error()
     torch.manual_seed(1)
     config = MarianConfig(
@@ -150,23 +151,17 @@ def compare(ends: bool) -> None:
         if other is not None:
             other.final_logits_bias[0, END] = -1e9
     work: dict[str, Callable[[], Tensor]] = {
-        "ours": lambda: model.mode(source, model.Sampling(beams=BEAMS))}
-    said = work["ours"]()
+        "monge": lambda: model.mode(source, model.Sampling(beams=BEAMS))}
+    said = work["monge"]()
     lengths = (said != END).sum(1)
     print(f"sentences of {int(lengths.min())} to {int(lengths.max())} symbols, "
           f"{float(lengths.double().mean()):.1f} on average")
     if other is not None:
         work["transformers"] = lambda: generate(other, x)
         print(f"sequences that agree: {equal(said, generate(other, x)):.0%}")
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(ROUNDS):
-        for name, one in work.items():
-            times[name].append(timed(one))
-    for name, spent in times.items():
-        print(f"{name:>14} {told(spent)}, {ROWS / statistics.median(spent):.1f} sentences/s")
-    if other is not None:
-        ratio = statistics.median(times["transformers"]) / statistics.median(times["ours"])
-        print(f"transformers / ours {ratio:.2f}")
+    times = turns(work, ROUNDS, warm=0)  # each has searched once
+    show(times, {name: f"{ROWS / statistics.median(spent):.1f} sentences/s"
+                 for name, spent in times.items()})
 
 
 def main() -> None:

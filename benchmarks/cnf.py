@@ -6,7 +6,7 @@ differentiated through its steps. Every side tries tolerances (or numbers of ste
 tight and keeps the loosest whose root mean square error, against a solution in float64, is at most
 the one asked for. One thread, CPU time, turn about, median of rounds.
 
-    pip install torchdiffeq torchcfm
+    pip install 'monge[bench]'
     python -m benchmarks.cnf [--rounds 9]
 """
 
@@ -14,9 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib.util
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -30,6 +27,9 @@ from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
 from monge.solve.ode import Solver
 from monge.solve.trace import exact_trace
+
+from .clock import Work, show, turns
+from .sides import installed, stepper
 
 ERROR = 1e-4
 """Root mean square error of log-determinants and of samples."""
@@ -49,10 +49,6 @@ def flow(dims: int, width: int) -> Continuous:
     return made
 
 
-def context(x: Tensor) -> Tensor:
-    return x.new_zeros(len(x), 0)
-
-
 def ours(made: Continuous, x: Tensor, how: Solver) -> tuple[Answer, Answer]:
     def score() -> Tensor:
         z, total = made.solve(x, None, (0.0, 1.0), how)
@@ -60,7 +56,7 @@ def ours(made: Continuous, x: Tensor, how: Solver) -> tuple[Answer, Answer]:
 
     def sample() -> Tensor:
         with torch.no_grad():
-            *_, last = made.path(x, context(x), (1.0, 0.0), how)
+            *_, last = made.path(x, None, (1.0, 0.0), how)
         return last
 
     return score, sample
@@ -69,11 +65,11 @@ def ours(made: Continuous, x: Tensor, how: Solver) -> tuple[Answer, Answer]:
 def torchdiffeq(made: Continuous, x: Tensor, tolerance: float) -> tuple[Answer, Answer]:
     from torchdiffeq import odeint
 
-    told, velocity = context(x), made.velocity
+    velocity = made.velocity
     words = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
 
     def augmented(t: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return exact_trace(lambda y: velocity(y, t, told), state[0])
+        return exact_trace(lambda y: velocity(y, t, None), state[0])
 
     def score() -> Tensor:
         start = (x, x.new_zeros(len(x)))
@@ -82,7 +78,7 @@ def torchdiffeq(made: Continuous, x: Tensor, tolerance: float) -> tuple[Answer, 
 
     def sample() -> Tensor:
         with torch.no_grad():
-            return odeint(lambda t, y: velocity(y, t, told), x, x.new_tensor([1.0, 0.0]),
+            return odeint(lambda t, y: velocity(y, t, None), x, x.new_tensor([1.0, 0.0]),
                           **words)[-1]
 
     return score, sample
@@ -99,28 +95,12 @@ def settle(make: Callable, ladder: list, which: int, truth: Tensor) -> tuple[Ans
     return answer, error
 
 
-def trained(score: Answer, made: Continuous) -> Callable[[], object]:
+def trained(score: Answer, made: Continuous) -> Work:
     def step() -> None:
         made.zero_grad()
         (-score().mean()).backward()
 
     return step
-
-
-def race(title: str, sides: dict[str, Callable[[], object]], notes: dict[str, str], rounds: int
-         ) -> None:
-    spent: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(rounds + 2):
-        for name, run in sides.items():
-            begun = time.process_time()
-            run()
-            if turn > 1:
-                spent[name].append(time.process_time() - begun)
-    base = statistics.median(spent["monge"])
-    for name, times in spent.items():
-        middle = statistics.median(times)
-        print(f"{title:30}{name:14}{1e3 * middle:9.2f} ms  [{1e3 * min(times):.2f}, "
-              f"{1e3 * max(times):.2f}]{middle / base:8.2f}x  {notes.get(name, '')}", flush=True)
 
 
 def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
@@ -130,7 +110,7 @@ def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
         "monge": (lambda how: ours(made, x, how), WAYS),
         "monge rk4": (lambda how: ours(made, x, how), FIXED),
         "monge rows": (lambda how: ours(made, x, how), [replace(w, control="row") for w in WAYS])}
-    if importlib.util.find_spec("torchdiffeq"):
+    if installed("torchdiffeq"):
         makers["torchdiffeq"] = (lambda tolerance: torchdiffeq(made, x, tolerance), LADDER)
     for which, title in enumerate(("train", "sample")):
         with torch.no_grad():
@@ -140,24 +120,24 @@ def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
         notes = {name: f"error {error:.1e}" for name, (_, error) in found.items()}
         sides = {name: trained(answer, made) if title == "train" else answer
                  for name, (answer, _) in found.items()}
-        race(f"{title} D={dims} 3x{width} B={rows}", sides, notes, rounds)
+        print(f"{title} D={dims} 3x{width} B={rows}")
+        show(turns(sides, rounds, warm=2), notes, 2)
 
 
 def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: str) -> None:
     """Forward, backward and Adam."""
     space = Space(kind="real", shape=(dims,), rows=rows)
     config = CNF.Config(net=MLP.Config(width=width, depth=3)).override(f"coupling={coupling}")
-    sides: dict[str, Callable[[], object]] = {}
+    sides: dict[str, Work] = {}
     x = 3.4 * torch.rand(rows, dims) - 1.7
-    for name in ("monge", "torchcfm"):
+    for name in ("monge", *["torchcfm"] * installed("torchcfm")):
         torch.manual_seed(0)
         model = config.build(space)
-        move = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
-        if name == "monge":
-            sides[name] = learning(lambda model=model: model.loss(Batch(x))["matching"], move)
-        elif importlib.util.find_spec("torchcfm"):
-            sides[name] = learning(peer_loss(model, x, coupling), move)
-    race(f"matching {coupling} D={dims}", sides, {}, rounds)
+        loss = peer_loss(model, x, coupling) if name == "torchcfm" else (
+            lambda model=model: model.loss(Batch(x))["matching"])
+        sides[name] = stepper(model, loss)
+    print(f"matching {coupling} D={dims}")
+    show(turns(sides, rounds, warm=2), digits=2)
 
 
 def peer_loss(model: CNF, x: Tensor, coupling: str) -> Answer:
@@ -168,22 +148,13 @@ def peer_loss(model: CNF, x: Tensor, coupling: str) -> Answer:
 
     kind = (ConditionalFlowMatcher if coupling == "independent"
             else ExactOptimalTransportConditionalFlowMatcher)
-    matcher, told = kind(sigma=0.0), context(x)
+    matcher = kind(sigma=0.0)
 
     def loss() -> Tensor:
         t, middle, line = matcher.sample_location_and_conditional_flow(x, torch.randn_like(x))
-        return (model.flow.velocity(middle, t, told) - line).square().mean(1)
+        return (model.flow.velocity(middle, t, None) - line).square().mean(1)
 
     return loss
-
-
-def learning(loss: Answer, move: torch.optim.Optimizer) -> Callable[[], object]:
-    def step() -> None:
-        move.zero_grad()
-        loss().mean().backward()
-        move.step()
-
-    return step
 
 
 def main() -> None:
@@ -191,9 +162,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    for name in ("torchdiffeq", "torchcfm"):
-        if not importlib.util.find_spec(name):
-            print(f"{name} is not installed; it is left out")
     against_torchdiffeq(2, 64, 512, chosen.rounds)
     against_torchdiffeq(8, 128, 256, chosen.rounds)
     against_torchcfm(2, 128, 256, 10 * chosen.rounds, "independent")

@@ -7,15 +7,13 @@ noise it predicts down 50 steps, ours takes DPM-Solver++ of few steps on the sam
 is the energy distance of 2000 draws to held-out digits, beside that of training digits. Sides take
 turns in one process on one thread; medians and spreads of CPU time.
 
-    pip install 'monge[bench]' diffusers
+    pip install 'monge[bench]'
     python -m benchmarks.diffusion [--seconds 60] [--steps 10]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +37,8 @@ from monge.train.budget import Budget
 from monge.train.fit import fit
 from monge.train.trainer import Trainer
 
-from .clock import timed, told
+from .clock import ratios, show, turns
+from .sides import installed, stepper, weights
 
 SIDE, ROWS, DRAWS, PEER_STEPS, TIMES = 28, 64, 2000, 50, 1000
 
@@ -57,17 +56,13 @@ class Side:
         return count.get_total_flops()
 
     def trainer(self, bf16: bool) -> Callable[[], None]:
-        optimiser = torch.optim.Adam(self.net.parameters(), 1e-4, fused=True)
         z, t = torch.randn(ROWS, 1, SIDE, SIDE), torch.rand(ROWS)
 
-        def step() -> None:
-            optimiser.zero_grad()
+        def loss() -> Tensor:
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                loss = F.mse_loss(self.noise(z, t).float(), z)
-            loss.backward()
-            optimiser.step()
+                return F.mse_loss(self.noise(z, t).float(), z)
 
-        return step
+        return stepper(self.net, loss)
 
 
 def ours() -> Side:
@@ -90,20 +85,12 @@ def theirs() -> Side:
 
 def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
     flops = {name: side.flops() for name, side in sides.items()}
-    steps = {name: side.trainer(bf16) for name, side in sides.items()}
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(repeats + 1):
-        for name, step in steps.items():
-            spent = timed(step)
-            if number:
-                times[name].append(spent)
-    own = statistics.median(times["monge"]) / flops["monge"]
+    times = turns({name: side.trainer(bf16) for name, side in sides.items()}, repeats)
     print(f"train step, batch {ROWS}, {'bf16' if bf16 else 'float32'}")
-    for name, each in times.items():
-        ratio = statistics.median(each) / flops[name] / own
-        weights = sum(p.numel() for p in sides[name].net.parameters())
-        print(f"  {name:10}{told(each, 0)}  {flops[name] / 1e6:.0f} MFLOP a picture forward, "
-              f"{weights} weights; time a FLOP, ratio {ratio:.2f}")
+    show(times, {name: f"{flops[name] / 1e6:.0f} MFLOP a picture forward, {weights(side.net)} "
+                 "weights; of the time a FLOP, "
+                 f"{ratios(times)[name] * flops['monge'] / flops[name]:.2f}"
+                 for name, side in sides.items()}, 0)
 
 
 def fitted(seconds: float) -> tuple[DDPM, Tensor, Tensor]:
@@ -148,22 +135,15 @@ def sample(model: DDPM, test: Tensor, known: Tensor, steps: int, repeats: int) -
             n, how=model.Sampling(sampler=sampler), generator=fresh(0)),
         f"diffusers, DDIM, {PEER_STEPS} steps": lambda n: scheduled(model, DDIMScheduler, n),
         f"diffusers, DDPM, {PEER_STEPS} steps": lambda n: scheduled(model, DDPMScheduler, n)}
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(repeats + 1):
-        for name, work in works.items():
-            spent = timed(partial(work, ROWS))
-            if number:
-                times[name].append(spent)
+    times = turns({name: partial(work, ROWS) for name, work in works.items()}, repeats)
     eye = Eye(model.space)
     real = eye(Batch(test))
     same = energy(eye(Batch(known)), real)
     print(f"{ROWS} pictures; energy distance of {DRAWS} draws to held-out digits, that of "
           f"training digits is {same.value:.4f}")
-    own = statistics.median(next(iter(times.values())))
-    for name, work in works.items():
-        away = energy(eye(Batch(work(DRAWS))), real)
-        print(f"  {name:26}{told(times[name], 0)}  distance {away.value:.4f} ± {away.stderr:.4f}, "
-              f"ratio {statistics.median(times[name]) / own:.2f}")
+    away = {name: energy(eye(Batch(work(DRAWS))), real) for name, work in works.items()}
+    show(times, {name: f"distance {apart.value:.4f} ± {apart.stderr:.4f}"
+                 for name, apart in away.items()}, 0)
 
 
 def main() -> None:
@@ -175,8 +155,7 @@ def main() -> None:
     words = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if importlib.util.find_spec("diffusers") is None:
-        print("diffusers is not installed, so only our own step is timed; pip install diffusers")
+    if not installed("diffusers"):
         return train({"monge": ours()}, words.repeats, False)
     sides = {"monge": ours(), "diffusers": theirs()}
     for bf16 in (False, True)[:1 + words.bf16]:

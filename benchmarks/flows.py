@@ -8,15 +8,13 @@ the same of the same rows; of every side, a sample must have the density that it
 The sides take turns in one process on one thread; reported are median and spread of CPU time and
 the ratio of medians, peer by ours.
 
-    pip install 'monge[bench]' normflows
+    pip install 'monge[bench]'
     python -m benchmarks.flows [maf spline affine] [--repeats 15]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +30,8 @@ from monge.nn.masked import Masked
 from monge.nn.mlp import MLP
 from monge.prob.bijections.spline import AT_ZERO
 
-from .clock import told
-from .peers import turns
+from .clock import Work, show, turns
+from .sides import installed, stepper, weights
 
 LAYERS, WIDTH, BINS, REACH = 8, 256, 8, 5.0
 
@@ -45,21 +43,6 @@ class Side:
     module: nn.Module
     log_prob: Callable[[Tensor], Tensor]
     sample: Callable[[int], Tensor]
-
-    @property
-    def weights(self) -> int:
-        return sum(parameter.numel() for parameter in self.module.parameters())
-
-    def trainer(self, x: Tensor) -> Callable[[], None]:
-        """A step of training, with torch's fused Adam for every side."""
-        optimiser = torch.optim.Adam(self.module.parameters(), 1e-4, fused=True)
-
-        def step() -> None:
-            optimiser.zero_grad()
-            (-self.log_prob(x).mean()).backward()
-            optimiser.step()
-
-        return step
 
 
 def own(model: Any) -> Side:
@@ -202,25 +185,23 @@ def compare(task: str, repeats: int) -> None:
     makers, words, rows = TASKS[task]
     torch.manual_seed(0)
     sides = {name: make(*words) for name, make in makers.items()
-             if name == "monge" or importlib.util.find_spec(name)}
+             if name == "monge" or installed(name)}
     x = torch.randn(rows, words[0])
     print(f"{task}, {rows} rows; weights: "
-          + ", ".join(f"{name} {side.weights}" for name, side in sides.items()))
+          + ", ".join(f"{name} {weights(side.module)}" for name, side in sides.items()))
     agree(sides, x, task)
 
-    def quietly(call: Callable[..., object], *args: Any) -> Callable[[], object]:
+    def quietly(call: Callable[..., object], *args: Any) -> Work:
         return torch.no_grad()(lambda: call(*args))
 
-    works: dict[str, dict[str, Callable[[], object]]] = {
+    works: dict[str, dict[str, Work]] = {
         "log_prob": {name: quietly(side.log_prob, x) for name, side in sides.items()},
         "sample": {name: quietly(side.sample, rows) for name, side in sides.items()},
-        "train step": {name: side.trainer(x) for name, side in sides.items()}}
+        "train step": {name: stepper(side.module, lambda side=side: -side.log_prob(x))
+                       for name, side in sides.items()}}
     for what, each in works.items():
         fewer = max(3, repeats // 3) if task == "maf" and what == "sample" else repeats
-        times = turns(each, fewer)
-        for name, spent in times.items():
-            ratio = statistics.median(spent) / statistics.median(times["monge"])
-            print(f"  {what:12}{name:10}{told(spent, 2)}  ratio {ratio:.2f}", flush=True)
+        show(turns(each, fewer, warm=3), digits=2, head=f"  {what:12}")
 
 
 def main() -> None:
@@ -229,9 +210,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15, help="turns of each side")
     words = parser.parse_args()
     torch.set_num_threads(1)
-    for name in ("zuko", "nflows", "normflows"):
-        if importlib.util.find_spec(name) is None:
-            print(f"{name} is not installed, so it is left out")
     for task in words.tasks:
         compare(task, words.repeats)
 

@@ -2,7 +2,7 @@
 
 Both sides train the same networks (perceptrons of 3 x 256, or the convolutions of dcgan) on the
 same batches of the same rows of bytes with the same fused Adams and no averaging, in one process
-and turn about (A/B/A/B). Reported are median and spread of the CPU time a step and bare / ours;
+and turn about (A/B/A/B). Reported are median and spread of CPU time, and ours / bare;
 before that, one unmeasured round in which the bare loop has our noise must end at our weights.
 
     python -m benchmarks.gan [--rounds 7] [--steps 50]
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 from collections.abc import Callable
 from functools import partial
 
@@ -20,8 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.clock import timed, told
-from monge.core.batch import Batch
 from monge.core.config import Config
 from monge.core.noise import fold, fresh
 from monge.core.recipe import Recipe
@@ -31,26 +28,11 @@ from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN
 from monge.train.trainer import Trainer
 
+from .clock import show, turns
+from .sides import Held
+
 ROWS, BATCH, RATE, BETAS = 8192, 64, 2e-4, (0.5, 0.999)
 SPACE = Space(kind="levels", shape=(1, 16, 16), size=256, rows=ROWS)
-
-
-class Bytes:
-    """Rows kept as bytes, made floats in the batch."""
-
-    lengths = None
-
-    def __init__(self) -> None:
-        self.x = torch.randint(0, 256, (ROWS, *SPACE.shape), generator=fresh(0)).byte()
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def batch(self, index: Tensor, train: bool = False) -> Batch:
-        return Batch(self.x.index_select(0, index).float(), row=index)
-
-    def whole(self) -> Batch:
-        return self.batch(torch.arange(ROWS))
 
 
 def build(config: Config) -> Duel:
@@ -58,7 +40,7 @@ def build(config: Config) -> Duel:
     return config.build(SPACE)
 
 
-def ours(config: Config, rows: Bytes) -> tuple[Duel, Callable[[], None]]:
+def ours(config: Config, rows: Held) -> tuple[Duel, Callable[[], None]]:
     """A model and what plays one step of its game."""
     model = build(config)
     trainer = Trainer(model, rows, Recipe(rate=RATE, betas=BETAS, batch=BATCH, warmup=0))
@@ -69,7 +51,7 @@ def ours(config: Config, rows: Bytes) -> tuple[Duel, Callable[[], None]]:
     return model, step
 
 
-def bare(config: Config, rows: Bytes, seeded: bool = False) -> tuple[Duel, Callable[[], None]]:
+def bare(config: Config, rows: Held, seeded: bool = False) -> tuple[Duel, Callable[[], None]]:
     """What a person would write by hand; `seeded`, each move has the noise that ours has."""
     model = build(config).train()
     players = model.discriminator, model.generator
@@ -112,22 +94,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows, steps = Bytes(), arguments.steps
+    rows = Held(torch.randint(0, 256, (ROWS, *SPACE.shape), generator=fresh(0)).byte())
     for title, config in (("gan", GAN.Config()), ("dcgan", DCGAN.Config())):
-        sides = {"ours": ours(config, rows), "bare": bare(config, rows, seeded=True)}
+        sides = {"bare": bare(config, rows, seeded=True), "monge": ours(config, rows)}
         for _, step in sides.values():
             played(step, 3)
         apart = max((a - b).abs().max().item()
                     for a, b in zip(*(m.parameters() for m, _ in sides.values()), strict=True))
         sides["bare"] = bare(config, rows)
-        times: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(arguments.rounds):
-            for name, (_, step) in sides.items():
-                times[name].append(timed(partial(played, step, steps)) / steps)
-        for name, each in times.items():
-            print(f"{title:6}{name:6}{told(each, 2)} a step")
-        ratio = statistics.median(times["bare"]) / statistics.median(times["ours"])
-        print(f"{title:6}bare / ours {ratio:.3f}; largest difference of a weight {apart:.1e}")
+        print(f"{title}, {arguments.steps} steps; largest difference of a weight {apart:.1e}")
+        show(turns({name: partial(played, step, arguments.steps)
+                    for name, (_, step) in sides.items()}, arguments.rounds))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ power law.
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import warnings
 from collections.abc import Callable
@@ -29,16 +28,11 @@ from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
 from monge.nn.transformer import Causal
 
-from .clock import timed
+from .clock import power, show, timed, turns
+from .sides import installed, stepper
 
 SYMBOLS, WIDTH, DEPTH, HEADS = 256, 128, 4, 4
 ROWS, CONTEXT, STEPS = 12, 64, 10
-
-
-def told(times: list[float], steps: int) -> str:
-    low, middle, high = min(times), statistics.median(times), max(times)
-    return (f"{middle * 1e3:8.0f} ms ({low * 1e3:.0f} to {high * 1e3:.0f}), "
-            f"{steps / middle:.0f} steps/s")
 
 
 def built(steps: int, **fields: Any) -> GPT:
@@ -53,11 +47,11 @@ def built(steps: int, **fields: Any) -> GPT:
 
 def peer(steps: int, dropout: float = 0.1) -> Any | None:
     """GPT-2 of the same size, or nothing where transformers is not installed."""
-    warnings.filterwarnings("ignore")
-    try:
-        from transformers import GPT2Config, GPT2LMHeadModel, logging
-    except ImportError:
+    if not installed("transformers"):
         return None
+    warnings.filterwarnings("ignore")
+    from transformers import GPT2Config, GPT2LMHeadModel, logging
+
     logging.set_verbosity_error()
     torch.manual_seed(1)
     config = GPT2Config(vocab_size=SYMBOLS, n_positions=steps + 1, n_embd=WIDTH, n_layer=DEPTH,
@@ -124,17 +118,10 @@ def compare(there: Any | None, model: GPT, rows: int, steps: int, repeats: int) 
     if there is not None:
         works["transformers, generate"] = lambda: generate(there, rows, steps)
         works["transformers, bare loop"] = lambda: loop(there, rows, steps)
-    for work in works.values():
-        work()
-    times = {name: [] for name in works}
-    for _ in range(repeats):
-        for name, work in works.items():
-            times[name].append(timed(work))
+    times = turns(works, repeats)
     print(f"  batch {rows}, {steps} symbols")
-    own = statistics.median(times["monge"])
-    for name, spent in times.items():
-        ratio = f", ratio {statistics.median(spent) / own:.1f}" if name != "monge" else ""
-        print(f"    {name:24}{told(spent, steps)}{ratio}")
+    show(times, {name: f"{steps / statistics.median(spent):.0f} steps/s"
+                 for name, spent in times.items()}, 0, "    ")
 
 
 def train(repeats: int, dropout: float) -> None:
@@ -145,34 +132,21 @@ def train(repeats: int, dropout: float) -> None:
         "monge": (model, lambda: model.loss(Batch(x.float()))["nll"].mean())}
     if there is not None:
         copy(there, model)
-        read = torch.cat([torch.zeros(ROWS, 1, dtype=torch.long), x], 1)
-        losses["transformers"] = there, lambda: there(read, labels=read).loss
+        read = torch.cat([torch.zeros(ROWS, 1, dtype=torch.long), x[:, :-1]], 1)
+        losses["transformers"] = there, lambda: there(read, labels=x, shift_labels=x).loss
     begun = " and ".join(f"{float(loss()):.4f}" for _, loss in losses.values())
     print(f"  a step of training, {ROWS} x {CONTEXT}, dropout {dropout}; losses {begun}")
-    works = {name: stepping(*pair) for name, pair in losses.items()}
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for round_ in range(repeats + 1):
-        for name, work in works.items():
-            spent = timed(work) / STEPS
-            if round_:
-                times[name].append(spent)
-    own = statistics.median(times["monge"])
-    for name, spent in times.items():
-        ratio = f", ratio {statistics.median(spent) / own:.2f}" if name != "monge" else ""
-        print(f"    {name:24}{1e3 * statistics.median(spent):8.1f} ms ({1e3 * min(spent):.1f} to "
-              f"{1e3 * max(spent):.1f}){ratio}")
+    times = turns({name: stepping(*pair) for name, pair in losses.items()}, repeats)
+    show({name: [one / STEPS for one in spent] for name, spent in times.items()}, head="    ")
 
 
 def stepping(net: torch.nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
     """What takes a few steps."""
-    net.train()
-    mover = torch.optim.AdamW(net.parameters(), 1e-4, fused=True)
+    step = stepper(net.train(), loss, decayed=True)
 
     def work() -> None:
         for _ in range(STEPS):
-            mover.zero_grad()
-            loss().backward()
-            mover.step()
+            step()
 
     return work
 
@@ -185,11 +159,10 @@ def grow(repeats: int, **fields: Any) -> None:
         spent = [timed(lambda model=model: model.sample(1, generator=fresh(1)))
                  for _ in range(repeats)]
         times.append(statistics.median(spent))
-    exponent = math.log(times[-1] / times[0]) / math.log(lengths[-1] / lengths[0])
     each = ", ".join(f"{n}: {1e3 * spent:.0f} ms"
                      for n, spent in zip(lengths, times, strict=True))
     kind = fields.get("attention", "softmax")
-    print(f"  {kind} attention, batch 1, {each}: length to the power {exponent:.2f}")
+    print(f"  {kind} attention, batch 1, {each}: length to the power {power(lengths, times):.2f}")
 
 
 def main() -> None:
@@ -200,9 +173,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"GPT {DEPTH} x {HEADS} x {WIDTH}, {SYMBOLS} symbols, one thread")
     model, there = built(words.steps), peer(words.steps)
-    if there is None:
-        print("  transformers is not installed, so only our own times follow")
-    else:
+    if there is not None:
         agree(there, model, words.steps)
     for dropout in (0.0, 0.1):
         train(words.repeats, dropout)

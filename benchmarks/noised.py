@@ -6,12 +6,15 @@
 Laws: the mean over test rows of the bound and of the likelihood by the flow, less log p of the
 same rows, with the standard error of that mean; beside them the gap that T steps add to the bound.
 Toys: the sliced W_2 distance to fresh data of samples by few steps of DPM-Solver++ and by many
-ancestral ones, and that of as many other data: what chance alone leaves.
+ancestral ones, and that of as many other data: what chance alone leaves. It is told of 2000
+samples at a time, as many as one looks at, and of all 40000, which show how far a flow that draws
+no noise carries the errors of a network that ancestral steps forget.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,8 +35,8 @@ from monge.run import Run
 from monge.solve.assignment import sliced
 
 Density = Callable[[Tensor], Tensor]
-ROWS, DRAWS, TRUTH = 20_000, 40_000, 160_000
-"""Rows of the Gaussian, samples of a toy, and the data they are held against."""
+ROWS, DRAWS, TRUTH, FEW = 20_000, 40_000, 160_000, 2000
+"""Rows of the Gaussian, samples of a toy, data they are held against, samples at a time."""
 STEPS = (50, 1000)
 """T of the laws over steps."""
 SAMPLERS = {"dpm, 10 steps": ("sampler=dpm", "steps=10"),
@@ -113,15 +116,21 @@ def told(name: str, found: Likelihood, truth: Tensor) -> None:
 
 def tell_toy(name: str, run: Run) -> None:
     """Distances of samples to data that no fit has seen."""
-    truth, others = made(name, TRUTH, seed=1), made(name, DRAWS, seed=2)
-    print(f"{name}: sliced W_2 of {DRAWS} rows to data, after {run.result['step']} steps; that of "
-          f"other data {distance(others, truth):.4f}")
+    truth = made(name, TRUTH, seed=1)
+    print(f"{name}: sliced W_2 to data of {FEW} and of {DRAWS} rows, after "
+          f"{run.result['step']} steps")
+    tell_distances("other data", made(name, DRAWS, seed=2), truth)
     for title, words in SAMPLERS.items():
         begun = time.process_time()
         x = run.draw(DRAWS, None, *words)
         spent = time.process_time() - begun
-        print(f"  {title:22}{distance(x.double(), truth):.4f}  {spent:.2f} s of CPU time",
-              flush=True)
+        tell_distances(title, x.double(), truth, f"  {spent:.2f} s of CPU time")
+
+
+def tell_distances(title: str, x: Tensor, truth: Tensor, note: str = "") -> None:
+    pairs = zip(x.split(FEW), truth.split(FEW), strict=False)
+    few = statistics.mean(distance(*pair) for pair in pairs)
+    print(f"  {title:22}{few:.4f}  {distance(x, truth):.4f}{note}", flush=True)
 
 
 def made(name: str, rows: int, seed: int) -> Tensor:

@@ -13,8 +13,6 @@ medians, peer by ours. The numbers of weights are printed to show that the sizes
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +22,8 @@ from torch import Tensor, nn
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
-from .clock import timed, told
+from .clock import Work, show, turns
+from .sides import installed, stepper, weights
 
 
 @dataclass(frozen=True)
@@ -33,21 +32,6 @@ class Side:
 
     module: nn.Module
     log_prob: Callable[[Tensor], Tensor]
-
-    @property
-    def weights(self) -> int:
-        return sum(parameter.numel() for parameter in self.module.parameters())
-
-    def trainer(self) -> Callable[[Tensor], None]:
-        """A step of training, with torch's fused Adam for every side."""
-        optimiser = torch.optim.Adam(self.module.parameters(), 1e-4, fused=True)
-
-        def step(x: Tensor) -> None:
-            optimiser.zero_grad()
-            (-self.log_prob(x).mean()).backward()
-            optimiser.step()
-
-        return step
 
 
 def ours(dims: int, width: int, depth: int) -> Side:
@@ -75,17 +59,6 @@ def nflows(dims: int, width: int, depth: int) -> Side:
 PEERS = {"zuko": zuko, "nflows": nflows}
 
 
-def turns(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """CPU times of works that take turns."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(repeats + 3):
-        for name, work in works.items():
-            spent = timed(work)
-            if number >= 3:
-                times[name].append(spent)
-    return times
-
-
 def compare(sides: dict[str, Side], rows: int, dims: int, repeats: int) -> None:
     x = torch.randn(rows, dims)
 
@@ -93,16 +66,13 @@ def compare(sides: dict[str, Side], rows: int, dims: int, repeats: int) -> None:
     def score(side: Side) -> Tensor:
         return side.log_prob(x)
 
-    steps = {name: side.trainer() for name, side in sides.items()}
-    tasks: dict[str, dict[str, Callable[[], object]]] = {
+    tasks: dict[str, dict[str, Work]] = {
         "log_prob": {name: lambda side=side: score(side) for name, side in sides.items()},
-        "train step": {name: lambda step=step: step(x) for name, step in steps.items()}}
+        "train step": {name: stepper(side.module, lambda side=side: -side.log_prob(x))
+                       for name, side in sides.items()}}
     for what, works in tasks.items():
-        times = turns(works, repeats)
         print(what)
-        for name, each in times.items():
-            ratio = statistics.median(each) / statistics.median(times["monge"])
-            print(f"  {name:8}{told(each, 2)}  ratio {ratio:.2f}")
+        show(turns(works, repeats, warm=3), digits=2)
 
 
 def main() -> None:
@@ -117,14 +87,10 @@ def main() -> None:
     torch.manual_seed(0)
     size = (words.dims, words.width, words.depth)
     sides = {"monge": ours(*size)}
-    for name, build in PEERS.items():
-        if importlib.util.find_spec(name) is None:
-            print(f"{name} is not installed, so it is left out; install monge[bench]")
-        else:
-            sides[name] = build(*size)
+    sides |= {name: build(*size) for name, build in PEERS.items() if installed(name)}
     print(f"D={words.dims}, {words.depth}x{words.width}, {words.rows} rows, {words.repeats} "
           "turns, one thread; weights: "
-          + ", ".join(f"{name} {side.weights}" for name, side in sides.items()))
+          + ", ".join(f"{name} {weights(side.module)}" for name, side in sides.items()))
     compare(sides, words.rows, words.dims, words.repeats)
 
 

@@ -15,7 +15,6 @@ of pixels: the exponent of a power law, 1 for a cost that grows as one pass does
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import statistics
 
@@ -29,7 +28,7 @@ from monge.nn.lstm2d import Diagonal, Recurrent, Row
 from monge.nn.raster import Raster
 from monge.nn.stacks import Gated, Plain
 
-from .clock import timed, told
+from .clock import power, show, timed
 
 NETS: dict[str, Raster.Config] = {
     "gated": Gated.Config(width=64, depth=7), "plain": Plain.Config(width=64, depth=7),
@@ -65,10 +64,7 @@ def compare(net: Raster.Config, side: int, rows: int, repeats: int, passes: int)
     name = type(net).__qualname__.partition(".")[0]
     print(f"{name} {owner(net).__name__} {net.depth}x{net.width}, {side}x{side}, {rows} pictures, "
           f"{repeats} rounds, one thread")
-    print(f"  {'cached':24}{told(scans)}")
-    print(f"  {f'{pixels} x one full pass':24}{told(each)}")
-    print(f"  {'one log_prob':24}{told(scores)}")
-    print(f"  ratio {statistics.median(each) / statistics.median(scans):.0f}")
+    show({"cached": scans, f"{pixels} x one full pass": each, "one log_prob": scores})
 
 
 def agree(net: Raster.Config, side: int, rows: int) -> None:
@@ -87,7 +83,7 @@ def grow(net: Raster.Config, rows: int, repeats: int) -> None:
         spent = [timed(lambda model=model: model.sample(rows, generator=fresh(1)))
                  for _ in range(repeats)]
         times.append(statistics.median(spent))
-    exponent = math.log(times[-1] / times[0]) / math.log((sides[-1] / sides[0]) ** 2)
+    exponent = power([side * side for side in sides], times)
     each = ", ".join(f"{side}x{side} {1e3 * spent:.0f} ms"
                      for side, spent in zip(sides, times, strict=True))
     print(f"  {each}: pixels to the power {exponent:.2f}")

@@ -16,10 +16,8 @@ D = 64..1024 for a cached draw and for one full pass, which ought to be alike.
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
-import time
-from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -27,16 +25,7 @@ from monge.core.noise import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
-
-def timed(work: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:
-    start = time.process_time()
-    result = work()
-    return time.process_time() - start, result
-
-
-def told(times: list[float]) -> str:
-    low, middle, high = min(times), statistics.median(times), max(times)
-    return f"{middle * 1e3:9.1f} ms ({low * 1e3:.1f} to {high * 1e3:.1f})"
+from .clock import power, show, timed, turns
 
 
 def built(dims: int, width: int, depth: int, kind: str) -> MADE:
@@ -49,23 +38,15 @@ def built(dims: int, width: int, depth: int, kind: str) -> MADE:
 def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: str) -> None:
     model = built(dims, width, depth, kind)
     ways = {"cached": MADE.Sampling(cached=True), "full passes": MADE.Sampling(cached=False)}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    model.sample(rows, how=ways["cached"], generator=fresh(0))
-    for _ in range(repeats):
-        drawn = {}
-        for name, how in ways.items():
-            spent, drawn[name] = timed(lambda how=how: model.sample(rows, None, how, fresh(1)))
-            times[name].append(spent)
-    one, other = drawn.values()
+    one, other = (model.sample(rows, None, how, fresh(1)) for how in ways.values())
     agree = (one - other).abs().le(1e-3).double().mean()
+    times = turns({name: partial(model.sample, rows, None, how, fresh(1))
+                   for name, how in ways.items()}, repeats, warm=0)
     with torch.no_grad():
-        passes = [timed(lambda: model.log_prob(one))[0] for _ in range(5)]
-    print(f"MADE D={dims}, {depth}x{width}, {kind}, {rows} rows, {repeats} rounds, one thread")
-    for name, each in times.items():
-        print(f"  {name:12}{told(each)}")
-    print(f"  {'one log_prob':12}{told(passes)}")
-    ratio = statistics.median(times["full passes"]) / statistics.median(times["cached"])
-    print(f"  ratio {ratio:.1f}; the samples agree on {agree:.4%} of the entries")
+        times |= turns({"one log_prob": lambda: model.log_prob(one)}, 5)
+    print(f"MADE D={dims}, {depth}x{width}, {kind}, {rows} rows, {repeats} rounds, one thread; "
+          f"the samples agree on {agree:.4%} of the entries")
+    show(times)
 
 
 def grow(width: int, rows: int, repeats: int) -> None:
@@ -79,16 +60,14 @@ def grow(width: int, rows: int, repeats: int) -> None:
             full.feed(place, 2 * values[:, None] - 1)
         with torch.no_grad():
             draws.append(statistics.median(
-                timed(lambda model=model: model.sample(rows, generator=fresh(1)))[0]
+                timed(lambda model=model: model.sample(rows, generator=fresh(1)))
                 for _ in range(repeats)))
             passes.append(statistics.median(
-                timed(lambda full=full: full.parameters(0))[0] for _ in range(repeats)))
+                timed(lambda full=full: full.parameters(0)) for _ in range(repeats)))
     print(f"MADE 1x{width}, binary, {rows} rows, D = {', '.join(map(str, sizes))}")
     for name, times in (("cached draw", draws), ("full pass", passes)):
-        logs = [[math.log(value) for value in values] for values in (sizes, times)]
-        exponent = statistics.linear_regression(*logs).slope
         each = ", ".join(f"{1e3 * spent:.1f}" for spent in times)
-        print(f"  {name:12}{each} ms: D to the power {exponent:.2f}")
+        print(f"  {name:12}{each} ms: D to the power {power(sizes, times):.2f}")
 
 
 def main() -> None:

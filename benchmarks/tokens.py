@@ -12,7 +12,7 @@ from pathlib import Path
 
 from monge.data.tokens import Text, tokenizer
 
-from .clock import timed, told
+from .clock import show, turns
 
 ROUNDS = 5
 
@@ -34,20 +34,12 @@ def main() -> None:
     rows = codec.codes(lines, str)
     same = all(row[:-1].tolist() == own.ids for row, own in
                zip(rows[:500], bare.encode_batch_fast(lines[:500]), strict=True))
-    work = {"ours": lambda: codec.encode(codec.codes(lines, str), str),
+    work = {"monge": lambda: codec.encode(codec.codes(lines, str), str),
             "tokenizers": lambda: [own.ids for own in bare.encode_batch_fast(lines)]}
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for round_ in range(ROUNDS + 1):
-        for name, one in work.items():
-            spent = timed(one)
-            if round_:
-                times[name].append(spent)
-    count = sum(map(len, rows))
+    times, count = turns(work, ROUNDS), sum(map(len, rows))
     print(f"{count} tokens, equal to those of tokenizers: {same}")
-    for name, spent in times.items():
-        print(f"{name:>12} {told(spent)}, {count / statistics.median(spent) / 1e6:.2f} M tokens/s")
-    ratio = statistics.median(times["tokenizers"]) / statistics.median(times["ours"])
-    print(f"tokenizers / ours {ratio:.2f}")
+    show(times, {name: f"{count / statistics.median(spent) / 1e6:.2f} M tokens/s"
+                 for name, spent in times.items()})
 
 
 if __name__ == "__main__":

@@ -14,12 +14,11 @@ problem of 20000 points takes in time and memory, and a batch of small problems 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import resource
-import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,8 +27,12 @@ from monge.solve.assignment import exact
 from monge.solve.cost import squared
 from monge.solve.sinkhorn import sinkhorn
 
+from .clock import power, show, timed, turns
+from .sides import installed
+
 Solver = Callable[[], Tensor]
-"""Solves once and gives the row sums of its plan."""
+"""Solves once and gives the error of its plan."""
+Makers = dict[str, Callable[[Tensor, Tensor, float], Solver]]
 ERROR = 1e-4
 MOST = {True: 2_000, False: 1_000}
 """Passes that a peer may take, with the easy and with the small epsilon."""
@@ -90,46 +93,43 @@ def ott(x: Tensor, y: Tensor, part: float) -> Solver:
     return solve
 
 
+PEERS = (("POT", "ot", pot), ("ott-jax", "ott", ott))
+
+
 def race(title: str, sides: dict[str, Solver], rounds: int) -> None:
     """Turn about; a side with a larger error has used up its passes or was asked for less, so its
     ratio is at least what is said."""
-    spent: dict[str, list[float]] = {name: [] for name in sides}
     errors: dict[str, float] = {}
-    for _ in range(rounds):
-        for name, solve in sides.items():
-            begun = time.process_time()
-            errors[name] = float(solve().sum())
-            spent[name].append(time.process_time() - begun)
-    base = statistics.median(spent["monge"])
-    for name, times in spent.items():
-        middle = statistics.median(times)
-        missed = "" if errors[name] <= 1.5 * ERROR else "  a larger error"
-        print(f"{title:34}{name:8}{1e3 * middle:10.1f} ms{middle / base:8.2f}x   error "
-              f"{errors[name]:.1e}{missed}", flush=True)
+
+    def solved(name: str) -> None:
+        errors[name] = float(sides[name]().sum())
+
+    print(title)
+    times = turns({name: partial(solved, name) for name in sides}, rounds, warm=0)
+    show(times, {name: f"error {error:.1e}{', a larger one' * (error > 1.5 * ERROR)}"
+                 for name, error in errors.items()})
 
 
-def entropic(rounds: int, quick: bool) -> None:
-    peers = [(name, make) for name, make, module in
-             (("POT", pot, "ot"), ("ott-jax", ott, "ott")) if importlib.util.find_spec(module)]
+def entropic(rounds: int, quick: bool, makers: Makers) -> None:
     for n, d, part in [(1024, 2, 0.05), (4096, 2, 0.05), (1024, 64, 0.05), (1024, 2, 0.001)]:
         if quick and n > 1024:
             continue
         x, y = clouds(n, d)
-        sides = {"monge": ours(x, y, part)} | {name: make(x, y, part) for name, make in peers}
+        sides = {name: make(x, y, part) for name, make in ({"monge": ours} | makers).items()}
         often = 1 if part < 0.01 else min(rounds, 3) if n > 4000 else rounds
-        race(f"n={n} d={d} epsilon {part} of the mean ", sides, often)
+        race(f"n={n} d={d} epsilon {part} of the mean", sides, often)
 
 
-def batches(rounds: int) -> None:
+def batches(rounds: int, makers: Makers) -> None:
     x, y = (torch.randn(64, 128, 2, generator=torch.Generator().manual_seed(k)) for k in (0, 1))
     sides: dict[str, Solver] = {"monge": ours(x, y, 0.05)}
-    if importlib.util.find_spec("ot"):
+    if "POT" in makers:
         singles = [pot(a, b, 0.05) for a, b in zip(x, y, strict=True)]
         sides["POT"] = lambda: torch.stack([solve() for solve in singles]).amax()
     race("64 problems of n=128", sides, rounds)
 
 
-def assignments(rounds: int) -> None:
+def assignments(rounds: int, makers: Makers) -> None:
     from scipy.optimize import linear_sum_assignment
 
     cost = squared(*clouds(1000, 2)).double()
@@ -137,7 +137,7 @@ def assignments(rounds: int) -> None:
     sides: dict[str, Solver] = {
         "monge": lambda: exact(cost).cost * 0,
         "scipy": lambda: zero + 0 * linear_sum_assignment(cost.numpy())[0][0]}
-    if importlib.util.find_spec("ot"):
+    if "POT" in makers:
         import ot
 
         weights = torch.full((1000,), 1e-3, dtype=torch.float64).numpy()
@@ -148,18 +148,12 @@ def assignments(rounds: int) -> None:
 
 
 def growth() -> None:
-    """The exponent of our time over n, by least squares of logarithms."""
     sizes, times = [512, 1024, 2048, 4096, 8192], []
     for n in sizes:
         solve = ours(*clouds(n, 2), 0.05)
         solve()
-        begun = time.process_time()
-        solve()
-        times.append(time.process_time() - begun)
-    logs = [torch.tensor(values).log() for values in (sizes, times)]
-    slope = float(((logs[0] - logs[0].mean()) * (logs[1] - logs[1].mean())).sum()
-                  / (logs[0] - logs[0].mean()).square().sum())
-    print(f"time grows as n^{slope:.2f} over n = 512..8192")
+        times.append(timed(solve))
+    print(f"time grows as n^{power(sizes, times):.2f} over n = 512..8192")
 
 
 def large() -> None:
@@ -178,12 +172,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="n = 1024 alone")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    for name, module in (("POT", "ot"), ("ott-jax", "ott")):
-        if not importlib.util.find_spec(module):
-            print(f"{name} is not installed; it is left out")
-    entropic(chosen.rounds, chosen.quick)
-    batches(chosen.rounds)
-    assignments(chosen.rounds)
+    makers: Makers = {name: make for name, module, make in PEERS if installed(name, module)}
+    entropic(chosen.rounds, chosen.quick, makers)
+    batches(chosen.rounds, makers)
+    assignments(chosen.rounds, makers)
     if not chosen.quick:
         growth()
         large()

@@ -7,7 +7,7 @@ without its saving and logging. Reported are median and spread of CPU time of an
 ratio of medians, theirs by ours. Before that, both begin from one set of weights, and their losses
 on one batch are printed to show that the laws agree.
 
-    pip install pythae
+    pip install 'monge[bench]'
     python -m benchmarks.vae [--rows 20000] [--rounds 7]
 """
 
@@ -15,17 +15,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import io
-import statistics
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from monge.core.batch import Batch
 from monge.core.noise import fresh
 from monge.core.recipe import Recipe
 from monge.core.space import Space
@@ -35,27 +31,10 @@ from monge.train.budget import Budget
 from monge.train.fit import fit
 from monge.train.trainer import Trainer
 
-from .clock import timed, told
+from .clock import show, turns
+from .sides import Held, installed
 
 DIMS, WIDTH, LATENT, BATCH, RATE = 784, 512, 16, 128, 1e-3
-
-
-class Rows:
-    """Rows kept as floats, as the peer keeps them."""
-
-    lengths = None
-
-    def __init__(self, count: int) -> None:
-        self.x = (torch.rand(count, DIMS, generator=fresh(0)) < 0.3).float()
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def batch(self, index: Tensor, train: bool = False) -> Batch:
-        return Batch(self.x.index_select(0, index), row=index)
-
-    def whole(self) -> Batch:
-        return self.batch(torch.arange(len(self)))
 
 
 def build(rows: int) -> VAE:
@@ -64,7 +43,7 @@ def build(rows: int) -> VAE:
     return VAE.Config(latent=LATENT, net=net).build(space)
 
 
-def ours(rows: Rows) -> Callable[[], object]:
+def ours(rows: Held) -> Callable[[], object]:
     trainer = Trainer(build(len(rows)), rows, Recipe(rate=RATE, batch=BATCH, warmup=0))
     trainer.begin()
     epochs = iter(range(1, 1000))
@@ -83,7 +62,7 @@ def peer() -> Any:
     return Theirs(VAEConfig(input_dim=(DIMS,), latent_dim=LATENT, reconstruction_loss="bce"))
 
 
-def theirs(rows: Rows, folder: str) -> Callable[[], object]:
+def theirs(rows: Held, folder: str) -> Callable[[], object]:
     from pythae.data.datasets import BaseDataset
     from pythae.trainers import BaseTrainer, BaseTrainerConfig
 
@@ -96,7 +75,7 @@ def theirs(rows: Rows, folder: str) -> Callable[[], object]:
 
 
 @torch.no_grad()
-def losses(rows: Rows) -> tuple[float, float]:
+def losses(rows: Held) -> tuple[float, float]:
     """Of both laws with the same weights and noise on one batch: ours halves what is theirs, since
     it says log sigma where they say log sigma^2."""
     own: Any = build(len(rows))
@@ -128,24 +107,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="epochs of each side")
     words = parser.parse_args()
     torch.set_num_threads(1)
-    rows = Rows(words.rows)
-    if importlib.util.find_spec("pythae") is None:
-        print("pythae is not installed; pip install pythae to measure it")
+    if not installed("pythae"):
         return
+    # Floats, as the peer keeps them.
+    rows = Held((torch.rand(words.rows, DIMS, generator=fresh(0)) < 0.3).float())
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         mine, yours = losses(rows)
-        works = {"monge": ours(rows), "pythae": theirs(rows, folder)}
-        times: dict[str, list[float]] = {name: [] for name in works}
-        for number in range(words.rounds + 1):
-            for name, work in works.items():
-                spent = timed(work)
-                if number:
-                    times[name].append(spent)
-    print(f"loss of one batch: monge {mine:.4f}, pythae {yours:.4f}")
-    for name, each in times.items():
-        print(f"epoch of {words.rows} rows  {name:8}{told(each)}")
-    ratio = statistics.median(times["pythae"]) / statistics.median(times["monge"])
-    print(f"pythae takes {ratio:.2f} times as long")
+        times = turns({"monge": ours(rows), "pythae": theirs(rows, folder)}, words.rounds)
+    print(f"epoch of {words.rows} rows; loss of one batch: monge {mine:.4f}, pythae {yours:.4f}")
+    show(times)
 
 
 if __name__ == "__main__":

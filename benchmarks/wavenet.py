@@ -14,7 +14,6 @@ noise and compared; last, how the time grows with the length.
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 
 import torch
@@ -25,7 +24,7 @@ from monge.models._walk import hidden, walks
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn import dilated
 
-from .clock import timed, told
+from .clock import power, show, timed
 
 
 def built(layers: int, width: int, steps: int) -> WaveNet:
@@ -59,11 +58,8 @@ def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) ->
             times[name].append(statistics.mean(each) * steps)
     print(f"WaveNet {len(net.blocks)}x{net.inputs}, reach {net.reach}, {steps} steps, {rows} rows,"
           f" {repeats} rounds, one thread")
-    quick = statistics.median(times["queues"][1:])
-    for name, found in times.items():
-        ratio = statistics.median(found[1:]) / quick
-        print(f"  {name:24}{told(found[1:])}  ratio {ratio:.1f}")
-    print(f"  {quick / steps * 1e6:.0f} us a step with queues")
+    times = {name: found[1:] for name, found in times.items()}
+    show(times, {"queues": f"{statistics.median(times['queues']) / steps * 1e6:.0f} us a step"})
 
 
 def agree(model: WaveNet, steps: int, rows: int) -> None:
@@ -80,8 +76,8 @@ def grow(model: WaveNet, rows: int) -> None:
     model.sample(rows, None, WaveNet.Sampling(steps=50), fresh(0))
     times = [min(timed(lambda n=n: model.sample(rows, None, WaveNet.Sampling(steps=n), fresh(0)))
                  for _ in range(3)) for n in lengths]
-    slope = math.log(times[-1] / times[0]) / math.log(lengths[-1] / lengths[0])
-    print(f"  time grows as length^{slope:.2f} from {lengths[0]} to {lengths[-1]} steps")
+    print(f"  time grows as length^{power(lengths, times):.2f} from {lengths[0]} to "
+          f"{lengths[-1]} steps")
 
 
 def main() -> None:

@@ -1,0 +1,55 @@
+"""What benchmarks compare: peers where they are installed, networks as they are trained, rows."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from monge.core.batch import Batch
+
+
+def installed(name: str, module: str = "") -> bool:
+    """Whether a peer is there; if it is not, that is said."""
+    if importlib.util.find_spec(module or name):
+        return True
+    print(f"{name} is not installed, so it is left out; pip install 'monge[bench]'")
+    return False
+
+
+def weights(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def stepper(net: nn.Module, loss: Callable[[], Tensor], decayed: bool = False
+            ) -> Callable[[], None]:
+    """A step of training, with torch's fused Adam for every side; `decayed`, AdamW."""
+    kind = torch.optim.AdamW if decayed else torch.optim.Adam
+    mover = kind(net.parameters(), 1e-4, fused=True)
+
+    def step() -> None:
+        mover.zero_grad()
+        loss().mean().backward()
+        mover.step()
+
+    return step
+
+
+class Held:
+    """Rows (N, *event) held as they are, made floats in the batch."""
+
+    lengths = None
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batch(self, index: Tensor, train: bool = False) -> Batch:
+        return Batch(self.x.index_select(0, index).float(), row=index)
+
+    def whole(self) -> Batch:
+        return self.batch(torch.arange(len(self)))
