@@ -14,6 +14,8 @@ from .core.error import WordError
 from .core.model import Model
 from .core.noise import fresh
 from .data.codec import Codec, shortest
+from .data.date import Date
+from .data.offset import Offset
 from .data.shaped import Array
 from .evaluate.judge import Rows, chunks
 from .evaluate.likelihood import home
@@ -77,7 +79,9 @@ def of_class(said: Prediction, name: str, codec: Codec) -> dict[str, Any]:
 
 
 def of_number(said: Prediction, name: str, codec: Codec, by: By) -> dict[str, Any]:
-    value = shortest(said.mean.numpy()) if by == "mean" else decode(codec, said.mode)
+    plain = by == "mean" and not isinstance(codec, Date | Offset)
+    value = shortest(said.mean.numpy()) if plain else decode(
+        codec, said.mean if by == "mean" else said.mode)
     return {name: value, f"{name}_low": decode(codec, said.low),
             f"{name}_high": decode(codec, said.high)}
 

@@ -75,11 +75,13 @@ def conform(given: Mapping[str, Batch], space: Space, n: int) -> dict[str, Batch
     for name in given:
         if name not in space.given:
             known = ", ".join(space.given) or "no condition"
-            raise DataError(f"given {name!r}, but the model was fitted with {known}")
+            raise DataError(f"given {name!r}, but the model was fitted with {known}; leave it "
+                            f"out, or fit one with --given {name}")
     ready = {}
     for name in space.given:
         if name not in given:
-            raise DataError(f"the model needs a value of {name!r} for each row; give it")
+            raise DataError(f"the model needs a value of {name!r} for each row; give it with "
+                            f"--given {name}=VALUE, in Python with given={{{name!r}: VALUE}}")
         part = given[name]
         if len(part) == 1 and n != 1:
             part = part.map(lambda value: value.expand(n, *value.shape[1:]))

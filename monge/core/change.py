@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,12 @@ def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
     if parts:
         raise WordError(f"{name!r} is a field of {' and of '.join(parts)}; write "
                         f"{' or '.join(f'{part}.{name}' for part in parts)}")
-    raise WordError(f"{whose} has no field {name!r}{nearest(name, kinds)}")
+    inner = {field: f"{part}.{field}" for part in kinds
+             if isinstance(within := getattr(config, part), Config)
+             for field in within.__dataclass_fields__ if field not in kinds}
+    close = difflib.get_close_matches(name, [*kinds, *inner], 1, 0.6)
+    hint = f"; did you mean {inner.get(close[0], close[0])}?" if close else nearest(name, kinds)
+    raise WordError(f"{whose} has no field {name!r}{hint}")
 
 
 def first(kind: type[Config], owner: Config) -> Config:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -57,9 +57,10 @@ class Number(Codec):
 
     kind: Literal["real", "counts"]
     """Whether fractions occur."""
+    lenient: ClassVar[bool] = False
 
     def encode(self, values: np.ndarray, at: At) -> Tensor:
-        found = finite(numbers(values, at), at)
+        found = finite(numbers(values, at, self.lenient), at)
         if self.kind == "counts":
             refuse(found != np.rint(found), found, at, "has a fraction where whole numbers belong")
         return torch.from_numpy(found.astype(np.float32))
@@ -73,6 +74,12 @@ class Number(Codec):
 
     def measure(self, x: Tensor, name: str) -> Space:
         return Space(kind=self.kind, name=name, **statistics(x, 1))
+
+
+class Patchy(Number):
+    """A number, or words that are read as a missing cell."""
+
+    lenient = True
 
 
 class Flag(Codec):
@@ -158,24 +165,27 @@ def finite(values: np.ndarray, at: At) -> np.ndarray:
     return values
 
 
+def blurred(column: np.ndarray) -> np.ndarray:
+    """Where float32 would change a number (N,) by more than 1e-3 of their spread."""
+    seen = column[~np.isnan(column)]
+    spread = seen.std() if len(seen) and seen.min() < seen.max() else np.inf
+    if np.abs(seen).max(initial=0) * ROUNDING <= 1e-3 * spread:
+        return np.zeros(len(column), bool)
+    return np.abs(column - column.astype(np.float32)) > 1e-3 * spread
+
+
 def exact_enough(values: np.ndarray, at: At) -> None:
-    """A DataError where float32 would blur an entry by more than 1e-3 of its spread."""
+    """A DataError where float32 would blur an entry."""
     flat = finite(values, at).reshape(len(values), -1)  # (N, D)
-    for entry in range(flat.shape[1]):
-        column = flat[:, entry]
-        seen = column[~np.isnan(column)]
-        spread = seen.std() if len(seen) and seen.min() < seen.max() else np.inf
-        if np.abs(seen).max(initial=0) * ROUNDING <= 1e-3 * spread:
-            continue
-        blurred = np.abs(column - column.astype(np.float32)) > 1e-3 * spread
-        if blurred.any():
-            row = int(np.argmax(blurred))
+    for column in flat.T:
+        if (wrong := blurred(column)).any():
+            row = int(np.argmax(wrong))
             raise DataError(f"{at(row)}: {column[row]:.17g} needs more digits than float32 has, "
                             "beside the spread of its column; subtract an offset from the column")
 
 
-def numbers(values: np.ndarray, at: At) -> np.ndarray:
-    """float64, NaN where nothing was seen."""
+def numbers(values: np.ndarray, at: At, lenient: bool = False) -> np.ndarray:
+    """float64, NaN where nothing was seen, and for what is no number where `lenient`."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
     found = np.full(len(values), np.nan)
@@ -185,6 +195,8 @@ def numbers(values: np.ndarray, at: At) -> np.ndarray:
         try:
             found[row] = float(value)
         except (TypeError, ValueError):
+            if lenient:
+                continue
             raise DataError(f"{at(row)}: {value!r} is text where a number belongs; mend the cell "
                             "or leave it empty") from None
     return found

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .codec import MISSING, Names
+from .offset import Offset
 from .ragged import Ragged
 from .sequence import Sequence
 from .shaped import Array
@@ -28,7 +29,9 @@ def entry(field: Field, source: Source) -> dict[str, Any]:
         told |= {"low": None, "high": None, "mean": None}
     else:
         means = [mean for part in parts for mean in part.mean]
-        told |= {"low": min(low), "high": max(high), "mean": sum(means) / len(means)}
+        base = codec.offset if isinstance(codec, Offset) else 0
+        told |= {"low": base + min(low), "high": base + max(high),
+                 "mean": base + sum(means) / len(means)}
     return told | {"missing": source.missing(field.name), "constant": is_constant(field, source),
                    "example": example(field, source), "rows": space.rows,
                    "dropped": source.dropped,

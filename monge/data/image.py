@@ -1,4 +1,8 @@
-"""Pictures: folders of files, whose folders are labels, and idx files as MNIST has them."""
+"""Pictures: folders of files, whose folders are labels, and idx files as MNIST has them.
+
+A folder may tell more of its pictures in metadata.csv (or .tsv): a line for each, with the column
+file_name and others, such as a caption, each of which is a field.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,18 @@ import numpy as np
 import torch
 
 from ..core.error import DataError
+from . import delimited
 from .array import from_arrays
 from .codec import listed
+from .options import Options
 from .raw import Raw
 from .shaped import Array
 from .tags import classes
 from .transform import resize
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+DESCRIBED, KEY = ("metadata.csv", "metadata.tsv"), "file_name"
+"""Files that tell of pictures, and their column that says of which."""
 IDX = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -52,10 +60,29 @@ def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> Raw:
     grey = images.shape[-1] == 1
     values: dict[str, np.ndarray] = {"image": images[..., 0] if grey else images}
     values |= {name: np.array(words, object) for name, words in labels.items()}
+    values |= described(paths, root)
     height, width, channels = images.shape[1:]
     codec = Array(kind="levels", size=256, dtype="uint8", layout="HW" if grey else "HWC",
                   shape=(channels, height, width))
     return replace(from_arrays(values, root.resolve().name), codecs={"image": codec})
+
+
+def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
+    """What a table in the folder tells of its pictures, one array a column."""
+    found = next((root / name for name in DESCRIBED if (root / name).is_file()), None)
+    if found is None:
+        return {}
+    table = delimited.read(found, Options(header="yes")).frame
+    if KEY not in table:
+        raise DataError(f"{found} has no column {KEY}, only {listed(table.columns)}; name the "
+                        "file of each line there")
+    rows = {str(name): row for row, name in enumerate(table[KEY])}
+    names = [path.relative_to(root).as_posix() for path in paths]
+    lost = next((name for name in names if name not in rows), None)
+    if lost is not None:
+        raise DataError(f"{found} has no line for {lost}; add one, or take the picture out")
+    places = [rows[name] for name in names]
+    return {str(name): column.to_numpy()[places] for name, column in table.items() if name != KEY}
 
 
 def load(path: Path, side: int | None) -> np.ndarray:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..core.config import read
 from ..core.error import DataError, WordError, nearest
-from . import array, derive, series, table, terms
+from . import array, derive, prose, series, table, terms
 from .audio import Sound
-from .codec import Codec
+from .codec import Codec, Number, listed
 from .options import Options
 from .ragged import Kept, holes
 from .raw import Form, Raw
@@ -33,6 +33,7 @@ def ingest(raw: Raw, options: Options, changes: Sequence[derive.Change] = (),
     to split are refused, but where they are `whole` or come to a run."""
     schema, needed = (None, set()) if stored is None else stored_terms(stored)
     raw = series.windows(prepare(raw, options), options, schema)
+    raw = prose.read(raw, options, schema)
     if schema is not None:
         raw = terms.match(raw, schema, needed)
     codecs, tensors = encode(raw, options, changes, schema)
@@ -47,14 +48,24 @@ def ingest(raw: Raw, options: Options, changes: Sequence[derive.Change] = (),
     settled = measure(raw, name, codecs, tensors, splits["train"]) if schema is None else \
         in_terms(schema, name, tensors)
     given = raw.split is not None and not raw.carved
-    return Source(settled, tensors, splits, given, raw.density, raw.notes, dropped, options)
+    notes = raw.notes + (numbering(settled, tensors) if schema is None and raw.table else ())
+    return Source(settled, tensors, splits, given, raw.density, notes, dropped, options)
+
+
+def numbering(schema: Schema, tensors: Mapping[str, Kept]) -> tuple[str, ...]:
+    """What to say of columns that do no more than number the rows."""
+    names = [field.name for field in schema.fields if isinstance(field.codec, Number)
+             and isinstance(x := tensors[field.name], Tensor) and x.ndim == 1 and len(x) > 20
+             and torch.equal(x.sort().values - x.min(), torch.arange(len(x), dtype=x.dtype))]
+    return (f"no more than the number of its row is in {listed(names)}; leave it out with "
+            f"data.drop={','.join(names)}",) if names else ()
 
 
 def encode(raw: Raw, options: Options, changes: Sequence[derive.Change], schema: Schema | None
            ) -> tuple[dict[str, Codec], dict[str, Kept]]:
     """Codecs and compact rows, transformed as the name says."""
     values = {name: values_of(raw, name) for name in raw.values}
-    codecs = {name: fit(raw, name, values[name], options, schema) for name in values}
+    codecs = fitted(raw, values, options, schema)
     tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
     for change in changes:
         derive.apply(change, codecs, tensors, raw.name)
@@ -105,6 +116,20 @@ def form(changes: Sequence[derive.Change], stored: Mapping[str, Any] | None) -> 
     return replace(plain, parts=sounds[0].parts if sounds else (), texts=texts)
 
 
+def fitted(raw: Raw, values: Mapping[str, np.ndarray], options: Options, schema: Schema | None
+           ) -> dict[str, Codec]:
+    """The codec of each field, or one sentence about all columns that have none."""
+    found, wrong = {}, {}
+    for name in values:
+        try:
+            found[name] = fit(raw, name, values[name], options, schema)
+        except table.Unfit as error:
+            wrong[name] = error
+    if wrong:
+        raise table.together(wrong)
+    return found
+
+
 def fit(raw: Raw, name: str, values: np.ndarray, options: Options, schema: Schema | None) -> Codec:
     """The codec of a field: known, taken from the run, or what its values ask for. Arrays are read
     as what they are and brought to the run's terms after they were transformed."""
@@ -120,7 +145,8 @@ def fit(raw: Raw, name: str, values: np.ndarray, options: Options, schema: Schem
 
 
 def values_of(raw: Raw, name: str) -> np.ndarray:
-    return table.cells(raw.values[name], raw.at(name)) if raw.table else raw.values[name]
+    as_is = not raw.table or isinstance(raw.codecs.get(name), Text)
+    return raw.values[name] if as_is else table.cells(raw.values[name], raw.at(name))
 
 
 def full(tensors: Mapping[str, Kept], name: str) -> Tensor:

@@ -23,10 +23,13 @@ class Options(Config):
     """Missing cells: kept as unseen, in columns of names made a name, or their rows dropped."""
     header: Literal["auto", "yes", "no"] = "auto"
     """Whether the first line of a table names its columns."""
-    text: Literal["refuse", "label"] = "refuse"
-    """A column of numbers with a few words in it: refused, or read as names."""
+    text: Literal["refuse", "missing", "label"] = "refuse"
+    """A column of numbers with a few words in it: refused, the words read as missing cells, or all
+    of it as names."""
     names: tuple[str, ...] = ()
     """Columns whose values are names even where they look like numbers."""
+    sentences: tuple[str, ...] = ()
+    """Columns that are text, read symbol by symbol, though their values may repeat."""
     drop: tuple[str, ...] = ()
     """Columns to leave out."""
     parts: tuple[str, ...] = ()
@@ -42,7 +45,8 @@ class Options(Config):
     """Text: a row for each line, or blocks of running text; auto takes each line where none is
     empty and all are short."""
     time: str = ""
-    """Series: the column of times; without it the one that looks so, or the order of the rows."""
+    """Series: the column of times; without it the one that looks so, or the order of the rows;
+    none for a table with dates whose rows are no steps."""
     lookback: Annotated[int, Range(1)] | None = None
     """Series: steps of the past in a window; by default what kind of times there are decides."""
     horizon: Annotated[int, Range(1)] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,54 @@ from .source import Schema
 WORDS = ("lookback", "horizon", "season", "time", "known", "borders", "calendar")
 """Words of which any makes a series of what is read."""
 OPTIONS = Options()
+NONE = "none"
+"""The word data.time=none: a table whose rows are no steps."""
 
 
 def is_series(raw: Raw, options: Options, schema: Schema | None) -> bool:
-    """The terms of a run decide, then the words, then whether a column of a table is times."""
+    """The terms of a run decide, then the words, then whether a table is numbers beside times."""
     if schema is not None:
         return any(isinstance(field.codec, Window) for field in schema.fields)
+    if options.time == NONE:
+        return False
     if any(getattr(options, word) != getattr(OPTIONS, word) for word in WORDS):
         return True
-    return raw.table and raw.split is None and found(raw) is not None
+    return raw.table and raw.split is None and found(raw) is not None and not singly(raw, options)
+
+
+def singly(raw: Raw, options: Options) -> str:
+    """Why the rows of a table with a column of times are no series, where that is so."""
+    name = found(raw) if raw.table else None
+    if name is None or raw.split is not None or options.time == NONE:
+        return ""
+    words = next((other for other, column in raw.values.items()
+                  if other != name and not is_numbers(column)), None)
+    if words is not None:
+        return f"{words!r} beside the dates of {name!r} is text"
+    times, _ = clock.read(table.cells(raw.values[name], raw.at(name)), name)
+    falls = options.gaps == OPTIONS.gaps and bool((np.diff(times) < np.timedelta64(0)).any())
+    return f"the dates of {name!r} are in no order" if falls else ""
+
+
+def noted(raw: Raw, options: Options, schema: Schema | None) -> Raw:
+    """A table with dates that is no series, which says so."""
+    why = singly(raw, options) if schema is None else ""
+    return replace(raw, notes=(*raw.notes, f"rows are read one by one, since {why}; "
+                               f"data.time={found(raw)} reads them as a series")) if why else raw
+
+
+def is_numbers(column: Any) -> bool:
+    """Whether no cell is text."""
+    import pandas as pd
+
+    return bool(pd.api.types.is_numeric_dtype(column.dtype) or column.isna().all())
 
 
 def found(raw: Raw) -> str | None:
     """The column of times, where there is one beside others."""
     names = [name for name, column in raw.values.items()
-             if column.dtype.kind == "O" and clock.is_dates(column.to_numpy(object))]
+             if (column.dtype.kind == "M" and column.nunique() > len(column) / 2)
+             or (column.dtype.kind == "O" and clock.is_dates(column.to_numpy(object)))]
     return names[0] if names and len(raw.values) > 1 else None
 
 

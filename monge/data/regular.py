@@ -16,7 +16,7 @@ from ..core.error import DataError
 from .clock import Clock, Times, fit
 from .options import Options
 
-REMEDY = "mend the rows, or say data.gaps=fill"
+REMEDY = "mend the rows, or say data.gaps=fill, or data.time=none if they are no series"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ def regular(times: Times, form: str, values: NDArray[np.float64], name: str, opt
     off = np.flatnonzero(np.isnan(ticks) | (np.abs(ticks - np.rint(ticks)) > 1e-6))
     if len(off):
         raise DataError(f"{name}: {spell(times[off[0]])} is off the steps of {clock.step} that "
-                        "most times keep; resample the series to equal steps")
+                        "most times keep; resample the series to equal steps, or say "
+                        "data.time=none if the rows are no series")
     place = np.rint(ticks).astype(np.int64)
     wide = np.flatnonzero(np.diff(place) > 1)
     if len(wide) and not fills:

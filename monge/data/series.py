@@ -119,10 +119,10 @@ class Window(Codec):
 def windows(raw: Raw, options: Options, schema: Schema | None = None) -> Raw:
     """What was read as windows, where it is a series: the words say so, a column of times does, or
     the terms of an earlier run."""
-    from .reading import is_series, read
+    from .reading import is_series, noted, read
 
     if not is_series(raw, options, schema):
-        return raw
+        return noted(raw, options, schema)
     series = read(raw, options, schema)
     cut = settled(series, options) if schema is None else cut_of(schema)
     start, split = divided(series, cut, options) if schema is None else (every(series, cut), None)

@@ -1,14 +1,15 @@
 """Tables: one field a column, each column of its own kind.
 
 Truth values and numbers that are only 0 and 1 are binary, other whole numbers are counts, other
-numbers are real, text is names. A column of numbers with a few words in it is refused, and so is
-a column of names that hardly repeat.
+numbers are real, dates are counted from the earliest, words are names (text where they are
+sentences: `prose`). A column of numbers with a few words in it is refused, and so is a column of
+names that hardly repeat.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.error import DataError, WordError, nearest
-from . import delimited
+from . import date, delimited, offset
 from .codec import (
     EXACT,
     FLAGS,
@@ -27,8 +28,10 @@ from .codec import (
     Flag,
     Names,
     Number,
+    Patchy,
+    blurred,
     distinct,
-    exact_enough,
+    finite,
     listed,
     spelled,
 )
@@ -43,9 +46,37 @@ Column = Any
 NULLABLE = {"bool": "boolean"} | {f"{sign}int{bits}": f"{sign.upper()}Int{bits}"
                                   for sign in ("", "u") for bits in (8, 16, 32, 64)}
 """What holds missing cells where a plain type cannot."""
+MOMENT = "%Y-%m-%d %H:%M:%S"
+"""How times of a frame are written on the way."""
 YES = ("true", "yes", "y", "t", "on")
 MOSTLY = 0.9
 """Part of the cells that are numbers from which words among them look like mistakes."""
+
+
+class Unfit(DataError):
+    """A column that cannot be read as it is: `why`, told beside those of other columns, and the
+    word that gets around it."""
+
+    def __init__(self, sentence: str, why: str, word: str) -> None:
+        super().__init__(sentence)
+        self.why, self.word = why, word
+
+    @classmethod
+    def drop(cls, name: str, why: str, more: str = "") -> Unfit:
+        return cls(f"column {name!r} {why}; leave it out with data.drop={name}{more}", why, "drop")
+
+
+def together(wrong: Mapping[str, Unfit]) -> DataError:
+    """One sentence about every column that cannot be read."""
+    if len(wrong) == 1:
+        return next(iter(wrong.values()))
+    told = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
+    spare = [name for name, error in wrong.items() if error.word == "drop"]
+    words = ([f"leave out with data.drop={','.join(spare)}"] if spare else []) + (
+        ["read words among numbers as missing with data.text=missing"]
+        if len(spare) < len(wrong) else [])
+    return DataError(f"{len(wrong)} columns cannot be read as they are: {told}; "
+                     f"{' and '.join(words)}")
 
 
 def is_frame(what: Any) -> bool:
@@ -134,6 +165,8 @@ def cells(column: Column, at: At) -> np.ndarray:
         if pd.api.types.is_integer_dtype(kind) and full:
             return column.to_numpy(np.int64)
         return column.to_numpy(np.float64, na_value=np.nan)
+    if pd.api.types.is_datetime64_dtype(kind):
+        return column.dt.strftime(MOMENT).to_numpy(object, na_value=None)
     objects = column.to_numpy(object)
     for row, cell in enumerate(objects if pd.api.types.is_object_dtype(kind) else ()):
         if not isinstance(cell, Hashable):
@@ -158,14 +191,15 @@ def fit(column: Column, found: np.ndarray, name: str, label: bool, options: Opti
     values, place = distinct(found)
     dtype, missing = str(column.dtype), bool((place < 0).any())
     if not len(values):
-        raise DataError(f"column {name!r} has no values; leave it out with data.drop={name}")
+        raise Unfit.drop(name, "has no values")
     if label or dtype == "category":
         return fit_names(column, found, name, missing and options.missing == "category")
     if found.dtype.kind != "O":
         return fit_number(found, values, dtype, missing, at)
     if all(isinstance(value, bool | np.bool_) for value in values):
         return Flag(values=("False", "True"), dtype="bool")
-    return flag(values, dtype) or fit_text(column, found, name, options, at)
+    return flag(values, dtype) or date.fit(values, dtype) or \
+        fit_text(column, found, name, options, at)
 
 
 def fit_number(found: np.ndarray, values: np.ndarray, dtype: str, missing: bool, at: At) -> Codec:
@@ -174,10 +208,11 @@ def fit_number(found: np.ndarray, values: np.ndarray, dtype: str, missing: bool,
     if ((values == 0) | (values == 1)).all():
         return Flag(dtype=dtype)
     whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
-    # numpy's floats hold whole numbers where a cell is missing; pandas' own types say what is so
-    if whole and ("int" in dtype.lower() or (missing and dtype.startswith("float"))):
+    # whole numbers are kept and written as floats where a cell is missing
+    if whole and ("int" in dtype.lower() or (missing and dtype.lower().startswith("float"))):
         return Number(kind="counts", dtype=dtype)
-    exact_enough(found.astype(np.float64), at)
+    if blurred(finite(found.astype(np.float64), at)).any():
+        return offset.fit(values, dtype)
     return Number(kind="real", dtype=dtype)
 
 
@@ -190,10 +225,16 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
     if not len(strange):
         whole = all(str(value).lstrip("+-").isdigit() for value in values)
         return fit_number(cells, read[:-1], "int64" if whole else "float64", False, at)
-    if len(strange) <= (1 - MOSTLY) * seen.sum() and options.text == "refuse":
+    if len(strange) <= (1 - MOSTLY) * seen.sum() and options.text != "label":
+        if options.text == "missing":
+            plain = fit_number(cells, read[~np.isnan(read)], "Float64", True, at)
+            return Patchy(kind=plain.kind if isinstance(plain, Number) else "counts",
+                          dtype="Float64")
         row = int(strange[0])
-        raise DataError(f"{at(row)}: {found[row]!r} is text where a number belongs; mend the "
-                        "cell, or say data.text=label to read such columns as names")
+        why = f"{found[row]!r} is text where a number belongs"
+        raise Unfit(f"{at(row)}: {why}; mend the cell, or say data.text=missing to read such "
+                    "cells as missing, or data.text=label to read such columns as names",
+                    f"has {found[row]!r} where a number belongs", "text")
     return fit_names(column, found, name, not seen.all() and options.missing == "category")
 
 
@@ -222,8 +263,8 @@ def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Name
                      category="ordered" if kind.ordered else "unordered")
     codec = Names.fit(found, str(column.dtype), blank)
     if len(codec.names) > max(100, len(found) / 2):
-        raise DataError(f"column {name!r} has {len(codec.names)} names in {len(found)} rows and "
-                        f"looks like an identifier; leave it out with data.drop={name}")
+        raise Unfit.drop(name, f"has {len(codec.names)} names in {len(found)} rows and looks like "
+                         "an identifier", f", or read it as text with data.sentences={name}")
     return codec
 
 

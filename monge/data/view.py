@@ -60,8 +60,9 @@ def select(schema: Schema, event: str | None, given: Sequence[str],
     if event and targets and (event,) != targets:
         raise WordError(f"event {event!r} and target {listed(targets)!r} are two names for one "
                         "thing; give one of them")
+    usual = schema.main if {*schema.main} - {*given} else (schema.target or "",)
     chosen = targets or ((event,) if event else
-                         tuple(name for name in schema.main if name not in given))
+                         tuple(name for name in usual if name and name not in given))
     if not chosen or set(chosen) & set(given):
         raise WordError(f"{listed(given)} cannot be both the event and given; leave something to "
                         "model")
@@ -87,8 +88,9 @@ def conditions(schema: Schema, targets: Sequence[str], given: Sequence[str],
     """Each a field of its own, but for the columns beside a target, which stand together."""
     if targets and not beside:
         raise WordError(f"{schema.name} has nothing beside {listed(targets)!r} to predict it from")
-    if targets and not given and schema.table:
-        return {INPUTS: tuple(beside)}
+    if targets and not given and schema.table:  # but for text, which is given where it is named
+        return {INPUTS: tuple(name for name in beside
+                              if schema.field(name).space.kind != "tokens")}
     return {name: (name,) for name in beside}
 
 
@@ -226,8 +228,8 @@ class View:
     def encode_given(self, name: str, text: str) -> Batch:
         """A condition of one row as a user types it."""
         if name not in self.given:
-            raise DataError(f"{name}={text}: the run is not given {name!r}"
-                            f"{nearest(name, self.given)}")
+            other = nearest(name, self.given) if self.given else f"; fit one with --given {name}"
+            raise DataError(f"{name}={text}: the run is not given {name!r}{other}")
         group = self.given[name]
         if group.single and isinstance(group.fields[0].codec, Text):
             return self.read_given(name, [text])

@@ -169,7 +169,10 @@ def test_words_that_do_not_fit_get_one_sentence(words, sentence):
 def test_names_are_no_channel_and_dates_may_be_left_out():
     table = frame().assign(c=["x", "y"] * 100)
     with pytest.raises(DataError, match=r"data\.drop=c"):
-        data.open(table)
+        data.open(table, "time=when")
+    alone = data.open(table)
+    assert alone.schema.table
+    assert "'c' beside the dates of 'when' is text; data.time=when" in alone.notes[0]
     assert data.open(table, "drop=c").target == "future"
     assert data.open(table, "drop=when").schema.table
     with pytest.raises(WordError, match="no table"):

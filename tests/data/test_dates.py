@@ -1,0 +1,92 @@
+"""Dates in tables: every way of writing them, there and back, and tables that are no series."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from monge import data
+from monge.core.error import DataError
+from monge.data import date
+
+FORMS = {
+    "days": ["2020-01-01", "2020-03-05", "2019-12-31"],
+    "day first": ["03/04/2020", "25/12/2020", "01/01/2021"],
+    "month first": ["03/04/2020", "12/25/2020", "01/01/2021"],
+    "points": ["31.12.2019", "01.02.2020", "02.02.2020"],
+    "months": ["2020-01", "2021-07", "1999-12"],
+    "minutes": ["2020-01-01 10:20", "2020-01-02 00:01", "2021-01-02 00:01"],
+    "midnights": ["2020-01-01T00:00:00", "2020-01-03T00:00:00", "2021-01-03T00:00:00"],
+}
+
+
+def where(row):
+    return f"row {row + 1}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dates_come_back_as_they_were_written(form):
+    cells = np.array([*FORMS[form], None], object)
+    codec = date.fit(cells[:-1], "str")
+    ticks = codec.encode(cells, where)
+    assert ticks.isnan().tolist() == [False, False, False, True]
+    assert (ticks[:3] == ticks[:3].round()).all()
+    assert codec.decode(ticks.numpy()).tolist() == cells.tolist()
+    assert codec.measure(ticks, "t").kind == "counts"
+
+
+def test_seconds_over_years_are_days_with_fractions():
+    cells = np.array(["2020-01-01 10:20:30", "2029-01-02 10:20:31"], object)
+    codec = date.fit(cells, "str")
+    assert codec.kind == "real"
+    assert codec.decode(np.array([0, 0.5])).tolist() == [cells[0], "2020-01-01 22:20:30"]
+
+
+def test_draws_far_away_are_written_as_the_last_year_there_is():
+    codec = date.fit(np.array(FORMS["days"], object), "str")
+    assert codec.decode(np.array([1e12, -1e12])).tolist() == ["9999-12-01", "1000-01-01"]
+
+
+@pytest.mark.parametrize("cells", [["1.2.3", "4.5.6"], ["2020-01-01", "soon"], ["12/31/99"]])
+def test_what_is_no_date_is_left_to_others(cells):
+    assert date.fit(np.array(cells, object), "str") is None
+
+
+def test_a_table_of_customers_keeps_its_dates():
+    rows = 60
+    table = pd.DataFrame({"joined": pd.date_range("2020-01-01", periods=rows, freq="3D"),
+                          "city": ["Nice", "Lyon"] * (rows // 2), "spent": np.arange(rows) / 7})
+    text = table.assign(joined=table["joined"].dt.strftime("%Y-%m-%d"))
+    for frame in (table, text):
+        source = data.open(frame)
+        kinds = [field.space.kind for field in source.fields.values()]
+        assert kinds == ["counts", "label", "real"]
+        view = source.view()
+        drawn = view.decode(view.rows("all").whole().x)
+        assert drawn["joined"].dtype == frame["joined"].dtype
+        assert drawn["joined"].equals(frame["joined"])
+
+
+def test_a_table_of_numbers_and_dates_in_no_order_is_no_series():
+    days = pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")
+    table = pd.DataFrame({"day": days[::-1], "a": np.arange(60.0) / 7})
+    assert "the dates of 'day' are in no order; data.time=day" in data.open(table).notes[0]
+    assert not data.open(table.iloc[::-1].reset_index(drop=True), "time=none").notes
+    with pytest.raises(DataError, match=r"data\.time=none if they are no series"):
+        data.open(table, "time=day", "horizon=2")
+
+
+def test_a_date_of_another_form_is_refused():
+    table = pd.DataFrame({"day": FORMS["days"] * 10, "who": ["a", "b", "c"] * 10})
+    source = data.open(table)
+    other = pd.DataFrame({"day": ["5 May"], "who": ["a"]})
+    with pytest.raises(DataError, match="'5 May' is no date of the form %Y-%m-%d; mend"):
+        data.open(other, fields=source.fields_dict())
+    noon = pd.DataFrame({"day": pd.to_datetime(["2020-01-01 12:00:00"]), "who": ["a"]})
+    with pytest.raises(DataError, match="no date of the form"):
+        data.open(noon, fields=source.fields_dict())
+
+
+def test_times_between_the_steps_of_a_run_are_refused():
+    codec = date.fit(np.array(FORMS["midnights"], object), "str")
+    with pytest.raises(DataError, match=r"row 1: 0\.5 steps of 86400 seconds since"):
+        codec.encode(np.array(["2020-01-01T12:00:00"], object), where)
