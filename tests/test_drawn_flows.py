@@ -1,5 +1,7 @@
 """What a fit draws of flows: a density beside its data, enlargements, codes under other names."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,11 @@ import monge
 from monge import data, encoding
 from monge.cli.main import attempt
 from monge.core.error import DataError, WordError
+from monge.core.noise import fresh
+from monge.core.space import Space
 from monge.drawing import draw
+from monge.evaluate.enlarge import similarity
+from monge.show import film
 from monge.show.density import write_density
 
 
@@ -20,6 +26,19 @@ def test_a_density_holds_its_mass_on_the_picture(tmp_path):
     assert (tmp_path / "density.png").stat().st_size > 1000
     twice = write_density(tmp_path / "d.png", lambda x: law.log_prob(x).sum(1) + 0.7, rows)
     assert twice > 1.9
+
+
+def test_a_film_of_a_plane_shows_where_points_lie(tmp_path):
+    space = Space(kind="real", shape=(2,), low=(0.0, 0.0), high=(1.0, 1.0))
+    corner = torch.tensor([[0.99, 0.99], [math.nan, 0.5]]).expand(2, 2)
+    shown = film.heights(corner, space)
+    assert shown.shape == (64, 64)
+    places = shown.nonzero()
+    assert places[0].tolist() == [5]  # upwards, and a margin from the edge
+    assert places[1].tolist() == [58]
+    states = [torch.rand(50, 2) for _ in range(4)]
+    assert film.write(tmp_path / "f.gif", states, space) == 4
+    assert "▀" in next(film.frames(states, space))
 
 
 @pytest.mark.parametrize(("model", "what", "given", "names"), [
@@ -38,6 +57,22 @@ def test_a_fit_draws_what_can_be_seen(model, what, given, names, tmp_path):
         found = run.evaluate()
         assert found["small_picture_error"].value <= 0.5 / 16
         assert found["psnr"].unit == "dB"
+        assert -1 <= found["ssim"].value <= 1
+        assert found["rows_scored_per_second"].value > 0
+
+
+def test_likeness_is_one_of_the_same_and_falls_with_noise_and_shift():
+    x = (255 * torch.rand(4, 1, 12, 12, generator=fresh(0))).double()
+    assert torch.equal(similarity(x, x, 255.0), torch.ones(4).double())
+    noise = torch.randn(x.shape, generator=fresh(1)).double()
+    near, far = (similarity(x, x + scale * noise, 255.0) for scale in (10, 100))
+    assert (near > far).all()
+    assert (near < 1).all()
+    # Of constant pictures the means alone are left.
+    a, b = torch.full((1, 1, 9, 9), 100.0), torch.full((1, 1, 9, 9), 150.0)
+    low = 2.55**2
+    torch.testing.assert_close(similarity(a, b, 255.0), torch.tensor(
+        [(2 * 100 * 150 + low) / (100**2 + 150**2 + low)], dtype=torch.float64))
 
 
 def test_codes_move_to_other_conditions(tmp_path, capsys):

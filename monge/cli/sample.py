@@ -93,8 +93,9 @@ def show(voice: Voice, run: Run, states: Iterator[Tensor], out: Path | None) -> 
     """Pictures as they come about, as a film or, a line at a time, in the terminal."""
     from ..show import film
 
-    if not run.space.is_picture:
-        raise WordError(f"--stream shows pictures, and these are {run.space}; leave it out")
+    if not (run.space.is_picture or film.is_plane(run.space)):
+        raise WordError(f"--stream shows pictures and points of a plane, and these are "
+                        f"{run.space}; leave it out")
     if out is None:
         for text in film.frames(states, run.space):
             click.clear()

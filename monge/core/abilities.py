@@ -28,12 +28,14 @@ class Likelihood:
     """log p(x | given) of each row in nats, in the units of the data, with what the number is.
 
     exact: the value itself; bound: at most the value, in expectation; estimate: unbiased or
-    consistent with error `stderr`. `stderr` (B,) is the row's own Monte-Carlo error, where known.
+    consistent with error `stderr`. `stderr` (B,) is the row's own Monte-Carlo error, where known;
+    `told` says in words by what draws and to what tolerance.
     """
 
     value: Tensor  # (B,)
     kind: LikelihoodKind
     stderr: Tensor | None = None  # (B,)
+    told: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,11 @@ class HasBijection(abc.ABC):
     def precision(self) -> float:
         """What going there and back may miss besides rounding, in coordinates near one."""
         return 0.0
+
+    @property
+    def estimates(self) -> bool:
+        """Whether log-determinants are estimates, whose error is the same both ways."""
+        return False
 
     @abc.abstractmethod
     def push(self, z: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:

@@ -38,6 +38,13 @@ LOUDEST = -4.0
 """Log-SNR above which the end of a schedule still tells of the data."""
 
 
+def check_end(low: float) -> None:
+    """Whether what is left of the data at this log-SNR is little enough to begin from noise."""
+    if low > LOUDEST:
+        raise WordError(f"low={low:g} ends the schedule at SNR {math.exp(low):.3g}, which is not "
+                        f"noise; give low={LOUDEST:g} or less")
+
+
 class Step(NamedTuple):
     """Coefficients between two times s < t, each of their shape."""
 
@@ -135,10 +142,7 @@ class Schedule(Configured, Noising):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.low > LOUDEST:
-                raise WordError(f"low={self.low:g} ends the schedule at SNR "
-                                f"{math.exp(self.low):.3g}, which is not noise; give "
-                                f"low={LOUDEST:g} or less")
+            check_end(self.low)
 
     def __init__(self, config: Config) -> None:
         self.config, self.family = config, config.family

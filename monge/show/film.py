@@ -1,4 +1,5 @@
-"""A sample as it comes about: a film, or blocks in a terminal."""
+"""A sample as it comes about: a film, or blocks in a terminal; of two numbers, how many draws lie
+where."""
 
 from __future__ import annotations
 
@@ -14,6 +15,12 @@ from .picture import as_bytes, grid
 
 FRAMES = 100
 """Frames a film has at most; its states are thinned evenly."""
+CELLS, MARGIN = 64, 0.1
+"""Cells of a plane in each direction, and by how much of its range it reaches beyond the data."""
+
+
+def is_plane(space: Space) -> bool:
+    return space.kind == "real" and space.shape == (2,)
 
 
 def write(path: Path, states: Iterable[Tensor], space: Space, pause: int = 60) -> int:
@@ -22,7 +29,8 @@ def write(path: Path, states: Iterable[Tensor], space: Space, pause: int = 60) -
 
     every = list(states)
     chosen = np.unique(np.linspace(0, len(every) - 1, min(len(every), FRAMES)).round().astype(int))
-    frames = [Image.fromarray(grid(as_bytes(every[k].numpy(), space))) for k in chosen]
+    zoom = 6 if is_plane(space) else None
+    frames = [Image.fromarray(sheet(every[k], space, zoom)) for k in chosen]
     held = [pause] * (len(frames) - 1) + [2000]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=held, loop=0)
     return len(frames)
@@ -31,10 +39,25 @@ def write(path: Path, states: Iterable[Tensor], space: Space, pause: int = 60) -
 def frames(states: Iterable[Tensor], space: Space) -> Iterator[str]:
     """Each state as text: two rows of pixels to a line, in shades of the terminal."""
     for x in states:
-        pictures = as_bytes(x.numpy(), space)
-        if pictures.ndim == 4:
-            pictures = pictures.mean(-1)
-        yield blocks(grid(pictures.astype(np.uint8), zoom=1))
+        shown = sheet(x, space, 1)
+        yield blocks(shown if shown.ndim == 2 else shown.mean(-1).astype(np.uint8))
+
+
+def sheet(x: Tensor, space: Space, zoom: int | None) -> NDArray:
+    """A state as one picture."""
+    pictures = heights(x, space)[None] if is_plane(space) else as_bytes(x.numpy(), space)
+    return grid(pictures, zoom=zoom)
+
+
+def heights(x: Tensor, space: Space) -> NDArray:
+    """How many of the points x (N, 2) lie in each cell of the plane, as bytes, upwards."""
+    low, high = (space.spread(name).numpy() for name in ("low", "high"))
+    room = MARGIN * np.maximum(high - low, 1e-12)
+    edges = [np.linspace(a, b, CELLS + 1) for a, b in zip(low - room, high + room, strict=True)]
+    points = x.numpy()
+    counts, _, _ = np.histogram2d(points[:, 0], points[:, 1], bins=edges)
+    most = max(float(np.percentile(counts, 99)), 1.0)
+    return (255 * np.minimum(counts.T[::-1] / most, 1)).astype(np.uint8)
 
 
 def blocks(sheet: NDArray) -> str:

@@ -18,9 +18,9 @@ from ..nn.mlp import MLP
 from ..solve.adjoint import integrate_adjoint
 from ..solve.ode import TABLEAUX, Solver, integrate_one
 from ..solve.trace import draw_probes, exact_trace, hutchinson_trace, mean_and_error
-from .flow import jacobian
 from .gaps import gap, most, normal
 from .identity import Residual
+from .jacobian import jacobian
 
 FINE = Solver("rk4", steps=120)
 FAIR = Solver("rk4", steps=50)

@@ -185,3 +185,31 @@ def test_a_matrix_begins_so_that_entries_are_uncorrelated():
     assert abs(log_det[0] - mix.log_scale.sum()) < 1e-12
     assert mix.log_scale.abs().max() < 1.5
     torch.testing.assert_close(mix(z)[0], x)
+
+
+def test_the_gradient_of_a_permutation_is_put_back_in_order():
+    torch.manual_seed(0)
+    part, x = Permutation(torch.randperm(5)), torch.randn(2, 5, dtype=torch.float64)
+    x.requires_grad_()
+    for move in (part, part.inverse):
+        assert torch.autograd.gradcheck(lambda y: move(y)[0], x)  # noqa: B023
+        assert torch.autograd.gradgradcheck(lambda y: move(y)[0].square(), x)  # noqa: B023
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 2, 2, 2)])
+def test_an_affine_warp_has_one_gradient_however_its_parameters_lie(shape):
+    torch.manual_seed(0)
+    rows, x = torch.randn(*shape, 2).double(), torch.randn(shape).double()
+    found = []
+    for lies in (rows, rows.movedim(-1, 1).contiguous().movedim(1, -1)):
+        params = lies.requires_grad_()
+        z, log_slope = Affine().inverse(params, x)
+        found.append(torch.autograd.grad((z.square() + 3 * log_slope).sum(), params)[0])
+    torch.testing.assert_close(*found)
+    assert torch.autograd.gradcheck(Affine().inverse, (rows.detach().requires_grad_(), x))
+
+
+def test_what_a_map_is_undone_to_is_its_inverse_without_the_volume():
+    x = torch.randn(4, 3)
+    for part in (Standardise(torch.arange(3.0), torch.full((3,), 2.0)), ActNorm(3)):
+        assert torch.equal(part.undo(x), part.inverse(x)[0])

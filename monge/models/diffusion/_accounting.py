@@ -32,6 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...core.noise import fold, row_normal, row_uniform
+from ...prob.normal import log_normal
 from ...prob.schedule import Noising, coefficients
 from ...solve.ode import Solver, State, integrate
 from ...solve.trace import exact_trace, hutchinson_trace
@@ -84,15 +85,17 @@ class Terms:
     reconstruction: Tensor  # (B,)
     matching: Tensor  # (B, sets, K): draws of the diffusion term
     log_snr: Tensor  # (B, sets, K): where they were drawn
-    ends: tuple[float, float]  # of the log-SNR, at data and at noise
+    edges: Tensor  # (RANGES + 1,) of the log-SNR, from noise to data
+    times: Tensor  # (RANGES + 1,): when it has these values
 
     def named(self) -> dict[str, Tensor]:
         """The diffusion term cut into ranges of the log-SNR, from noise to data."""
-        edges = torch.linspace(self.ends[1], self.ends[0], RANGES + 1).tolist()
         each = self.matching / self.matching[0].numel()
-        place = torch.bucketize(self.log_snr, self.log_snr.new_tensor(edges[1:-1]))
-        parts = {f"diffusion at {low:.1f} to {high:.1f}": (each * (place == k)).sum((1, 2))
-                 for k, (low, high) in enumerate(pairwise(edges))}
+        place = torch.bucketize(self.log_snr, self.edges[1:-1])
+        spans = zip(pairwise(self.times.tolist()), pairwise(self.edges.tolist()), strict=True)
+        names = [f"diffusion, t {t:.2f} to {s:.2f}, log-SNR {low:.1f} to {high:.1f}"
+                 for (t, s), (low, high) in spans]
+        parts = {name: (each * (place == k)).sum((1, 2)) for k, name in enumerate(names)}
         return {"prior": self.prior, "reconstruction": self.reconstruction, **parts}
 
     @property
@@ -115,7 +118,7 @@ def together(pieces: Sequence[Terms]) -> Terms:
     prior, first, matching, log_snr = (
         torch.cat([getattr(piece, name) for piece in pieces])
         for name in ("prior", "reconstruction", "matching", "log_snr"))
-    return Terms(prior, first, matching, log_snr, pieces[0].ends)
+    return Terms(prior, first, matching, log_snr, pieces[0].edges, pieces[0].times)
 
 
 def bound(ask: Asked, samples: int) -> Terms:
@@ -129,8 +132,9 @@ def bound(ask: Asked, samples: int) -> Terms:
         share = near(error) / near(usual).clamp_min(torch.finfo(error.dtype).tiny)
         error = error - share.clamp(0, 1).roll(1, 1) * (usual - mean)
     high, low = ask.ends()
-    return Terms(prior(ask.noising, ask.y), reconstruction(ask), error * weight, log_snr,
-                 (high.item(), low.item()))
+    edges = torch.lerp(low, high, torch.linspace(0, 1, RANGES + 1).to(low))
+    return Terms(prior(ask.noising, ask.y), reconstruction(ask), error * weight, log_snr, edges,
+                 ask.noising.time(edges))
 
 
 def draw(ask: Asked, number: int, place: int, steps: int) -> tuple[Tensor, ...]:
@@ -267,11 +271,6 @@ def flow(ask: Asked, solver: Solver, probes: Tensor | None) -> Tensor:
     scale = ask.noising.spread(ask.y.new_zeros(()))
     last = ask.units.log_prob(ask.y, last_mean(ask, scale * z), sigma / alpha)
     return (log_normal(end) + last - first)[:, None] + total
-
-
-def log_normal(z: Tensor) -> Tensor:
-    """log N(z; 0, I) of each row."""
-    return -0.5 * (z.square().sum(1) + z.shape[1] * math.log(2 * math.pi))
 
 
 def columns(noising: Noising, log_snr: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,7 @@ noise is a logistic-normal law of each entry whose parameters a network reads of
 from __future__ import annotations
 
 import abc
-import math
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -40,6 +39,7 @@ from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.coupling import Conditional
 from ...prob.bijections.fixed import Logit
 from ...prob.bijections.warps import Affine
+from ...prob.normal import log_mean_exp, log_normal
 from .._order import check_codes, check_whole
 from ._coordinates import coordinates, limits
 
@@ -82,7 +82,8 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         self.name = type(self).__name__.lower()
         self.latent = Space(kind="real", shape=(space.dims,))
         self.conditions = Conditions(space)
-        self.map = Compose([self.inside(self.conditions.width), self.outside()])
+        self.ends = self.inside(self.conditions.width), self.outside()
+        self.map = Compose(self.ends)
         low, high = limits(space)  # NaN for reals
         self.whole = not bool(low.isnan().all())
         self.register_buffer("low", low, persistent=False)  # (D,)
@@ -131,21 +132,23 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         """log p(y) - log q(y - x) of a row spread by uniform noise (B, D), (B,)."""
         y, log_q = self.spread(batch, uniform)
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
-        return log_normal(z) + log_det - log_q
+        log_p = log_normal(z) + log_det
+        return log_p if uniform is None else log_p - log_q
 
-    def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+    def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
         """y (B, D), whole numbers spread over their interval, and the log-density of that."""
         check_whole(self.name, batch)
         x = self.flat(batch)
         if uniform is None:
-            return x, x.new_zeros(())
+            return x, 0.0
         uniform = uniform.to(x.dtype)
         if self.space.kind in ("binary", "levels"):
             check_codes(self.name, self.space, x)
         if self.spreader is None:
-            return self.shifted(x, uniform), x.new_zeros(())
+            return self.shifted(x, uniform), 0.0
         assert self.features is not None
-        told = torch.cat([self.features(batch), self.context(batch.given, len(x))], 1)
+        told, context = self.features(batch), self.context(batch.given, len(x))
+        told = told if context is None else torch.cat([told, context], 1)
         normal = torch.special.ndtri(uniform.clamp(1e-6, 1 - 1e-6))
         u, log_det = self.spreader(normal, told)
         return self.shifted(x, u), log_normal(normal) - log_det
@@ -187,11 +190,11 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
     @property
     def inner(self) -> Bijection:
-        return cast(Bijection, self.map.parts[0])
+        return self.ends[0]
 
     @property
     def outer(self) -> Bijection:
-        return cast(Bijection, self.map.parts[1])
+        return self.ends[1]
 
     def push(self, z: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:
         return self.map(z, self.context(given or {}, len(z)))
@@ -199,11 +202,15 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
     def pull(self, y: Tensor, given: Given | None = None) -> tuple[Tensor, Tensor]:
         return self.map.inverse(y, self.context(given or {}, len(y)))
 
-    def context(self, given: Given, n: int) -> Tensor:  # (n, context)
+    def context(self, given: Given, n: int) -> Tensor | None:
+        """What the map reads besides, (n, context); None where there are no conditions."""
+        if not (given or self.space.given):
+            return None
         return self.conditions(conform(given, self.space, n), n)
 
     def flat(self, batch: Batch) -> Tensor:  # (B, D)
-        return batch.x.reshape(len(batch), -1).to(self.low.dtype)
+        x, dtype = batch.x, self.low.dtype
+        return x if x.ndim == 2 and x.dtype == dtype else x.reshape(len(x), -1).to(dtype)
 
 
 def start(context: int, dims: int) -> Bijection:
@@ -223,16 +230,9 @@ def spreader(context: int, dims: int) -> Bijection:
     return Compose([Conditional(net, Affine()), Logit(torch.ones(dims), 0.0)])
 
 
-def log_normal(z: Tensor) -> Tensor:
-    """log N(z; 0, I) of each row."""
-    return -0.5 * (z.square().sum(1) + z.shape[1] * math.log(2 * math.pi))
-
-
 def mean_weight(log_weights: Tensor) -> Likelihood:
     """The bound of log-weights (k, B), and its Monte-Carlo error by the delta method."""
     if len(log_weights) == 1:
         return Likelihood(log_weights[0], "bound")
-    top = log_weights.amax(0)
-    weights = (log_weights - top).exp()
-    mean, error = weights.mean(0), weights.std(0) / len(weights) ** 0.5
-    return Likelihood(top + mean.log(), "bound", error / mean)
+    value, error = log_mean_exp(log_weights)
+    return Likelihood(value, "bound", error)

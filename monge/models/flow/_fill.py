@@ -11,7 +11,8 @@ from ...core.abilities import CanComplete
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ._base import Flow, log_normal
+from ...prob.normal import log_normal
+from ._base import Flow
 from ._complete import Draw, Hidden
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...prob.bijections.base import Bijection, Compose, Inverse
+from ...prob.bijections.base import Bijection, Compose, Inverse, Mapped, nothing
 from ...prob.bijections.coupling import REACH, Coupling
 from ...prob.bijections.fixed import ActNorm
 from ...prob.bijections.linear import Mix, Reshape, Squeeze
 from ...prob.bijections.scales import Shape
 from ...prob.bijections.warps import Affine
-from ._pixels import Pixels
+from ._pixels import Pixels, laid_out
 from ._stack import Stacking, between, layer
 
 
@@ -28,14 +28,17 @@ class Ladder(Compose):
     def __init__(self, rungs: Sequence[tuple[Bijection, Bijection]]) -> None:
         super().__init__([part for rung in rungs for part in rung])
 
-    def shown(self, x: Tensor, context: Tensor) -> Tensor:
-        """What enters each coupling and the context, coupling by coupling, (B, K (D + C))."""
-        found = []
+    def shown(self, x: Tensor, context: Tensor) -> tuple[Tensor, Mapped]:
+        """What enters each coupling and the context, coupling by coupling, (B, K (D + C)), and
+        where x goes meanwhile."""
+        found, total = [], nothing(x)
         for number, part in reversed(list(enumerate(self.each()))):
             if number % 2 == 0:
-                found += [context, x.flatten(1).clamp(-REACH, REACH)]
-            x, _ = part.inverse(x, context)
-        return torch.cat(found[::-1], 1)
+                row = laid_out(x) if x.ndim == 4 else x
+                found += [context, row.clamp(-REACH, REACH)]
+            x, log_det = part.inverse(x, context)
+            total = total + log_det
+        return torch.cat(found[::-1], 1), (x, total)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Steps:
     context: int  # entries of what is given
     view: Shape | None = None  # of which the first are a picture
     injects: bool = False
+    look: int = 3  # pixels of that picture, in each direction, that a pixel sees
 
     def level(self, shape: Shape, squeezed: bool, last: bool) -> Bijection:
         """From what leaves and what goes on to the picture that entered."""
@@ -41,7 +42,8 @@ class Steps:
         """The parts of one step, in the order from code to picture."""
         injector: list[Bijection] = []
         if self.injects and self.view:
-            injector = [Conditional(Shown(self.view, shape[1:], 2 * shape[0]), Affine())]
+            net = Shown(self.view, shape[1:], 2 * shape[0], self.look)
+            injector = [Conditional(net, Affine())]
         return [self.coupling(shape[0], bool(number % 2)), *injector, Mix(shape[0]),
                 ActNorm(shape[0])]
 
@@ -49,7 +51,8 @@ class Steps:
         """The half that moves, or leaves, is the second one unless `flip`."""
         size, warp = channels - channels // 2, Affine()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
-        net = Pixels(stays, self.width, moves * warp.count, self.context, self.view)
+        net = Pixels(stays, self.width, moves * warp.count, self.context, self.view,
+                     look=self.look)
         return Coupling(net, warp, size, flip)
 
     def levels(self, shape: Shape, count: int, squeezes: bool = True) -> Scales:

@@ -4,7 +4,7 @@ If data were N(0, I), the marginal of $(1 - t) x + t z$ would be $N(0, r^2 I)$ w
 (1 - t)^2$, moved by the velocity $(r'/r)\, x = (2t - 1) x / r^2$. The network adds what data are
 besides, and reads and writes numbers near one at every time:
 
-$v(x, t, c) = \frac{2t - 1}{r^2} x + \frac1r\, n(\psi(x / r), \phi(t), c)$,
+$v(x, t, c) = \frac1r (n(\psi(u), \phi(t), c) + (2t - 1) u)$ at $u = x / r$,
 
 with $\phi$ and $\psi$ sines and cosines, without which a network learns what is smooth first and
 edges late (Tancik et al. 2020).
@@ -50,8 +50,9 @@ SLOPES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 
 
 class Velocity(nn.Module):
-    """v (B, D) at x (B, D) and t () or (B,), given c (B, C)."""
+    """v (B, D) at x (B, D) and t (), (B,) or (B, 1), given c (B, C)."""
 
+    middle: Tensor
     tones: Tensor
     phases: Tensor
     pitches: Tensor
@@ -59,10 +60,11 @@ class Velocity(nn.Module):
     def __init__(self, config: MLP.Config | UNet.Config, shape: Sequence[int], context: int,
                  waves: int = 0) -> None:
         super().__init__()
-        self.shape, dims = tuple(shape), math.prod(shape)
+        self.shape, self.waves, dims = tuple(shape), waves, math.prod(shape)
         told = 2 * OCTAVES + context
         tones = math.pi / 2 * 2.0 ** torch.arange(OCTAVES).repeat(2)
         phases = math.pi / 2 * torch.arange(2.0).repeat_interleave(OCTAVES)  # cosines are sines
+        self.register_buffer("middle", torch.tensor(0.5), persistent=False)
         self.register_buffer("tones", tones, persistent=False)
         self.register_buffer("phases", phases, persistent=False)
         self.register_buffer("pitches", 2.0 ** torch.arange(waves), persistent=False)
@@ -83,29 +85,37 @@ class Velocity(nn.Module):
         return (isinstance(net, MLP) and net.config.activation in SLOPES
                 and not (net.config.dropout and self.training))
 
-    def forward(self, x: Tensor, t: Tensor, context: Tensor) -> Tensor:
-        skip, inside = frame(t)
-        told = self.tell(t, context)
-        if isinstance(self.net, MLP):
-            out = self.net(torch.cat([self.lift(x * inside), told], 1))
+    def forward(self, x: Tensor, t: Tensor, context: Tensor | None) -> Tensor:
+        net, t = self.net, t if t.ndim == 2 else t.reshape(-1, 1)
+        late, inside = self.frame(t)
+        u, told = x * inside, self.tell(t, context, len(x))
+        if isinstance(net, MLP):
+            out = net(torch.cat([self.lift(u), told], 1))
         else:
-            out = self.net((x * inside).reshape(-1, *self.shape), self.told(told)).flatten(1)
-        return torch.addcmul(skip * x, inside, out)
+            out = net(u.reshape(-1, *self.shape), self.told(told)).flatten(1)
+        return inside * torch.addcmul(out, late, u, value=2)
 
-    def traced(self, x: Tensor, t: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+    def traced(self, x: Tensor, t: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         """v and the trace of dv/dx, (B,)."""
         if not self.written_out:
             return exact_trace(lambda y: self(y, t, context), x)
-        skip, inside = frame(t)
-        u, net = x * inside, cast(MLP, self.net)
-        entering = torch.cat([self.lift(u), self.tell(t, context)], 1)
+        net, t = cast(MLP, self.net), t.reshape(-1, 1)
+        late, inside = self.frame(t)
+        u = x * inside
+        entering = torch.cat([self.lift(u), self.tell(t, context, len(x))], 1)
         out, trace = perceptron_trace(net, entering, self.lift_slopes(u))
-        total = torch.addcmul(x.shape[1] * skip[:, 0], inside[:, 0].square(), trace)
-        return torch.addcmul(skip * x, inside, out), total
+        trace = torch.add(trace, late[:, 0], alpha=2 * x.shape[1])
+        return inside * torch.addcmul(out, late, u, value=2), inside[:, 0].square() * trace
+
+    def frame(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """t - 1/2 and 1 / r at t (B, 1) or (1, 1), each of its shape."""
+        middle = self.middle
+        late = t - middle
+        return late, torch.addcmul(middle, late, late, value=2).rsqrt()  # r^2 = 1/2 + 2 late^2
 
     def lift(self, u: Tensor) -> Tensor:
         """u (B, D) with the sine and cosine of its multiples, (B, F D)."""
-        if not len(self.pitches):
+        if not self.waves:
             return u
         angles = (self.pitches[:, None] * u[:, None]).flatten(1)  # (B, waves D)
         return torch.cat([u, angles.sin(), angles.cos()], 1)
@@ -116,19 +126,11 @@ class Velocity(nn.Module):
         return torch.cat([torch.ones_like(u.T[..., None]),
                           self.pitches * angles.cos(), -self.pitches * angles.sin()], -1)
 
-    def tell(self, t: Tensor, context: Tensor) -> Tensor:
-        """What the network is told besides x, (B, C)."""
-        angles = torch.addcmul(self.phases, t.reshape(-1, 1), self.tones)
-        waves = angles.sin().expand(len(context), -1)  # (B, 2 OCTAVES)
-        return torch.cat([waves, context], 1) if context.shape[1] else waves
-
-
-def frame(t: Tensor) -> tuple[Tensor, Tensor]:
-    """(2t - 1) / r^2 and 1 / r, each (B, 1) or (1, 1)."""
-    t = t.reshape(-1, 1)
-    twice = 2 * t - 1
-    square = (1 + twice.square()) / 2  # t^2 + (1 - t)^2
-    return twice / square, square.rsqrt()
+    def tell(self, t: Tensor, context: Tensor | None, rows: int) -> Tensor:
+        """What the network is told besides x, (B, C), at t (B, 1) or (1, 1)."""
+        waves = torch.addcmul(self.phases, t, self.tones).sin()  # (B, 2 OCTAVES)
+        waves = waves if len(waves) == rows else waves.expand(rows, -1)
+        return waves if context is None else torch.cat([waves, context], 1)
 
 
 def perceptron_trace(net: MLP, x: Tensor, lifts: Tensor) -> tuple[Tensor, Tensor]:

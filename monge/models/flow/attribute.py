@@ -72,12 +72,12 @@ class Attribute(Transferring):
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
-        few, recipe = space.rows < 2000, held_back(space)
+        few, large, recipe = space.rows < 2000, space.dims > 256, held_back(space)
         if space.is_picture:
-            recipe = Recipe(rate=1e-3, batch=64, average=0.998, clip=50.0, warmup=200,
-                            optimiser="adamw", decay=0.01 if space.rows < 10_000 else 0.0)
+            recipe = Recipe(rate=1e-3, batch=32 if large else 64, average=0.998, clip=50.0,
+                            warmup=200, check=1000 if large else 0, optimiser="adamw",
+                            decay=0.01 if space.rows < 10_000 else 0.0)
         net = MLP.Config(width=32 if few else 128, residual=True)
-        large = space.dims > 256
         return Suit(cls.Config(layers=4 if few else 8, kind="affine" if few else "spline", net=net,
                                steps=8 if large else 6, width=96 if large else 48), recipe)
 

@@ -1,12 +1,13 @@
 r"""Two flows side by side: a law of one thing given another, read at every depth (C-Flow)
 
 A flow of a, and beside it one of b each of whose couplings reads what the first has made of a at
-the same depth. Both are trained at once, on $-\log p(a) - \log p(b | a)$. Keep the code of b and
-give another a': what b had of its own passes to where a' leads.
+the same depth. Both are trained at once, on $-\log p(a) - \log p(b | a)$, by one pass of either.
+Keep the code of b and give another a': what b had of its own passes to where a' leads.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -21,7 +22,8 @@ from ...core.space import Space
 from ...nn.embed import Conditions
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection, Compose
-from ._base import Flow, log_normal
+from ...prob.normal import log_normal
+from ._base import Flow
 from ._coordinates import coordinates, limits
 from ._ladder import Pictures, Vectors
 from ._multiscale import halvings
@@ -50,6 +52,8 @@ class CFlow(Transferring):
         """Pictures of one size: couplings of a level."""
         width: Annotated[int, Range(1)] = 64
         """Pictures of one size: channels of the hidden layers of a coupling."""
+        other: Annotated[int, Range(0)] = 0
+        """Pictures of one size: the same for the flow of a; 0 takes as many."""
         cycle: Annotated[float, Range(0)] = 0.0
         """Weight of the mean distance between b and the picture of the code 0 given a, in
         coordinates near one."""
@@ -79,7 +83,8 @@ class CFlow(Transferring):
 
     def ladder_of(self, given: Space) -> Bijection:
         if self.pictures:
-            return self.pictures.ladder(given.shape, self.extra)  # type: ignore[arg-type]
+            pictures = replace(self.pictures, width=self.config.other or self.config.width)
+            return pictures.ladder(given.shape, self.extra)  # type: ignore[arg-type]
         return Vectors(self.config).ladder(given.dims, self.extra, blocks=False)
 
     @property
@@ -94,9 +99,15 @@ class CFlow(Transferring):
         return Pictures(config.steps, config.width, levels) if levels else None
 
     def context(self, given: Given, n: int) -> Tensor:
-        ready = conform(given, self.space, n)
-        a, _ = self.other.each()[1].inverse(self.placed(ready[self.first], None))
-        return self.other.each()[0].shown(a, self.conditions(ready, n))  # type: ignore[operator]
+        return self.read(conform(given, self.space, n), n, None)[0]
+
+    def read(self, ready: Given, n: int, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What each coupling reads of a, and log p(a), (n,), where a lies as noise says."""
+        ladder, units = self.other.each()
+        a, paid = units.inverse(self.placed(ready[self.first], uniform))
+        told = self.conditions(ready, n)
+        shown, (z, log_det) = ladder.shown(a, told)  # type: ignore[operator]
+        return shown, log_normal(z) + log_det + paid
 
     def placed(self, part: Batch, uniform: Tensor | None) -> Tensor:
         """a (B, D_a) with whole numbers in the middle of their interval, or where noise says."""
@@ -110,14 +121,15 @@ class CFlow(Transferring):
         super().begin(batch)
 
     def loss(self, batch: Batch) -> Losses:
-        losses = super().loss(batch)
-        ready, n = conform(batch.given, self.space, len(batch)), len(batch)
-        part = ready[self.first]
-        a = self.placed(part, torch.rand(n, len(self.spreads)).to(self.low))
-        z, log_det = self.other.inverse(a, self.conditions(ready, n))
-        losses["other"] = -(log_normal(z) + log_det)
+        n, flat = len(batch), self.flat(batch)
+        ready = conform(batch.given, self.space, n)
+        noise = torch.rand(n, len(self.spreads)).to(self.low)
+        shown, log_p = self.read(ready, n, noise)
+        y, _ = self.spread(batch, torch.rand_like(flat) if self.whole else None)
+        z, log_det = self.map.inverse(y, shown)
+        losses = {"nll": -(log_normal(z) + log_det), "other": -log_p}
         if self.config.cycle:
-            found, _ = self.inner(z.new_zeros(n, self.space.dims), self.context(batch.given, n))
+            found, _ = self.inner(torch.zeros_like(flat), shown)
             wanted, _ = self.outer.inverse(self.middle(batch))
             losses["cycle"] = self.config.cycle * (found - wanted).abs().mean(1)
         return losses
@@ -137,10 +149,11 @@ class CFlow(Transferring):
         large = space.dims > 256
         recipe = held_back(space)
         if space.is_picture:
-            recipe = Recipe(rate=1e-3, batch=64, average=0.998, clip=50.0, warmup=200,
-                            optimiser="adamw", decay=0.01 if space.rows < 10_000 else 0.0)
+            recipe = Recipe(rate=1e-3, batch=32 if large else 64, average=0.998, clip=50.0,
+                            warmup=200, check=1000 if large else 0, optimiser="adamw",
+                            decay=0.01 if space.rows < 10_000 else 0.0)
         net = MLP.Config(width=32 if space.rows < 2000 else 128, residual=True)
-        return Suit(cls.Config(net=net, layers=6, steps=6 if large else 4,
+        return Suit(cls.Config(net=net, layers=6, steps=6 if large else 4, other=32,
                                width=64 if large else 48), recipe)
 
     @classmethod

@@ -13,13 +13,12 @@ lines cross less (Tong et al. 2024; Pooladian et al. 2023).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor
 
@@ -35,18 +34,17 @@ from ...core.space import Space
 from ...nn.mlp import MLP
 from ...nn.unet import UNet
 from ...prob.bijections.base import Bijection
+from ...prob.normal import log_normal
 from ...solve.cost import squared
 from ...solve.ode import TABLEAUX, Method, Solver
 from ...solve.sinkhorn import sinkhorn
 from ...solve.trace import draw_probes, mean_and_error
 from .._order import check_whole
-from ._base import Flow, log_normal, mean_weight
+from ._base import Flow, mean_weight
 from ._continuous import Continuous, Solving
 from ._fill import Fillable
 from ._repaint import repaint
 
-WRITTEN, LOOPED = 32, 16
-"""trace=auto: entries up to which it is exact where it is written out, and where it is not."""
 EPSILON = 0.02
 """Entropy of the entropic coupling, in units of the mean cost."""
 
@@ -147,16 +145,17 @@ class CNF(Fillable, CanStream):
         log_p = self.log_density(y, batch, self.solver(self.config), probes)
         return {"nll": -(log_p.mean(1) - log_q)}
 
-    def mismatch(self, y: Tensor, context: Tensor) -> Tensor:
-        """The squared distance of velocity and line, (B,), at times spread evenly over rows."""
-        x, _ = self.outer.inverse(y)
+    def mismatch(self, y: Tensor, context: Tensor | None) -> Tensor:
+        """The squared distance of velocity and line in the mean over rows, whose times are spread
+        evenly."""
+        x = self.outer.undo(y)
         z = torch.randn_like(x)
         z = z[self.partners(x, z)] if self.config.coupling != "independent" else z
-        t = torch.arange(len(x), dtype=x.dtype, device=x.device)
-        t = t.add_(torch.rand((), device=x.device)).div_(len(x))  # (B,)
+        shift = torch.rand((), dtype=x.dtype, device=x.device)
+        t = torch.add(shares(len(x), x.dtype, x.device), shift, alpha=1 / len(x))  # (B, 1)
         line = z - x
-        v = self.flow.velocity(torch.addcmul(x, t[:, None], line), t, context)
-        return F.mse_loss(v, line, reduction="none").mean(1)
+        miss = self.flow.velocity(torch.addcmul(x, t, line), t, context) - line
+        return miss.square().mean()
 
     @torch.no_grad()
     def partners(self, x: Tensor, z: Tensor) -> Tensor:
@@ -189,7 +188,7 @@ class CNF(Fillable, CanStream):
 
     def probes(self, rows: Tensor, trace: str, count: int, seed: int) -> Tensor | None:
         """Directions (B, count, D) of Hutchinson's trace; none where it is exact."""
-        if trace == "exact" or (trace == "auto" and self.is_small):
+        if trace == "exact" or (trace == "auto" and self.flow.is_small):
             return None
         return draw_probes(rows, count, self.latent.shape, seed).to(self.low.dtype)
 
@@ -241,16 +240,14 @@ class CNF(Fillable, CanStream):
 
     @property
     def completion(self) -> str:  # type: ignore[override]
-        if self.is_small:
+        if self.flow.is_small:
             return Fillable.completion
         return ("drawn step by step from noise, what was seen being put back at every time and "
                 "each step taken several times (RePaint): an approximation of p(hidden | seen)")
 
     @property
-    def is_small(self) -> bool:
-        """Whether the trace is exact where nobody says otherwise."""
-        few = WRITTEN if self.flow.velocity.written_out else LOOPED
-        return self.space.dims <= few
+    def estimates(self) -> bool:
+        return not self.flow.is_small
 
     def uniform(self, batch: Batch, generator: Generator | None) -> Tensor | None:
         """Noise that spreads whole numbers, (B, D); none where there are none."""
@@ -262,12 +259,12 @@ class CNF(Fillable, CanStream):
     def complete(self, batch: Batch, how: BaseConfig | None = None,
                  generator: Generator | None = None) -> Tensor:
         """A chain needs an exact density; of many entries, the flow is walked instead."""
-        if self.is_small:
+        if self.flow.is_small:
             return super().complete(batch, how, generator)
         seen, context = batch.seen.reshape(len(batch), -1), self.context(batch.given, len(batch))
         y, _ = self.spread(replace(batch, observed=None), self.uniform(batch, generator))
         x, _ = self.outer.inverse(y)
-        velocity = partial(self.flow.velocity, context=context)
+        velocity = functools.partial(self.flow.velocity, context=context)
         x = self.leave(repaint(velocity, x, seen, generator))
         return torch.where(batch.seen, batch.x.to(x.dtype), x)
 
@@ -293,3 +290,9 @@ class CNF(Fillable, CanStream):
         """Counts: of a law that is almost Gaussian few steps learn little without sines."""
         return cls.Config(net=MLP.Config(width=16, depth=2), solver="rk4", steps=6,
                           waves=2 if space.kind == "counts" else 0)
+
+
+@functools.lru_cache(maxsize=8)
+def shares(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """0, 1/n, ..., (n - 1)/n, (n, 1); not to be written to."""
+    return torch.arange(count, dtype=dtype, device=device)[:, None] / count

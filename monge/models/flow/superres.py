@@ -29,6 +29,7 @@ from ...prob.bijections.linear import Reshape
 from ._base import Flow
 from ._coordinates import coordinates
 from ._multiscale import Steps, halvings
+from ._pixels import laid_out
 
 SLACK = {"levels": 0.5, "real": 0.125}
 """By how much a small picture may differ from the means of squares: its own rounding."""
@@ -60,6 +61,9 @@ class Superres(Flow, CanEnlarge):
         """Channels of the hidden layers of a coupling."""
         features: Annotated[int, Range(1)] = 32
         """Channels that are read off the small picture."""
+        look: Literal[1, 3] = 3
+        """Features, in each direction, that a pixel of a coupling sees: they have seen their own
+        surroundings before, and 1 takes half of the time."""
 
     config: Config
 
@@ -86,7 +90,8 @@ class Superres(Flow, CanEnlarge):
         shape: tuple[int, int, int] = part.shape  # type: ignore[assignment]
         rest = context - part.dims
         view = (self.config.features, *shape[1:])
-        steps = Steps(self.config.steps, self.config.width, math.prod(view) + rest, view, True)
+        steps = Steps(self.config.steps, self.config.width, math.prod(view) + rest, view, True,
+                      self.config.look)
         shape = (4 * shape[0], *shape[1:])
         count = self.config.levels or 1 + min(halvings(shape), 1)
         if count > 1 + halvings(shape):
@@ -111,9 +116,9 @@ class Superres(Flow, CanEnlarge):
         features = self.reads(self.seen({self.source: ready[self.source]}, n).reshape(shape))
         shift, scale = (each.to(low)[:, None, None] for each in self.units())
         lowest = (low - self.slack - shift) / scale
-        return torch.cat([features.flatten(1), self.conditions(ready, n), lowest.flatten(1)], 1)
+        return torch.cat([laid_out(features), self.conditions(ready, n), lowest.flatten(1)], 1)
 
-    def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+    def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
         low = conform(batch.given, self.space, len(batch))[self.source].x
         away = float((self.shrink(batch.x.to(low.dtype)) - low).abs().max())
         if away > self.slack + 1e-4:
@@ -149,9 +154,10 @@ class Superres(Flow, CanEnlarge):
     def suit(cls, space: Space) -> Suit:
         large = space.dims > 256
         config = cls.Config(steps=6 if large else 4, width=64 if large else 48,
-                            features=32 if large else 16)
-        return Suit(config, Recipe(rate=1e-3, batch=64, average=0.998, clip=50.0, warmup=200,
-                                   optimiser="adamw", decay=0.01 if space.rows < 10_000 else 0.0))
+                            features=32 if large else 16, look=1)
+        return Suit(config, Recipe(rate=1e-3, batch=32 if large else 64, average=0.998, clip=50.0,
+                                   warmup=200, check=1000 if large else 0, optimiser="adamw",
+                                   decay=0.01 if space.rows < 10_000 else 0.0))
 
     @classmethod
     def tiny(cls, space: Space) -> Config:

@@ -1,14 +1,12 @@
-"""What laws with Gaussian codes share: codes and their rates, log-weights, checks."""
+"""What laws with Gaussian codes share: codes and their rates, checks."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ...core.abilities import LikelihoodKind
 from ...core.error import DataError, WordError
 from ...core.space import Space
 from ...prob.heads import Head
@@ -39,24 +37,6 @@ def bounded(raw: Tensor) -> Tensor:
 def rates_of(mean: Tensor, log_scale: Tensor) -> Tensor:
     """KL(N(mean, scale^2) || N(0, 1)) of each unit."""
     return 0.5 * (mean.square() + (2 * log_scale).exp() - 1) - log_scale
-
-
-def log_normals(z: Tensor) -> Tensor:
-    """log N(z; 0, 1) of each number."""
-    return -0.5 * (z.square() + math.log(2 * math.pi))
-
-
-def log_normal(z: Tensor) -> Tensor:
-    """log N(z; 0, I) over the last axis."""
-    return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
-
-
-def log_mean_exp(log_weights: Tensor) -> tuple[Tensor, LikelihoodKind, Tensor]:
-    """The bound of log-weights (k, B), (B,), and its Monte-Carlo error by the delta method."""
-    top = log_weights.amax(0)
-    weights = (log_weights - top).exp()
-    mean, error = weights.mean(0), weights.std(0) / len(weights) ** 0.5
-    return top + mean.log(), "bound", error / mean
 
 
 def at_floor(head: Head, params: Tensor) -> int:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...nn.mlp import MLP
-from ._base import bounded, log_normals, rates_of
+from ...prob.normal import log_normals
+from ._base import bounded, rates_of
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from ...core.model import Suit
 from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.mlp import MLP
-from ._base import Code, bounded, log_normals
+from ...prob.normal import log_normals
+from ._base import Code, bounded
 from ._nets import Dense, beside
 from ._variational import Variational
 

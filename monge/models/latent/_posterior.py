@@ -26,7 +26,8 @@ from ...nn.masked import Masked
 from ...prob.bijections.base import Mapped
 from ...prob.bijections.masked import Autoregressive
 from ...prob.bijections.warps import Warp
-from ._base import bounded, log_normals, rates_of
+from ...prob.normal import log_normals
+from ._base import bounded, rates_of
 
 OPEN = 2.0
 """Gates begin at sigmoid(2) = 0.88: the first code passes nearly unchanged."""

@@ -41,8 +41,9 @@ from ...core.noise import fold, fresh, row_normal, seed_of
 from ...core.space import Space
 from ...nn.embed import Conditions, Features
 from ...prob.heads import Head
+from ...prob.normal import log_mean_exp
 from ...prob.scales import Scales
-from ._base import Code, check_shape, check_width, log_mean_exp
+from ._base import Code, check_shape, check_width
 from ._doctor import aggregate, collapse, degenerate, lagging
 from ._nets import Networks
 from ._settings import Bounding, Drawing, Training
@@ -151,7 +152,8 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
             code = self.code(h, context, noise)
             log_p = self.log_given_code(batch, code.z, context)
             log_weights.append(log_p - code.ratios.sum(-1))
-        return Likelihood(*log_mean_exp(torch.cat(log_weights)))
+        value, error = log_mean_exp(torch.cat(log_weights))
+        return Likelihood(value, "bound", error)
 
     def bound(self, batch: Batch, h: Tensor, context: Tensor, noise: Tensor) -> Tensor:
         """The evidence lower bound by its quietest estimator, (B,)."""

@@ -20,8 +20,8 @@ from ...core.abilities import Given
 from ...core.batch import Batch, conform
 from ...core.config import Config
 from ...core.error import DataError, WordError
+from ...prob.normal import log_mean_exp
 from .._order import frames
-from ._base import log_mean_exp
 from ._codes import Frames
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Walk:
         share = self.weights.softmax(0)  # (K, B)
         weary = (1 / share.square().sum(0) < self.few * self.many) & ~ended
         if bool((weary | ended).any()):
-            value, _, error = log_mean_exp(self.weights)
+            value, error = log_mean_exp(self.weights)
             done = weary | ended
             self.log_p = self.log_p + torch.where(done, value, 0.0)
             self.spread = self.spread + torch.where(done, error.square(), 0.0)
@@ -139,7 +139,7 @@ class Walk:
         """The estimate of log p of what was seen and its Monte-Carlo error, (B,) each."""
         if self.many == 1:
             return self.log_p, self.spread.sqrt()
-        value, _, error = log_mean_exp(self.weights)
+        value, error = log_mean_exp(self.weights)
         return self.log_p + value, (self.spread + error.square()).sqrt()
 
 

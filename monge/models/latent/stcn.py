@@ -23,7 +23,7 @@ from ...core.space import Space
 from ...nn.dilated import Stack
 from ...nn.ladder import Ladder
 from ...nn.mlp import MLP
-from ._base import log_mean_exp
+from ...prob.normal import log_mean_exp
 from ._codes import Codes, Frames
 from ._steps import BLOCK, Stepped
 
@@ -92,7 +92,7 @@ class STCN(Stepped):
             ratio = (codes.log_prior - codes.log_posterior) * rows.exist
             parts.append(self.log_given(rows, codes.z, past) + ratio)
         weights = torch.cat(parts)  # (S, B, T)
-        value, _, error = log_mean_exp(weights if how.filter else weights.sum(2))
+        value, error = log_mean_exp(weights if how.filter else weights.sum(2))
         return (value.sum(1), error.square().sum(1).sqrt()) if how.filter else (value, error)
 
     @classmethod

@@ -33,6 +33,10 @@ class Bijection(nn.Module, abc.ABC):
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         """z and log |det dz/dx|."""
 
+    def undo(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """z alone."""
+        return self.inverse(x, context)[0]
+
     def begin(self, x: Tensor, context: Tensor | None = None) -> None:
         """Take from training rows what is set before the first step."""
 
@@ -45,18 +49,18 @@ class Compose(Bijection):
         self.parts = nn.ModuleList(parts)
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        total = nothing(z)
+        found = []
         for part in self.each():
             z, log_det = part(z, context)
-            total = total + log_det
-        return z, total
+            found.append(log_det)
+        return z, torch.stack(found).sum(0)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        total = nothing(x)
+        found = []
         for part in reversed(self.each()):
             x, log_det = part.inverse(x, context)
-            total = total + log_det
-        return x, total
+            found.append(log_det)
+        return x, torch.stack(found).sum(0)
 
     def begin(self, x: Tensor, context: Tensor | None = None) -> None:
         for part in reversed(self.each()):

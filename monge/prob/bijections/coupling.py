@@ -8,6 +8,7 @@ network $\beta$ and any h that increases; its Jacobian is $[[\mathrm{diag}\, h',
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Bijection, Mapped, total
@@ -45,10 +46,10 @@ class Coupling(Bijection):
         return self.joined(stays, z), total(log_slope)
 
     def params(self, stays: Tensor, context: Tensor | None) -> Tensor:
-        return entry_params(self.net(stays.clamp(-REACH, REACH), context), self.warp.count)
+        return entry_params(self.net(F.hardtanh(stays, -REACH, REACH), context), self.warp.count)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = x[:, :self.size], x[:, self.size:]
+        first, second = x.split([self.size, x.shape[1] - self.size], 1)
         return (second, first) if self.flip else (first, second)
 
     def joined(self, stays: Tensor, moved: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ $W = P L (U + \mathrm{diag}\, s)$ that is $H W \sum \log |s|$ (Kingma & Dhariwal
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,10 +28,24 @@ class Permutation(Bijection):
         self.register_buffer("back", order.argsort())
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        return z.index_select(1, self.order), nothing(z)
+        return Reorder.apply(z, self.order, self.back), nothing(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        return x.index_select(1, self.back), nothing(x)
+        return Reorder.apply(x, self.back, self.order), nothing(x)
+
+
+class Reorder(torch.autograd.Function):
+    """Entries of axis 1 in another order, whose gradient only has to be put back in the first."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(order, back)
+        return x.index_select(1, order)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        order, back = ctx.saved_tensors
+        return Reorder.apply(slope, back, order), None, None
 
 
 class Squeeze(Bijection):

@@ -57,15 +57,23 @@ class Affine(Warp):
         return torch.addcmul(shift, log_scale.exp(), z), log_scale
 
     def inverse(self, params: Tensor, x: Tensor) -> Mapped:
-        shift, raw = params.unbind(-1)
+        shift, raw = apart(params)
         log_slope = bounded(raw, -1.0)
         return (x - shift) * log_slope.exp(), log_slope
 
 
 def affine(params: Tensor) -> tuple[Tensor, Tensor]:
     """Shift and log-scale of parameters (*S, 2)."""
-    shift, raw = params.unbind(-1)
+    shift, raw = apart(params)
     return shift, bounded(raw, 1.0)
+
+
+def apart(params: Tensor) -> tuple[Tensor, ...]:
+    """The parameters (*S, count) one by one, (*S,), taken apart as they lie: so their gradients
+    need not be copied once more when they are joined."""
+    if params.stride(-1) > params.stride(1):  # those of a coupling: all of the first, ...
+        return params.movedim(-1, 1).unbind(1)
+    return params.unbind(-1)
 
 
 def bounded(raw: Tensor, sign: float) -> Tensor:

@@ -15,9 +15,10 @@ from ...models.latent.vae import VAE
 from ...prob.bijections.base import Compose
 from ...prob.bijections.warps import Affine
 from ..evidence import table
-from ..flow import DIMS, coupling, jacobian, log_base
 from ..gaps import gap, most, normal
 from ..identity import Control
+from ..jacobian import jacobian
+from ..maps import DIMS, coupling, log_base
 from ..subjects import SPACES, build, random_rows
 
 ROUNDING = 1e-12
