@@ -16,7 +16,9 @@ from .admit import admit
 from .core.config import Config, Part
 from .core.error import WordError
 from .core.mixture import Mixture, gather
+from .core.model import Model
 from .core.recipe import Recipe
+from .core.space import Space
 from .core.words import Words
 
 
@@ -52,7 +54,8 @@ def outset(model: str | Config, what: Any, spoken: Words, event: str | None, giv
     source, proposed = source.suited(*suit.data)
     view = source.view(event, given, target)
     proposal = inherited(suit.config, spoken.model) if isinstance(model, str) else model
-    config, recipe = gather(proposal.override(*spoken.model), suit.recipe.override(*spoken.train),
+    proposal, words = preset(short, owner, view.space, proposal, spoken.model)
+    config, recipe = gather(proposal.override(*words), suit.recipe.override(*spoken.train),
                             ensemble, bag)
     origin = {"what": str(what) if isinstance(what, str | Path) else None, "name": source.name,
               "words": [*spoken.data, *proposed], "fingerprint": source.fingerprint}
@@ -72,6 +75,20 @@ def inherited(config: Config, words: Sequence[str]) -> Config:
     if type(other) is not type(config):
         return config
     return replace(other, **{field: None for field, _ in parts(other)})
+
+
+def preset(short: str, owner: type[Model], space: Space, proposal: Config, words: Sequence[str]
+           ) -> tuple[Config, Sequence[str]]:
+    """The configuration that preset=NAME asks for instead of the proposal, and the other words."""
+    head = "preset="
+    named = [word.removeprefix(head) for word in words if word.startswith(head)]
+    if not named:
+        return proposal, words
+    if named[-1] not in owner.presets:
+        known = f"; choose from {', '.join(owner.presets)}" if owner.presets else "; leave it out"
+        raise WordError(f"{short} has no preset {named[-1]!r}{known}")
+    return (owner.preset(named[-1], space),
+            [word for word in words if not word.startswith(head)])
 
 
 def aim(model: str, source: data.Source) -> str:

@@ -4,8 +4,10 @@ import itertools
 import json
 import sys
 
+import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 
 import monge
 from monge.cli.main import attempt
@@ -74,6 +76,21 @@ def test_a_network_of_pictures_is_exported(name, tmp_path):
     own = run.draw(3, None, "sampler=ddim", "steps=5")
     found = drawn(tmp_path / "net.pt2", 3, 64, 5)
     assert (found != own).double().mean() < 0.02
+
+
+@pytest.mark.slow
+def test_a_law_given_a_text_is_exported_with_its_lengths(tmp_path):
+    said = [f"{word} of {n}" for n in range(60) for word in ("left", "far right")]
+    x = pd.DataFrame({"a": [-1.0, 1.0] * 60, "caption": said})
+    run = monge.fit("ddpm", x, "net.width=8", "net.depth=1", given=["caption"], budget="5steps",
+                    out=tmp_path / "run")
+    told = run.export(tmp_path / "net.pt2")["inputs"]
+    assert list(told)[4:] == ["caption", "caption_length"]
+    text = run.view.encode_given("caption", "left of 7")
+    steps = F.pad(text.x, (0, told["caption"][1] - text.x.shape[1]), value=77).expand(3, -1)
+    found = drawn(tmp_path / "net.pt2", 3, 1, 5, steps.contiguous(), text.length.repeat(3))
+    own = run.draw(3, {"caption": text}, "sampler=ddim", "steps=5")
+    torch.testing.assert_close(found.reshape(own.shape), own)
 
 
 def test_a_film_and_changed_pictures_are_written(tmp_path, capsys):

@@ -19,6 +19,7 @@ CONDITIONS = {
     "small": Space(kind="levels", shape=(1, 1, 1), size=4, name="small", rows=1000, mean=(1.5,),
                    scale=(0.8,), high=(3.0,)),
     "past": Space(kind="real", shape=(4,), name="past", rows=1000, mean=(0.5,), scale=(0.6,)),
+    "text": Space(kind="tokens", shape=(4,), size=3, varies=True, name="text", rows=1000),
 }
 """What any event may be given. The small one is the mean of pictures of 2x2, where events are
 such."""
@@ -127,8 +128,8 @@ def told(space: Space, code: Tensor) -> dict[str, Batch]:
 
 
 def condition(how: str, code: Tensor, shape: tuple[int, ...]) -> Batch:
-    """One of three, said by its name, by one pixel, by a series, by a picture of a bar or by an
-    event of this shape whose entries are equal."""
+    """One of three, said by its name, by one pixel, by a series, by a text of two to four symbols,
+    by a picture of a bar or by an event of this shape whose entries are equal."""
     if how == "label":
         return Batch(code)
     if how == "own":
@@ -137,6 +138,9 @@ def condition(how: str, code: Tensor, shape: tuple[int, ...]) -> Batch:
         return Batch(code.float().reshape(-1, 1, 1, 1))
     if how == "past":
         return Batch(code[:, None] * torch.tensor([0.1, 0.3, 0.6, 1.0]))
+    if how == "text":
+        exist = torch.arange(4) < 2 + code[:, None]
+        return Batch(torch.where(exist, code[:, None], 77), length=2 + code)
     bars = torch.nn.functional.one_hot(code, 4).float()
     return Batch(bars[:, None, :, None].expand(-1, 1, 4, 4).contiguous())
 

@@ -22,8 +22,8 @@ def command(voice: Voice, run: str, out: Path) -> None:
 
     Of a model that decodes it is (z, *given) -> x, in the units of the data. Of diffusion it is
     (z, t, s, noise, *given) -> (z at s < t, x): z and noise are (rows, D), t and s (rows,),
-    conditions in the order of the run's. This loop draws what
-    `monge sample RUN sampler=ddim steps=50` does:
+    conditions in the order of the run's, a text followed by how many of its symbols exist. This
+    loop draws what `monge sample RUN sampler=ddim steps=50` does:
 
     \b
       step = torch.export.load("net.pt2").module()

@@ -48,6 +48,12 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], sp
             "kind": mean.kind, "unit": mean.unit, "bits_per_dim": scores.bits_per_dim}
     text = (f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "
             f"{scores.bits_per_dim:.4f} bits/dim, {told['rows']} rows")
+    if scores.told:
+        told["method"] = scores.told
+        text += f"\n{scores.told}"
+    if scores.noise is not None:
+        told["noise"] = scores.noise
+        text += f"\n± {scores.noise:.4f} of the mean is the noise of its own draws"
     if found.view.text:
         measured = surprise(found, found.rows(data, split), scores)
         told |= {name: score.value for name, score in measured.items()}

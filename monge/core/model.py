@@ -78,6 +78,8 @@ class Model(Configured, nn.Module, abc.ABC):
     """Whether the losses of several such models can be one batched pass: one turn, which neither
     branches on values nor changes a buffer."""
 
+    presets: ClassVar[Mapping[str, str]] = {}
+    """Configurations that have a name, such as a paper's, with a line about each."""
     references: ClassVar[Mapping[str, float]] = {}
     """Where curves of the log ("turn/term") would end at the optimum; drawn beside them."""
 
@@ -112,6 +114,11 @@ class Model(Configured, nn.Module, abc.ABC):
     def suit(cls, space: Space) -> Suit:
         """Configuration and recipe that do well on data of this kind and size."""
         return Suit(cls.Config(), Recipe())
+
+    @classmethod
+    def preset(cls, name: str, space: Space) -> Any:
+        """The configuration of one of `presets` for these data: the word preset=NAME."""
+        return cls.suit(space).config
 
     @classmethod
     @abc.abstractmethod

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .config import Config
+
 HEADS = ("train", "data", "how")
 
 
@@ -28,3 +30,11 @@ class Words:
             else:
                 sorted_words["model"].append(word)
         return cls(**{head: tuple(found) for head, found in sorted_words.items()})
+
+
+def said(how: Config, words: Sequence[str]) -> Config:
+    """How to sample or score, as words say; `how=ode` is said of the first choice there is, such
+    as the method."""
+    first = next(iter(how.__dataclass_fields__), "how")
+    return how.override(*(f"{first}={word[4:]}" if word.startswith("how=") else word
+                          for word in words))

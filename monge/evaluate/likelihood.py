@@ -29,6 +29,7 @@ class Scores:
     kind: LikelihoodKind
     dims: float  # entries of a row; their mean where rows vary in length
     stderr: NDArray[np.float64] | None = None  # (N,) Monte-Carlo error of each row
+    told: str = ""  # by what draws and to what tolerance
 
     @property
     def score(self) -> Score:
@@ -36,6 +37,13 @@ class Scores:
         known = len(self.value) > 1 and not self.impossible
         spread = self.value.std(ddof=1) if known else math.nan
         return Score(float(self.value.mean()), self.kind, float(spread / len(self.value) ** 0.5))
+
+    @property
+    def noise(self) -> float | None:
+        """The part of the mean's error that is Monte-Carlo noise, where it is known."""
+        if self.stderr is None:
+            return None
+        return float(np.square(self.stderr).sum() ** 0.5 / len(self.stderr))
 
     @property
     def impossible(self) -> int:
@@ -68,15 +76,15 @@ def entries(batch: Batch, dims: int) -> int:
 def scores(model: HasLikelihood, batches: Iterator[Batch], dims: int, how: Config | None = None,
            seed: int = 0) -> Scores:
     """Score every row of `batches`; the noise of a bound is keyed by row and `seed`."""
-    values, errors, kind, count = [], [], "exact", 0
+    values, errors, kind, told, count = [], [], "exact", "", 0
     with torch.no_grad():
         for batch in batches:
             count += entries(batch, dims)
             found = model.likelihood(batch.to(home(model)), how, fresh(seed))
-            kind = found.kind
+            kind, told = found.kind, found.told
             values.append(found.value.double().cpu().numpy())
             if found.stderr is not None:
                 errors.append(found.stderr.double().cpu().numpy())
     stderr = np.concatenate(errors) if errors else None
     value = np.concatenate(values)
-    return Scores(value, kind, count / len(value), stderr)  # type: ignore[arg-type]
+    return Scores(value, kind, count / len(value), stderr, told)  # type: ignore[arg-type]

@@ -78,8 +78,10 @@ class Subject:
 
 def able(ability: type) -> Iterator[Subject]:
     """Every model of the library that has this ability, on every small space that it takes."""
+    listed = ability.__name__.startswith(("Has", "Can"))  # else a family, by its base class
     for entry in registry.entries():
-        if ability.__name__ in entry.abilities:
+        if ability.__name__ in entry.abilities if listed else \
+                issubclass(registry.find(entry.name), ability):
             yield from small(entry.name)
 
 

@@ -271,15 +271,6 @@ def test_a_short_fit_nears_a_known_law():
     assert (drawn.T.cov() - COVARIANCE).abs().max() < 0.15
 
 
-def test_presets_are_the_papers():
-    ddpm = DDPM.preset("ddpm", PICTURE)
-    assert (ddpm.steps, ddpm.target, ddpm.weight) == (1000, "noise", "simple")
-    assert ddpm.schedule.shape == "linear"
-    first = DDPM.preset("sohl_dickstein", PICTURE)
-    assert (first.weight, first.variance) == ("elbo", "learned")
-    assert first.build(PICTURE).sample(2, generator=fresh(0)).shape == (2, 1, 7, 6)
-
-
 def test_bad_words_are_told():
     with pytest.raises(WordError, match="steps=0 must be at least 1"):
         DDPM.Config(steps=0)

@@ -1,5 +1,8 @@
 """Samplers told the exact score: where they lead, how fast they converge, what they refuse."""
 
+import itertools
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -56,17 +59,28 @@ def test_a_path_tells_z_and_x_at_every_step_and_follows_its_noise(owner):
     assert torch.equal(other, path[-1][0]) is not drawn
 
 
-@pytest.mark.parametrize("family", ["exploding", "sub"])
-@pytest.mark.parametrize("config", [DPM.Config(steps=12), Heun.Config(steps=8), DDIM.Config(),
-                                    ODE.Config(method="rk4", steps=16)], ids=str)
-def test_a_family_is_a_rescaling(config, family):
-    """The same noise and log-SNR give the same sample in every family of schedules."""
-    other = Schedule.Config(family=family).build()
-    z = normal(30, 2)
-    one, zero = torch.ones(()).double(), torch.zeros(()).double()
-    here = led(config, plane(), z)[-1][0] / NOISING.alpha(zero)
-    there = led(config, plane(), z * other.spread(one) / NOISING.spread(one), other)[-1][0]
-    torch.testing.assert_close(there / other.alpha(zero), here, rtol=1e-8, atol=1e-8)
+@pytest.mark.parametrize("config", [
+    Ancestral.Config(steps=3), DDIM.Config(steps=3), DDIM.Config(steps=3, eta=0.7),
+    DPM.Config(steps=3), Heun.Config(steps=3, churn=3.0), ODE.Config(method="rk4", steps=2),
+    PC.Config(steps=3), Langevin.Config(steps=3, corrections=2)], ids=str)
+def test_the_same_noise_gives_the_same_sample_in_every_family_and_by_every_target(config):
+    """But for the forward step's variance, which is what it is in the scale of its family."""
+    z, ends = normal(10, 2), torch.tensor([0.0, 1.0]).double()
+    for shape in ("linear", "cosine", "sigmoid", "logsnr", "edm"):
+        wanted = None
+        for family, of in itertools.product(("preserving", "exploding", "sub"),
+                                            ("x0", "noise", "score", "velocity")):
+            noising = Schedule.Config(family=family, shape=shape).build()
+            exact, scale = plane().denoiser(noising), noising.spread(ends[1])
+
+            def predict(z, t, exact=exact, of=of):
+                told = exact(z, t)
+                return replace(told, of=of, value=getattr(told, of))
+
+            *_, (last, _) = config.build().sample(predict, noising, scale * z, fresh(0))
+            found = last / noising.alpha(ends[0])
+            wanted = found if wanted is None else wanted
+            torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize(("config", "order"), [

@@ -144,19 +144,28 @@ class Diffusion(Drawing, HasTerms, HasScore):
         found = [self.account(piece, how, seed_of(generator)) for piece in self.pieces(batch)]
         errors = [each.stderr for each in found if each.stderr is not None]
         return Likelihood(torch.cat([each.value for each in found]), found[0].kind,
-                          torch.cat(errors) if errors else None)
+                          torch.cat(errors) if errors else None, found[0].told)
 
     def account(self, batch: Batch, how: Scoring, seed: int) -> Likelihood:
         if how.method == "bound":
             terms = bound(self.asked(batch, seed), self.draws(how))
-            return Likelihood(terms.value, "bound", terms.stderr)
+            return Likelihood(terms.value, "bound", terms.stderr, self.told(how))
         dims, probes = self.space.dims, None
         if how.trace == "hutchinson" or (how.trace == "auto" and dims > FEW):
             probes = draw_probes(batch.rows, how.probes, (dims,), fold(seed, "probes"))
             probes = probes.to(self.units.scale.dtype)
         solver = Solver(tolerance=how.tolerance)
         value, error = mean_and_error(flow(self.asked(batch, seed), solver, probes))
-        return Likelihood(value, "estimate", error)
+        return Likelihood(value, "estimate", error, self.told(how, probes is None))
+
+    def told(self, how: Scoring, exact: bool = False) -> str:
+        """By what draws and to what tolerance a score comes about."""
+        if how.method == "bound":
+            over = f"{self.steps} steps" if self.steps else "continuous time"
+            return f"denoising bound over {over}, {self.draws(how)} draws of time and noise a row"
+        some = "one random direction" if how.probes == 1 else f"{how.probes} random directions"
+        trace = "exact trace" if exact else f"trace along {some} a row"
+        return f"probability flow, error of a step {how.tolerance:g}, {trace}"
 
     def draws(self, how: Scoring) -> int:
         return how.samples or min(max(MOST // max(self.space.dims, 1), LEAST), CAP)

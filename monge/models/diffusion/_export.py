@@ -25,22 +25,27 @@ if TYPE_CHECKING:
 
 ROWS = 2
 """Rows of the example, which any number may replace."""
+LENGTH = "_length"
+"""What the name of a condition is followed by in that of its lengths."""
 
 
 class Step(nn.Module):
     """(z, t, s, noise, *given) to z at s < t, and to x ~ p(x | z_t) as that noise has it.
 
-    z and noise are (B, D), t and s (B,), conditions (B, ...) in the order of the run's.
+    z and noise are (B, D), t and s (B,), conditions (B, ...) in the order of the run's; one whose
+    rows differ in length, such as a text, is followed by how many steps of each exist, (B,).
     """
 
     def __init__(self, law: Drawing) -> None:
         super().__init__()
-        self.law, self.names = law, tuple(law.space.given)
+        self.law, self.names = law, inputs(law.space)
 
     def forward(self, z: Tensor, t: Tensor, s: Tensor, noise: Tensor, *given: Tensor
                 ) -> tuple[Tensor, Tensor]:
         law = self.law
-        parts = {name: Batch(x) for name, x in zip(self.names, given, strict=True)}
+        named = dict(zip(self.names, given, strict=True))
+        parts = {name: Batch(named[name], length=named.get(name + LENGTH))
+                 for name in law.space.given}
         z = law.schedule.spread(t)[:, None] * z
         said = law.predict(z, t, law.tell(parts, z.shape[0]))
         if law.units.whole:
@@ -56,14 +61,22 @@ class Step(nn.Module):
         """The module of a law, example inputs, and the axis of rows of each."""
         z = law.units.scale.new_zeros(ROWS, law.space.dims)
         t = z.new_full((ROWS,), 0.5)
-        given = tuple(example(part, z) for part in law.space.given.values())
-        names = ("z", "t", "s", "noise", *law.space.given)
+        given = tuple(each for part in law.space.given.values() for each in examples(part, z))
+        names = ("z", "t", "s", "noise", *inputs(law.space))
         return cls(law).eval(), (z, t, t / 2, z.clone(), *given), {
             name: {0: "rows"} for name in names}
 
 
-def example(space: Space, like: Tensor) -> Tensor:
-    """Rows of a condition, all 0."""
+def inputs(space: Space) -> tuple[str, ...]:
+    """The names of what a step is given."""
+    return tuple(each for name, part in space.given.items()
+                 for each in ([name, name + LENGTH] if part.varies else [name]))
+
+
+def examples(space: Space, like: Tensor) -> list[Tensor]:
+    """Rows of a condition, all 0, and their lengths, where they have any."""
     whole = space.kind in ("label", "tokens")
-    return torch.zeros(ROWS, *space.shape, dtype=torch.int64 if whole else like.dtype,
+    rows = torch.zeros(ROWS, *space.shape, dtype=torch.int64 if whole else like.dtype,
                        device=like.device)
+    lengths = [torch.full((ROWS,), space.shape[0], device=like.device)] if space.varies else []
+    return [rows, *lengths]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...prob.schedule import Family, Noising
+from ...prob.schedule import Family, Noising, check_end
 
 HALVINGS = 50
 """Steps of the search for a time: as many as there are bits in a number, nearly."""
@@ -32,12 +32,16 @@ class Gamma(Configured, nn.Module, Noising):
     class Config(BaseConfig):
         high: Annotated[float, Range(-2, 30)] = 10.0
         """Log-SNR at the data, at first."""
-        low: Annotated[float, Range(-30, -4)] = -6.0
+        low: Annotated[float, Range(-30)] = -6.0
         """Log-SNR at the noise, at first."""
         ends: bool = True
         """Learn both ends with the bound; those of reals stay, since their bound has no best."""
         width: Annotated[int, Range(1)] = 16
         """Bends."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_end(self.low)
 
     def __init__(self, config: Config, fixed: bool = False) -> None:
         super().__init__()

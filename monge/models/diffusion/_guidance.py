@@ -188,6 +188,6 @@ def judge_of(law: Drawing, how: Drawing.Sampling) -> Judge | None:
     low, high = judge.reach()
     if ends[0] < low - SLACK or ends[1] > high + SLACK:
         raise WordError(f"guide={how.guide.run} was fitted on log-SNR {low:g} to {high:g} and "
-                        f"this schedule goes from {ends[0]:g} to {ends[1]:g}; fit the classifier "
-                        "with low and high that hold it")
+                        f"this schedule goes from {ends[0]:.3g} to {ends[1]:.3g}; fit the "
+                        "classifier with low and high that hold it")
     return judge

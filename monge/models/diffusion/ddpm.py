@@ -34,7 +34,6 @@ from ._units import finest
 
 HYBRID = 1e-3
 """Weight of the bound that teaches a learned variance, beside the loss that teaches the mean."""
-Paper = Literal["sohl_dickstein", "ddpm"]
 
 
 class DDPM(Diffusion):
@@ -44,6 +43,13 @@ class DDPM(Diffusion):
     v is the variance of that posterior, of the forward step, or learned between both (Nichol &
     Dhariwal 2021), entry by entry, by the bound, whose gradient does not reach the mean.
     """
+
+    presets = {
+        "sohl_dickstein": "Sohl-Dickstein et al. 2015: x predicted by the bound over 40 steps, "
+                          "variances learned",
+        "ddpm": "Ho et al. 2020: noise predicted by the simple loss over 1000 steps of variance "
+                "1e-4 to 0.02",
+    }
 
     class Config(Diffusion.Config):
         schedule: Schedule.Config = Schedule.Config()
@@ -114,10 +120,10 @@ class DDPM(Diffusion):
         return -0.5 * self.schedule.slope(t)
 
     @classmethod
-    def preset(cls, paper: Paper, space: Space) -> Config:
+    def preset(cls, name: str, space: Space) -> Config:
         """The choices of a paper, with the network and the ends that suit these data."""
         net, high = network(space), finest(space)
-        if paper == "ddpm":  # steps of variance 1e-4 to 0.02
+        if name == "ddpm":
             return cls.Config(net=net, target="noise", steps=1000, weight="simple",
                               schedule=Schedule.Config(shape="linear", high=high, low=-10.0))
         return cls.Config(net=net, target="x0", steps=40, weight="elbo", variance="learned",

@@ -40,6 +40,8 @@ class VDM(Diffusion):
     """
 
     leads = 1
+    presets = {"vdm": "Kingma et al. 2021: noise predicted by the bound itself in continuous "
+                      "time, z read with its waves, the schedule learned"}
 
     class Config(Diffusion.Config):
         target: Aim = "rest"
@@ -99,8 +101,8 @@ class VDM(Diffusion):
         return {"square": (self.matching(batch, y) / y.shape[1]).square()}
 
     @classmethod
-    def preset(cls, space: Space) -> Config:
-        """The choices of Kingma et al.: noise is predicted, and z read with its waves."""
+    def preset(cls, name: str, space: Space) -> Config:
+        """The choices of the paper, with the network and the ends that suit these data."""
         return cls.Config(net=network(space, waves=2), target="noise",
                           gamma=Gamma.Config(high=finest(space)))
 
