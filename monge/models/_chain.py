@@ -203,8 +203,12 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         vectors = self.entries(x[:, :-1], places[:-1])
         inputs = torch.cat([self.first.expand(len(x), 1, -1), vectors], 1)  # (B, D, width)
         if self.place is not None:
-            inputs = inputs + self.place[places]
-        return self.net(inputs, rows.context) + self.offset[places]
+            inputs = inputs + self.along(self.place, x.shape[1])
+        return self.net(inputs, rows.context) + self.along(self.offset, x.shape[1])
+
+    def along(self, table: Tensor, steps: int) -> Tensor:
+        """The rows of a table (cycle, .) at the first places, (steps, .)."""
+        return table.repeat(-(-steps // self.cycle), 1)[:steps]
 
     def windowed(self, rows: Laid, first: Tensor, last: Tensor, size: int) -> Tensor:
         """log p of the steps from `first` (B,) up to `last` (B,), `size` at most; zero beyond."""

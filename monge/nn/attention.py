@@ -40,7 +40,7 @@ def padding_mask(length: Tensor, steps: int, like: Tensor) -> Tensor:
 
 
 def check_lengths(length: Tensor) -> None:
-    if bool((length < 1).any()):
+    if not torch.compiler.is_compiling() and bool((length < 1).any()):  # no values in a trace
         row = int((length < 1).nonzero()[0])
         raise DataError(f"sequence {row} has length {int(length[row])}, but there is nothing to "
                         "read in it; leave empty sequences out")
@@ -58,9 +58,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: 
 
 def weights(q: Tensor, k: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """The weights (..., T, S) that `attend` gives to the values."""
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # fewer numbers than the scores
     if causal:
-        scores = scores + causal_mask(q.shape[-2], k.shape[-2], q)
+        scores = scores.add_(causal_mask(q.shape[-2], k.shape[-2], q))
     return (scores if mask is None else scores + mask).softmax(-1)
 
 
@@ -70,8 +70,9 @@ def attend_freely(x: Tensor, causal: bool = False) -> Tensor:
 
 
 def apart(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """(B, T, parts * width) as `parts` tensors (B, heads, T, d)."""
-    return x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    """(B, T, parts * width) as `parts` tensors (B, heads, T, d), whose gradients are joined by one
+    copy."""
+    return tuple(part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in x.chunk(parts, -1))
 
 
 def together(x: Tensor) -> Tensor:
