@@ -32,7 +32,8 @@ def bought(cost: Cost, budget: str) -> str:
     limit = Budget.read(budget)
     steps = cost.steps(limit)
     if steps == cost.limit:
-        return f"its {steps} step{'s' * (steps > 1)} take about {duration(steps * cost.step)}"
+        takes = "step takes" if steps == 1 else "steps take"
+        return f"its {steps} {takes} about {duration(steps * cost.step)}"
     if math.isfinite(limit.seconds):
         epochs = steps / cost.epoch_steps
         return f"{budget} buys at most {epochs:.3g} epochs ({steps:.0f} steps)"

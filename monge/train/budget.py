@@ -23,6 +23,7 @@ class Budget:
 
     @classmethod
     def read(cls, text: str) -> Budget:
+        text = str(text)  # Python's users may forget the unit
         match = re.fullmatch(r"(\+?)(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
         unit = match[3] if match else ""
         single = unit.removesuffix("s") or unit

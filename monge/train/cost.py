@@ -1,13 +1,15 @@
 """What a fit will cost, measured before it begins: a few steps of a copy that is thrown away.
 
 A step is a pure function of the seed, its number and the state before it, so that what is tried
-here leaves no trace in the fit. Turns that want the whole training split are tried on few rows
-and their time is taken to grow with the rows.
+here leaves no trace in the fit. Turns that want the whole training split are tried on few rows and
+on a part of those, and what they need is carried on to all rows: along the line through both, or
+along a power where it grows faster than the rows do.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,8 @@ from .trainer import Trainer
 
 FEW = 1024
 """Rows of the copy, or a batch if that is more."""
+PART, STEEPEST = 4, 2.0
+"""How many times fewer rows are tried besides, and the highest power of them that is believed."""
 STEPS, SECONDS = 3, 1.0
 """Steps that are timed, and after how many seconds no further one is begun."""
 
@@ -80,17 +84,34 @@ def estimate(model: Model, rows: Rows, recipe: Recipe, seed: int = 0, precision:
     few = Few(rows, max(FEW, recipe.batch))
     with torch.random.fork_rng(devices=[]):
         trainer = Trainer(model, few, recipe, seed, precision)
-        first, working = gauged(trainer)
-        if first < SECONDS:  # by now the optimisers have made what they keep
-            _, working = gauged(trainer)
-        step = timed(trainer)
-    if all(turn.whole for turn in trainer.turns):
-        step *= len(rows) / max(len(few), 1)
+        step, working = needed(trainer)
+        if len(few) < len(rows) and any(turn.whole for turn in trainer.turns):
+            part = Trainer(model, Few(rows, len(few) // PART), recipe, seed, precision)
+            less, narrow = needed(part)
+            times = len(rows) / len(few)
+            step, working = grown(less, step, times), round(grown(narrow, working, times))
     state, _ = trainer.state()
     size = min(recipe.batch, len(rows))
     return Cost(sum(p.numel() for p in model.parameters()), step,
                 epoch_steps(len(rows), size, trainer.turns), sum(map(bytes_of, state.values())),
                 working, recipe.steps)
+
+
+def needed(trainer: Trainer) -> tuple[float, int]:
+    """Seconds of a step, and the bytes that it works with."""
+    first, working = gauged(trainer)
+    if first < SECONDS:  # by now the optimisers have made what they keep
+        _, working = gauged(trainer)
+    return timed(trainer), working
+
+
+def grown(part: float, whole: float, times: float) -> float:
+    """What some rows need so many times over, known of them and of one in PART of them."""
+    power = math.log(whole / max(part, 1e-12), PART) if whole > 0 else 0.0
+    if power > 1:
+        return whole * times ** min(power, STEEPEST)
+    slope = max(whole - part, 0.0) / (1 - 1 / PART)
+    return whole + (times - 1) * slope
 
 
 def gauged(trainer: Trainer) -> tuple[float, int]:
@@ -102,12 +123,13 @@ def gauged(trainer: Trainer) -> tuple[float, int]:
 
 
 def timed(trainer: Trainer) -> float:
-    """Seconds a step."""
-    begun, steps, spent = time.perf_counter(), 0, 0.0
-    while steps < STEPS and spent < SECONDS:
+    """Seconds a step, the median of a few."""
+    spent: list[float] = []
+    while len(spent) < STEPS and sum(spent) < SECONDS:
+        begun = time.perf_counter()
         trainer.advance(0.0)
-        steps, spent = steps + 1, time.perf_counter() - begun
-    return spent / steps
+        spent.append(time.perf_counter() - begun)
+    return statistics.median(spent)
 
 
 def bytes_of(tensor: Tensor) -> int:

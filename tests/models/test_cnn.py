@@ -57,6 +57,18 @@ def test_what_suits_can_be_built_and_is_no_giant(name, shape):
     assert model.likelihood(question(space, 2)).value.shape == (2,)
 
 
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 3), (1, 2, 2)])
+def test_the_smallest_pictures_are_refused_or_built(name, shape):
+    owner, space = registry.find(name), digits(*shape)
+    if why := owner.refuses(space):
+        assert (name, min(shape[1:])) == ("predict.cnn", 1)
+        assert "single pixel here; use predict.resnet or predict.mlp" in why
+        return
+    for config in (owner.tiny(space), owner.suit(space).config):
+        assert config.build(space).eval().likelihood(question(space, 2)).value.isfinite().all()
+
+
 def test_a_number_is_not_augmented_and_few_rows_are_seen_often():
     space = replace(digits(1, 28, 28, rows=1000), kind="real", size=0, rows=1000)
     suit = CNN.suit(space)

@@ -14,7 +14,7 @@ from monge.core.score import Score
 from monge.run import load, start
 from monge.train import fit as loop
 from monge.train.budget import Budget
-from monge.train.cost import Cost, Few, Gauge, estimate
+from monge.train.cost import Cost, Few, Gauge, estimate, grown
 from monge.train.trainer import Trainer
 
 
@@ -71,10 +71,22 @@ def test_whole_turns_are_tried_on_few_rows(monkeypatch):
     seen = []
     model.loss = lambda batch, plain=model.loss: seen.append(len(batch)) or plain(batch)
     cost = estimate(model, rows, recipe)
-    assert set(seen) == {50}
+    assert set(seen) == {50, 12}  # and on a quarter of them, to see how it grows
     assert cost.epoch_steps == 1
     some = Few(rows, 3)
     assert some.batch(torch.tensor([2])).row.tolist() == [len(rows) - 1]
+
+
+@pytest.mark.parametrize("need", [lambda n: 3.0, lambda n: 2 + 0.1 * n, lambda n: 0.1 * n,
+                                  lambda n: 0.01 * n**2], ids=["none", "line", "rows", "square"])
+def test_what_whole_turns_need_is_carried_on_to_all_rows(need):
+    assert math.isclose(grown(need(256), need(1024), 50), need(51_200), rel_tol=1e-12)
+
+
+def test_nothing_grows_faster_than_the_square_of_the_rows():
+    """What chance makes steep is not believed, nor what falls as rows come in."""
+    assert grown(1e-6, 1.0, 10) == 100
+    assert grown(2.0, 1.0, 10) == grown(1.0, 1.0, 10) == 1.0
 
 
 def test_a_gauge_forgets_what_is_dropped():

@@ -63,6 +63,14 @@ class CNN(FromPictures):
         return net, width
 
     @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        why = super().refuses(space)
+        if why is None and space.given and sides(space) < 2:
+            return ("cnn halves the sides of a picture, and one of them is a single pixel here; "
+                    "use predict.resnet or predict.mlp")
+        return why
+
+    @classmethod
     def suit(cls, space: Space) -> Suit:
         side = sides(space)
         widths = (32,) if side < SMALL else (32, 64) if side < LARGE else (32, 64, 128)
