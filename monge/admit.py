@@ -9,25 +9,32 @@ from .core.error import DataError
 from .core.model import Model
 from .core.space import Space
 
+LAW = {"CanSample", "HasLikelihood"}
+"""Abilities of which a law of the event has one."""
+
 
 def admit(name: str, owner: type[Model], space: Space) -> None:
     """Refuse data the model cannot take, in a sentence that names those that can."""
     if space.kind not in owner.events:
         takes = " or ".join(sorted(owner.events))
-        raise DataError(f"{name} needs {takes}, got {space}; {accepting(space)}")
+        if owner.predicts and owner.events & {part.kind for part in space.given.values()}:
+            raise DataError(f"{name} predicts {takes}, and the target of these data is {space}; "
+                            "pair pictures with +edges or +low2 after their name, or say --target")
+        raise DataError(f"{name} needs {takes}, got {space}; {accepting(space, owner)}")
     for field, part in space.given.items():
         if part.kind not in owner.givens:
             takes = " or ".join(sorted(owner.givens)) or "no condition"
             raise DataError(f"{name} takes {takes} as a condition, and {field!r} is {part}; "
-                            f"leave it out of --given, or {accepting(space)}")
+                            f"leave it out of --given, or {accepting(space, owner)}")
     if space.missing and not owner.missing:
-        raise DataError(f"{name} cannot train on rows with missing values; {accepting(space)}, or "
-                        "leave such rows out with data.missing=drop, or (in columns of names) "
-                        "make it a name with data.missing=category")
+        raise DataError(f"{name} cannot train on rows with missing values; leave them out with "
+                        "data.missing=drop, (in columns of names) make it a name with "
+                        "data.missing=category, fill them with `monge complete`, or "
+                        f"{accepting(space, owner)}")
     uneven = next(unequal(space), None)
     if uneven and not owner.lengths:
         raise DataError(f"{name} takes rows of one length, and those of {uneven.name} differ "
-                        f"({uneven}); {accepting(space)}")
+                        f"({uneven}); {accepting(space, owner)}")
     if reason := owner.refuses(space):
         raise DataError(reason)
 
@@ -39,11 +46,15 @@ def unequal(space: Space) -> Iterator[Space]:
     return (part for part in (space, *read) if part.varies)
 
 
-def accepting(space: Space) -> str:
-    """The end of a sentence: the models that would take this data."""
+def accepting(space: Space, asked: type[Model]) -> str:
+    """The end of a sentence: the models that would take this data; only who asked for a law of
+    targets is told of such."""
     kinds = {part.kind for part in space.given.values()}
     names = [entry.name for entry in registry.entries()
              if space.kind in entry.events and kinds <= set(entry.givens)
              and (entry.missing or not space.missing)
-             and (entry.lengths or not any(unequal(space)))]
-    return f"use {' or '.join(names)}" if names else "no model takes such data yet"
+             and (entry.lengths or not any(unequal(space)))
+             and (asked.predicts or not entry.predicts)
+             and LAW & set(entry.abilities)]
+    return f"use {' or '.join([', '.join(names[:-1]), names[-1]][len(names) < 2:])}" if names \
+        else "no model takes such data yet"

@@ -29,6 +29,8 @@ from .train.profile import alarms, profile
 FILE = "findings.json"
 PROFILED = 64
 """Rows over which gradients are followed through a model."""
+BEGUN = 20
+"""Steps from which gradients say something: layers that begin as nothing let none through."""
 CHECKS = 3
 """Held-out scores after the best that must be worse before a fit is called over-fitted."""
 WORSE, BETTER = 0.5, 0.1
@@ -43,9 +45,10 @@ def examine(model: Model, rows: Rows, log: Iterable[Mapping[str, Any]], result: 
     if not len(rows):
         return of_log(list(log), result)
     few = rows.batch(torch.arange(min(len(rows), PROFILED))).to(home(model))
+    begun = result.get("step", BEGUN) >= BEGUN
     density = None if train is None else train.density
     return [*of_log(list(log), result), *findings(model, rows, train, density),
-            *alarms(profile(model, few))]
+            *(alarms(profile(model, few)) if begun else [])]
 
 
 def of_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from . import __version__, doctor, folder
-from .asking import asking
+from .asking import asking, stated
 from .card import card
 from .core.abilities import (
     CanComplete,
@@ -27,9 +27,10 @@ from .core.abilities import (
 )
 from .core.batch import Batch
 from .core.config import Config
+from .core.error import WordError
 from .core.noise import fresh
 from .core.score import Score
-from .core.words import Words
+from .core.words import Words, said
 from .data import tokens
 from .encoding import codes, decoded
 from .evaluate.judge import chunks
@@ -149,22 +150,27 @@ class Run(Kept):
         text = card(self.about, self.owner.__doc__, self.space, self.result, helpers, findings)
         folder.write(self.folder / "card.md", text)
 
-    def sample(self, n: int = 1, given: Mapping[str, Batch] | None = None, *words: str,
+    def sample(self, n: int = 1, given: Mapping[str, Any] | None = None, *words: str,
                seed: int = 0) -> Any:
-        """n draws in the form the data had: a frame, or an array."""
+        """n draws in the form the data had: a frame, or an array. given={"label": 3} holds one
+        value for all draws, or n of them."""
         return self.view.decode(self.draw(n, given, *words, seed=seed))
 
-    def draw(self, n: int, given: Mapping[str, Batch] | None = None, *words: str,
+    def draw(self, n: int, given: Mapping[str, Any] | None = None, *words: str,
              seed: int = 0) -> torch.Tensor:
         """n draws as the model gives them, (n, *event)."""
         model, how = self.able(CanSample), asking(self, words)
-        return model.sample(n, given, how, fresh(seed, self.place.settle())).cpu()
+        if n < 0:
+            raise WordError(f"n={n} draws cannot be made; ask for 0 or more")
+        generator = fresh(seed, self.place.settle())
+        return model.sample(n, stated(self, given, words), how, generator).cpu()
 
-    def stream(self, n: int, given: Mapping[str, Batch] | None = None, *words: str,
+    def stream(self, n: int, given: Mapping[str, Any] | None = None, *words: str,
                seed: int = 0) -> Iterator[torch.Tensor]:
         """The draws as they come about, (n, *event) each; the last equals `draw`."""
         model, how = self.able(CanStream), asking(self, words)
-        for x in model.stream(n, given, how, fresh(seed, self.place.settle())):
+        generator = fresh(seed, self.place.settle())
+        for x in model.stream(n, stated(self, given, words), how, generator):
             yield x.cpu()
 
     def score(self, what: Any = None, *words: str, split: str | None = None, seed: int = 0
@@ -172,7 +178,7 @@ class Run(Kept):
         """log p of every row: of the test split of the run's own data or of a source that has
         splits, of every row of other data."""
         model, rows = self.able(HasLikelihood), self.rows(what, split)
-        how = model.Scoring().override(*words)
+        how = said(model.Scoring(), words)
         return scores(model, chunks(rows), self.space.dims, how, seed)
 
     def predict(self, what: Any = None, *words: str, split: str | None = None, by: By = "mean",

@@ -53,6 +53,15 @@ def test_every_verb_has_help_for_people(say):
         assert len(out.splitlines()) > 6
 
 
+def test_a_model_is_told_with_the_words_it_admits(say):
+    _, told, _ = say("models", "made")
+    assert "[natural | snake | random | given]" in told
+    assert "train.rate" not in told
+    _, more, _ = say("models", "made", "-v")
+    assert "train.rate" in more
+    assert "…" not in told + more + say("data")[1]
+
+
 def test_a_table_goes_in_and_the_same_columns_come_out(say, told, table, tmp_path):
     run = told("fit", "made", table, *QUICK, "--budget", "20steps")
     assert set(run) == {"run", "steps", "seconds", "stopped", "held_out", "findings"}
@@ -118,11 +127,14 @@ def test_conditions(told, say):
     told("fit", "made", "digits", *QUICK, "--given", "label", "--budget", "3steps")
     code, _, err = say("sample", "made-digits", "-n", 2)
     assert code == 1
-    assert "needs a value of 'label'" in err
+    assert "needs a value of 'label' for each row; give it with --given label=VALUE" in err
     assert told("sample", "made-digits", "-n", 2, "--given", "label=3")["n"] == 2
     code, _, err = say("sample", "made-digits", "--given", "label=eleven")
     assert code != 0
     assert "eleven" in err
+    told("fit", "independent", "iris", "--budget", "1steps")
+    _, _, err = say("sample", "independent-iris", "--given", "colour=red")
+    assert "the run is not given 'colour'; fit one with --given colour" in err
 
 
 def test_evaluate_models_data_runs_verify(told, table):
@@ -136,7 +148,9 @@ def test_evaluate_models_data_runs_verify(told, table):
     assert row["bytes"] > 1000
     names = {entry["name"] for entry in told("models")}
     assert {"autoregressive.made", "latent.vae", "adversarial.wgan", "baseline.tree"} <= names
-    assert {field["field"] for field in told("models", "made")["fields"]} >= {"width", "orders"}
+    known = {field["field"]: field for field in told("models", "made")["fields"]}
+    assert known["width"]["choices"] == []
+    assert known["order"]["choices"] == ["natural", "snake", "random", "given"]
     assert "digits" in {entry["name"] for entry in told("data")}
     fields = {field["name"]: field["kind"] for field in told("data", table)["fields"]}
     assert fields == {"age": "counts", "size": "real", "job": "label", "ok": "binary"}
@@ -148,7 +162,7 @@ def test_resuming(told, say, table):
     assert told("fit", "--resume", "made-people", "--budget", "+5steps")["steps"] == 10
     code, _, err = say("fit", "made", table, "--resume", "made-people")
     assert code == 2
-    assert "--resume goes on with a run as it is" in err
+    assert "goes on with a run as it is; leave out made and all but --budget" in err
 
 
 def test_a_fit_tells_how_it_goes(say, table):
@@ -202,9 +216,9 @@ def test_a_film(told, say, tmp_path):
     code, out, _ = say("sample", "made-digits", "-n", 1, "--stream")
     assert code == 0
     assert "▀" in out
-    told("fit", "made", "moons", *QUICK, "--budget", "2steps")
-    code, _, err = say("sample", "made-moons", "--stream")
-    assert "--stream shows pictures" in err
+    told("fit", "made", "iris", *QUICK, "--budget", "2steps")
+    code, _, err = say("sample", "made-iris", "--stream")
+    assert "--stream shows pictures and points of a plane" in err
 
 
 def test_debug_shows_the_traceback(say):

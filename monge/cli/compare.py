@@ -32,7 +32,8 @@ COLUMNS = {"energy_distance": "distance", "c2st": "c2st", "coverage": "coverage"
 @click.option("--ray", metavar="ADDRESS", help="Fit on the machines of a Ray cluster that share "
               "this folder: its address, auto, or local.")
 @click.option("--one", is_flag=True, help="One model of each family instead of all.")
-@click.option("--given", multiple=True, metavar="FIELD", help="Condition on this field.")
+@click.option("--given", multiple=True, metavar="FIELD",
+              help="Condition on this field; may be repeated.")
 @click.option("--target", multiple=True, metavar="FIELD", help="The event is this field given all "
               "others.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the comparison; one that "
@@ -95,6 +96,9 @@ class Crier:
         if self.voice.verbose:
             for name, reason in plan.refused.items():
                 self.voice.note(f"left out {name}: {reason}")
+        elif holes := [name for name, why in plan.refused.items() if "missing values" in why]:
+            self.voice.note(f"{len(holes)} models do not train on missing values and are left "
+                            "out; data.missing=drop leaves out such rows instead")
 
 
 def named(event: Started | Outcome) -> str:
@@ -120,7 +124,7 @@ def text(voice: Voice, found: Leaderboard) -> str:
     if any(name in found.reference for name in shown):
         blank = [None] * (6 + seeds)
         body.append(["", "training rows", *blank, *cells(found.reference, shown), None])
-    table = voice.table(head, body)
+    table = voice.table(head, body, keys=2)
     return table + "".join(f"\n{name} failed: {why}" for name, why in found.failures.items())
 
 

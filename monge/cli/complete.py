@@ -47,7 +47,8 @@ PARTS = ("lower", "upper", "left", "right", "box")
 def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], hide: str | None,
             noise: float | None, edit: float | None, rows: int | None, count: int, out: Path,
             seed: int) -> None:
-    """Complete the rows of DATA (or the run's own test rows) under RUN.
+    """Complete the rows of DATA (or the run's own test rows) under RUN. WORDS say how: those that
+    `monge models MODEL` lists under sampling.
 
     With --noise or --edit, of diffusion laws, whole rows are drawn anew from what they are.
     """
@@ -57,6 +58,8 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], hi
     from ..core.abilities import CanComplete
     from ..core.words import Words
 
+    if data is not None and "=" in data and not Path(data).exists():
+        words, data = (data, *words), None
     found, spoken = runs.load(run), Words.sort(words)
     there = found.rows(data)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))

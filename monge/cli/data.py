@@ -5,9 +5,16 @@ Kinds, sizes, missing cells and constant columns of anything that `monge fit` wo
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from ._say import Voice, common
+from ._say import Voice, choosing, common
+
+UNIFORM = ("rows", "dropped")
+"""What is the same of every field and told of all."""
+LISTED = 4
+"""Names that a line shows."""
 
 
 @click.command("data")
@@ -23,36 +30,53 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
 
     if what is None:
         rows = [{"name": name, "summary": summary} for name, summary in data.names()]
-        voice.result(rows, voice.table(("name", "summary"), [list(r.values()) for r in rows])
-                     + "\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of pictures, of "
-                     "sounds, of text, of pairs of sentences (train.de, train.en), of splits."
-                     + f"\n\n{words_of(voice)}")
+        known = voice.table(("name", "summary"), [list(row.values()) for row in rows], wide=None)
+        voice.result(rows, f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
+                     "pictures, of sounds, of text, of splits, of pairs of sentences (train.de, "
+                     f"train.en).\n\n{words_of(voice)}")
         return
     source = data.open(what, *(word.removeprefix("data.") for word in words))
     fields = source.summary()
     splits = {name: len(source.view().rows(name)) for name in ("train", "valid", "test")}
     told = {"name": source.name, "splits": splits, "fingerprint": source.fingerprint,
             "event": str(source.view().space), "fields": fields, "notes": source.notes}
-    head = list(fields[0])
+    head = [key for key in fields[0] if key not in UNIFORM
+            and any(shown(field[key]) for field in fields)]
+    less = f"; {source.dropped} with missing cells dropped" if source.dropped else ""
     counts = ", ".join(f"{count} {name}" for name, count in splits.items())
     origin = "as given" if source.has_splits else "drawn by data.seed"
-    voice.result(told, f"{source.name}: {told['event']}; rows {counts} ({origin})\n\n"
-                 + voice.table(head, [[field[key] for key in head] for field in fields])
+    voice.result(told, f"{source.name}: {told['event']}; rows {counts} ({origin}){less}\n\n"
+                 + voice.table(head, [[brief(field[key]) for key in head] for field in fields])
                  + "".join(f"\n\n{note}" for note in source.notes))
+
+
+def shown(cell: Any) -> bool:
+    """Whether a cell says anything."""
+    return cell is not None and cell is not False and cell != []
+
+
+def brief(cell: Any) -> Any:
+    """Yes or nothing for what is so or not, and the first few of many names."""
+    if isinstance(cell, bool):
+        return "yes" if cell else None
+    if isinstance(cell, list) and len(cell) > LISTED and isinstance(cell[0], str):
+        return [*cell[:LISTED], "…"]
+    return cell
 
 
 def words_of(voice: Voice) -> str:
     """The words that say how data are read."""
-    from ..core.help import help_of
+    from ..core.help import choices_of, help_of
     from ..data.catalogue import listing
     from ..data.options import Options
 
-    helps, plain = help_of(Options), Options()
-    rows = [[f"data.{name}", str(getattr(plain, name)), text] for name, text in helps.items()]
-    tables = [voice.table(("word", "default", ""), rows, wide=200)]
+    helps, choices, plain = help_of(Options), choices_of(Options), Options()
+    rows = [[f"data.{name}", str(getattr(plain, name)), choosing(text, choices[name])]
+            for name, text in helps.items()]
+    tables = [voice.table(("word", "default", ""), rows, wide=None)]
     for head, *modules in (("after a plus", "transform", "paired"),
                            ("data.augment", "geometry", "spoil")):
         found = [[name.replace("_", "-"), text] for module in modules
                  for name, text in listing(module)]
-        tables.append(voice.table((head, ""), found, wide=200))
+        tables.append(voice.table((head, ""), found, wide=None))
     return "\n\n".join(tables)

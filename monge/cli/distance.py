@@ -30,7 +30,8 @@ if TYPE_CHECKING:
               help="npz with the entropic plan, its points and its potentials.")
 @click.option("--plot", type=click.Path(path_type=Path),
               help="png of the plan, where rows are points in the plane.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True,
+              help="Same seed, same choice of rows and same chance in the measures.")
 @common
 def command(voice: Voice, a: str, b: str, words: tuple[str, ...], rows: int, out: Path | None,
             plot: Path | None, seed: int) -> None:

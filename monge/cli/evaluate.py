@@ -29,7 +29,7 @@ MOST = 8
               help="Rows to measure on: by default test where there are splits, all otherwise.")
 @common
 def command(voice: Voice, run: str, data: str | None, split: str | None) -> None:
-    """Measure RUN on DATA, or on its own test rows, and let its doctor speak."""
+    """Measure RUN on DATA, or on its own test rows, and tell what ails its fit."""
     from .. import run as runs
     from ..doctor import sentence
     from ..evaluate.measure import flat
@@ -68,7 +68,7 @@ def remarks(run: Run, data: str | None, split: str | None) -> list[Finding]:
 
     found = left_out(run.model, run.rows(data, split))
     if data is None and split in ("train", "all"):
-        found.append(Finding("real rows", "that measures are held against are training rows, which"
+        found.append(Finding("real rows", "those of this table are training rows, which"
                              " are among the rows measured here", "read them on test rows, or on "
                              "other data"))
     return [*found, *run.diagnose()]

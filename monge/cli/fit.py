@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @click.argument("model", required=False)
 @click.argument("data", required=False)
 @click.argument("words", nargs=-1)
-@click.option("--given", multiple=True, metavar="FIELD", help="Condition on this field.")
+@click.option("--given", multiple=True, metavar="FIELD",
+              help="Condition on this field; may be repeated.")
 @click.option("--target", multiple=True, metavar="FIELD", help="The event is this field, or these "
               "columns together, given all others.")
 @click.option("--ensemble", type=click.IntRange(0), default=0, metavar="N",
@@ -60,8 +61,9 @@ def command(voice: Voice, model: str | None, data: str | None, words: tuple[str,
     place = Place(device, precision, threads, compiled)
     if resume:
         if model or data or words or out or given or target or ensemble or bag:
-            raise WordError("--resume goes on with a run as it is; leave out all but --budget "
-                            "and where to compute")
+            said = next((str(word) for word in (model, data, *words, out) if word), "the rest")
+            raise WordError(f"--resume {resume} goes on with a run as it is; leave out {said} and "
+                            "all but --budget and where to compute")
         run = runs.load(resume, place)
     elif model is None or data is None:
         raise WordError("fit needs a MODEL and DATA; `monge models` and `monge data` list them")
@@ -148,7 +150,8 @@ def report(voice: Voice, run: Run, last: Progress | None) -> None:
     findings = run.diagnose()
     for finding in findings:
         voice.note(sentence(finding))
-    voice.note(f"stopped after {result['step']} steps and {result['seconds']:.1f} s: "
+    steps = f"{result['step']} step{'s' * (result['step'] != 1)}"
+    voice.note(f"stopped after {steps} and {result['seconds']:.1f} s: "
                f"{WHY.get(result['stopped'], result['stopped'])}")
     if result.get("refit"):
         from ..card import retold

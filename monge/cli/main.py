@@ -84,11 +84,19 @@ def attempt(words: list[str]) -> int:
     except OSError as error:
         if debug:
             raise
-        return tell(f"the system refused: {error}", 1, words)
+        return tell(refused(error), 1, words)
     except Exception as error:
         if debug:
             raise
         return tell(f"unforeseen {type(error).__name__}: {error}; --debug shows where", 1, words)
+
+
+def refused(error: OSError) -> str:
+    """What the system would not do, to which file, and what to try."""
+    if error.filename is None:
+        return f"the system refused: {error}"
+    return (f"{error.filename} cannot be opened ({error.strerror}); check the path and who may "
+            "write there, or choose another place")
 
 
 def tell(sentence: str, code: int, words: list[str]) -> int:

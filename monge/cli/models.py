@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .. import registry
-from ._say import Voice, common
+from ._say import Voice, choosing, common
 
 
 @click.command("models")
@@ -25,7 +25,8 @@ def command(voice: Voice, name: str | None) -> None:
         return
     entry, owner = registry.describe(name), registry.find(name)
     fields = list(described(owner.Config, ""))
-    voice.result(entry.to_dict() | {"law": inspect.getdoc(owner), "fields": fields},
+    voice.result(entry.to_dict() | {"law": inspect.getdoc(owner), "fields": fields,
+                                    "presets": dict(owner.presets)},
                  page(voice, entry, owner, fields))
 
 
@@ -39,16 +40,17 @@ def block(entry: registry.Entry) -> str:
 def described(config: Any, head: str, chosen: Any = None) -> Any:
     """Every field with its default, or what is chosen, and its help, nested parts included."""
     from ..core.config import Config
-    from ..core.help import help_of
+    from ..core.help import choices_of, help_of
 
-    helps = help_of(config)
+    helps, choices = help_of(config), choices_of(config)
     for field in config.__dataclass_fields__.values():
         default = field.default_factory() if callable(field.default_factory) else field.default
         default = default if chosen is None else getattr(chosen, field.name)
         nested = isinstance(default, Config)
         whose = getattr(type(default), "owner", type(default))
         shown = whose.__name__.lower() if nested else default
-        yield {"field": head + field.name, "default": shown, "help": helps[field.name]}
+        yield {"field": head + field.name, "default": shown, "help": helps[field.name],
+               "choices": list(choices[field.name])}
         if nested:
             yield from described(type(default), f"{head}{field.name}.", default)
 
@@ -61,21 +63,29 @@ def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) ->
              f"missing    {'marginalised' if entry.missing else 'refused'}",
              f"lengths    {'of each row' if entry.lengths else 'one for all rows'}",
              f"abilities  {' '.join(entry.abilities)}"]
-    for title, rows in (("fields", fields), *chosen(owner)):
-        body = [[row["field"], str(row["default"]), row["help"]] for row in rows]
+    if owner.presets:
+        told = [[f"preset={name}", line] for name, line in owner.presets.items()]
+        lines += ["", voice.table(("presets", ""), told, wide=None)]
+    for title, rows in (("fields", fields), *chosen(owner, voice.verbose)):
+        body = [[row["field"], str(row["default"]), choosing(row["help"], row["choices"])]
+                for row in rows]
         if body:
-            lines += ["", voice.table((title, "default", ""), body, wide=200)]
+            lines += ["", voice.table((title, "default", ""), body, wide=None)]
     lines += ["", "Defaults are chosen anew for the data at hand; `monge fit ... -v` shows them."]
+    if not voice.verbose:
+        lines += [f"The words of training, train.*, are the same for all models: `monge models "
+                  f"{entry.name} -v` lists them."]
     return "\n".join(lines)
 
 
-def chosen(owner: Any) -> Any:
-    """What can be chosen when the model is trained and used."""
+def chosen(owner: Any, training: bool) -> Any:
+    """What can be chosen when the model is used, and when it is trained."""
     from ..core.abilities import CanSample, HasLikelihood
     from ..core.recipe import Recipe
 
-    yield "training", list(described(Recipe, "train."))
     if issubclass(owner, CanSample):
         yield "when sampling", list(described(owner.Sampling, "how."))
     if issubclass(owner, HasLikelihood):
         yield "when scoring", list(described(owner.Scoring, "how."))
+    if training:
+        yield "training", list(described(Recipe, "train."))

@@ -1,4 +1,4 @@
-"""The help of a configuration: the string that stands beneath each of its fields."""
+"""The help of a configuration: the string beneath each of its fields, and the words it admits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import ast
 import dataclasses
 import inspect
 import textwrap
+import types
 import typing
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from .config import Config
+from .config import Config, hints
 
 
 def help_of(kind: Any) -> dict[str, str]:
@@ -23,6 +24,23 @@ def help_of(kind: Any) -> dict[str, str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(typing.cast(type, ancestor)))).body[0]
         found |= dict(documented(typing.cast(ast.ClassDef, tree)))
     return {field.name: found.get(field.name, "") for field in fields(kind)}
+
+
+def choices_of(kind: Any) -> dict[str, tuple[str, ...]]:
+    """The words that each field admits; none where they are not a list of words."""
+    return {name: tuple(map(str, literals(hint))) for name, hint in hints(kind).items()}
+
+
+def literals(hint: Any) -> tuple[Any, ...]:
+    """What a type lists, alone, beside None or limited."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return args
+    if origin is Annotated:
+        return literals(args[0])
+    if origin in (typing.Union, types.UnionType):
+        return tuple(choice for part in args for choice in literals(part))
+    return ()
 
 
 def documented(node: Any) -> Iterator[tuple[str, str]]:

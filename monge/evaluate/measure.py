@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,8 +100,10 @@ def likelihoods(model: Model, rows: Rows, others: Rows, seed: int, known: Known
         found["bits_per_dim"] = Score(every.bits_per_dim, every.kind, per_bit, "bits/dim")
         count = min(len(rows), len(others), SEEN)
         pick = torch.randperm(len(others), generator=fresh(seed))[:count].sort().values
-        seen = map(others.batch, pick.split(CHUNK))
+        seen, begun = map(others.batch, pick.split(CHUNK)), time.perf_counter()
         found["likelihood_gap"] = scores(model, seen, model.space.dims, seed=seed).less(every)
+        speed = count / (time.perf_counter() - begun)
+        found["rows_scored_per_second"] = Score(speed, "estimate", 0.0, "1/s")
         if known.density and not model.space.given:
             found["kl"] = kl(known.density, rows, every)
     if isinstance(model, HasTerms):
@@ -211,8 +214,8 @@ def left_out(model: Model, rows: Rows | None = None) -> list[Finding]:
                         f"length, not {model.space}.", "compare models by bits_per_dim")]
     if rows is None or len(rows) >= FEWEST:
         return []
-    return [Finding("samples", f"are held against {len(rows)} rows by their energy distance alone:"
-                    f" every other measure of them needs {FEWEST}.",
+    return [Finding("samples", f"they are held against {len(rows)} rows by their energy distance "
+                    f"alone: every other measure of them needs {FEWEST}.",
                     "give more rows, or hold out more of them with data.test=0.3")]
 
 

@@ -26,8 +26,8 @@ def blank(space: Space) -> Tensor:
 
 def check_whole(name: str, batch: Batch) -> None:
     if batch.observed is not None and not bool(batch.observed.all()):
-        raise DataError(f"{name} needs every value of a row, but some are missing; "
-                        "fill them or choose a model that marginalises them")
+        raise DataError(f"{name} needs every value of a row, but some are missing; fill them with "
+                        "`monge complete`, or choose a model that marginalises them")
 
 
 def check_codes(name: str, space: Space, x: Tensor) -> None:

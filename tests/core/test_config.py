@@ -77,6 +77,7 @@ def test_no_word_breaks_the_grammar(word):
     ("flag=perhaps", "flag='perhaps' must be true or false"),
     ("kind=c", "kind=c is not a choice; choose from a, b"),
     ("net.widht=3", "MLP has no field 'widht'; did you mean width?"),
+    ("drpout=0.1", "Owner has no field 'drpout'; did you mean net.dropout?"),
     ("net=mpl", "net=mpl is not a part; did you mean mlp?"),
     ("width", "'width' is not of the form name=value"),
     ("name.more=1", "str has no field 'more'; there is none to choose from"),
