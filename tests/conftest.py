@@ -12,7 +12,7 @@ settings.register_profile("monge", deadline=None)  # a busy machine is no failur
 settings.load_profile("monge")
 sys.path.insert(0, str(Path(__file__).parent))
 
-SUBJECTS = {"test_contract.py", "test_verify.py"}
+SUBJECTS = {"test_contract.py", "test_contract_sequences.py", "test_verify.py"}
 """Files whose tests share a model with those of the same parameters; others share by file."""
 NUMBERS = itertools.count()
 

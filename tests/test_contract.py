@@ -5,28 +5,24 @@ A model file is examined by being there. Each check asks for an ability, never f
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import worlds
-from training import advance, assert_unbroken
+from candidates import every, examined, subject, takes, trained
+from training import assert_unbroken
 
 from monge import registry
-from monge.admit import admit
 from monge.core.abilities import (
     CanComplete,
     CanDecode,
     CanEncode,
     CanSample,
     CanStream,
-    HasCritic,
-    HasDiscriminator,
     HasLikelihood,
     HasMarginals,
     HasMean,
@@ -36,107 +32,6 @@ from monge.core.batch import Batch
 from monge.core.config import Config
 from monge.core.error import DataError
 from monge.core.noise import fresh
-from monge.core.space import Space
-from monge.evaluate.judge import Judge
-from monge.train.budget import Budget
-from monge.train.fit import examine, fit
-from monge.train.trainer import Trainer
-
-KINDS = ("real", "binary", "levels", "label", "counts", "columns")
-STEPS, DRAWS, GAME = 60, 100, 250
-"""Steps of a fit: samples take longer to show their worth than a likelihood, and a game of two
-that begins with noise takes longest."""
-
-
-@functools.cache
-def world(kind: str, how: str) -> tuple[Space, Batch]:
-    """A world of this kind, given one thing or nothing."""
-    alone = worlds.make(kind)
-    return worlds.conditioned(*alone, how) if how else alone
-
-
-def takes(name: str, space: Space) -> bool:
-    try:
-        admit(name, registry.find(name), space)
-    except DataError:
-        return False
-    return True
-
-
-@functools.cache
-def examined(name: str) -> list[tuple[str, str]]:
-    """The kinds of event a model takes, each alone and with the first condition it takes."""
-    found = []
-    for kind in KINDS:
-        if not registry.find(name).predicts and takes(name, world(kind, "")[0]):
-            found.append((kind, ""))
-        names = worlds.conditions(world(kind, "")[0])
-        found += [(kind, how) for how in names if takes(name, world(kind, how)[0])][:1]
-    return found
-
-
-def subjects(*abilities: type) -> Iterator[tuple[str, str, str]]:
-    """(model, kind, condition or none) for all that have these abilities."""
-    needed = {ability.__name__ for ability in abilities}
-    for entry in registry.entries():
-        if needed <= set(entry.abilities):
-            yield from ((entry.name, *pair) for pair in examined(entry.name))
-
-
-def every(*abilities: type, given: bool | None = None, finite: bool = False, field: str = ""):
-    """Run a check on every subject with these abilities, and with a field of this name in its
-    `Sampling`; all checks of a subject run in one process, which fits it once."""
-    cases = [pytest.param(name, kind, how, id="-".join(filter(None, (name, kind, how))))
-             for name, kind, how in subjects(*abilities)
-             if given in (None, bool(how)) and worlds.is_finite(world(kind, "")[0]) >= finite
-             and (not field or field in registry.find(name).Sampling.__dataclass_fields__)]
-    return pytest.mark.parametrize(("name", "kind", "given"), cases)
-
-
-class Subject:
-    """A tiny model of a world, fitted for a moment."""
-
-    def __init__(self, name: str, kind: str, given: str) -> None:
-        self.owner = registry.find(name)
-        self.space, self.batch = world(kind, given)
-        self.train, self.valid = worlds.Rows(self.batch[:600]), worlds.Rows(self.batch[600:])
-        self.config = self.owner.tiny(self.space)
-        recipe = self.owner.suit(self.space).recipe
-        self.recipe = replace(recipe, batch=64, warmup=10, check=20, patience=0, average=0.9,
-                              rate=max(recipe.rate, 3e-3))
-
-    def build(self):
-        torch.manual_seed(0)
-        return self.config.build(self.space)
-
-    def told(self, *codes: int) -> dict[str, Batch]:
-        """What it is given, to say that it is one of three."""
-        return worlds.told(self.space, torch.tensor(codes))
-
-    def trainer(self) -> Trainer:
-        return Trainer(self.build(), self.train, self.recipe, seed=1)
-
-
-@functools.cache
-def subject(name: str, kind: str, given: str) -> Subject:
-    return Subject(name, kind, given)
-
-
-@functools.cache
-def trained(name: str, kind: str, given: str):
-    """The subject's model after a short fit, in float64, ready to be asked; and its two scores."""
-    case = subject(name, kind, given)
-    train, valid = (worlds.Rows(rows.all.double()) for rows in (case.train, case.valid))
-    trainer = Trainer(case.build().double(), train, case.recipe, seed=1)
-    judge = Judge(trainer.model, valid)
-    before = examine(trainer, judge)
-    game = isinstance(trainer.model, (HasCritic, HasDiscriminator)) and not case.owner.predicts
-    steps = STEPS if isinstance(trainer.model, HasLikelihood) else GAME if game else DRAWS
-    for _ in fit(trainer, Budget(steps=steps)):
-        pass
-    after = examine(trainer, judge)
-    trainer.average.put(trainer.average.weights)
-    return trainer.model.eval(), before, after
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
@@ -376,92 +271,3 @@ def test_cached_sampling_equals_uncached(name, kind, given):
     quick, slow = (model.sample(40, conditions, model.Sampling(cached=cached), fresh(2))
                    for cached in (True, False))
     torch.testing.assert_close(quick, slow, rtol=1e-10, atol=1e-10)
-
-
-def chains(*abilities: type):
-    """Run a check on every model that takes rows of unequal length, on every kind of sequence."""
-    needed = {ability.__name__ for ability in abilities}
-    cases = [pytest.param(entry.name, kind, id=f"{entry.name}-{kind}-varying")
-             for entry in registry.entries()
-             if entry.lengths and not entry.predicts and needed <= set(entry.abilities)
-             for kind in worlds.SEQUENCES if worlds.sequence(kind, 2)[0].kind in entry.events]
-    return pytest.mark.parametrize(("name", "kind"), cases)
-
-
-@functools.cache
-def varying(name: str, kind: str):
-    """A tiny model of sequences whose length varies, after a few steps, in float64; its rows."""
-    space, batch = worlds.sequence(kind)
-    rows, owner = batch.double(), registry.find(name)
-    torch.manual_seed(0)
-    model = owner.tiny(space).build(space).double()
-    recipe = replace(owner.suit(space).recipe, batch=64, warmup=0, rate=3e-3)
-    trainer = Trainer(model, worlds.Rows(rows[:400]), recipe, seed=1)
-    advance(trainer, 20)
-    return model.eval(), replace(rows[400:], row=torch.arange(200))
-
-
-@chains(HasLikelihood)
-def test_padding_never_changes_a_number(name, kind):
-    """Neither what it holds, nor how much of it there is, nor the rows beside."""
-    model, rows = varying(name, kind)
-    together = model.likelihood(rows).value
-    assert together.isfinite().all()
-    beyond = torch.arange(rows.x.shape[1]) >= rows.length[:, None]
-    cleared = rows.x.clone()
-    cleared[beyond] = 0
-    torch.testing.assert_close(model.likelihood(replace(rows, x=cleared)).value, together)
-    alone = [rows[i:i + 1] for i in range(8)]
-    cut = [replace(row, x=row.x[:, : int(row.length)]) for row in alone]
-    apart = torch.cat([model.likelihood(row).value for row in cut])
-    torch.testing.assert_close(apart, together[:8], rtol=1e-9, atol=1e-9)
-    torch.manual_seed(3)
-    one = sum(term.mean() for term in model.loss(rows).values())
-    torch.manual_seed(3)
-    two = sum(term.mean() for term in model.loss(replace(rows, x=cleared)).values())
-    torch.testing.assert_close(one, two)
-
-
-@chains(HasLikelihood)
-def test_every_step_that_exists_counts(name, kind):
-    model, rows = varying(name, kind)
-    row = rows[rows.length > 5][:16]
-    if (end := model.space.end) is not None:
-        row = row[~(row.x[:, :5] == end).any(1)]
-    assert len(row)
-    shorter = replace(row, length=row.length - 1)
-    changed = row.x.clone()
-    changed[torch.arange(len(row)), row.length - 1] = 1
-    whole, less = (model.likelihood(each).value for each in (row, shorter))
-    other = model.likelihood(replace(row, x=changed)).value
-    assert bool(((whole != less) | (whole != other)).any())
-    same = model.likelihood(replace(shorter, x=changed)).value
-    torch.testing.assert_close(same, less)
-
-
-@chains(CanSample)
-def test_sequences_are_drawn_as_long_as_asked(name, kind):
-    model, _ = varying(name, kind)
-    usual = int(model.typical) if model.space.end is None else model.space.shape[0]
-    for how, steps in ((None, usual), (model.Sampling(steps=7), 7)):
-        x = model.sample(30, how=how, generator=fresh(0))
-        assert x.shape == (30, steps, *model.space.shape[1:])
-        assert x.dtype == (torch.int64 if kind == "tokens" else torch.float64)
-        assert torch.equal(x, model.sample(30, how=how, generator=fresh(0)))
-        slow = model.sample(30, how=replace(how or model.Sampling(), cached=False),
-                            generator=fresh(0))
-        torch.testing.assert_close(x, slow, rtol=1e-10, atol=1e-10)
-        if model.space.size:
-            assert set(x.flatten().tolist()) <= set(range(model.space.size))
-
-
-@chains(CanComplete)
-def test_sequences_are_completed_from_their_beginning(name, kind):
-    model, rows = varying(name, kind)
-    observed = torch.arange(rows.x.shape[1]).expand(len(rows), -1) < 3
-    x = model.complete(replace(rows, observed=observed), generator=fresh(0))
-    kept = observed | (torch.arange(rows.x.shape[1]) >= rows.length[:, None])
-    assert torch.equal(x[kept], rows.x[kept])
-    assert x.shape == rows.x.shape
-    with pytest.raises(DataError, match="come first"):
-        model.complete(replace(rows, observed=~observed))

@@ -1,12 +1,6 @@
 """A run is a folder that trains, stops, is killed, resumes and is loaded, and loses nothing."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
 
 import numpy as np
 import pandas as pd
@@ -15,7 +9,6 @@ import torch
 
 import monge
 from monge import folder
-from monge.cli.main import attempt
 from monge.core.error import DataError, DivergenceError, RunError, WordError
 from monge.run import start
 from monge.train import checkpoint
@@ -261,66 +254,10 @@ def test_refusals_name_the_way_out(binary):
     with pytest.raises(DataError, match=r"gaussian needs .*, got one of 3 labels; use "):
         monge.fit("gaussian", (np.arange(60) % 3).astype(str), budget="1steps")
     holes = pd.DataFrame({"a": [1.5, None, 2.0, 4.5] * 10, "b": np.arange(40) / 7})
-    with pytest.raises(DataError, match=r"made cannot train on rows with missing values; use "
-                       r"baseline.*data\.missing=drop"):
+    with pytest.raises(DataError, match=r"made cannot train on rows with missing values; leave "
+                       r".*data\.missing=drop.* or use baseline\.\S+, .* or latent\.vae$"):
         monge.fit("made", holes, budget="1steps")
     with pytest.raises(WordError, match=r"how\.cached=false concerns sampling"):
         monge.fit("made", binary, "how.cached=false", budget="1steps")
     with pytest.raises(WordError, match="there is no device 'tpu' here; use --device cpu"):
         monge.fit("made", binary, budget="1steps", place=monge.run.Place(device="tpu"))
-
-
-def test_killed_before_the_first_checkpoint_it_begins_again(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
-    begun = start("made", tmp_path / "x.npy", *QUICK)
-    again = monge.load(begun.folder)
-    for _ in again.train("5steps"):
-        pass
-    assert checkpoint.about(again.folder / "last.safetensors")["step"] == 5
-
-
-def test_killed_at_any_moment_it_resumes(tmp_path):
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
-    code = ("import sys, monge.sitting; monge.sitting.SAVE_EVERY = 0.05; "
-            "from monge.cli.main import main; main(sys.argv[1:])")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "fit", "made", str(tmp_path / "x.npy"), *QUICK, "--budget",
-         "100000steps", "train.patience=0", "--out", str(tmp_path / "run")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
-    while not (tmp_path / "run" / "last.safetensors").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    run = monge.load(tmp_path / "run")
-    reached = checkpoint.about(run.folder / "last.safetensors")["step"]
-    for _ in run.train("+10steps"):
-        pass
-    assert checkpoint.about(run.folder / "last.safetensors")["step"] == reached + 10
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_saves_and_says_how_to_resume(binary, tmp_path, number, monkeypatch,
-                                                       capsys):
-    monkeypatch.setattr("monge.sitting.SAVE_EVERY", 0.05)
-    np.save(tmp_path / "x.npy", binary)
-
-    def ask():
-        while not (tmp_path / "run" / "last.safetensors").exists():
-            time.sleep(0.02)
-        os.kill(os.getpid(), number)
-
-    before = signal.signal(number, lambda *_: pytest.fail("nobody heeds the signal"))
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        code = attempt(["fit", "made", str(tmp_path / "x.npy"), *QUICK, "train.patience=0",
-                        "--budget", "100000steps", "--out", str(tmp_path / "run")])
-    finally:
-        signal.signal(number, before)
-    said = capsys.readouterr().err
-    assert code == 0, said
-    assert f"resume with: monge fit --resume {tmp_path / 'run'}" in said
-    about = checkpoint.about(tmp_path / "run" / "last.safetensors")
-    assert 0 < about["step"] < 100_000
-    assert checkpoint.about(tmp_path / "run" / "best.safetensors")["stopped"] == "asked"

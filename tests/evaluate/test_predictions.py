@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from monge import registry
+from monge.core.batch import Batch
 from monge.core.error import DataError
 from monge.core.noise import fresh
 from monge.core.space import Space
-from monge.evaluate.predict import Prediction, measures, reliability
+from monge.evaluate.predict import Prediction, measures, predict, reliability
 
 
 def classes(probabilities, truth, seen=None):
@@ -68,3 +70,17 @@ def test_rows_without_a_truth_are_left_out_and_none_at_all_refused():
 def test_several_targets_have_their_names_before():
     both = measures([classes([[0.9, 0.1]] * 3, [0, 0, 1]), numbers([1.0, 2.0], [1.0, 2.0], 1.0)])
     assert {"1.accuracy", "2.rmse"} <= set(both)
+
+
+def test_half_of_what_is_as_large_as_a_whole_number_lies_below_it():
+    """So that the ranks of whole numbers are as even as those of reals."""
+    torch.manual_seed(0)
+    inputs = Space(kind="real", shape=(2,), name="inputs")
+    space = Space(kind="levels", size=4, name="y", rows=50, given={"inputs": inputs})
+    model = registry.find("predict.mlp").tiny(space).build(space).eval()
+    batch = Batch(torch.arange(20.0) % 4, {"inputs": Batch(torch.randn(20, 2))})
+    (said,) = predict(model, [batch])
+    place = said.truth.long()[:, None]
+    own = said.probabilities.gather(1, place)[:, 0]
+    less = said.probabilities.cumsum(1).gather(1, place)[:, 0] - own
+    torch.testing.assert_close(said.below, less + own / 2)

@@ -8,9 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import worlds
-from scipy.sparse.csgraph import minimum_spanning_tree
-from torch import Tensor
-from torch.distributions import MultivariateNormal, Normal
+from counted import COUNTED, build, counted, fitted, hide, shares, world
 
 from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
@@ -19,48 +17,8 @@ from monge.core.space import Space
 from monge.models.baseline.gaussian import Gaussian
 from monge.models.baseline.independent import Independent
 from monge.models.baseline.mixture import Mixture
-from monge.models.baseline.tree import Tree, span
+from monge.models.baseline.tree import Tree
 from monge.prob.runs import cut
-
-COUNTED = {
-    "independent": Independent.Config(bins=8),
-    "tree": Tree.Config(bins=8),
-    "mixture": Mixture.Config(components=3, bins=8),
-}
-counted = pytest.mark.parametrize("config", COUNTED.values(), ids=COUNTED)
-
-
-def build(config, space: Space):
-    """In double precision from the first number."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        return config.build(space)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def fitted(config, space: Space, batch: Batch, steps: int = 3):
-    torch.manual_seed(0)
-    model = build(config, space)
-    turn = model.turns()[0]
-    for _ in range(steps):
-        turn.loss(batch)
-    return model
-
-
-def hide(batch: Batch, share: float = 0.3, seed: int = 0) -> Batch:
-    return replace(batch, observed=torch.rand(batch.x.shape, generator=fresh(seed)) > share)
-
-
-def world(kind: str) -> tuple[Space, Batch]:
-    space, batch = worlds.make(kind)
-    return space, batch.double()
-
-
-def shares(x: Tensor, every: Tensor) -> Tensor:
-    """The share of rows x (N, D) that equal each of the states (S, D)."""
-    same = (x[:, None] == every).all(2)
-    return same.double().mean(0)
 
 
 @counted
@@ -211,79 +169,11 @@ def test_components_without_rows_do_no_harm():
         assert model.sample(50, generator=fresh(0)).isfinite().all()
 
 
-def test_gaussian_is_the_maximum_of_the_likelihood():
-    space, batch = world("real")
-    model = fitted(Gaussian.Config(shrink=1e-9), space, batch, 1)
-    law = MultivariateNormal(batch.x.mean(0), batch.x.T.cov(correction=0))
-    torch.testing.assert_close(model.log_prob(batch), law.log_prob(batch.x), rtol=1e-6, atol=1e-5)
-    assert model.likelihood(batch).kind == "exact"
-
-
-def test_gaussian_marginals_and_conditionals():
-    space = Space(kind="real", shape=(3,))
-    root = torch.tensor([[1.0, 0, 0], [0.8, 0.5, 0], [-0.3, 0.9, 0.4]], dtype=torch.float64)
-    x = torch.randn(400, 3, generator=fresh(0), dtype=torch.float64) @ root.T + 2
-    model = fitted(Gaussian.Config(), space, Batch(x), 1)
-    law = model.laws[0]
-    mean, cov = law.mean[0], law.root[0] @ law.root[0].T
-    seen = torch.tensor([True, False, True])
-    question = Batch(x[:1].expand(40000, 3), observed=seen.expand(40000, 3))
-    marginal = MultivariateNormal(mean[seen], cov[seen][:, seen])
-    torch.testing.assert_close(model.log_prob(question[:1])[0], marginal.log_prob(x[0, seen]))
-    gain = torch.linalg.solve(cov[seen][:, seen], cov[seen][:, 1])
-    drawn = model.complete(question, generator=fresh(1))[:, 1]
-    spread = (cov[1, 1] - gain @ cov[seen][:, 1]).sqrt()
-    assert drawn.mean() == pytest.approx(float(mean[1] + gain @ (x[0] - mean)[seen]), abs=0.01)
-    assert drawn.std() == pytest.approx(float(spread), rel=0.02)
-
-
 def test_a_constant_entry_has_a_density():
     space = Space(kind="real", shape=(2,))
     x = torch.stack([torch.randn(50, generator=fresh(0)).double(), torch.full((50,), 3.0)], 1)
     for config in (Gaussian.Config(), Mixture.Config(components=2), Independent.Config()):
         assert fitted(config, space, Batch(x)).log_prob(x).isfinite().all()
-
-
-def test_levels_under_a_gaussian_are_bounded_tightly():
-    """One entry: the truth is a difference of distribution functions, the ends open."""
-    space = Space(kind="levels", shape=(1,), size=4)
-    x = (1.5 + 1.5 * torch.randn(300, 1, generator=fresh(0)).double()).floor().clamp(0, 3)
-    model = fitted(Gaussian.Config(), space, Batch(x), 1)
-    law = model.laws[0]
-    edges = Normal(law.mean[0, 0], law.root[0, 0, 0]).cdf(law.standard(torch.arange(1.0, 4.0)))
-    truth = torch.cat([edges, torch.ones(1)]).diff(prepend=torch.zeros(1)).log()
-    every = torch.arange(4.0, dtype=torch.float64)[:, None]
-    loose = model.likelihood(every)
-    tight = model.likelihood(every, model.Scoring(samples=400))
-    assert loose.kind == tight.kind == "bound"
-    assert (loose.value < tight.value).all()
-    torch.testing.assert_close(tight.value[1:3], truth[1:3], atol=0.03, rtol=0)
-    assert (tight.value <= truth + 0.03).all()
-    found = shares(model.sample(40000, generator=fresh(1)), every)
-    assert (found - truth.exp()).abs().sum() / 2 < 0.01
-
-
-def test_completing_levels_under_a_gaussian_follows_the_cells():
-    space = Space(kind="levels", shape=(2,), size=3)
-    root = torch.tensor([[1, 0.9], [0, 0.4]], dtype=torch.float64)
-    z = torch.randn(500, 2, generator=fresh(0)).double() @ root
-    model = fitted(Gaussian.Config(), space, Batch((z + 1.5).floor().clamp(0, 2)), 1)
-    joint = model.sample(200000, generator=fresh(1))
-    for first in range(3):
-        truth = joint[joint[:, 0] == first, 1].long().bincount(minlength=3).double()
-        hidden = torch.tensor([True, False]).expand(20000, 2)
-        question = Batch(torch.tensor([[first, 0.0]]).double().expand(20000, 2), observed=hidden)
-        drawn = model.complete(question, generator=fresh(2))[:, 1].long().bincount(minlength=3)
-        assert (drawn / 20000 - truth / truth.sum()).abs().sum() / 2 < 0.015
-
-
-def test_labels_stand_beside_a_gaussian():
-    space, batch = world("columns")
-    model = fitted(Gaussian.Config(pseudo=1.0), space, batch, 1)
-    only = replace(batch, observed=torch.tensor([False, True, False]).expand(1000, 3))
-    count = batch.x[:, 1].long().bincount(minlength=3) + 1
-    expected = (count / count.sum()).log()[batch.x[:, 1].long()]
-    torch.testing.assert_close(model.log_prob(only), expected, check_dtype=False)
 
 
 @pytest.mark.parametrize("owner", [Independent, Gaussian])
@@ -305,37 +195,6 @@ def test_independent_counts_frequencies():
     p = (batch.x.sum(0) + 0.5) / (len(batch) + 1)
     expected = (batch.x * p.log() + (1 - batch.x) * (1 - p).log()).sum(1)
     torch.testing.assert_close(model.log_prob(batch), expected)
-
-
-def test_tree_finds_the_tree():
-    """Noisy copies of copies: the edges along which they were copied are found."""
-    parents = [-1, 0, 0, 1, 1, 2, 5]
-    columns = [torch.rand(4000, generator=fresh(0)) < 0.5]
-    for i, above in enumerate(parents[1:]):
-        columns.append(columns[above] ^ (torch.rand(4000, generator=fresh(100 + i)) < 0.2))
-    x = torch.stack(columns, 1).double()
-    space = Space(kind="binary", shape=(7,), size=2, rows=4000)
-    model = fitted(Tree.Config(), space, Batch(x), 1)
-    found = {frozenset((i, above)) for i, above in enumerate(model.parent.tolist()) if above >= 0}
-    assert found == {frozenset((i, above)) for i, above in enumerate(parents) if above >= 0}
-
-
-def test_a_tree_has_no_edge_that_tells_nothing():
-    x = torch.cartesian_prod(*[torch.arange(3.0)] * 3).double().repeat(9, 1)
-    space = Space(kind="levels", shape=(3,), size=3, rows=len(x))
-    model = fitted(Tree.Config(), space, Batch(x), 1)
-    assert model.parent.tolist() == [-1, -1, -1]
-    torch.testing.assert_close(model.log_prob(x), torch.full((len(x),), -3 * math.log(3)).double())
-
-
-def test_span_is_the_heaviest_tree():
-    worth = torch.rand(9, 9, generator=fresh(0)).double()
-    worth = worth + worth.T
-    parent, order = span(worth)
-    places = {int(node): place for place, node in enumerate(order)}
-    total = sum(float(worth[i, above]) for i, above in enumerate(parent.tolist()) if above >= 0)
-    assert total == pytest.approx(-minimum_spanning_tree(-worth.fill_diagonal_(0).numpy()).sum())
-    assert all(places[above] < places[i] for i, above in enumerate(parent.tolist()) if above >= 0)
 
 
 @pytest.mark.parametrize("real", [False, True])

@@ -1,6 +1,7 @@
 """Entropic transport against its own definition, closed forms, and whatever could break it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -198,3 +199,15 @@ def test_bad_input_is_refused_in_a_sentence(change, error, words):
     call = dict(x=torch.zeros(2, 2), y=torch.ones(2, 2), epsilon=0.1) | change
     with pytest.raises(error, match=words):
         sinkhorn(**call)
+
+
+def test_the_dual_bounds_the_optimum_for_any_potentials():
+    """At the solution the plan has mass 1 and nothing tells of that term; elsewhere it does."""
+    x, y = clouds(7, 9)
+    plan = sinkhorn(x, y, 0.5, tolerance=1e-10)
+    for shift in (-0.3, 0.2, torch.linspace(-1, 1, 7).double()):
+        other = replace(plan, f=plan.f + shift)
+        mass = other.matrix.sum()
+        linear = (other.f * plan.a).sum() + (other.g * plan.b).sum()
+        torch.testing.assert_close(other.dual, linear - 0.5 * (mass - 1))
+        assert float(other.dual) < float(plan.dual) - 1e-3

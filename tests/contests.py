@@ -1,0 +1,35 @@
+"""What tests of comparisons share: plans, and runs as a leaderboard reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from monge.comparison import JUDGED, Outcome, Plan
+from monge.core.score import Score
+from monge.entrant import ROWS
+from monge.lineup import plan
+
+
+def planned(*models: str, words: tuple[str, ...] = (), one: bool = False, target=()) -> Plan:
+    return plan("moons", models, words, "3steps", target=target, one=one)
+
+
+def folder_of(place: Path, name: str, value: float, rows: np.ndarray | None, seed: int = 0,
+              shape: int = 2, fingerprint: str = "a") -> Outcome:
+    """A run as the leaderboard reads it."""
+    run = place / f"{name}-{seed}"
+    run.mkdir()
+    space = {"is": "monge.core.space:Space", "kind": "real", "shape": [shape]}
+    about = {"format": 1, "space": space, "data": {"fingerprint": fingerprint}}
+    (run / "run.json").write_text(json.dumps(about))
+    measures = {"energy_distance": Score(value, "distance", 0.1, "energy"),
+                "energy_distance_of_real_rows": Score(0.05, "distance", 0.1, "energy")}
+    if rows is not None:
+        np.save(run / ROWS, rows)
+        measures["log_likelihood"] = Score(rows.mean(), "exact", 0.1)
+    told = {"measures": {k: v.to_dict() for k, v in measures.items()}, "seconds": 1.0, "steps": 3}
+    (run / JUDGED).write_text(json.dumps(told))
+    return Outcome(name, seed, run)

@@ -1,0 +1,51 @@
+"""Worlds that ensembles are tried on, and ensembles after a few steps."""
+
+from dataclasses import replace
+
+import torch
+import worlds
+
+from monge import registry
+from monge.core.batch import Batch
+from monge.core.mixture import Mixture
+from monge.core.noise import fresh
+from monge.core.recipe import Recipe
+from monge.core.space import Space
+from monge.train.trainer import Trainer
+
+
+def regression(n=400):
+    """A number given three others: its space and rows."""
+    g = fresh(0)
+    x = torch.randn(n, 3, generator=g)
+    y = x[:, 0] * x[:, 1] + x[:, 2] + 0.1 * torch.randn(n, generator=g)
+    inputs = worlds.fitted(Space(kind="real", shape=(3,), name="inputs"), x)
+    space = replace(worlds.fitted(Space(kind="real", name="y"), y), given={"inputs": inputs})
+    return space, Batch(y, {"inputs": Batch(x)})
+
+
+def classes(n=400):
+    """One of three names given two numbers."""
+    space, rows = worlds.make("real", n)
+    label = worlds.conditioned(space, rows)[1].given["label"].x
+    return (Space(kind="label", size=3, name="y", rows=n, given={"inputs": space}),
+            Batch(label, {"inputs": rows}))
+
+
+def trained(config, space, batch, steps=30, recipe=None, double=True, seed=1):
+    torch.manual_seed(0)
+    model = config.build(space).double() if double else config.build(space)
+    rows = worlds.Rows(batch.double() if double else batch)
+    trainer = Trainer(model, rows, recipe or Recipe(batch=64, rate=3e-3, warmup=0), seed)
+    for _ in range(steps):
+        trainer.advance(1.0)
+    return trainer
+
+
+def mixture(name, kind, members=3, steps=15, **fields):
+    owner = registry.find(name)
+    space, batch = worlds.make(kind)
+    config = Mixture.Config(member=owner.tiny(space), members=members, **fields)
+    recipe = config.recipe(replace(owner.suit(space).recipe, batch=64, warmup=0))
+    trainer = trained(config, space, batch[:600], steps, recipe)
+    return trainer.model.eval(), worlds.Rows(batch.double())

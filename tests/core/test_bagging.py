@@ -1,0 +1,80 @@
+"""Bootstraps of training rows, and the rows that a member has not seen."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+from ensembles import mixture, regression, trained
+
+import monge
+from monge import registry
+from monge.cli.main import attempt
+from monge.core.error import WordError
+from monge.core.mixture import Mixture, bootstrap
+from monge.core.recipe import Recipe
+from monge.evaluate.bagging import out_of_bag
+from monge.evaluate.judge import chunks
+from monge.train.trainer import Trainer
+
+
+def test_a_bootstrap_draws_with_replacement_and_knows_its_rows():
+    every = torch.arange(1000)
+    bag = bootstrap(7, every, 1000)
+    assert torch.equal(bag, torch.cat([bootstrap(7, part, 1000) for part in every.split(300)]))
+    assert 0.58 < bag.unique().numel() / 1000 < 0.68
+    assert not torch.equal(bag, bootstrap(8, every, 1000))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("made", "real"), ("gaussian", "real")])
+def test_bagged_members_see_their_bag_alone(name, kind, monkeypatch):
+    model, rows = mixture(name, kind, members=2, steps=0, bag=True)
+    seen = {}
+    turns = [replace(turn, loss=lambda batch, turn=turn: (
+        seen.setdefault(turn.name, []).append(batch.row), turn.loss(batch))[1])
+        for turn in model.turns()]
+    monkeypatch.setattr(model, "turns", lambda: turns)
+    trainer = Trainer(model, rows, Recipe(batch=100))
+    for _ in range(12):
+        trainer.advance(1.0)
+    out = model.left_out(torch.arange(1000))  # (K, n)
+    for own, batches in zip(out, seen.values(), strict=True):
+        assert own[torch.cat(batches)].sum() == 0
+        assert 0.3 < own.double().mean() < 0.45
+
+
+def test_out_of_bag_scores_use_only_members_that_have_not_seen_the_row():
+    model, rows = mixture("gaussian", "real", members=3, steps=1, bag=True)
+    train = worlds.Rows(rows.all[:600])
+    batch = train.whole()
+    found, out = model.out_of_bag(batch).value, model.left_out(batch.row)
+    each = torch.stack([member.likelihood(batch).value for member in model.members])
+    for row in range(40):
+        mine = each[out[:, row], row].exp()
+        assert found[row].isnan() if not len(mine) else \
+            found[row].exp().item() == pytest.approx(mine.mean().item())
+    assert found.isnan().double().mean().item() == pytest.approx(0.632**3, abs=0.08)
+    (score,) = out_of_bag(model, chunks(train)).values()
+    assert score.value == pytest.approx(found[~found.isnan()].mean().item())
+    assert out_of_bag(mixture("gaussian", "real", steps=1)[0], chunks(train)) == {}
+
+
+def test_out_of_bag_error_is_higher_than_the_error_on_rows_that_were_seen():
+    space, batch = regression(200)
+    config = Mixture.Config(member=registry.find("predict.mlp").tiny(space), members=4, bag=True)
+    recipe = Recipe(batch=200, rate=2e-2, warmup=0)
+    model = trained(config, space, batch, 150, recipe).model.eval()
+    rows = worlds.Rows(batch.double())
+    measured = out_of_bag(model, chunks(rows))
+    own = (model.mean(rows.all.given) - rows.all.x).square().mean().sqrt().item()
+    assert set(measured) == {"out_of_bag_log_likelihood", "out_of_bag_rmse"}
+    assert measured["out_of_bag_rmse"].value > own
+
+
+def test_bags_without_an_ensemble_are_refused(capsys):
+    with pytest.raises(WordError, match="--ensemble 5"):
+        monge.fit("made", "moons", bag=True)
+    assert attempt(["fit", "made", "moons", "--bag"]) == 2
+    assert attempt(["fit", "--resume", "x", "--ensemble", "2"]) == 2
+    with pytest.raises(WordError, match="at least 1"):
+        Mixture.Config(member=registry.find("made").Config(), members=0)

@@ -1,0 +1,57 @@
+"""The references fitted by counting, and what they are asked with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from monge.core.batch import Batch
+from monge.core.noise import fresh
+from monge.core.space import Space
+from monge.models.baseline.independent import Independent
+from monge.models.baseline.mixture import Mixture
+from monge.models.baseline.tree import Tree
+
+COUNTED = {
+    "independent": Independent.Config(bins=8),
+    "tree": Tree.Config(bins=8),
+    "mixture": Mixture.Config(components=3, bins=8),
+}
+counted = pytest.mark.parametrize("config", COUNTED.values(), ids=COUNTED)
+
+
+def build(config, space: Space):
+    """In double precision from the first number."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return config.build(space)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def fitted(config, space: Space, batch: Batch, steps: int = 3):
+    torch.manual_seed(0)
+    model = build(config, space)
+    turn = model.turns()[0]
+    for _ in range(steps):
+        turn.loss(batch)
+    return model
+
+
+def hide(batch: Batch, share: float = 0.3, seed: int = 0) -> Batch:
+    return replace(batch, observed=torch.rand(batch.x.shape, generator=fresh(seed)) > share)
+
+
+def world(kind: str) -> tuple[Space, Batch]:
+    space, batch = worlds.make(kind)
+    return space, batch.double()
+
+
+def shares(x: Tensor, every: Tensor) -> Tensor:
+    """The share of rows x (N, D) that equal each of the states (S, D)."""
+    same = (x[:, None] == every).all(2)
+    return same.double().mean(0)

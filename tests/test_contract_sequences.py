@@ -1,0 +1,106 @@
+"""The contract of rows of unequal length, over every model that takes them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+from training import advance
+
+from monge import registry
+from monge.core.abilities import CanComplete, CanSample, HasLikelihood
+from monge.core.error import DataError
+from monge.core.noise import fresh
+from monge.train.trainer import Trainer
+
+
+def chains(*abilities: type):
+    """Run a check on every model that takes rows of unequal length, on every kind of sequence."""
+    needed = {ability.__name__ for ability in abilities}
+    cases = [pytest.param(entry.name, kind, id=f"{entry.name}-{kind}-varying")
+             for entry in registry.entries()
+             if entry.lengths and not entry.predicts and needed <= set(entry.abilities)
+             for kind in worlds.SEQUENCES if worlds.sequence(kind, 2)[0].kind in entry.events]
+    return pytest.mark.parametrize(("name", "kind"), cases)
+
+
+@functools.cache
+def varying(name: str, kind: str):
+    """A tiny model of sequences whose length varies, after a few steps, in float64; its rows."""
+    space, batch = worlds.sequence(kind)
+    rows, owner = batch.double(), registry.find(name)
+    torch.manual_seed(0)
+    model = owner.tiny(space).build(space).double()
+    recipe = replace(owner.suit(space).recipe, batch=64, warmup=0, rate=3e-3)
+    trainer = Trainer(model, worlds.Rows(rows[:400]), recipe, seed=1)
+    advance(trainer, 20)
+    return model.eval(), replace(rows[400:], row=torch.arange(200))
+
+
+@chains(HasLikelihood)
+def test_padding_never_changes_a_number(name, kind):
+    """Neither what it holds, nor how much of it there is, nor the rows beside."""
+    model, rows = varying(name, kind)
+    together = model.likelihood(rows).value
+    assert together.isfinite().all()
+    beyond = torch.arange(rows.x.shape[1]) >= rows.length[:, None]
+    cleared = rows.x.clone()
+    cleared[beyond] = 0
+    torch.testing.assert_close(model.likelihood(replace(rows, x=cleared)).value, together)
+    alone = [rows[i:i + 1] for i in range(8)]
+    cut = [replace(row, x=row.x[:, : int(row.length)]) for row in alone]
+    apart = torch.cat([model.likelihood(row).value for row in cut])
+    torch.testing.assert_close(apart, together[:8], rtol=1e-9, atol=1e-9)
+    torch.manual_seed(3)
+    one = sum(term.mean() for term in model.loss(rows).values())
+    torch.manual_seed(3)
+    two = sum(term.mean() for term in model.loss(replace(rows, x=cleared)).values())
+    torch.testing.assert_close(one, two)
+
+
+@chains(HasLikelihood)
+def test_every_step_that_exists_counts(name, kind):
+    model, rows = varying(name, kind)
+    row = rows[rows.length > 5][:16]
+    if (end := model.space.end) is not None:
+        row = row[~(row.x[:, :5] == end).any(1)]
+    assert len(row)
+    shorter = replace(row, length=row.length - 1)
+    changed = row.x.clone()
+    changed[torch.arange(len(row)), row.length - 1] = 1
+    whole, less = (model.likelihood(each).value for each in (row, shorter))
+    other = model.likelihood(replace(row, x=changed)).value
+    assert bool(((whole != less) | (whole != other)).any())
+    same = model.likelihood(replace(shorter, x=changed)).value
+    torch.testing.assert_close(same, less)
+
+
+@chains(CanSample)
+def test_sequences_are_drawn_as_long_as_asked(name, kind):
+    model, _ = varying(name, kind)
+    usual = int(model.typical) if model.space.end is None else model.space.shape[0]
+    for how, steps in ((None, usual), (model.Sampling(steps=7), 7)):
+        x = model.sample(30, how=how, generator=fresh(0))
+        assert x.shape == (30, steps, *model.space.shape[1:])
+        assert x.dtype == (torch.int64 if kind == "tokens" else torch.float64)
+        assert torch.equal(x, model.sample(30, how=how, generator=fresh(0)))
+        slow = model.sample(30, how=replace(how or model.Sampling(), cached=False),
+                            generator=fresh(0))
+        torch.testing.assert_close(x, slow, rtol=1e-10, atol=1e-10)
+        if model.space.size:
+            assert set(x.flatten().tolist()) <= set(range(model.space.size))
+
+
+@chains(CanComplete)
+def test_sequences_are_completed_from_their_beginning(name, kind):
+    model, rows = varying(name, kind)
+    observed = torch.arange(rows.x.shape[1]).expand(len(rows), -1) < 3
+    x = model.complete(replace(rows, observed=observed), generator=fresh(0))
+    kept = observed | (torch.arange(rows.x.shape[1]) >= rows.length[:, None])
+    assert torch.equal(x[kept], rows.x[kept])
+    assert x.shape == rows.x.shape
+    with pytest.raises(DataError, match="come first"):
+        model.complete(replace(rows, observed=~observed))
