@@ -17,7 +17,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from dataclasses import replace
+from typing import Annotated, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,8 @@ from .shape import Shape, told
 
 HEADS = 4
 """Heads with which positions read a sequence, or as many as divide the channels."""
+WIDE = 24
+"""Side from which a picture is wide."""
 
 
 class Words(NamedTuple):
@@ -201,6 +204,21 @@ def spread(maps: Tensor, patch: int) -> Tensor:
     cells = maps.unflatten(1, (-1, *[patch] * dims))  # (B, C, *patches, *sides)
     order = [place for d in range(2, 2 + dims) for place in (d + dims, d)]
     return cells.permute(0, 1, *order).reshape(len(maps), -1, *(patch * side for side in sides))
+
+
+Kind = TypeVar("Kind", bound=UNet.Config)
+
+
+def suited(config: Kind, sides: Sequence[int]) -> Kind:
+    """The same with levels that suit pictures of these sides. Of wide ones four pixels are read as
+    one, which is a fourth of the work, and maps are halved as long as a side is above 7."""
+    side, levels = min(sides), 1
+    if side < WIDE:
+        return replace(config, width=32, multipliers=(1, 2), blocks=1)
+    while side >= 28 and levels < 4:
+        side, levels = side // 2, levels + 1
+    return replace(config, width=32, multipliers=(1, 3, 3, 4)[:levels], patch=2, blocks=1,
+                   middle=2, doubling="transposed")
 
 
 def check(sides: Sequence[int], config: UNet.Config) -> None:

@@ -189,3 +189,12 @@ def test_words_reach_every_choice():
         "likelihood", "rk4", 4, 8)
     how = CNF.Scoring().override("solver=heun", "tolerance=1e-3", "trace=hutchinson", "steps=9")
     assert (how.solver, how.steps, how.tolerance) == ("heun", 9, 1e-3)
+
+
+@pytest.mark.parametrize(("side", "patch"), [(8, 1), (28, 2), (30, 1)])
+def test_large_pictures_are_read_four_pixels_at_a_time_where_sides_allow_it(side, patch):
+    space = Space(kind="levels", shape=(1, side, side), size=256, rows=60_000)
+    config = CNF.suit(space).config
+    assert (config.picture, config.unet.patch) == ("unet", patch)
+    x = torch.zeros(1, side * side)
+    assert config.build(space).flow.velocity(x, torch.zeros(1, 1), None).shape == x.shape

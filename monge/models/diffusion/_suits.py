@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from ...core.recipe import Recipe
 from ...core.space import Space
+from ...nn.unet import suited
 from ._alone import LEVELS
 from ._base import Aim
 from ._nets import MLP, TimeNet, UNet
 
 SMALL = 5000
 """Rows below which a network is kept small."""
-WIDE = 24
-"""Side from which a picture is wide."""
 
 
 def network(space: Space, waves: int = 0) -> TimeNet.Config:
     """A U-Net for pictures and long sequences, a perceptron for the rest."""
     if space.is_picture and min(space.shape[1:]) >= 6:
-        return picture_network(space, waves)
+        dropout = 0.1 if 0 < space.rows < SMALL else 0.0
+        return suited(UNet.Config(attention=1, dropout=dropout, waves=waves), space.shape[1:])
     if len(space.shape) == 2 and space.shape[0] >= 16:
         return UNet.Config(width=32, multipliers=(1, 2, 2), blocks=1, attention=1, waves=waves)
     few = 0 < space.rows < 2000
@@ -25,20 +25,6 @@ def network(space: Space, waves: int = 0) -> TimeNet.Config:
         waves = waves or (0 if few else 3)
         return MLP.Config(width=128, depth=3, waves=waves)
     return MLP.Config(width=256 if few else 512, depth=3, waves=waves)
-
-
-def picture_network(space: Space, waves: int) -> TimeNet.Config:
-    """Attention reads the smallest maps. Of wide pictures four pixels are read as one, which is a
-    fourth of the work, and maps are halved as long as a side is above 7."""
-    side, levels = min(space.shape[1:]), 1
-    dropout = 0.1 if 0 < space.rows < SMALL else 0.0
-    if side < WIDE:
-        return UNet.Config(width=32, multipliers=(1, 2), blocks=1, attention=1, dropout=dropout,
-                           waves=waves)
-    while side >= 28 and levels < 4:
-        side, levels = side // 2, levels + 1
-    return UNet.Config(width=32, multipliers=(1, 3, 3, 4)[:levels], patch=2, blocks=1, middle=2,
-                       attention=1, doubling="transposed", dropout=dropout, waves=waves)
 
 
 def aim(space: Space) -> Aim:

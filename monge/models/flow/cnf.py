@@ -32,7 +32,7 @@ from ...core.noise import fold, row_uniform, seed_of
 from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.mlp import MLP
-from ...nn.unet import UNet
+from ...nn.unet import UNet, suited
 from ...prob.bijections.base import Bijection
 from ...prob.normal import log_normal
 from ...solve.cost import squared
@@ -273,11 +273,11 @@ class CNF(Fillable, CanStream):
         """Pictures that can be halved: a U-Net; a few numbers of many rows: sines, for edges."""
         few, sides = 0 < space.rows < 2000, space.shape[1:]
         recipe = Recipe(rate=1e-3, batch=128 if few else 256, average=0.999, check=500)
-        if space.is_picture and min(sides) >= 8 and not any(side % 2 for side in sides):
-            deep = min(sides) >= 16 and not any(side % 4 for side in sides)
-            unet = UNet.Config(width=32, multipliers=(1, 2, 2) if deep else (1, 2), blocks=1,
-                               attention=0)
-            return Suit(cls.Config(picture="unet", unet=unet), recipe)
+        plain = UNet.Config(multipliers=(1, 2), blocks=1, attention=0)
+        for unet in (suited(plain, sides), plain) if space.is_picture and min(sides) >= 8 else ():
+            if not any(side % unet.factor for side in sides):
+                recipe = recipe if unet.patch == 1 else replace(recipe, batch=64, check=2000)
+                return Suit(cls.Config(picture="unet", unet=unet), recipe)
         if space.dims <= 4 and not few:
             net = MLP.Config(width=128, depth=3)
             recipe = Recipe(rate=2e-3, batch=1024, average=0.999, check=1000, patience=0)
