@@ -105,6 +105,11 @@ class Model(Configured, nn.Module, abc.ABC):
     def begin(self, batch: Batch) -> None:
         """Called once before step 0 with training rows: scales, codebooks, first centres."""
 
+    @property
+    def looks(self) -> int:
+        """How many times, about, the score of a row asks a network."""
+        return 1
+
     @classmethod
     def refuses(cls, space: Space) -> str | None:
         """None, or one sentence why this data does not fit, beyond what `events` says."""

@@ -20,7 +20,8 @@ from .objective import objective
 JUDGED = 4096
 """Held-out rows that judge a fit while it trains, spread over the split; evaluation reads all."""
 ENTRIES = 1 << 22
-"""Numbers that these rows hold at most: long rows are judged by fewer."""
+"""Numbers that these rows hold at most, times how often their score asks a network: long rows and
+dear scores are judged by fewer."""
 
 
 class Rows(Protocol):
@@ -41,7 +42,7 @@ class Judge:
 
     def __init__(self, model: Model, rows: Rows) -> None:
         self.model = model
-        most = min(len(rows), JUDGED, max(ENTRIES // max(model.space.dims, 1), 1))
+        most = min(len(rows), JUDGED, max(ENTRIES // max(model.space.dims * model.looks, 1), 1))
         spread = torch.linspace(0, len(rows) - 1, most).long()
         self.batches = [rows.batch(index) for index in spread.split(CHUNK)]
 

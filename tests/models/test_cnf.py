@@ -11,6 +11,7 @@ from monge.core.batch import Batch
 from monge.core.error import DataError, WordError
 from monge.core.noise import fresh
 from monge.core.space import Space
+from monge.evaluate.judge import Judge
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
 from monge.nn.unet import UNet
@@ -198,3 +199,18 @@ def test_large_pictures_are_read_four_pixels_at_a_time_where_sides_allow_it(side
     assert (config.picture, config.unet.patch) == ("unet", patch)
     x = torch.zeros(1, side * side)
     assert config.build(space).flow.velocity(x, torch.zeros(1, 1), None).shape == x.shape
+
+
+def test_a_dear_score_is_judged_by_fewer_rows():
+    """Of flows of many entries a solver asks the network again and again for each row."""
+    class Split:
+        def __len__(self):
+            return 6000
+
+        def batch(self, index):
+            return Batch(torch.zeros(len(index), 1, 28, 28))
+
+    large = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60_000)
+    judged = sum(map(len, Judge(built(large, shake=0.0), Split()).batches))
+    assert judged == 2**22 // (784 * 16)
+    assert built(PLANE).looks == 1

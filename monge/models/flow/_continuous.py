@@ -7,6 +7,7 @@ way, in the direction of travel.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -105,3 +106,9 @@ class Continuous(Bijection):
             if previous is not y:
                 yield y
             previous = y
+
+
+@functools.lru_cache(maxsize=8)
+def shares(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """0, 1/n, ..., (n - 1)/n, (n, 1); not to be written to."""
+    return torch.arange(count, dtype=dtype, device=device)[:, None] / count

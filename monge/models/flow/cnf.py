@@ -41,12 +41,14 @@ from ...solve.sinkhorn import sinkhorn
 from ...solve.trace import draw_probes, mean_and_error
 from .._order import check_whole
 from ._base import Flow, mean_weight
-from ._continuous import Continuous, Solving
+from ._continuous import Continuous, Solving, shares
 from ._fill import Fillable
 from ._repaint import repaint
 
 EPSILON = 0.02
 """Entropy of the entropic coupling, in units of the mean cost."""
+PASSES = 16
+"""Of the network, that an adaptive solver takes at least for events of many entries."""
 
 
 class CNF(Fillable, CanStream):
@@ -246,6 +248,10 @@ class CNF(Fillable, CanStream):
                 "each step taken several times (RePaint): an approximation of p(hidden | seen)")
 
     @property
+    def looks(self) -> int:
+        return 1 if self.flow.is_small else PASSES
+
+    @property
     def estimates(self) -> bool:
         return not self.flow.is_small
 
@@ -290,9 +296,3 @@ class CNF(Fillable, CanStream):
         """Counts: of a law that is almost Gaussian few steps learn little without sines."""
         return cls.Config(net=MLP.Config(width=16, depth=2), solver="rk4", steps=6,
                           waves=2 if space.kind == "counts" else 0)
-
-
-@functools.lru_cache(maxsize=8)
-def shares(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """0, 1/n, ..., (n - 1)/n, (n, 1); not to be written to."""
-    return torch.arange(count, dtype=dtype, device=device)[:, None] / count
