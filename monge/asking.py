@@ -42,12 +42,15 @@ def members(model: Model) -> list[Model]:
 def typed(run: Run, name: str, text: str, words: Sequence[str]) -> Batch:
     """A condition as a user types it: one of the run's, or the event of a run that words name."""
     if name not in run.view.given:
-        for field, part in parts(said(run.able(CanSample).Sampling(), words)):
+        named = list(parts(said(run.able(CanSample).Sampling(), words)))
+        for _, part in named:
             other = run.beside(part.run)
             if other.space.name == name:
                 return other.view.encode_word(other.view.event, name, text)
-            raise DataError(f"{name}={text}: the run is not given {name!r}, nor does "
-                            f"{field}={part.run} judge it; name one that does")
+        if named:
+            judges = " or ".join(f"{field}={part.run}" for field, part in named)
+            raise DataError(f"{name}={text}: the run is not given {name!r}, nor does {judges} "
+                            "judge it; name one that does")
     return run.view.encode_given(name, text)
 
 

@@ -1,12 +1,16 @@
 """Dates in tables: every way of writing them, there and back, and tables that are no series."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from monge import data
 from monge.core.error import DataError
-from monge.data import date
+from monge.data import date, offset
+from monge.prediction import of_number
 
 FORMS = {
     "days": ["2020-01-01", "2020-03-05", "2019-12-31"],
@@ -90,3 +94,14 @@ def test_times_between_the_steps_of_a_run_are_refused():
     codec = date.fit(np.array(FORMS["midnights"], object), "str")
     with pytest.raises(DataError, match=r"row 1: 0\.5 steps of 86400 seconds since"):
         codec.encode(np.array(["2020-01-01T12:00:00"], object), where)
+
+
+@pytest.mark.parametrize("by", ["mean", "mode"])
+def test_predicted_dates_and_numbers_far_from_zero_are_in_the_form_of_the_data(by):
+    said = SimpleNamespace(**{name: torch.tensor([value]) for name, value in
+                              {"mean": 2.0, "mode": 2.0, "low": 1.0, "high": 3.0}.items()})
+    days = date.fit(np.array(FORMS["days"], object), "str")
+    told = {name: column.tolist() for name, column in of_number(said, "t", days, by).items()}
+    assert told == {"t": ["2020-01-02"], "t_low": ["2020-01-01"], "t_high": ["2020-01-03"]}
+    seconds = offset.fit(np.array([1.7e9, 1.7e9 + 1, 1.7e9 + 2]), "int64")
+    assert of_number(said, "t", seconds, by)["t"].tolist() == [1_700_000_003]
