@@ -35,25 +35,30 @@ ROOM = 1 << 24
 """Entries of the masks of one layer that are kept; larger ones are made when they are used."""
 
 
-STAIR = 64
+STAIR = 128
 """Outputs of a stair: fewer make the products thin, more leave zeros in."""
+LANES = 16
+"""Inputs that one instruction multiplies: stairs begin and end at whole numbers of them."""
 Stair = tuple[int, int, int, int]
-"""Outputs from the first number to before the second read inputs up to the fourth; no output
-before the first reads those from the third on."""
+"""Outputs from the first number to before the second read no inputs but those before the fourth;
+no output before the first reads those from the third on."""
 
 
 class Staircase(torch.autograd.Function):
     """y = (W * M) x + b, stair by stair, for x (B, in).
 
-    Columns of y, which stand for units, lie in one piece, so that a stair is a piece too.
+    What is only read lies column by column, so that a stair of y is one piece; what is trained
+    lies row by row, as the sums over rows that its derivatives are want it.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor,
-                stairs: Sequence[Stair]) -> Tensor:
-        masked, y = weight * mask, by_columns(len(x), len(weight), x)
+                stairs: Sequence[Stair], trained: bool) -> Tensor:
+        rows, units = len(x), len(weight)
+        masked = weight * mask
+        y = x.new_empty(rows, units) if trained else x.new_empty(units, rows).T
         for start, end, _, known in stairs:
-            torch.mm(masked[start:end, :known], x[:, :known].T, out=y[:, start:end].T)
+            torch.mm(x[:, :known], masked[start:end, :known].T, out=y[:, start:end])
         ctx.save_for_backward(x, masked, mask)
         ctx.stairs = stairs
         return y if bias is None else y.add_(bias)
@@ -63,22 +68,15 @@ class Staircase(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, masked, mask = ctx.saved_tensors
         to_weight = torch.zeros_like(masked)
-        to_x = by_columns(len(x), x.shape[1], x) if ctx.needs_input_grad[0] else None
+        to_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         for start, end, first, known in ctx.stairs:
-            above = slope[:, start:].T  # of the outputs that read these inputs
-            torch.mm(above, x[:, first:known], out=to_weight[start:, first:known])
-            to_weight[start:end, first:known].mul_(mask[start:end, first:known])
-            if to_x is not None:
-                torch.mm(masked[start:, first:known].T, above, out=to_x[:, first:known].T)
+            torch.mm(slope[:, start:end].T, x[:, :known], out=to_weight[start:end, :known])
+            if to_x is not None:  # by the outputs that read these inputs
+                torch.mm(slope[:, start:], masked[start:, first:known], out=to_x[:, first:known])
         if to_x is not None:
             to_x[:, ctx.stairs[-1][-1]:] = 0  # what no output reads
         to_bias = slope.sum(0) if ctx.needs_input_grad[2] else None
-        return to_x, to_weight, to_bias, None, None
-
-
-def by_columns(rows: int, columns: int, like: Tensor) -> Tensor:
-    """An empty matrix whose columns lie in one piece."""
-    return torch.empty_strided((rows, columns), (1, rows), dtype=like.dtype, device=like.device)
+        return to_x, to_weight.mul_(mask), to_bias, None, None, None
 
 
 class MaskedLinear(nn.Linear):
@@ -111,17 +109,19 @@ class MaskedLinear(nn.Linear):
         stairs = self.stairs[member]
         fits = x.dim() == 2 and x.dtype == self.weight.dtype and x.device.type == "cpu"
         if stairs and fits and not plain:
-            return cast(Tensor, Staircase.apply(x, self.weight, self.bias, mask, stairs))
+            trained = torch.is_grad_enabled()
+            return cast(Tensor, Staircase.apply(x, self.weight, self.bias, mask, stairs, trained))
         return F.linear(x, self.weight * mask, self.bias)
 
 
 def stairs(inputs: Tensor, outputs: Tensor) -> list[Stair]:
     """The stairs between inputs and outputs of these degrees; none where they are not sorted."""
-    count = len(outputs) // STAIR
-    if count < 2 or bool((inputs.diff() < 0).any() | (outputs.diff() < 0).any()):
+    if len(outputs) < STAIR or bool((inputs.diff() < 0).any() | (outputs.diff() < 0).any()):
         return []
+    count = max(len(outputs) // STAIR, 2)
     ends = [len(outputs) * (stair + 1) // count for stair in range(count)]
     known = torch.searchsorted(inputs, outputs[[end - 1 for end in ends]], right=True)
+    known = (-(-known // LANES) * LANES).clamp(max=len(inputs))
     return list(zip([0, *ends], ends, [0, *known.tolist()], known.tolist(), strict=False))
 
 

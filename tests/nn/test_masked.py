@@ -78,9 +78,11 @@ def test_steps_equal_the_whole_pass(shape, context, block, monkeypatch):
                 steps.feed(place, x[:, entry == INPUTS])
 
 
-@pytest.mark.parametrize(("shape", "context"), list(itertools.product(SHAPES, [0, 2])))
-def test_staircases_are_the_masks_forward_and_back(shape, context, monkeypatch):
+@pytest.mark.parametrize(("shape", "context", "lanes"),
+                         list(itertools.product(SHAPES, [0, 2], [1, 4])))
+def test_staircases_are_the_masks_forward_and_back(shape, context, lanes, monkeypatch):
     monkeypatch.setattr("monge.nn.masked.STAIR", 3)
+    monkeypatch.setattr("monge.nn.masked.LANES", lanes)
     natural = torch.arange(DIMS)[None]
     torch.manual_seed(0)
     net = Masked.Config(**shape).build(INPUTS, OUTPUTS, natural, context, 2).double()
@@ -99,10 +101,10 @@ def test_staircases_are_the_masks_forward_and_back(shape, context, monkeypatch):
 
 
 def test_a_staircase_leaves_out_what_no_output_reads():
-    degrees = torch.arange(1, 257)
-    steps = stairs(degrees, degrees)
-    assert steps == [(0, 64, 0, 64), (64, 128, 64, 128), (128, 192, 128, 192),
-                     (192, 256, 192, 256)]
+    degrees = torch.arange(1, 385)
+    assert stairs(degrees, degrees) == [(0, 128, 0, 128), (128, 256, 128, 256),
+                                        (256, 384, 256, 384)]
+    assert stairs(degrees[:255], degrees[:129] + 100) == [(0, 64, 0, 176), (64, 129, 176, 240)]
     assert stairs(degrees.flip(0), degrees) == stairs(degrees, degrees.flip(0)) == []
     assert stairs(degrees, degrees[:127]) == []
 
