@@ -187,6 +187,14 @@ def test_a_matrix_begins_so_that_entries_are_uncorrelated():
     torch.testing.assert_close(mix(z)[0], x)
 
 
+def test_a_matrix_says_the_same_of_a_few_rows_as_of_many():
+    torch.manual_seed(0)
+    mix, x = Mix(5).double(), torch.randn(9, 5, dtype=torch.float64)
+    for move in (mix, mix.inverse):
+        whole, parts = move(x)[0], [move(some)[0] for some in x.split(3)]
+        torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-13)
+
+
 def test_the_gradient_of_a_permutation_is_put_back_in_order():
     torch.manual_seed(0)
     part, x = Permutation(torch.randperm(5)), torch.randn(2, 5, dtype=torch.float64)

@@ -13,7 +13,7 @@ noise is a logistic-normal law of each entry whose parameters a network reads of
 from __future__ import annotations
 
 import abc
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -60,7 +60,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
 
     class Config(Model.Config):
-        margin: Annotated[float, Range(0, 0.4)] = 0.05
+        margin: Annotated[float, Range(0, 0.4)] = 1e-4
         """Levels pass z = logit(m + (1 - 2m) x) with this m; 0 standardises them instead."""
         noise: Literal["uniform", "learned"] = "uniform"
         """What spreads whole numbers over their interval: uniform noise, or a law read off x."""
@@ -72,6 +72,9 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
     class Scoring(BaseConfig):
         samples: Annotated[int, Range(1)] = 1
         """Whole numbers: draws of their noise; more bound the likelihood more tightly."""
+
+    begins: ClassVar[int] = 0
+    """Training rows an entry, at least, that scales are taken from before the first step."""
 
     config: Config
     low: Tensor
@@ -107,11 +110,16 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
     @torch.no_grad()
     def begin(self, batch: Batch) -> None:
-        most = max(ENOUGH // self.space.dims, 64)
-        batch = batch[torch.arange(min(len(batch), most)) * len(batch) // min(len(batch), most)]
+        batch = self.thinned(batch)
         uniform = row_uniform(batch.rows, self.latent.shape) if self.whole else None
         y, _ = self.spread(batch, uniform)
         self.map.begin(y, self.context(batch.given, len(y)))
+
+    def thinned(self, batch: Batch) -> Batch:
+        """The rows that scales are taken from."""
+        dims = self.space.dims
+        most = min(max(ENOUGH // dims, 64, self.begins * dims), len(batch))
+        return batch[torch.arange(most) * len(batch) // most]
 
     def loss(self, batch: Batch) -> Losses:
         uniform = torch.rand_like(self.flat(batch)) if self.whole else None

@@ -17,6 +17,7 @@ from ...core.abilities import Given
 from ...core.batch import Batch, conform
 from ...core.config import Range
 from ...core.model import Losses, Suit
+from ...core.noise import row_uniform
 from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.embed import Conditions
@@ -116,8 +117,10 @@ class CFlow(Transferring):
 
     @torch.no_grad()
     def begin(self, batch: Batch) -> None:
+        batch = self.thinned(batch)
         ready = conform(batch.given, self.space, len(batch))
-        self.other.begin(self.placed(ready[self.first], None), self.conditions(ready, len(batch)))
+        noise = row_uniform(batch.rows, (len(self.spreads),)).to(self.low)
+        self.other.begin(self.placed(ready[self.first], noise), self.conditions(ready, len(batch)))
         super().begin(batch)
 
     def loss(self, batch: Batch) -> Losses:

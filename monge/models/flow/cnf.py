@@ -33,7 +33,8 @@ from ...core.recipe import Recipe
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...nn.unet import UNet, suited
-from ...prob.bijections.base import Bijection
+from ...prob.bijections.base import Bijection, Compose
+from ...prob.bijections.fixed import ActNorm, Standardise
 from ...prob.normal import log_normal
 from ...solve.cost import squared
 from ...solve.ode import TABLEAUX, Method, Solver
@@ -62,8 +63,6 @@ class CNF(Fillable, CanStream):
     """
 
     class Config(Flow.Config):
-        margin: Annotated[float, Range(0, 0.4)] = 0.0
-        """Levels pass z = logit(m + (1 - 2m) x) with this m; 0 standardises them instead."""
         net: MLP.Config = MLP.Config(width=256, depth=3)
         """Perceptron of the velocity."""
         waves: Annotated[int, Range(0, 16)] = 0
@@ -95,6 +94,8 @@ class CNF(Fillable, CanStream):
         probes: Annotated[int, Range(1)] = 2
         """Hutchinson: random directions a row; more are less uncertain."""
 
+    begins = 8  # of each entry, a scale
+
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
@@ -108,6 +109,14 @@ class CNF(Fillable, CanStream):
 
     def inside(self, context: int) -> Bijection:
         return self.body(context)  # the velocity itself reads what is given
+
+    def outside(self) -> Bijection:
+        """Numbers that are squashed are standardised after it: the lines of matching lead to them
+        from N(0, I)."""
+        units = super().outside()
+        if isinstance(units, Standardise):
+            return units
+        return Compose([ActNorm(self.space.dims, learned=False), units])
 
     def body(self, context: int) -> Bijection:
         config, pictures = self.config, self.space.is_picture
@@ -133,9 +142,6 @@ class CNF(Fillable, CanStream):
         own = self.config
         return Solver(how.solver or own.solver, how.steps or own.steps,
                       how.tolerance or own.tolerance)
-
-    def begin(self, batch: Batch) -> None:
-        """Nothing of it is set by data."""
 
     def loss(self, batch: Batch) -> Losses:
         uniform = torch.rand_like(self.flat(batch)) if self.whole else None

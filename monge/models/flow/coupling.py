@@ -24,6 +24,7 @@ class Coupling(Fillable):
     """
 
     leads = 1
+    begins = 8  # how many tell in what directions entries vary
 
     class Config(Flow.Config, Stacking):
         pass
@@ -43,16 +44,18 @@ class Coupling(Fillable):
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
-        """Few rows: affine couplings around a mixture of Gaussians; otherwise splines. In a plane,
-        where edges are what is hard, entries take turns unmixed and networks bend sharply."""
+        """Few rows: affine couplings around a mixture of Gaussians; otherwise splines, fewer and
+        of fewer pieces for many entries. In a plane, where edges are what is hard, entries take
+        turns unmixed and networks bend sharply."""
         few, dims = space.rows < 2000, space.dims
-        plane = dims == 2 and not few
+        plane, wide = dims == 2 and not few, dims > 256
         net = MLP.Config(width=32 if few else 256 if dims > 64 else 128, residual=True,
                          activation="relu" if plane else "silu")
-        config = cls.Config(layers=2 if few else 6 if plane else 8,
-                            kind="affine" if few else "spline", bins=16 if plane else 8,
+        config = cls.Config(layers=2 if few else 6 if plane else 4 if wide else 8,
+                            kind="affine" if few else "spline",
+                            bins=16 if plane else 4 if wide else 8,
                             reach=3.0 if plane else 5.0, net=net,
-                            mix="permute" if plane or dims > 256 else "linear",
+                            mix="permute" if plane or dims > 1024 else "linear",
                             components=beginning(space))
         return Suit(config, held_back(space))
 

@@ -63,9 +63,11 @@ class Compose(Bijection):
         return x, torch.stack(found).sum(0)
 
     def begin(self, x: Tensor, context: Tensor | None = None) -> None:
-        for part in reversed(self.each()):
+        first, *others = self.each()
+        for part in reversed(others):
             part.begin(x, context)
-            x, _ = part.inverse(x, context)
+            x = part.undo(x, context)
+        first.begin(x, context)
 
     def each(self) -> list[Bijection]:
         return [cast(Bijection, part) for part in self.parts]

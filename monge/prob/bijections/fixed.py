@@ -64,12 +64,18 @@ class Logit(Bijection):
 
 class ActNorm(Bijection):
     """x = shift + e^s z along axis 1, begun so that z has mean 0 and scale 1 over training rows
-    (Kingma & Dhariwal 2018)."""
+    (Kingma & Dhariwal 2018), and learned from there, or not."""
 
-    def __init__(self, size: int) -> None:
+    shift: Tensor
+    log_scale: Tensor
+
+    def __init__(self, size: int, learned: bool = True) -> None:
         super().__init__()
-        self.shift = nn.Parameter(torch.zeros(size))
-        self.log_scale = nn.Parameter(torch.zeros(size))
+        for name in ("shift", "log_scale"):
+            if learned:
+                self.register_parameter(name, nn.Parameter(torch.zeros(size)))
+            else:
+                self.register_buffer(name, torch.zeros(size))
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
         shift, log_scale = self.shaped(z)

@@ -93,15 +93,22 @@ class Mix(Bijection):
         self.log_scale = nn.Parameter(upper.diagonal().abs().log())
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        lower, upper = self.factors()
-        eye = torch.eye(len(upper), dtype=z.dtype, device=z.device)[self.order.argsort()]
-        half = torch.linalg.solve_triangular(lower, eye, upper=False, unitriangular=True)
-        matrix = torch.linalg.solve_triangular(upper, half, upper=True)
-        return times(matrix, z), -self.log_det(z)
+        (lower, upper), back = self.factors(), self.order.argsort()
+        few = self.is_few(z)
+        right = z[:, back].T if few else torch.eye(len(upper)).to(z)[back]
+        half = torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
+        found = torch.linalg.solve_triangular(upper, half, upper=True)
+        return found.T if few else times(found, z), -self.log_det(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         lower, upper = self.factors()
+        if self.is_few(x):
+            return F.linear(F.linear(x, upper), lower)[:, self.order], self.log_det(x)
         return times((lower @ upper)[self.order], x), self.log_det(x)
+
+    def is_few(self, x: Tensor) -> bool:
+        """Whether the factors cost less one after the other than their product does."""
+        return x.ndim == 2 and len(x) < x.shape[1]
 
     @torch.no_grad()
     def begin(self, x: Tensor, context: Tensor | None = None) -> None:
