@@ -201,6 +201,19 @@ def test_large_pictures_are_read_four_pixels_at_a_time_where_sides_allow_it(side
     assert config.build(space).flow.velocity(x, torch.zeros(1, 1), None).shape == x.shape
 
 
+def test_squashed_levels_are_standardised_before_the_first_step_and_no_step_moves_that():
+    space, batch = worlds.make("levels")
+    model = built(space)
+    model.begin(batch.double())
+    w = model.outer.inverse(model.spread(batch.double(), torch.rand(len(batch), space.dims))[0])[0]
+    torch.testing.assert_close(w.mean(0), torch.zeros(space.dims).double(), rtol=0, atol=0.2)
+    torch.testing.assert_close(w.std(0), torch.ones(space.dims).double(), rtol=0, atol=0.2)
+    assert not list(model.outer.parameters())
+    fresh_one = built(space, seed=1)
+    fresh_one.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fresh_one.outer(w)[0], model.outer(w)[0], rtol=0, atol=0)
+
+
 def test_a_dear_score_is_judged_by_fewer_rows():
     """Of flows of many entries a solver asks the network again and again for each row."""
     class Split:

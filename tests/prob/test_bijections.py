@@ -172,6 +172,19 @@ def test_nothing_is_drawn_from_no_rows():
     assert log_det.shape == (0,)
 
 
+def test_the_last_map_to_begin_is_not_undone():
+    class Unasked(Permutation):
+        def inverse(self, x, context=None):
+            raise AssertionError("nobody asked")
+
+    scale = ActNorm(2, learned=False)
+    x = 3 + 2 * torch.randn(50, 2, dtype=torch.float64)
+    Compose([Unasked(torch.tensor([1, 0])), scale.double()]).begin(x)
+    torch.testing.assert_close(scale.shift, x.mean(0))
+    assert not list(scale.parameters())
+    assert set(scale.state_dict()) == {"shift", "log_scale"}
+
+
 def test_a_matrix_begins_so_that_entries_are_uncorrelated():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 4, dtype=torch.float64, generator=g)
