@@ -61,7 +61,8 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
     class Config(Model.Config):
         margin: Annotated[float, Range(0, 0.4)] = 1e-4
-        """Levels pass z = logit(m + (1 - 2m) x) with this m; 0 standardises them instead."""
+        """Levels pass z = logit(m + (1 - 2m) x) with this m; 0 standardises them instead. A small
+        one makes logistic noise of uniform noise, which is near to Gaussian."""
         noise: Literal["uniform", "learned"] = "uniform"
         """What spreads whole numbers over their interval: uniform noise, or a law read off x."""
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor
 
@@ -162,8 +163,7 @@ class CNF(Fillable, CanStream):
         shift = torch.rand((), dtype=x.dtype, device=x.device)
         t = torch.add(shares(len(x), x.dtype, x.device), shift, alpha=1 / len(x))  # (B, 1)
         line = z - x
-        miss = self.flow.velocity(torch.addcmul(x, t, line), t, context) - line
-        return miss.square().mean()
+        return F.mse_loss(self.flow.velocity(torch.addcmul(x, t, line), t, context), line)
 
     @torch.no_grad()
     def partners(self, x: Tensor, z: Tensor) -> Tensor:
