@@ -44,10 +44,13 @@ class Coupling(Fillable):
 
     @classmethod
     def suit(cls, space: Space) -> Suit:
-        """Few rows: affine couplings around a mixture of Gaussians; otherwise splines, fewer and
-        of fewer pieces for many entries. In a plane, where edges are what is hard, entries take
-        turns unmixed and networks bend sharply."""
+        """Few rows: affine couplings around a mixture of Gaussians, or of levels small splines;
+        otherwise splines, fewer and of fewer pieces for many entries. In a plane, where edges are
+        what is hard, entries take turns unmixed and networks bend sharply."""
         few, dims = space.rows < 2000, space.dims
+        if few and space.kind in ("binary", "levels"):
+            net = MLP.Config(width=64, residual=True, dropout=0.2)
+            return Suit(cls.Config(layers=4, net=net), held_back(space))
         plane, wide = dims == 2 and not few, dims > 256
         net = MLP.Config(width=32 if few else 256 if dims > 64 else 128, residual=True,
                          activation="relu" if plane else "silu")
