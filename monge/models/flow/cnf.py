@@ -20,7 +20,6 @@ from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
-from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor
 
 from ...core.abilities import CanStream, Given, Likelihood
@@ -37,18 +36,15 @@ from ...nn.unet import UNet, suited
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.fixed import ActNorm, Standardise
 from ...prob.normal import log_normal
-from ...solve.cost import squared
 from ...solve.ode import TABLEAUX, Method, Solver
-from ...solve.sinkhorn import sinkhorn
 from ...solve.trace import draw_probes, mean_and_error
 from .._order import check_whole
 from ._base import Flow, mean_weight
 from ._continuous import Continuous, Solving, shares
 from ._fill import Fillable
+from ._pairs import PARTNERS
 from ._repaint import repaint
 
-EPSILON = 0.02
-"""Entropy of the entropic coupling, in units of the mean cost."""
 PASSES = 16
 """Of the network, that an adaptive solver takes at least for events of many entries."""
 
@@ -159,20 +155,11 @@ class CNF(Fillable, CanStream):
         evenly."""
         x = self.outer.undo(y)
         z = torch.randn_like(x)
-        z = z[self.partners(x, z)] if self.config.coupling != "independent" else z
+        z = z if self.config.coupling == "independent" else z[PARTNERS[self.config.coupling](x, z)]
         shift = torch.rand((), dtype=x.dtype, device=x.device)
         t = torch.add(shares(len(x), x.dtype, x.device), shift, alpha=1 / len(x))  # (B, 1)
         line = z - x
         return F.mse_loss(self.flow.velocity(torch.addcmul(x, t, line), t, context), line)
-
-    @torch.no_grad()
-    def partners(self, x: Tensor, z: Tensor) -> Tensor:
-        """Which row of z goes with each row of x, (B,)."""
-        if self.config.coupling == "optimal":
-            _, columns = linear_sum_assignment(squared(x, z).double().cpu().numpy())
-            return torch.from_numpy(columns).to(x.device)
-        plan = sinkhorn(x, z, EPSILON, relative=True, tolerance=1e-2).matrix
-        return torch.multinomial(plan, 1)[:, 0]
 
     def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
                    generator: Generator | None = None) -> Likelihood:
