@@ -1,5 +1,6 @@
 """A checkpoint is there whole or not at all, and runs no code."""
 
+import errno
 import itertools
 import multiprocessing
 import os
@@ -91,14 +92,50 @@ def test_no_space_left_keeps_the_old_file(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
+HOLD = """
+import sys, time
+from pathlib import Path
+from monge.train.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
 def test_two_processes_cannot_hold_one_folder(tmp_path):
-    code = ("import sys; from pathlib import Path; from monge.train.lock import locked\n"
-            "with locked(Path(sys.argv[1])): pass")
+    words = [sys.executable, "-c", HOLD, str(tmp_path), "0"]
     with locked(tmp_path):
-        other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True,
-                               text=True)
-        assert "is being trained by another process" in other.stderr
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 0
+        other = subprocess.run(words, capture_output=True, text=True)
+        assert str(tmp_path) in other.stderr.splitlines()[-1]
+        assert "another process" in other.stderr.splitlines()[-1]
+        with pytest.raises(RunError, match="another process"), locked(tmp_path):
+            pass  # nor can the same process hold it twice
+    assert subprocess.run(words).returncode == 0
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    words = [sys.executable, "-c", HOLD, str(tmp_path), "60"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RunError), locked(tmp_path):
+            pass
+        other.kill()
+    assert (tmp_path / ".lock").exists()
+    with locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_locked_is_an_error(tmp_path, monkeypatch):
+    """A soft lock in its place would outlive a killed process."""
+    with pytest.raises(RunError, match="No such file"), locked(tmp_path / "absent"):
+        pass
+
+    def unsupported(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", unsupported)
+    with pytest.raises(RunError, match="Function not implemented"), locked(tmp_path):
+        pass
 
 
 def test_the_log_is_cut_and_forgives_a_torn_line(tmp_path):
