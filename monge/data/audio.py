@@ -169,7 +169,11 @@ def fit(clips: Several[Clip], parts: tuple[str, ...] = ()) -> Sound:
 
 
 def mend(clip: Clip, form: Form) -> Clip:
-    """What files that differ may need before they can stand beside one another."""
+    """What files that differ may need before they can stand beside one another; floats are of 32
+    bits, in which models compute."""
+    if clip.bits == 64:
+        with np.errstate(over="ignore"):  # what is infinite in 32 bits is refused with its row
+            clip = replace(clip, samples=clip.samples.astype(np.float32), bits=32)
     if form.mono:
         clip = replace(clip, samples=joined(clip.samples, clip.bits))
     if form.rate and form.rate != clip.rate:

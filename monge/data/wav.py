@@ -1,7 +1,15 @@
 """wav files: a RIFF of chunks, of which `fmt ` says how samples are written and `data` holds them.
 
-PCM of 8 (unsigned), 16 or 24 bits (signed) and floats are read and written exactly; of anything
-else a sentence says what converts it.
+PCM of 8 (unsigned), 16 or 24 bits (signed) and floats of 32 or 64 bits are read and written
+exactly; of anything else an error names the command that converts it. A file costs memory in
+proportion to its own size, whatever its header claims.
+
+scipy writes floats. PCM is written here: scipy has no 24 bits, and neither it nor `wave` pads a
+chunk of odd length as RIFF asks. Reading is our own, because what the libraries would return is
+not always what was recorded: a file that is shorter than its header claims is read by scipy and by
+soundfile without an error; scipy shifts 24 bits into int32, so that they cannot be told from PCM
+of 32 bits; and `wave` has no floats. soundfile also stamps the floats it writes with the time, so
+that equal sounds would be unequal files.
 """
 
 from __future__ import annotations
@@ -23,13 +31,14 @@ CODES = {2: "ADPCM", 6: "A-law", 7: "mu-law", 0x11: "ADPCM", 0x31: "GSM", 0x50: 
 STREAMED = 0xFFFFFFFF
 """The length of a chunk whose writer did not know it."""
 ZERO = {8: 0, 16: 2**15, 24: 2**23, 32: 0}
-"""What is added to a stored number to make it a level, by bits; 32 bits are floats."""
-Bits = Literal[8, 16, 24, 32]
+"""What is added to a stored number to make it a level, by bits; 32 and 64 bits are floats."""
+Bits = Literal[8, 16, 24, 32, 64]
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What a file holds: uint8, int16, int32 (24 bits) or float32, (T,) or (T, channels)."""
+    """What a file holds: uint8, int16, int32 (24 bits), float32 or float64, (T,) or
+    (T, channels)."""
 
     samples: np.ndarray
     rate: int
@@ -65,7 +74,7 @@ def load(path: Path) -> Clip:
                         f"bytes for {bits} bits); {convert(path)}")
     samples = READ[code, bits](complete(path, sizes[b"data"], found[b"data"], block))
     shaped = samples if channels == 1 else samples.reshape(-1, channels)
-    return Clip(shaped, rate, 32 if code == FLOAT else bits)
+    return Clip(shaped, rate, bits)
 
 
 def convert(path: Path) -> str:
@@ -105,19 +114,24 @@ READ: dict[tuple[int, int], Callable[[bytes], np.ndarray]] = {
     (PCM, 16): lambda body: np.frombuffer(body, "<i2").astype(np.int16),
     (PCM, 24): three_bytes,
     (FLOAT, 32): lambda body: np.frombuffer(body, "<f4").astype(np.float32),
-    (FLOAT, 64): lambda body: np.frombuffer(body, "<f8").astype(np.float32),
+    (FLOAT, 64): lambda body: np.frombuffer(body, "<f8").astype(np.float64),
 }
 
 
 def save(path: Path, clip: Clip) -> None:
     """A file that `load` gives back as it was."""
+    if clip.samples.dtype.kind == "f":
+        from scipy.io import wavfile
+
+        wavfile.write(path, clip.rate, clip.samples)
+        return
     width, samples = clip.bits // 8, clip.samples
     body = samples.astype(f"<{samples.dtype.kind}{samples.itemsize}").tobytes()
     if clip.bits == 24:
         body = np.frombuffer(body, np.uint8).reshape(-1, 4)[:, :3].tobytes()
     block = clip.channels * width
-    head = struct.pack("<HHIIHH", FLOAT if clip.bits == 32 else PCM, clip.channels, clip.rate,
-                       clip.rate * block, block, clip.bits)
+    head = struct.pack("<HHIIHH", PCM, clip.channels, clip.rate, clip.rate * block, block,
+                       clip.bits)
     parts = b"WAVE" + chunk(b"fmt ", head) + chunk(b"data", body)
     path.write_bytes(chunk(b"RIFF", parts))
 

@@ -1,6 +1,7 @@
 """Sound: wav files there and back, what is wrong with them, mu-law, labels from names."""
 
 import struct
+import tracemalloc
 import wave
 
 import numpy as np
@@ -79,6 +80,50 @@ def test_what_the_standard_library_wrote_is_read(tmp_path):
     assert np.array_equal(clip.samples, samples)
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_floats_of_a_file_come_back_exactly(tmp_path, dtype, channels):
+    shape = (13,) if channels == 1 else (13, channels)
+    samples = np.random.default_rng(3).normal(size=shape).astype(dtype)
+    wav.save(tmp_path / "a.wav", Clip(samples, 44100, 8 * samples.itemsize))
+    clip = wav.load(tmp_path / "a.wav")
+    assert (clip.rate, clip.bits, clip.channels) == (44100, 8 * samples.itemsize, channels)
+    assert clip.samples.dtype == dtype
+    assert np.array_equal(clip.samples, samples)
+
+
+@pytest.mark.parametrize("bits", [8, 24])
+def test_chunks_of_odd_length_are_padded(tmp_path, bits):
+    wav.save(tmp_path / "a.wav", Clip(noise(bits, 5), 8000, bits))
+    content = (tmp_path / "a.wav").read_bytes()
+    assert len(content) == 8 + struct.unpack_from("<I", content, 4)[0] == 44 + 5 * bits // 8 + 1
+    assert len(wav.load(tmp_path / "a.wav").samples) == 5
+
+
+def test_floats_of_both_sizes_stand_beside_one_another(tmp_path):
+    sounds = [np.random.default_rng(n).normal(size=6) / 4 for n in range(3)]
+    fill(tmp_path, {f"{i}.wav": Clip(s.astype(dtype), 8000, 8 * np.dtype(dtype).itemsize)
+                    for i, (s, dtype) in enumerate(zip(sounds, ("f4", "f8", "f8"), strict=True))})
+    view = data.open(tmp_path).view()
+    assert view.sound.bits == 32
+    assert np.array_equal(view.decode(view.rows("all").whole().x)[1], np.float32(sounds[1]))
+    fill(tmp_path, {"2.wav": Clip(np.array([0.5, 1e300]), 8000, 64)})
+    with pytest.raises(DataError, match=r"row 3 of 2\.wav"):
+        data.open(tmp_path)
+
+
+def test_memory_is_bounded_by_the_file_whatever_its_header_claims(tmp_path):
+    content = header()
+    place = content.index(b"data") + 4
+    (tmp_path / "a.wav").write_bytes(content[:place] + struct.pack("<I", 2**31 - 2)
+                                     + content[place + 4:])
+    tracemalloc.start()
+    with pytest.raises(DataError, match="2147483646"):
+        wav.load(tmp_path / "a.wav")
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
 def test_floats_are_real_and_other_chunks_are_passed_over(tmp_path):
     sounds = [np.random.default_rng(n).normal(size=n).astype(np.float32) / 4 for n in (9, 5, 7)]
     fill(tmp_path, {f"{i}.wav": Clip(s, 8000, 32) for i, s in enumerate(sounds)})
@@ -89,10 +134,11 @@ def test_floats_are_real_and_other_chunks_are_passed_over(tmp_path):
     odd = wav.chunk(b"LIST", b"INFOdata!")  # padded to an even length, and names another chunk
     head = struct.pack("<HHIIHHHHI", 0xFFFE, 1, 8000, 32000, 4, 32, 22, 32, 0) + \
         struct.pack("<H", 3) + b"\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71"
-    body = b"WAVE" + odd + wav.chunk(b"fmt ", head) + content[36:]
+    sound = content.index(b"data")
+    body = b"WAVE" + odd + wav.chunk(b"fmt ", head) + content[sound:]
     (tmp_path / "odd.wav").write_bytes(wav.chunk(b"RIFF", body))
     assert np.array_equal(wav.load(tmp_path / "odd.wav").samples, sounds[0])
-    streamed = content[:40] + struct.pack("<I", 0xFFFFFFFF) + content[44:]
+    streamed = content[:sound + 4] + struct.pack("<I", 0xFFFFFFFF) + content[sound + 8:]
     (tmp_path / "streamed.wav").write_bytes(streamed)
     assert np.array_equal(wav.load(tmp_path / "streamed.wav").samples, sounds[0])
 
