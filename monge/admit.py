@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from . import registry
+from .core.abilities import CanSample, HasLikelihood
 from .core.error import DataError
 from .core.model import Model
 from .core.space import Space
 
-LAW = {"CanSample", "HasLikelihood"}
-"""Abilities of which a law of the event has one."""
+GENERATIVE = {CanSample.ability, HasLikelihood.ability}
+"""Abilities of which a distribution of the event has one."""
 
 
 def admit(name: str, owner: type[Model], space: Space) -> None:
@@ -46,6 +47,11 @@ def unequal(space: Space) -> Iterator[Space]:
     return (part for part in (space, *read) if part.varies)
 
 
+def either(names: Sequence[str]) -> str:
+    """Names of which one is to be chosen: a, b or c."""
+    return " or ".join([", ".join(names[:-1]), names[-1]][len(names) < 2:])
+
+
 def accepting(space: Space, asked: type[Model]) -> str:
     """The end of a sentence: the models that would take this data; only who asked for a law of
     targets is told of such."""
@@ -55,6 +61,5 @@ def accepting(space: Space, asked: type[Model]) -> str:
              and (entry.missing or not space.missing)
              and (entry.lengths or not any(unequal(space)))
              and (asked.predicts or not entry.predicts)
-             and LAW & set(entry.abilities)]
-    return f"use {' or '.join([', '.join(names[:-1]), names[-1]][len(names) < 2:])}" if names \
-        else "no model takes such data yet"
+             and GENERATIVE & set(entry.abilities)]
+    return f"use {either(names)}" if names else "no model takes such data yet"

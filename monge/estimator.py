@@ -29,6 +29,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import registry
+from .core.abilities import Ability, CanEncode, CanSample, HasLikelihood
 from .core.config import Config
 from .core.noise import GOLDEN
 
@@ -41,11 +42,11 @@ CLASSES = {"label", "binary"}
 """Kinds of target that are classes."""
 
 
-def able(ability: str) -> Any:
+def able(ability: type[Ability]) -> Any:
     """A method that is there only where the model is a density with the ability."""
     def check(estimator: Estimator) -> bool:
         entry = registry.describe(estimator.model)
-        return ability in entry.abilities and not entry.predicts
+        return ability.ability in entry.abilities and not entry.predicts
 
     return available_if(check)
 
@@ -172,7 +173,7 @@ class Estimator(BaseEstimator):
         means = [self.model_.mean({"x": Batch(rows)}) for rows in self.tensor(X).split(CHUNK)]
         return np.concatenate([mean.numpy() for mean in means])
 
-    @able("HasLikelihood")
+    @able(HasLikelihood)
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """log p of each row in nats; a lower bound where the model gives one."""
         from .core.batch import Batch
@@ -191,7 +192,7 @@ class Estimator(BaseEstimator):
         measure = accuracy_score if self.task_ == "classify" else r2_score
         return float(measure(y, self.predict(X), sample_weight=sample_weight))
 
-    @able("CanSample")
+    @able(CanSample)
     def sample(self, n_samples: int = 1) -> NDArray[np.float64]:
         """Rows drawn from the law, the same each time."""
         from .core.noise import fresh
@@ -199,7 +200,7 @@ class Estimator(BaseEstimator):
         check_is_fitted(self)
         return self.model_.sample(n_samples, generator=fresh(self.seed_)).numpy()
 
-    @able("CanEncode")
+    @able(CanEncode)
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
         """The code of each row."""
         return self.model_.encode(self.tensor(X)).numpy()

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from . import data, folder, registry
+from .admit import either
+from .core.abilities import Ability
 from .core.config import Config
 from .core.error import RunError, WordError
 from .core.model import Model
@@ -27,7 +29,7 @@ from .train.place import Place
 if TYPE_CHECKING:
     import pandas as pd
 
-Able = TypeVar("Able")
+Able = TypeVar("Able", bound=Ability)
 
 
 def build(config: Config, space: Space, seed: int, place: Place,
@@ -107,10 +109,10 @@ class Kept:
         """The model, if it has this ability; otherwise a sentence that names those that have."""
         if isinstance(self.model, ability):
             return self.model
-        name = ability.__name__
-        others = [entry.name for entry in registry.entries() if name in entry.abilities
-                  and self.space.kind in entry.events]
-        raise WordError(f"{self.about['model']} is not {name}; use {' or '.join(others)}")
+        others = [entry.name for entry in registry.entries()
+                  if ability.ability in entry.abilities and self.space.kind in entry.events]
+        raise WordError(f"{self.about['model']} cannot {ability.task}; " + (
+            f"use {either(others)}" if others else f"no model of {self.space.kind} data can"))
 
     @property
     def history(self) -> pd.DataFrame:

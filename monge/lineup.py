@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import data, registry
-from .admit import admit
+from .admit import GENERATIVE, admit
 from .comparison import Plan
 from .core.error import DataError, WordError
 from .core.space import Space
@@ -76,8 +76,9 @@ def sift(candidates: Sequence[Candidate], space: Space, predicting: bool
     for candidate in candidates:
         name, entry = candidate.name, candidate.entry
         try:
-            if not {"CanSample", "HasLikelihood"} & set(entry.abilities):
-                raise DataError(f"{name} is no law: it neither samples nor scores")
+            if not GENERATIVE & set(entry.abilities):
+                raise DataError(f"{name} neither samples nor computes log-likelihoods; leave it "
+                                "out of the comparison")
             if entry.predicts and not predicting:
                 raise DataError(f"{name} predicts a field from the others; name it with --target "
                                 "to compare such models")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parent
 MODELS = PACKAGE / "models"
+ABILITIES = PACKAGE / "core" / "abilities.py"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Entry:
     lengths: bool
     predicts: bool
     leads: int
-    abilities: tuple[str, ...]
+    abilities: tuple[str, ...]  # the `ability` of each that it inherits
     owner: str  # the class
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,13 +64,20 @@ def read(path: Path) -> Iterator[Entry]:
         raise WordError(f"{path.name} holds {len(found)} public models; a file is one model")
     for node, line in found:
         summary = (ast.get_docstring(tree(path)) or "").partition("\n")[0].rstrip(".")
-        abilities = dict.fromkeys(name for name, _ in line if name.startswith(("Has", "Can")))
         yield Entry(f"{path.parent.name}.{path.stem}", path.parent.name, summary,
                     tuple(sorted(literal(line, "events", ()))),
                     tuple(sorted(literal(line, "givens", ()))),
                     literal(line, "missing", False), literal(line, "lengths", False),
                     literal(line, "predicts", False), literal(line, "leads", 0),
-                    tuple(abilities), node.name)
+                    abilities(line), node.name)
+
+
+def abilities(line: Lineage) -> tuple[str, ...]:
+    """The word of each ability among the ancestors, those of the library in its own order."""
+    known: Lineage = [*classes(ABILITIES).items()]
+    words = [literal([ancestor], "ability", None) for ancestor in line]
+    first = [literal([ability], "ability", None) for ability in known]
+    return tuple(word for word in dict.fromkeys([*first, *words]) if word and word in words)
 
 
 @cache
@@ -86,10 +94,11 @@ def is_model(line: Lineage) -> bool:
 
 
 def lineage(name: str, path: Path) -> Lineage:
-    """A class and its ancestors, nearest first; those outside Monge by name alone."""
+    """A class and its ancestors, nearest first; those outside Monge by name alone. An ability is
+    known by its name, from wherever a user's own file imports it."""
     node = classes(path).get(name)
     if node is None:
-        where = imports(path).get(name)
+        where = imports(path).get(name) or (ABILITIES if name in classes(ABILITIES) else None)
         return lineage(name, where) if where else [(name, None)]
     line: Lineage = [(name, node)]
     for base in node.bases:

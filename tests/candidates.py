@@ -63,7 +63,7 @@ def examined(name: str) -> list[tuple[str, str]]:
 
 def subjects(*abilities: type) -> Iterator[tuple[str, str, str]]:
     """(model, kind, condition or none) for all that have these abilities."""
-    needed = {ability.__name__ for ability in abilities}
+    needed = {ability.ability for ability in abilities}
     for entry in registry.entries():
         if needed <= set(entry.abilities):
             yield from ((entry.name, *pair) for pair in examined(entry.name))

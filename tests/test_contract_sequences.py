@@ -19,7 +19,7 @@ from monge.train.trainer import Trainer
 
 def chains(*abilities: type):
     """Run a check on every model that takes rows of unequal length, on every kind of sequence."""
-    needed = {ability.__name__ for ability in abilities}
+    needed = {ability.ability for ability in abilities}
     cases = [pytest.param(entry.name, kind, id=f"{entry.name}-{kind}-varying")
              for entry in registry.entries()
              if entry.lengths and not entry.predicts and needed <= set(entry.abilities)

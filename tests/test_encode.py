@@ -102,7 +102,7 @@ def test_generators_walk_between_draws_and_add_what_draws_look_like(wgan):
     assert len(names) == encoding.DRAWN
     a, b = sorted(set(names))[:2]
     assert encoding.arithmetic(wgan, f"+{a} -{b} +{a}").x.shape == (4, 1, 8, 8)
-    with pytest.raises(WordError, match="is not CanEncode"):
+    with pytest.raises(WordError, match="encode"):
         wgan.encode()
 
 

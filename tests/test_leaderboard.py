@@ -39,7 +39,7 @@ def test_baselines_are_always_there():
 
 
 @pytest.mark.parametrize(("models", "words", "error", "said"), [
-    (("contrastive",), (), DataError, "is no law"),
+    (("contrastive",), (), DataError, "contrastive"),
     (("nobody",), (), WordError, "there is no model 'nobody'"),
     (("made",), ("width=64",), WordError, "would not concern every model alike"),
     (("predict.mlp",), (), WordError, "--target"),

@@ -119,5 +119,5 @@ def test_what_cannot_be_is_told_in_a_sentence(people, tmp_path, capsys):
     with pytest.raises(DataError, match="lacks job"):
         run.load(people / "pay").predict(tmp_path / "part.csv")
     fitted = monge.fit("made", np.random.default_rng(0).normal(size=(60, 2)), budget="2steps")
-    with pytest.raises(WordError, match=r"made is not HasMarginals; use .*predict\.mlp"):
+    with pytest.raises(WordError, match=r"made cannot predict .*predict\.mlp"):
         fitted.predict()

@@ -1,6 +1,7 @@
 """Starting costs little: help and listings never import torch."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -51,7 +52,32 @@ def test_models_lists_what_the_classes_are():
         assert set(row["givens"]) == owner.givens
         assert row["missing"] == owner.missing
         assert row["lengths"] == owner.lengths
-        abilities = {base.__name__ for base in owner.__mro__
-                     if base.__name__.startswith(("Has", "Can"))}
-        assert set(row["abilities"]) == abilities
+        assert set(row["abilities"]) == {vars(base)["ability"] for base in owner.__mro__
+                                         if "ability" in vars(base)}
         assert row["summary"]
+
+
+def test_every_ability_has_words_of_its_own():
+    from monge.core import abilities
+
+    known = [each for each in vars(abilities).values() if isinstance(each, type)
+             and issubclass(each, abilities.Ability) and each is not abilities.Ability]
+    assert len({vars(each)["ability"] for each in known}) == len(known) > 20
+    assert len({vars(each)["task"] for each in known}) == len(known)
+
+
+def test_no_name_of_a_class_of_abilities_is_shown():
+    from monge.core import abilities
+
+    names = {name for name in vars(abilities) if name.startswith(("Has", "Can"))}
+    shown = run("models", "--json")[0].stdout + run("models")[0].stdout + \
+        run("models", "vae")[0].stdout + run("models", "vae", "--json")[0].stdout
+    assert not names & set(re.findall(r"\w+", shown))
+
+
+def test_abilities_are_known_from_wherever_they_are_imported(tmp_path):
+    from monge import registry
+
+    (tmp_path / "mine.py").write_text("from monge import CanEncode, CanSample, Model\n"
+                                      "class Mine(Model, CanSample, CanEncode): ...\n")
+    assert registry.describe(str(tmp_path / "mine.py")).abilities == ("sample", "encode")

@@ -30,7 +30,7 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
 
     if what is None:
         rows = [{"name": name, "summary": summary} for name, summary in data.names()]
-        known = voice.table(("name", "summary"), [list(row.values()) for row in rows], wide=None)
+        known = voice.table(("name", "summary"), [list(row.values()) for row in rows])
         voice.result(rows, f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
                      "pictures, of sounds, of text, of splits, of pairs of sentences (train.de, "
                      f"train.en).\n\n{words_of(voice)}")
@@ -73,10 +73,10 @@ def words_of(voice: Voice) -> str:
     helps, choices, plain = help_of(Options), choices_of(Options), Options()
     rows = [[f"data.{name}", str(getattr(plain, name)), choosing(text, choices[name])]
             for name, text in helps.items()]
-    tables = [voice.table(("word", "default", ""), rows, wide=None)]
+    tables = [voice.table(("word", "default", ""), rows)]
     for head, *modules in (("after a plus", "transform", "paired"),
                            ("data.augment", "geometry", "spoil")):
         found = [[name.replace("_", "-"), text] for module in modules
                  for name, text in listing(module)]
-        tables.append(voice.table((head, ""), found, wide=None))
+        tables.append(voice.table((head, ""), found))
     return "\n\n".join(tables)

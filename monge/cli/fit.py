@@ -84,7 +84,8 @@ def watch(voice: Voice, run: Run, budget: str) -> Progress | None:
     if voice.verbose:
         settings = run.about["config"] | {f"train.{k}": v for k, v in run.about["recipe"].items()}
         voice.note(voice.table(("setting", "value"), [
-            [name, value] for name, value in settings.items() if not name.endswith("is")]))
+            [name, value] for name, value in settings.items() if not name.endswith("is")],
+            err=True))
     last = None
     bar = Bar() if voice.lively else None
     try:

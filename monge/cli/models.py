@@ -1,4 +1,4 @@
-"""Every model: family, data it takes, abilities; or one model in full
+"""Every model: the data and conditions it takes, and what it does; or one model in full
 
 Without a name nothing is imported: the table is read from the files themselves.
 """
@@ -6,6 +6,7 @@ Without a name nothing is imported: the table is read from the files themselves.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -21,7 +22,7 @@ def command(voice: Voice, name: str | None) -> None:
     """List every model, or tell all about NAME: its law, and its fields with help and defaults."""
     if name is None:
         rows = [entry.to_dict() for entry in registry.entries()]
-        voice.result(rows, "\n".join(block(entry) for entry in registry.entries()))
+        voice.result(rows, listing(voice, registry.entries()))
         return
     entry, owner = registry.describe(name), registry.find(name)
     fields = list(described(owner.Config, ""))
@@ -30,11 +31,11 @@ def command(voice: Voice, name: str | None) -> None:
                  page(voice, entry, owner, fields))
 
 
-def block(entry: registry.Entry) -> str:
-    """A model in three lines."""
-    return (f"{entry.name}: {entry.summary}\n"
-            f"    takes  {' '.join(entry.events)}; given {' '.join(entry.givens) or 'nothing'}\n"
-            f"    can    {' '.join(entry.abilities)}")
+def listing(voice: Voice, entries: Sequence[registry.Entry]) -> str:
+    """A line for each model."""
+    body = [[entry.name, ", ".join(entry.events), ", ".join(entry.givens) or "none",
+             ", ".join(entry.abilities), entry.summary] for entry in entries]
+    return voice.table(("model", "takes", "conditions", "does", "summary"), body)
 
 
 def described(config: Any, head: str, chosen: Any = None) -> Any:
@@ -58,19 +59,20 @@ def described(config: Any, head: str, chosen: Any = None) -> Any:
 def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:
     """What a person reads about one model."""
     lines = [f"{entry.name}: {entry.summary}", "", inspect.getdoc(owner) or "", "",
-             f"events     {' '.join(entry.events)}",
-             f"given      {' '.join(entry.givens) or 'nothing'}",
-             f"missing    {'marginalised' if entry.missing else 'refused'}",
-             f"lengths    {'of each row' if entry.lengths else 'one for all rows'}",
-             f"abilities  {' '.join(entry.abilities)}"]
+             voice.table(("about", ""), [
+                 ["takes", ", ".join(entry.events)],
+                 ["conditions", ", ".join(entry.givens) or "none"],
+                 ["missing values", "marginalised" if entry.missing else "refused"],
+                 ["lengths", "of each row" if entry.lengths else "one for all rows"],
+                 ["does", ", ".join(entry.abilities)]])]
     if owner.presets:
         told = [[f"preset={name}", line] for name, line in owner.presets.items()]
-        lines += ["", voice.table(("presets", ""), told, wide=None)]
+        lines += ["", voice.table(("presets", ""), told)]
     for title, rows in (("fields", fields), *chosen(owner, voice.verbose)):
         body = [[row["field"], str(row["default"]), choosing(row["help"], row["choices"])]
                 for row in rows]
         if body:
-            lines += ["", voice.table((title, "default", ""), body, wide=None)]
+            lines += ["", voice.table((title, "default", ""), body)]
     lines += ["", "Defaults are chosen anew for the data at hand; `monge fit ... -v` shows them."]
     if not voice.verbose:
         lines += [f"The words of training, train.*, are the same for all models: `monge models "

@@ -22,8 +22,6 @@ from ._say import Voice, common
 if TYPE_CHECKING:
     from ..verify.subjects import Subject
 
-WIDEST = 72
-"""Characters of a statement that the table shows."""
 ERRATA = "errata"
 """The group of what the notes say wrongly."""
 READ = 1024
@@ -161,7 +159,7 @@ def text(voice: Voice, rows: list[Row]) -> str:
     """The table, and a line that counts."""
     shown = [row for row in rows if voice.verbose or row.skipped is None] or rows
     table = voice.table(("id", "member", "statement", "source", "residual", "tolerance", ""),
-                        [line(row, widest(voice, shown)) for row in shown], keys=2)
+                        [line(row) for row in shown], keys=2)
     held, failed, skipped = (sum(found) for found in zip(*(
         (row.passed is True, row.passed is False, row.skipped is not None) for row in rows),
         strict=True))
@@ -169,17 +167,9 @@ def text(voice: Voice, rows: list[Row]) -> str:
     return f"{table}\n{held} hold, {failed} fail, {skipped} skipped{reasons}"
 
 
-def widest(voice: Voice, rows: list[Row]) -> int:
-    """Characters of a statement, which stands behind who it is held against."""
-    room = voice.room or 2 * WIDEST
-    return max(min(WIDEST, room - 8 - max(len(row.member) for row in rows)), WIDEST // 2)
-
-
-def line(row: Row, most: int) -> list[Any]:
-    statement = row.statement
-    if len(statement) > most:
-        statement = statement[:most - 3].rstrip() + "..."
-    return [row.id, row.member, statement, row.source, row.residual, row.tolerance, outcome(row)]
+def line(row: Row) -> list[Any]:
+    return [row.id, row.member, row.statement, row.source, row.residual, row.tolerance,
+            outcome(row)]
 
 
 def outcome(row: Row) -> str:

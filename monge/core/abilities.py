@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Generator, Tensor, nn
 
@@ -47,8 +47,20 @@ class Finding:
     remedy: str
 
 
-class CanSample(abc.ABC):
+class Ability(abc.ABC):
+    """What users read of an ability, who never read the name of its class."""
+
+    ability: ClassVar[str]
+    """The word of listings and JSON, another for each."""
+    task: ClassVar[str]
+    """The end of the sentence "MODEL cannot ..."."""
+
+
+class CanSample(Ability):
     """Draws x ~ p(x | given), the law that is scored."""
+
+    ability = "sample"
+    task = "sample"
 
     class Sampling(Config):
         """How to draw; no model needs more than its defaults."""
@@ -59,8 +71,11 @@ class CanSample(abc.ABC):
         """(n, *event); `given` has n rows, or one that is repeated."""
 
 
-class HasLikelihood(abc.ABC):
+class HasLikelihood(Ability):
     """Scores log p(x | given)."""
+
+    ability = "log-likelihood"
+    task = "compute log-likelihoods"
 
     class Scoring(Config):
         """How to score; exact laws need no choice."""
@@ -77,6 +92,9 @@ class HasLikelihood(abc.ABC):
 class HasTerms(HasLikelihood):
     """Scores by a bound that is a sum of named parts."""
 
+    ability = "bound terms"
+    task = "split its bound into terms"
+
     @abc.abstractmethod
     def terms(self, batch: Batch | Tensor, how: Config | None = None,
               generator: Generator | None = None) -> dict[str, Tensor]:
@@ -84,8 +102,11 @@ class HasTerms(HasLikelihood):
         sum."""
 
 
-class HasConditionals(abc.ABC):
+class HasConditionals(Ability):
     """A product of conditionals in an order: log p(x) = sum_i log p(x_i | x_<i)."""
+
+    ability = "conditionals"
+    task = "compute the conditional of each entry"
 
     @property
     @abc.abstractmethod
@@ -101,8 +122,11 @@ class HasConditionals(abc.ABC):
         """What the conditional of each entry is computed from, (B, D, parameters)."""
 
 
-class HasSubsets(abc.ABC):
+class HasSubsets(Ability):
     """Predicts every entry from any subset of the others."""
+
+    ability = "any order"
+    task = "predict entries from any subset of the others"
 
     @abc.abstractmethod
     def predictions(self, batch: Batch, seen: Tensor) -> Tensor:
@@ -113,13 +137,16 @@ class HasSubsets(abc.ABC):
         """D / (D - |S|) sum over i not in S of log p(x_i | x_S), what training raises, (B,)."""
 
 
-class HasPosterior(abc.ABC):
+class HasPosterior(Ability):
     """A latent-variable law with an approximate posterior q(z | x).
 
     z stands for all that is latent: of a hierarchy its levels side by side, of a sequence the
     codes of its steps. What the prior reads of the row besides z (its conditions; of a sequence,
     the steps before) it takes from the batch.
     """
+
+    ability = "posterior"
+    task = "infer the posterior of its latent codes"
 
     latent: Space
 
@@ -150,6 +177,9 @@ class HasLevels(HasPosterior):
     KL(q(z | x) || p(z)) = sum_t E_q KL(q(z_t | z_<t, x) || p(z_t | z_<t)).
     """
 
+    ability = "latent levels"
+    task = "split its KL term by level"
+
     @abc.abstractmethod
     def level_rates(self, batch: Batch, z: Tensor) -> Tensor:
         """What each level adds to the rate, for z (S, B, *latent), (S, B, T): in the mean over q
@@ -157,12 +187,15 @@ class HasLevels(HasPosterior):
         KL(q(z_t | z_<t, x) || p(z_t | z_<t)) in closed form; else the ratio of the two at z_t."""
 
 
-class HasBijection(abc.ABC):
+class HasBijection(Ability):
     """An invertible map between codes and events: log p(x) = log N(z; 0, I) + log |det dz/dx|.
 
     Events are laid out flat, y (B, D), in the units of the data; whole numbers are spread over
     the interval [y, y + 1) of theirs.
     """
+
+    ability = "inverse"
+    task = "map codes to data and back"
 
     latent: Space
 
@@ -185,9 +218,12 @@ class HasBijection(abc.ABC):
         """y (B, D) to z (B, *latent), and log |det dz/dy| (B,)."""
 
 
-class HasDiscriminator(abc.ABC):
+class HasDiscriminator(Ability):
     """A law trained against a discriminator D, which at its best is p_data / (p_data + p_model)
     whatever the model, so that D / (1 - D) is the ratio of the densities."""
+
+    ability = "discriminator"
+    task = "compare data with samples by a discriminator"
 
     @abc.abstractmethod
     def verdicts(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -199,8 +235,11 @@ class HasDiscriminator(abc.ABC):
         """log p_data(x | given) / p_model(x | given) as D says it, (B,)."""
 
 
-class HasCritic(abc.ABC):
+class HasCritic(Ability):
     """A law trained against a critic f whose Lipschitz constant matters."""
+
+    ability = "critic"
+    task = "compare data with samples by a critic"
 
     @abc.abstractmethod
     def criticise(self, batch: Batch) -> Tensor:
@@ -211,7 +250,10 @@ class HasCritic(abc.ABC):
         """The linear maps of f; between them only 1-Lipschitz functions stand."""
 
 
-class CanEncode(abc.ABC):
+class CanEncode(Ability):
+    ability = "encode"
+    task = "encode rows"
+
     latent: Space
 
     @abc.abstractmethod
@@ -219,7 +261,10 @@ class CanEncode(abc.ABC):
         """The code of each row, (B, *latent)."""
 
 
-class CanDecode(abc.ABC):
+class CanDecode(Ability):
+    ability = "decode"
+    task = "decode latent codes"
+
     latent: Space
 
     @abc.abstractmethod
@@ -227,38 +272,56 @@ class CanDecode(abc.ABC):
         """The event a code stands for, (B, *event), in the units of the data."""
 
 
-class HasScore(abc.ABC):
+class HasScore(Ability):
+    ability = "gradient of log p"
+    task = "compute the gradient of log p"
+
     @abc.abstractmethod
     def score(self, batch: Batch | Tensor, t: Tensor | None = None) -> Tensor:
         """The gradient of log p with respect to x, (B, *event)."""
 
 
-class HasMean(abc.ABC):
+class HasMean(Ability):
+    ability = "mean"
+    task = "predict means"
+
     @abc.abstractmethod
     def mean(self, given: Given, how: Config | None = None) -> Tensor:
         """E[x | given]; of a label, its probabilities (B, size)."""
 
 
-class HasMode(abc.ABC):
+class HasMode(Ability):
+    ability = "mode"
+    task = "predict the most probable value"
+
     @abc.abstractmethod
     def mode(self, given: Given, how: Config | None = None) -> Tensor:
         """The most probable x."""
 
 
-class HasAttention(abc.ABC):
+class HasAttention(Ability):
+    ability = "attention"
+    task = "show attention weights"
+
     @abc.abstractmethod
     def attention(self, batch: Batch) -> Tensor:
         """How much the law of each step of x looks at each step of what is given, (B, T, S): not
         below 0, and summing to 1 over S."""
 
 
-class HasMarginals(abc.ABC):
+class HasMarginals(Ability):
+    ability = "predict"
+    task = "predict targets"
+
     @abc.abstractmethod
     def marginals(self, given: Given, how: Config | None = None) -> Marginals:
         """The law of each entry alone: its probabilities, and what lies below a value."""
 
 
-class CanComplete(abc.ABC):
+class CanComplete(Ability):
+    ability = "complete"
+    task = "complete rows"
+
     completion: str = "drawn from the law given what was seen"
     """By what method, and how far it can be trusted: `monge complete` says it."""
 
@@ -268,15 +331,21 @@ class CanComplete(abc.ABC):
         """x with what `observed` hides drawn given what it shows, (B, *event)."""
 
 
-class CanTransfer(abc.ABC):
+class CanTransfer(Ability):
+    ability = "transfer"
+    task = "transfer rows to other conditions"
+
     @abc.abstractmethod
     def transfer(self, batch: Batch, given: Given) -> Tensor:
         """The events whose codes under these conditions are those that the rows have under their
         own, (B, *event); a condition that is not named stays."""
 
 
-class CanEnlarge(abc.ABC):
+class CanEnlarge(Ability):
     """Draws pictures whose small pictures, of this condition, are given."""
+
+    ability = "enlarge"
+    task = "enlarge pictures"
 
     source: str
     slack: float
@@ -287,20 +356,29 @@ class CanEnlarge(abc.ABC):
         """The small pictures of events (B, C, H, W)."""
 
 
-class CanStream(abc.ABC):
+class CanStream(Ability):
+    ability = "stream"
+    task = "stream samples"
+
     @abc.abstractmethod
     def stream(self, n: int, given: Given | None = None, how: Config | None = None,
                generator: Generator | None = None) -> Iterator[Tensor]:
         """The whole sample so far, again and again; the last equals `sample`."""
 
 
-class CanDiagnose(abc.ABC):
+class CanDiagnose(Ability):
+    ability = "diagnose"
+    task = "diagnose its fit"
+
     @abc.abstractmethod
     def diagnose(self, batch: Batch) -> list[Finding]:
         """What ails the fit, seen on held-out rows."""
 
 
-class CanExport(abc.ABC):
+class CanExport(Ability):
+    ability = "export"
+    task = "be exported"
+
     @abc.abstractmethod
     def step(self) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
         """The network of one step, example inputs, and the axes that may vary."""

@@ -78,9 +78,9 @@ class Subject:
 
 def able(ability: type) -> Iterator[Subject]:
     """Every model of the library that has this ability, on every small space that it takes."""
-    listed = ability.__name__.startswith(("Has", "Can"))  # else a family, by its base class
+    word = vars(ability).get("ability")  # None of a family, which goes by its base class
     for entry in registry.entries():
-        if ability.__name__ in entry.abilities if listed else \
+        if word in entry.abilities if word else \
                 issubclass(registry.find(entry.name), ability):
             yield from small(entry.name)
 

@@ -234,5 +234,5 @@ def test_what_is_no_future_of_a_past_is_refused():
 def test_it_is_listed():
     entry = registry.entry("forecast")
     assert entry.predicts
-    assert {"HasMean", "HasMarginals", "HasMode", "CanSample", "HasLikelihood"} <= \
+    assert {"mean", "predict", "mode", "sample", "log-likelihood"} <= \
         set(entry.abilities)

@@ -65,7 +65,7 @@ def test_levels_hold(name, fields):
 
 
 def test_x62_is_asked_of_all_that_have_levels():
-    able = {entry.name for entry in registry.entries() if HasLevels.__name__ in entry.abilities}
+    able = {entry.name for entry in registry.entries() if HasLevels.ability in entry.abilities}
     assert able >= {"latent.hvae", "latent.mhvae"}
     assert {each.id for each in listed() if each.group in ("latent", "evidence")} == {
         "X8", "X9", "X10", "X58", "X59", "X60", "X61", "X62", "X63", "X64"}

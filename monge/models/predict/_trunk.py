@@ -41,8 +41,8 @@ def coded(space: Space, encoder: Model | None) -> tuple[str | None, Space]:
     if encoder is None:
         return None, space
     if not isinstance(encoder, CanEncode):
-        raise WordError(f"encoder: {type(encoder).__name__} has no codes; name a run of a model "
-                        "that is CanEncode")
+        raise WordError(f"encoder: {type(encoder).__name__.lower()} cannot {CanEncode.task}; name "
+                        "a run of a model that can, such as latent.vae")
     own = encoder.space
     for name, part in space.given.items():
         if (part.kind, part.shape, part.size) == (own.kind, own.shape, own.size) and not own.given:
