@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from .ragged import Ragged
 from .raw import Form, Places, Raw
 from .sequence import Sequence, lengths, pack, spread
 from .tags import classes, name_parts, tagged
-from .wav import ZERO, Clip, load
+from .wav import ZERO, Bits, Clip, load
 
 MU = 255
 SUFFIX = ".wav"
@@ -41,7 +41,7 @@ class Sound(Sequence):
 
     rate: Annotated[int, Range(1)]
     """Samples a second."""
-    bits: Literal[8, 16, 24, 32] = 16
+    bits: Bits = 16
     """Of a sample in the file; 32 are floats."""
     mulaw: bool = False
     """Whether a level is a mu-law code."""
@@ -164,8 +164,8 @@ def fit(clips: Several[Clip], parts: tuple[str, ...] = ()) -> Sound:
     longest, varies = lengths(clip.samples for clip in clips)
     return Sound(kind="real" if first.bits == 32 else "levels", rate=first.rate,
                  size=0 if first.bits == 32 else 2**first.bits, step=first.samples.shape[1:],
-                 longest=longest, varies=varies, bits=first.bits, dtype=str(first.samples.dtype),
-                 parts=parts)
+                 longest=longest, varies=varies, bits=cast(Bits, first.bits),  # none has 64 here
+                 dtype=str(first.samples.dtype), parts=parts)
 
 
 def mend(clip: Clip, form: Form) -> Clip:

@@ -32,7 +32,8 @@ STREAMED = 0xFFFFFFFF
 """The length of a chunk whose writer did not know it."""
 ZERO = {8: 0, 16: 2**15, 24: 2**23, 32: 0}
 """What is added to a stored number to make it a level, by bits; 32 and 64 bits are floats."""
-Bits = Literal[8, 16, 24, 32, 64]
+Bits = Literal[8, 16, 24, 32]
+"""Of samples that models read; a file may have floats of 64 bits too."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Clip:
 
     samples: np.ndarray
     rate: int
-    bits: Bits
+    bits: Bits | Literal[64]
 
     @property
     def channels(self) -> int:
