@@ -247,7 +247,7 @@ def test_codes_of_an_encoder_are_read_instead_of_its_field():
     other = VAE.tiny(worlds.make("binary")[0]).build(worlds.make("binary")[0])
     with pytest.raises(DataError, match="fitted on binary values of shape 5, and the inputs here"):
         MLP.Config(net=NET).build(space, {"encoder": other})
-    with pytest.raises(WordError, match="encoder: MLP has no codes"):
+    with pytest.raises(WordError, match="encoder: mlp cannot encode"):
         MLP.Config(net=NET).build(space, {"encoder": model})
 
 
