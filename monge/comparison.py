@@ -107,7 +107,7 @@ class Comparison:
                 raise RunError(f"{plan.data} has changed since the comparison in {where} was "
                                "started; restore it, or give --out another name")
         where.mkdir(parents=True, exist_ok=True)
-        folder.write(where / FILE, json.dumps(asdict(plan), indent=1) + "\n")
+        folder.write(where / FILE, json.dumps(folder.stamped(asdict(plan)), indent=1) + "\n")
         return cls(plan, where)
 
     @classmethod

@@ -23,7 +23,7 @@ from .evaluate.generated import oscillation
 from .evaluate.judge import Rows
 from .evaluate.likelihood import home
 from .evaluate.measure import findings
-from .folder import write
+from .folder import stamped, write
 from .train.profile import alarms, profile
 
 FILE = "findings.json"
@@ -97,7 +97,7 @@ def loss(line: Mapping[str, Any]) -> float:
 
 def keep(folder: Path, found: Sequence[Finding], step: int) -> None:
     """Write what was found about the weights of this step."""
-    told = {"step": step, "findings": [vars(finding) for finding in found]}
+    told = stamped({"step": step, "findings": [vars(finding) for finding in found]})
     write(folder / FILE, json.dumps(told, indent=1) + "\n")
 
 

@@ -60,7 +60,7 @@ def judge(run: Run) -> None:
     told = {"measures": {name: score.to_dict() for name, score in measures.items()},
             "seconds": run.result["seconds"], "steps": run.result["step"],
             "cost": run.cost.to_dict(), "judging": time.monotonic() - begun}
-    folder.write(run.folder / JUDGED, json.dumps(told, indent=1) + "\n")
+    folder.write(run.folder / JUDGED, json.dumps(folder.stamped(told), indent=1) + "\n")
 
 
 def heed(parent: IO[str]) -> None:

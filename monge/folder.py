@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .core.error import RunError, nearest
+from .core.error import RunError, nearest, shown
 
-FORMAT = 1
+FORMAT = 2
+"""Of every JSON file of a run or a comparison; from 2 on a new format reads the older ones."""
 
 
 def home() -> Path:
@@ -81,11 +82,26 @@ def read(folder: Path, name: str) -> dict[str, Any]:
     """A JSON file of a run."""
     try:
         content = json.loads((folder / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{folder / name} cannot be read ({error}); the run is damaged") from error
-    if name == "run.json" and content.get("format") != FORMAT:
-        raise RunError(f"{folder} has run format {content.get('format')}, and this version reads "
-                       f"{FORMAT}; use the version that wrote it ({content.get('monge')})")
+    return unstamped(folder / name, content)
+
+
+def stamped(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a JSON file with the format it is written in."""
+    return {"format": FORMAT, **content}
+
+
+def unstamped(path: Path, content: Any) -> dict[str, Any]:
+    """What `stamped` was given, or a sentence about a format that this version does not read."""
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: expected an object, found {shown(content)}; the run is damaged")
+    found = content.pop("format", 1)  # format 1 had a number in run.json alone
+    if found == 1:
+        raise RunError(f"{path} was written by an older version (format 1); refit it")
+    if found != FORMAT:
+        raise RunError(f"{path}: expected format {FORMAT}, found {shown(found)}; use a newer "
+                       "version of Monge")
     return content
 
 

@@ -5,7 +5,8 @@ Everything here reads; training and questions stand on it in `run`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +22,7 @@ from .core.model import Model
 from .core.noise import fold
 from .core.recipe import Recipe
 from .core.space import Space
-from .outset import parts
+from .outset import member, parts
 from .train import checkpoint
 from .train.log import Log
 from .train.place import Place
@@ -45,6 +46,17 @@ def build(config: Config, space: Space, seed: int, place: Place,
         return config.build(space, *([laws] if laws else [])).to(device)
 
 
+@contextmanager
+def telling(path: Path) -> Iterator[None]:
+    """Let an error about stored settings name the file that holds them."""
+    try:
+        yield
+    except WordError as error:
+        raise RunError(f"{path}: {error}") from error
+    except KeyError as error:
+        raise RunError(f"{path} lacks {error}; the run is damaged") from error
+
+
 class Kept:
     """A folder that holds a law."""
 
@@ -60,28 +72,40 @@ class Kept:
     @cached_property
     def view(self) -> data.View:
         """How tensors become the form the data had; needs no data."""
-        return data.View.from_dict(folder.read(self.folder, "fields.json"))
+        with telling(self.folder / "fields.json"):
+            return data.View.from_dict(folder.read(self.folder, "fields.json"))
 
     @cached_property
     def space(self) -> Space:
-        return Space.from_dict(self.about["space"])
+        with telling(self.folder / "run.json"):
+            return Space.from_dict(self.about["space"])
 
     @cached_property
     def recipe(self) -> Recipe:
-        return Recipe.from_dict(self.about["recipe"])
+        with telling(self.folder / "run.json"):
+            return Recipe.from_dict(self.about["recipe"])
 
     @cached_property
     def config(self) -> Config:
-        self.owner  # noqa: B018 - a user's own file must be imported before its Config is read
-        return Config.from_dict(self.about["config"])
-
-    @cached_property
-    def owner(self) -> type[Model]:
+        """The settings of the model, of the members' too where it is an ensemble."""
         name = self.about["model"]
-        if name.endswith(".py") and not registry.is_named(name):
-            raise RunError(f"{self.folder} was fitted with the model file {name}; if you trust "
-                           f"its code, name it: MONGE_MODELS={name}")
-        return registry.find(name)
+        if name.endswith(".py"):
+            if not registry.is_named(name):
+                raise RunError(f"{self.folder} was fitted with the model file {name}; if you "
+                               f"trust its code, name it: MONGE_MODELS={name}")
+            registry.find(name)
+        with telling(self.folder / "run.json"):
+            config = Config.from_dict(self.about["config"])
+        owner = getattr(member(config), "owner", None)
+        if not (isinstance(owner, type) and issubclass(owner, Model)):
+            raise RunError(f"{self.folder / 'run.json'}: expected the settings of a model, found "
+                           f"{config.tag}; the run is damaged")
+        return config
+
+    @property
+    def owner(self) -> type[Model]:
+        """The class of the model, or of the members of an ensemble."""
+        return member(self.config).owner
 
     @property
     def title(self) -> str:

@@ -9,7 +9,6 @@ would reach in place of samples is the reference.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -146,7 +145,7 @@ def alike(runs: Sequence[Path]) -> None:
 
 
 def row(runs: Sequence[Path], model: str) -> Row:
-    told = [json.loads((run / JUDGED).read_text(encoding="utf-8")) for run in runs]
+    told = [folder.read(run, JUDGED) for run in runs]
     names = [name for name in told[0]["measures"] if all(name in one["measures"] for one in told)]
     scores = {name: [Score(**one["measures"][name]) for one in told] for name in names}
     files = [run / ROWS for run in runs]

@@ -40,7 +40,7 @@ def outset(model: str | Config, what: Any, spoken: Words, event: str | None, giv
         raise WordError(f"how.{spoken.how[0]} concerns sampling and scoring; give it there")
     if isinstance(model, Mixture.Config):
         ensemble, bag, model = model.members, model.bag, model.member
-    name = model if isinstance(model, str) else type(model).__module__.partition(".models.")[2]
+    name = model if isinstance(model, str) else registry.name_of(model)
     entry, owner = registry.describe(name), registry.find(name)
     short = entry.name.partition(".")[2]
     source = data.open(what, *spoken.data)
@@ -102,7 +102,12 @@ def aim(model: str, source: data.Source) -> str:
 
 def parts(config: Config) -> Iterator[tuple[str, Part]]:
     """The fields of a configuration, or of its members', that name other runs."""
-    config = config.member if isinstance(config, Mixture.Config) else config
+    config = member(config)
     for field in config.__dataclass_fields__:
         if isinstance(part := getattr(config, field), Part):
             yield field, part
+
+
+def member(config: Config) -> Config:
+    """The settings of each member of an ensemble, or those of the one model."""
+    return config.member if isinstance(config, Mixture.Config) else config

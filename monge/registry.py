@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .core.error import WordError, nearest
+from .core.tags import USER_MODULE
 
 if TYPE_CHECKING:
+    from .core.config import Config
     from .core.model import Model
 
 PACKAGE = Path(__file__).parent
 MODELS = PACKAGE / "models"
 ABILITIES = PACKAGE / "core" / "abilities.py"
+MODULES = f"{__package__}.models"
 
 
 @dataclass(frozen=True)
@@ -156,8 +159,20 @@ def find(name: str) -> type[Model]:
     if name.endswith(".py"):
         return load_file(Path(name))
     found = entry(name)
-    module = importlib.import_module(f"monge.models.{found.name}")
+    module = importlib.import_module(f"{MODULES}.{found.name}")
     return getattr(module, found.owner)
+
+
+def name_of(config: Config) -> str:
+    """The name that finds the model of these settings: `family.name`, or a user's own file."""
+    where = getattr(config, "owner", type(config)).__module__
+    if where.startswith(USER_MODULE):
+        return str(sys.modules[where].__file__)
+    for known in entries():
+        if where == f"{MODULES}.{known.name}":
+            return known.name
+    raise WordError(f"expected the settings of a model, found {config.tag or type(config)}; give "
+                    "those of a model of the library, or of a file that was named before")
 
 
 def describe(name: str) -> Entry:
@@ -186,13 +201,11 @@ def is_loaded(path: Path) -> bool:
 
 def title(path: Path) -> str:
     """The module name of a user's own file."""
-    return f"monge_user_{path.stem}"
+    return f"{USER_MODULE}{path.stem}"
 
 
 def load_file(path: Path) -> type[Model]:
-    """Import the model in a file the user named; its configurations may be stored from now on."""
-    from .core.config import ROOTS
-
+    """Import the model in a file the user named; its configurations can be read from now on."""
     owner = describe(str(path)).owner
     name = title(path)
     if not is_loaded(path):
@@ -200,5 +213,4 @@ def load_file(path: Path) -> type[Model]:
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
         sys.modules[name] = module
         spec.loader.exec_module(module)  # type: ignore[union-attr]
-        ROOTS.add(name)
     return getattr(sys.modules[name], owner)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -273,7 +272,7 @@ def shot(run: Run, path: Path, of: str = "") -> str:
 def measures_of(run: Run) -> dict[str, Score]:
     """As they were judged, or judged now."""
     if (run.folder / JUDGED).exists():
-        told = json.loads((run.folder / JUDGED).read_text(encoding="utf-8"))["measures"]
+        told = folder.read(run.folder, JUDGED)["measures"]
         return {name: Score(**score) for name, score in told.items()}
     return run.evaluate()
 

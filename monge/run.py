@@ -68,7 +68,7 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     budget the cost is measured first, and one that is too small for a step is refused."""
     spoken = Words.sort(words)
     begun = outset(model, what, spoken, event, given, target, ensemble, bag)
-    about = {"format": folder.FORMAT, "monge": __version__, "python": platform.python_version(),
+    about = {"monge": __version__, "python": platform.python_version(),
              "torch": torch.__version__, **begun.about, "seed": seed}
     wanted = Path(out) if out else folder.home() / begun.title
     helpers = {field: folder.locate(part.run) for field, part in parts(begun.config)}
@@ -81,7 +81,8 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
         else:
             cost = estimate(law, rows, begun.recipe, seed, place.precision)
             cost.admit(budget)
-    files = {"run.json": about, "fields.json": begun.view.to_dict(),
+    files = {"run.json": folder.stamped(about),
+             "fields.json": folder.stamped(begun.view.to_dict()),
              **tokens.files(begun.view.terms.schema)}
     where = folder.create(wanted, not out, files, helpers)
     run = Run(where, place, begun.view)

@@ -18,7 +18,7 @@ from .core.batch import Batch
 from .core.error import RunError
 from .data import View
 from .data.view import is_class
-from .evaluate.feature import BATCH, STEPS, WIDTH, FeatureNet, learned, planned
+from .evaluate.feature import BATCH, NETWORK, STEPS, WIDTH, FeatureNet, learned
 from .evaluate.measure import draws_points
 from .evaluate.twosample import FEWEST
 from .train import checkpoint
@@ -59,7 +59,7 @@ def sight(run: Run) -> Sight | None:
     wanted = {"fingerprint": run.about["data"]["fingerprint"], "event": list(view.terms.event),
               "data": run.about["data"]["name"], "label": label, "rows": len(train),
               "split": hashlib.sha256(train.numpy().tobytes()).hexdigest(),
-              "how": f"{STEPS} steps of {BATCH} rows: {planned(net.shape)}"}
+              "how": f"{STEPS} steps of {BATCH} rows: {NETWORK}"}
     for path in kept(run.folder):
         with suppress(RunError, RuntimeError):  # what is damaged is learned anew
             if matches(about := checkpoint.about(path), wanted):

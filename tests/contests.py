@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from monge import folder
 from monge.comparison import JUDGED, Outcome, Plan
 from monge.core.score import Score
 from monge.entrant import ROWS
@@ -22,8 +23,8 @@ def folder_of(place: Path, name: str, value: float, rows: np.ndarray | None, see
     """A run as the leaderboard reads it."""
     run = place / f"{name}-{seed}"
     run.mkdir()
-    space = {"is": "monge.core.space:Space", "kind": "real", "shape": [shape]}
-    about = {"format": 1, "space": space, "data": {"fingerprint": fingerprint}}
+    space = {"is": "data/space", "kind": "real", "shape": [shape]}
+    about = folder.stamped({"space": space, "data": {"fingerprint": fingerprint}})
     (run / "run.json").write_text(json.dumps(about))
     measures = {"energy_distance": Score(value, "distance", 0.1, "energy"),
                 "energy_distance_of_real_rows": Score(0.05, "distance", 0.1, "energy")}
@@ -31,5 +32,5 @@ def folder_of(place: Path, name: str, value: float, rows: np.ndarray | None, see
         np.save(run / ROWS, rows)
         measures["log_likelihood"] = Score(rows.mean(), "exact", 0.1)
     told = {"measures": {k: v.to_dict() for k, v in measures.items()}, "seconds": 1.0, "steps": 3}
-    (run / JUDGED).write_text(json.dumps(told))
+    (run / JUDGED).write_text(json.dumps(folder.stamped(told)))
     return Outcome(name, seed, run)

@@ -225,8 +225,17 @@ def test_damaged_folders_say_so(binary):
     run = monge.fit("made", binary, *QUICK, budget="2steps")
     about = run.folder / "run.json"
     text = about.read_text()
-    about.write_text(text.replace('"format": 1', '"format": 2'))
-    with pytest.raises(RunError, match="has run format 2, and this version reads 1"):
+    about.write_text(text.replace('"format": 2', '"format": 3'))
+    with pytest.raises(RunError, match=r"run\.json.* 3\b"):
+        monge.load(run.folder)
+    about.write_text(text.replace('"format": 2', '"format": 1'))
+    with pytest.raises(RunError, match=r"run\.json .*\(format 1\); refit"):
+        monge.load(run.folder)
+    about.write_text("[1]")
+    with pytest.raises(RunError, match=r"run\.json.*\[1\]"):
+        monge.load(run.folder)
+    about.write_text("[" * 100_000)
+    with pytest.raises(RunError, match=r"run\.json cannot be read"):
         monge.load(run.folder)
     about.write_text(text[:50])
     with pytest.raises(RunError, match=r"run\.json cannot be read"):
@@ -237,7 +246,15 @@ def test_damaged_folders_say_so(binary):
     tampered = json.loads(text)
     tampered["config"]["is"] = "os:system"
     about.write_text(json.dumps(tampered))
-    with pytest.raises(WordError, match="which is not a part of Monge"):
+    with pytest.raises(RunError, match=r"run\.json: .*'os:system'"):
+        monge.load(run.folder).model  # noqa: B018
+    tampered["config"] = tampered["space"]
+    about.write_text(json.dumps(tampered))
+    with pytest.raises(RunError, match=r"run\.json: .*data/space"):
+        monge.load(run.folder).model  # noqa: B018
+    del tampered["config"]
+    about.write_text(json.dumps(tampered))
+    with pytest.raises(RunError, match=r"run\.json .*'config'"):
         monge.load(run.folder).model  # noqa: B018
     with pytest.raises(RunError, match="there is no run 'made-aray'; did you mean made-array"):
         monge.load("made-aray")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from . import tags
 from .config import Config, Part, hints
 from .error import WordError, nearest
 
@@ -64,26 +63,17 @@ def first(kind: type[Config], owner: Config) -> Config:
     return kind(**{field.name: getattr(owner, field.name) for field in fields(kind)})
 
 
-def choose(role: Any, text: str, full: str) -> Config:
-    """The default configuration of the part that `text` names among those that fill `role`."""
-    known = {kind.owner.__name__.lower(): kind for kind in fillers(role)}
+def choose(kind: Any, text: str, full: str) -> Config:
+    """The default configuration of the part that `text` names among those of this `kind`."""
+    known = named(kind)
     if text.lower() not in known:
         raise WordError(f"{full}={text} is not a part{nearest(text, known)}")
     return known[text.lower()]()
 
 
-def fillers(role: type[Config]) -> Iterator[type[Config]]:
-    """Every concrete Config that descends from `role`, found in the package that defines it."""
-    package = role.__module__.rpartition(".")[0]
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        importlib.import_module(f"{package}.{module.name}")
-    queue = [role]
-    while queue:
-        kind = queue.pop()
-        queue += kind.__subclasses__()
-        owner = kind.__dict__.get("owner")
-        if owner is not None and not getattr(owner, "__abstractmethods__", None):
-            yield kind
+def named(kind: Any) -> dict[str, type[Config]]:
+    """The configurations of a kind by what a user types to choose them."""
+    return {tags.name_of(each): each for each in tags.fillers(kind)}
 
 
 def parse(kind: Any, text: str) -> Any:

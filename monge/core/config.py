@@ -3,22 +3,20 @@
 A `Config` is a frozen dataclass whose annotations are its rules: a type, a `Range`, a choice
 (`Literal`), a tuple, a mapping, another `Config`. It survives JSON unchanged, is changed by words
 (`net.width=64`), and, nested in a class, builds its owner. The string beneath a field is its help.
+In a saved file it is named by its `tag`, never by its module or class.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
-from .error import WordError, nearest
-
-ROOTS = {"monge"}
-"""Top-level modules a stored configuration may name; a user's own model file adds its own."""
+from . import tags
+from .error import WordError, nearest, shown
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,13 @@ class Config:
     """A frozen value checked by its own annotations."""
 
     owner: ClassVar[type]
+    tag: ClassVar[str] = ""
+    """What saved files call this class: `role/name`, or `role/` where it is not saved itself."""
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
+        tags.register(cls)
 
     def __post_init__(self) -> None:
         for name, kind in hints(type(self)).items():  # type: ignore[arg-type]
@@ -65,12 +66,20 @@ class Config:
         return self.owner(self, *args)
 
     def to_dict(self) -> dict[str, Any]:
+        if not tags.is_saved(type(self)):
+            raise TypeError(f"{type(self).__qualname__} declares no tag, so it cannot be saved")
         body = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
-        return {"is": f"{type(self).__module__}:{type(self).__qualname__}"} | body
+        return {"is": self.tag} | body
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Self:
-        return check("config", cls, tree)
+        """What `to_dict` wrote; every other tree is refused in a sentence, and imports nothing but
+        the library's own modules that declare its tags."""
+        try:
+            return check("config", cls, tree)
+        except RecursionError:
+            raise WordError("the configuration is nested too deeply to be read; it was not "
+                            "written by Monge") from None
 
     def override(self, *words: str) -> Self:
         """A copy changed by words such as `net.width=64`; shallow words first, so that
@@ -133,22 +142,23 @@ def check(name: str, kind: Any, value: Any) -> Any:
         return check_union(name, args, value)
     if origin is Literal:
         if value not in args:
-            raise WordError(f"{name}={value} is not a choice{nearest(str(value), map(str, args))}")
+            text = value if isinstance(value, str) and len(value) < 80 else shown(value)
+            raise WordError(f"{name}={text} is not a choice{nearest(text, map(str, args))}")
         return value
     if origin is tuple:
         return check_tuple(name, args, value)
     if origin in (Mapping, dict):
         if not isinstance(value, Mapping):
-            raise WordError(f"{name}={value!r} must be a mapping")
+            raise WordError(f"{name}={shown(value)} must be a mapping")
         return {key: check(f"{name}.{key}", args[1], entry) for key, entry in value.items()}
     if kind is Part and isinstance(value, Mapping) and set(value) == {"part"}:
-        return Part(value["part"])
+        return Part(check(f"{name}.part", str, value["part"]))
     if isinstance(kind, type) and issubclass(kind, Config):
         return check_config(name, kind, value)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 1e300:
         return float(value)
     if type(value) is not kind:
-        raise WordError(f"{name}={value!r} must be {spell(kind)}")
+        raise WordError(f"{name}={shown(value)} must be {spell(kind)}")
     return value
 
 
@@ -166,10 +176,10 @@ def check_union(name: str, args: tuple, value: Any) -> Any:
 
 def check_tuple(name: str, args: tuple, value: Any) -> tuple:
     if not isinstance(value, (tuple, list)):
-        raise WordError(f"{name}={value!r} must be a list")
+        raise WordError(f"{name}={shown(value)} must be a list")
     kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
     if len(kinds) != len(value):
-        raise WordError(f"{name}={value!r} must have {len(kinds)} entries")
+        raise WordError(f"{name}={shown(value)} must have {len(kinds)} entries")
     pairs = enumerate(zip(kinds, value, strict=True))
     return tuple(check(f"{name}[{place}]", kind, entry) for place, (kind, entry) in pairs)
 
@@ -178,8 +188,16 @@ def check_config(name: str, kind: type[Config], value: Any) -> Config:
     if isinstance(value, Mapping):
         value = read(value)
     if not isinstance(value, kind):
-        raise WordError(f"{name}={value!r} must be a {kind.__qualname__}")
+        found = value.tag if isinstance(value, Config) else shown(value)
+        raise WordError(f"{name}: expected {expected(kind)}, found {found}")
     return value
+
+
+def expected(kind: type[Config]) -> str:
+    """Which tags a configuration of this kind may have."""
+    if tags.is_saved(kind):
+        return kind.tag
+    return f"one of {kind.tag}..." if kind.tag else "a configuration with a tag"
 
 
 def spell(kind: Any) -> str:
@@ -188,26 +206,15 @@ def spell(kind: Any) -> str:
 
 
 def read(tree: Mapping[str, Any]) -> Config:
-    """The Config that `to_dict` wrote; a name that is no Config of Monge's is refused unread."""
-    kind = locate(str(tree.get("is", "")))
+    """The Config that `to_dict` wrote."""
+    kind = tags.find(tree.get("is"))
     known = kind.__dataclass_fields__
     given = {key: entry for key, entry in tree.items() if key != "is"}
     for key in given:
         if key not in known:
-            raise WordError(f"{kind.__qualname__} has no field {key!r}{nearest(key, known)}")
+            raise WordError(f"{kind.tag} has no field {shown(key)}{nearest(key, known)}")
+    lacking = [field.name for field in fields(kind) if field.name not in given
+               and field.default is MISSING and field.default_factory is MISSING]
+    if lacking:
+        raise WordError(f"{kind.tag} lacks {', '.join(lacking)}; the configuration is incomplete")
     return kind(**given)
-
-
-def locate(where: str) -> type[Config]:
-    module, _, path = where.partition(":")
-    if module.partition(".")[0] not in ROOTS:
-        raise WordError(f"the configuration names {where!r}, which is not a part of Monge")
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise WordError(f"the configuration names {where!r}, which this version lacks") from error
-    for name in path.split("."):
-        found = getattr(found, "__dict__", {}).get(name)
-    if not (isinstance(found, type) and issubclass(found, Config)):
-        raise WordError(f"the configuration names {where!r}, which is not a Config")
-    return found

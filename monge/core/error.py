@@ -7,6 +7,7 @@ A sentence names the thing, the value and the remedy. The command line prints it
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -41,3 +42,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]}?"
     return f"; choose from {', '.join(known)}" if known else "; there is none to choose from"
+
+
+def shown(value: object) -> str:
+    """`value` as a sentence shows it: what is long or deep is cut."""
+    cut = reprlib.Repr()
+    cut.maxstring = cut.maxother = cut.maxlong = 80
+    return cut.repr(value)

@@ -37,6 +37,7 @@ class Mixture(Model):
     """What the members are."""
 
     class Config(BaseConfig):
+        tag = "model/ensemble"
         member: BaseConfig
         """The configuration of every member."""
         members: Annotated[int, Range(1)] = 5

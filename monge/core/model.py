@@ -86,6 +86,8 @@ class Model(Configured, nn.Module, abc.ABC):
     class Config(BaseConfig):
         """What defines the model besides its data."""
 
+        tag = "model/"
+
     config: BaseConfig
 
     def __init__(

@@ -12,6 +12,7 @@ from .config import Config, Range
 class Mover(Config):
     """How the parameters of one turn are moved."""
 
+    tag = "train/optimiser"
     optimiser: Literal["adam", "adamw", "sgd", "rmsprop", "adagrad", "lbfgs"] = "adam"
     """Rule that turns gradients into steps; lbfgs reads all rows at each and finds its length."""
     rate: Annotated[float, Range(0, open=True)] = 1e-3
@@ -37,6 +38,7 @@ class Mover(Config):
 class Recipe(Mover):
     """The whole of training but its budget."""
 
+    tag = "train/settings"
     batch: Annotated[int, Range(1)] = 128
     """Rows a step; fewer rows than this are taken whole."""
     alike: bool = False

@@ -28,6 +28,7 @@ class Space(Config):
     sequence; columns: a table row (D,), each column with a Space of its own.
     """
 
+    tag = "data/space"
     kind: Kind
     """What the values are."""
     shape: tuple[int, ...] = ()

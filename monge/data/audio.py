@@ -39,6 +39,7 @@ SUFFIX = ".wav"
 class Sound(Sequence):
     """Samples of an amplitude at a rate, one or several channels."""
 
+    tag = "codec/sound"
     rate: Annotated[int, Range(1)]
     """Samples a second."""
     bits: Bits = 16

@@ -30,6 +30,7 @@ Times = Any
 class Clock(Codec):
     """The time of a step as the number of ticks since the origin."""
 
+    tag = "codec/time_index"
     origin: str
     """The first time, as it is written."""
     every: float = 1.0

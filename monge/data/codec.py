@@ -36,6 +36,7 @@ ROUNDING = 2.0**-24
 class Codec(Config, abc.ABC):
     """How one field is written down."""
 
+    tag = "codec/"
     dtype: str = "float64"
     """What the values were stored as."""
 
@@ -55,6 +56,7 @@ class Codec(Config, abc.ABC):
 class Number(Codec):
     """A number: any, or a whole one."""
 
+    tag = "codec/number"
     kind: Literal["real", "counts"]
     """Whether fractions occur."""
     lenient: ClassVar[bool] = False
@@ -79,12 +81,14 @@ class Number(Codec):
 class Patchy(Number):
     """A number, or words that are read as a missing cell."""
 
+    tag = "codec/lenient_number"
     lenient = True
 
 
 class Flag(Codec):
     """One of two values, the second of which is 1."""
 
+    tag = "codec/binary"
     values: tuple[str, str] = ("0", "1")
     """The two as text."""
 
@@ -116,6 +120,7 @@ class Flag(Codec):
 class Names(Codec):
     """One of several names without order."""
 
+    tag = "codec/categorical"
     names: tuple[str, ...]
     """The names as text; the code of a name is its place."""
     category: Literal["", "unordered", "ordered"] = ""

@@ -29,6 +29,7 @@ LIMITS = np.array(["1000-01-01", "9999-12-01"], "datetime64[s]")
 class Date(Codec):
     """A moment, as ticks of a clock since the earliest."""
 
+    tag = "codec/date"
     clock: Clock
     """What a tick is, and how times are written."""
     kind: Literal["counts", "real"] = "counts"

@@ -12,6 +12,7 @@ from .codec import EXACT, At, Number, finite, numbers, numpy_dtype, shortest, wh
 class Offset(Number):
     """A number as its distance from one of the numbers."""
 
+    tag = "codec/offset_number"
     offset: float
     """What is taken off; scores are the same with and without it."""
 

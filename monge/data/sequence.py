@@ -68,6 +68,8 @@ class Sequence(Codec, abc.ABC):
 class Steps(Sequence):
     """Numbers step by step, as arrays hold them."""
 
+    tag = "codec/sequence"
+
     @classmethod
     def fit(cls, values: np.ndarray, at: At) -> Steps:
         """What the types of the rows ask for."""

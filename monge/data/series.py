@@ -73,6 +73,7 @@ class Cut:
 class Window(Codec):
     """Some steps of every window."""
 
+    tag = "codec/window"
     channels: tuple[str, ...]
     """What the numbers of a step are called."""
     before: Annotated[int, Range(0)] = 0

@@ -21,6 +21,7 @@ class Array(Codec):
     """Numbers in a shape. Levels and binary values are kept as bytes; where `drawn`, a byte is a
     chance: what a batch holds is 1 with probability value / (size - 1)."""
 
+    tag = "codec/array"
     kind: Literal["real", "binary", "levels", "counts"]
     """What the numbers are."""
     shape: tuple[int, ...]

@@ -34,6 +34,7 @@ LATE = ("augment", "balance")
 class Field(Config):
     """A named part of every row."""
 
+    tag = "data/field"
     name: str
     """What words and sentences call it."""
     codec: Codec
@@ -47,6 +48,7 @@ class Field(Config):
 class Schema(Config):
     """Everything about data but their rows: what a run keeps to decode and to read other data."""
 
+    tag = "data/schema"
     name: str
     """Short and fit for a file's name, transforms included."""
     fields: tuple[Field, ...]

@@ -39,6 +39,8 @@ PLACES, SIZES, ROTATIONS = 6, 4, 6
 class Pen(Steps):
     """Steps (dx, dy) of a pen."""
 
+    tag = "codec/pen"
+
 
 def strokes(options: Options) -> Raw:
     """Pen strokes of six letters in three hands, as steps of the pen; 16 to 32 steps each"""

@@ -43,6 +43,7 @@ VOCABULARY = {"words": 10_000, "bpe": 4_000}
 class Text(Steps):
     """Rows of text as symbols 0..size-1, of which the last ends a row where rows end."""
 
+    tag = "codec/text"
     kind: Literal["real", "binary", "levels", "counts", "tokens"] = "tokens"
     unit: Unit
     """What a symbol is."""

@@ -39,6 +39,7 @@ INPUTS = "inputs"
 class Terms(Config):
     """How a run reads data: their schema, and which fields are the event and its conditions."""
 
+    tag = "data/selection"
     schema: Schema
     """The fields with their codecs."""
     event: tuple[str, ...]

@@ -23,6 +23,8 @@ from ..nn.embed import Features
 from ..nn.shape import Act, Conv, Dense, Flatten, Layer, Shape, Stack
 from .judge import Rows, chunks
 
+NETWORK = "features/1"
+"""The architecture in a saved file; the number rises when `planned` changes."""
 WIDTH = 64
 """Features."""
 SMALL, SIDE = 4, 32

@@ -88,6 +88,7 @@ class Stack(Configured, Reaching[Walked]):
     """Blocks whose dilations are 1, 2, 4, ... and, after `layers` of them, 1 again."""
 
     class Config(BaseConfig):
+        tag = "dilated/"
         width: Annotated[int, Range(1)] = 32
         """Channels of each layer."""
         layers: Annotated[int, Range(1)] = 10
@@ -217,6 +218,7 @@ class WaveNet(Stack):
     ReLU, a layer, ReLU, and the outputs (van den Oord et al. 2016)."""
 
     class Config(Stack.Config):
+        tag = "dilated/wavenet"
         skip: Annotated[int, Range(1)] = 64
         """Channels of the sum over all layers, and of the layer after it."""
 
@@ -267,7 +269,7 @@ class TCN(Stack):
     Koltun 2018). A block reaches twice as far as a WaveNet's layer."""
 
     class Config(Stack.Config):
-        pass
+        tag = "dilated/tcn"
 
     config: Config
 

@@ -67,6 +67,7 @@ class Row(Recurrent):
     class Config(Recurrent.Config):
         """The Row LSTM."""
 
+        tag = "pixel/row"
         kernel: Size = 3
         """Pixels of the row above, and about half as many of its own, that a cell reads."""
 
@@ -85,6 +86,8 @@ class Diagonal(Recurrent):
 
     class Config(Recurrent.Config):
         """The Diagonal BiLSTM."""
+
+        tag = "pixel/diagonal"
 
     def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
                  context: int = 0) -> None:

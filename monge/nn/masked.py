@@ -134,6 +134,7 @@ class Masked(Configured, nn.Module):
     """
 
     class Config(BaseConfig):
+        tag = "net/masked"
         width: Annotated[int, Range(1)] = 512
         """Units of a hidden layer."""
         depth: Annotated[int, Range(1)] = 2

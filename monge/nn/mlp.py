@@ -22,6 +22,7 @@ class MLP(Configured, nn.Module):
     """
 
     class Config(BaseConfig):
+        tag = "net/mlp"
         width: Annotated[int, Range(1)] = 128
         """Units of a hidden layer."""
         depth: Annotated[int, Range(0)] = 2

@@ -35,7 +35,7 @@ class Outlook(Configured, nn.Module, abc.ABC):
     """(B, L, C) -> (B, H, C)."""
 
     class Config(BaseConfig):
-        pass
+        tag = "forecaster/"
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class NLinear(Linear):
     """The past less its last value."""
 
     class Config(Linear.Config):
-        pass
+        tag = "forecaster/nlinear"
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
         super().__init__(config, lookback, horizon, channels, lookback + 1)
@@ -164,6 +164,7 @@ class DLinear(Linear):
     """The trend, which is a moving average, and what remains, each with a map of its own."""
 
     class Config(Linear.Config):
+        tag = "forecaster/dlinear"
         kernel: Annotated[int, Range(1)] = 25
         """Steps that the moving average is over; the ends are repeated."""
 
@@ -206,6 +207,7 @@ class Layers(Reader):
     """Hidden layers over the whole past at once."""
 
     class Config(Reader.Config):
+        tag = "forecaster/layers"
         net: mlp.MLP.Config = mlp.MLP.Config(width=256, dropout=0.1)
         """The layers."""
 
@@ -222,6 +224,7 @@ class Recurrence(Reader):
     """The hidden vector after the last step of the past."""
 
     class Config(Reader.Config):
+        tag = "forecaster/recurrence"
         net: recurrent.Recurrent.Config = recurrent.GRU.Config(width=64)
         """Network that reads the steps: rnn, lstm or gru."""
 
@@ -238,6 +241,7 @@ class Convolution(Reader):
     """What dilated causal convolutions put out at the last step of the past."""
 
     class Config(Reader.Config):
+        tag = "forecaster/convolution"
         net: dilated.Stack.Config = dilated.TCN.Config(width=32, layers=7)
         """Network: tcn (plain residual blocks) or wavenet (gated, with skip paths)."""
 
@@ -255,6 +259,7 @@ class Attention(Reader):
     """A transformer over patches of the past (Nie et al. 2023); their mean is read."""
 
     class Config(Reader.Config):
+        tag = "forecaster/attention"
         net: transformer.Encoder.Config = transformer.Encoder.Config(width=64, depth=2,
                                                                      dropout=0.2)
         """The blocks."""

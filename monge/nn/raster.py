@@ -83,6 +83,7 @@ class Raster(Configured, nn.Module, abc.ABC):
     """
 
     class Config(BaseConfig):
+        tag = "pixel/"
         width: Annotated[int, Range(1)] = 64
         """Channels of a layer."""
         depth: Annotated[int, Range(1)] = 7

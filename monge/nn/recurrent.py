@@ -47,6 +47,7 @@ class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
     """
 
     class Config(BaseConfig):
+        tag = "recurrent/"
         width: Annotated[int, Range(1)] = 128
         """Units of a hidden vector."""
         depth: Annotated[int, Range(1)] = 1
@@ -117,6 +118,7 @@ class RNN(Recurrent):
     """h_t = phi(W x_t + U h_{t-1} + b)."""
 
     class Config(Recurrent.Config):
+        tag = "recurrent/rnn"
         activation: Literal["tanh", "relu"] = "tanh"
         """The function phi."""
 
@@ -135,6 +137,7 @@ class LSTM(Recurrent):
     """c_t = f c_{t-1} + i c~, h_t = o tanh(c_t); gates are stored in the order i, f, c~, o."""
 
     class Config(Recurrent.Config):
+        tag = "recurrent/lstm"
         forget: float = 1.0
         """What the bias of the forget gate begins at: above 0, the past is kept at first."""
 
@@ -157,6 +160,7 @@ class GRU(Recurrent):
     """h_t = z h_{t-1} + (1 - z) h~; gates are stored in the order r, z, h~."""
 
     class Config(Recurrent.Config):
+        tag = "recurrent/gru"
         reset: Literal["after", "before"] = "after"
         """Whether r multiplies the product U h, as in torch, or h before it."""
 
@@ -208,6 +212,7 @@ class Bidirectional(Configured, nn.Module):
     last step that exists, backwards (Schuster & Paliwal 1997)."""
 
     class Config(BaseConfig):
+        tag = "recurrent/bidirectional"
         net: Recurrent.Config = GRU.Config()
         """Network of each direction."""
 

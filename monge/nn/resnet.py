@@ -71,6 +71,7 @@ class ResNet(Configured, nn.Module):
     positions."""
 
     class Config(BaseConfig):
+        tag = "net/resnet"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64, 128)
         """Channels of each level, first to last."""
         blocks: Annotated[int, Range(1)] = 2

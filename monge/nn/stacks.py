@@ -40,6 +40,8 @@ class Plain(Stack):
     class Config(Stack.Config):
         """A masked stack."""
 
+        tag = "pixel/plain"
+
     def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
                  context: int = 0) -> None:
         super().__init__(config, shape, outputs, config.width, context)
@@ -69,6 +71,8 @@ class Gated(Stack):
 
     class Config(Stack.Config):
         """A vertical and a horizontal stack of gates."""
+
+        tag = "pixel/gated"
 
     def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
                  context: int = 0) -> None:

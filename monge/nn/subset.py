@@ -65,6 +65,8 @@ class SubsetNet(Configured, nn.Module, abc.ABC):
     class Config(BaseConfig):
         """What fills the role."""
 
+        tag = "any_order/"
+
     def __init__(self, inputs: Tensor, outputs: Tensor) -> None:
         super().__init__()
         self.inputs, self.outputs = spans(inputs), spans(outputs)
@@ -141,6 +143,7 @@ class Dense(SubsetNet):
     """A perceptron over everything at once."""
 
     class Config(SubsetNet.Config):
+        tag = "any_order/dense"
         width: Annotated[int, Range(1)] = 500
         """Units of a hidden layer."""
         depth: Annotated[int, Range(1)] = 2
@@ -214,6 +217,7 @@ class Conv(SubsetNet):
     """
 
     class Config(SubsetNet.Config):
+        tag = "any_order/conv"
         width: Annotated[int, Range(1)] = 32
         """Channels of a hidden layer."""
         depth: Annotated[int, Range(0)] = 4

@@ -61,7 +61,7 @@ class Encoder(Configured, nn.Module):
     """
 
     class Config(Shape):
-        pass
+        tag = "transformer/encoder"
 
     def __init__(self, config: Config, inputs: int, most: int = 0) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Causal(Configured, Stepwise[StackState]):
     """(B, T, inputs) -> (B, T, outputs): every step in the light of those before it."""
 
     class Config(Shape):
-        pass
+        tag = "transformer/causal"
 
     def __init__(self, config: Config, inputs: int, outputs: int, most: int = 0,
                  memory: int = 0) -> None:
@@ -137,7 +137,7 @@ class Decoder(Configured, nn.Module):
     steps of a memory (B, S, memory), such as an encoder's output."""
 
     class Config(Shape):
-        pass
+        tag = "transformer/decoder"
 
     def __init__(self, config: Config, inputs: int, outputs: int, memory: int,
                  most: int = 0) -> None:

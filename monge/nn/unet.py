@@ -56,6 +56,7 @@ class UNet(Configured, nn.Module):
     """
 
     class Config(BaseConfig):
+        tag = "net/unet"
         width: Annotated[int, Range(1)] = 32
         """Channels of the first level."""
         multipliers: tuple[Annotated[int, Range(1)], ...] = (1, 2, 4)

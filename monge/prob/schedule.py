@@ -129,6 +129,7 @@ class Schedule(Configured, Noising):
     """
 
     class Config(BaseConfig):
+        tag = "noise/schedule"
         shape: Literal["linear", "cosine", "sigmoid", "logsnr", "edm"] = "cosine"
         """How the log-SNR falls from its high end to its low end."""
         family: Family = "preserving"

@@ -114,7 +114,7 @@ def test_a_part_is_named_by_its_run():
 @pytest.mark.parametrize("where", ["os:system", "monge.run:Run", "monge.nowhere:X",
                                    "builtins:dict", "", "monge.core.config:Range"])
 def test_a_stored_name_that_is_no_config_runs_nothing(where):
-    with pytest.raises(WordError, match="the configuration names"):
+    with pytest.raises(WordError, match="tag"):
         Config.from_dict({"is": where})
 
 

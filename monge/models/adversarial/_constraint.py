@@ -30,6 +30,8 @@ class Constraint(Configured, abc.ABC):
     class Config(BaseConfig):
         """The choices of one constraint."""
 
+        tag = "constraint/"
+
     def __init__(self, config: Config) -> None:
         self.config = config
 
@@ -55,6 +57,7 @@ class Clipping(Constraint):
     (Arjovsky, Chintala & Bottou 2017)."""
 
     class Config(Constraint.Config):
+        tag = "constraint/clipping"
         bound: Annotated[float, Range(0, open=True)] = 0.01
         """Largest size of a weight of the critic."""
 
@@ -78,6 +81,7 @@ class Penalty(Constraint):
     a fake point (Gulrajani et al. 2017)."""
 
     class Config(Constraint.Config):
+        tag = "constraint/penalty"
         weight: Annotated[float, Range(0, open=True)] = 10.0
         """Price of a slope that is not 1."""
 
@@ -97,6 +101,7 @@ class Spectral(Constraint):
     that K <= 1 (Miyato et al. 2018)."""
 
     class Config(Constraint.Config):
+        tag = "constraint/spectral"
         passes: Annotated[int, Range(1)] = 1
         """Power iterations at each use of a map in training."""
 

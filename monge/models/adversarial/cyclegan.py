@@ -42,6 +42,7 @@ class CycleGAN(Model, CanSample):
     unpaired = True
 
     class Config(Model.Config):
+        tag = "model/adversarial.cyclegan"
         net: UNet.Config = UNet.Config(attention=0)
         """Network of either map."""
         width: Annotated[int, Range(1)] = 32

@@ -28,6 +28,7 @@ class DCGAN(Duel):
     leads = 2
 
     class Config(Duel.Config):
+        tag = "model/adversarial.dcgan"
         width: Annotated[int, Range(1)] = 32
         """Channels at half resolution, in both players; each halving doubles them."""
         depth: Annotated[int, Range(0)] = 0

@@ -24,6 +24,7 @@ class GAN(Duel, Dense):
     data. Along the way V(G, D) is at most -log 4 + 2 JS(data || G), which D's best attains."""
 
     class Config(Duel.Config, Dense.Config):
+        tag = "model/adversarial.gan"
         discriminator: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
         """Network from an event to the logit of its being real."""
 

@@ -47,6 +47,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
     references = REFERENCES
 
     class Config(Model.Config):
+        tag = "model/adversarial.pix2pix"
         net: UNet.Config = UNet.Config(dropout=0.3, attention=0)
         """Network from source to target; its dropout is the noise z."""
         width: Annotated[int, Range(1)] = 32

@@ -44,6 +44,7 @@ class WGAN(Dense, HasCritic, CanDiagnose):
     references = REFERENCES
 
     class Config(Dense.Config):
+        tag = "model/adversarial.wgan"
         critic: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
         """Network from an event to its score; no residual, and no activation steeper than 1."""
         constraint: Constraint.Config = Penalty.Config()

@@ -58,6 +58,7 @@ class DeepNADE(Ordered, HasSubsets):
     """
 
     class Config(Ordered.Config, Orders):
+        tag = "model/autoregressive.deep_nade"
         orders: Annotated[int, Range(1)] = 4
         """How many orders of the entries the law is the mean over; more are better and slower to
         score, and cost nothing in training."""

@@ -39,6 +39,7 @@ class FVSBN(Ordered):
     """
 
     class Config(Ordered.Config, Orders):
+        tag = "model/autoregressive.fvsbn"
         shared: bool = False
         """One vector of weights for all entries, which are binary; no bias after the first."""
 

@@ -36,6 +36,7 @@ class GPT(Chain):
     leads = 1
 
     class Config(Chain.Config):
+        tag = "model/autoregressive.gpt"
         net: Causal.Config = Causal.Config()
         """Stack of causal blocks."""
 

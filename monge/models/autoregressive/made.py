@@ -36,6 +36,7 @@ class MADE(Ordered):
     leads = 2
 
     class Config(Ordered.Config, Orders, Masked.Config):
+        tag = "model/autoregressive.made"
         masks: Annotated[int, Range(1)] = 1
         """How many assignments of degrees to the hidden units share the weights of each order."""
 

@@ -48,6 +48,7 @@ class NADE(Ordered):
     """
 
     class Config(Ordered.Config, Orders):
+        tag = "model/autoregressive.nade"
         width: Annotated[int, Range(1)] = 500
         """Hidden units."""
         activation: Literal["sigmoid", "relu"] = "sigmoid"

@@ -25,6 +25,7 @@ class PixelCNN(Pictures):
     leads = 3
 
     class Config(Pictures.Config):
+        tag = "model/autoregressive.pixelcnn"
         net: Stack.Config = Gated.Config()
         """Network: gated with two stacks, or one plain masked stack, which has a blind spot."""
 

@@ -23,6 +23,7 @@ class PixelRNN(Pictures):
     """
 
     class Config(Pictures.Config):
+        tag = "model/autoregressive.pixelrnn"
         net: Recurrent.Config = Diagonal.Config()
         """Network: diagonal, which sees all that precedes a pixel, or row, which sees a triangle
         and takes fewer turns."""

@@ -55,6 +55,7 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
     givens = {"label"}
 
     class Config(Model.Config):
+        tag = "model/autoregressive.count_table"
         pseudo: Annotated[float, Range(0, open=True)] = 2.0
         """Rows added after every prefix, which follow the frequencies of the entry alone."""
         bins: Annotated[int, Range(BINS.start)] = 16

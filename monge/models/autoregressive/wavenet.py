@@ -33,6 +33,7 @@ class WaveNet(Chain):
     """
 
     class Config(Chain.Config):
+        tag = "model/autoregressive.wavenet"
         net: dilated.Stack.Config = dilated.WaveNet.Config()
         """Network: wavenet (gated, with skip paths) or tcn (plain residual blocks)."""
         window: Annotated[int, Range(0)] = 4096

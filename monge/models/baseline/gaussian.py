@@ -42,6 +42,7 @@ class Gaussian(Reference):
     givens = {"label"}
 
     class Config(BaseConfig):
+        tag = "model/baseline.gaussian"
         shrink: Annotated[float, Range(0, open=True)] = 1.0
         """Weight of uncorrelated entries with the variances of the training split, in rows."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.5

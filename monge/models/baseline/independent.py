@@ -32,6 +32,7 @@ class Independent(Reference):
     givens = {"label"}
 
     class Config(BaseConfig):
+        tag = "model/baseline.independent"
         bins: Annotated[int, Range(4)] = 32
         """Runs of a number's histogram; ordered levels are grouped only if there are more."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.5

@@ -37,6 +37,7 @@ class Mixture(Reference):
     givens = set()
 
     class Config(BaseConfig):
+        tag = "model/baseline.mixture"
         components: Annotated[int, Range(1)] = 20
         """How many components."""
         covariance: Literal["full", "diagonal"] = "full"

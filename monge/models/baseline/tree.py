@@ -41,6 +41,7 @@ class Tree(Reference):
     givens = set()
 
     class Config(BaseConfig):
+        tag = "model/baseline.chow_liu"
         bins: Annotated[int, Range(4)] = 32
         """Runs of a number's histogram; ordered levels are grouped only if there are more."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.1

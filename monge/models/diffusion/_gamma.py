@@ -30,6 +30,7 @@ class Gamma(Configured, nn.Module, Noising):
     family: Family = "preserving"
 
     class Config(BaseConfig):
+        tag = "noise/gamma"
         high: Annotated[float, Range(-2, 30)] = 10.0
         """Log-SNR at the data, at first."""
         low: Annotated[float, Range(-30)] = -6.0

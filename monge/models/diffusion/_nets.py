@@ -33,6 +33,7 @@ class TimeNet(Configured, nn.Module, abc.ABC):
     """
 
     class Config(BaseConfig):
+        tag = "denoiser/"
         waves: Annotated[int, Range(0, 16)] = 0
         """Octaves of sines and cosines of each number that are read too: of whole numbers
         downwards from the step between levels, of reals upwards from one deviation."""
@@ -88,6 +89,7 @@ class MLP(TimeNet):
     """A perceptron of everything side by side."""
 
     class Config(TimeNet.Config, mlp.MLP.Config):
+        tag = "denoiser/mlp"
         width: Annotated[int, Range(1)] = 256
         """Units of a hidden layer."""
         depth: Annotated[int, Range(0)] = 4
@@ -114,7 +116,7 @@ class UNet(TimeNet):
     where they cannot be halved."""
 
     class Config(TimeNet.Config, unet.UNet.Config):
-        pass
+        tag = "denoiser/unet"
 
     def __init__(self, config: Config, space: Space, teller: Teller, outputs: int = 1,
                  hinted: bool = False) -> None:
@@ -141,6 +143,7 @@ class Transformer(TimeNet):
     texts steps after them (Bao et al. 2023)."""
 
     class Config(TimeNet.Config, transformer.Encoder.Config):
+        tag = "denoiser/transformer"
         patch: Annotated[int, Range(1)] = 2
         """Side of a patch of a picture; steps and entries are read one by one."""
 

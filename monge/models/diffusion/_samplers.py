@@ -57,6 +57,7 @@ class Sampler(Configured, abc.ABC):
     usual: ClassVar[int] = 100
 
     class Config(BaseConfig):
+        tag = "sampler/"
         steps: Annotated[int, Range(1)] | None = None
         """Steps from noise to data; where none is said, the sampler's usual number."""
         spacing: Spacing = "time"
@@ -125,6 +126,7 @@ class Ancestral(Sampler):
     usual = 250
 
     class Config(Sampler.Config):
+        tag = "sampler/ancestral"
         variance: Variance = "learned"
         """Variance of a step: as the network says where it has learned to (otherwise the
         posterior's), that of q(z_s | z_t, x), or that of the forward step."""
@@ -165,6 +167,7 @@ class DDIM(Sampler):
     usual = 50
 
     class Config(Sampler.Config):
+        tag = "sampler/ddim"
         eta: Annotated[float, Range(0, 1)] = 0.0
         """How much noise is drawn anew: 0 none, 1 as ancestral sampling does."""
 
@@ -193,6 +196,7 @@ class PC(Sampler):
     dynamics with delta = (ratio sigma)^2: the scale of z given x sets their length."""
 
     class Config(Sampler.Config):
+        tag = "sampler/pc"
         corrections: Annotated[int, Range(0)] = 1
         """Langevin steps after each step of the predictor."""
         ratio: Annotated[float, Range(0, 1, open=True)] = 0.16
@@ -217,6 +221,7 @@ class Langevin(Sampler):
     one ended; z / alpha goes on unchanged, which is z itself where variance explodes."""
 
     class Config(Sampler.Config):
+        tag = "sampler/langevin"
         spacing: Spacing = "middle"
         """Where the levels are: dense in the middle, even in time, even in the log of the
         signal-to-noise ratio, or as EDM has its noise levels."""

@@ -42,6 +42,7 @@ class DPM(Sampler):
     usual = 25
 
     class Config(Sampler.Config):
+        tag = "sampler/dpm"
         spacing: Spacing = "middle"
         """Where the steps are: dense in the middle, even in time, even in the log of the
         signal-to-noise ratio, or as EDM has its noise levels."""
@@ -84,6 +85,7 @@ class Heun(Sampler):
     usual = 18
 
     class Config(Sampler.Config):
+        tag = "sampler/heun"
         spacing: Spacing = "middle"
         """Where the steps are: dense in the middle, even in time, even in the log of the
         signal-to-noise ratio, or as EDM has its noise levels."""
@@ -140,6 +142,7 @@ class ODE(Sampler):
     usual = 32
 
     class Config(Sampler.Config):
+        tag = "sampler/ode"
         method: Method = "dopri5"
         """Runge-Kutta method; dopri5 chooses its steps by their error."""
         tolerance: Annotated[float, Range(0, open=True)] = 1e-3

@@ -49,6 +49,7 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
     predicts = True
 
     class Config(Model.Config):
+        tag = "model/diffusion.noisy_classifier"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
         """Pictures: channels of each level, which halves the sides; else one layer for each."""
         width: Annotated[int, Range(1)] = 128

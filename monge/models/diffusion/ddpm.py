@@ -52,6 +52,7 @@ class DDPM(Diffusion):
     }
 
     class Config(Diffusion.Config):
+        tag = "model/diffusion.ddpm"
         schedule: Schedule.Config = Schedule.Config()
         """How noise rises from data to noise."""
         steps: Annotated[int, Range(1)] | None = None

@@ -39,6 +39,7 @@ class Score(Diffusion):
     """p_t by its score; p itself, t = 0, is scored by the bound and by the flow that have it."""
 
     class Config(Diffusion.Config):
+        tag = "model/diffusion.score_sde"
         target: Target = "score"
         """What the network predicts; each says what the others do."""
         match: Literal["denoising", "implicit", "sliced"] = "denoising"

@@ -44,6 +44,7 @@ class VDM(Diffusion):
                       "time, z read with its waves, the schedule learned"}
 
     class Config(Diffusion.Config):
+        tag = "model/diffusion.vdm"
         target: Aim = "rest"
         """What it predicts: x, the noise, the score, the velocity, or the rest of x, which no
         entry tells of itself; each says what the others do, but they begin elsewhere."""

@@ -38,6 +38,7 @@ class Attribute(Transferring):
     """
 
     class Config(Flow.Config, Stacking):
+        tag = "model/flow.attribute"
         levels: Annotated[int, Range(0)] = 0
         """Pictures: resolutions; 0 takes as many as the size allows, three at most."""
         steps: Annotated[int, Range(1)] = 8

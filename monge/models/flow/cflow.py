@@ -43,6 +43,7 @@ class CFlow(Transferring):
     predicts = True
 
     class Config(Flow.Config, Stacking):
+        tag = "model/flow.cflow"
         noise: Literal["uniform"] = "uniform"
         """What spreads whole numbers over their interval."""
         kind: Literal["additive", "affine", "spline"] = "affine"

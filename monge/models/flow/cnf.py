@@ -60,6 +60,7 @@ class CNF(Fillable, CanStream):
     """
 
     class Config(Flow.Config):
+        tag = "model/flow.cnf"
         net: MLP.Config = MLP.Config(width=256, depth=3)
         """Perceptron of the velocity."""
         waves: Annotated[int, Range(0, 16)] = 0

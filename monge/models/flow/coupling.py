@@ -27,7 +27,7 @@ class Coupling(Fillable):
     begins = 8  # how many tell in what directions entries vary
 
     class Config(Flow.Config, Stacking):
-        pass
+        tag = "model/flow.coupling"
 
     config: Config
 

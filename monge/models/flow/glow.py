@@ -31,6 +31,7 @@ class Glow(Fillable):
     events = {"real", "binary", "levels"}
 
     class Config(Flow.Config):
+        tag = "model/flow.glow"
         levels: Annotated[int, Range(0)] = 0
         """Resolutions; 0 takes as many as the size allows, three at most."""
         steps: Annotated[int, Range(1)] = 8

@@ -19,7 +19,7 @@ class IAF(Stacked):
     """x = f_K(... f_1(z)) with x_i = h^{-1}(z_i; beta_i(z_<i, given)) in each f."""
 
     class Config(Stacked.Config):
-        pass
+        tag = "model/flow.iaf"
 
     def __init__(self, config: Config, space: Space) -> None:
         if config.net.dropout:

@@ -19,7 +19,7 @@ class MAF(Stacked):
     """
 
     class Config(Stacked.Config):
-        pass
+        tag = "model/flow.maf"
 
     def turned(self, layer: Autoregressive) -> Bijection:
         return layer

@@ -49,6 +49,7 @@ class Superres(Flow, CanEnlarge):
     predicts = True
 
     class Config(Flow.Config):
+        tag = "model/flow.superres"
         margin: Annotated[float, Range(0, 0)] = 0.0
         """Levels are standardised, never squashed, so that means stay means."""
         noise: Literal["uniform"] = "uniform"

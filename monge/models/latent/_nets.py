@@ -32,6 +32,8 @@ class Networks(Configured, nn.Module, abc.ABC):
     class Config(BaseConfig):
         """Of any such pair."""
 
+        tag = "encoder_decoder/"
+
     @abc.abstractmethod
     def encode(self, features: Tensor, context: Tensor) -> Tensor:
         """(B, inputs) and (B, context) to (B, summary)."""
@@ -51,6 +53,8 @@ class Dense(Networks):
 
     class Config(Networks.Config, MLP.Config):
         """A multilayer perceptron each way."""
+
+        tag = "encoder_decoder/dense"
 
     def __init__(self, config: Config, space: Space, inputs: int, context: int, summary: int,
                  latent: int, outputs: int) -> None:
@@ -74,6 +78,7 @@ class Convolution(Networks):
     """Convolutions of stride 2 down to a small map, and the way back by transposed ones."""
 
     class Config(Networks.Config):
+        tag = "encoder_decoder/convolution"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
         """Channels of each level, finest first; each has half the height and width of the last."""
         width: Annotated[int, Range(1)] = 256

@@ -39,6 +39,8 @@ class Posterior(Configured, nn.Module, abc.ABC):
     class Config(BaseConfig):
         """Of any posterior."""
 
+        tag = "posterior/"
+
     width: int
     closed: ClassVar[bool] = True
     """Whether it has a rate in closed form."""
@@ -67,6 +69,8 @@ class Factorised(Posterior):
     class Config(Posterior.Config):
         """A mean and a scale for each unit."""
 
+        tag = "posterior/factorised"
+
     def __init__(self, config: Config, latent: int) -> None:
         super().__init__()
         self.width = 2 * latent
@@ -92,6 +96,8 @@ class Full(Posterior):
 
     class Config(Posterior.Config):
         """A mean for each unit and a covariance of all."""
+
+        tag = "posterior/full"
 
     below: Tensor
 
@@ -133,6 +139,7 @@ class IAF(Posterior):
     closed = False
 
     class Config(Posterior.Config):
+        tag = "posterior/iaf"
         steps: Annotated[int, Range(1)] = 2
         """Masked maps; every other one reads the units backwards."""
         context: Annotated[int, Range(0)] = 32

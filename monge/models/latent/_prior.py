@@ -26,6 +26,8 @@ class Prior(Configured, nn.Module, abc.ABC):
     class Config(BaseConfig):
         """Of any prior."""
 
+        tag = "prior/"
+
     standard: ClassVar[bool]
     """Whether it is N(0, I), to which the rate of a Gaussian is known in closed form."""
 
@@ -44,6 +46,8 @@ class Normal(Prior):
 
     class Config(Prior.Config):
         """Nothing to choose."""
+
+        tag = "prior/normal"
 
     zero: Tensor
     standard = True
@@ -64,6 +68,7 @@ class Mixture(Prior):
     """sum_k w_k N(z; m_k, diag(s_k^2)); the means begin scattered within N(0, I)."""
 
     class Config(Prior.Config):
+        tag = "prior/mixture"
         components: Annotated[int, Range(1)] = 32
         """Gaussians of the mixture."""
 

@@ -40,6 +40,7 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
     missing = True
 
     class Config(Model.Config):
+        tag = "model/latent.ae"
         latent: Annotated[int, Range(1)] = 16
         """Dimension of the code z."""
         net: Networks.Config = Dense.Config(width=256)

@@ -21,6 +21,7 @@ class HVAE(Hierarchy):
     """
 
     class Config(Hierarchy.Config):
+        tag = "model/latent.hvae"
         inference: Literal["top-down", "bottom-up"] = "top-down"
         """The order in which q draws the levels."""
 

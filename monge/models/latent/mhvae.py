@@ -16,7 +16,7 @@ class MHVAE(Hierarchy):
     """p(x | given) = ∫ p(x | z_1) p(z_1 | z_2) ... p(z_T) dz (Burda et al. 2016; Luo 2022)."""
 
     class Config(Hierarchy.Config):
-        pass
+        tag = "model/latent.mhvae"
 
     config: Config
 

@@ -37,6 +37,7 @@ class STCN(Stepped):
     completion = "drawn step by step from the law given those that were seen, which is exact"
 
     class Config(Stepped.Config):
+        tag = "model/latent.stcn"
         width: Annotated[int, Range(1)] = 32
         """Channels of each layer of the stack."""
         layers: Annotated[int, Range(1)] = 6

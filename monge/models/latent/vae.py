@@ -35,6 +35,7 @@ class VAE(Variational):
     leads = 1
 
     class Config(Variational.Config):
+        tag = "model/latent.vae"
         latent: Annotated[int, Range(1)] = 16
         """Dimension of the code z."""
         posterior: Posterior.Config = Factorised.Config()

@@ -33,6 +33,7 @@ class VRNN(Stepped):
                   "has weighed; more particles come nearer the law")
 
     class Config(Stepped.Config):
+        tag = "model/latent.vrnn"
         net: Recurrent.Config = GRU.Config(width=128)
         """Recurrent network: gru, lstm or rnn."""
 

@@ -32,6 +32,7 @@ class CNN(FromPictures):
     leads = 2
 
     class Config(FromPictures.Config):
+        tag = "model/predict.cnn"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
         """Channels of each level, first to last; each level halves the sides."""
         depth: Annotated[int, Range(1)] = 2

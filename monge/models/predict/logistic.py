@@ -28,6 +28,7 @@ class Logistic(Predictor):
     events = {"label", "binary"}
 
     class Config(Predictor.Config):
+        tag = "model/predict.logistic"
         penalty: Annotated[float, Range(0)] = 1.0
         """Strength of the penalty |W|^2 / 2 beside the sum over all training rows; with 0 the
         weights of classes that can be separated grow without end."""

@@ -45,6 +45,7 @@ class MLP(Predictor):
     stackable = True
 
     class Config(Predictor.Config):
+        tag = "model/predict.mlp"
         net: Network.Config = Network.Config(dropout=0.1)
         """Layers between the inputs and the law of the target."""
 

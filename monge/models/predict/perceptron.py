@@ -46,6 +46,8 @@ class Perceptron(Predictor):
     class Config(Predictor.Config):
         """Mistakes have no weight: nothing is to be set but what reads the inputs."""
 
+        tag = "model/predict.perceptron"
+
     walk: Tensor
     mistakes: Tensor
     fewest: Tensor

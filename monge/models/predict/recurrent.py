@@ -86,6 +86,7 @@ class Recurrent(Predictor):
     a recurrent network holds after the steps of x; padding is not read."""
 
     class Config(Predictor.Config):
+        tag = "model/predict.recurrent"
         net: Network.Config = GRU.Config()
         """Network that reads the steps: rnn, lstm or gru."""
         both: bool = True

@@ -24,6 +24,7 @@ class ResNet(FromPictures):
     """p(y | W h(x) + b), where h is the mean over positions after blocks h <- a(h + f(h))."""
 
     class Config(FromPictures.Config):
+        tag = "model/predict.resnet"
         net: Network.Config = Network.Config(widths=(16, 32, 64))
         """The network over the picture."""
 

@@ -23,6 +23,8 @@ class Trunk(Configured, nn.Module, abc.ABC):
     class Config(BaseConfig):
         """Of any such network."""
 
+        tag = "encoder/"
+
     @abc.abstractmethod
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """Each (B, F), to (B, latent)."""
@@ -33,6 +35,8 @@ class Dense(Trunk):
 
     class Config(Trunk.Config, MLP.Config):
         """A multilayer perceptron."""
+
+        tag = "encoder/dense"
 
     def __init__(self, config: Config, space: Space, copies: int, latent: int) -> None:
         super().__init__()
@@ -47,6 +51,8 @@ class Convolution(Trunk):
 
     class Config(Trunk.Config, ResNet.Config):
         """A residual network."""
+
+        tag = "encoder/convolution"
 
     def __init__(self, config: Config, space: Space, copies: int, latent: int) -> None:
         super().__init__()

@@ -30,6 +30,7 @@ class Contrastive(Encoder):
     """
 
     class Config(Encoder.Config):
+        tag = "model/represent.contrastive"
         temperature: Annotated[float, Range(0, open=True)] = 0.2
         """Cosines are divided by it: small heeds the likest of the others alone."""
         projection: MLP.Config = MLP.Config(width=128, depth=1)

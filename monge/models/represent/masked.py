@@ -32,6 +32,7 @@ class Masked(Encoder):
     copies = 2
 
     class Config(Encoder.Config):
+        tag = "model/represent.mae"
         hide: Annotated[float, Range(0, 0.5, open=True)] = 0.4
         """Share of the entries that training hides in the mean."""
         grain: Annotated[int, Range(1)] = 2

@@ -36,7 +36,7 @@ class Forecast(Foresight, HasMarginals, HasMean, HasMode):
     leads = 2
 
     class Config(Foresight.Config):
-        pass
+        tag = "model/sequence.direct_forecast"
 
     config: Config
 

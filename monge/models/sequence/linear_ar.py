@@ -51,6 +51,7 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
     events = {"real"}
 
     class Config(Model.Config):
+        tag = "model/sequence.linear_ar"
         order: Annotated[int, Range(0)] = 0
         """Values before it that a value depends on; 0 chooses, for each channel."""
         most: Annotated[int, Range(1)] = 24

@@ -31,6 +31,7 @@ class RNN(Chain):
     leads = 1
 
     class Config(Chain.Config):
+        tag = "model/sequence.rnn"
         net: Recurrent.Config = LSTM.Config()
         """Network: rnn, gru or lstm."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0

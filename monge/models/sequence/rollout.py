@@ -28,6 +28,7 @@ class Rollout(Foresight):
     """
 
     class Config(Foresight.Config):
+        tag = "model/sequence.recursive_forecast"
         block: Annotated[int, Range(1)] = 1
         """Steps drawn at once: the largest number up to this that divides the horizon."""
 

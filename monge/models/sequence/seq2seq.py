@@ -53,6 +53,7 @@ class Seq2Seq(Translator):
     """
 
     class Config(Translator.Config):
+        tag = "model/sequence.seq2seq"
         net: Recurrent.Config = GRU.Config(width=256)
         """Network of decoder and encoder: rnn, gru or lstm; each direction of the encoder has half
         of its width."""

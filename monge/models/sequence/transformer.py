@@ -45,6 +45,7 @@ class Transformer(Translator):
     leads = 3
 
     class Config(Translator.Config):
+        tag = "model/sequence.transformer"
         net: Causal.Config = Causal.Config(width=256, depth=3, positions="sinusoidal")
         """Blocks of the decoder, and of the encoder."""
         share: Literal["none", "target", "all"] = "all"

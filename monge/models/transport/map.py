@@ -33,6 +33,7 @@ class Map(Unpaired):
     """
 
     class Config(BaseConfig):
+        tag = "model/transport.entropic_map"
         epsilon: Annotated[float, Range(0, open=True)] = 0.02
         """Entropy of the plan, in units of its mean cost: how widely a source is spread."""
         anchors: Annotated[int, Range(1)] = 2048

@@ -31,6 +31,7 @@ class NeuralMap(Unpaired):
     """
 
     class Config(BaseConfig):
+        tag = "model/transport.neural_map"
         epsilon: Annotated[float, Range(0, open=True)] = 0.01
         """Entropy of the plans, in units of their mean cost: the larger, the more T shrinks."""
         net: MLP.Config = MLP.Config(width=128, depth=3)

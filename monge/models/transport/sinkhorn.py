@@ -45,6 +45,7 @@ class Sinkhorn(Dense):
     leads = 1
 
     class Config(Dense.Config):
+        tag = "model/transport.sinkhorn_generator"
         epsilon: Annotated[float, Range(0, open=True)] = 0.05
         """Entropy of the plans, in units of their mean cost."""
         debias: Literal["pairs", "none"] = "pairs"
