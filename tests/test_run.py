@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import monge
-from monge import folder
+from monge import folder, registry
 from monge.core.error import DataError, DivergenceError, RunError, WordError
+from monge.core.recipe import Recipe
+from monge.nn.mlp import MLP
 from monge.run import start
 from monge.train import checkpoint
 
@@ -170,7 +172,7 @@ def test_a_folder_cannot_run_code(own, binary, tmp_path, monkeypatch):
     with pytest.raises(RunError, match="if you trust its code, name it: MONGE_MODELS="):
         monge.load(run.folder).model  # noqa: B018
     assert not (tmp_path / "sprung").exists()
-    about.write_text(about.read_text().replace("monge_user_own", "monge_user_trap"))
+    about.write_text(about.read_text().replace("user/own.", "user/trap."))
     monkeypatch.setenv("MONGE_MODELS", str(trap))
     assert monge.load(run.folder).sample(3).shape == (3, 2)
     assert (tmp_path / "sprung").exists()
@@ -182,6 +184,21 @@ def test_a_whole_config_is_taken_as_it_is(binary):
     run = monge.fit(MADE.Config(width=7, depth=1), binary, budget="1steps")
     assert run.config.width == 7
     assert run.about["model"] == "autoregressive.made"
+
+
+def test_a_whole_config_of_a_users_own_file_is_taken_as_it_is(own):
+    config = registry.find(own).Config(bad=7)
+    run = monge.fit(config, np.random.default_rng(0).normal(3, 1, (100, 2)), budget="2steps")
+    assert run.about["config"]["is"] == "user/own.Own"
+    assert run.about["model"] == own
+    assert monge.load(run.folder).config == config
+
+
+def test_settings_of_no_model_get_a_sentence(binary):
+    with pytest.raises(WordError, match="net/mlp"):
+        monge.fit(MLP.Config(), binary, budget="1steps")
+    with pytest.raises(WordError, match="train/settings"):
+        monge.fit(Recipe(), binary, budget="1steps")
 
 
 @pytest.mark.parametrize(("data", "shape"), [

@@ -64,16 +64,16 @@ def first(kind: type[Config], owner: Config) -> Config:
 
 
 def choose(kind: Any, text: str, full: str) -> Config:
-    """The default configuration of the part that `text` names among those of this `kind`."""
-    known = named(kind)
-    if text.lower() not in known:
-        raise WordError(f"{full}={text} is not a part{nearest(text, known)}")
-    return known[text.lower()]()
-
-
-def named(kind: Any) -> dict[str, type[Config]]:
-    """The configurations of a kind by what a user types to choose them."""
-    return {tags.name_of(each): each for each in tags.fillers(kind)}
+    """The default configuration of the part that `text` names, by its name or its whole tag, among
+    those of this `kind`."""
+    known = list(tags.fillers(kind))
+    found = [each for each in known if text.lower() in (tags.name_of(each), each.tag.lower())]
+    if len(found) > 1:
+        names = " and ".join(each.tag for each in found)
+        raise WordError(f"{full}={text} is the name of {names}; write one of these in full")
+    if not found:
+        raise WordError(f"{full}={text} is not a part{nearest(text, map(tags.name_of, known))}")
+    return found[0]()
 
 
 def parse(kind: Any, text: str) -> Any:

@@ -111,13 +111,6 @@ def test_a_part_is_named_by_its_run():
     assert config.helper == Part("runs/other")
 
 
-@pytest.mark.parametrize("where", ["os:system", "monge.run:Run", "monge.nowhere:X",
-                                   "builtins:dict", "", "monge.core.config:Range"])
-def test_a_stored_name_that_is_no_config_runs_nothing(where):
-    with pytest.raises(WordError, match="tag"):
-        Config.from_dict({"is": where})
-
-
 def test_an_unknown_stored_field_is_refused():
     with pytest.raises(WordError, match="has no field 'wdth'; did you mean width"):
         MLP.Config.from_dict(MLP.Config().to_dict() | {"wdth": 3})
