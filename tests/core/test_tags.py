@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import monge
 from monge import registry
 from monge.core import tags
-from monge.core.config import Config, Configured, hints
+from monge.core.config import Config, Configured, Part, hints
 from monge.core.error import WordError
 from monge.core.mixture import Mixture
 from monge.core.recipe import Recipe
@@ -203,6 +203,17 @@ def test_a_class_outside_the_library_needs_no_tag():
 class Owner(Configured):
     class Config(Config):
         net: MLP.Config = MLP.Config()
+        weight: float = 1.0
+        helper: Part | None = None
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("weight", 10**400), ("weight", "9" * 9999), ("helper", {"part": 3}), ("helper", {"part": []}),
+    ("helper", {"run": "x"}), ("net", {"is": "net/mlp", "width": [[]]})])
+def test_hostile_values_get_a_sentence(field, value):
+    with pytest.raises(WordError, match="width" if field == "net" else field) as caught:
+        Config.from_dict(Owner.Config().to_dict() | {field: value})
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(("text", "kind"), [
