@@ -225,11 +225,12 @@ def descend(loss: Callable[[], Tensor], params: list[Tensor]) -> None:
 
 
 def flow() -> tuple[IAF, Tensor, Tensor]:
-    """An inverse autoregressive posterior with random weights, summaries and noise."""
+    """An inverse autoregressive posterior with random weights, summaries and noise. The weights are
+    small enough that no gate closes: undoing a map divides by its gates, and so does rounding."""
     config = IAF.Config(steps=3, context=4, maps=Masked.Config(width=16, depth=1))
     posterior: IAF = config.build(5).double()
     for parameter in posterior.parameters():
-        parameter.add_(0.5 * normal(*parameter.shape))
+        parameter.add_(0.2 * normal(*parameter.shape))
     return posterior, normal(1, posterior.width), normal(2, 1, 5)
 
 
