@@ -1,7 +1,7 @@
 # make demo   the main job on the bundled digits        make test    the whole suite
 PY = .venv/bin/python
 
-.PHONY: install demo test test-slow lint bench
+.PHONY: install demo test test-slow verify lint bench
 install:
 	@scripts/bootstrap
 
@@ -13,6 +13,9 @@ test: install
 
 test-slow: install
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -m slow --timeout 1800
+
+verify: install
+	@OMP_NUM_THREADS=1 $(PY) -m monge verify --all
 
 lint: install
 	@.venv/bin/ruff check .

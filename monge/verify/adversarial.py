@@ -30,8 +30,9 @@ LOG4 = math.log(4)
 
 
 def tables(count: int = 2, size: int = 7) -> Tensor:
-    """Random probability tables, (count, size)."""
-    return torch.distributions.Dirichlet(torch.ones(size, dtype=torch.float64)).sample((count,))
+    """Random probability tables without a rare entry, (count, size)."""
+    weights = torch.full((size,), 5.0, dtype=torch.float64)
+    return torch.distributions.Dirichlet(weights).sample((count,))
 
 
 def game(p: Tensor, q: Tensor, d: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from .identity import Residual
 ROUNDING = 1e-12
 """What float64 leaves of a few products and a softmax."""
 BIASES: tuple[Positions, ...] = ("table", "buckets", "alibi")
-DRAWS, FEWER = 200_000, 40_000
+DRAWS, FEWER = 200_000, 100_000
 WIDTH, HEADS, STEPS = 8, 2, 7
 
 

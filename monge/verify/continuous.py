@@ -22,8 +22,8 @@ from .gaps import gap, most, normal
 from .identity import Residual
 from .jacobian import jacobian
 
-FINE = Solver("rk4", steps=120)
-FAIR = Solver("rk4", steps=50)
+FINE = Solver("rk4", steps=160)
+FAIR = Solver("rk4", steps=75)
 DIMS, GIVEN = 3, 2
 PROBES = 1000
 WAVES = 2
@@ -34,7 +34,7 @@ def flow(solver: Solver = FINE, activation: Activation = "tanh", depth: int = 2)
     config = MLP.Config(width=16, depth=depth, activation=activation, residual=True)
     made = Continuous(config, (DIMS,), GIVEN, solver, WAVES).double()
     for parameter in made.parameters():
-        parameter.add_(0.2 * torch.randn_like(parameter))
+        parameter.add_(0.1 * torch.randn_like(parameter))
     return made
 
 

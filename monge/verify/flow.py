@@ -240,13 +240,14 @@ def x114_small_pictures_of_draws_are_given(model: CanEnlarge, batch: Batch) -> R
 def x114_any_code_has_its_small_picture() -> Residual:
     """Super-resolution with random weights: every code keeps the means. [002:323]
 
-    Statistics are float32, and so is the length of the interval."""
-    small = Space(kind="levels", shape=(1, 4, 4), size=256, mean=(99.0,), scale=(60.0,))
+    Statistics are float32, and so is the length of the interval: levels are few, as both round in
+    proportion to them."""
+    small = Space(kind="levels", shape=(1, 4, 4), size=16, mean=(7.0,), scale=(4.0,))
     space = replace(small, shape=(1, 8, 8), given={"source": small})
     model = Superres.tiny(space).build(space).double().eval()
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn_like(parameter))
-    low = torch.randint(0, 256, (8, 1, 4, 4)).double()
+    low = torch.randint(0, 16, (8, 1, 4, 4)).double()
     y, _ = model.push(3 * normal(8, 64), {"source": Batch(low)})
     off = model.shrink(y.reshape(8, 1, 8, 8)) - low - 0.5  # of the middle of its interval
     x = model.decode(3 * normal(8, 64), {"source": Batch(low)})

@@ -25,8 +25,10 @@ from .gaps import gap, most, normal
 from .identity import Residual
 
 PER_ROW: tuple[Norm, ...] = ("layer", "group", "instance")
-DEPTH, WIDTH = 30, 512
+DEPTH, WIDTH = 30, 128
 """Layers and units through which a variance is followed."""
+NETWORKS = 64
+"""Networks over which its growth is averaged: that of one is e^(N(0, 5 DEPTH / WIDTH)) or so."""
 BAND = 2.5
 """By what factor it may change."""
 DRAWS = 200_000
@@ -190,13 +192,16 @@ def x30_linear_layers_keep_the_variance() -> Residual:
 
 
 def growth(name: Pointwise, how: Init, times: float = 1.0) -> float:
-    """By what factor Var z grows over the layers, where weights have `times` their variance."""
+    """By what factor Var z grows over the layers in the mean over networks, where weights have
+    `times` their variance."""
     act, layer = activation(name), nn.Linear(WIDTH, WIDTH).double()
-    first = z = normal(64, WIDTH)
-    for _ in range(DEPTH):
-        initialise(layer, how, name)
-        z = layer(act(z)) * math.sqrt(times)
-    return float(z.var() / first.var())
+    first, last = normal(NETWORKS, 16, WIDTH), []
+    for z in first:
+        for _ in range(DEPTH):
+            initialise(layer, how, name)
+            z = layer(act(z)) * math.sqrt(times)
+        last.append(z)
+    return float(torch.stack(last).var() / first.var())
 
 
 def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
