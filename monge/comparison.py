@@ -97,7 +97,7 @@ class Comparison:
     def begin(cls, plan: Plan, out: Path | None = None) -> Comparison:
         """In a new folder, or where the same comparison was cut."""
         source = Path(plan.data).stem or plan.data
-        where = out or folder.home() / f"compare-{source}"
+        where = out or folder.named(f"compare-{source}")
         if (where / FILE).exists():
             known = cls.read(where).plan
             if not known.same(plan):

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,11 +19,23 @@ from .core.error import RunError, nearest, shown
 
 FORMAT = 2
 """Of every JSON file of a run or a comparison; from 2 on a new format reads the older ones."""
+LONGEST = 150
+"""Bytes of a name that is made up from data; file systems take 255, and names get additions."""
 
 
 def home() -> Path:
     """Where runs go."""
     return Path(os.environ.get("MONGE_RUNS", "runs"))
+
+
+def named(title: str) -> Path:
+    """The place of a run or comparison with this title, which comes from data: always directly in
+    the folder of runs, under a name of letters, digits and . _ + - that every file system takes."""
+    name = re.sub(r"[^\w.+-]+", "-", title).lstrip(".") or "-"
+    if len(name.encode()) > LONGEST:
+        digest = hashlib.sha256(title.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        name = f"{name.encode()[:LONGEST - 9].decode('utf-8', 'ignore')}-{digest}"
+    return home() / name
 
 
 def create(wanted: Path, numbered: bool, files: Mapping[str, Any],
@@ -64,10 +78,10 @@ def candidates(wanted: Path) -> Iterator[Path]:
 def locate(name: str | Path) -> Path:
     """The folder of a run named by path, or by its name among the runs."""
     for folder in (Path(name), home() / name):
-        if (folder / "run.json").is_file():
+        if os.path.isfile(folder / "run.json"):  # a name too long is none
             return folder
     known = [folder.name for folder in listing()]
-    where = f"{name} is not a run" if Path(name).exists() else f"there is no run {str(name)!r}"
+    where = f"{name} is not a run" if os.path.exists(name) else f"there is no run {str(name)!r}"
     raise RunError(where + (nearest(Path(name).name, known) if known else
                             "; `monge fit MODEL DATA` makes one"))
 

@@ -70,13 +70,13 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
     begun = outset(model, what, spoken, event, given, target, ensemble, bag)
     about = {"monge": __version__, "python": platform.python_version(),
              "torch": torch.__version__, **begun.about, "seed": seed}
-    wanted = Path(out) if out else folder.home() / begun.title
+    wanted = Path(out) if out else folder.named(begun.title)
     helpers = {field: folder.locate(part.run) for field, part in parts(begun.config)}
     rows = begun.view.training()  # what the words get wrong is told before there is a folder
     place, cost = place or Place(), None
-    if spoken.train or helpers or budget:
+    if spoken.train or helpers or budget is not None:
         law = build(begun.config, begun.view.space, seed, place, helpers)
-        if not budget:
+        if budget is None:
             Trainer(law, rows, begun.recipe)
         else:
             cost = estimate(law, rows, begun.recipe, seed, place.precision)

@@ -52,8 +52,9 @@ def command(voice: Voice, data: str, models: tuple[str, ...], budget: str | None
 
     crier = Crier(voice, jobs, ray)
     try:
-        found = compare(data, *models, budget=budget or BUDGET, seeds=seeds, jobs=jobs, one=one,
-                        given=given, target=target, out=out, ray=ray, tell=crier.tell)
+        found = compare(data, *models, budget=BUDGET if budget is None else budget, seeds=seeds,
+                        jobs=jobs, one=one, given=given, target=target, out=out, ray=ray,
+                        tell=crier.tell)
     except KeyboardInterrupt:
         raise RunError("stopped; what was done is kept, and the same command goes on") from None
     voice.result(found.to_dict(), f"{text(voice, found)}\n\n{found.report}")

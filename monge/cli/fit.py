@@ -57,7 +57,8 @@ def command(voice: Voice, model: str | None, data: str | None, words: tuple[str,
     from ..train.budget import Budget
     from ..train.place import Place
 
-    Budget.read(budget or runs.BUDGET)
+    budget = runs.BUDGET if budget is None else budget
+    Budget.read(budget)
     place = Place(device, precision, threads, compiled)
     if resume:
         if model or data or words or out or given or target or ensemble or bag:
@@ -69,8 +70,8 @@ def command(voice: Voice, model: str | None, data: str | None, words: tuple[str,
         raise WordError("fit needs a MODEL and DATA; `monge models` and `monge data` list them")
     else:
         run = runs.start(model, data, *words, given=given, target=target, ensemble=ensemble,
-                         bag=bag, seed=seed, out=out, place=place, budget=budget or runs.BUDGET)
-    last = watch(voice, run, budget or runs.BUDGET)
+                         bag=bag, seed=seed, out=out, place=place, budget=budget)
+    last = watch(voice, run, budget)
     report(voice, run, last)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 from ..core.error import DataError
+from . import content
 from .codec import EXACT, At, Codec, Flag, Names, Number, exact_enough, listed
 from .raw import Places, Raw, join
 from .sequence import Steps, is_uneven, uneven
@@ -112,11 +114,15 @@ def numpy_of(values: Any) -> np.ndarray:
 
 def read_file(path: Path) -> Raw:
     """A .npy file is one array; a .npz file is named arrays, or x_train, y_test and the like."""
+    content.check(path)
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except MemoryError as error:
+        raise DataError(f"{path} states a shape that memory cannot hold ({error}); save it again "
+                        "with numpy.save or numpy.savez") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise DataError(f"{path} cannot be read as arrays ({error}); save it again with "
                         "numpy.save or numpy.savez, without objects") from error
     if not arrays:

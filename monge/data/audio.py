@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..core.config import Range
 from ..core.error import DataError
+from . import content
 from .codec import At, Codec, listed, whole_numbers
 from .options import Options
 from .ragged import Ragged
@@ -133,7 +134,8 @@ def expand(code: Tensor) -> Tensor:
 
 
 def is_sound(path: Path) -> bool:
-    return path.suffix.lower() == SUFFIX and path.is_file() and path.name[0] != "."
+    """What only looks like a file counts, so that it is refused as it is read, not left out."""
+    return path.suffix.lower() == SUFFIX and not path.is_dir() and path.name[0] != "."
 
 
 def find(folder: Path) -> list[Path]:
@@ -144,6 +146,8 @@ def find(folder: Path) -> list[Path]:
 def read(shelves: Mapping[Path, Several[Path]], name: str, options: Options, form: Form) -> Raw:
     """A row for each file of each folder, brought to one form."""
     paths = [path for shelf in shelves.values() for path in shelf]
+    for path in paths:
+        content.check(path)
     clips = [mend(load(path), form) for path in paths]
     agree(paths, [clip.rate for clip in clips], "Hz", f"write {name}+resample8000")
     agree(paths, [clip.channels for clip in clips], "channels", f"write {name}+mono")

@@ -52,7 +52,7 @@ def locate(text: str) -> tuple[str | Path, list[str]]:
             return base, words
         for folder in (Path(), *search_path()):
             for path in (folder / base, folder / f"{base}.gz"):  # packed, it is the same data
-                if base and path.exists():
+                if base and os.path.exists(path):  # a name too long is none
                     return path, words
     raise DataError(f"there is no data called {pieces[0]!r}{suggestion(pieces[0])}")
 
@@ -66,7 +66,7 @@ def suggestion(name: str) -> str:
     """The nearest of what is built in, of what lies beside the missing file, or on the path."""
     parent = Path(name).parent
     folders = [parent, *(folder / parent for folder in search_path())]
-    beside = [str(parent / path.name) for folder in folders if folder.is_dir()
+    beside = [str(parent / path.name) for folder in folders if os.path.isdir(folder)
               for path in sorted(folder.iterdir()) if path.name[0] != "."]
     close = difflib.get_close_matches(name, [built_in for built_in, _ in names()] + beside, 1, 0.5)
     if close:

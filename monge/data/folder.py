@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.error import DataError
-from . import array, audio, image, numbered, pairing, sentences, table, text
+from . import array, audio, content, image, numbered, pairing, sentences, table, text
 from .codec import listed
 from .options import Options
 from .raw import SPLITS, Form, Raw, join
@@ -24,6 +24,7 @@ FORM = Form()
 
 def read(path: Path, options: Options, form: Form = FORM) -> Raw:
     """Whatever is at a path; pictures and sounds are brought to a form as they are read."""
+    content.check_kind(path)
     if path.is_dir():
         return read_folder(path, options, form)
     if image.is_picture(path):
@@ -59,6 +60,8 @@ def read_folder(folder: Path, options: Options, form: Form) -> Raw:
         files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror}); check its rights") from error
+    for path in files:
+        content.check_kind(path)
     name = folder.resolve().name
     if {"data.txt", "index_features.txt", "index_target.txt"} <= {path.name for path in files}:
         return numbered.read(folder, name, options)

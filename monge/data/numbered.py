@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.error import DataError, WordError
-from . import table
+from . import content, table
 from .options import Options
 from .raw import SPLITS, Raw
 
@@ -48,6 +48,7 @@ def find(folder: Path, part: str, number: int) -> Path:
 
 def numbers(path: Path, limit: int) -> np.ndarray:
     """Places from 0, one a line, below `limit`."""
+    content.check(path)
     try:
         found = np.loadtxt(path, ndmin=1)
     except (OSError, ValueError) as error:

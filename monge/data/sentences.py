@@ -7,6 +7,7 @@ the training pairs of both, so that names and numbers are spelled alike.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,10 +30,10 @@ SNIFFED = 200
 def sides(text: str) -> tuple[Path, Path] | None:
     """The two files that a word such as train.de,train.en names."""
     first, comma, second = text.partition(",")
-    if not comma or Path(text).exists():
+    if not comma or os.path.exists(text):
         return None
     both = Path(first), Path(second)
-    return both if all(path.is_file() for path in both) else None
+    return both if all(map(os.path.isfile, both)) else None
 
 
 def ending(path: Path) -> str | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.error import DataError, WordError, nearest
-from . import date, delimited, offset
+from . import content, date, delimited, offset
 from .codec import (
     EXACT,
     FLAGS,
@@ -85,6 +85,7 @@ def is_frame(what: Any) -> bool:
 
 
 def read_file(path: Path, options: Options) -> Raw:
+    content.check(path)
     sheet = delimited.read(path, options)
     values = {str(name): column for name, column in sheet.frame.items()}
     return Raw(stem(path), values, tuple(values), Places.of(sheet.lines, path.name), table=True,

@@ -7,7 +7,6 @@ of the whole text; words and subwords are learned from the training part alone.
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.error import DataError
+from . import content
 from .codec import At
 from .options import Options
 from .raw import SPLITS, Form, Places, Raw
@@ -40,9 +40,7 @@ FIELD = "text"
 def load(path: Path) -> str:
     """The text of a file, its ends of line made one character."""
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-        text = content.decode("utf-8")
+        text = content.read(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at "
                         f"offset {error.start} begins no character; save it as UTF-8") from error
@@ -62,8 +60,7 @@ def is_text(path: Path, options: Options) -> bool:
     if options.tokens != "auto" or options.lines != "auto":
         return True
     try:
-        content = path.read_bytes()
-        start = gzip.decompress(content) if path.suffix == ".gz" else content[:SNIFFED]
+        start = content.start(path, SNIFFED)
     except (OSError, EOFError, zlib.error):
         return False
     lines = [line for line in start.decode("utf-8", "replace").splitlines()[:200] if line.strip()]

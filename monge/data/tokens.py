@@ -226,9 +226,11 @@ def learn(texts: Iterable[str], vocabulary: int) -> tuple[tuple[int, int], ...]:
 
 
 def files(schema: Schema) -> dict[str, Any]:
-    """The alphabet of each field of text under the name of its file in a run: subwords as
-    `tokenizers` reads them, characters and words as a list."""
-    return {f"tokens/{field.name}.json": json.loads(tokenizer(field.codec.merges).to_str())
-            if field.codec.unit == "bpe" else {"symbols": list(field.codec.symbols)}
-            for field in schema.fields
-            if isinstance(field.codec, Text) and field.codec.unit != "bytes"}
+    """The vocabulary of each field of text, as files of a run: the name of the field, and subwords
+    as `tokenizers` reads them, characters and words as a list. Files are numbered, since the name
+    of a field is data, which may lead out of the folder or be too long for a file."""
+    texts = [(field.name, field.codec) for field in schema.fields
+             if isinstance(field.codec, Text) and field.codec.unit != "bytes"]
+    return {f"tokens/{number}.json": {"field": name} | (
+        {"tokenizer": json.loads(tokenizer(codec.merges).to_str())} if codec.unit == "bpe" else
+        {"symbols": list(codec.symbols)}) for number, (name, codec) in enumerate(texts)}

@@ -6,9 +6,9 @@ of the longer side as many are drawn, without replacement, as the shorter one ha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ SIDES = ("source", "target")
 def sides(text: str) -> tuple[str, str] | None:
     """The two names of `A~B`; none where there is no such sign, or a file is called so."""
     first, sign, second = text.partition("~")
-    return (first, second) if first and sign and second and not Path(text).exists() else None
+    return (first, second) if first and sign and second and not os.path.exists(text) else None
 
 
 def pair(first: Source, second: Source) -> Source:

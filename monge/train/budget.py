@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from ..core.error import WordError
 
-SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}
-COUNTS = ("step", "epoch")
+SECONDS = {**dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+           **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+           **dict.fromkeys(("h", "hour", "hours"), 3600)}
+COUNTS = {"step": "steps", "steps": "steps", "epoch": "epochs", "epochs": "epochs"}
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,24 @@ class Budget:
     @classmethod
     def read(cls, text: str) -> Budget:
         text = str(text)  # Python's users may forget the unit
-        match = re.fullmatch(r"(\+?)(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
-        unit = match[3] if match else ""
-        single = unit.removesuffix("s") or unit
-        if match is None or not (unit in SECONDS or single in (*SECONDS, *COUNTS)):
-            raise WordError(f"budget {text!r} is not understood; "
-                            "write 90s, 5m, 500steps or 3epochs")
-        amount, more = float(match[2]), bool(match[1])
+        match = re.fullmatch(r"(\+?)(\d+(?:\.\d+)?)\s*(.*)", text.strip().lower())
+        if match is None:
+            raise WordError(f"expected a number with a unit as budget, found {text!r}; write 90s, "
+                            "5m, 500steps or 3epochs")
+        unit, amount, more = match[3], float(match[2]), bool(match[1])
+        if unit not in SECONDS and unit not in COUNTS:
+            raise WordError(f"expected budget {text!r} to end in one of the units s, m, h, steps "
+                            f"and epochs, found {unit or 'none'}; write 90s, 5m, 500steps or "
+                            "3epochs")
+        if not math.isfinite(amount):
+            raise WordError(f"budget {text!r} has no end; write a smaller number")
         if amount <= 0:
             raise WordError(f"budget {text!r} leaves no time to train; give it more than 0")
-        if single == "step" and amount < 1:
+        if COUNTS.get(unit) == "steps" and amount < 1:
             raise WordError(f"budget {text!r} is too small for one step; give 1step or more")
-        if single in COUNTS:
-            return cls(more=more, **{f"{single}s": amount})
-        return cls(more=more, seconds=amount * SECONDS.get(unit, SECONDS.get(single, 1)))
+        if unit in COUNTS:
+            return cls(more=more, **{COUNTS[unit]: amount})
+        return cls(more=more, seconds=amount * SECONDS[unit])
 
     def end(self, steps_an_epoch: int, step: int, seconds: float, limit: int) -> Budget:
         """The step and the second at which training ends; `limit` is the recipe's own end."""

@@ -1,0 +1,121 @@
+"""The content of files, refused where it is no plain file or more than memory holds.
+
+A small packed file may unpack to terabytes, so what it unpacks to is measured before anything is
+unpacked into memory: the sizes that a zip archive lists, and the bytes of a .gz counted without
+holding them. The limit is a quarter of the memory that is available at that time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zipfile
+import zlib
+from pathlib import Path
+
+from ..core.error import DataError
+
+COPIES = 4
+"""Copies of unpacked content that reading holds at once, at the least."""
+SMALL = 1 << 26
+"""Bytes that fit into any memory."""
+RATIO = 1032
+"""Bytes that deflate makes of one, at the most."""
+PIECE = 1 << 20
+"""Bytes that are unpacked at once where they are only counted."""
+ARCHIVES = (".npy", ".npz")
+"""Endings of files that numpy may read as zip archives."""
+BOUNDS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where Linux states the memory that a container may use."""
+KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a character device",
+         stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
+
+
+def available() -> int:
+    """Bytes of memory that are free to use."""
+    try:
+        listed = dict(line.split(":") for line in
+                      Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        free = 1024 * int(listed["MemAvailable"].removesuffix("kB"))
+    except (OSError, ValueError, KeyError):  # not on Linux
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in BOUNDS:
+        if os.path.isfile(path) and (bound := Path(path).read_text(encoding="ascii")).strip() \
+                .isdigit():
+            free = min(free, int(bound))
+    return free
+
+
+def check_kind(path: Path) -> None:
+    """Refuse what is neither a regular file nor a folder: reading a pipe or a device may never
+    end."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        what = "a link to nothing" if path.is_symlink() else f"none that opens ({error.strerror})"
+        raise DataError(f"expected a file or a folder at {path}, found {what}; remove or replace "
+                        "it") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        found = KINDS.get(stat.S_IFMT(mode), "something else")
+        raise DataError(f"expected a file or a folder at {path}, found {found}; copy its content "
+                        "to a file")
+
+
+def check(path: Path) -> None:
+    """Refuse what is no plain file, and content that memory cannot hold."""
+    check_kind(path)
+    size, packed = path.stat().st_size, is_gz(path) or path.suffix.lower() in ARCHIVES
+    if not packed and size <= SMALL:
+        return
+    free = available()
+    if not is_gz(path) or size * RATIO > free // COPIES:
+        whole = unpacked(path, free // COPIES) if packed else 0
+        check_size(str(path), max(size, whole), free, whole > size)
+
+
+def check_size(what: str, size: int, free: int, packed: bool = True) -> None:
+    """Refuse so many bytes where so many are available."""
+    most = free // COPIES if packed else free
+    if size > most:
+        part = f"a quarter of the {shown(free)}" if packed else f"the {shown(free)}"
+        raise DataError(f"{what} {'unpacks to' if packed else 'has'} more than {shown(most)}, "
+                        f"{part} of memory available; give a smaller part of the data, or more "
+                        "memory")
+
+
+def unpacked(path: Path, most: int) -> int:
+    """Bytes that a file unpacks to; counting ends once they are more than `most`."""
+    try:
+        if not is_gz(path):
+            return sum(entry.file_size for entry in zipfile.ZipFile(path).infolist()) \
+                if zipfile.is_zipfile(path) else 0
+        size = 0
+        with gzip.open(path) as file:
+            while size <= most and (piece := file.read(PIECE)):
+                size += len(piece)
+        return size
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be unpacked ({error}); fetch it again") from error
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file, unpacked where its name ends in .gz."""
+    check(path)
+    content = path.read_bytes()
+    return gzip.decompress(content) if is_gz(path) else content
+
+
+def start(path: Path, count: int) -> bytes:
+    """The first bytes of a file, unpacked where its name ends in .gz."""
+    check_kind(path)
+    with gzip.open(path) if is_gz(path) else path.open("rb") as file:
+        return file.read(count)
+
+
+def is_gz(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def shown(count: int) -> str:
+    return f"{count / 1e9:.3g} GB"
