@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 import monge
 from monge import folder, registry
+from monge.comparison import Comparison, Plan
 from monge.core.error import DataError, DivergenceError, RunError, WordError
 from monge.core.recipe import Recipe
 from monge.nn.mlp import MLP
@@ -295,3 +297,75 @@ def test_refusals_name_the_way_out(binary):
         monge.fit("made", binary, "how.cached=false", budget="1steps")
     with pytest.raises(WordError, match="there is no device 'tpu' here; use --device cpu"):
         monge.fit("made", binary, budget="1steps", place=monge.run.Place(device="tpu"))
+
+
+def worded(path, name):
+    """A table of a number and two columns of text, the second with this name."""
+    words = np.array("alpha beta gamma delta epsilon zeta eta theta".split())
+    rng = np.random.default_rng(0)
+    texts = [[" ".join(row) for row in words[rng.integers(0, 8, (150, 8))]] for _ in range(2)]
+    pd.DataFrame({"x": rng.normal(size=150), "first": texts[0], name: texts[1]}).to_csv(
+        path, index=False)
+
+
+@pytest.mark.parametrize("name", ["../../other/run", "comment/notes", "x" * 300, "..", "a\0b"])
+def test_columns_name_no_files(tmp_path, name):
+    worded(tmp_path / "t.csv", name)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.json").write_text("another's")
+    run = monge.fit("gaussian", tmp_path / "t.csv", "data.vocabulary=300", budget="5steps",
+                    out=tmp_path / "runs" / "mine")
+    assert (tmp_path / "other" / "run.json").read_text() == "another's"
+    files = sorted((run.folder / "tokens").iterdir())
+    assert [path.name for path in files] == ["0.json", "1.json"]
+    assert [folder.read(run.folder, f"tokens/{i}.json")["field"] for i in (0, 1)] == [
+        "first", name]
+    assert len(monge.load(run.folder).sample(3)) == 3
+    assert monge.load(run.folder).view.terms.schema.field(name).codec.unit == "bpe"
+
+
+@pytest.mark.parametrize(("tokens", "key"), [("bpe", "tokenizer"), ("words", "symbols")])
+def test_the_file_of_tokens_holds_the_vocabulary(tmp_path, tokens, key):
+    worded(tmp_path / "t.csv", "second")
+    run = start("gaussian", tmp_path / "t.csv", f"data.tokens={tokens}", "data.vocabulary=300")
+    found = folder.read(run.folder, "tokens/1.json")
+    codec = run.view.terms.schema.field("second").codec
+    if key == "symbols":
+        assert tuple(found[key]) == codec.symbols
+        return
+    reader = Tokenizer.from_str(json.dumps(found[key]))
+    expected = codec.codes(["alpha beta"], str)[0].tolist()[:-1]
+    assert reader.encode("alpha beta").ids == expected
+
+
+@pytest.mark.parametrize("title", ["vae-../../x", "..", ".", "", "/", "a/b", "vae-a\0b", "a\nb",
+                                   "x" * 300, "é" * 300, "\U0001f600" * 300, "-" + "\udcff"])
+def test_a_title_never_leads_out_of_the_runs(tmp_path, monkeypatch, title):
+    monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "runs"))
+    where = folder.named(title)
+    assert where.parent == tmp_path / "runs"
+    assert where.name[0] != "."
+    made = folder.create(where, True, {"run.json": {}}, {})
+    again = folder.create(where, True, {"run.json": {}}, {})
+    assert made == where and again.name == f"{where.name}-2"
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
+        [made.name, again.name])
+
+
+def test_long_titles_that_differ_at_their_end_stay_apart():
+    assert folder.named("x" * 300 + "a") != folder.named("x" * 300 + "b")
+    assert folder.named("vae-digits+resize8").name == "vae-digits+resize8"
+
+
+def test_data_with_the_longest_name_a_file_may_have(tmp_path):
+    path = tmp_path / f"{'k' * 250}.csv"
+    pd.DataFrame({"x": np.arange(60) % 7, "y": np.arange(60) % 5 + 0.5}).to_csv(path, index=False)
+    run = start("gaussian", path)
+    assert run.folder.parent == folder.home()
+    plan = Plan(str(path), (), ("baseline.gaussian",), "5steps")
+    assert Comparison.begin(plan).folder.parent == folder.home()
+
+
+def test_an_empty_budget_is_refused_where_none_is_the_default():
+    with pytest.raises(WordError, match="budget"):
+        start("gaussian", "moons", budget="")

@@ -2,14 +2,16 @@
 
 import gzip
 import struct
+import zlib
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
 from monge import data
 from monge.core.error import DataError, WordError
+from monge.data import content
 
 rng = np.random.default_rng(0)
 
@@ -89,6 +91,122 @@ def test_bad_pictures_get_one_sentence(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(DataError, match="more than 8 bits"):
         data.open(tmp_path / "deep.png")
+
+
+def png(path, width, height, bits, colour, body):
+    """A png as its parts say; colour 2 is RGB, 4 grey with alpha."""
+    def chunk(name, content):
+        return (struct.pack(">I", len(content)) + name + content
+                + struct.pack(">I", zlib.crc32(name + content)))
+
+    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
+                     + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND", b""))
+
+
+def tiff(path, values):
+    """An RGB tiff of one row, of as many bits as the values have."""
+    bits, width, strip = 8 * values.itemsize, values.shape[1], 200
+    entries = [(256, 4, 1, width), (257, 4, 1, 1), (258, 3, 3, 150), (259, 3, 1, 1),
+               (262, 3, 1, 2), (273, 4, 1, strip), (277, 3, 1, 3), (278, 4, 1, 1),
+               (279, 4, 1, values.nbytes)]
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries))
+    body = head + b"".join(struct.pack("<HHII", *entry) for entry in entries) + bytes(4)
+    body = body.ljust(150, b"\0") + struct.pack("<HHH", bits, bits, bits)
+    path.write_bytes(body.ljust(strip, b"\0") + values.tobytes())
+
+
+def deep(path):
+    """A picture of 16 bits per channel and several channels, as `path` says."""
+    values = rng.integers(0, 2**16, (1, 5, 3), dtype=np.uint16)
+    if path.suffix == ".png":
+        png(path, 5, 1, 16, 2, b"\0" + values.astype(">u2").tobytes())
+    elif path.suffix == ".tif":
+        tiff(path, values)
+    else:
+        most = 65535 if path.stem == "full" else 1023
+        body = (values.clip(max=most)).astype(">u2").tobytes()
+        path.write_bytes(b"P6 5 1 %d\n" % most + body)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "full.ppm", "ten.ppm"])
+def test_colours_of_16_bits_are_refused_not_cut(tmp_path, name):
+    deep(tmp_path / name)
+    with Image.open(tmp_path / name) as file:  # Pillow cuts them without a word
+        assert np.array(file).dtype == np.uint8
+    with pytest.raises(DataError, match=rf"{name}, found more than 8 bits"):
+        data.open(tmp_path / name)
+
+
+def test_grey_with_alpha_of_16_bits_is_refused(tmp_path):
+    png(tmp_path / "a.png", 2, 1, 16, 4, b"\0" + bytes(range(8)))
+    with pytest.raises(DataError, match="8 bits"):
+        data.open(tmp_path / "a.png")
+
+
+def test_colours_of_8_bits_are_read_by_every_format(tmp_path):
+    values = pixels(1, 1, 5, 3)[0]
+    tiff(tmp_path / "a.tif", values)
+    png(tmp_path / "b.png", 5, 1, 8, 2, b"\0" + values.tobytes())
+    (tmp_path / "c.ppm").write_bytes(b"P6 5 1 255\n" + values.tobytes())
+    Image.fromarray(values).save(tmp_path / "d.bmp")
+    Image.fromarray(values).save(tmp_path / "e.webp", lossless=True)
+    found = data.open(tmp_path).tensors["image"]
+    assert np.array_equal(found.numpy(), np.stack([np.moveaxis(values, -1, 0)] * 5))
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.png", "a.webp", "a.tif"])
+def test_several_frames_are_refused_and_one_is_read(tmp_path, name):
+    frames = [Image.fromarray(picture) for picture in pixels(3, 6, 6, 3)]
+    frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
+    with pytest.raises(DataError, match=rf"{name}, found several frames"):
+        data.open(tmp_path / name)
+    (tmp_path / "one").mkdir()
+    for i in range(3):
+        frames[i].save(tmp_path / "one" / f"{i}{name}", save_all=True)
+    assert data.open(tmp_path / "one").tensors["image"].shape == (3, 3, 6, 6)
+
+
+def test_the_pictures_of_a_single_gif_frame_are_as_pillow_decodes_them(tmp_path):
+    for i, picture in enumerate(pixels(3, 6, 6)):
+        Image.fromarray(picture).save(tmp_path / f"{i}.gif")
+    expected = [np.array(Image.open(tmp_path / f"{i}.gif").convert("RGB")) for i in range(3)]
+    found = data.open(tmp_path).tensors["image"].numpy()
+    assert np.array_equal(found, np.moveaxis(expected, -1, 1)) or \
+        np.array_equal(np.repeat(found, 3, 1), np.moveaxis(expected, -1, 1))
+
+
+def test_the_first_picture_of_a_jpg_with_previews_is_read(tmp_path):
+    for i in range(3):
+        both = [Image.fromarray(picture) for picture in pixels(2, 8, 8, 3)]
+        both[0].save(tmp_path / f"{i}.mpo", save_all=True, append_images=both[1:])
+        (tmp_path / f"{i}.mpo").rename(tmp_path / f"{i}.jpg")
+        with Image.open(tmp_path / f"{i}.jpg") as file:
+            assert file.n_frames == 2
+    assert data.open(tmp_path).view().space.shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("side", [10_000, 30_000])
+def test_a_picture_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch, side):
+    png(tmp_path / "a.png", side, side, 8, 2, bytes(1000))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
+    with pytest.raises(DataError, match=r"a.png has more pixels than"):
+        data.open(tmp_path / "a.png")
+
+
+def test_pictures_that_memory_cannot_hold_are_refused_on_the_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(content, "available", lambda: 4 * 3000)
+    save(tmp_path, pixels(4, 30, 30))
+    with pytest.raises(DataError, match="unpacks to more than 3e-06 GB"):
+        data.open(tmp_path)
+    assert len(data.open(f"{tmp_path}+resize6")) == 4
+
+
+def test_what_the_suffix_does_not_stand_for_is_not_decoded(tmp_path):
+    Image.fromarray(pixels(1, 8, 8, 3)[0]).save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a.png does not decode"):
+        data.open(tmp_path / "a.png")
 
 
 def test_idx_files(tmp_path):
