@@ -18,6 +18,7 @@ from monge.models.adversarial._constraint import Clipping
 from monge.nn.masked import MaskedLinear
 from monge.solve.quadrature import integral
 from monge.verify import identity, subjects
+from monge.verify.errata.prose import PROSE
 from monge.verify.identity import Residual, Skip, examine, hold, identities, listed
 
 BINARY, LEVELS, LABEL, COUNTS, REAL, COLUMNS, BINARY_GIVEN, REAL_GIVEN = subjects.SPACES
@@ -133,8 +134,64 @@ def test_listing_imports_no_torch_and_matches_the_functions():
     told = json.loads(done.stdout)
     assert told == [vars(each.listing) for each in identities()]
     assert {each["id"] for each in told} >= set.union(*ADMITTED.values())
-    assert all(each["statement"] and len(each["statement"]) <= 72 for each in told)
-    assert all(re.fullmatch(r"00[0-4]:\d+(-\d+)?", each["source"]) for each in told)
+    assert all(0 < len(each["statement"]) <= (72 if each["id"][0] == "X" else 92)
+               for each in told)
+
+
+CITATION = r"[^\d;]*[A-Z][^\d;]+ (?:19|20)\d\d, [^;]*[A-Za-z]{3}[^;]*"
+"""Author(s), year, title, and a place in it if that is known."""
+PRIVATE = r"\bnotes?\b|\blines?\b|\b\d{3}:\d|\[|\]"
+"""What a stranger could not look up."""
+
+
+@pytest.mark.parametrize("source", [
+    "", "002:57-61", "the course, eq. 3", "Kingma & Welling, Auto-Encoding Variational Bayes",
+    "Kingma & Welling 2014", "Lin 1991, Divergence Measures; 003:12"])
+def test_the_pattern_of_sources_rejects_what_nobody_can_look_up(source):
+    assert not public(source)
+
+
+def public(source):
+    return all(re.fullmatch(CITATION, each) for each in source.split("; ")) \
+        and not re.search(PRIVATE, source)
+
+
+def test_every_identity_cites_an_author_and_a_year():
+    sources = {each.name: each.source for each in listed()}
+    sources |= {name: source for name, (source, _, _) in PROSE.items()}
+    assert not {name: source for name, source in sources.items() if not public(source)}
+    texts = {path: path.read_text() for path in identity.FOLDER.rglob("*.py")}
+    assert not [path for path, text in texts.items()
+                if re.search(r"\bthe notes?\b|\[\d{3}:\d", text)]
+
+
+def test_a_source_is_the_last_paragraph_of_a_docstring(tmp_path, monkeypatch):
+    monkeypatch.setattr(identity, "FOLDER", tmp_path)
+    path = tmp_path / "some.py"
+    path.write_text('''
+def x1_with():
+    """A = B.
+
+    More of it.
+
+    Source: Lin 1991, Divergence Measures
+    Based on the Shannon Entropy, eq. 2."""
+
+
+def x2_without():
+    """A = C."""
+''')
+    assert [(each.id, each.statement, each.source) for each in identity.read(path)] == [
+        ("X1", "A = B", "Lin 1991, Divergence Measures Based on the Shannon Entropy, eq. 2"),
+        ("X2", "A = C", "")]
+
+
+def test_verbose_shows_the_source(capsys):
+    source = next(each.source for each in listed() if each.id == "X22" and each.group == "layers")
+    assert attempt(["verify", "layers"]) == 0
+    assert source not in capsys.readouterr().out
+    assert attempt(["verify", "layers", "-v"]) == 0
+    assert source in capsys.readouterr().out
 
 
 def test_a_mask_with_ge_where_gt_belongs_fails_x52(monkeypatch):

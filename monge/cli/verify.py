@@ -1,7 +1,7 @@
-"""Hold the identities of the theory against models and runs
+"""Check the identities of the theory on models and runs
 
-Each row tells where an identity comes from, by how much it is missed and by how much it may be;
-an erratum also by how much the notes' own form misses.
+Each row shows the residual of an identity and its tolerance; a common error also shows the
+residual of the wrong statement. `-v` and `--json` add the work that each one is cited from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..verify.subjects import Subject
 
 ERRATA = "errata"
-"""The group of what the notes say wrongly."""
+"""The group of common errors."""
 READ = 1024
 """Held-out rows of a run among which some without missing values are looked for."""
 
@@ -33,7 +33,7 @@ class Choice:
     """What the names of a command line ask for; nothing named means all."""
 
     listings: tuple[Listing, ...]
-    prose: tuple[str, ...]  # errata that nothing can be computed of
+    prose: tuple[str, ...]  # common errors that cannot be computed
     models: tuple[str, ...]
     runs: tuple[Path, ...]
 
@@ -46,15 +46,15 @@ class Choice:
 @click.command("verify")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--all", "every", is_flag=True,
-              help="Examine every model where none is named, not only the first that admits it.")
+              help="Check every model that an identity applies to, not only the first.")
 @common
 def command(voice: Voice, names: tuple[str, ...], every: bool) -> None:
-    """Hold identities against models. NAME is a model, a run, an identity (X52), an erratum of
-    the notes (R36) or a group (latent, errata).
+    """Check identities on models. NAME is a model, a run, an identity (X52), a common error (R36)
+    or a group (latent, errata).
 
-    A model is examined on small spaces with random weights, a run with its own weights on
-    held-out rows; what their abilities admit is tried. Where neither is named, each identity is
-    tried on the first model that admits it. A source is a note and its lines (003:615).
+    A model is checked on small spaces with random weights, a run with its own weights on held-out
+    rows. If neither is named, each identity is checked on the first model that it applies to.
+    -v also prints the paper or book section that each identity is cited from.
     """
     import torch
 
@@ -158,8 +158,11 @@ def subjects(voice: Voice, choice: Choice) -> Iterator[Subject]:
 def text(voice: Voice, rows: list[Row]) -> str:
     """The table, and a line that counts."""
     shown = [row for row in rows if voice.verbose or row.skipped is None] or rows
-    table = voice.table(("id", "member", "statement", "source", "residual", "tolerance", ""),
+    table = voice.table(("id", "member", "statement", "residual", "tolerance", ""),
                         [line(row) for row in shown], keys=2)
+    if voice.verbose:
+        cited = dict.fromkeys((row.id, row.source) for row in shown)
+        table += "\n\n" + voice.table(("id", "source"), [*cited]) + "\n"
     held, failed, skipped = (sum(found) for found in zip(*(
         (row.passed is True, row.passed is False, row.skipped is not None) for row in rows),
         strict=True))
@@ -168,8 +171,7 @@ def text(voice: Voice, rows: list[Row]) -> str:
 
 
 def line(row: Row) -> list[Any]:
-    return [row.id, row.member, row.statement, row.source, row.residual, row.tolerance,
-            outcome(row)]
+    return [row.id, row.member, row.statement, row.residual, row.tolerance, outcome(row)]
 
 
 def outcome(row: Row) -> str:
@@ -178,4 +180,4 @@ def outcome(row: Row) -> str:
     if row.error:
         return f"FAIL {row.error}"
     told = "ok" if row.passed else "FAIL"
-    return told if row.wrong is None else f"{told}, the note misses by {row.wrong:.3g}"
+    return told if row.wrong is None else f"{told}, the error misses by {row.wrong:.3g}"

@@ -1,1 +1,1 @@
-"""The executable identities: statements of the theory, held against the library's own laws."""
+"""Executable identities: statements of the theory, checked on the library's own models."""

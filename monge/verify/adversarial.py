@@ -57,7 +57,9 @@ def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int
 
 
 def x82_best_discriminator_is_the_share_of_data() -> Residual:
-    """D* = p/(p+q) is stationary, and every change of it lowers V. [002:345-353]"""
+    """D* = p/(p+q) is stationary, and every change of it lowers V.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1."""
     p, q = tables()
     best = p / (p + q)
     with torch.enable_grad():
@@ -69,7 +71,9 @@ def x82_best_discriminator_is_the_share_of_data() -> Residual:
 
 
 def x82_value_at_the_best_is_the_divergence() -> Residual:
-    """V(D*) = -log 4 + 2 JS(p||q), and the notes' other KL misses it. [002:355-371]"""
+    """V(D*) = -log 4 + 2 JS(p||q), and KL to p/(p+q) misses it.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1."""
     p, q = tables()
     best = game(p, q, p / (p + q))
     whole = -LOG4 + 2 * jensen_shannon(p, q)
@@ -80,7 +84,10 @@ def x82_value_at_the_best_is_the_divergence() -> Residual:
 
 
 def x82_trained_discriminator_is_the_best_one() -> Residual:
-    """Lowering our own loss over tables ends at (1-s) p/(p+q), read as p/q. [002:349-353]"""
+    """Minimising our loss over tables gives (1-s) p/(p+q), converted to p/q.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1; Salimans et al. 2016,
+    Improved Techniques for Training GANs, sec. 3.4."""
     p, q = tables()
     worst = []
     for smooth in (0.0, 0.2):
@@ -97,7 +104,10 @@ def x82_trained_discriminator_is_the_best_one() -> Residual:
 
 
 def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
-    """Trained on two normals, D/(1-D) is the ratio of their densities. [002:349-353]"""
+    """Trained on two normals, D/(1-D) is the ratio of their densities.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1; Sugiyama, Suzuki &
+    Kanamori 2012, Density Ratio Estimation in Machine Learning."""
     x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
     first, second = (torch.distributions.Normal(torch.tensor(mean, dtype=torch.float64), std)
                      for mean, std in ((0.5, 1.0), (-0.3, 1.4)))
@@ -115,7 +125,9 @@ def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
 
 
 def x83_least_value_is_minus_log_four() -> Residual:
-    """min over q of V(D*) = -log 4, where q = p and D* = 1/2. [002:357-367]"""
+    """min over q of V(D*) = -log 4, where q = p and D* = 1/2.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, theorem 1."""
     p, start = tables()
     logits = start.log().requires_grad_()
 
@@ -129,7 +141,9 @@ def x83_least_value_is_minus_log_four() -> Residual:
 
 
 def x84_gradients_at_the_best_discriminator() -> Residual:
-    """At D*: grad E log(1-D) = grad 2 JS, grad E(-log D) = grad(KL - 2 JS). [002:355-380]"""
+    """At D*: grad E log(1-D) = grad 2 JS, grad E(-log D) = grad(KL - 2 JS).
+
+    Source: Arjovsky & Bottou 2017, Towards Principled Methods for Training GANs, sec. 2."""
     p, start = tables()
     with torch.enable_grad():
         logits = start.log().requires_grad_()
@@ -145,7 +159,9 @@ def x84_gradients_at_the_best_discriminator() -> Residual:
 
 
 def x85_minimax_saturates_where_the_other_does_not() -> Residual:
-    """At a = -12: d log(1-D)/da = -6e-6, d(-log D)/da = -1. [000:59-65]"""
+    """At logit a = -12: d log(1-D)/da = -6e-6, d(-log D)/da = -1.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 3."""
     with torch.enable_grad():
         a = torch.tensor(-12.0, dtype=torch.float64, requires_grad=True)
         flat, = torch.autograd.grad(2 * generator_terms("minimax", a), a)
@@ -155,7 +171,9 @@ def x85_minimax_saturates_where_the_other_does_not() -> Residual:
 
 
 def x86_loss_is_the_cross_entropy_of_a_balanced_batch() -> Residual:
-    """Half real, half fake: cross entropy = J_D = -V/2 = -J_G of minimax. [002:335-345]"""
+    """Half real, half fake: cross entropy = J_D = -V/2 = -J_G of minimax.
+
+    Source: Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks, sec. 3.2."""
     real, fake = normal(2, 50)
     terms = discriminator_terms("minimax", real, fake)
     own = float(sum(term.mean() for term in terms.values()))
@@ -167,7 +185,9 @@ def x86_loss_is_the_cross_entropy_of_a_balanced_batch() -> Residual:
 
 
 def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Residual:
-    """The discriminator's own loss is -V/2 of its verdicts. [002:335-345]"""
+    """The loss of the discriminator is -V/2 of its outputs.
+
+    Source: Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks, sec. 3.2."""
     assert isinstance(model, Model)
     chosen = model.config.to_dict()
     if chosen.get("smooth") or chosen["game"] == "squares":
@@ -181,14 +201,19 @@ def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Res
 
 def x82_bound_of_the_divergence_stays_below_log_two(model: HasDiscriminator, batch: Batch
                                                     ) -> Residual:
-    """(V + log 4)/2 never exceeds log 2, the largest JS. [002:365-371]"""
+    """(V + log 4)/2 never exceeds log 2, the largest JS.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1; Lin 1991, Divergence
+    Measures Based on the Shannon Entropy."""
     torch.manual_seed(1)
     bound = float(divergence_bound(*model.verdicts(batch)))
     return Residual(bound - math.log(2), 0.0)
 
 
 def x87_only_transport_sees_how_far_supports_are() -> Residual:
-    """Parallel lines at t: JS = log 2 whatever t, W1 = |t| with slope sign t. [002:382-383]"""
+    """Parallel lines at t: JS = log 2 whatever t, W1 = |t| with slope sign t.
+
+    Source: Arjovsky, Chintala & Bottou 2017, Wasserstein GAN, example 1."""
     worst = 0.0
     spots = torch.rand(6, 1, dtype=torch.float64)
     for t in (-1.5, -0.2, 0.3, 2.0):
@@ -206,7 +231,9 @@ def x87_only_transport_sees_how_far_supports_are() -> Residual:
 
 
 def x89_simultaneous_descent_leaves_a_bilinear_game() -> Residual:
-    """min max xy by simultaneous steps: the radius grows by sqrt(1+r^2). [002:380]"""
+    """min max xy by simultaneous steps: the radius grows by sqrt(1+r^2).
+
+    Source: Gidel et al. 2019, A Variational Inequality Perspective on GANs."""
     rate, (x, y) = 0.1, (1.0, 0.5)
     worst = 0.0
     for _ in range(50):
@@ -217,7 +244,10 @@ def x89_simultaneous_descent_leaves_a_bilinear_game() -> Residual:
 
 
 def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
-    """G(z1 - z2 + z3) = G(z1) - G(z2) + G(z3) where G is linear. [002:401]"""
+    """G(z1 - z2 + z3) = G(z1) - G(z2) + G(z3) if G is linear.
+
+    Source: Radford, Metz & Chintala 2016, Unsupervised Representation Learning with DCGANs, sec.
+    6.3."""
     linear: MLP = MLP.Config(depth=0).build(4, 6).double()
     z = normal(3, 4)
     x = linear(z)
@@ -225,7 +255,9 @@ def x90_latent_arithmetic_is_exact_for_a_linear_generator() -> Residual:
 
 
 def x90_absolute_error_is_least_at_the_median() -> Residual:
-    """argmin E|y-c| is the median, argmin E(y-c)^2 the mean. [002:403]"""
+    """argmin E|y-c| is the median, argmin E(y-c)^2 the mean.
+
+    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 2.4."""
     y = torch.randn(301, dtype=torch.float64).exp()
     c = torch.linspace(0, 5, 5001, dtype=torch.float64)
     errors = y[:, None] - c

@@ -22,14 +22,18 @@ def slope(f: Scalar, x: Tensor) -> Tensor:
 
 
 def x1_rotations_keep_products_norms_and_volume() -> Residual:
-    """<Qu, Qv> = <u, v>, |Qu| = |u|, |det Q| = 1 for orthogonal Q. [002:8-9]"""
+    """<Qu, Qv> = <u, v>, |Qu| = |u|, |det Q| = 1 for orthogonal Q.
+
+    Source: Strang 2016, Introduction to Linear Algebra, sec. 4.4."""
     q, u, v = torch.linalg.qr(normal(6, 6))[0], normal(6), normal(6)
     worst = most(gap((q @ u) @ (q @ v), u @ v), gap((q @ u).norm(), u.norm()))
     return Residual(most(worst, gap(torch.linalg.det(q).abs(), torch.ones(()))), ROUNDING)
 
 
 def x2_the_chain_rule_holds_in_every_order() -> Residual:
-    """p(x,y,z) = p(a) p(b|a) p(c|a,b) in all six orders, and Bayes' rule. [002:18-21]"""
+    """p(x,y,z) = p(a) p(b|a) p(c|a,b) in all six orders, and Bayes' rule.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
     joint = torch.rand(2, 2, 2, dtype=torch.float64)
     joint /= joint.sum()
     worst = 0.0
@@ -45,7 +49,9 @@ def x2_the_chain_rule_holds_in_every_order() -> Residual:
 
 
 def x2_the_tower_rule_and_the_variance() -> Residual:
-    """E[E[X|Y]] = E[X]; Var X = E[X^2] - E[X]^2. [002:27-37]"""
+    """E[E[X|Y]] = E[X]; Var X = E[X^2] - E[X]^2.
+
+    Source: Casella & Berger 2002, Statistical Inference, sec. 2.3 and 4.4."""
     joint, value = torch.rand(4, 5, dtype=torch.float64), normal(4)
     joint /= joint.sum()
     x, y = joint.sum(1), joint.sum(0)
@@ -56,7 +62,9 @@ def x2_the_tower_rule_and_the_variance() -> Residual:
 
 
 def x3_the_derivative_table() -> Residual:
-    """Twelve rows of the table of vector and matrix derivatives, by autograd. [002:69-77]"""
+    """Twelve vector and matrix derivatives agree with autograd.
+
+    Source: Petersen & Pedersen 2012, The Matrix Cookbook, sec. 2."""
     x, b, c, a, m = normal(4), normal(4), normal(3), normal(4, 4), normal(3, 4)
     point = torch.rand(5, dtype=torch.float64) + 0.5
     table: list[tuple[Scalar, Tensor, Tensor]] = [
@@ -77,7 +85,9 @@ def x3_the_derivative_table() -> Residual:
 
 
 def x4_quotients_powers_and_sigmoids() -> Residual:
-    """(f/g)' , (f^g)', s' = s(1-s), tanh = 2 s(2x) - 1, tanh' = 1 - tanh^2. [002:57-61]"""
+    """(f/g)' , (f^g)', s' = s(1-s), tanh = 2 s(2x) - 1, tanh' = 1 - tanh^2.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 3.10 and 6.3.2."""
     x = torch.rand(50, dtype=torch.float64) + 0.5
     f, g, df, dg = torch.exp(x), torch.sin(x) + 2, torch.exp(x), torch.cos(x)
     s, t = torch.sigmoid(x), torch.tanh(x)
@@ -91,7 +101,9 @@ def x4_quotients_powers_and_sigmoids() -> Residual:
 
 
 def x11_convex_means_above_its_tangents_and_below_its_chords() -> Residual:
-    """Chords lie above a convex f and its second differences are >= 0. [002:39-43]"""
+    """Chords lie above a convex f, and its second differences are >= 0.
+
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1."""
     x, y = normal(200), normal(200)
     t, step, worst = torch.rand(200, dtype=torch.float64), 1e-3, 0.0
     functions: list[Scalar] = [torch.exp, torch.square, torch.abs, torch.nn.functional.softplus]
@@ -104,7 +116,9 @@ def x11_convex_means_above_its_tangents_and_below_its_chords() -> Residual:
 
 @torch.enable_grad()
 def x11_descent_on_a_convex_loss_ends_at_one_value() -> Residual:
-    """From any start, gradient descent reaches the same loss. [002:45]"""
+    """Gradient descent on a convex loss reaches one value from any start.
+
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 4.2.2."""
     features, target, starts = normal(40, 3), normal(40), 5 * normal(8, 3)
     w = starts.clone().requires_grad_()
     for _ in range(2000):
@@ -114,7 +128,9 @@ def x11_descent_on_a_convex_loss_ends_at_one_value() -> Residual:
 
 
 def x11_jensens_gap_is_not_negative() -> Residual:
-    """log E[X] >= E[log X]. [002:47-49]"""
+    """log E[X] >= E[log X].
+
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.8."""
     p = torch.distributions.Dirichlet(torch.ones(6, dtype=torch.float64)).sample((500,))
     x = torch.rand(500, 6, dtype=torch.float64) + 0.01
     return Residual(float(((p * x.log()).sum(1) - (p * x).sum(1).log()).max()), 0)

@@ -1,7 +1,7 @@
 r"""Identities of attention: what it depends on, and that its many forms are one.
 
 $A = \mathrm{softmax}(Q K^\top / \sqrt d + M)$ is equivariant to a permutation of the steps until
-positions or a causal mask tell them apart; linear attention is a recurrence; hard attention is
+positions or a causal mask distinguish them; linear attention is a recurrence; hard attention is
 the limit of soft attention, and soft the mean of stochastic.
 """
 
@@ -37,14 +37,18 @@ def shaken(net: nn.Module) -> nn.Module:
 
 
 def x31_attention_is_equivariant() -> Residual:
-    """MHA(P X) = P MHA(X) for every permutation P of the steps. [000:178]"""
+    """MHA(P X) = P MHA(X) for every permutation P of the steps.
+
+    Source: Lee et al. 2019, Set Transformer."""
     layer, x = shaken(Attention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
     order = torch.randperm(STEPS)
     return Residual(gap(layer(x[:, order]), layer(x)[:, order]), ROUNDING)
 
 
 def x31_positions_tell_steps_apart() -> Residual:
-    """With positions, added or beside, MHA(P X, E) is not P MHA(X, E). [000:178-180]"""
+    """With positions, added or concatenated, MHA(P X, E) is not P MHA(X, E).
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     nets = [shaken(Encoder.Config(width=WIDTH, depth=1, heads=HEADS, positions="sinusoidal",
                                   join=join).build(WIDTH)) for join in ("add", "concatenate")]
     x, order = normal(3, STEPS, WIDTH), torch.arange(STEPS).roll(1)
@@ -53,7 +57,10 @@ def x31_positions_tell_steps_apart() -> Residual:
 
 
 def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
-    """Permuting [X, E] as a whole is equivariant again. [000:178-180]"""
+    """Permuting [X, E] as a whole is equivariant.
+
+    Source: Lee et al. 2019, Set Transformer; Vaswani et al. 2017, Attention Is All You Need, sec.
+    3.5."""
     layer, order = shaken(Attention(2 * WIDTH, HEADS)), torch.randperm(STEPS)
     places = sinusoids(STEPS, WIDTH).expand(3, -1, -1)
     joined = torch.cat([normal(3, STEPS, WIDTH), places], 2)
@@ -61,13 +68,17 @@ def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
 
 
 def x31_places_beside_are_added_after_a_map() -> Residual:
-    """[X, E] W = X W_1 + E W_2, so adding is the case W_1 = W_2. [000:161]"""
+    """[X, E] W = X W_1 + E W_2, so adding is the case W_1 = W_2.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     x, e, w = normal(STEPS, WIDTH), sinusoids(STEPS, WIDTH), normal(2 * WIDTH, 5)
     return Residual(gap(torch.cat([x, e], 1) @ w, x @ w[:WIDTH] + e @ w[WIDTH:]), ROUNDING)
 
 
 def x32_the_mask_leaves_no_future() -> Residual:
-    """Under the causal mask later steps move nothing, bit for bit. [000:164-168]"""
+    """Under the causal mask, later steps change nothing, bit for bit.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     layer, x = shaken(CausalAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
     worst = 0.0
     for place in range(1, STEPS):
@@ -77,7 +88,9 @@ def x32_the_mask_leaves_no_future() -> Residual:
 
 
 def x32_cached_steps_equal_the_masked_pass() -> Residual:
-    """Steps with keys and values kept equal the masked pass. [003:1070-1082]"""
+    """Decoding step by step with cached keys and values = the masked pass.
+
+    Source: Shazeer 2019, Fast Transformer Decoding: One Write-Head Is All You Need."""
     layer, x = CausalAttention(WIDTH, HEADS, "rotary"), normal(3, STEPS, WIDTH)
     shaken(layer)
     state = layer.start(3, STEPS)
@@ -86,13 +99,17 @@ def x32_cached_steps_equal_the_masked_pass() -> Residual:
 
 
 def x32_padding_changes_nothing() -> Residual:
-    """A padded and masked sequence gives what the bare one gives. [003:1078-1082]"""
+    """A padded and masked sequence gives the same output as without padding.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     layer, x, length = shaken(Attention(WIDTH, HEADS)), normal(1, STEPS, WIDTH), torch.tensor([4])
     return Residual(gap(layer(x, length)[:, :4], layer(x[:, :4])), ROUNDING)
 
 
 def x33_identity_maps_give_the_non_local_layer() -> Residual:
-    """W_q = W_k = W_v = I gives sum_s softmax_s(x_t . x_s / sqrt(d)) x_s. [000:141-154]"""
+    """W_q = W_k = W_v = I gives sum_s softmax_s(x_t . x_s / sqrt(d)) x_s.
+
+    Source: Wang et al. 2018, Non-local Neural Networks, sec. 3."""
     layer, x = Attention(WIDTH, 1).double(), normal(3, STEPS, WIDTH)
     layer.enter.weight.copy_(torch.eye(WIDTH).repeat(3, 1))
     layer.leave.weight.copy_(torch.eye(WIDTH))
@@ -108,14 +125,18 @@ def parts() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def x34_linear_attention_is_the_quadratic_form() -> Residual:
-    """phi(q)' S / phi(q)' Z is the mean weighed by phi(q) . phi(k). [000:184-189]"""
+    """phi(q)' S / phi(q)' Z is the mean of v weighted by phi(q) . phi(k).
+
+    Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
     a = feature(q) @ feature(k).mT
     return Residual(gap(linear_attention(q, k, v), a @ v / a.sum(-1, keepdim=True)), ROUNDING)
 
 
 def x34_causal_chunks_are_the_recurrence() -> Residual:
-    """The causal pass in chunks is S_t = S_{t-1} + phi(k_t) v_t'. [000:184-189]"""
+    """The causal pass in chunks is S_t = S_{t-1} + phi(k_t) v_t'.
+
+    Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
     s, z, steps = q.new_zeros(3, HEADS, 4, 4), q.new_zeros(3, HEADS, 4), []
     for now, key, value in zip(*(x.unbind(2) for x in (feature(q), feature(k), v)), strict=True):
@@ -126,14 +147,19 @@ def x34_causal_chunks_are_the_recurrence() -> Residual:
 
 
 def x35_cold_attention_is_hard() -> Residual:
-    """softmax(s / tau) V tends to V[argmax s] as tau falls. [000:172]"""
+    """softmax(s / tau) V tends to V[argmax s] as tau tends to 0.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.2; Xu et al. 2015, Show,
+    Attend and Tell, sec. 4."""
     scores = torch.stack([torch.randperm(STEPS).double() for _ in range(5)])  # without ties
     v = normal(STEPS, WIDTH)
     return Residual(gap((scores / 1e-3).softmax(1) @ v, Hard()(scores, v)), 1e-6)
 
 
 def x35_stochastic_attention_is_soft_in_the_mean() -> Residual:
-    """The mean of attention to one step drawn by softmax(s) is soft attention. [000:172]"""
+    """Attention to one step sampled from softmax(s) has the soft one as mean.
+
+    Source: Xu et al. 2015, Show, Attend and Tell, sec. 4."""
     scores, v = normal(1, STEPS), normal(STEPS, WIDTH)
     drawn = Hard("sample", straight=False)(scores.expand(DRAWS, STEPS), v)  # (DRAWS, WIDTH)
     error = drawn.std(0) / math.sqrt(DRAWS)
@@ -146,13 +172,19 @@ def biases() -> list[Bias]:
 
 
 def x36_relative_biases_are_toeplitz() -> Residual:
-    """b depends on t - s alone. [000:191-196]"""
+    """A relative position bias b depends on t - s alone.
+
+    Source: Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Text-to-Text
+    Transformer, sec. 2.1."""
     tables = [bias(STEPS, STEPS) for bias in biases()]
     return Residual(most(*(gap(b[:, 1:, 1:], b[:, :-1, :-1]) for b in tables)), 0.0)
 
 
 def x36_a_window_may_be_shifted() -> Residual:
-    """Without absolute positions, a window's logits are the same anywhere. [000:191-196]"""
+    """Without absolute positions, the logits of a window are shift invariant.
+
+    Source: Shaw, Uszkoreit & Vaswani 2018, Self-Attention with Relative Position
+    Representations."""
     worst = 0.0
     for kind in (*BIASES, "rotary"):
         layer, x = CausalAttention(WIDTH, HEADS, kind), normal(2, 2 * STEPS, WIDTH)
@@ -171,7 +203,9 @@ def logits(layer: CausalAttention, x: Tensor) -> Tensor:
 
 
 def x37_sinusoids_turn() -> Residual:
-    """PE(t + k) = R_k PE(t) with a rotation in each plane. [003:1026-1037]"""
+    """PE(t + k) = R_k PE(t) with a rotation in each plane.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     waves = sinusoids(40, WIDTH).unflatten(1, (-1, 2))  # (T, planes, 2): sine and cosine
     worst = 0.0
     for k in (1, 5, 17):
@@ -183,7 +217,9 @@ def x37_sinusoids_turn() -> Residual:
 
 
 def x37_products_of_sinusoids_see_the_distance() -> Residual:
-    """PE(t) . PE(s) depends on t - s alone, and no entry exceeds 1. [003:1026-1037]"""
+    """PE(t) . PE(s) depends on t - s alone, and no entry exceeds 1.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     waves = sinusoids(40, WIDTH)
     products = waves @ waves.T
     beyond = float((waves.abs().amax() - 1).clamp(min=0))
@@ -191,7 +227,9 @@ def x37_products_of_sinusoids_see_the_distance() -> Residual:
 
 
 def x38_scores_have_unit_variance() -> Residual:
-    """q, k ~ N(0, I_d): Var(q . k / sqrt(d)) = 1 at every key width d. [003:974]"""
+    """q, k ~ N(0, I_d): Var(q . k / sqrt(d)) = 1 at every key width d.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.1."""
     widths = (1, 4, 16, 64)
     found = [float(((normal(FEWER, d) * normal(FEWER, d)).sum(1) / math.sqrt(d)).var())
              for d in widths]

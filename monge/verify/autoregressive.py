@@ -1,7 +1,7 @@
-r"""Identities of laws that are scored exactly, and of those that are products of conditionals.
+r"""Identities of models with an exact likelihood, and of products of conditionals.
 
 $\log p(x) = \log \frac1K \sum_k \prod_i p(x_i | x_{<i})$ with "before" meant in the order of
-member k; a law that is no such product is held to the identities that do not speak of order.
+member k; a model that is no such product is checked by the identities that need no order.
 """
 
 from __future__ import annotations
@@ -26,20 +26,24 @@ ROUNDING = 1e-12
 QUADRATURE = 1e-4
 """What may be left of an integral, or of a sum over a window of counts that has tails."""
 MOMENTS = 1e-3
-"""What may be left of an integral that draws are compared with, whose errors are larger."""
+"""Error allowed in an integral that samples are compared with, whose errors are larger."""
 DRAWS = 50_000
-"""Samples that are held against a law."""
+"""Samples that are compared with a distribution."""
 CODES = 3
-"""Codes whose decoded laws are summed."""
+"""Latent codes whose decoded distributions are summed."""
 
 
 def x50_sums_to_one(model: HasLikelihood, batch: Batch) -> Residual:
-    """sum_x p(x) = 1. [002:250]"""
+    """sum_x p(x) = 1.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
     return mass(exact(model, batch))
 
 
 def x50_decoder_sums_to_one(model: HasPosterior, batch: Batch) -> Residual:
-    """sum_x p(x | z) = 1 for every code z. [000:208-214]"""
+    """sum_x p(x | z) = 1 for every latent code z.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
     z = torch.randn(CODES, *model.latent.shape, dtype=torch.float64)
     found = [mass(decoded(model, batch, code)) for code in z]
     return max(found, key=lambda residual: (math.isnan(residual.value), residual.value))
@@ -52,7 +56,9 @@ def mass(law: Law) -> Residual:
 
 
 def x52_jacobian_is_strictly_triangular(model: HasConditionals, batch: Batch) -> Residual:
-    """d parameters_i / d x_j = 0 exactly unless j is before i. [002:263]"""
+    """d parameters_i / d x_j = 0 exactly unless j comes before i.
+
+    Source: Germain et al. 2015, MADE: Masked Autoencoder for Distribution Estimation."""
     if not batch.x.is_floating_point():
         raise Skip("labels have no derivative; X22 changes them instead")
     leak, reach = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -80,7 +86,9 @@ def jacobian(model: HasConditionals, batch: Batch, member: int) -> Tensor:
 
 
 def x52_masks_leave_no_path(model: HasConditionals) -> Residual:
-    """No path through the masks leads from an entry to one not after it. [002:263]"""
+    """No path through the masks leads from an entry to one not after it.
+
+    Source: Germain et al. 2015, MADE: Masked Autoencoder for Distribution Estimation."""
     assert isinstance(model, nn.Module)
     networks = [module for module in model.modules() if isinstance(module, Masked)]
     if not networks:
@@ -118,7 +126,9 @@ def mask_of(layer: MaskedLinear, member: int) -> Tensor:
 
 
 def x56_steps_equal_the_parallel_pass(model: HasConditionals, batch: Batch) -> Residual:
-    """log p(x) = sum_i log p(x_i | x_<i), one conditional at a time. [002:256-260]"""
+    """log p(x) = sum_i log p(x_i | x_<i), one conditional at a time.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10.7."""
     if not isinstance(model, HasLikelihood):
         raise Skip("it has no likelihood")
     other = strangers(model, batch)
@@ -141,11 +151,13 @@ def step_by_step(model: HasConditionals, batch: Batch, other: Tensor, member: in
 
 
 def x57_samples_follow_the_law(model: HasLikelihood, batch: Batch) -> Residual:
-    """Samples follow p: total variation, or moments in standard errors. [002:260]
+    """Samples follow p: total variation, or moments in standard errors.
 
-    Of a law with finitely many states, the frequencies of samples may be as far from p as chance
-    leaves them; of any other, the mean log p and the moments of samples are held against p's.
-    """
+    For a distribution with finitely many states, the frequencies of samples may be as far from p
+    as chance allows; for any other, the mean log p and the moments of samples are compared with
+    those of p.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 8.1.2."""
     law = sampled_law(model, batch)
     return frequencies_of(model, batch, law) if law.is_finite else moments_of(model, batch, law)
 
@@ -176,8 +188,8 @@ def moments_of(model: HasLikelihood, batch: Batch, law: Law) -> Residual:
 
 
 def sampled_law(model: HasLikelihood, batch: Batch) -> Law:
-    """What samples are held against: the likelihood where it is exact, otherwise the integral
-    over the code."""
+    """What samples are compared with: the likelihood if it is exact, otherwise the integral
+    over the latent code."""
     if not isinstance(model, CanSample):
         raise Skip("it draws no samples")
     if isinstance(model, HasPosterior) and model.likelihood(batch).kind != "exact":
@@ -189,7 +201,7 @@ def sampled_law(model: HasLikelihood, batch: Batch) -> Law:
 
 
 def draw(model: HasLikelihood, batch: Batch) -> Tensor:
-    """Samples given what the first row is, laid out flat, (DRAWS, D)."""
+    """Samples given the condition of the first row, flattened, (DRAWS, D)."""
     assert isinstance(model, Model)
     assert isinstance(model, CanSample)
     given = conform(batch[:1].given, model.space, DRAWS)
@@ -206,7 +218,7 @@ def frequencies(x: Tensor, states: Tensor) -> Tensor:
 
 
 def expected_variation(p: Tensor, n: int) -> float:
-    """The mean total variation between p and the frequencies of n draws, plus five deviations.
+    """The mean total variation between p and the frequencies of n samples, plus five deviations.
 
     A count of mean np deviates from it by 2 v C(n, v) p^v q^(n - v + 1), v = floor(np) + 1, on
     average (de Moivre); the deviation of the sum is that of independent normal counts.

@@ -1,6 +1,6 @@
-r"""Identities of single families of conditionals: running sums, tables, subsets, pictures.
+r"""Identities of single families of conditionals: running sums, tables, subsets, images.
 
-Of the D! orders o and the places d of an orderless law, only the set $S = \{o_1, ..., o_{d-1}\}$
+Of the D! orders o and the places d of an orderless model, only the set $S = \{o_1, ..., o_{d-1}\}$
 has a part in the objective, so that its mean over all of them needs the 2^D - 1 subsets alone.
 """
 
@@ -33,7 +33,9 @@ MOST = 6
 
 
 def x54_orderless_objective_is_unbiased(model: HasSubsets, batch: Batch) -> Residual:
-    """E_od D/(D-d+1) sum_{i>=d} log p(x_oi | x_o<d) = E_o log p_o(x). [002:261]"""
+    """E_od D/(D-d+1) sum_{i>=d} log p(x_oi | x_o<d) = E_o log p_o(x).
+
+    Source: Uria, Murray & Larochelle 2014, A Deep and Tractable Density Estimator."""
     assert isinstance(model, Model)
     dims = model.space.dims
     if dims > MOST:
@@ -61,7 +63,9 @@ def shown(subset: tuple[int, ...], batch: Batch, dims: int) -> Tensor:
 
 
 def x51_running_sums_equal_direct_ones(model: HasConditionals, batch: Batch) -> Residual:
-    """NADE: a_{i+1} = a_i + W_i x_i equals b + W_<=i x_<=i, summed afresh. [002:253-257]"""
+    """NADE: a_{i+1} = a_i + W_i x_i equals b + W_<=i x_<=i, computed directly.
+
+    Source: Larochelle & Murray 2011, The Neural Autoregressive Distribution Estimator."""
     if not isinstance(model, NADE):
         raise Skip("it has no running sums")
     worst, size = torch.zeros(2, dtype=torch.float64)
@@ -87,7 +91,10 @@ def afresh(model: NADE, batch: Batch, member: int, entry: int) -> Tensor:
 
 
 def x53_parameters_are_as_many_as_told(model: HasConditionals) -> Residual:
-    """Tables of n bits have 2^n - 1 parameters, an FVSBN n(n+1)/2 or n. [002:250-251]"""
+    """Tables of n bits have 2^n - 1 parameters, an FVSBN n(n+1)/2 or n.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10; Neal 1992,
+    Connectionist Learning of Belief Networks."""
     if not isinstance(model, Tabular | FVSBN):
         raise Skip("theory does not count its parameters")
     if model.space.kind != "binary" or model.space.given:
@@ -102,7 +109,7 @@ def x53_parameters_are_as_many_as_told(model: HasConditionals) -> Residual:
 
 @torch.enable_grad()
 def moving(model: FVSBN) -> int:
-    """How many parameters the law of random rows depends on."""
+    """How many parameters the likelihood of random rows depends on."""
     rows = random_rows(model.space, FITTED, fresh(7))
     terms = [model.conditionals(rows, member) for member in range(len(model.orders))]
     mixed = torch.stack([(term * torch.randn_like(term)).sum() for term in terms]).sum()
@@ -111,7 +118,10 @@ def moving(model: FVSBN) -> int:
 
 
 def x55_two_stacks_leave_no_blind_spot(model: HasConditionals) -> Residual:
-    """In a 9x9, one stack of 6 layers is blind to 6 pixels, two to none. [002:270-273]"""
+    """In a 9x9, one stack of 6 layers is blind to 6 pixels, two to none.
+
+    Source: van den Oord et al. 2016, Conditional Image Generation with PixelCNN Decoders, sec.
+    2.2."""
     network = raster_of(model, (1, 9, 9))
     seen = network.support(4, 4)[0].flatten()  # (81,)
     before = torch.arange(81) < 40
@@ -121,14 +131,17 @@ def x55_two_stacks_leave_no_blind_spot(model: HasConditionals) -> Residual:
 
 
 def x55_colours_come_in_their_order(model: HasConditionals) -> Residual:
-    """Of its own pixel, R reads nothing, G reads R alone, B reads R and G. [002:271]"""
+    """Within a pixel, R reads nothing, G reads R alone, B reads R and G.
+
+    Source: van den Oord, Kalchbrenner & Kavukcuoglu 2016, Pixel Recurrent Neural Networks, sec.
+    3.4."""
     network, colours = raster_of(model, (3, 3, 3)), torch.arange(3)
     seen = torch.stack([network.support(1, 1, colour)[:, 1, 1] for colour in range(3)])
     return Residual(int((seen != (colours < colours[:, None])).sum()), 0.0)
 
 
 def raster_of(model: HasConditionals, shape: tuple[int, int, int]) -> Raster:
-    """A network like the model's own over pictures of this shape, with random weights."""
+    """A network like the model's own over images of this shape, with random weights."""
     assert isinstance(model, nn.Module)
     found = next((part for part in model.modules() if isinstance(part, Raster)), None)
     if found is None:

@@ -2,7 +2,7 @@ r"""Identities of continuous flows: $\dot x = v(x, t)$ and what it does to volum
 
 $\log|\det \partial x(1) / \partial x(0)| = \int_0^1 \mathrm{tr}\, \partial v / \partial x\, dt$,
 the trace by its own formula, by products with the Jacobian, or in the mean over random directions;
-and the solvers and gradients that this stands on.
+and the solvers and gradients that this needs.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ def flow(solver: Solver = FINE, activation: Activation = "tanh", depth: int = 2)
 
 
 def x79_trace_is_the_log_determinant() -> Residual:
-    """int_0^1 tr dv/dx dt = log |det dx(1)/dx(0)| of the solved flow. [002:315]"""
+    """int_0^1 tr dv/dx dt = log |det dx(1)/dx(0)| of the solved flow.
+
+    Source: Chen et al. 2018, Neural Ordinary Differential Equations, theorem 1."""
     made, x, told = flow(), normal(4, DIMS), normal(4, GIVEN)
     matrix = jacobian(lambda y: made.inverse(y, told)[0], x)
     return Residual(gap(torch.linalg.slogdet(matrix)[1], made.inverse(x, told)[1]), 1e-8)
 
 
 def x79_flow_is_undone_by_going_back() -> Residual:
-    """x(0) -> x(1) -> x(0) is the identity, and the integrals cancel. [002:315]"""
+    """x(0) -> x(1) -> x(0) is the identity, and the integrals cancel.
+
+    Source: Chen et al. 2018, Neural Ordinary Differential Equations, sec. 4."""
     made, x, told = flow(), normal(4, DIMS), normal(4, GIVEN)
     z, there = made.inverse(x, told)
     again, back = made(z, told)
@@ -54,7 +58,9 @@ def x79_flow_is_undone_by_going_back() -> Residual:
 
 
 def x79_written_trace_is_the_jacobians() -> Residual:
-    """tr dv/dx carried along the layers = the sum of D derivatives. [002:315]"""
+    """tr dv/dx computed through the layers = the sum of D derivatives.
+
+    Source: Grathwohl et al. 2019, FFJORD, sec. 3."""
     missed: list[float] = []
     smooth: tuple[Activation, ...] = ("silu", "tanh", "softplus")
     for activation in smooth:
@@ -68,7 +74,10 @@ def x79_written_trace_is_the_jacobians() -> Residual:
 
 
 def x79_hutchinson_is_unbiased() -> Residual:
-    """E e^T (dv/dx) e = tr dv/dx; in standard errors, with both laws of e. [002:315]"""
+    """E e^T (dv/dx) e = tr dv/dx, in standard errors, for normal and sign e.
+
+    Source: Hutchinson 1990, A Stochastic Estimator of the Trace of the Influence Matrix; Grathwohl
+    et al. 2019, FFJORD, sec. 3."""
     velocity, x = flow().velocity, normal(1, DIMS)
     t, told = torch.tensor(0.3).double(), normal(1, GIVEN)
     _, exact = exact_trace(lambda y: velocity(y, t, told), x)
@@ -83,7 +92,9 @@ def x79_hutchinson_is_unbiased() -> Residual:
 
 
 def x79_adjoint_is_back_propagation() -> Residual:
-    """Gradients by the adjoint equation = through the steps of the solver. [002:315]"""
+    """Gradients by the adjoint equation = through the steps of the solver.
+
+    Source: Chen et al. 2018, Neural Ordinary Differential Equations, sec. 2."""
     made, x, told = flow(), normal(4, DIMS), normal(4, GIVEN)
     field, wanted = made.field(told, None), list(made.parameters())
     with torch.enable_grad():
@@ -96,7 +107,9 @@ def x79_adjoint_is_back_propagation() -> Residual:
 
 
 def x79_methods_have_their_order() -> Residual:
-    """Half the step divides the error by 2^p, p the order of the method. [002:315]"""
+    """Half the step divides the error by 2^p, p the order of the method.
+
+    Source: Hairer, Nørsett & Wanner 1993, Solving Ordinary Differential Equations I, ch. II."""
 
     def field(t: Tensor, y: Tensor) -> Tensor:
         return y * torch.cos(t)

@@ -1,6 +1,7 @@
-"""Identities of convolutions: the linear maps that are alike everywhere and look near by.
+"""Identities of convolutions: linear maps that are local and the same at every position.
 
-What a stack of them reads, puts out and costs is arithmetic; its adjoint is the transposed one.
+Receptive fields, output shapes and parameter counts of a stack are arithmetic; the adjoint of a
+convolution is the transposed one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def cells() -> Iterator[tuple[Layer, Shape]]:
 
 
 def x16_layers_have_the_stated_shapes_and_counts() -> Residual:
-    """Shapes and parameter counts of planned layers are those of built ones. [004:353-379]"""
+    """Predicted shapes and parameter counts of layers are those of real ones.
+
+    Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning."""
     wrong = 0
     for layer, inputs in cells():
         built = layer.build(inputs).double()
@@ -58,7 +61,9 @@ def x16_layers_have_the_stated_shapes_and_counts() -> Residual:
 
 
 def x16_perceptrons_have_the_stated_count() -> Residual:
-    """D0 D + D + (K-1)(D^2 + D) + D DL + DL parameters; softmax has none. [004:106-114]"""
+    """D0 D + D + (K-1)(D^2 + D) + D DL + DL parameters; softmax has none.
+
+    Source: Prince 2023, Understanding Deep Learning, ch. 4."""
     wrong = count(activation("softmax"))
     for before, width, depth, after in itertools.product((1, 4), (3, 6), (1, 2, 3), (1, 2)):
         stated = (before + 1) * width + (depth - 1) * (width + 1) * width + (width + 1) * after
@@ -71,7 +76,9 @@ def count(module: nn.Module) -> int:
 
 
 def x19_unshared_and_alike_is_convolution() -> Residual:
-    """Weights of its own at each place, all alike, make a convolution. [000:87-93]"""
+    """A locally connected layer with equal weights everywhere convolves.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.5."""
     form, inputs = Conv(3, 3, 2), (2, 9, 8)
     conv = form.build(inputs).double()
     local = Local(3, 3, 2).build(inputs).double()
@@ -86,14 +93,18 @@ def x19_unshared_and_alike_is_convolution() -> Residual:
 
 
 def x19_zero_margins_make_a_smaller_kernel() -> Residual:
-    """A kernel that is 0 beyond a reach is the smaller kernel of that reach. [000:95-97]"""
+    """A kernel that is 0 beyond a radius is the smaller kernel of that radius.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
     large, small, x = normal(3, 2, 5, 5), normal(3, 2, 3, 3), normal(4, 2, 8, 9)
     large.zero_()[:, :, 1:4, 1:4] = small
     return Residual(gap(F.conv2d(x, large, padding=2), F.conv2d(x, small, padding=1)), ROUNDING)
 
 
 def x19_convolution_is_a_toeplitz_matrix() -> Residual:
-    """Convolving is a matrix whose diagonals are constant. [000:91-97]"""
+    """A convolution is a matrix with constant diagonals.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.1."""
     conv, steps = nn.Conv1d(1, 1, 5, padding=2, bias=False).double(), 9
     matrix = conv(torch.eye(steps, dtype=torch.float64)[:, None])[:, 0].T  # (output, input)
     offset = torch.arange(steps) - torch.arange(steps)[:, None] + 2
@@ -104,7 +115,9 @@ def x19_convolution_is_a_toeplitz_matrix() -> Residual:
 
 
 def x19_circular_convolution_commutes_with_shifts() -> Residual:
-    """On a circle, stride s commutes with shifts by multiples of s. [004:314-321]"""
+    """A circular convolution of stride s commutes with shifts by s.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
     x, worst = normal(2, 3, 12, 12), 0.0
     for stride, shift in ((1, 1), (1, 5), (2, 2), (2, 6), (3, 3)):
         conv = nn.Conv2d(3, 4, 3, stride, 1, padding_mode="circular").double()
@@ -115,14 +128,18 @@ def x19_circular_convolution_commutes_with_shifts() -> Residual:
 
 
 def x20_global_average_ignores_shifts() -> Residual:
-    """The mean over positions of a circular convolution ignores shifts. [004:319]"""
+    """The mean over positions of a circular convolution is shift invariant.
+
+    Source: Lin, Chen & Yan 2014, Network in Network, sec. 3.2."""
     conv = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").double()
     net, x = nn.Sequential(conv, nn.ReLU(), Global()), normal(2, 3, 8, 8)
     return Residual(gap(net(x), net(x.roll((3, 5), (2, 3)))), 1e-13)
 
 
 def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
-    """Dilation d is a kernel with d - 1 zeros between its entries. [000:101-105]"""
+    """Dilation d is a kernel with d - 1 zeros between its entries.
+
+    Source: Yu & Koltun 2016, Multi-Scale Context Aggregation by Dilated Convolutions."""
     worst = 0.0
     for rate in (2, 3):
         conv = Conv(4, 3, padding=0, dilation=rate).build((2, 12, 12)).double()
@@ -135,7 +152,9 @@ def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
 
 
 def x21_convolution_is_correlation_with_the_kernel_turned() -> Residual:
-    """sum_k h[k] x[i - dk] is what a layer computes with its kernel turned. [000:103]"""
+    """sum_k h[k] x[i - dk] is what a layer computes with a flipped kernel.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.1."""
     kernel, x, rate = normal(3), normal(11), 2
     layer = F.conv1d(x[None, None], kernel.flip(0)[None, None], dilation=rate)[0, 0]
     ends = torch.arange(2 * rate, len(x))
@@ -144,12 +163,18 @@ def x21_convolution_is_correlation_with_the_kernel_turned() -> Residual:
 
 
 def x23_field_is_the_support_of_the_gradient() -> Residual:
-    """The receptive field is how many inputs have a gradient. [004:338]"""
+    """The receptive field is the number of inputs with a non-zero gradient.
+
+    Source: Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural
+    Networks."""
     return Residual(most(abs(field(Stack(stack)) - support(stack)) for stack in STACKS), 0)
 
 
 def x23_field_is_one_plus_a_sum() -> Residual:
-    """It is 1 + sum (k-1) d prod s: 2^L for k=2, d=2^l, and 1 + 2L for k=3. [004:338]"""
+    """It is 1 + sum (k-1) d prod s: 2^L for k=2, d=2^l, and 1 + 2L for k=3.
+
+    Source: Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural
+    Networks."""
     found = [field(Stack(stack)) for stack in STACKS[:4]]
     wrong = [abs(field(Stack(stack)) - closed(stack)) for stack in STACKS[:4]]
     return Residual(most(*wrong, abs(found[0] - 2**5), abs(found[1] - (1 + 2 * 4))), 0)
@@ -181,7 +206,9 @@ def support(stack: Sequence[Layer]) -> int:
 
 
 def x24_transposed_is_the_adjoint() -> Residual:
-    """<conv(x), g> = <x, transposed(g)>. [002:401]"""
+    """<conv(x), g> = <x, transposed(g)>.
+
+    Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning, ch. 4."""
     worst = 0.0
     for kernel, stride, padding, rate in ((3, 1, 1, 1), (4, 2, 1, 1), (3, 2, 0, 2), (5, 3, 2, 1)):
         form = Conv(4, kernel, stride, padding, rate, bias=False)

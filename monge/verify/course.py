@@ -1,4 +1,4 @@
-"""Identities of the course of training: what an epoch visits, when it stops, how rows are read.
+"""Identities of the training loop: the order of rows, early stopping, standardised features.
 
 A line is fitted by least squares through the loop that fits every model.
 """
@@ -67,7 +67,7 @@ class Points:
 
 
 def play(recipe: Recipe) -> tuple[Trainer, list[Progress]]:
-    """Fit the line under the eyes of a judge with other rows of its own, until patience ends."""
+    """Fit the line with a validation loss on other rows, until early stopping."""
     trainer = Trainer(Line(Line.Config(), Space(kind="real", shape=(2,))), Points(), recipe)
     others = Batch(Points().x[:8])
 
@@ -82,7 +82,9 @@ STOPPING = Recipe(optimiser="sgd", rate=RATE, warmup=0, batch=20, check=3, patie
 
 
 def x44_early_stopping_returns_the_best() -> Residual:
-    """The loop keeps the argmin of the held-out losses, and its step. [002:153-166]"""
+    """Early stopping restores the step with the lowest validation loss.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
     trainer, told = play(STOPPING)
     held = [(p.held_out.value, p.step) for p in told if p.held_out]
     best, step = min(held)
@@ -92,7 +94,9 @@ def x44_early_stopping_returns_the_best() -> Residual:
 
 
 def x44_early_stopping_bounds_the_way() -> Residual:
-    """|w_0 - w_best| <= K rate steps where gradients are at most K. [002:151]"""
+    """|w_0 - w_best| <= K lr steps if gradient norms are at most K.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
     largest = 0.5
     trainer, _ = play(replace(STOPPING, clip=largest))
     way = trainer.kept["slope"].norm().item()  # from 0
@@ -105,7 +109,9 @@ def epoch(trainer: Trainer, number: int) -> Iterator[Batch]:
 
 
 def x45_an_epoch_visits_each_row_once() -> Residual:
-    """Every row is in exactly one batch of an epoch, each time in new order. [004:201-208]"""
+    """Every row is in exactly one batch of an epoch, each time in new order.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.1.3."""
     trainer, _ = play(replace(STOPPING, steps=1))
     orders = [torch.cat([batch.rows for batch in epoch(trainer, number)]) for number in range(3)]
     missed = sum(int((torch.bincount(order, minlength=ROWS) != 1).sum()) for order in orders)
@@ -113,7 +119,10 @@ def x45_an_epoch_visits_each_row_once() -> Residual:
 
 
 def x45_minibatch_gradients_average_to_the_whole() -> Residual:
-    """The mean of an epoch's minibatch gradients is the full gradient. [004:201-208]"""
+    """The mean of an epoch's minibatch gradients is the full gradient.
+
+    Source: Bottou, Curtis & Nocedal 2018, Optimization Methods for Large-Scale Machine
+    Learning."""
     trainer, _ = play(replace(STOPPING, steps=1))
     model = trainer.model
     with torch.enable_grad():
@@ -124,7 +133,9 @@ def x45_minibatch_gradients_average_to_the_whole() -> Residual:
 
 
 def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
-    """Features of training rows: mean 0, standard deviation 1 (float32). [002:134]"""
+    """Features of training rows: mean 0, standard deviation 1 (float32).
+
+    Source: LeCun et al. 1998, Efficient BackProp, sec. 4.3."""
     rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
     features = Features(rows.space).double()(rows.whole().double())
     return Residual(most(float(features.mean(0).abs().amax()),
@@ -132,7 +143,9 @@ def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
 
 
 def x48_test_rows_are_read_with_training_statistics() -> Residual:
-    """Features of test rows invert by the mean and scale of training rows. [002:134]"""
+    """Features of test rows invert by the mean and scale of training rows.
+
+    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.10."""
     source = open_data((5 + 3 * normal(400, 3)).float())
     view = source.view()
     train, test = (view.rows(split).whole().x.double() for split in ("train", "test"))

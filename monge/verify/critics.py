@@ -33,7 +33,9 @@ ROUNDING = 1e-12
 
 def x72_a_critic_gives_no_more_than_k_times_the_distance(model: HasCritic, batch: Batch
                                                          ) -> Residual:
-    """E_p f - E_q f <= K W_1(p, q) between any rows, K = prod ||W||. [000:326-332]"""
+    """E_p f - E_q f <= K W_1(p, q) between any rows, K = prod ||W||.
+
+    Source: Arjovsky, Chintala & Bottou 2017, Wasserstein GAN, sec. 3."""
     assert isinstance(model, Model)
     given = conform(batch[:1].given, model.space, MOVED)
     event = replace(model.space, given={})
@@ -44,7 +46,9 @@ def x72_a_critic_gives_no_more_than_k_times_the_distance(model: HasCritic, batch
 
 
 def x72_a_trained_clipped_critic_stays_below() -> Residual:
-    """A critic trained under clipping finds a part of K W_1 and no more. [000:326-332]"""
+    """A critic trained with weight clipping finds at most K W_1.
+
+    Source: Arjovsky, Chintala & Bottou 2017, Wasserstein GAN, sec. 3."""
     x, y = normal(64, 2), normal(64, 2) + 2
     critic: MLP = MLP.Config(width=16, depth=2, activation="leaky").build(2, 1).double()
     held = Clipping(Clipping.Config(bound=0.1))
@@ -62,7 +66,10 @@ def x72_a_trained_clipped_critic_stays_below() -> Residual:
 
 
 def x88_critic_is_lipschitz(model: HasCritic, batch: Batch) -> Residual:
-    """|f(x) - f(y)| <= prod ||W|| |x - y|, as the ratio of the two. [000:326-332]"""
+    """|f(x) - f(y)| <= prod ||W|| |x - y|, as the ratio of the two.
+
+    Source: Miyato et al. 2018, Spectral Normalization for Generative Adversarial Networks, sec.
+    2.1."""
     assert isinstance(model, Model)
     given = conform(batch[:1].given, model.space, PAIRS)
     event = replace(model.space, given={})
@@ -80,7 +87,7 @@ def norm(layers: Iterable[nn.Linear]) -> Tensor:
 
 
 def read(model: HasCritic, rows: Batch) -> tuple[Tensor, Tensor]:
-    """What the critic's first map reads of each row, (B, inputs), and its verdict, (B,)."""
+    """Inputs of the critic's first map for each row, (B, inputs), and its output, (B,)."""
     seen: list[Tensor] = []
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:

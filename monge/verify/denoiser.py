@@ -1,11 +1,12 @@
-r"""Identities of a diffusion law with its own schedule, network and guidance, trained or not.
+r"""Identities of a diffusion model with its own schedule, network and guidance, trained or not.
 
-What `diffusion`, `matching` and `sampling` hold for laws that are known holds for what a law says
-of itself too: its bound is a sum of divergences between normals, its four ways of predicting are
-one, $E[\epsilon \cdot s(z)] = \sigma E\, \mathrm{tr} \nabla s(z)$ for any network s (Stein), and
-its flow leads back. Guidance by $\gamma$ leaves noising: with $v = \sigma / \alpha$ the laws of
-$z / \alpha$ obey $\partial_{v^2 / 2} \log p = \Delta \log p + |\nabla \log p|^2$, of which the
-weighed score misses $\gamma (\gamma - 1) |s_y - s|^2$, a constant nowhere but in trivial cases.
+What `diffusion`, `matching` and `sampling` check for known distributions holds for a model too:
+its bound is a sum of divergences between normals, its four parametrisations agree,
+$E[\epsilon \cdot s(z)] = \sigma E\, \mathrm{tr} \nabla s(z)$ for any network s (Stein), and its
+flow is invertible. A guided score is that of no noised distribution: with $v = \sigma / \alpha$
+the densities of $z / \alpha$ obey
+$\partial_{v^2 / 2} \log p = \Delta \log p + |\nabla \log p|^2$, which the weighted score misses by
+$\gamma (\gamma - 1) |s_y - s|^2$, constant in trivial cases only.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from .gaps import gap, most, normal
 from .identity import Residual, Skip
 
 STEPS = 12
-"""Steps from data to noise, for laws whose own are more or without number."""
+"""Steps from data to noise, for models that have more of them or continuous time."""
 PATHS, DRAWS = 32, 64
-"""Ways to noise of each row, and draws of noise for a mean."""
+"""Noising paths of each row, and samples of noise for a mean."""
 SURE = 5.0
 """Standard errors within which a mean is, and beyond which it is not."""
 GAMMAS = (0.0, 1.0, 3.0)
 
 
 def noised(model: Diffusion, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Prediction]:
-    """Rows y, the noise in them and times all over the unit interval, with what the law says."""
+    """Rows y, the noise in them and times over the unit interval, with the predictions."""
     y, t = model.enter(batch), torch.linspace(0.05, 0.95, len(batch), dtype=torch.float64)
     noise = normal(*y.shape)
     said = model.look(y, noise, model.schedule.log_snr(t), model.tell(batch.given, len(batch)))
@@ -57,7 +58,10 @@ def ways(noising: Noising, y: Tensor) -> list[Tensor]:
 
 
 def x91_own_steps_compose(model: Diffusion) -> Residual:
-    """The law's own steps compose to q(z_1 | x). [003:597-599]"""
+    """The steps of the model's noising compose to q(z_1 | x).
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 4; Kingma et al.
+    2021, Variational Diffusion Models, sec. 3.1."""
     noising, t = model.schedule, model.schedule.grid(model.steps or STEPS, normal(1))
     steps = noising.step(t[:-1], t[1:])
     onward = noising.alpha(t[-1]) / noising.alpha(t)  # what is left at the end of noise at each
@@ -66,7 +70,9 @@ def x91_own_steps_compose(model: Diffusion) -> Residual:
 
 
 def x92_own_ways_are_as_likely_back(model: Diffusion, batch: Batch) -> Residual:
-    """q(z_0|x) prod q(z_t|z_s) = q(z_1|x) prod q(z_s|z_t, x) along a path. [003:597-607]"""
+    """q(z_0|x) prod q(z_t|z_s) = q(z_1|x) prod q(z_s|z_t, x) along a path.
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 6-7."""
     noising, y = model.schedule, model.enter(batch)
     times, path = noising.grid(STEPS, y), ways(noising, y)
 
@@ -85,7 +91,7 @@ def x92_own_ways_are_as_likely_back(model: Diffusion, batch: Batch) -> Residual:
 
 def reverse(model: Diffusion, said: Prediction, z: Tensor, s: Tensor, t: Tensor
             ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance of the law's own p(z_s | z_t), (B, D)."""
+    """The mean and the variance of the model's p(z_s | z_t), (B, D)."""
     step = model.schedule.step(s, t)
     mean, spread = step.on_z * z + step.on_x * said.x0, step.variance.expand_as(z)
     if model.variance == "forward":
@@ -96,7 +102,9 @@ def reverse(model: Diffusion, said: Prediction, z: Tensor, s: Tensor, t: Tensor
 
 
 def x93_scored_steps_are_divergences(model: Diffusion, batch: Batch) -> Residual:
-    """What a step takes off the score is KL(q(z_s|z_t, x) | p(z_s|z_t)). [003:609-615]"""
+    """Each term of the model's bound is KL(q(z_s|z_t, x) | p(z_s|z_t)).
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 5."""
     asked, seen = replace(model.asked(batch, 0), steps=STEPS), list[tuple[Tensor, Prediction]]()
 
     def predict(z: Tensor, log_snr: Tensor) -> Prediction:
@@ -115,7 +123,10 @@ def x93_scored_steps_are_divergences(model: Diffusion, batch: Batch) -> Residual
 
 
 def x94_printed_form_misses_the_law(model: Diffusion, batch: Batch) -> Residual:
-    """The printed consistency form is not the law's bound: -gap in its errors. [003:581-582]"""
+    """The KL consistency form is not the model's bound: -gap in its errors.
+
+    Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
+    diffusion models."""
     noising, y = model.schedule, model.enter(batch).repeat_interleave(PATHS, 0)
     times, path = noising.grid(STEPS, y), ways(noising, y)
     told = model.tell({name: part[torch.arange(len(batch)).repeat_interleave(PATHS)]
@@ -134,7 +145,10 @@ def x94_printed_form_misses_the_law(model: Diffusion, batch: Batch) -> Residual:
 
 
 def x95_network_says_one_thing(model: Diffusion, batch: Batch) -> Residual:
-    """The law's x0, noise, score and velocity are one, and so are their losses. [003:617-737]"""
+    """The model's x0, noise, score, velocity agree, and so do their losses.
+
+    Source: Salimans & Ho 2022, Progressive Distillation for Fast Sampling of Diffusion Models; Luo
+    2022, Understanding Diffusion Models: A Unified Perspective."""
     y, noise, _, said = noised(model, batch)
     values = {"x0": said.x0, "noise": said.noise, "score": said.score, "velocity": said.velocity}
     loss, missed = (noise - said.noise).square(), []
@@ -147,7 +161,9 @@ def x95_network_says_one_thing(model: Diffusion, batch: Batch) -> Residual:
 
 
 def x96_own_weights_sum_to_the_ends(model: Diffusion) -> Residual:
-    """The weights of |x - x_hat|^2 over the law's steps sum to its ends' SNR. [003:645-661]"""
+    """Weights of |x - x_hat|^2 over the model's steps sum to its SNR change.
+
+    Source: Kingma et al. 2021, Variational Diffusion Models."""
     t = model.schedule.grid(model.steps or STEPS, normal(1))
     step, snr = model.schedule.step(t[:-1], t[1:]), model.schedule.snr(t[[0, -1]])
     return Residual(relative((step.on_x.square() / (2 * step.variance)).sum(),
@@ -155,7 +171,9 @@ def x96_own_weights_sum_to_the_ends(model: Diffusion) -> Residual:
 
 
 def x97_own_score_denoises(model: Diffusion, batch: Batch) -> Residual:
-    """alpha x_hat = z + sigma^2 s with the score that the law gives away. [003:695-705]"""
+    """alpha x_hat = z + sigma^2 s with the score that the model returns.
+
+    Source: Efron 2011, Tweedie's Formula and Selection Bias."""
     y, _, t, said = noised(model, batch)
     said = model.predict(said.alpha * y, t, model.tell(batch.given, len(y)))
     score = model.score(batch, t).reshape(y.shape) * model.units.scale / said.alpha
@@ -164,7 +182,10 @@ def x97_own_score_denoises(model: Diffusion, batch: Batch) -> Residual:
 
 
 def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) -> Residual:
-    """E[sigma^2 tr grad s - sigma eps s] = 0 for the law's own s, in errors. [003:735-755]"""
+    """E[sigma^2 tr grad s - sigma eps s] = 0 for the model's s, in errors.
+
+    Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders; Stein
+    1981, Estimation of the Mean of a Multivariate Normal Distribution."""
     row = batch[torch.zeros(DRAWS, dtype=torch.long)]
     y, noise = model.enter(row), normal(DRAWS, model.space.dims)
     log_snr = model.schedule.log_snr(y.new_full((DRAWS,), 0.5))
@@ -186,7 +207,9 @@ def guiding(model: Diffusion) -> None:
 
 
 def x102_guidance_of_the_law(model: Diffusion, batch: Batch) -> Residual:
-    """Guided noise = gamma with + (1 - gamma) without; 0 and 1 are these. [003:804-819]"""
+    """Guided noise = gamma cond + (1 - gamma) uncond; gamma 0 and 1 are these.
+
+    Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     guiding(model)
     _, _, t, said = noised(model, batch)
     plain, missed = model.predict(said.z, t), []
@@ -201,7 +224,9 @@ def x102_guidance_of_the_law(model: Diffusion, batch: Batch) -> Residual:
 
 
 def x103_guidance_leaves_noising(model: Diffusion, batch: Batch) -> Residual:
-    """|s_y - s|^2 is not constant, so guidance is no noised law: -its spread. [003:795-797]"""
+    """|s_y - s|^2 varies, so no noised distribution is guided: -its spread.
+
+    Source: Bradley & Nakkiran 2024, Classifier-Free Guidance Is a Predictor-Corrector."""
     guiding(model)
     row, t = batch[torch.zeros(DRAWS, dtype=torch.long)], torch.full((DRAWS,), 0.5).double()
     noise, log_snr = normal(DRAWS, model.space.dims), model.schedule.log_snr(t)
@@ -213,7 +238,9 @@ def x103_guidance_leaves_noising(model: Diffusion, batch: Batch) -> Residual:
 
 
 def x104_own_schedule_falls(model: Diffusion) -> Residual:
-    """The law's SNR falls all the way, and alpha^2 / sigma^2 is it. [003:643]"""
+    """The model's SNR decreases with t and equals alpha^2 / sigma^2.
+
+    Source: Kingma et al. 2021, Variational Diffusion Models, sec. 3.1."""
     t = torch.linspace(0, 1, 401, dtype=torch.float64)
     noising, log_snr = model.schedule, model.schedule.log_snr(t)
     return Residual(most(float((log_snr.diff() >= 0).any()),
@@ -223,7 +250,9 @@ def x104_own_schedule_falls(model: Diffusion) -> Residual:
 
 
 def x106_ddim_of_the_law_is_ancestral(model: Diffusion, batch: Batch) -> Residual:
-    """DDIM with eta = 1 takes the law's ancestral step, with sigma_q^2. [003:528-534]"""
+    """DDIM with eta = 1 takes the model's ancestral step, with sigma_q^2.
+
+    Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models, sec. 4.1."""
     y, anew = model.enter(batch), normal(len(batch), model.space.dims)
     s, t = torch.tensor([0.3, 0.8]).double()
     z = model.schedule.alpha(t) * y + model.schedule.sigma(t) * normal(*y.shape)
@@ -234,12 +263,14 @@ def x106_ddim_of_the_law_is_ancestral(model: Diffusion, batch: Batch) -> Residua
 
 
 def x107_own_flow_leads_back(model: Diffusion, batch: Batch) -> Residual:
-    """The law's probability flow to noise and back to data ends where it began. [002:315]"""
+    """The model's probability flow to noise and back returns to the data.
+
+    Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3."""
     y, told = model.enter(batch), model.tell(batch.given, len(batch))
     begin, end = (-0.5 * model.schedule.log_snr(y.new_tensor([0.2, 0.8]))).tolist()
 
     def field(tau: Tensor, state: State) -> State:
-        """sigma eps - sigma^2 z in tau, minus half the log-SNR, where variance is preserved."""
+        """sigma eps - sigma^2 z in tau, minus half the log-SNR, if variance is preserved."""
         log_snr = (-2 * tau).expand(len(y))
         scale = torch.hypot(*columns(model.schedule, log_snr))
         noise = model.predict_at(scale * state[0], log_snr, told).noise

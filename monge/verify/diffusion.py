@@ -1,8 +1,8 @@
-r"""Identities of diffusion: the noising process, its posterior, and the bounds that stand on it.
+r"""Identities of diffusion: the noising process, its posterior, and the bounds they give.
 
 Expectations are closed-form: over $q(z_{0:n} | x)$ with $Cov(z_s, z_t) = \frac{\alpha_t}{\alpha_s}
 \sigma_s^2$ for s < t, and reverse steps $p(z_{i-1} | z_i) = N(A_i z_i + c_i, S_i)$ that are linear
-and otherwise arbitrary, everything a mean of squares is a number.
+and otherwise arbitrary, every mean of a quadratic form is a number.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def pairs() -> tuple[Tensor, Tensor]:
 
 
 def x91_steps_compose_to_the_marginal() -> Residual:
-    """T steps compose to q(z_t | x) = N(alpha_t x, sigma_t^2) in every family. [003:597-599]"""
+    """T steps compose to q(z_t | x) = N(alpha_t x, sigma_t^2) in every family.
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 4; Kingma et al.
+    2021, Variational Diffusion Models, sec. 3.1."""
     missed = []
     for noising in noisings():
         t = noising.grid(20, normal(1))
@@ -63,14 +66,18 @@ def x91_steps_compose_to_the_marginal() -> Residual:
 
 
 def x91_unit_variance_is_preserved() -> Residual:
-    """Var z_t = 1 at every time where Var x = 1 and variance is preserved. [003:518-520]"""
+    """Var z_t = 1 at every t if Var x = 1 and the schedule preserves variance.
+
+    Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 3.4."""
     t = torch.linspace(0, 1, 101, dtype=torch.float64)
     found = [each.spread(t) for each in noisings() if each.family == "preserving"]
     return Residual(most(gap(each, torch.ones_like(each)) for each in found), 1e-12)
 
 
 def x92_posterior_is_bayes_rule() -> Residual:
-    """log q(z_t|z_s) + log q(z_s|x) - log q(z_t|x) = log q(z_s|z_t, x). [003:597-607]"""
+    """log q(z_t|z_s) + log q(z_s|x) - log q(z_t|x) = log q(z_s|z_t, x).
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 6-7."""
     missed = []
     for noising in noisings():
         s, t = pairs()
@@ -88,7 +95,7 @@ def x92_posterior_is_bayes_rule() -> Residual:
 
 @dataclass(frozen=True)
 class Chain:
-    """Latents u_1..u_n of a number x = u_0, noised at rising times, and a linear way back."""
+    """Latents u_1..u_n of a number x = u_0, noised at rising times, and linear reverse steps."""
 
     x: Tensor  # ()
     alpha: Tensor  # (n + 1,): of u_0, which is 1, to u_n
@@ -189,12 +196,14 @@ class Chain:
 
 
 def divergence(v_q: Tensor, v_p: Tensor, apart: Tensor) -> Tensor:
-    """KL(N(m, v_q) | N(m', v_p)) in the mean, where (m - m')^2 has this one."""
+    """E KL(N(m, v_q) | N(m', v_p)), given the mean of (m - m')^2."""
     return 0.5 * ((v_p / v_q).log() - 1 + (v_q + apart) / v_p)
 
 
 def x93_denoising_bound_is_the_bound() -> Residual:
-    """Denoising bound = E_q log p(u_0:T) / q(u_1:T | u_0) <= log p(u_0). [003:609-615]"""
+    """Denoising bound = E_q log p(u_0:T) / q(u_1:T | u_0) <= log p(u_0).
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 3 and 5."""
     missed = []
     for chain in (Chain.make(4) for _ in range(20)):
         bound = chain.bound()
@@ -203,13 +212,19 @@ def x93_denoising_bound_is_the_bound() -> Residual:
 
 
 def x94_consistency_bound_is_the_bound() -> Residual:
-    """The bound by E_q log q(u_t|u_t-1) / p(u_t|u_t+1) is the bound. [003:574]"""
+    """The bound by E_q log q(u_t|u_t-1) / p(u_t|u_t+1) is the bound.
+
+    Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
+    diffusion models."""
     chains = [Chain.make(4) for _ in range(20)]
     return Residual(most(gap(each.bound(), each.consistency()) for each in chains), 1e-11)
 
 
 def x94_printed_consistency_form_misses() -> Residual:
-    """The printed form misses the bound by sum_t A sqrt(a_t+1) (1 - a_t) / S. [003:581-582]"""
+    """Its KL form misses the bound by sum_t A sqrt(a_t+1) (1 - a_t) / S.
+
+    Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
+    diffusion models."""
     chains = [Chain.make(4) for _ in range(20)]
     missed = [gap(each.bound() - each.consistency(as_printed=True), each.missing())
               for each in chains]
@@ -217,7 +232,10 @@ def x94_printed_consistency_form_misses() -> Residual:
 
 
 def x94_printed_form_of_two_steps_is_a_looser_bound() -> Residual:
-    """T = 2: KL form = bound under q(u_1|x) q(u_2|x) less I_q(u_1; u_2 | x). [003:581-582]"""
+    """T = 2: KL form = bound under q(u_1|x) q(u_2|x) less I_q(u_1; u_2 | x).
+
+    Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
+    diffusion models."""
     missed = []
     for chain in (Chain.make(2) for _ in range(20)):
         share = chain.covariance(1, 2).square() / (chain.variance[1] * chain.variance[2])
@@ -233,7 +251,10 @@ def x94_printed_form_of_two_steps_is_a_looser_bound() -> Residual:
 
 
 def x95_parametrisations_agree() -> Residual:
-    """x0, noise, score and velocity give one mean and, weighed, one loss. [003:617-737]"""
+    """x0, noise, score and velocity give one mean and, weighted, one loss.
+
+    Source: Salimans & Ho 2022, Progressive Distillation for Fast Sampling of Diffusion Models; Luo
+    2022, Understanding Diffusion Models: A Unified Perspective."""
     missed = []
     for noising in noisings():
         s, t = pairs()
@@ -257,7 +278,9 @@ def x95_parametrisations_agree() -> Residual:
 
 
 def x96_weight_is_the_fall_of_the_snr() -> Residual:
-    """on_x^2 / (2 var q) = (SNR(s) - SNR(t)) / 2, which sums to the ends. [003:645-661]"""
+    """on_x^2 / (2 var q) = (SNR(s) - SNR(t)) / 2, which telescopes.
+
+    Source: Kingma et al. 2021, Variational Diffusion Models."""
     missed = []
     for noising in noisings():
         t = noising.grid(30, normal(1))
@@ -270,7 +293,9 @@ def x96_weight_is_the_fall_of_the_snr() -> Residual:
 
 
 def x104_learned_schedule_is_monotone() -> Residual:
-    """SNR = alpha^2 / (1 - alpha^2) falls with t, whatever the parameters. [003:643]"""
+    """SNR = alpha^2 / (1 - alpha^2) falls with t for any parameters.
+
+    Source: Kingma et al. 2021, Variational Diffusion Models, sec. 3.2."""
     t, missed = torch.linspace(0, 1, 401, dtype=torch.float64), []
     for _ in range(20):
         gamma: Gamma = Gamma.Config(width=8).build().double()
@@ -285,7 +310,10 @@ def x104_learned_schedule_is_monotone() -> Residual:
 
 
 def x105_finer_steps_lower_the_loss_to_its_integral() -> Residual:
-    """N(0, 1/4): the exact denoiser's loss falls with T to -1/2 int SNR' mmse. [003:657-661]"""
+    """N(0, 1/4): the exact denoiser's loss falls with T to -1/2 int SNR' mmse.
+
+    Source: Kingma et al. 2021, Variational Diffusion Models; Guo, Shamai & Verdú 2005, Mutual
+    Information and Minimum Mean-Square Error in Gaussian Channels."""
     noising = Schedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
     found = []
     for steps in (10, 100, 1000, 200_000):

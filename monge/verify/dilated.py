@@ -30,7 +30,9 @@ def rows(*shape: int) -> Tensor:
 
 
 def x22_dilated_stacks_ignore_the_future() -> Residual:
-    """Inputs from t on do not move a stack's outputs before t, bit for bit. [000:117-121]"""
+    """Inputs from t on do not change outputs before t, bit for bit.
+
+    Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     worst = 0.0
     for net in map(stack, STACKS):
         x, other = rows(STEPS, net.inputs), rows(STEPS, net.inputs)
@@ -41,7 +43,9 @@ def x22_dilated_stacks_ignore_the_future() -> Residual:
 
 
 def x22_queues_equal_the_parallel_pass() -> Residual:
-    """A dilated stack taken step by step puts out what one pass does. [002:277-279]"""
+    """A dilated stack evaluated step by step equals one parallel pass.
+
+    Source: Paine et al. 2016, Fast WaveNet Generation Algorithm."""
     worst = 0.0
     for config in STACKS:
         for own in (1, STEPS):  # a context that holds for all steps, and one for each
@@ -55,7 +59,10 @@ def x22_queues_equal_the_parallel_pass() -> Residual:
 
 
 def x23_reach_is_the_support_of_the_gradient() -> Residual:
-    """RF = 1 + sum (k - 1) d = number of inputs with a gradient. [002:277]"""
+    """RF = 1 + sum (k - 1) d = number of inputs with a gradient.
+
+    Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1; Araujo,
+    Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural Networks."""
     wrong = 0
     for net in map(stack, STACKS):
         for parameter in net.parameters():
@@ -75,7 +82,9 @@ def support(net: Stack, steps: int) -> int:
 
 
 def x23_reach_doubles_with_each_layer() -> Residual:
-    """RF = 2^L for k = 2 and d = 1, 2, 4, ...; 1 + L where nothing is dilated. [002:277]"""
+    """RF = 2^L for k = 2 and d = 1, 2, 4, ...; 1 + L without dilation.
+
+    Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     deep = [stack(WaveNet.Config(width=2, layers=n, skip=2)).reach - 2**n for n in range(1, 11)]
     flat = [stack(WaveNet.Config(width=2, layers=1, cycles=n, skip=2)).reach - 1 - n
             for n in range(1, 6)]

@@ -26,7 +26,10 @@ def tables(count: int, size: int = 6) -> Tensor:
 
 
 def x5_cross_entropy_is_entropy_and_divergence() -> Residual:
-    """H(p,q) = H(p) + KL(p||q); JS = H(M) - H(P)/2 - H(Q)/2. [002:87-94]"""
+    """H(p,q) = H(p) + KL(p||q); JS = H(M) - H(P)/2 - H(Q)/2.
+
+    Source: Cover & Thomas 2006, Elements of Information Theory, ch. 2; Lin 1991, Divergence
+    Measures Based on the Shannon Entropy."""
     p, q = tables(100), tables(100)
     first = (cross_entropy(p, q) - entropy(p) - kl(p, q)).abs().max()
     mixed = entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
@@ -34,7 +37,10 @@ def x5_cross_entropy_is_entropy_and_divergence() -> Residual:
 
 
 def x6_divergences_are_bounded_below() -> Residual:
-    """KL >= |p-q|_1^2 / 2 >= 0 and 0 <= JS <= log 2. [002:224-225]"""
+    """KL >= |p-q|_1^2 / 2 >= 0 and 0 <= JS <= log 2.
+
+    Source: Cover & Thomas 2006, Elements of Information Theory, lemma 11.6.1; Lin 1991, Divergence
+    Measures Based on the Shannon Entropy."""
     p, q = tables(5000), tables(5000)
     pinsker = 2 * total_variation(p, q).square() - kl(p, q)
     js = jensen_shannon(p, q)
@@ -42,7 +48,9 @@ def x6_divergences_are_bounded_below() -> Residual:
 
 
 def x6_disjoint_supports() -> Residual:
-    """On disjoint supports KL is infinite, JS = log 2, and TV = 1. [003:24-31]"""
+    """On disjoint supports KL is infinite, JS = log 2, and TV = 1.
+
+    Source: Arjovsky & Bottou 2017, Towards Principled Methods for Training GANs, sec. 2."""
     p, q = torch.tensor([[0.4, 0.6, 0, 0], [0, 0, 0.3, 0.7]], dtype=torch.float64)
     finite = 0.0 if math.isinf(float(kl(p, q))) else 1.0
     inside = 0.0 if math.isfinite(float(kl(p, (p + q) / 2))) else 1.0  # supp p inside supp q
@@ -51,7 +59,9 @@ def x6_disjoint_supports() -> Residual:
 
 
 def x6_the_root_of_js_is_a_metric_and_kl_is_not() -> Residual:
-    """sqrt(JS) obeys the triangle inequality; KL breaks it. [003:17-20]"""
+    """sqrt(JS) obeys the triangle inequality; KL violates it.
+
+    Source: Endres & Schindelin 2003, A New Metric for Probability Distributions."""
     p, q, r = tables(3000), tables(3000), tables(3000)
     root = [jensen_shannon(a, b).clamp_min(0).sqrt() for a, b in ((p, r), (p, q), (q, r))]
     detour = float((root[0] - root[1] - root[2]).max())
@@ -62,7 +72,9 @@ def x6_the_root_of_js_is_a_metric_and_kl_is_not() -> Residual:
 
 
 def x7_gaussian_divergences_are_closed() -> Residual:
-    """KL of normals, diagonal and full, is torch's. [002:233-236]"""
+    """KL of normals, diagonal and full, equals that of torch.distributions.
+
+    Source: Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sec. A.5."""
     mean = torch.randn(2, 4, dtype=torch.float64)
     std = torch.rand(2, 4, dtype=torch.float64) + 0.3
     low = torch.tril(torch.randn(2, 4, 4, dtype=torch.float64), -1) + torch.diag_embed(std)
@@ -75,7 +87,9 @@ def x7_gaussian_divergences_are_closed() -> Residual:
 
 
 def x7_expected_log_density_is_no_divergence() -> Residual:
-    """E_q log p = -H(q) - KL(q||p), which the notes take for the KL. [002:236]"""
+    """E_q log p = -H(q) - KL(q||p), which is not the KL.
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, app. B."""
     mean = torch.randn(2, 3, dtype=torch.float64)
     std = torch.rand(2, 3, dtype=torch.float64) + 0.3
     ratio = (std[0].square() + (mean[0] - mean[1]).square()) / std[1].square()

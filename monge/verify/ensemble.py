@@ -1,9 +1,9 @@
-r"""Identities of many predictions made one: errors taken apart, and what bootstraps can mend.
+r"""Identities of ensembles: the decomposition of errors, and what bootstraps can reduce.
 
 Squared error is $bias^2 + variance + noise$. The mean of B predictions of variance $s^2$ and
 correlation r has the variance $r s^2 + (1 - r) s^2 / B$: more bootstraps of the same rows take
-away the second term only. Data sets have three rows here, so that all of them and all of their
-bootstraps are listed; none is drawn.
+away the second term only. Datasets have three rows here, so that all of them and all of their
+bootstraps are enumerated.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ MOST = 5.0
 NOISE = torch.tensor([-0.5, 0.5], dtype=torch.float64)
 """What a target is off by, either with probability one half."""
 PLACES = torch.tensor([-1.0, 0.2, 1.5], dtype=torch.float64)
-"""Inputs of a data set."""
+"""Inputs of a dataset."""
 ROWS, BAGS = 40, 1000
-"""Of bootstraps that are drawn as ensembles draw them."""
+"""Bootstraps, sampled as ensembles sample them."""
 
 
 def x46_error_is_bias_variance_and_noise() -> Residual:
-    """E (f_D(x) - y)^2 = bias^2 + variance + noise over all data sets. [004:257-259]"""
+    """E (f_D(x) - y)^2 = bias^2 + variance + noise over all datasets.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 3.2."""
     x = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64)
     lines = torch.stack([line(targets, x) for targets in every_data_set()])  # (8, 9)
     truths = truth(x) + NOISE[:, None]  # (2, 9)
@@ -39,7 +41,9 @@ def x46_error_is_bias_variance_and_noise() -> Residual:
 
 
 def x47_bagging_leaves_the_correlated_variance() -> Residual:
-    """Var of a mean of B = r s^2 + (1 - r) s^2 / B over all bootstraps. [002:173-175]"""
+    """Var of a mean of B = r s^2 + (1 - r) s^2 / B over all bootstraps.
+
+    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, eq. 15.1."""
     draws = torch.cartesian_prod(*[torch.arange(3)] * 3)  # (27, 3)
     means = torch.stack([targets[draws].mean(1) for targets in every_data_set()])  # (8, 27)
     pairs = every_pair(means).mean(-1)  # (8, 729): B = 2
@@ -50,7 +54,9 @@ def x47_bagging_leaves_the_correlated_variance() -> Residual:
 
 
 def x47_a_bootstrap_holds_so_many_rows() -> Residual:
-    """A bootstrap of n rows holds n (1 - (1 - 1/n)^n) different ones. [002:173-175]"""
+    """A bootstrap of n rows has n (1 - (1 - 1/n)^n) distinct ones on average.
+
+    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.11."""
     every = torch.arange(ROWS)
     counts = [len(bootstrap(seed, every, ROWS).unique()) for seed in range(BAGS)]
     held = torch.tensor(counts, dtype=torch.float64) / ROWS
@@ -63,12 +69,12 @@ def truth(x: Tensor) -> Tensor:
 
 
 def every_data_set() -> Tensor:
-    """The targets of all data sets that noise can make, (8, 3)."""
+    """The targets of all datasets that noise can make, (8, 3)."""
     return truth(PLACES) + torch.cartesian_prod(NOISE, NOISE, NOISE)
 
 
 def every_pair(means: Tensor) -> Tensor:
-    """The predictions (8, 27) of each data set two by two, (8, 729, 2)."""
+    """The predictions (8, 27) of each dataset in pairs, (8, 729, 2)."""
     first, second = torch.cartesian_prod(*[torch.arange(means.shape[1])] * 2).T
     return torch.stack([means[:, first], means[:, second]], -1)
 

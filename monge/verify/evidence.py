@@ -1,8 +1,8 @@
-r"""Identities of inference on laws whose evidence is known: linear Gaussian ones and finite ones.
+r"""Identities of inference on models whose evidence is known: linear Gaussian and finite ones.
 
 $x = W z + b + s \epsilon$, $z \sim N(0, I)$ has $p(x) = N(b, W W^T + s^2 I)$ and
 $p(z | x) = N(V W^T (x - b) / s^2, V)$, $V = (I + W^T W / s^2)^{-1}$ (probabilistic PCA; Tipping &
-Bishop 1999). Of finite laws everything is a sum. Expectations over a normal are Gauss-Hermite
+Bishop 1999). For finite models everything is a sum. Expectations over a normal are Gauss-Hermite
 sums, exact for polynomials.
 """
 
@@ -47,8 +47,8 @@ def slopes(mean: float, scale: float) -> Tensor:
 
 
 def estimators(mean: float, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (N,), and what each node says of both slopes along the path of z and by the score
-    of its law, (N, 2) each."""
+    """Weights (N,), and both slopes at each node, along the path of z and by the score
+    function, (N, 2) each."""
     noise, weights = hermite()
     with torch.enable_grad():
         place = torch.tensor([mean, scale], dtype=torch.float64).expand(NODES, 2).clone()
@@ -59,14 +59,20 @@ def estimators(mean: float, scale: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def x8_pathwise_and_score_gradients_are_the_gradient() -> Residual:
-    """E grad f(mu + sigma eps) = E f grad log q = grad E f. [000:238-246]"""
+    """E grad f(mu + sigma eps) = E f grad log q = grad E f.
+
+    Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 4 and
+    5."""
     weights, path, score = estimators(0.7, 0.8)
     true = slopes(0.7, 0.8)
     return Residual(most(gap(weights @ path, true), gap(weights @ score, true)), 1e-9)
 
 
 def x8_the_path_is_quieter_than_the_score() -> Residual:
-    """Var grad f(mu + sigma eps) < Var f grad log q, as a ratio. [000:238-246]"""
+    """Var grad f(mu + sigma eps) < Var f grad log q, as a ratio.
+
+    Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 3 and
+    5."""
     weights, path, score = estimators(0.7, 0.8)
     spread = [weights @ each[:, 0].square() - (weights @ each[:, 0]).square()
               for each in (path, score)]
@@ -74,19 +80,25 @@ def x8_the_path_is_quieter_than_the_score() -> Residual:
 
 
 def x9_the_score_has_mean_zero() -> Residual:
-    """E_q grad log q = 0. [000:228-234]"""
+    """E_q grad log q = 0.
+
+    Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 4."""
     (noise, weights), scale = hermite(), 0.8
     score = torch.stack([noise / scale, (noise.square() - 1) / scale], 1)
     return Residual(most((weights @ score).abs().tolist()), 1e-12)
 
 
 def x9_a_gradient_does_not_pass_through_its_own_law() -> Residual:
-    """grad E_q f is not E_q grad f, which is 0: 0.01 over their gap. [000:228-234]"""
+    """grad E_q f is not E_q grad f, which is 0: 0.01 over their gap.
+
+    Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 4."""
     return Residual(0.01 / float(slopes(0.7, 0.8)[0].abs()), 1.0)
 
 
 def x10_a_reparameterised_density() -> Residual:
-    """log q(z) = log N(eps) - sum log sigma = Normal(mu, sigma).log_prob(z). [000:252-263]"""
+    """log q(z) = log N(eps) - sum log sigma = Normal(mu, sigma).log_prob(z).
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.4."""
     units = 4
     plain, full = Factorised.Config().build(units), Full.Config().build(units).double()
     noise, h, wide = normal(3, 5, units), normal(5, plain.width), normal(5, full.width)
@@ -131,7 +143,10 @@ def some_q() -> MultivariateNormal:
 
 
 def x58_evidence_of_a_linear_gaussian() -> Residual:
-    """log p(x) = ELBO + KL(q || p(z|x)) of pPCA, tight at q = p(z|x). [000:218-224]"""
+    """log p(x) = ELBO + KL(q || p(z|x)) of pPCA, tight at q = p(z|x).
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1; Tipping & Bishop 1999,
+    Probabilistic Principal Component Analysis."""
     law, q = Linear(), some_q()
     log_p, posterior = law.evidence().log_prob(law.x), law.posterior()
     whole = law.bound(q) + kl_divergence(q, posterior)
@@ -139,7 +154,9 @@ def x58_evidence_of_a_linear_gaussian() -> Residual:
 
 
 def x58_evidence_of_a_finite_law() -> Residual:
-    """log p(x) = ELBO + KL(q || p(z|x)), all sums. [000:218-224]"""
+    """log p(x) = ELBO + KL(q || p(z|x)) for finite x and z, by summation.
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1."""
     joint, q = table(5, 6), table(5, 6).softmax(0)  # (z, x)
     evidence = joint.sum(0)
     bound = (q * (joint.log() - q.log())).sum(0)
@@ -148,7 +165,9 @@ def x58_evidence_of_a_finite_law() -> Residual:
 
 
 def x59_the_gradient_of_the_bound_is_a_mean_over_q() -> Residual:
-    """grad_theta ELBO = E_q grad_theta log p(x, z), by theta = W. [000:228-230]"""
+    """grad_theta ELBO = E_q grad_theta log p(x, z), by theta = W.
+
+    Source: Kingma & Welling 2019, An Introduction to Variational Autoencoders, sec. 2.3."""
     law, q = Linear(), some_q()
     nodes, weights = hermite()
     grid = torch.cartesian_prod(nodes, nodes) @ q.scale_tril.T + q.mean  # (N, 2)
@@ -162,7 +181,7 @@ def x59_the_gradient_of_the_bound_is_a_mean_over_q() -> Residual:
 
 
 def table(*sizes: int) -> Tensor:
-    """A random law of a few symbols."""
+    """A random distribution of a few symbols."""
     return normal(math.prod(sizes)).softmax(0).reshape(sizes)
 
 
@@ -175,7 +194,10 @@ def chain() -> tuple[Tensor, Tensor]:
 
 
 def x61_evidence_of_a_chain_of_codes() -> Residual:
-    """log p(x) = E_q log p(x,z_1:T)/q + KL(q(z_1:T|x) || p(z_1:T|x)). [000:269-280]"""
+    """log p(x) = E_q log p(x,z_1:T)/q + KL(q(z_1:T|x) || p(z_1:T|x)).
+
+    Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on
+    hierarchical variational autoencoders."""
     p, q = chain()
     evidence = p.sum((1, 2))
     bound = (q * (p / q).log()).sum((1, 2))
@@ -184,7 +206,9 @@ def x61_evidence_of_a_chain_of_codes() -> Residual:
 
 
 def x62_divergences_of_a_chain_add_up() -> Residual:
-    """KL(q(z_1:T) || p(z_1:T)) = sum_t E_q KL(q(z_t|z_<t) || p(z_t|z_<t)). [000:276-280]"""
+    """KL(q(z_1:T) || p(z_1:T)) = sum_t E_q KL(q(z_t|z_<t) || p(z_t|z_<t)).
+
+    Source: Cover & Thomas 2006, Elements of Information Theory, theorem 2.5.3."""
     p, q = table(3, 4, 2), table(3, 4, 2)
     total, parts = (q * (q / p).log()).sum(), []
     for place in range(3):
@@ -196,7 +220,9 @@ def x62_divergences_of_a_chain_add_up() -> Residual:
 
 
 def x63_a_linear_autoencoder_is_pca() -> Residual:
-    """Its least loss is the sum of the trailing eigenvalues, its span PCA's. [004:483-497]"""
+    """Its lowest loss is the sum of the trailing eigenvalues, its span PCA's.
+
+    Source: Baldi & Hornik 1989, Neural Networks and Principal Component Analysis."""
     rows = normal(200, 5) @ normal(5, 5)
     rows = (rows - rows.mean(0)) / rows.std(0, correction=0)
     model: AE = AE.Config(latent=2, net=Dense.Config(depth=0)).build(
@@ -235,7 +261,10 @@ def flow() -> tuple[IAF, Tensor, Tensor]:
 
 
 def x64_gates_are_the_volume_of_an_inverse_flow() -> Residual:
-    """sum_t sum_i log sigma_ti = log |det dz_T / d eps|. [002:242]"""
+    """sum_t sum_i log sigma_ti = log |det dz_T / d eps|.
+
+    Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow,
+    sec. 4."""
     posterior, h, noise = flow()
     _, log_q = posterior.draw(h, noise)
     jacobian = torch.autograd.functional.jacobian(
@@ -246,14 +275,18 @@ def x64_gates_are_the_volume_of_an_inverse_flow() -> Residual:
 
 
 def x64_an_inverse_flow_is_undone_unit_by_unit() -> Residual:
-    """log q(z) of a given z equals that of the noise it came from. [002:242]"""
+    """log q(z) of a given z equals that computed from its noise.
+
+    Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow."""
     posterior, h, noise = flow()
     z, log_q = posterior.draw(h, noise)
     return Residual(gap(posterior.log_prob(h, z), log_q.sum(-1)), 1e-10)
 
 
 def x64_a_directed_graph_sums_to_one() -> Residual:
-    """p(x_1|z_1,z_2) p(x_2|z_2) p(z_1) p(z_2|z_1) sums to 1. [003:371-377]"""
+    """p(x_1|z_1,z_2) p(x_2|z_2) p(z_1) p(z_2|z_1) sums to 1.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 8.1."""
     first, second = normal(2).softmax(0), normal(2, 3).softmax(1)  # p(z_1), p(z_2 | z_1)
     left, right = normal(2, 3, 4).softmax(2), normal(3, 2).softmax(1)  # p(x_1 | .), p(x_2 | z_2)
     joint = torch.einsum("a,ab,abc,bd->abcd", first, second, left, right)

@@ -45,7 +45,10 @@ POINTS = 1 << 19
 
 
 def x75_codes_come_back(model: HasBijection, batch: Batch) -> Residual:
-    """z = pull(push(z)), and the two log-determinants cancel. [002:290-298]"""
+    """z = pull(push(z)), and the two log-determinants cancel.
+
+    Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
+    sec. 2.1."""
     z = normal(len(batch), *model.latent.shape)
     y, there = model.push(z, batch.given)
     again, back = model.pull(y, batch.given)
@@ -53,7 +56,10 @@ def x75_codes_come_back(model: HasBijection, batch: Batch) -> Residual:
 
 
 def x75_log_determinant_is_the_jacobians(model: HasBijection, batch: Batch) -> Residual:
-    """log |det dz/dx| = slogdet of the Jacobian by autograd. [002:290-298]"""
+    """log |det dz/dx| = slogdet of the Jacobian by autograd.
+
+    Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
+    sec. 2.1."""
     dims = model.latent.dims
     if model.estimates or dims > WIDEST_ROW:
         raise Skip("its log-determinant is an estimate" if model.estimates else
@@ -66,7 +72,10 @@ def x75_log_determinant_is_the_jacobians(model: HasBijection, batch: Batch) -> R
 
 
 def x76_density_of_the_plane_has_mass_one(model: HasBijection, batch: Batch) -> Residual:
-    """A density of two reals integrates to 1. [002:298]"""
+    """A density of two reals integrates to 1.
+
+    Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
+    sec. 2.1."""
     assert isinstance(model, Model)
     space = model.space
     if space.kind != "real" or space.dims != 2:
@@ -85,9 +94,11 @@ def x76_density_of_the_plane_has_mass_one(model: HasBijection, batch: Batch) -> 
 
 
 def x78_base_is_counted_once(model: HasBijection, batch: Batch) -> Residual:
-    """log p of a drawn x = log N(z; 0, I) - log |det dx/dz|, the base once. [002:308-311]
+    """log p of a sample x = log N(z; 0, I) - log |det dx/dz|, the base once.
 
-    Of whole numbers it is the density of where noise has spread them."""
+    For whole numbers it is the density of the dequantised values.
+
+    Source: Rezende & Mohamed 2015, Variational Inference with Normalizing Flows, sec. 3."""
     assert isinstance(model, Model)
     if not isinstance(model, HasLikelihood):
         raise Skip("it has no likelihood")
@@ -107,7 +118,10 @@ def x78_base_is_counted_once(model: HasBijection, batch: Batch) -> Residual:
 
 
 def x64_log_scales_of_a_stack_add_up() -> Residual:
-    """Inverse autoregressive maps: sum of log-slopes = log |det dz_T/de|. [002:242]"""
+    """Inverse autoregressive maps: sum of log-slopes = log |det dz_T/de|.
+
+    Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow,
+    sec. 4."""
     stack = Compose([Inverse(autoregressive(Affine(), back=bool(t % 2))) for t in range(3)])
     noise = normal(4, DIMS)
     matrix = jacobian(lambda e: stack(e)[0], noise)
@@ -115,14 +129,18 @@ def x64_log_scales_of_a_stack_add_up() -> Residual:
 
 
 def x77_jacobian_of_a_coupling_has_its_zeros() -> Residual:
-    """Coupling: dx/dz = [[I, 0], [h' beta', diag h']] with exact zeros. [002:300-305]"""
+    """Coupling: dx/dz = [[I, 0], [h' beta', diag h']] with exact zeros.
+
+    Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.3."""
     kinds = itertools.product((Additive(), Affine(), Spline(4)), (False, True))
     return Residual(most(astray(coupling(warp, flip), normal(4, DIMS)) for warp, flip in kinds),
                     0.0)
 
 
 def x77_couplings_have_their_zeros(model: HasBijection, batch: Batch) -> Residual:
-    """Every coupling within: what stays does not move, nor reads what moves. [002:300-305]"""
+    """Every coupling of the model keeps its fixed entries, which read no other.
+
+    Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.2."""
     z = normal(len(batch), *model.latent.shape)
     layers = [each for each in couplings(model, batch, z)
               if each[1][0].numel() <= LARGEST]
@@ -132,7 +150,7 @@ def x77_couplings_have_their_zeros(model: HasBijection, batch: Batch) -> Residua
 
 
 def astray(layer: Coupling, z: Tensor, told: Tensor | None = None) -> float:
-    """What is not 1 or 0 where it must be in the Jacobian of a coupling at z."""
+    """The largest deviation from the 1s and 0s that the Jacobian of a coupling must have at z."""
     shape = z.shape[1:]
     matrix = jacobian(lambda v: layer(v.reshape(-1, *shape), told)[0].flatten(1), z.flatten(1))
     places = torch.arange(shape.numel()).reshape(1, *shape)
@@ -144,7 +162,9 @@ def astray(layer: Coupling, z: Tensor, told: Tensor | None = None) -> float:
 
 
 def x81_volumes_of_linear_maps(model: HasBijection, batch: Batch) -> Residual:
-    """Every 1x1, scaling and squeezing within: H W log |det W|, summed or 0. [002:317]"""
+    """The model's 1x1 convolutions, actnorm, squeeze: log |det| by autograd.
+
+    Source: Kingma & Dhariwal 2018, Glow, table 1."""
     assert isinstance(model, Model)
     layers = [each for each in model.modules() if isinstance(each, Mix | ActNorm | Squeeze)]
     if not layers:
@@ -163,7 +183,9 @@ def x81_volumes_of_linear_maps(model: HasBijection, batch: Batch) -> Residual:
 
 
 def x80_affine_map_is_a_product_of_gaussians() -> Residual:
-    """Masked affine map: log p(x) = sum_i log N(x_i; mu_i, e^(2 alpha_i)). [003:821-826]"""
+    """Masked affine map: log p(x) = sum_i log N(x_i; mu_i, e^(2 alpha_i)).
+
+    Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.1."""
     layer, x = autoregressive(Affine()), normal(4, DIMS)
     z, log_det = layer.inverse(x)
     mean, raw = layer.net(x).unflatten(1, (DIMS, 2)).unbind(-1)
@@ -173,7 +195,9 @@ def x80_affine_map_is_a_product_of_gaussians() -> Residual:
 
 
 def x80_entry_by_entry_is_exact() -> Residual:
-    """z -> x by cached steps = by D full passes, and x -> z undoes both. [003:821-826]"""
+    """z -> x by cached steps = by D full passes, and x -> z inverts both.
+
+    Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.1."""
     missed = []
     for warp, back in itertools.product((Additive(), Affine(), Spline(4)), (False, True)):
         layer, z = autoregressive(warp, back), normal(4, DIMS)
@@ -185,7 +209,10 @@ def x80_entry_by_entry_is_exact() -> Residual:
 
 
 def x80_gradient_of_the_root_is_exact() -> Residual:
-    """Gradients of z -> x through its triangular root = through D passes. [003:821-826]"""
+    """Gradients of z -> x by implicit differentiation = through D passes.
+
+    Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
+    sec. 3.1."""
     layer, z = autoregressive(Spline(4)), normal(4, DIMS)
     with torch.enable_grad():
         z.requires_grad_()
@@ -201,7 +228,9 @@ def x80_gradient_of_the_root_is_exact() -> Residual:
 
 
 def x80_coupling_is_a_map_with_block_masks() -> Residual:
-    """Coupling = masked map whose first block stays and is all that is read. [003:821-826]"""
+    """A coupling is a masked map that keeps, and reads only, its first block.
+
+    Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.3."""
     missed: list[float] = []
     for warp in (Affine(), Spline(4)):
         layer, x = coupling(warp, flip=False), normal(4, DIMS)
@@ -211,7 +240,9 @@ def x80_coupling_is_a_map_with_block_masks() -> Residual:
 
 
 def x81_linear_maps_know_their_volume() -> Residual:
-    """1x1: H W log |det W|; squeeze: a permutation; scaling: H W sum log s. [002:317]"""
+    """1x1: H W log |det W|; squeeze: a permutation; actnorm: H W sum log s.
+
+    Source: Kingma & Dhariwal 2018, Glow, table 1."""
     shape, z = (4, 2, 3), normal(3, 4, 2, 3)
     mix, scale, squeeze = Mix(4).double(), ActNorm(4).double(), Squeeze()
     shake(mix)
@@ -229,7 +260,9 @@ def x81_linear_maps_know_their_volume() -> Residual:
 
 
 def x114_small_pictures_of_draws_are_given(model: CanEnlarge, batch: Batch) -> Residual:
-    """Super-resolution: the shrunk sample is what was given, up to rounding. [002:323]"""
+    """Super-resolution: a sample, downsampled, is the condition to rounding.
+
+    Source: Lugmayr et al. 2020, SRFlow."""
     assert isinstance(model, CanSample)
     wanted = batch.given[model.source].x
     draws = [model.shrink(model.sample(len(batch), batch.given, generator=fresh(seed)))
@@ -238,10 +271,12 @@ def x114_small_pictures_of_draws_are_given(model: CanEnlarge, batch: Batch) -> R
 
 
 def x114_any_code_has_its_small_picture() -> Residual:
-    """Super-resolution with random weights: every code keeps the means. [002:323]
+    """Super-resolution with random weights: every latent keeps the means.
 
     Statistics are float32, and so is the length of the interval: levels are few, as both round in
-    proportion to them."""
+    proportion to them.
+
+    Source: Lugmayr et al. 2020, SRFlow."""
     small = Space(kind="levels", shape=(1, 4, 4), size=16, mean=(7.0,), scale=(4.0,))
     space = replace(small, shape=(1, 8, 8), given={"source": small})
     model = Superres.tiny(space).build(space).double().eval()

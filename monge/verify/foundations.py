@@ -25,7 +25,7 @@ UNITS = 6
 
 
 def gaussian(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """-log N(x; mean, scale^2) by the law of real entries, all (n,), (n,)."""
+    """-log N(x; mean, scale^2) by the head of real entries, all (n,), (n,)."""
     law = Gaussians(1, torch.zeros(1), torch.ones(1)).double()
     floor = law.floor  # raw + floor is the log-scale after a softplus
     raw = floor + (scale.log() - floor).expm1().log()
@@ -33,7 +33,9 @@ def gaussian(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 
 
 def x12_gaussian_likelihood_is_a_squared_error() -> Residual:
-    """-log N(y; m, s^2) = (y - m)^2 / (2 s^2) + log(2 pi s^2) / 2. [004:82-84]"""
+    """-log N(y; m, s^2) = (y - m)^2 / (2 s^2) + log(2 pi s^2) / 2.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.5."""
     y, mean, scale = normal(50), normal(50), (0.3 * normal(50)).exp()
     squared = (y - mean).square() / (2 * scale.square())
     return Residual(gap(gaussian(y, mean, scale), squared + 0.5 * (2 * math.pi * scale**2).log()),
@@ -41,7 +43,9 @@ def x12_gaussian_likelihood_is_a_squared_error() -> Residual:
 
 
 def x12_the_best_variance_is_the_mean_squared_residual() -> Residual:
-    """The likelihood is stationary at mean = average, s^2 = mean residual^2. [004:82-84]"""
+    """The likelihood is stationary at mean = average, s^2 = mean residual^2.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.5."""
     y = normal(50) + 3
     best = torch.stack([y.mean(), y.std(correction=0)])
     with torch.enable_grad():
@@ -52,25 +56,31 @@ def x12_the_best_variance_is_the_mean_squared_residual() -> Residual:
 
 
 def logits() -> tuple[Categorical, Tensor, Tensor]:
-    """The law of 5 classes with logits (n, 1, 5) and codes (n, 1)."""
+    """The distribution of 5 classes with logits (n, 1, 5) and codes (n, 1)."""
     return Categorical(1, 5, False).double(), 2 * normal(20, 1, 5), torch.arange(20)[:, None] % 5
 
 
 def x13_softmax_ignores_a_shift() -> Residual:
-    """The law of classes does not change when all logits rise alike. [002:110]"""
+    """Class probabilities do not change when all logits shift alike.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 6.2.2.3."""
     law, z, y = logits()
     return Residual(gap(law.log_prob(z + 7, y), law.log_prob(z, y)), ROUNDING)
 
 
 def x13_cross_entropy_of_a_name_is_its_log_probability() -> Residual:
-    """-sum_k onehot_k log pi_k = -log pi_y. [000:11-19]"""
+    """-sum_k onehot_k log pi_k = -log pi_y.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
     law, z, y = logits()
     crossed = (F.one_hot(y, 5) * z.softmax(-1).log()).sum(-1)
     return Residual(gap(crossed, law.log_prob(z, y)), ROUNDING)
 
 
 def x13_gradient_of_cross_entropy_is_probability_minus_name() -> Residual:
-    """d(-log pi_y)/dz = pi - onehot(y). [004:187-193]"""
+    """d(-log pi_y)/dz = pi - onehot(y).
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
     law, z, y = logits()
     with torch.enable_grad():
         leaf = z.clone().requires_grad_()
@@ -79,7 +89,9 @@ def x13_gradient_of_cross_entropy_is_probability_minus_name() -> Residual:
 
 
 def x13_jacobian_of_softmax() -> Residual:
-    """d pi / dz = diag(pi) - pi pi^T, of the law's own probabilities. [004:193]"""
+    """d pi / dz = diag(pi) - pi pi^T, of the model's probabilities.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
     law, z, _ = logits()
     row = z[0, 0]
 
@@ -93,7 +105,9 @@ def x13_jacobian_of_softmax() -> Residual:
 
 
 def x13_two_classes_are_a_bernoulli() -> Residual:
-    """Softmax over two logits is a Bernoulli law of their difference. [002:100-110]"""
+    """Softmax over two logits is a Bernoulli with their difference as logit.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.2."""
     z, y = 3 * normal(20, 1, 2), torch.arange(20)[:, None] % 2
     two, one = Categorical(1, 2, False).double(), Bernoulli(torch.tensor([0.5])).double()
     return Residual(gap(two.log_prob(z, y), one.log_prob(z[..., 1:] - z[..., :1], y)), ROUNDING)
@@ -104,13 +118,15 @@ def logistic() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def logistic_loss(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """-sum log p(y | x) where the logit is x w."""
+    """-sum log p(y | x) with logit x w."""
     law = Bernoulli(torch.tensor([0.5])).double()
     return -law.log_prob((x @ w)[:, None, None], y[:, None]).sum()
 
 
 def x14_gradient_of_logistic_regression() -> Residual:
-    """The gradient of -log p(y | x) is X^T (sigmoid(X w) - y). [002:102-108]"""
+    """The gradient of -log p(y | x) is X^T (sigmoid(X w) - y).
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.2 and 4.3.3."""
     x, y, w = logistic()
     with torch.enable_grad():
         found = torch.autograd.functional.jacobian(lambda w: logistic_loss(x, y, w), w)
@@ -118,7 +134,9 @@ def x14_gradient_of_logistic_regression() -> Residual:
 
 
 def x14_logistic_regression_is_convex() -> Residual:
-    """No eigenvalue of the Hessian X^T diag(p (1 - p)) X is below 0. [002:102-108]"""
+    """No eigenvalue of the Hessian X^T diag(p (1 - p)) X is below 0.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.3."""
     x, y, w = logistic()
     with torch.enable_grad():
         found = torch.autograd.functional.hessian(lambda w: logistic_loss(x, y, w), w)
@@ -128,7 +146,9 @@ def x14_logistic_regression_is_convex() -> Residual:
 
 
 def x17_units_of_one_layer_cut_a_line_once_each() -> Residual:
-    """A generic network of 6 hidden units has 7 linear pieces on a line. [004:133-144]"""
+    """A generic network of 6 hidden units has 7 linear pieces on a line.
+
+    Source: Prince 2023, Understanding Deep Learning, ch. 3."""
     net = rectified(UNITS)
     net.linears[0].weight.copy_(normal(UNITS, 1))
     net.linears[0].bias.copy_(normal(UNITS))
@@ -136,19 +156,26 @@ def x17_units_of_one_layer_cut_a_line_once_each() -> Residual:
 
 
 def x17_layers_that_fold_multiply_their_pieces() -> Residual:
-    """Folding networks have (units + 1)^depth pieces: 16 for 3 units, 2 layers. [004:133-144]"""
+    """Folding networks have (units + 1)^depth pieces: 16 for 3 units, 2 layers.
+
+    Source: Montúfar et al. 2014, On the Number of Linear Regions of Deep Neural Networks."""
     cases = [(3, 1), (3, 2), (3, 3), (5, 2)]
     return Residual(sum(abs(pieces(fold(units, depth), 0.0, 1.0) - (units + 1)**depth)
                         for units, depth in cases), 0.0)
 
 
 def x17_units_of_one_layer_cut_a_plane() -> Residual:
-    """6 generic units cut a plane into 1 + 6 + 15 = 22 pieces. [004:133-144]"""
+    """6 generic units cut a plane into 1 + 6 + 15 = 22 pieces.
+
+    Source: Zaslavsky 1975, Facing up to Arrangements."""
     return Residual(abs(cells(normal(UNITS, 2), normal(UNITS)) - cells_at_most(UNITS, 2)), 0.0)
 
 
 def x18_one_hidden_layer_approximates_a_curve() -> Residual:
-    """D units come within max|f''| h^2 / 8 of sin on [0, 2 pi], h = 2 pi / D. [002:124-126]"""
+    """D units come within max|f''| h^2 / 8 of sin on [0, 2 pi], h = 2 pi / D.
+
+    Source: Cybenko 1989, Approximation by Superpositions of a Sigmoidal Function; de Boor 2001, A
+    Practical Guide to Splines."""
     worst = -math.inf
     for units in (4, 10, 40):
         knots = torch.linspace(0, 2 * math.pi, units + 1, dtype=torch.float64)
@@ -159,7 +186,9 @@ def x18_one_hidden_layer_approximates_a_curve() -> Residual:
 
 
 def x15_a_perceptron_makes_few_mistakes() -> Residual:
-    """A perceptron makes at most (R / margin)^2 mistakes on separable rows. [002:98]"""
+    """A perceptron makes at most (R / margin)^2 mistakes on separable rows.
+
+    Source: Novikoff 1962, On Convergence Proofs on Perceptrons."""
     inputs = Space(kind="real", shape=(3,))
     space = Space(kind="binary", size=2, given={"inputs": inputs})
     perceptron = registry.find("predict.perceptron")

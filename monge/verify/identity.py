@@ -1,16 +1,16 @@
-"""The frame: an identity is a function, the files of this folder are the list of them.
+"""The framework: an identity is a function, and the files of this folder are the list of them.
 
 A public function named `x50_...` that returns a `Residual` is an identity: X50 is its id, its file
-or folder the group it belongs to. The first line of its docstring says what it states and, in
-brackets, where it comes from: `[002:250]` is line 250 of the third of the five notes, which are
-counted from 000. The annotation of its first parameter is the ability it needs, and that argument
-is the model itself, in float64, in eval mode and without gradients; a second parameter `batch`
-takes a few valid rows with their conditions. An identity without parameters stands for itself.
-What an ability cannot say (a space too large to enumerate, a likelihood that is only a bound) is
-told by raising `Skip`.
+or folder the group it belongs to. The first line of its docstring is its statement, the last
+paragraph cites where to read about it: `Source: Kingma & Welling 2014, Auto-Encoding Variational
+Bayes, eq. 1.`, several works separated by semicolons. The annotation of its first parameter is
+the ability it needs, and that argument is the model itself, in float64, in eval mode and without
+gradients; a second parameter `batch` takes a few valid rows with their conditions. An identity
+without parameters needs no model. It raises `Skip` if it cannot be computed for a model (a space
+too large to enumerate, a likelihood that is only a bound).
 
-A function named `r36_...` that returns a `Control` holds what the notes say wrongly beside what is
-right: it passes if the tolerance that admits the right statement rejects the wrong one.
+A function named `r36_...` that returns a `Control` compares a common error with the correct
+statement: it passes if the tolerance that accepts the correct one rejects the error.
 
 Listing reads syntax trees and imports nothing; `identities` imports.
 """
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 NAME = re.compile(r"[xr]\d+_\w+")
-CITED = re.compile(r"(.+?)\.? \[(\d{3}:\d+(?:-\d+)?)\]")
-"""A statement with its source, a note and lines of it."""
+SOURCE = "Source: "
+"""How the last paragraph of an identity's docstring begins."""
 ITSELF = "itself"
 """The member of an identity that is about no model."""
 
 
 @dataclass(frozen=True)
 class Residual:
-    """By how much an identity is missed, and by how much it may be."""
+    """The error of an identity, and the largest that passes."""
 
     value: float
     tolerance: float
@@ -55,8 +55,8 @@ class Residual:
 
 @dataclass(frozen=True)
 class Control:
-    """By how much a statement of the notes is missed, and by how much what is right in its place:
-    only the latter may be."""
+    """The error of a common wrong statement, that of the correct one, and the largest that passes:
+    only the correct one may pass."""
 
     wrong: float
     value: float
@@ -65,32 +65,32 @@ class Control:
     @property
     def passed(self) -> bool:
         held = Residual(self.value, self.tolerance).passed
-        return held and not self.wrong <= self.tolerance  # what is no number is rejected too
+        return held and not self.wrong <= self.tolerance  # NaN is rejected too
 
 
 class Skip(Exception):
-    """No error: the reason why an identity says nothing about a member."""
+    """No error: the reason why an identity does not apply to a member."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What an identity's source says of itself."""
+    """What the code of an identity states, read without importing it."""
 
     id: str
     group: str
     module: str  # beneath this folder
     name: str
     statement: str
-    source: str  # note:lines
+    source: str  # author, year, title and place in it
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A statement that can be held against a model."""
+    """A statement that can be checked on a model."""
 
     listing: Listing
-    needs: type | None  # the ability; None for what is about no model
-    rows: bool  # whether it asks for rows
+    needs: type | None  # the ability; None if it is about no model
+    rows: bool  # whether it takes rows
     call: Callable[..., Residual | Control]
 
 
@@ -98,7 +98,7 @@ class Identity:
 class Row:
     """The outcome of one identity on one member; what is skipped neither passes nor fails.
 
-    Of an erratum the residual is that of what is right, `wrong` that of what the notes say."""
+    For a common error the residual is that of the correct statement, `wrong` that of the error."""
 
     id: str
     member: str
@@ -133,10 +133,11 @@ def read(path: Path) -> list[Listing]:
 
 
 def told(node: ast.FunctionDef) -> tuple[str, str]:
-    """What a function states, and where that is from."""
-    line = (ast.get_docstring(node) or "").partition("\n")[0]
-    found = CITED.fullmatch(line)
-    return (found[1], found[2]) if found else (line.rstrip("."), "")
+    """The statement of a function and its source, which is empty if none is cited."""
+    paragraphs = [" ".join(each.split()).removesuffix(".")
+                  for each in (ast.get_docstring(node) or "").split("\n\n")]
+    last = paragraphs[-1]
+    return paragraphs[0], last.removeprefix(SOURCE) if last.startswith(SOURCE) else ""
 
 
 def identities() -> list[Identity]:
@@ -151,7 +152,7 @@ def load(listing: Listing) -> Identity:
 
 
 def hold(identity: Identity, subjects: Iterable[Subject], every: bool) -> Iterator[Row]:
-    """One identity against every member it concerns, or against the first that it can examine."""
+    """Check one identity on every member it applies to, or on the first that it can examine."""
     if identity.needs is None:
         yield examine(identity)
         return
@@ -171,8 +172,8 @@ def hold(identity: Identity, subjects: Iterable[Subject], every: bool) -> Iterat
 
 
 def examine(identity: Identity, subject: Subject | None = None) -> Row:
-    """Hold one identity against one member. What it draws depends on nothing before it; whatever
-    it raises is a failure told in a sentence."""
+    """Check one identity on one member. Its random numbers depend on nothing before it; whatever
+    it raises is a failure described in a sentence."""
     import torch
 
     about = identity.listing

@@ -16,7 +16,7 @@ TOGETHER = 64
 
 
 def jacobian(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """df/dx of each row, (B, D, D), where no row of f reads another."""
+    """df/dx of each row, (B, D, D), if no row of f reads another."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         columns = f(x).sum(0)
@@ -37,8 +37,8 @@ def jacobian_of_row(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def couplings(model: HasBijection, batch: Batch, z: Tensor
               ) -> list[tuple[Coupling, Tensor, Tensor | None]]:
-    """The couplings of a model, each with what enters it on the way from codes z to events, and
-    its context."""
+    """The couplings of a model, each with its input when latent codes z are decoded, and its
+    context."""
     assert isinstance(model, nn.Module)
     found: list[tuple[Coupling, Tensor, Tensor | None]] = []
 

@@ -1,9 +1,9 @@
-r"""Identities of laws with a code z: $p(x) = \int p(x, z) dz$ and a posterior q(z | x) beside it.
+r"""Identities of models with a latent code z, $p(x) = \int p(x, z) dz$, and a posterior q(z | x).
 
 $\log p(x) = ELBO + KL(q(z|x) \| p(z|x))$ with $ELBO = E_q \log p(x|z) - KL(q(z|x) \| p(z))$;
-over k draws from q, $E \log \frac1k \sum_i p(x, z_i) / q(z_i|x)$ rises with k to log p(x).
-Integrals over z are taken where it has two dimensions at most; elsewhere means of draws are
-compared, and a residual is counted in standard errors.
+over k samples from q, $E \log \frac1k \sum_i p(x, z_i) / q(z_i|x)$ rises with k to log p(x).
+Integrals over z are computed if it has at most two dimensions; otherwise means of samples are
+compared, and a residual is measured in standard errors.
 """
 
 from __future__ import annotations
@@ -28,20 +28,24 @@ QUADRATURE = 1e-6
 INTEGRATED = 2
 """Rows whose codes are integrated over."""
 DRAWS = 2048
-"""Codes drawn for each row where a mean is estimated."""
+"""Latent codes sampled for each row if a mean is estimated."""
 MOST = 5.0
 """Standard errors by which a mean may be off."""
 
 
 def x58_evidence_is_bound_plus_divergence(model: HasPosterior, batch: Batch) -> Residual:
-    """log p(x) = ELBO + KL(q(z|x) || p(z|x)). [000:218-224]"""
+    """log p(x) = ELBO + KL(q(z|x) || p(z|x)).
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1."""
     if isinstance(model, HasLevels):
         raise Skip("X61 says the same of levels")
     return missed_by(model, batch)
 
 
 def x61_evidence_of_levels(model: HasLevels, batch: Batch) -> Residual:
-    """log p(x) = E_q log p(x,z_1:T)/q + KL(q(z_1:T|x) || p(z_1:T|x)). [000:269-280]"""
+    """log p(x) = E_q log p(x,z_1:T)/q + KL(q(z_1:T|x) || p(z_1:T|x)).
+
+    Source: Sønderby et al. 2016, Ladder Variational Autoencoders."""
     return missed_by(model, batch)
 
 
@@ -59,7 +63,7 @@ def missed_by(model: HasPosterior, batch: Batch) -> Residual:
 
 
 def bound(model: HasPosterior, batch: Batch) -> Tensor:
-    """The ELBO by another road: noise put through `infer`, the rate in closed form, (B,)."""
+    """The ELBO computed differently: noise through `infer`, the KL term in closed form, (B,)."""
 
     def term(noise: Tensor) -> Tensor:
         z = model.infer(batch, noise)
@@ -97,7 +101,9 @@ def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor])
 
 
 def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch) -> Residual:
-    """rate = E_q[log q(z|x) - log p(z)], in standard errors. [003:418-422]"""
+    """KL term = E_q[log q(z|x) - log p(z)], in standard errors.
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.3."""
     rate = model.rate(batch)
     if rate is None:
         raise Skip("its rate has no closed form")
@@ -105,13 +111,17 @@ def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch)
 
 
 def x59_score_is_the_bound(model: HasPosterior, batch: Batch) -> Residual:
-    """E score(1 sample) = E_q[log p(x,z) - log q(z|x)], in standard errors. [000:248-250]"""
+    """E bound(1 sample) = E_q[log p(x,z) - log q(z|x)], in standard errors.
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 6."""
     score = repeated(model, batch, samples=1, times=DRAWS)
     return apart([score, log_weights(model, batch, DRAWS)])
 
 
 def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Residual:
-    """E_q[log p(x,z) - log q(z|x)] = E_q log p(x|z) - rate, in standard errors. [000:248-252]"""
+    """E_q[log p(x,z) - log q(z|x)] = E_q log p(x|z) - KL, in standard errors.
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 6 and 7."""
     rate = model.rate(batch)
     if rate is None:
         raise Skip("its rate has no closed form")
@@ -121,7 +131,9 @@ def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Resid
 
 
 def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) -> Residual:
-    """E score(k samples) never falls with k, in standard errors. [003:401]"""
+    """E bound(k samples) never falls with k, in standard errors.
+
+    Source: Burda, Grosse & Salakhutdinov 2016, Importance Weighted Autoencoders, theorem 1."""
     plan = ((1, 200), (10, 100), (100, 50), (1000, 20))
     means = [repeated(model, batch, k, times).mean(1) for k, times in plan]  # (times,) each
     drops = [(before.mean() - after.mean()) / error_of([before, after])
@@ -130,7 +142,9 @@ def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) 
 
 
 def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch) -> Residual:
-    """E score(k samples) = E log mean_k p(x,z)/q(z|x), in standard errors. [003:401]"""
+    """E bound(k samples) = E log mean_k p(x,z)/q(z|x), in standard errors.
+
+    Source: Burda, Grosse & Salakhutdinov 2016, Importance Weighted Autoencoders, sec. 3."""
     k = 10
     score = repeated(model, batch, k, DRAWS)
     weights = log_weights(model, batch, k * DRAWS).unflatten(0, (k, DRAWS))
@@ -138,7 +152,9 @@ def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch
 
 
 def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Residual:
-    """E score(1000 samples) <= log p(x), in standard errors. [003:401]"""
+    """E bound(1000 samples) <= log p(x), in standard errors.
+
+    Source: Burda, Grosse & Salakhutdinov 2016, Importance Weighted Autoencoders, theorem 1."""
     batch = batch[:INTEGRATED]
     scores = repeated(model, batch, 1000, 20).mean(1)
     excess = (scores.mean() - evidence(model, batch).mean()) / error_of([scores])
@@ -146,7 +162,10 @@ def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Res
 
 
 def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
-    """sum_t E_q rate_t = E_q[log q(z|x) - log p(z)], in standard errors. [000:265-280]"""
+    """sum_t E_q KL_t = E_q[log q(z|x) - log p(z)], in standard errors.
+
+    Source: Cover & Thomas 2006, Elements of Information Theory, theorem 2.5.3; Sønderby et al.
+    2016, Ladder Variational Autoencoders."""
 
     def both(z: Tensor) -> Tensor:  # (S, B, *latent) -> (S, 2 B)
         ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
@@ -159,19 +178,19 @@ def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
 
 
 def log_weights(model: HasPosterior, batch: Batch, n: int) -> Tensor:
-    """log p(x, z) - log q(z | x) of n draws z ~ q for each row, (n, B)."""
+    """log p(x, z) - log q(z | x) of n samples z ~ q for each row, (n, B)."""
     return over_draws(model, batch, n,
                       lambda z: model.log_joint(batch, z) - model.log_posterior(batch, z))
 
 
 def log_ratios(model: HasPosterior, batch: Batch, n: int) -> Tensor:
-    """log q(z | x) - log p(z) of n draws z ~ q for each row, (n, B)."""
+    """log q(z | x) - log p(z) of n samples z ~ q for each row, (n, B)."""
     return over_draws(model, batch, n,
                       lambda z: model.log_posterior(batch, z) - model.log_prior(batch, z))
 
 
 def over_draws(model: HasPosterior, batch: Batch, n: int, f: Callable[[Tensor], Tensor]) -> Tensor:
-    """f: (S, B, *latent) -> (S, B) of n draws from q(z | x), (n, B)."""
+    """f: (S, B, *latent) -> (S, B) of n samples from q(z | x), (n, B)."""
     noise = torch.randn(n, len(batch), *model.latent.shape, dtype=torch.float64)
     return torch.cat([f(model.infer(batch, part)) for part in noise.split(pieces(batch))])
 
@@ -198,7 +217,7 @@ def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Ten
 
 
 def apart(estimates: Sequence[Tensor], known: Tensor | None = None) -> Residual:
-    """How far the means over draws (N, B) lie from each other, or the one from what is known."""
+    """The distance between two means over samples (N, B), or from one to a known value."""
     means = [*(each.mean(0) for each in estimates), *([] if known is None else [known])]
     gap = (means[0] - means[1]).abs()
     return Residual(float((gap / error_of(estimates)).amax()), MOST)

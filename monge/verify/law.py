@@ -1,7 +1,7 @@
-"""A model's law under one condition as a density that can be summed and integrated over.
+"""A model's distribution under one condition, as a density to sum and integrate.
 
 Bits, labels and levels are enumerated; counts are enumerated over a window about their mean
-outside of which nothing is left; real entries, two at most, are integrated.
+outside of which there is no mass; real entries, two at most, are integrated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH = 1 << 22
 REALS = 2
 """Largest number of real entries that are integrated over."""
 BESIDE = 256
-"""Largest number of states of the other entries where some are integrated over."""
+"""Largest number of states of the other entries if some are integrated over."""
 USELESS = 0.01
 """An integral that is more uncertain than this shows nothing."""
 GRID = (61, 7.0)
@@ -51,7 +51,7 @@ class Law:
         return all(part.kind in FINITE for part in self.space.parts)
 
     def states(self) -> Tensor:
-        """Every combination of the entries that are not real, which stand at 0, (K, D)."""
+        """Every combination of the entries that are not real; real ones are 0, (K, D)."""
         axes = [values(part, window(self.space)) for part in self.space.parts]
         count = math.prod(map(len, axes))
         if count > STATES:
@@ -84,7 +84,7 @@ class Law:
         return found, error
 
     def weigh(self, x: Tensor, statistic: Statistic) -> Tensor:
-        """p(x) times each statistic, (N, m); 0 where p is."""
+        """p(x) times each statistic, (N, m); 0 if p is."""
         log_p = self.log_p(x)
         weight = log_p.exp()[:, None]
         return torch.where(weight == 0, 0.0, weight * statistic(x, log_p))
@@ -114,7 +114,7 @@ def values(part: Space, widest: int) -> Tensor:
 
 
 def exact(model: HasLikelihood, batch: Batch) -> Law:
-    """The law whose likelihood the model states exactly, given what the first row is."""
+    """The distribution of a model with an exact likelihood, given the first condition."""
     kind = model.likelihood(batch).kind
     if kind != "exact":
         raise Skip(f"its likelihood is a{'n' if kind == 'estimate' else ''} {kind}")

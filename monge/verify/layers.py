@@ -13,7 +13,9 @@ from .subjects import strangers
 
 
 def x22_the_future_has_no_influence(model: HasConditionals, batch: Batch) -> Residual:
-    """Entries from place t on do not move conditionals up to t, bit for bit. [002:263]"""
+    """Entries from t on do not change conditionals up to t, bit for bit.
+
+    Source: Germain et al. 2015, MADE: Masked Autoencoder for Distribution Estimation."""
     x, other = batch.x.reshape(len(batch), -1), strangers(model, batch)
     worst = torch.zeros((), dtype=torch.float64)
     for member, order in enumerate(model.orders):

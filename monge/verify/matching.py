@@ -40,7 +40,9 @@ def noisy(law: Normals, n: int = 200) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def x97_tweedie() -> Residual:
-    """alpha E[x|z] = z + sigma^2 grad log p(z). [003:695-705]"""
+    """alpha E[x|z] = z + sigma^2 grad log p(z).
+
+    Source: Efron 2011, Tweedie's Formula and Selection Bias."""
     law = plane()
     z, _, alpha, sigma = noisy(law)
     score = slope(lambda z: law.log_prob(z, alpha, sigma), z)
@@ -48,7 +50,9 @@ def x97_tweedie() -> Residual:
 
 
 def x98_score_is_the_mean_noise() -> Residual:
-    """grad log p(z) = -E[eps|z] / sigma. [003:743-755]"""
+    """grad log p(z) = -E[eps|z] / sigma.
+
+    Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     law = plane()
     z, _, alpha, sigma = noisy(law)
     said = Prediction(z, alpha, sigma, "x0", law.denoised(z, alpha, sigma))
@@ -58,7 +62,9 @@ def x98_score_is_the_mean_noise() -> Residual:
 
 
 def x98_score_is_not_the_noise_itself() -> Residual:
-    """grad log p(z) is not -eps / sigma of the added noise: less their gap^2. [003:743-755]"""
+    """grad log p(z) is not -eps / sigma of the added noise: less their gap^2.
+
+    Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     law = plane()
     z, noise, alpha, sigma = noisy(law)
     score = slope(lambda z: law.log_prob(z, alpha, sigma), z)
@@ -77,7 +83,10 @@ def still() -> tuple[Tensor, Tensor]:
 
 
 def x99_implicit_is_explicit_score_matching() -> Residual:
-    """E |s - grad log p|^2 / 2 = E[tr grad s + |s|^2 / 2] + a constant. [003:761-773]"""
+    """E |s - grad log p|^2 / 2 = E[tr grad s + |s|^2 / 2] + a constant.
+
+    Source: Hyvärinen 2005, Estimation of Non-Normalized Statistical Models by Score Matching,
+    theorem 1."""
     law, grid = line(), torch.linspace(-6, 6, 40001, dtype=torch.float64)[:, None]
     weight = law.log_prob(grid, *still()).exp() * (grid[1, 0] - grid[0, 0])
     true = slope(lambda x: law.log_prob(x, *still()), grid)[:, 0]
@@ -91,7 +100,10 @@ def x99_implicit_is_explicit_score_matching() -> Residual:
 
 
 def x99_needs_its_boundary_condition() -> Residual:
-    """Exp(1) with s = 1, where p s does not vanish: 1.5 there, 0.5 here. [003:761-773]"""
+    """Exp(1) with s = 1, where p s does not vanish: 1.5 there, 0.5 here.
+
+    Source: Hyvärinen 2005, Estimation of Non-Normalized Statistical Models by Score Matching,
+    theorem 1."""
     grid = torch.linspace(0, 40, 400_001, dtype=torch.float64)
     weight = torch.exp(-grid)
     mass = torch.trapezoid(weight, grid)
@@ -102,7 +114,9 @@ def x99_needs_its_boundary_condition() -> Residual:
 
 
 def x100_denoising_is_explicit_up_to_a_constant() -> Residual:
-    """E |s + eps / sigma|^2 - E |s - grad log p|^2 is the same for every s. [003:735-755]"""
+    """E |s + eps / sigma|^2 - E |s - grad log p|^2 is the same for every s.
+
+    Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     law, sigma = line(), 0.6
     one, spread = torch.ones(1, 1).double(), torch.full((1, 1), sigma).double()
     noise = normal(DRAWS, 1)
@@ -121,13 +135,15 @@ def component(law: Normals, z: Tensor, alpha: Tensor, sigma: Tensor, y: int) -> 
 
 
 def alone(law: Normals, y: int) -> Normals:
-    """One component as a law."""
+    """One component as a distribution."""
     return replace(law, weights=law.weights[y:y + 1] ** 0, means=law.means[y:y + 1],
                    scales=law.scales[y:y + 1])
 
 
 def x101_conditional_score_is_bayes_rule() -> Residual:
-    """grad log p(z|y) = grad log p(z) + grad log p(y|z). [003:787-789]"""
+    """grad log p(z|y) = grad log p(z) + grad log p(y|z).
+
+    Source: Dhariwal & Nichol 2021, Diffusion Models Beat GANs on Image Synthesis, sec. 4."""
     law = plane()
     z, _, alpha, sigma = noisy(law)
     missed = []
@@ -140,7 +156,9 @@ def x101_conditional_score_is_bayes_rule() -> Residual:
 
 
 def x102_guidance_is_one_combination() -> Residual:
-    """gamma cond + (1 - gamma) uncond = grad log p(z) p(y|z)^gamma. [003:804-819]"""
+    """gamma cond + (1 - gamma) uncond = grad log p(z) p(y|z)^gamma.
+
+    Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     law, missed = plane(), []
     z, _, alpha, sigma = noisy(law)
     with_y, without = (Prediction(z, alpha, sigma, "x0", each.denoised(z, alpha, sigma))
@@ -159,7 +177,9 @@ def x102_guidance_is_one_combination() -> Residual:
 
 
 def x102_guidance_at_its_ends() -> Residual:
-    """gamma = 0 forgets the condition, gamma = 1 is the conditional law. [003:804-819]"""
+    """gamma = 0 ignores the condition, gamma = 1 is the conditional score.
+
+    Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     law = plane()
     z, _, alpha, sigma = noisy(law)
     with_y, without = (each.denoised(z, alpha, sigma) for each in (alone(law, 2), law))

@@ -1,8 +1,8 @@
-r"""Identities of what stands between linear maps: norms, dropout, residual ways, first weights.
+r"""Identities of norms, dropout, residual connections and initial weights.
 
-A norm takes away what the layers before it added and scaled; the 2^n networks that dropout leaves
-average to the whole one where it is linear; a residual way keeps gradients, and a variance of
-alpha / D_in keeps signals, through any depth.
+A norm removes the shift and scale of the layers before it; the 2^n networks that dropout makes
+average to the scaled one if it is linear; residual connections preserve gradients, and a variance
+of alpha / D_in preserves signals, through any depth.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BAND = 2.5
 """By what factor it may change."""
 DRAWS = 200_000
 MASKS = 1000
-"""Thinned networks that are drawn."""
+"""Dropout masks that are sampled."""
 MOST = 5.0
 """Standard errors that chance may make."""
 
@@ -45,13 +45,17 @@ def batch_norm() -> tuple[nn.BatchNorm2d, Tensor]:
 
 
 def x25_batch_norm_cancels_a_bias() -> Residual:
-    """BN(x + b) = BN(x). [002:141]"""
+    """BN(x + b) = BN(x).
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.2."""
     layer, x = batch_norm()
     return Residual(gap(layer(x + normal(3, 1, 1)), layer(x)), ROUNDING)
 
 
 def x25_batch_norm_can_restore_its_input() -> Residual:
-    """gamma = sqrt(biased variance + eps) and beta = mean restore x. [002:179]"""
+    """gamma = sqrt(biased variance + eps) and beta = mean restore x.
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3."""
     layer, x = batch_norm()
     layer.weight.copy_((x.var((0, 2, 3), correction=0) + layer.eps).sqrt())
     layer.bias.copy_(x.mean((0, 2, 3)))
@@ -59,7 +63,9 @@ def x25_batch_norm_can_restore_its_input() -> Residual:
 
 
 def x25_running_variance_is_unbiased() -> Residual:
-    """Running averages take in the mean and the unbiased variance. [002:139-145]"""
+    """Running averages use the mean and the unbiased variance.
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.1."""
     layer, x = batch_norm()
     layer(x)
     rate = layer.momentum or 0.0
@@ -71,7 +77,9 @@ def x25_running_variance_is_unbiased() -> Residual:
 
 
 def x25_evaluation_reads_the_running_averages_alone() -> Residual:
-    """After training, a row is normalised alike in every batch. [002:145]"""
+    """In evaluation, a row is normalised alike in every batch.
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.1."""
     layer, x = batch_norm()
     layer(x)
     layer.eval()
@@ -79,7 +87,9 @@ def x25_evaluation_reads_the_running_averages_alone() -> Residual:
 
 
 def x26_layer_norm_ignores_scale_and_shift() -> Residual:
-    """LN(a x + b) = LN(x) for a > 0, as eps -> 0. [000:83-85]"""
+    """LN(a x + b) = LN(x) for a > 0, as eps -> 0.
+
+    Source: Ba, Kiros & Hinton 2016, Layer Normalization, sec. 5."""
     layer, x = norm("layer", 16).double(), normal(5, 16)
     assert isinstance(layer, nn.LayerNorm)
     layer.eps = 0.0
@@ -87,7 +97,9 @@ def x26_layer_norm_ignores_scale_and_shift() -> Residual:
 
 
 def x26_layer_norm_ignores_other_rows() -> Residual:
-    """What layer, group and instance norm make of a row is its own matter. [000:83-85]"""
+    """Layer, group and instance norm treat each row independently.
+
+    Source: Ba, Kiros & Hinton 2016, Layer Normalization; Wu & He 2018, Group Normalization."""
     x, worst = normal(5, 16, 3, 4), 0.0
     for name in PER_ROW:
         layer = norm(name, 16, 2).double()
@@ -106,7 +118,9 @@ def chances(kept: Tensor, rate: float) -> Tensor:
 
 
 def x27_linear_networks_average_to_the_scaled_one() -> Residual:
-    """All 2^n thinned linear networks average to weights times 1 - rate. [004:280-283]"""
+    """All 2^n dropout masks of a linear network average to weights times 1 - p.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
     return Residual(unscaled(0.3, 0.7), 1e-13)
 
 
@@ -118,7 +132,9 @@ def unscaled(rate: float, factor: float) -> float:
 
 
 def x27_softmax_networks_average_geometrically() -> Residual:
-    """The normalised geometric mean of 2^n softmax nets is the scaled net. [004:280-283]"""
+    """The normalised geometric mean of 2^n softmax nets is the scaled net.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
     kept, layer, h, rate = masks(5), nn.Linear(5, 3).double(), normal(5), 0.3
     logs = layer(kept * h).log_softmax(1)
     mean = (chances(kept, rate)[:, None] * logs).sum(0).softmax(0)
@@ -126,7 +142,9 @@ def x27_softmax_networks_average_geometrically() -> Residual:
 
 
 def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
-    """Monte-Carlo dropout tends to the average over all 2^n masks. [000:312-318]"""
+    """Monte-Carlo dropout tends to the average over all 2^n masks.
+
+    Source: Gal & Ghahramani 2016, Dropout as a Bayesian Approximation."""
     net, exact, _ = thinning()
     generator, h, found = fresh(4), torch.ones(1, 6, dtype=torch.float64), []
     for _ in range(MASKS):
@@ -137,13 +155,16 @@ def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
 
 
 def x28_the_whole_network_is_not_the_average() -> Residual:
-    """Where a network bends, its average over masks is not the whole network. [000:312-318]"""
+    """For a non-linear network, the mean over masks is not the scaled network.
+
+    Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting, sec. 7.5."""
     _, exact, whole = thinning()
     return Residual(0.01 - float((exact - whole).abs()), 0)
 
 
 def thinning() -> tuple[nn.Module, Tensor, Tensor]:
-    """A network that bends after dropout, its exact mean over masks, and what it says whole."""
+    """A network non-linear after dropout, its exact mean over masks, and its scaled output."""
     net = nn.Sequential(nn.Dropout(0.4), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     initialise(net, "he", "relu")
     kept, bends = masks(6), net[1:]
@@ -153,7 +174,9 @@ def thinning() -> tuple[nn.Module, Tensor, Tensor]:
 
 @torch.enable_grad()
 def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
-    """d(h + f(h)) / dh = I + df / dh. [004:292-296]"""
+    """d(h + f(h)) / dh = I + df / dh.
+
+    Source: He et al. 2016, Identity Mappings in Deep Residual Networks."""
     body = MLP.Config(width=8, depth=1, activation="tanh").build(5, 5).double()
     jacobian, h = torch.autograd.functional.jacobian, normal(5)
     whole, inner = jacobian(Skip(body), h), jacobian(body, h)
@@ -161,7 +184,9 @@ def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
 
 
 def x29_residual_gradients_stay_alike() -> Residual:
-    """Gradients of 24 plain layers are noise along a line, residual ones not. [004:290]"""
+    """Gradients of 24 plain layers look like white noise, residual ones do not.
+
+    Source: Balduzzi et al. 2017, The Shattered Gradients Problem."""
     return Residual(0.3 - (likeness(residual=True) - likeness(residual=False)), 0)
 
 
@@ -182,12 +207,17 @@ def likeness(residual: bool, depth: int = 24, width: int = 200, points: int = 25
 
 
 def x30_he_keeps_the_variance() -> Residual:
-    """ReLU layers of variance 2 / D_in keep Var z over 30 layers. [004:235-239]"""
+    """ReLU layers of variance 2 / D_in keep Var z over 30 layers.
+
+    Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
     return Residual(abs(math.log(growth("relu", "he"))), math.log(BAND))
 
 
 def x30_linear_layers_keep_the_variance() -> Residual:
-    """Linear layers of variance 1 / D_in keep Var z over 30 layers. [004:235-239]"""
+    """Linear layers of variance 1 / D_in keep Var z over 30 layers.
+
+    Source: Glorot & Bengio 2010, Understanding the Difficulty of Training Deep Feedforward
+    Networks."""
     return Residual(abs(math.log(growth("identity", "he"))), math.log(BAND))
 
 
@@ -205,7 +235,9 @@ def growth(name: Pointwise, how: Init, times: float = 1.0) -> float:
 
 
 def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
-    """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2. [004:239]"""
+    """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2.
+
+    Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
     z = normal(DRAWS)
     h = torch.relu(z)
     moment, spread = h.square() - 1 / ALPHA["relu"], (h - h.mean()).square()
@@ -214,7 +246,10 @@ def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
 
 
 def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
-    """E f(x) of randomised leaky ReLU in training is its f(x) after it. [002:203-205]"""
+    """E f(x) of randomised leaky ReLU in training is its f(x) in evaluation.
+
+    Source: Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional
+    Network."""
     layer, x = activation("rrelu"), torch.tensor([-2.0, -0.5, 1.5], dtype=torch.float64)
     drawn = layer.train()(x.expand(DRAWS, 3).clone())
     error = drawn.std(0) / DRAWS**0.5 + 1e-15

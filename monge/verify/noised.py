@@ -1,6 +1,6 @@
-r"""Laws that stay known under noise: mixtures of normals, seen at every time of a schedule.
+r"""Distributions that stay known under noise: mixtures of normals at every time of a schedule.
 
-If $x \sim \sum_k w_k N(m_k, s_k^2)$, then $z = \alpha x + \sigma \epsilon$ has the law
+If $x \sim \sum_k w_k N(m_k, s_k^2)$, then $z = \alpha x + \sigma \epsilon$ has the density
 $\sum_k w_k N(\alpha m_k, v_k)$, $v_k = \alpha^2 s_k^2 + \sigma^2$, and
 $E[x | z] = \sum_k p(k | z) (m_k + \frac{\alpha s_k^2}{v_k} (z - \alpha m_k))$.
 """
@@ -45,7 +45,7 @@ class Normals:
         return (share[..., None] * (self.means + gain[..., None] * away)).sum(1)
 
     def denoiser(self, noising: Noising) -> Predict:
-        """What a network that has learned everything would say."""
+        """The prediction of a perfectly trained network."""
 
         def predict(z: Tensor, t: Tensor) -> Prediction:
             alpha, sigma = noising.alpha(t)[:, None], noising.sigma(t)[:, None]

@@ -1,7 +1,7 @@
 r"""Identities of recurrent networks: forms that are the same, one that is not, and gradients.
 
 $\partial h_T / \partial h_0 = \prod_t \mathrm{diag}(\phi'_t) U$ vanishes or explodes with the norm
-of U; the cell of an LSTM carries $\prod_t f_t$ instead, which its gates may hold at 1.
+of U; the cell of an LSTM carries $\prod_t f_t$ instead, which its gates can set to 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def joined_lstm(net: Recurrent, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor
 
 
 def x39_forms_of_the_lstm_agree() -> Residual:
-    """Split gates, one matrix of [h, x], cell and pass are one LSTM. [000:37-49]"""
+    """Split gates, one matrix of [h, x], cell and sequence give the same LSTM.
+
+    Source: Hochreiter & Schmidhuber 1997, Long Short-Term Memory; Gers, Schmidhuber & Cummins
+    2000, Learning to Forget."""
     net, x = built(LSTM.Config(width=WIDTH)), normal(2, STEPS, INPUTS)
     whole, state, worst = net(x), net.start(2, STEPS), 0.0
     h = c = one = two = torch.zeros(2, WIDTH, dtype=torch.float64)
@@ -54,7 +57,9 @@ def x39_forms_of_the_lstm_agree() -> Residual:
 
 
 def x39_reset_after_is_torchs_gru() -> Residual:
-    """A GRU whose reset comes after the product is torch.nn.GRU. [000:27-35]"""
+    """A GRU whose reset gate acts after the product is torch.nn.GRU.
+
+    Source: Paszke et al. 2019, PyTorch (documentation of torch.nn.GRU)."""
     net, x = built(GRU.Config(width=WIDTH)), normal(2, STEPS, INPUTS)
     peer = torch.nn.GRU(INPUTS, WIDTH, batch_first=True).double()
     peer.load_state_dict(net.core.state_dict())
@@ -64,14 +69,20 @@ def x39_reset_after_is_torchs_gru() -> Residual:
 
 
 def x39_reset_before_is_another_function() -> Residual:
-    """With the same weights, a GRU whose reset comes first differs. [000:27-35]"""
+    """With the same weights, a GRU whose reset gate acts before it differs.
+
+    Source: Cho et al. 2014, Learning Phrase Representations Using RNN Encoder-Decoder; Paszke et
+    al. 2019, PyTorch (documentation of torch.nn.GRU)."""
     net, x = built(GRU.Config(width=WIDTH, reset="before")), normal(2, STEPS, INPUTS)
     return Residual(1e-2 / gap(net(x), net.core(x)[0]), 1.0)
 
 
 @torch.enable_grad()
 def x40_gradients_of_an_rnn_are_products() -> Residual:
-    """d h_T / d h_0 = prod_t diag(phi'_t) U, of norm at most |U|^T. [003:894]"""
+    """d h_T / d h_0 = prod_t diag(phi'_t) U, of norm at most |U|^T.
+
+    Source: Pascanu, Mikolov & Bengio 2013, On the Difficulty of Training Recurrent Neural
+    Networks, sec. 2."""
     net, x = built(RNN.Config(width=WIDTH)), normal(STEPS, INPUTS)
     u = net.layer(0)[1].detach()
 
@@ -98,7 +109,9 @@ def scanned(net: Recurrent, x: Tensor, h: Tensor) -> Tensor:
 
 @torch.enable_grad()
 def x40_the_cell_carries_the_product_of_forget_gates() -> Residual:
-    """With gates that do not read h, d c_T / d c_0 = prod_t f_t. [003:911-913]"""
+    """With gates independent of h, d c_T / d c_0 = prod_t f_t.
+
+    Source: Gers, Schmidhuber & Cummins 2000, Learning to Forget."""
     net, x = built(LSTM.Config(width=WIDTH)), normal(STEPS, INPUTS)
     w, u, b, other = net.layer(0)
     u.data.zero_()

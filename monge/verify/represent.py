@@ -26,7 +26,10 @@ def bound() -> Tensor:
 
 
 def x113_info_nce_is_below_the_mutual_information() -> Residual:
-    """log N - InfoNCE <= min(log N, I(x; y)), and near it for a perfect score. [004:286]"""
+    """log N - InfoNCE <= min(log N, I(x; y)), close for the optimal critic.
+
+    Source: van den Oord, Li & Vinyals 2018, Representation Learning with Contrastive Predictive
+    Coding, sec. 2.3; Poole et al. 2019, On Variational Bounds of Mutual Information."""
     found, information = bound(), -0.5 * math.log(1 - CORRELATION**2)
     error = float(found.std()) / math.sqrt(BATCHES)
     mean = float(found.mean())
@@ -35,7 +38,10 @@ def x113_info_nce_is_below_the_mutual_information() -> Residual:
 
 
 def x113_equal_pairs_cannot_be_told_beyond_log_n() -> Residual:
-    """Codes that tell nothing cost log(2N - 1) nats, perfect ones nothing. [004:286]"""
+    """Constant codes cost log(2N - 1) nats, perfect ones 0.
+
+    Source: Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual
+    Representations."""
     n = 16
     blind = agreement(torch.ones(n, 3, dtype=torch.float64),
                       torch.ones(n, 3, dtype=torch.float64), 0.1)

@@ -1,7 +1,7 @@
-r"""Identities of samplers, guidance and in-painting, on laws whose every noisy version is known.
+r"""Identities of samplers, guidance and in-painting, on distributions known at every noise level.
 
-A sampler that is told $E[x | z_t]$ of a mixture of normals exactly must draw that mixture. On a
-line the probability flow is the map that keeps ranks, so that where it leads is known as well.
+A sampler with the exact $E[x | z_t]$ of a mixture of normals must sample that mixture. In one
+dimension the probability flow is the map that preserves ranks, so that it is known as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .subjects import strangers
 FAMILIES = ("preserving", "exploding", "sub")
 SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")
 DRAWS = 5_000
-"""Draws whose law is compared."""
+"""Samples whose distribution is compared."""
 RANKS = 100
 """Points that a flow is followed from."""
 GAMMA = 3.0
@@ -60,14 +60,16 @@ def ends(noising: Noising) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]
 
 
 def led(config: Sampler.Config, noising: Noising, law: Normals, z: Tensor) -> Tensor:
-    """Where a sampler that knows the law leads z (B, D)."""
+    """Where a sampler with the exact score moves z (B, D)."""
     sampler: Sampler = config.build()
     *_, (last, _) = sampler.sample(law.denoiser(noising), noising, z, fresh(0))
     return last
 
 
 def x103_tilting_does_not_commute_with_noise() -> Residual:
-    """p(z) p(y|z)^gamma is not the noised p(x) p(y|x)^gamma: their L1 gap. [003:795-797]"""
+    """p(z) p(y|z)^gamma is not the noised p(x) p(y|x)^gamma: their L1 gap.
+
+    Source: Bradley & Nakkiran 2024, Classifier-Free Guidance Is a Predictor-Corrector."""
     weights, means = torch.tensor([0.5, 0.5]).double(), torch.tensor([-0.5, 0.5]).double()
     alpha, sigma, grid = 0.8, 0.6, torch.linspace(-8, 8, 1601, dtype=torch.float64)
     step = grid[1] - grid[0]
@@ -86,7 +88,9 @@ def x103_tilting_does_not_commute_with_noise() -> Residual:
 
 
 def x106_ddim_keeps_the_marginals() -> Residual:
-    """DDIM from q(z_t|x) ends in q(z_s|x) for every eta. [003:528-534]"""
+    """DDIM from q(z_t|x) ends in q(z_s|x) for every eta.
+
+    Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models, sec. 3.1."""
     missed = []
     for noising in noisings():
         s, t = torch.tensor([0.3, 0.8]).double()
@@ -103,7 +107,9 @@ def x106_ddim_keeps_the_marginals() -> Residual:
 
 
 def x106_ddim_with_eta_one_is_ancestral() -> Residual:
-    """DDIM with eta = 1 is a draw of q(z_s|z_t, x), with sigma_q^2. [003:528-534]"""
+    """DDIM with eta = 1 samples q(z_s|z_t, x), with variance sigma_q^2.
+
+    Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models, sec. 4.1."""
     missed = []
     for noising in noisings():
         s, t = torch.tensor([0.3, 0.8]).double()
@@ -116,7 +122,9 @@ def x106_ddim_with_eta_one_is_ancestral() -> Residual:
 
 
 def x107_flow_gives_the_density() -> Residual:
-    """The flow's log-density = the exact one of noised normal data. [002:315]"""
+    """The flow's log-density is the exact one of noised normal data.
+
+    Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3."""
     law = Normals(torch.ones(1).double(), torch.tensor([[0.7, -0.4]]).double(),
                   torch.tensor([0.5]).double())
     noising = Schedule.Config().build()
@@ -135,7 +143,10 @@ def x107_flow_gives_the_density() -> Residual:
 
 
 def x108_flows_keep_ranks() -> Residual:
-    """On a line the flow of the exact score leads quantiles to quantiles. [003:528-534]"""
+    """In 1-D, the flow of the exact score maps quantiles to quantiles.
+
+    Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3; Khrulkov et
+    al. 2023, Understanding DDPM Latent Codes through Optimal Transport."""
     law, missed = line(), []
     levels = (torch.arange(RANKS).double() + 0.5) / RANKS
     for noising in noisings():
@@ -149,7 +160,7 @@ def x108_flows_keep_ranks() -> Residual:
 
 
 def missed(config: Sampler.Config, noising: Noising, n: int = DRAWS) -> float:
-    """W_1 between the law and n draws by a sampler that knows it."""
+    """W_1 between the distribution and n samples by a sampler with the exact score."""
     law, (_, last) = line(), ends(noising)
     z = noising.spread(torch.ones(1).double()) * normal(n, 1)
     truth = law.quantile((torch.arange(n).double() + 0.5) / n, *last)
@@ -157,14 +168,20 @@ def missed(config: Sampler.Config, noising: Noising, n: int = DRAWS) -> float:
 
 
 def x108_ancestral_steps_draw_the_law() -> Residual:
-    """Ancestral steps with the exact score reproduce the law: W_1 of draws. [003:528-534]"""
+    """Ancestral steps with the exact score sample the data: W_1 of samples.
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, algorithm 2."""
     noising = Schedule.Config().build()
     configs = Ancestral.Config(steps=200), Ancestral.Config(steps=200, variance="forward")
     return Residual(most(missed(config, noising, 2 * DRAWS) for config in configs), 0.02)
 
 
 def x108_samplers_draw_the_law() -> Residual:
-    """Other samplers with the exact score reproduce the law: W_1 of draws. [003:528-534]"""
+    """Other samplers with the exact score sample the data: W_1 of samples.
+
+    Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models; Lu et al. 2022,
+    DPM-Solver++; Karras et al. 2022, Elucidating the Design Space of Diffusion-Based Generative
+    Models."""
     noising = Schedule.Config().build()
     configs = (DDIM.Config(steps=150, eta=0.5), PC.Config(steps=150),
                Heun.Config(steps=40, churn=10.0))
@@ -172,14 +189,20 @@ def x108_samplers_draw_the_law() -> Residual:
 
 
 def x108_langevin_draws_the_law() -> Residual:
-    """Annealed Langevin with the exact score reproduces the law: W_1. [003:528-534]"""
+    """Annealed Langevin with the exact score samples the data: W_1.
+
+    Source: Song & Ermon 2019, Generative Modeling by Estimating Gradients of the Data
+    Distribution, algorithm 1."""
     noising = Schedule.Config(family="exploding", shape="logsnr").build()
     config = Langevin.Config(steps=100, corrections=4, ratio=0.4)
     return Residual(missed(config, noising), 0.1)
 
 
 def x114_what_is_seen_is_kept(model: CanComplete, batch: Batch) -> Residual:
-    """A completion equals what was seen exactly where it was seen. [003:543]"""
+    """A completion equals the observed values exactly where they are observed.
+
+    Source: Lugmayr et al. 2022, RePaint: Inpainting Using Denoising Diffusion Probabilistic
+    Models."""
     batch = batch[:COMPLETED]
     flat = batch.x.reshape(len(batch), -1)
     seen = (torch.arange(flat.shape[1]) < flat.shape[1] // 2).expand_as(flat)

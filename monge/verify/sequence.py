@@ -33,9 +33,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def x110_scores_and_context() -> Residual:
-    """Bilinear scores with W = I are dot products; a context is in the hull. [003:941-946]
+    """Bilinear scores with W = I are dot products; a context is in the hull.
 
-    Weights are not negative, sum to one, and are nil on padding."""
+    Weights are not negative, sum to one, and are zero on padding.
+
+    Source: Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec. 3.1."""
     q, k, length = normal(3, 4, 5), normal(3, 6, 5, seed=1), torch.tensor([6, 2, 4])
     bilinear = Bilinear(5, 5).double()
     bilinear.map.weight.data = torch.eye(5, dtype=torch.float64)
@@ -68,9 +70,12 @@ def strings(count: int) -> list[str]:
 
 
 def x111_tokens_come_back() -> Residual:
-    """decode(encode(s)) = s for every UTF-8 string; merges never add tokens. [003:950-958]
+    """decode(encode(s)) = s for every UTF-8 string; merges never add tokens.
 
-    A word that was never seen has tokens too."""
+    An unseen word has tokens too.
+
+    Source: Sennrich, Haddow & Birch 2016, Neural Machine Translation of Rare Words with Subword
+    Units; Radford et al. 2019, Language Models Are Unsupervised Multitask Learners, sec. 2.2."""
     seen = ["the annoying cat sat annoyingly on the mat", "Über die Brücke läuft die Katze"] * 20
     few = Text.fit("bpe", seen, seen, 300, ends=False)
     many = Text.fit("bpe", seen, seen, 400, ends=False)
@@ -86,9 +91,12 @@ def x111_tokens_come_back() -> Residual:
 
 
 def x112_lengths_in_a_batch() -> Residual:
-    """Rows of unequal length in a padded batch are read as each is alone. [004:392-393]
+    """Rows of unequal length in a padded batch give what each gives alone.
 
-    By recurrent networks, both ways, by attention, and in log-likelihoods."""
+    For recurrent networks in both directions, attention, and log-likelihoods.
+
+    Source: Neubig, Goldberg & Dyer 2017, On-the-Fly Operation Batching in Dynamic Computation
+    Graphs."""
     x, length = normal(5, 7, 3), torch.tensor([7, 1, 4, 6, 2])
     worst = 0.0
     for config in (RNN.Config(width=4), LSTM.Config(width=4, depth=2),

@@ -1,7 +1,7 @@
 r"""Identities of linear autoregression: variances, autocovariances and the exact likelihood.
 
 $x_t = \mu + \sum_j \phi_j (x_{t-j} - \mu) + \varepsilon_t$ is a linear map of its noise, so every
-covariance is a product of matrices; what recursions say must agree with it.
+covariance is a product of matrices; the recursions must agree with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def built(phi: Tensor, start: str) -> LinearAR:
 
 
 def covariance(phi: Tensor, first: Tensor) -> Tensor:
-    """Of STEPS values, (STEPS, STEPS): of x - mu = A e, where the first values follow `first`."""
+    """Of STEPS values, (STEPS, STEPS): of x - mu = A e, if the first values follow `first`."""
     order = len(phi)
     system = torch.eye(STEPS, dtype=torch.float64)
     noise = SIGMA**2 * torch.eye(STEPS, dtype=torch.float64)
@@ -56,7 +56,9 @@ def toeplitz(phi: Tensor, size: int) -> Tensor:
 
 
 def x109_variance_grows_from_the_mean() -> Residual:
-    """From x_1 = mu + e, Var x_t = sigma^2 (1 - rho^2t) / (1 - rho^2). [003:834-838]"""
+    """From x_1 = mu + e, Var x_t = sigma^2 (1 - rho^2t) / (1 - rho^2).
+
+    Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi = torch.tensor([RHO], dtype=torch.float64)
     model, t = built(phi, "mean"), torch.arange(1, STEPS + 1).double()
     told = SIGMA**2 * (1 - RHO ** (2 * t)) / (1 - RHO**2)
@@ -68,7 +70,9 @@ def x109_variance_grows_from_the_mean() -> Residual:
 
 
 def x109_autocovariance_of_a_stationary_start() -> Residual:
-    """gamma(k) = sigma^2 rho^|k| / (1 - rho^2), and it repeats itself. [003:849-855]"""
+    """gamma(k) = sigma^2 rho^|k| / (1 - rho^2) is kept by the recursion.
+
+    Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi, lag = torch.tensor([RHO], dtype=torch.float64), torch.arange(STEPS).double()
     told = SIGMA**2 * RHO**lag / (1 - RHO**2)
     matrix = covariance(phi, told[:1, None])
@@ -77,14 +81,18 @@ def x109_autocovariance_of_a_stationary_start() -> Residual:
 
 
 def x109_stationary_covariance_is_kept_by_the_recursion() -> Residual:
-    """A stationary start of AR(p) gives a covariance of differences of times. [003:849-855]"""
+    """A stationary start of AR(p) gives covariances of the lag alone.
+
+    Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi = stable()
     matrix = covariance(phi, toeplitz(phi, len(phi)))
     return Residual(gap(matrix, toeplitz(phi, STEPS)), ROUNDING)
 
 
 def x109_exact_likelihood_is_the_product_of_conditionals() -> Residual:
-    """log N(x; mu, Gamma) = sum_t log p(x_t | x_<t). [003:834-843]"""
+    """log N(x; mu, Gamma) = sum_t log p(x_t | x_<t).
+
+    Source: Hamilton 1994, Time Series Analysis, sec. 5.3."""
     phi, x = stable(), MEAN + normal(5, STEPS)
     law = torch.distributions.MultivariateNormal(torch.full((STEPS,), MEAN).double(),
                                                  toeplitz(phi, STEPS))
@@ -92,7 +100,9 @@ def x109_exact_likelihood_is_the_product_of_conditionals() -> Residual:
 
 
 def x109_yule_walker_equations() -> Residual:
-    """Gamma phi = gamma, and gamma(0) - phi . gamma = sigma^2. [002:248]"""
+    """Gamma phi = gamma, and gamma(0) - phi . gamma = sigma^2.
+
+    Source: Brockwell & Davis 1991, Time Series: Theory and Methods, sec. 8.1."""
     phi = stable()
     order = len(phi)
     gamma = toeplitz(phi, order + 1)[0]
@@ -104,7 +114,10 @@ def x109_yule_walker_equations() -> Residual:
 
 
 def x109_stationary_where_roots_lie_inside() -> Residual:
-    """Every |kappa_m| < 1 iff every root of z^p = sum_j phi_j z^(p-j) does. [003:849-851]"""
+    """Every |kappa_m| < 1 iff every root of z^p = sum_j phi_j z^(p-j) does.
+
+    Source: Barndorff-Nielsen & Schou 1973, On the Parametrization of Autoregressive Models by
+    Partial Autocorrelations."""
     wrong = 0
     for phi in 1.5 * normal(200, 3):
         companion = torch.zeros(3, 3, dtype=torch.float64)

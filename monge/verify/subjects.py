@@ -1,7 +1,7 @@
-"""Who is examined: small models with random weights on small spaces, and models of finished runs.
+"""Models to check: small ones with random weights on small spaces, and those of finished runs.
 
 A small model is its class's `tiny` configuration on a space that can be enumerated or integrated.
-Its weights are shaken, since at a symmetric start much holds by accident, and what it fits in
+Its weights are perturbed, since at a symmetric start much holds by accident, and what it fits in
 closed form is fitted to random rows.
 """
 
@@ -28,7 +28,7 @@ from ..core.space import Space
 ROWS = 8
 """Rows an identity is given."""
 FITTED = 200
-"""Random rows a closed-form law is fitted to."""
+"""Random rows that a closed-form model is fitted to."""
 PASSES = 3
 """How often it is fitted: EM starts from its own last state."""
 SHAKE = 0.2
@@ -96,7 +96,7 @@ def small(name: str) -> tuple[Subject, ...]:
 
 
 def fits(owner: type[Model], space: Space) -> bool:
-    """Whether its smallest network can be built on a picture so small."""
+    """Whether its smallest network can be built on so small an image."""
     try:
         owner.tiny(space).build(space)
     except WordError:
@@ -111,8 +111,8 @@ def subject(name: str, config: Config, space: Space) -> Subject:
 
 
 def trained(name: str, model: Model, rows: Batch) -> Subject:
-    """A fitted model on rows it was not fitted to, those without missing values where there are
-    such."""
+    """A fitted model on rows it was not fitted to, those without missing values if there are
+    any."""
     whole = rows.seen.reshape(len(rows), -1).all(1).nonzero()[:ROWS, 0]
     batch = replace(rows[whole], observed=None) if len(whole) else rows[:ROWS]
     return Subject(name, copy.deepcopy(model).cpu().double().eval(), batch.to("cpu").double())
@@ -125,7 +125,7 @@ def takes(owner: type[Model], space: Space) -> bool:
 
 
 def told(space: Space) -> str:
-    """A small space in a few words."""
+    """A short description of a small space."""
     given = "".join(f" given {name}" for name in space.given)
     return f"{space.kind} {'x'.join(map(str, space.shape)) or '1'}{given}"
 
@@ -144,7 +144,7 @@ def build(config: Config, space: Space) -> Model:
 
 
 def random_rows(space: Space, n: int, generator: Generator) -> Batch:
-    """Valid rows of a space whose entries lean on one common cause, float64. A given picture of
+    """Valid rows of a space whose entries depend on one common cause, float64. A given image of
     half the height and width is that of the event, shrunk."""
     given = {name: random_rows(part, n, generator) for name, part in space.given.items()}
     own, lean = torch.rand(2, n, space.dims, generator=generator, dtype=torch.float64)

@@ -3,7 +3,7 @@ r"""Identities of training: gradients, and the rules that follow them.
 Back-propagation: with $z_l = W_l h_{l-1} + b_l$, $h_l = a(z_l)$ and $\delta_l = \partial L /
 \partial z_l$, $\delta_l = (W_{l+1}^T \delta_{l+1}) \odot a'(z_l)$, $\partial L / \partial W_l =
 \delta_l h_{l-1}^T$ and $\partial L / \partial b_l = \delta_l$. The rules of the optimisers are
-written out here step by step and held against those that training builds.
+written out here step by step and compared with those that training builds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def network() -> tuple[MLP, Tensor, Tensor]:
 
 
 def x41_backpropagation_by_hand_is_autograd() -> Residual:
-    """Back-propagation written out equals autograd. [004:227-229]"""
+    """Back-propagation written out equals autograd.
+
+    Source: Rumelhart, Hinton & Williams 1986, Learning Representations by Back-Propagating
+    Errors."""
     net, x, y = network()
     with torch.enable_grad():
         found = gradients((net(x) - y).square().sum() / 2, net)
@@ -58,7 +61,9 @@ def x41_backpropagation_by_hand_is_autograd() -> Residual:
 
 
 def x41_backpropagation_is_a_difference_quotient() -> Residual:
-    """Back-propagation written out equals central differences. [004:227-229]"""
+    """Back-propagation written out equals central differences.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 5.3.3."""
     net, x, y = network()
     by_hand, step = backward(net, x, y), 1e-5
     vector = nn.utils.parameters_to_vector(net.parameters())
@@ -100,7 +105,7 @@ def rmsprop(w: Tensor, g: Tensor, memory: dict[str, Any], step: int) -> Tensor:
 
 
 def adam(w: Tensor, g: Tensor, memory: dict[str, Any], step: int) -> Tensor:
-    """Bias corrections count steps from 1; epsilon stands outside the root (Kingma & Ba 2015)."""
+    """Bias corrections count steps from 1; epsilon is outside the root (Kingma & Ba 2015)."""
     memory["m"] = BETA * memory.get("m", 0) + (1 - BETA) * g
     memory["v"] = GAMMA * memory.get("v", 0) + (1 - GAMMA) * g.square()
     first, second = memory["m"] / (1 - BETA**step), memory["v"] / (1 - GAMMA**step)
@@ -122,7 +127,9 @@ def follow(mover: Mover, rule: Rule) -> float:
 
 
 def x42_optimisers_follow_their_rules() -> Residual:
-    """SGD, momentum, Nesterov, AdaGrad, RMSProp, Adam equal their rules. [004:210-225]"""
+    """SGD, momentum, Nesterov, AdaGrad, RMSProp, Adam equal their formulas.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.3 and 8.5."""
     base = Mover(optimiser="sgd", rate=RATE)
     rules: list[tuple[Mover, Rule]] = [
         (base, sgd), (replace(base, momentum=MOMENTUM), momentum),
@@ -133,7 +140,9 @@ def x42_optimisers_follow_their_rules() -> Residual:
 
 
 def x42_epsilon_of_adam_stands_outside_the_root() -> Residual:
-    """A gradient of 1e-6 moves Adam by 0.99 of the rate, not by 0.01. [004:210-225]"""
+    """A gradient of 1e-6 moves Adam by 0.99 lr, not by 0.01 lr.
+
+    Source: Kingma & Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1."""
     param = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     param.grad = torch.full_like(param, 1e-6)
     optimiser(Mover(rate=RATE), [param]).step()
@@ -150,7 +159,9 @@ def step_of(mover: Mover, w: Tensor, g: Tensor, steps: int = 1) -> Tensor:
 
 
 def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
-    """SGD: w (1 - rate decay) - rate g is the step on L + decay/2 |w|^2. [004:267-269]"""
+    """SGD: w (1 - lr decay) - lr g is the step on L + decay/2 |w|^2.
+
+    Source: Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization, sec. 2."""
     w, g, mover = normal(6), normal(6), Mover(optimiser="sgd", rate=RATE)
     with torch.enable_grad():
         leaf = w.clone().requires_grad_()
@@ -162,7 +173,9 @@ def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
 
 
 def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
-    """Adam: an L2 penalty and decoupled decay part by more than 0.01. [004:267-269]"""
+    """Adam: an L2 penalty and decoupled decay differ by more than 0.01.
+
+    Source: Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization, sec. 2."""
     w, g, mover = normal(6), normal(6), Mover(rate=RATE, decay=DECAY)
     apart = gap(step_of(mover, w, g, STEPS), step_of(replace(mover, optimiser="adamw"), w, g,
                                                      STEPS))
@@ -170,7 +183,9 @@ def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
 
 
 def x43_soft_threshold_minimises_the_l1_problem() -> Residual:
-    """The threshold solves min |w - v|^2 / 2 + c |w|: 0 in its subgradient. [004:270-272]"""
+    """Soft thresholding solves min |w - v|^2 / 2 + c |w|: 0 in its subgradient.
+
+    Source: Parikh & Boyd 2014, Proximal Algorithms, sec. 6.5."""
     v, cut = 0.3 * normal(4, 50), RATE * DECAY * 20
     param = nn.Parameter(v.clone())
     shrink(optimiser(Mover(optimiser="sgd", rate=RATE), [param]), DECAY * 20)

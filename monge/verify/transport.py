@@ -58,7 +58,10 @@ def to_columns(pi: Tensor, q: Tensor) -> Tensor:
 
 
 def x65_the_objective_is_a_divergence() -> Residual:
-    """<c,pi> - l H(pi) = l KL(pi || K / sum K) - l log sum K for every pi. [003:137-144]"""
+    """<c,pi> - l H(pi) = l KL(pi || K / sum K) - l log sum K for every pi.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 4.1; Benamou et al. 2015,
+    Iterative Bregman Projections for Regularized Transportation Problems."""
     cost, _, _ = problem()
     pi = torch.rand(50, 6, 8, dtype=torch.float64)
     pi /= pi.sum((1, 2), keepdim=True)
@@ -68,7 +71,9 @@ def x65_the_objective_is_a_divergence() -> Residual:
 
 
 def x66_scalings_are_projections() -> Residual:
-    """diag(u) K diag(v) is the projected plan at every half step. [003:291-329]"""
+    """diag(u) K diag(v) is the projected plan at every half step.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 4.2."""
     cost, p, q = problem()
     kernel, pi = torch.exp(-cost / LAMBDA), gibbs(cost)
     v, worst = torch.ones_like(q), 0.0
@@ -86,7 +91,9 @@ def x66_scalings_are_projections() -> Residual:
 
 
 def x67_row_scaling_is_the_projection() -> Residual:
-    """KL(Q || pi0) = KL(Q || proj) + KL(proj || pi0) for Q with rows p. [003:172-221]"""
+    """KL(Q || pi0) = KL(Q || proj) + KL(proj || pi0) for Q with rows p.
+
+    Source: Csiszár 1975, I-Divergence Geometry of Probability Distributions."""
     cost, p, _ = problem()
     start = gibbs(cost)
     near = to_rows(start, p)
@@ -96,7 +103,9 @@ def x67_row_scaling_is_the_projection() -> Residual:
 
 
 def x68_potentials_give_the_value() -> Residual:
-    """At the plan, marginals are exact and the value is <f,p> + <g,q>. [003:266-289]"""
+    """At the plan, marginals are exact and the value is <f,p> + <g,q>.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 4.4."""
     plan, cost, p, q = solved()
     pi = plan.matrix
     f, g = plan.f + LAMBDA * p.log(), plan.g + LAMBDA * q.log()  # of exp((f + g - c) / lambda)
@@ -106,7 +115,9 @@ def x68_potentials_give_the_value() -> Residual:
 
 
 def x68_strong_convexity_leaves_one_plan() -> Residual:
-    """F(Q) - F(pi) >= l/2 |Q - pi|_1^2 for every coupling Q. [003:89-127]"""
+    """F(Q) - F(pi) >= l/2 |Q - pi|_1^2 for every coupling Q.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 4.1."""
     plan, cost, p, q = solved()
     pi = plan.matrix
     others = torch.rand(300, 6, 8, dtype=torch.float64)
@@ -118,7 +129,10 @@ def x68_strong_convexity_leaves_one_plan() -> Residual:
 
 
 def x69_one_doubly_stochastic_limit() -> Residual:
-    """Rows first or columns first, and D1 A D2 alike: one limit. [003:229-233]"""
+    """Rows first or columns first, and D1 A D2 alike: one limit.
+
+    Source: Sinkhorn & Knopp 1967, Concerning Nonnegative Matrices and Doubly Stochastic
+    Matrices."""
     a = torch.rand(5, 5, dtype=torch.float64) + 0.05
     ways = torch.rand(2, 5, dtype=torch.float64) + 0.5
     limits = [doubly_stochastic(a, 1e-14), doubly_stochastic(a.T, 1e-14).T,
@@ -127,7 +141,9 @@ def x69_one_doubly_stochastic_limit() -> Residual:
 
 
 def x70_little_entropy_is_exact_transport() -> Residual:
-    """0 <= <c,pi_l> - OT <= l log(nm), and OT is the best permutation. [003:80-95]"""
+    """0 <= <c,pi_l> - OT <= l log(nm), and OT is the best permutation.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, prop. 4.1."""
     cost = problem(6, 6)[0]
     best = min(cost[range(6), order].mean() for order in itertools.permutations(range(6)))
     worst = float((exact(cost).cost - best).abs())
@@ -138,13 +154,17 @@ def x70_little_entropy_is_exact_transport() -> Residual:
 
 
 def x70_much_entropy_is_independence() -> Residual:
-    """As lambda grows the plan tends to p x q. [003:80-95]"""
+    """As lambda grows the plan tends to p x q.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, prop. 4.1."""
     plan, _, p, q = solved(1e6)
     return Residual(float((plan.matrix - p[:, None] * q).abs().max()), 1e-6)
 
 
 def x71_on_a_line_sorted_points_are_matched() -> Residual:
-    """W_p of sorted points is the linear program's; W_1 = int |F - G|. [003:60-76]"""
+    """W_p of sorted points is the linear program's; W_1 = int |F - G|.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 2.6."""
     x, y = (torch.randn(k, dtype=torch.float64) for k in (7, 9))
     worst = most(float((on_line(x, y, p) - exact((x[:, None] - y).abs().pow(p)).cost).abs())
                 for p in (1.0, 2.0, 3.0))
@@ -155,7 +175,9 @@ def x71_on_a_line_sorted_points_are_matched() -> Residual:
 
 
 def x71_wasserstein_is_a_metric_and_sees_a_shift() -> Residual:
-    """W_1(x, x + s) = |s|, symmetric, and the triangle inequality holds. [003:60-76]"""
+    """W_1(x, x + s) = |s|, symmetric, and the triangle inequality holds.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 2.4."""
     x, y, z = (torch.randn(8, 2, dtype=torch.float64) for _ in range(3))
     shift = torch.tensor([3.0, -4.0], dtype=torch.float64)
     moved = abs(float(wasserstein(x, x + shift)) - 5)
@@ -165,7 +187,9 @@ def x71_wasserstein_is_a_metric_and_sees_a_shift() -> Residual:
 
 
 def x71_gaussians_have_a_closed_form() -> Residual:
-    """W_2^2 of normals on a line is (m - n)^2 + (s - t)^2. [003:60-76]"""
+    """W_2^2 of one-dimensional normals is (m - n)^2 + (s - t)^2.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 2.6."""
     mean, std = (torch.randn(2, 1, dtype=torch.float64) for _ in range(2))
     covs = std.square()[..., None]
     closed = (mean[0] - mean[1]).square() + (std[0].abs() - std[1].abs()).square()
@@ -173,7 +197,9 @@ def x71_gaussians_have_a_closed_form() -> Residual:
 
 
 def x72_a_lipschitz_potential_attains_the_distance() -> Residual:
-    """W_1 = max over 1-Lipschitz f of E f(x) - E f(y), and no f exceeds it. [000:326-332]"""
+    """W_1 = max over 1-Lipschitz f of E f(x) - E f(y), and no f exceeds it.
+
+    Source: Villani 2009, Optimal Transport: Old and New, remark 6.5."""
     x, y = (torch.randn(12, dtype=torch.float64) for _ in range(2))
     distance = on_line(x, y, 1.0)
     cuts, heights = potential(x, y)
@@ -198,7 +224,10 @@ def potential(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def x73_debiasing_removes_the_reference() -> Residual:
-    """OT_KL = OT_H + l (H(p) + H(q)); S(a, a) = 0 <= S(a, b); OT(a, a) != 0. [003:335]"""
+    """OT_KL = OT_H + l (H(p) + H(q)); S(a, a) = 0 <= S(a, b); OT(a, a) != 0.
+
+    Source: Feydy et al. 2019, Interpolating between Optimal Transport and MMD Using Sinkhorn
+    Divergences."""
     plan, _, p, q = solved()
     shift = float((plan.value - plan.sharp - LAMBDA * (entropy(p) + entropy(q))).abs())
     x, y = (torch.randn(10, 2, dtype=torch.float64) for _ in range(2))
@@ -210,7 +239,10 @@ def x73_debiasing_removes_the_reference() -> Residual:
 
 @torch.enable_grad()
 def x74_the_envelope_gives_the_gradient() -> Residual:
-    """d value / d x with the plan fixed = through all passes. [003:352-356]"""
+    """d value / d x with the plan fixed = through all iterations.
+
+    Source: Feydy et al. 2019, Interpolating between Optimal Transport and MMD Using Sinkhorn
+    Divergences."""
     x, y = (torch.randn(5, 2, dtype=torch.float64) for _ in range(2))
     x.requires_grad_()
     envelope, = torch.autograd.grad(sinkhorn(x, y, 0.5, tolerance=1e-14).value, x)

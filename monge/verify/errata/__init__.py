@@ -1,1 +1,1 @@
-"""What the notes say wrongly, each beside what is right: negative controls of the identities."""
+"""Common errors, each beside the correct statement: negative controls of the identities."""

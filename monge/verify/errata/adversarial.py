@@ -1,4 +1,4 @@
-"""Errata of games and critics: whose mean, which sign, which divergence."""
+"""Common errors on games and critics: the expectation, the sign, the divergence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ ROUNDING = 1e-12
 
 
 def r10_steeper_critics_find_more() -> Control:
-    """Not sup over slopes <= 1 is K W, but sup over slopes <= K. [000:328]"""
+    """Common error: sup over slopes <= 1 is K W_1; correct: sup over slopes <= K is K W_1.
+
+    Source: Arjovsky, Chintala & Bottou 2017, Wasserstein GAN, sec. 3."""
     x, y = normal(2, 12)
     cuts, heights = potential(x, y)
     f, g = (heights[torch.searchsorted(cuts, points)] for points in (x, y))
@@ -32,7 +34,9 @@ def r10_steeper_critics_find_more() -> Control:
 
 
 def r14_the_laws_are_compared_with_their_mean() -> Control:
-    """Not KL to p/(p + q) in V(D*) + log 4, but to the mean (p + q)/2. [002:363]"""
+    """Common error: V(D*) + log 4 has KL to p/(p + q); correct: KL to the mean (p + q)/2.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1."""
     p, q = tables()
     best = game(p, q, p / (p + q))
     printed = -LOG4 + kl(p, p / (p + q)) + kl(q, q / (p + q))
@@ -40,7 +44,10 @@ def r14_the_laws_are_compared_with_their_mean() -> Control:
 
 
 def r16_a_fake_is_told_by_one_minus_d() -> Control:
-    """Not E[1 - log D(x, G)] in Pix2Pix, but E log(1 - D(x, G)). [002:403]"""
+    """Common error: E[1 - log D(x, G)] in the Pix2Pix loss; correct: E log(1 - D(x, G)).
+
+    Source: Isola et al. 2017, Image-to-Image Translation with Conditional Adversarial Networks,
+    sec. 3.1."""
     p, q = tables()
     with torch.enable_grad():
         d = (p / (p + q)).requires_grad_()
@@ -51,7 +58,9 @@ def r16_a_fake_is_told_by_one_minus_d() -> Control:
 
 
 def r65_the_loss_of_d_is_minus_half_the_value() -> Control:
-    """Not L(D) = (E log D + E log(1 - D)) / 2, but minus that. [002:339-341]"""
+    """Common error: the loss of D is (E log D + E log(1 - D)) / 2; correct: minus that.
+
+    Source: Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks, sec. 3.2."""
     real, fake = normal(2, 50)
     loss = torch.stack([term.mean() for term in
                         discriminator_terms("minimax", real, fake).values()]).sum()
@@ -60,7 +69,9 @@ def r65_the_loss_of_d_is_minus_half_the_value() -> Control:
 
 
 def r66_the_generator_lowers_the_value() -> Control:
-    """Not G* = argmax_G V(G, D*), but argmin: no law gives less than q = p. [002:347]"""
+    """Common error: G* = argmax_G V(G, D*); correct: argmin_G, attained at q = p.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, theorem 1."""
     p, others = tables(1)[0], tables(500)
     least = game(p, p, p / (2 * p))
     found = game(p, others, p / (p + others))
@@ -68,12 +79,16 @@ def r66_the_generator_lowers_the_value() -> Control:
 
 
 def r67_the_generator_moves_its_own_draws() -> Control:
-    """Not min_G E_(p_d) log(1 - D), which G cannot move, but E_(p_g). [002:378]"""
+    """Common error: G minimises E_(p_d) log(1 - D), which has no G; correct: E_(p_g) log(1 - D).
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, eq. 1."""
     return moved("minimax")
 
 
 def r70_the_ascent_is_over_its_own_draws() -> Control:
-    """Not max_G E_(p_d) log D, which G cannot move, but E_z log D(G(z)). [002:380]"""
+    """Common error: G maximises E_(p_d) log D, which has no G; correct: E_z log D(G(z)).
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 3."""
     return moved("nonsaturating")
 
 

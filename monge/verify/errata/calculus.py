@@ -1,5 +1,4 @@
-"""Errata of foundations: probability, convexity, derivatives, divergences, networks as functions.
-"""
+"""Common errors on foundations: probability, convexity, derivatives, divergences, networks."""
 
 from __future__ import annotations
 
@@ -36,13 +35,17 @@ def x_and_y() -> Tensor:
 
 
 def r17_a_joint_law_does_not_sum_to_one_at_each_y() -> Control:
-    """Not sum_x P(x,y) = 1 for every y, but sum_x P(x|y) = 1. [002:19]"""
+    """Common error: sum_x P(x,y) = 1 for every y; correct: sum_x P(x|y) = 1.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
     joint, one = x_and_y(), torch.ones(4).double()
     return Control(gap(joint.sum(0), one), gap((joint / joint.sum(0)).sum(0), one), ROUNDING)
 
 
 def r18_independence_is_a_product() -> Control:
-    """Not P(x,y) = P(x) where x and y are independent, but P(x) P(y). [002:25]"""
+    """Common error: P(x,y) = P(x) for independent x and y; correct: P(x,y) = P(x) P(y).
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
     x, y = laws(3), laws(4)
     joint = torch.outer(x, y)
     product = joint.sum(1)[:, None] * joint.sum(0)
@@ -50,7 +53,9 @@ def r18_independence_is_a_product() -> Control:
 
 
 def r19_convex_bends_upward() -> Control:
-    """Not f'' <= 0 where f is convex, but f'' >= 0. [002:41]"""
+    """Common error: f'' <= 0 for a convex f; correct: f'' >= 0.
+
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.4."""
     x = normal(100)
     functions: list[Scalar] = [torch.exp, torch.square, F.softplus]
     bends = torch.cat([slope(partial(slope_of, f), x) for f in functions])
@@ -64,7 +69,9 @@ def slope_of(f: Scalar, x: Tensor) -> Tensor:
 
 
 def r20_only_minima_of_a_convex_function_are_global() -> Control:
-    """Not every local optimum of a convex f is global, but every minimum. [002:45]"""
+    """Common error: every local optimum of a convex f is global; correct: every local minimum.
+
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 4.2.2."""
     f = (torch.linspace(0, 1, 1001, dtype=torch.float64) - 0.3).square()
     ends = F.pad(f[None], (1, 1), value=math.nan)[0]
     low = f[~(f > ends[:-2]) & ~(f > ends[2:])]
@@ -73,7 +80,9 @@ def r20_only_minima_of_a_convex_function_are_global() -> Control:
 
 
 def r21_the_jacobian_of_a_linear_map() -> Control:
-    """Not the transpose of d y_i / d x_j, but rows for y: d(Ax)/dx = A. [002:51-55]"""
+    """Common error: the Jacobian of Ax is the transpose of A; correct: A, a row for each output.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 4.3.1."""
     a, x = normal(4, 4), normal(4)
     with torch.enable_grad():
         found = torch.autograd.functional.jacobian(lambda v: a @ v, x)
@@ -81,7 +90,9 @@ def r21_the_jacobian_of_a_linear_map() -> Control:
 
 
 def r22_quotients_and_powers() -> Control:
-    """Not (f/g)' = (f g - f' g) / g^2, but (f' g - f g') / g^2. [002:59-61]"""
+    """Common error: (f/g)' = (f g - f' g) / g^2; correct: (f' g - f g') / g^2.
+
+    Source: Spivak 2006, Calculus, ch. 10."""
     x = torch.rand(50, dtype=torch.float64) + 0.5
     f, g, df, dg = x.square(), x.sin() + 2, 2 * x, x.cos()
     found = slope(lambda v: v.square() / (v.sin() + 2), x)
@@ -92,7 +103,9 @@ def r22_quotients_and_powers() -> Control:
 
 
 def r23_time_moves_a_function_of_time() -> Control:
-    """Not df(x,y,t)/dt = f_x x' + f_y y', but that plus f_t. [002:67]"""
+    """Common error: df(x,y,t)/dt = f_x x' + f_y y'; correct: f_x x' + f_y y' + f_t.
+
+    Source: Apostol 1969, Calculus, volume II, ch. 8."""
     t = torch.rand(20, dtype=torch.float64)
     found = slope(lambda t: t.sin() * t.square() * t.exp(), t)  # x = sin t, y = t^2, f = x y e^t
     along = (t.cos() * t.square() + 2 * t * t.sin()) * t.exp()
@@ -101,14 +114,18 @@ def r23_time_moves_a_function_of_time() -> Control:
 
 
 def r24_the_slope_of_an_absolute_value() -> Control:
-    """Not d|x|/dx = (-1)^|x| (x > 0), but sign(x) where x is not 0. [002:77]"""
+    """Common error: d|x|/dx = (-1)^|x| (x > 0); correct: sign(x) for x other than 0.
+
+    Source: Spivak 2006, Calculus, ch. 9."""
     x = torch.tensor([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
     found = slope(torch.abs, x)
     return Control(gap(found, (-1) ** x.abs() * (x > 0)), gap(found, x.sign()), ROUNDING)
 
 
 def r25_a_divergence_is_infinite_where_mass_is_lost() -> Control:
-    """Not KL = inf where supports differ, but where P has mass that Q lacks. [003:28]"""
+    """Common error: KL(P||Q) = inf if supports differ; correct: if P has mass where Q has none.
+
+    Source: Cover & Thomas 2006, Elements of Information Theory, sec. 2.3."""
     narrow, wide = torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.3, 0.4]], dtype=torch.float64)
     pairs = [(narrow, wide), (wide, narrow), (wide, wide)]
     endless = [math.isinf(float(kl(p, q))) for p, q in pairs]
@@ -120,7 +137,9 @@ def r25_a_divergence_is_infinite_where_mass_is_lost() -> Control:
 
 
 def r26_the_ratio_in_the_proof_that_kl_is_not_negative() -> Control:
-    """Not -KL = int p log(p/p), but int p log(q/p) <= log int q = 0. [002:224-225]"""
+    """Common error: -KL = int p log(p/p); correct: int p log(q/p) <= log int q = 0.
+
+    Source: Cover & Thomas 2006, Elements of Information Theory, theorem 2.6.3."""
     p, q = laws(2, 50, 6)
     minus = -kl(p, q)
     printed, proper = (p * (p / p).log()).sum(1), (p * (q / p).log()).sum(1)
@@ -128,7 +147,9 @@ def r26_the_ratio_in_the_proof_that_kl_is_not_negative() -> Control:
 
 
 def r27_the_closed_form_of_a_gaussian_divergence() -> Control:
-    """Not -KL(q||p) = E_q log p, but E_q log p + H(q). [002:236]"""
+    """Common error: -KL(q||p) = E_q log p; correct: E_q log p + H(q).
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, app. B."""
     mean, std = normal(2, 4), (0.3 * normal(2, 4)).exp()
     ratio = (std[0].square() + (mean[0] - mean[1]).square()) / std[1].square()
     minus = -(cross_entropy_of(mean, std) - entropy_of(std[0]))
@@ -148,7 +169,9 @@ def entropy_of(std: Tensor) -> Tensor:
 
 
 def r28_which_law_the_mean_is_taken_over() -> Control:
-    """Not KL(q||p) with q's inverse covariance, but with p's. [003:615]"""
+    """Common error: KL(q||p) of normals has the inverse covariance of q; correct: that of p.
+
+    Source: Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sec. A.5."""
     mean, low = normal(2, 3), 0.3 * normal(2, 3, 3).tril() + torch.eye(3).double()
     (q, p), apart = low @ low.mT, mean[0] - mean[1]
 
@@ -162,7 +185,9 @@ def r28_which_law_the_mean_is_taken_over() -> Control:
 
 
 def r30_a_convex_function_lies_above_its_tangents() -> Control:
-    """Not h(y) >= h(x) + h(x)(y - x), but with the slope of h at x. [003:125]"""
+    """Common error: h(y) >= h(x) + h(x)'(y - x); correct: h(x) + grad h(x)'(y - x).
+
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.3."""
     x, y = normal(2, 500)
 
     def below(slope: Tensor) -> float:
@@ -172,7 +197,9 @@ def r30_a_convex_function_lies_above_its_tangents() -> Control:
 
 
 def r31_the_minus_stands_inside() -> Control:
-    """Not argmax prod p = -argmin sum log p, but argmin of -sum log p. [004:173]"""
+    """Common error: argmax prod p = -argmin sum log p; correct: argmin of -sum log p.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 5.5."""
     y = (torch.arange(20) < 7).double()
     grid = torch.arange(1, 1000, dtype=torch.float64) / 1000
     log_p = y.sum() * grid.log() + (20 - y.sum()) * (1 - grid).log()
@@ -181,7 +208,10 @@ def r31_the_minus_stands_inside() -> Control:
 
 
 def r32_not_every_activation_approximates() -> Control:
-    """Not any non-linear unit approximates sin, but none that is a polynomial. [002:126]"""
+    """Common error: any non-linear unit approximates sin; correct: any that is no polynomial.
+
+    Source: Leshno et al. 1993, Multilayer Feedforward Networks with a Nonpolynomial Activation
+    Function."""
     x = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)
     squares = torch.stack([x**0, x, x**2], 1)  # what any number of units (a x + b)^2 can be
     best = squares @ torch.linalg.lstsq(squares, x.sin()[:, None]).solution
@@ -191,13 +221,18 @@ def r32_not_every_activation_approximates() -> Control:
 
 
 def r33_how_many_pieces_a_layer_makes() -> Control:
-    """Not up to 2^D pieces of D = 6 units in a plane, but 1 + 6 + 15 = 22. [004:143]"""
+    """Common error: 6 ReLU units cut a plane into 2^6 pieces; correct: 1 + 6 + 15 = 22 at most.
+
+    Source: Zaslavsky 1975, Facing up to Arrangements; Montúfar et al. 2014, On the Number of
+    Linear Regions of Deep Neural Networks."""
     found = cells(normal(6, 2), normal(6))
     return Control(abs(found - 2**6), abs(found - cells_at_most(6, 2)), 0.0)
 
 
 def r68_the_middle_of_two_laws() -> Control:
-    """Not JS = a symmetric KL(p||q) + KL(q||p), but through their middle. [002:369]"""
+    """Common error: JS = KL(p||q) + KL(q||p); correct: the mean KL to (p + q)/2.
+
+    Source: Lin 1991, Divergence Measures Based on the Shannon Entropy."""
     p, q = laws(2, 50, 6)
     middle = (p + q) / 2
     entropies = [cross_entropy(each, each) for each in (middle, p, q)]
@@ -206,7 +241,9 @@ def r68_the_middle_of_two_laws() -> Control:
 
 
 def r105_kinks_have_no_slope() -> Control:
-    """Not one slope of |x| at 0, but every g in [-1, 1] with |x| >= g x. [004:272]"""
+    """Common error: |x| has one slope at 0; correct: any g in [-1, 1], as |x| >= g x.
+
+    Source: Rockafellar 1970, Convex Analysis, sec. 23."""
     step, x = 1e-3, normal(100)
     quotients = [abs(side) / side for side in (step, -step)]
     chosen = slope(torch.abs, torch.zeros(1, dtype=torch.float64))
@@ -215,7 +252,9 @@ def r105_kinks_have_no_slope() -> Control:
 
 
 def r119_linear_layers_are_not_convex_either() -> Control:
-    """Not convex because its layers are linear, but because it is one layer. [002:128]"""
+    """Common error: linear layers make the loss convex; correct: a single one does, two do not.
+
+    Source: Baldi & Hornik 1989, Neural Networks and Principal Component Analysis."""
     ends = normal(2, 2000, 2)
     middle = ends.mean(0)
 

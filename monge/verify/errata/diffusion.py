@@ -1,7 +1,7 @@
-r"""Errata of diffusion: which step, which mean, which power.
+r"""Common errors on diffusion: the step, the mean, the power.
 
-In the notes' letters, $\bar\alpha_t = \alpha(t)^2$ and $\alpha_t = \bar\alpha_t / \bar\alpha_s$
-between two times s < t of a schedule that preserves variance.
+In the letters of Ho et al. 2020, $A_t = \bar\alpha_t = \alpha(t)^2$ and $a_t = \alpha_t =
+\bar\alpha_t / \bar\alpha_s$ between two times s < t of a schedule that preserves variance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDING = 1e-11
 
 
 class Letters(NamedTuple):
-    """The notes' numbers of fifty steps, and what the schedule makes of the step."""
+    """Fifty steps in these letters, and as steps of the schedule."""
 
     now: Tensor  # alpha_t
     bar: Tensor  # alpha_1 ... alpha_t
@@ -43,7 +43,10 @@ def chains(steps: int = 4) -> list[Chain]:
 
 
 def r3_the_consistency_term_is_no_divergence() -> Control:
-    """Not E KL(q(x_t|x_t-1) || p(x_t|x_t+1)), but E log of the ratio. [003:581-582]"""
+    """Common error: E KL(q(x_t|x_t-1) || p(x_t|x_t+1)) in the bound; correct: E log q / p.
+
+    Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
+    diffusion models."""
     found = [(each.bound(), each.consistency(as_printed=True), each.consistency())
              for each in chains()]
     return Control(most(gap(whole, printed) for whole, printed, _ in found),
@@ -51,7 +54,9 @@ def r3_the_consistency_term_is_no_divergence() -> Control:
 
 
 def r4_a_score_is_a_mean_of_noise() -> Control:
-    """Not grad log p(x_t) = -eps / sigma, but -E[eps | x_t] / sigma. [003:755]"""
+    """Common error: grad log p(x_t) = -eps / sigma; correct: -E[eps | x_t] / sigma.
+
+    Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     law = plane()
     z, noise, alpha, sigma = noisy(law)
     score = sigma * slope(lambda z: law.log_prob(z, alpha, sigma), z)
@@ -70,21 +75,28 @@ def guided(gamma: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def r9_guidance_adds_the_difference() -> Control:
-    """Not uncond + gamma uncond, but uncond + gamma (cond - uncond). [003:810]"""
+    """Common error: guidance = uncond + gamma uncond; correct: uncond + gamma (cond - uncond).
+
+    Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     plain, given, tilted = guided(3.0)
     return Control(gap(plain + 3 * plain, tilted), gap(plain + 3 * (given - plain), tilted),
                    ROUNDING)
 
 
 def r88_guidance_leaves_the_conditional_law() -> Control:
-    """Not the score of p(x|y) for gamma = 3, but of p(x) p(y|x)^3. [003:797]"""
+    """Common error: gamma = 3 gives the score of p(x|y); correct: that of p(x) p(y|x)^3.
+
+    Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance; Bradley & Nakkiran 2024,
+    Classifier-Free Guidance Is a Predictor-Corrector."""
     plain, given, tilted = guided(3.0)
     said = 3 * given - 2 * plain
     return Control(gap(said, given), gap(said, tilted), ROUNDING)
 
 
 def r78_steps_lead_back() -> Control:
-    """Not p(x_T) prod p(x_(t+1) | x_t), but p(x_T) prod p(x_(t-1) | x_t). [003:557]"""
+    """Common error: p = p(x_T) prod p(x_(t+1) | x_t); correct: p(x_T) prod p(x_(t-1) | x_t).
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 1."""
     last, steps = normal(4).softmax(0), normal(2, 4, 4).softmax(2)  # rows of steps sum to one
     printed = torch.einsum("c,ab,bc->abc", last, *steps)
     proper = torch.einsum("c,ba,cb->abc", last, *steps)
@@ -93,7 +105,9 @@ def r78_steps_lead_back() -> Control:
 
 
 def r79_the_square_is_completed_in_the_earlier_step() -> Control:
-    """Not x'^2 - 2 (a x_t + b x_0) in the exponent, but 2 (...) x'. [003:603]"""
+    """Common error: log q(x'|x_t,x_0) has 2 (a x_t + b x_0); correct: 2 (a x_t + b x_0) x'.
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 6-7."""
     _, _, _, step, _ = letters()
     x, z, first, second = normal(4, 50)
     mean = step.on_z * z + step.on_x * x
@@ -109,7 +123,9 @@ def r79_the_square_is_completed_in_the_earlier_step() -> Control:
 
 
 def r80_the_prior_is_met_at_the_end() -> Control:
-    """Not KL(q(x_t|x_0) || p(x_t)) before the end, but at t = T. [003:613]"""
+    """Common error: the bound has KL(q(x_t|x_0) || p(x_t)) at t < T; correct: at t = T alone.
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 5."""
     wrong, right = [], []
     for chain in chains():
         early, late = (divergence(chain.variance[i], chain.s[-1],
@@ -121,7 +137,9 @@ def r80_the_prior_is_met_at_the_end() -> Control:
 
 
 def r81_the_root_ends_before_the_bracket() -> Control:
-    """Not sqrt(a_t (1 - A_t-1)) on x_t, but sqrt(a_t) (1 - A_t-1). [003:623]"""
+    """Common error: E x_t-1 has sqrt(a_t (1 - A_t-1)) x_t; correct: sqrt(a_t) (1 - A_t-1).
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 7."""
     now, bar, before, step, _ = letters()
     wrong, right = (relative(each / (1 - bar), step.on_z) for each in (
         (now * (1 - before)).sqrt(), now.sqrt() * (1 - before)))
@@ -129,7 +147,10 @@ def r81_the_root_ends_before_the_bracket() -> Control:
 
 
 def r82_the_weight_has_the_step_above() -> Control:
-    """Not (1 - A_t)^2 above in the weight of x_0, but (1 - a_t)^2. [003:645]"""
+    """Common error: the weight of the x_0 loss has (1 - A_t)^2; correct: (1 - a_t)^2.
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 7; Luo 2022,
+    Understanding Diffusion Models: A Unified Perspective."""
     now, bar, before, step, fall = letters()
     printed, proper = (before * (1 - own).square() / (1 - bar).square() / (2 * step.variance)
                        for own in (bar, now))
@@ -137,14 +158,19 @@ def r82_the_weight_has_the_step_above() -> Control:
 
 
 def r83_the_datum_is_weighed_by_the_earlier_step() -> Control:
-    """Not sqrt(A_t) (1 - a_t) on x_0, but sqrt(A_t-1) (1 - a_t). [003:671]"""
+    """Common error: E x_t-1 has sqrt(A_t) (1 - a_t) x_0; correct: sqrt(A_t-1) (1 - a_t).
+
+    Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 7."""
     now, bar, before, step, _ = letters()
     printed, proper = (each.sqrt() * (1 - now) / (1 - bar) for each in (bar, before))
     return Control(relative(printed, step.on_x), relative(proper, step.on_x), 1e-8)
 
 
 def r84_tweedie_speaks_of_all_the_noise() -> Control:
-    """Not sqrt(a_t) E[x_0|x_t] = x_t + (1 - a_t) grad log p, but with A_t. [003:705]"""
+    """Common error: sqrt(a_t) E[x_0|x_t] = x_t + (1 - a_t) grad log p; correct: A_t for a_t.
+
+    Source: Efron 2011, Tweedie's Formula and Selection Bias; Luo 2022, Understanding Diffusion
+    Models: A Unified Perspective."""
     law = plane()
     z, _, alpha, sigma = noisy(law)
     mean, score = law.denoised(z, alpha, sigma), slope(
@@ -157,7 +183,9 @@ def r84_tweedie_speaks_of_all_the_noise() -> Control:
 
 
 def r86_a_half_of_the_whole_square() -> Control:
-    """Not |s|^2 / 2 - 2 <s, g> + |g|^2, but half of |s|^2 - 2 <s, g> + |g|^2. [003:767]"""
+    """Common error: |s - g|^2 / 2 = |s|^2 / 2 - 2 <s, g> + |g|^2; correct: half of each term.
+
+    Source: Hyvärinen 2005, Estimation of Non-Normalized Statistical Models by Score Matching."""
     law, grid = line(), torch.linspace(-6, 6, 4001, dtype=torch.float64)[:, None]
     weight = law.log_prob(grid, *still()).exp() * (grid[1, 0] - grid[0, 0])
     g, s = slope(lambda x: law.log_prob(x, *still()), grid)[:, 0], networks()[0](grid)[:, 0]

@@ -1,4 +1,4 @@
-"""Errata of codes and of invertible maps: which law a mean is over, and what a volume counts."""
+"""Common errors on latent codes and invertible maps: the expectation, the volume."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def bound(joint: Tensor, q: Tensor) -> Tensor:
 
 
 def r11_a_latent_is_decoded_from_the_one_above() -> Control:
-    """Not p(z_t | z_(t-1)) below a prior of z_T, but p(z_(t-1) | z_t). [000:271]"""
+    """Common error: with a prior of z_T, p(z_t | z_(t-1)); correct: p(z_(t-1) | z_t).
+
+    Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on
+    hierarchical variational autoencoders."""
     top, x = normal(3).softmax(0), normal(4, 3).softmax(0)  # p(z_2), p(x | z_1)
     step = normal(3, 3).softmax(1)  # rows sum to one
     printed = torch.einsum("b,ab,xa->xab", top, step, x)  # p(z_2) p(z_2 | z_1) p(x | z_1)
@@ -45,7 +48,9 @@ def r11_a_latent_is_decoded_from_the_one_above() -> Control:
 
 
 def r15_the_distortion_of_a_beta_vae_is_negative() -> Control:
-    """Not min E log p(x|z) + beta KL, but min -E_q log p(x|z) + beta KL. [002:244]"""
+    """Common error: beta-VAE: min E log p(x|z) + beta KL; correct: min -E_q log p(x|z) + beta KL.
+
+    Source: Higgins et al. 2017, beta-VAE."""
     space, beta = SPACES[0], 4.0
     model = build(replace(VAE.tiny(space), beta=beta, samples=1), space)
     assert isinstance(model, VAE)
@@ -60,14 +65,18 @@ def r15_the_distortion_of_a_beta_vae_is_negative() -> Control:
 
 
 def r62_only_the_last_divergence_is_bounded() -> Control:
-    """Not log p(x) >= 0 at the end of the derivation, but KL(q || p(z|x)). [002:212]"""
+    """Common error: log p(x) >= 0 in the derivation of the ELBO; correct: KL(q || p(z|x)) >= 0.
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.2."""
     joint, q = finite()
     rest = (q * (q * joint.sum(0) / joint).log()).sum(0)
     return Control(float(-joint.sum(0).log().amin()), float(-rest.amin()), ROUNDING)
 
 
 def r63_the_bound_weighs_the_joint_law() -> Control:
-    """Not E log p(z) / q(x,z) as the bound, but E_q log p(x,z) / q(z|x). [002:239]"""
+    """Common error: ELBO = E log p(z) / q(x,z); correct: E_q log p(x,z) / q(z|x).
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 2."""
     joint, q = finite()
     evidence = joint.sum(0)
     reconstruction = (q * (joint / joint.sum(1, keepdim=True)).log()).sum(0)
@@ -78,7 +87,9 @@ def r63_the_bound_weighs_the_joint_law() -> Control:
 
 
 def r77_the_decoder_speaks_of_x() -> Control:
-    """Not E_q log p(z|x) - KL(q||p(z)) as the bound, but with p(x|z). [003:409]"""
+    """Common error: ELBO = E_q log p(z|x) - KL(q||p(z)); correct: E_q log p(x|z) - KL(q||p(z)).
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 3."""
     joint, q = finite()
     prior = joint.sum(1, keepdim=True)
     rate = (q * (q / prior).log()).sum(0)
@@ -88,7 +99,9 @@ def r77_the_decoder_speaks_of_x() -> Control:
 
 
 def r98_a_posterior_has_a_variance_for_each_unit() -> Control:
-    """Not N(mu, |s|^2 I) of a vector s, but N(mu, diag(s^2)). [004:533]"""
+    """Common error: q = N(mu, |s|^2 I) for a vector s; correct: N(mu, diag(s^2)).
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 9."""
     posterior, units = Factorised.Config().build(4), 4
     h, noise = normal(5, posterior.width), normal(3, 5, units)
     z, log_q = posterior.draw(h, noise)
@@ -99,7 +112,9 @@ def r98_a_posterior_has_a_variance_for_each_unit() -> Control:
 
 
 def r100_the_evidence_is_of_x() -> Control:
-    """Not log p(z|x) = bound + KL(q || p(z|x)), but log p(x). [000:222]"""
+    """Common error: log p(z|x) = ELBO + KL(q || p(z|x)); correct: log p(x) = ELBO + KL.
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1."""
     joint, q = finite()
     posterior = joint / joint.sum(0)
     whole = bound(joint, q) + (q * (q / posterior).log()).sum(0)
@@ -108,7 +123,9 @@ def r100_the_evidence_is_of_x() -> Control:
 
 
 def r12_a_coupling_reads_what_stays() -> Control:
-    """Not y_A = h(x_A; beta(x_A)), but h(x_A; beta(x_B)): det = prod h'. [002:302]"""
+    """Common error: a coupling is y_A = h(x_A; beta(x_A)); correct: y_A = h(x_A; beta(x_B)).
+
+    Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.2."""
     layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
 
     def printed(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +140,9 @@ def r12_a_coupling_reads_what_stays() -> Control:
 
 
 def r13_the_base_is_counted_once() -> Control:
-    """Not sum_i (log p(f_i) + log |det|), but log p(z) - sum_k log |det|. [002:311]"""
+    """Common error: log p = sum_i (log p(f_i) + log |det|); correct: log p(z) - sum_k log |det|.
+
+    Source: Rezende & Mohamed 2015, Variational Inference with Normalizing Flows, sec. 3."""
     parts, z = [coupling(Affine(), bool(k % 2)) for k in range(3)], normal(4, DIMS)
     whole = Compose(parts)
     x, log_det = whole(z)
@@ -137,7 +156,10 @@ def r13_the_base_is_counted_once() -> Control:
 
 
 def r64_a_density_is_divided_by_the_volume() -> Control:
-    """Not p(x) = p(z) |det dz / dz|, but p(z) / |det dx / dz|. [002:298]"""
+    """Common error: p(x) = p(z) whatever the volume; correct: p(x) = p(z) / |det dx / dz|.
+
+    Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
+    sec. 2.1."""
     layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
     x, log_det = layer(z)
     back, there = layer.inverse(x)
@@ -146,7 +168,9 @@ def r64_a_density_is_divided_by_the_volume() -> Control:
 
 
 def r64_a_jacobian_is_triangular() -> Control:
-    """Not a block diagonal Jacobian of a coupling, but a triangular one. [002:294]"""
+    """Common error: the Jacobian of a coupling is block diagonal; correct: it is triangular.
+
+    Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.3."""
     layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
     matrix, size = jacobian(lambda v: layer(v)[0], z), layer.size
     above, below = (float(block.abs().amax()) for block in (matrix[:, :size, size:],

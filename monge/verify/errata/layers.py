@@ -1,4 +1,4 @@
-"""Errata of layers: convolutions, norms, dropout, attention, gates."""
+"""Common errors on layers: convolutions, norms, dropout, attention, gates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ ROUNDING = 1e-12
 
 
 def r1_a_mask_is_added() -> Control:
-    """Not softmax(QK' * M) with M in {1, -inf}, but softmax(QK' + M). [000:166-168]"""
+    """Common error: softmax(QK' * M), M in {1, -inf}; correct: softmax(QK' + M), M in {0, -inf}.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     q, k = normal(2, STEPS, WIDTH)
     times = torch.where(causal_mask(STEPS, STEPS, q) < 0, -math.inf, 1.0)
     printed = (q @ k.T * times / math.sqrt(WIDTH)).softmax(1)
@@ -42,7 +44,9 @@ def spoiled(a: Tensor) -> int:
 
 
 def r2_the_state_of_linear_attention_is_a_matrix() -> Control:
-    """Not S = sum_j phi(k_j) v_j, entry by entry, but phi(k_j) v_j'. [000:186]"""
+    """Common error: S = sum_j phi(k_j) v_j, elementwise; correct: sum_j phi(k_j) v_j', a matrix.
+
+    Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
     vector = (feature(k) * v).sum(2, keepdim=True)  # (B, H, 1, d)
     printed = feature(q) * vector / (feature(q) @ feature(k).sum(2)[..., None])
@@ -57,14 +61,18 @@ def circular() -> tuple[nn.Conv2d, Tensor]:
 
 
 def r34_a_shift_shifts_a_convolution() -> Control:
-    """Not invariant, f(t(x)) = f(x), but equivariant, f(t(x)) = t(f(x)). [000:91]"""
+    """Common error: convolution is shift invariant, f(t(x)) = f(x); correct: equivariant, t(f(x)).
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
     conv, x = circular()
     moved = conv(x.roll(2, 3))
     return Control(gap(moved, conv(x)), gap(moved, conv(x).roll(2, 3)), ROUNDING)
 
 
 def r37_a_causal_sum_reads_the_past_alone() -> Control:
-    """Not a sum over x_(i-k) to x_(i+k), but over x_(i-k) to x_i. [000:109]"""
+    """Common error: a causal sum over x_(i-k) to x_(i+k); correct: over x_(i-k) to x_i.
+
+    Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     causal, both = CausalConv(2, 3, 3).double(), nn.Conv1d(2, 3, 5, padding=2).double()
     x, t = normal(1, 9, 2), 4
     later = torch.cat([x[:, :t + 1], normal(1, 9 - t - 1, 2)], 1)
@@ -73,7 +81,10 @@ def r37_a_causal_sum_reads_the_past_alone() -> Control:
 
 
 def r38_dilation_puts_one_zero_less() -> Control:
-    """Not d zeros between entries of a kernel dilated by d, but d - 1. [004:312]"""
+    """Common error: dilation d puts d zeros between kernel entries; correct: d - 1 zeros.
+
+    Source: Yu & Koltun 2016, Multi-Scale Context Aggregation by Dilated Convolutions; Dumoulin &
+    Visin 2016, A Guide to Convolution Arithmetic for Deep Learning."""
     conv, x, rate = Conv(4, 3, padding=0, dilation=2).build((2, 12)).double(), normal(3, 2, 12), 2
     assert isinstance(conv, nn.Conv1d)
 
@@ -87,14 +98,18 @@ def r38_dilation_puts_one_zero_less() -> Control:
 
 
 def r39_filters_are_shared_over_places() -> Control:
-    """Not one filter shared by C_o channels, but one for each, at all places. [004:371]"""
+    """Common error: output channels share a filter; correct: positions share it, channels do not.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
     layer = Conv(4, 3)
     found = count(layer.build((3, 8, 9)))
     return Control(abs(found - (3 * 9 + 4)), abs(found - (3 * 4 * 9 + 4)), 0.0)
 
 
 def r40_transposed_is_no_inverse() -> Control:
-    """Not deconv(conv(x)) = x, but <conv(x), g> = <x, transposed(g)>. [002:401]"""
+    """Common error: transposed convolution inverts, T(C(x)) = x; correct: <C(x), g> = <x, T(g)>.
+
+    Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning, ch. 4."""
     conv = nn.Conv2d(3, 3, 3, padding=1, bias=False).double()
     back = nn.ConvTranspose2d(3, 3, 3, padding=1, bias=False).double()
     back.load_state_dict(conv.state_dict())
@@ -104,7 +119,9 @@ def r40_transposed_is_no_inverse() -> Control:
 
 
 def r41_batch_norm_divides_by_n() -> Control:
-    """Not a variance with 1/(n - 1) in batch norm, but with 1/n. [002:139]"""
+    """Common error: batch norm divides the variance by n - 1; correct: by n.
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, algorithm 1."""
     layer, x = batch_norm()
 
     def by_hand(correction: int) -> Tensor:
@@ -115,7 +132,9 @@ def r41_batch_norm_divides_by_n() -> Control:
 
 
 def r42_epsilon_stands_beneath_the_root() -> Control:
-    """Not sqrt(Var) + eps in a norm, but sqrt(Var + eps). [002:179]"""
+    """Common error: a norm divides by sqrt(Var) + eps; correct: by sqrt(Var + eps).
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, algorithm 1."""
     layer, x = batch_norm()
     mean, variance = x.mean((0, 2, 3), True), x.var((0, 2, 3), correction=0)[:, None, None]
     beside, beneath = variance.sqrt() + layer.eps, (variance + layer.eps).sqrt()
@@ -124,13 +143,17 @@ def r42_epsilon_stands_beneath_the_root() -> Control:
 
 
 def r43_a_bias_is_redundant_before_batch_norm() -> Control:
-    """Not redundant without batch norm, but with it: BN(x + b) = BN(x). [002:141]"""
+    """Common error: a bias is redundant without batch norm; correct: with it, BN(x + b) = BN(x).
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.2."""
     (layer, x), b = batch_norm(), normal(3, 1, 1)
     return Control(gap(x + b, x), gap(layer(x + b), layer(x)), ROUNDING)
 
 
 def r44_layer_norm_averages_features() -> Control:
-    """Not a mean over rows i in layer norm, but over features j. [001:79]"""
+    """Common error: layer norm averages over rows; correct: over the features of a row.
+
+    Source: Ba, Kiros & Hinton 2016, Layer Normalization."""
     layer, x = norm("layer", 6).double(), normal(5, 6)
 
     def by_hand(axis: int) -> Tensor:
@@ -140,7 +163,10 @@ def r44_layer_norm_averages_features() -> Control:
 
 
 def r45_dropout_divides_by_what_it_keeps() -> Control:
-    """Not H * M in training, which averages to (1 - p) H, but H * M / (1 - p). [000:308]"""
+    """Common error: dropout trains on H * M, whose mean is (1 - p) H; correct: H * M / (1 - p).
+
+    Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting."""
     h, rate, draws = torch.rand(4, dtype=torch.float64) + 1, 0.3, 100_000
     drawn = masked(h.expand(draws, 4), rate, False, None, shared=False)
     error = drawn.std(0) / math.sqrt(draws)
@@ -152,12 +178,17 @@ def r45_dropout_divides_by_what_it_keeps() -> Control:
 
 
 def r46_dropped_networks_are_scaled_by_what_is_kept() -> Control:
-    """Not weights times the rate of dropping after training, but 1 - rate. [004:282]"""
+    """Common error: at test time weights times the drop rate p; correct: times 1 - p.
+
+    Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting."""
     return Control(unscaled(0.3, 0.3), unscaled(0.3, 0.7), ROUNDING)
 
 
 def r47_a_kernel_depends_on_the_offset() -> Control:
-    """Not h_i = sum_j g(i + j) x_j, but sum_j g(j) x_(i+j). [000:130]"""
+    """Common error: h_i = sum_j g(i + j) x_j is a convolution; correct: sum_j g(j) x_(i+j).
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.1."""
     taps, x = torch.zeros(9, dtype=torch.float64), normal(5)
     taps[2:7] = normal(5)  # g(-2), ..., g(2); offsets from -4 to 4
     layer = ContinuousConv(_Taps(taps), 1).double()
@@ -179,14 +210,19 @@ class _Taps(nn.Module):
 
 
 def r48_scores_are_divided_by_the_width_of_keys() -> Control:
-    """Not QK' / sqrt(width of values), but / sqrt(width of keys): Var 1. [004:449]"""
+    """Common error: QK' / sqrt(width of values); correct: / sqrt(width of keys), variance 1.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.1."""
     keys, values, draws = 64, 4, 20_000
     variance = float((normal(draws, keys) * normal(draws, keys)).sum(1).var())
     return Control(abs(variance / values - 1), abs(variance / keys - 1), 5e-2)
 
 
 def r49_a_relative_bias_sees_the_distance() -> Control:
-    """Not b_ij, one for each pair, but b_(i-j). [000:193]"""
+    """Common error: a relative bias b_ij for each pair; correct: b_(i-j) for each distance.
+
+    Source: Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Text-to-Text
+    Transformer, sec. 2.1."""
     table = relative("table", HEADS)
     assert table is not None
     shaken(table)
@@ -196,13 +232,18 @@ def r49_a_relative_bias_sees_the_distance() -> Control:
 
 
 def r50_sinusoids_are_not_learned() -> Control:
-    """Not T x d numbers that are learned, but none: sinusoids are fixed. [003:1031]"""
+    """Common error: sinusoidal positions are T x d learned numbers; correct: they are fixed.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     found, learned = (count(each) for each in (Sinusoidal(WIDTH), Learned(WIDTH, STEPS)))
     return Control(abs(found - learned), abs(found), 0.0)
 
 
 def r51_torchs_gru_resets_after_the_product() -> Control:
-    """Not tanh(Wx + U(r h)) in torch.nn.GRU, but tanh(Wx + r (U h + b)). [000:33]"""
+    """Common error: torch.nn.GRU has tanh(Wx + U(r h)); correct: tanh(Wx + r (U h + b)).
+
+    Source: Paszke et al. 2019, PyTorch (documentation of torch.nn.GRU); Cho et al. 2014, Learning
+    Phrase Representations Using RNN Encoder-Decoder."""
     x = normal(2, STEPS, INPUTS)
     before, after = (built(GRU.Config(width=5).override(f"reset={when}"))
                      for when in ("before", "after"))
@@ -213,20 +254,27 @@ def r51_torchs_gru_resets_after_the_product() -> Control:
 
 
 def r52_the_gate_is_a_sigmoid() -> Control:
-    """Not tanh(a) * b as a gate, but tanh(a) * sigmoid(b). [002:273]"""
+    """Common error: the gate of a gated PixelCNN is tanh(a) * b; correct: tanh(a) * sigmoid(b).
+
+    Source: van den Oord et al. 2016, Conditional Image Generation with PixelCNN Decoders, sec.
+    2.1."""
     a, b = normal(2, 20, 3)
     found = gate(torch.cat([a, b], 1))
     return Control(gap(found, a.tanh() * b), gap(found, a.tanh() * b.sigmoid()), ROUNDING)
 
 
 def r110_halves_are_rounded_down() -> Control:
-    """Not half of 13 after pooling by 2, but floor((13 - 2) / 2) + 1 = 6. [004:377]"""
+    """Common error: pooling 13 by 2 gives 13 / 2; correct: floor((13 - 2) / 2) + 1 = 6.
+
+    Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning."""
     found = Pool("max", 2, 2, 0).shape((256, 13, 13))[1]
     return Control(abs(found - 13 / 2), abs(found - 6), 0.0)
 
 
 def r120_a_mask_is_a_matrix() -> Control:
-    """Not one row of masks for all queries, but a row for each. [002:285]"""
+    """Common error: one row of causal mask serves all queries; correct: a row for each query.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     q, k = normal(2, STEPS, WIDTH)
     found = []
     for length in range(1, STEPS + 1):

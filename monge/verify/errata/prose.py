@@ -1,37 +1,86 @@
-"""Errata that say nothing that could be computed: where each stands, what is right, and why no
-control holds it."""
+"""Common errors that no computation can show: the source, the statement, and why."""
 
 from __future__ import annotations
 
-NOTATION = "a slip of notation"
-WORDING = "a matter of words"
-OPINION = "a claim or an advice, not an equation"
-LOST = "a figure or a listing"
+NOTATION = "a matter of notation"
+WORDING = "a matter of definition"
+PRACTICE = "a claim or advice, not an equation"
+
+VAE = "Kingma & Welling 2014, Auto-Encoding Variational Bayes"
+GAN = "Goodfellow et al. 2014, Generative Adversarial Nets"
+DDPM = "Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models"
+BOOK = "Goodfellow, Bengio & Courville 2016, Deep Learning"
+BISHOP = "Bishop 2006, Pattern Recognition and Machine Learning"
 
 PROSE = {
-    "R29": ("002:214-220", "phi where theta stands, and no mean over a mean of draws", NOTATION),
-    "R69": ("002:399", "GANs are consistent under ideal conditions only", OPINION),
-    "R71": ("002:401", "no batch norm at the output of G nor at the input of D", OPINION),
-    "R75": ("003:248-249", "np.ones((N, 1)) where np.ones(N, 1) stands", LOST),
-    "R85": ("003:729-731", "x_(t-1) where x_(t+1) stands", NOTATION),
-    "R87": ("003:781", "a product over t, not i, and one condition y for all steps", NOTATION),
-    "R89": ("003:821-826", "autoregressive flows are flows; measure their cost", OPINION),
-    "R95": ("003:1053-1055", "layer norm conditions rather than regularises", OPINION),
-    "R99": ("000:53-61", "noise is of the prior p(z), and G maps R^k to X", NOTATION),
-    "R101": ("001:20", "W_hq, b_q where W_ha, b_a stand, and y_i where vi stands", NOTATION),
-    "R102": ("000:330", "the distance between the laws is lowered, not the laws", WORDING),
-    "R103": ("000:296", "the mean of a step is a function of x_(t-1)", NOTATION),
-    "R104": ("002:98", "eta where n stands, and x of the misclassified row", NOTATION),
-    "R106": ("004:259", "f-bar is the mean over data sets, y-bar that of y given x", NOTATION),
-    "R107": ("002:147", "blur is no noise; a target turns by a turn of its own", WORDING),
-    "R108": ("004:150", "L is a mean in one place and a sum in another", NOTATION),
-    "R109": ("004:316", "FCN means fully connected here", WORDING),
-    "R111": ("002:175", "of the 2^n networks of dropout few are ever trained", WORDING),
-    "R112": ("003:543", "what is learned is the way back, not the noise", WORDING),
-    "R113": ("003:381", "latent because z is not observed, not because it is compact", WORDING),
-    "R115": ("003:954", "how a word is cut depends on the vocabulary", OPINION),
-    "R116": ("003:892", "an output reads the input through the hidden state alone", WORDING),
-    "R117": ("004:383-392", "names of weights, and the length of outputs", NOTATION),
-    "R118": ("000:143-157", "figures that were lost", LOST),
+    "R29": (f"{VAE}, sec. 2.4",
+            "Common error: (1/S) sum_s E grad f(g(eps_s)); correct: no E, the sum estimates it",
+            NOTATION),
+    "R69": ("Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks",
+            "Common error: GANs are consistent; correct: given unlimited capacity and optimal D",
+            PRACTICE),
+    "R71": ("Radford, Metz & Chintala 2016, Unsupervised Representation Learning with DCGANs, "
+            "sec. 3",
+            "Common error: batch norm in all of a DCGAN; correct: not in G's output, D's input",
+            PRACTICE),
+    "R75": ("Harris et al. 2020, Array Programming with NumPy",
+            "Common error: np.ones(N, 1); correct: np.ones((N, 1)), the shape is one argument",
+            NOTATION),
+    "R85": (f"{DDPM}, eq. 1",
+            "Common error: the reverse mean is that of x_(t+1); correct: that of x_(t-1)",
+            NOTATION),
+    "R87": ("Dhariwal & Nichol 2021, Diffusion Models Beat GANs on Image Synthesis, sec. 4",
+            "Common error: a condition y_t for each step; correct: one y for all steps",
+            NOTATION),
+    "R89": ("Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and "
+            "Inference, sec. 3.1",
+            "Common error: autoregressive flows are no normalising flows; correct: they are",
+            WORDING),
+    "R95": ("Santurkar et al. 2018, How Does Batch Normalization Help Optimization?; "
+            "Ba, Kiros & Hinton 2016, Layer Normalization",
+            "Common error: norms work as regularisers; correct: mainly by better conditioning",
+            PRACTICE),
+    "R99": (f"{GAN}, sec. 3",
+            "Common error: the noise of a GAN follows p_g(z); correct: a fixed prior p(z)",
+            NOTATION),
+    "R102": ("Arjovsky, Chintala & Bottou 2017, Wasserstein GAN",
+             "Common error: G minimises the two distributions; correct: their distance",
+             WORDING),
+    "R103": (f"{DDPM}, eq. 2",
+             "Common error: the mean of x_t is a function of x_t; correct: of x_(t-1)",
+             NOTATION),
+    "R104": (f"{BISHOP}, sec. 4.1.7",
+             "Common error: the perceptron moves by every row; correct: by misclassified rows",
+             WORDING),
+    "R106": (f"{BISHOP}, sec. 3.2",
+             "Common error: bias is of one fitted f; correct: of its mean over datasets",
+             WORDING),
+    "R107": (f"{BOOK}, sec. 7.4 and 7.5",
+             "Common error: blur is noise injection; correct: it is augmentation, without noise",
+             WORDING),
+    "R108": (f"{BOOK}, sec. 8.1.3",
+             "Common error: L is now a sum, now a mean of rows; correct: one, as the lr scales",
+             NOTATION),
+    "R109": ("Long, Shelhamer & Darrell 2015, Fully Convolutional Networks for Semantic "
+             "Segmentation",
+             "Common error: FCN is a fully connected network; correct: fully convolutional",
+             WORDING),
+    "R111": (f"{BOOK}, sec. 7.12",
+             "Common error: dropout trains all 2^n networks; correct: few, which share weights",
+             WORDING),
+    "R112": (f"{DDPM}, sec. 2",
+             "Common error: diffusion learns how to add noise; correct: how to remove it",
+             WORDING),
+    "R113": (f"{VAE}, sec. 2",
+             "Common error: z is latent because it is compact; correct: because it is unobserved",
+             WORDING),
+    "R115": ("Sennrich, Haddow & Birch 2016, Neural Machine Translation of Rare Words with "
+             "Subword Units",
+             "Common error: subwords are morphemes; correct: frequent pieces of the training text",
+             PRACTICE),
+    "R116": (f"{BOOK}, sec. 10.2",
+             "Common error: an RNN's output reads h_t and x_t; correct: x_t through h_t alone",
+             WORDING),
 }
-"""By id: source, what is right, why it is prose."""
+"""By id: source, statement, and why no control checks it. The ids R101, R117 and R118 are retired
+and are not used again."""

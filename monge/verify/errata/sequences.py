@@ -1,4 +1,4 @@
-"""Errata of conditionals and sequences: counts, masks, stationary series, decoders."""
+"""Common errors on conditionals and sequences: counts, masks, stationary series, decoders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def bits() -> Batch:
 
 
 def r56_regression_reads_back_from_its_own_place() -> Control:
-    """Not x_i = b_0 + b_1 x_(i-1) + ... + b_n x_n, but b_n x_(i-n). [002:248]"""
+    """Common error: x_i = b_0 + b_1 x_(i-1) + ... + b_n x_n; correct: ... + b_n x_(i-n).
+
+    Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi, x = stable(), MEAN + normal(5, STEPS)
     found = series(phi, "mean").parameters_of_conditionals(Batch(x))[..., 0]
     start, order = MEAN * (1 - phi.sum()), len(phi)
@@ -50,7 +52,9 @@ def r56_regression_reads_back_from_its_own_place() -> Control:
 
 
 def r57_tables_have_so_many_parameters() -> Control:
-    """Not 2^(n+1) parameters in tables of n bits, but 2^n - 1. [002:250]"""
+    """Common error: tables of n bits have 2^(n+1) parameters; correct: 2^n - 1.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10.7."""
     n, model = BITS.dims, build(Tabular.tiny(BITS), BITS)
     assert isinstance(model, Tabular)
     found = model.parameter_count
@@ -58,7 +62,10 @@ def r57_tables_have_so_many_parameters() -> Control:
 
 
 def r58_a_belief_network_has_weights_for_each_place() -> Control:
-    """Not one vector of T weights for all places, but n(n + 1)/2 of them. [003:865-873]"""
+    """Common error: an FVSBN shares one vector of weights; correct: one per place, n(n + 1)/2.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10.8; Neal 1992,
+    Connectionist Learning of Belief Networks."""
     n, model = BITS.dims, build(FVSBN.Config(), BITS)
     assert isinstance(model, FVSBN)
     found = model.parameter_count
@@ -66,7 +73,9 @@ def r58_a_belief_network_has_weights_for_each_place() -> Control:
 
 
 def r59_a_running_sum_takes_in_one_entry() -> Control:
-    """Not (b + W x_<i) - (b + W x_<i) = 0, but W x_<=i - W x_<i = W_i x_i. [002:255]"""
+    """Common error: a NADE step adds (b + W x_<i) - (b + W x_<i) = 0; correct: it adds W_i x_i.
+
+    Source: Larochelle & Murray 2011, The Neural Autoregressive Distribution Estimator."""
     model, x = build(NADE.tiny(BITS), BITS), bits()
     assert isinstance(model, NADE)
     features, into = model.features(x), model.net.into
@@ -79,7 +88,9 @@ def r59_a_running_sum_takes_in_one_entry() -> Control:
 
 
 def r60_an_output_reads_what_comes_before() -> Control:
-    """Not no path from x_1..x_d to output d, but from x_d..x_D. [002:263]"""
+    """Common error: MADE has no path from x_1..x_d to output d; correct: none from x_d..x_D.
+
+    Source: Germain et al. 2015, MADE: Masked Autoencoder for Distribution Estimation."""
     model = build(MADE.tiny(BITS), BITS)
     assert isinstance(model, MADE)
     slopes = jacobian(model, bits(), 0)  # (outputs, inputs)
@@ -87,7 +98,10 @@ def r60_an_output_reads_what_comes_before() -> Control:
 
 
 def r61_the_stacks_of_a_picture_meet_one_way() -> Control:
-    """Not features both ways between the two stacks, but from above alone. [002:272]"""
+    """Common error: PixelCNN's stacks feed each other; correct: vertical feeds horizontal only.
+
+    Source: van den Oord et al. 2016, Conditional Image Generation with PixelCNN Decoders, sec.
+    2.2."""
     side, middle = 9, 4
     network: Raster = Gated.Config(width=12, depth=4, first=3).build((1, side, side), 2).double()
     seen = network.support(middle, middle)[0].flatten()
@@ -97,8 +111,8 @@ def r61_the_stacks_of_a_picture_meet_one_way() -> Control:
 
 
 def two_ways(side: int, depth: int) -> Tensor:
-    """Which pixels (h, w) the horizontal stack reads at each place, where the vertical one, which
-    looks at all of its row and of those above, takes in its features too."""
+    """Which pixels (h, w) the horizontal stack reads at each place if the vertical one, which
+    reads all of its row and of those above, takes in its features too."""
     place = torch.arange(side)
     row, column = torch.meshgrid(place, place, indexing="ij")
     near = (column[..., None, None] - column).abs() <= 1
@@ -114,7 +128,9 @@ def two_ways(side: int, depth: int) -> Tensor:
 
 
 def r90_a_series_from_its_mean_is_not_stationary() -> Control:
-    """Not Var x_t the same from x_1 = mu + e on, but sigma^2 sum rho^2s. [003:834-838]"""
+    """Common error: Var x_t is constant from x_1 = mu + e on; correct: sigma^2 sum rho^2s.
+
+    Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi, t = torch.tensor([RHO], dtype=torch.float64), torch.arange(1, STEPS + 1).double()
     found = covariance(phi, torch.tensor([[SIGMA**2]], dtype=torch.float64)).diagonal()
     grown = SIGMA**2 * (1 - RHO ** (2 * t)) / (1 - RHO**2)
@@ -122,7 +138,9 @@ def r90_a_series_from_its_mean_is_not_stationary() -> Control:
 
 
 def r91_a_covariance_is_of_one_lag() -> Control:
-    """Not Cov(x_t, x_(t-k)) = Cov(x_s, x_(s-l)) for any l, but for l = k. [003:851]"""
+    """Common error: Cov(x_t, x_(t-k)) = Cov(x_s, x_(s-l)) for any l; correct: for l = k.
+
+    Source: Hamilton 1994, Time Series Analysis, sec. 3.1."""
     phi = stable()
     matrix = covariance(phi, toeplitz(phi, len(phi)))
     same = gap(matrix[1:, 1:], matrix[:-1, :-1])
@@ -130,7 +148,9 @@ def r91_a_covariance_is_of_one_lag() -> Control:
 
 
 def r92_an_output_reads_all_steps_so_far() -> Control:
-    """Not p(y_t | f(x_t)) = p(y_t | f(x_<=t)), but the latter alone. [004:415-417]"""
+    """Common error: an RNN gives p(y_t | f(x_t)); correct: p(y_t | f(x_<=t)).
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 10.2."""
     net, x = built(RNN.Config(width=5)), normal(2, 6, INPUTS)
     alone = torch.cat([net(x[:, t:t + 1]) for t in range(6)], 1)
     so_far = torch.stack([net(x[:, :t + 1])[:, -1] for t in range(6)], 1)
@@ -138,14 +158,18 @@ def r92_an_output_reads_all_steps_so_far() -> Control:
 
 
 def r93_queries_have_the_width_of_their_map() -> Control:
-    """Not Q of width 2 from X 2x4 and W 4x4, but of width 4. [003:984]"""
+    """Common error: X 2x4 times W 4x4 gives a Q of width 2; correct: of width 4.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2."""
     layer = Attention(4, 1).double()
     width = layer.look(normal(1, 2, 4), None).q.shape[-1]
     return Control(abs(width - 2), abs(width - 4), 0.0)
 
 
 def r94_a_decoder_begins_from_what_was_said() -> Control:
-    """Not the encoded source as a decoder's input, but the target so far. [003:1080]"""
+    """Common error: a decoder's input is the encoded source; correct: the target so far.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.1."""
     model, batch = build(Transformer.tiny(SENTENCES), SENTENCES), sentences(6)
     assert isinstance(model, Transformer)
     later, earlier = batch.x.clone(), batch.x.clone()
@@ -157,7 +181,11 @@ def r94_a_decoder_begins_from_what_was_said() -> Control:
 
 
 def r114_an_additive_score_reads_both_at_once() -> Control:
-    """Not w' tanh(W h) s as a score of h and s, but w' tanh(W [h, s]). [003:945]"""
+    """Common error: the additive score is w' tanh(W h) s; correct: w' tanh(W [h, s]).
+
+    Source: Bahdanau, Cho & Bengio 2015, Neural Machine Translation by Jointly Learning to Align
+    and Translate; Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec.
+    3.1."""
     score, h, s = Additive(5, 5, 8).double(), normal(1, 1, 5), normal(1, 6, 5)
     both = torch.cat([score.query.weight, score.key.weight], 1)  # (8, 10)
     pairs = torch.cat([h.expand(1, 6, 5), s], 2) @ both.T + score.query.bias

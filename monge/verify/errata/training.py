@@ -1,4 +1,4 @@
-"""Errata of training: first weights, steps, losses of targets, when to stop."""
+"""Common errors on training: initial weights, steps, losses, early stopping."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ ROUNDING = 1e-12
 
 
 def r5_he_draws_with_two_over_the_inputs() -> Control:
-    """Not a variance of 2 alpha / D_in, 4 / D_in for ReLU, but alpha / D_in. [004:239]"""
+    """Common error: He's variance for ReLU is 4 / D_in; correct: 2 / D_in, generally alpha / D_in.
+
+    Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
     wrong, right = (abs(math.log(growth("relu", "he", times))) for times in (2.0, 1.0))
     return Control(wrong, right, math.log(BAND))
 
 
 def r6_epsilon_of_adam_stands_outside_the_root() -> Control:
-    """Not m / sqrt(v + eps) in Adam, but m / (sqrt(v) + eps). [004:223]"""
+    """Common error: Adam has m / sqrt(v + eps); correct: m / (sqrt(v) + eps).
+
+    Source: Kingma & Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1."""
     param, g = nn.Parameter(torch.zeros(1, dtype=torch.float64)), 1e-6
     param.grad = torch.full_like(param, g)
     optimiser(Mover(rate=RATE), [param]).step()
@@ -43,7 +47,9 @@ def r6_epsilon_of_adam_stands_outside_the_root() -> Control:
 
 
 def r35_hidden_layers_have_one_map_less_between_them() -> Control:
-    """Not K (D^2 + D) parameters between K hidden layers, but (K - 1)(...). [004:110]"""
+    """Common error: K hidden layers have K (D^2 + D) between them; correct: (K - 1)(D^2 + D).
+
+    Source: Prince 2023, Understanding Deep Learning, ch. 4."""
     width, depth = 6, 3
     found = count(MLP.Config(width=width, depth=depth).build(1, 1))
     ends, between = 3 * width + 1, width**2 + width
@@ -52,14 +58,18 @@ def r35_hidden_layers_have_one_map_less_between_them() -> Control:
 
 
 def r36_tanh_is_a_sigmoid() -> Control:
-    """Not tanh(x) = 2 / cosh(2x) - 1, but 2 sigmoid(2x) - 1. [002:192]"""
+    """Common error: tanh(x) = 2 / cosh(2x) - 1; correct: 2 sigmoid(2x) - 1.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 6.3.2."""
     x = torch.linspace(-3, 3, 601, dtype=torch.float64)
     wrong, right = 2 / torch.cosh(2 * x) - 1, 2 * torch.sigmoid(2 * x) - 1
     return Control(gap(wrong, x.tanh()), gap(right, x.tanh()), ROUNDING)
 
 
 def r53_a_negative_log_likelihood_is_negative() -> Control:
-    """Not -log P = sum y log pi + (1 - y) log(1 - pi), but minus that. [002:108]"""
+    """Common error: -log P = sum y log pi + (1 - y) log(1 - pi); correct: minus that sum.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.2."""
     x, y, w = logistic()
     pi, whole = (x @ w).sigmoid(), logistic_loss(x, y, w)
     told = (y * pi.log() + (1 - y) * (1 - pi).log()).sum()
@@ -67,7 +77,9 @@ def r53_a_negative_log_likelihood_is_negative() -> Control:
 
 
 def r54_a_mean_is_divided_by_n() -> Control:
-    """Not mu = sum x_i where rows are standardised, but sum x_i / n. [002:134]"""
+    """Common error: rows are standardised with mu = sum x_i; correct: sum x_i / n.
+
+    Source: LeCun et al. 1998, Efficient BackProp, sec. 4.3."""
     rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
     x, features = rows.whole().x.double(), Features(rows.space).double()(rows.whole().double())
     scale = x.std(0, correction=0)
@@ -76,7 +88,9 @@ def r54_a_mean_is_divided_by_n() -> Control:
 
 
 def r55_the_best_is_kept_beside_the_latest() -> Control:
-    """Not one v for best and latest, so that i* stays 0, but one for each. [002:156-165]"""
+    """Common error: early stopping has one v for best and latest; correct: one for each.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, algorithm 7.1."""
     trainer, told = play(STOPPING)
     held = [(p.held_out.value, p.step) for p in told if p.held_out]
     found, v = 0, math.inf
@@ -89,7 +103,9 @@ def r55_the_best_is_kept_beside_the_latest() -> Control:
 
 
 def r96_a_step_follows_the_mean_at_its_rate() -> Control:
-    """Not w - sum of gradients, but w - rate times their mean. [004:205]"""
+    """Common error: SGD: w - sum of gradients; correct: w - lr times their mean.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, algorithm 8.1."""
     trainer, _ = play(replace(STOPPING, steps=1))
     model, batch = Line(Line.Config(), trainer.model.space), trainer.batch(0)
     with torch.enable_grad():
@@ -100,7 +116,9 @@ def r96_a_step_follows_the_mean_at_its_rate() -> Control:
 
 
 def r97_names_of_one_class_are_not_independent() -> Control:
-    """Not prod_d Ber(y_d; pi_d), one-hot entries apart, but prod_d pi_d^y_d. [004:88]"""
+    """Common error: one-hot y has prod_d Ber(y_d; pi_d); correct: prod_d pi_d^y_d.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 2.2."""
     z, y = normal(20, 1, 5), torch.arange(20)[:, None] % 5
     found = Categorical(1, 5, False).double().log_prob(z, y)[:, 0]
     pi, hot = z[:, 0].softmax(1), nn.functional.one_hot(y[:, 0], 5)

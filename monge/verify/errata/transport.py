@@ -1,4 +1,4 @@
-"""Errata of transport: which marginal, which side, which order."""
+"""Common errors on transport: the marginal, the side, the order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ ROUNDING = 1e-12
 
 
 def r7_scalings_are_updated_one_after_the_other() -> Control:
-    """Not u and v at once, whose plan has not mass 1, but v after u. [003:271]"""
+    """Common error: Sinkhorn updates u and v at once; correct: v from the new u, for a mass of 1.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 4.2."""
     right = solved()[0].matrix.sum() - 1
     return Control(simultaneous_mass(), float(right.abs()), ROUNDING)
 
 
 def simultaneous_mass(passes: int = 200) -> float:
-    """How far from one the mass of the plan is when u and v are updated at once, as the notes
-    write it: it alternates between two wrong values."""
+    """How far from one the mass of the plan is when u and v are updated at once: it
+    alternates between two wrong values."""
     cost, p, q = problem()
     kernel = torch.exp(-cost / LAMBDA)
     u, v = torch.ones_like(p), torch.ones_like(q)
@@ -35,7 +37,9 @@ def simultaneous_mass(passes: int = 200) -> float:
 
 
 def r8_columns_are_scaled_from_the_right() -> Control:
-    """Not diag(p / 1'pi) pi for the columns, but pi diag(q / 1'pi). [003:225]"""
+    """Common error: columns are scaled by diag(p / 1'pi) pi; correct: pi diag(q / 1'pi).
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 4.2."""
     cost, p, q = problem(6, 6)
     pi = to_rows(gibbs(cost), p)
     printed = (p / pi.sum(0))[:, None] * pi
@@ -43,7 +47,9 @@ def r8_columns_are_scaled_from_the_right() -> Control:
 
 
 def r72_a_distance_needs_moments() -> Control:
-    """Not W_1 finite in all cases, but where E|x| is: Cauchy's grows with n. [003:74]"""
+    """Common error: W_1 is always finite; correct: where E|x| is, so not for Cauchy.
+
+    Source: Villani 2009, Optimal Transport: Old and New, ch. 6."""
     growth = []
     for quantile in (lambda u: torch.tan(math.pi * (u - 0.5)), torch.special.ndtri):
         few, many = (on_line(quantile((torch.arange(n).double() + 0.5) / n),
@@ -53,7 +59,9 @@ def r72_a_distance_needs_moments() -> Control:
 
 
 def r73_plans_are_bound_by_both_marginals() -> Control:
-    """Not min over all pi, which is K / sum K, but over couplings of p and q. [003:137]"""
+    """Common error: min over all pi, which is K / sum K; correct: min over couplings of p and q.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 4.1."""
     plan, cost, p, q = solved()
     return Control(marginal_gap(gibbs(cost), p, q), marginal_gap(plan.matrix, p, q), ROUNDING)
 
@@ -63,13 +71,19 @@ def marginal_gap(pi: Tensor, p: Tensor, q: Tensor) -> float:
 
 
 def r74_columns_sum_to_q() -> Control:
-    """Not q = pi 1, but q = pi' 1. [003:289]"""
+    """Common error: q = pi 1; correct: q = pi' 1.
+
+    Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 2.3."""
     plan, _, _, q = solved(n=6, m=6)
     return Control(gap(plan.matrix.sum(1), q), gap(plan.matrix.sum(0), q), ROUNDING)
 
 
 def r76_a_sinkhorn_cost_is_biased() -> Control:
-    """Not W_1 by a Sinkhorn cost, which is not 0 at x = y, but debiased. [003:345]"""
+    """Common error: a Sinkhorn cost is W_1; correct: it is not 0 at x = y until debiased.
+
+    Source: Genevay, Peyré & Cuturi 2018, Learning Generative Models with Sinkhorn Divergences;
+    Feydy et al. 2019, Interpolating between Optimal Transport and MMD Using Sinkhorn
+    Divergences."""
     x = normal(10, 2)
     plain = float(sinkhorn(x, x, 0.4, tolerance=1e-13).value.abs())
     fair = sinkhorn_divergence(x, x.clone(), 0.4, relative=False, tolerance=1e-13)
