@@ -1,7 +1,12 @@
-"""Six comparisons that the notes make in words, each run in a minute and drawn in one picture.
+"""Six comparisons that papers and books make in prose, each run in a minute with one figure.
 
-1 dropout and bagging (002:173)   2 VAE and GAN (002:242, 399)   3 PixelRNN and PixelCNN (002:273)
-4 autoregressive and other flows (003:821)   5 RNN and LSTM (003:907)   6 AE and VAE (002:227)
+1 dropout and bagging (Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.11 and 7.12)
+2 VAE and GAN (Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks)
+3 PixelRNN and PixelCNN (van den Oord et al. 2016, Pixel Recurrent Neural Networks)
+4 autoregressive and coupling flows (Papamakarios et al. 2021, Normalizing Flows for Probabilistic
+  Modeling and Inference, sec. 3.1)
+5 RNN and LSTM (Hochreiter & Schmidhuber 1997, Long Short-Term Memory)
+6 AE and VAE (Kingma & Welling 2014, Auto-Encoding Variational Bayes)
 
     python -m examples.claims 3 [-o claim-3.png] [--steps 100]
 
@@ -44,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the notes say, how long it is tried, and how."""
+    """A comparison: its title, its number of training steps, and its test."""
 
     title: str
     steps: int

@@ -1,4 +1,4 @@
-"""The comparisons that the notes make in words."""
+"""The comparisons that papers and books make in prose."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Recurrent networks: torch's own where the form is torch's, the notes' GRU where it is not."""
+"""Recurrent networks: torch's own if the form is torch's, and the GRU of Cho et al. 2014."""
 
 import pytest
 import torch

@@ -61,7 +61,7 @@ def test_a_ratio_that_forgets_smoothing_fails(monkeypatch):
 
 
 def test_a_divergence_against_the_ratio_fails(monkeypatch):
-    """Errata R14: compared with p / (p + q) instead of the mean of both."""
+    """Common error R14: compared with p / (p + q) instead of the mean of both."""
     def wrong(p, q):
         return (adversarial.kl(p, p / (p + q)) + adversarial.kl(q, q / (p + q))) / 2
 

@@ -86,7 +86,7 @@ def test_a_level_that_is_forgotten_or_misplaced_fails_x62(name):
 
 
 def test_a_chain_that_reads_the_wrong_neighbour_fails_x61():
-    """Erratum R11: a level decoded from the one below it is another law."""
+    """Common error R11: a level decoded from the one below it is another distribution."""
     member = subject("mhvae")
     model = member.model
     prior = model.log_prior
