@@ -251,7 +251,7 @@ def descend(loss: Callable[[], Tensor], params: list[Tensor]) -> None:
 
 
 def flow() -> tuple[IAF, Tensor, Tensor]:
-    """An inverse autoregressive posterior with random weights, summaries and noise. The weights are
+    """An inverse autoregressive posterior with random weights, summaries and noise. Weights are
     small enough that no gate closes: undoing a map divides by its gates, and so does rounding."""
     config = IAF.Config(steps=3, context=4, maps=Masked.Config(width=16, depth=1))
     posterior: IAF = config.build(5).double()
