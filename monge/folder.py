@@ -30,7 +30,7 @@ def home() -> Path:
 
 def named(title: str) -> Path:
     """The place of a run or comparison with this title, which comes from data: always directly in
-    the folder of runs, under a name of letters, digits and . _ + - that every file system takes."""
+    the folder of runs, with a name of letters, digits and . _ + - that any file system takes."""
     name = re.sub(r"[^\w.+-]+", "-", title).lstrip(".") or "-"
     if len(name.encode()) > LONGEST:
         digest = hashlib.sha256(title.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -301,7 +301,7 @@ def test_refusals_name_the_way_out(binary):
 
 def worded(path, name):
     """A table of a number and two columns of text, the second with this name."""
-    words = np.array("alpha beta gamma delta epsilon zeta eta theta".split())
+    words = np.array(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"])
     rng = np.random.default_rng(0)
     texts = [[" ".join(row) for row in words[rng.integers(0, 8, (150, 8))]] for _ in range(2)]
     pd.DataFrame({"x": rng.normal(size=150), "first": texts[0], name: texts[1]}).to_csv(
@@ -347,7 +347,8 @@ def test_a_title_never_leads_out_of_the_runs(tmp_path, monkeypatch, title):
     assert where.name[0] != "."
     made = folder.create(where, True, {"run.json": {}}, {})
     again = folder.create(where, True, {"run.json": {}}, {})
-    assert made == where and again.name == f"{where.name}-2"
+    assert made == where
+    assert again.name == f"{where.name}-2"
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
         [made.name, again.name])
 

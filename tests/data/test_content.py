@@ -148,7 +148,8 @@ def odd(kind, path):
 
 @pytest.mark.parametrize(("kind", "found"), [
     ("pipe", "a named pipe"), ("device", "a character device"), ("socket", "a socket")])
-@pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.npz", "a.png", "a.wav", "a.idx", "a.tsv.gz"])
+@pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.npz", "a.png", "a.wav", "a.idx",
+                                  "a.tsv.gz"])
 def test_pipes_and_devices_are_refused(tmp_path, monkeypatch, kind, found, name):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     odd(kind, tmp_path / name if kind != "socket" else type(tmp_path)(name))
@@ -174,7 +175,7 @@ def test_a_table_beside_numbers_reads_no_pipe(tmp_path):
     (tmp_path / "data.txt").write_text("1 2\n3 4\n" * 20)
     (tmp_path / "index_target.txt").write_text("1\n")
     os.mkfifo(tmp_path / "index_features.txt")
-    with deadline(), pytest.raises(DataError, match="index_features.txt, found a named pipe"):
+    with deadline(), pytest.raises(DataError, match=r"index_features.txt, found a named pipe"):
         data.open(tmp_path)
 
 

@@ -170,14 +170,15 @@ def test_the_average_follows_its_formula():
 @pytest.mark.parametrize(("text", "expected"), [
     ("90s", Budget(seconds=90)), ("5m", Budget(seconds=300)), ("1.5h", Budget(seconds=5400)),
     ("2min", Budget(seconds=120)), ("500steps", Budget(steps=500)), ("1step", Budget(steps=1)),
-    ("3epochs", Budget(epochs=3)), ("2 hours", Budget(seconds=7200)), ("+60s", Budget(seconds=60, more=True)),
+    ("3epochs", Budget(epochs=3)), ("2 hours", Budget(seconds=7200)),
+    ("+60s", Budget(seconds=60, more=True)),
 ])
 def test_budgets_are_read(text, expected):
     assert Budget.read(text) == expected
 
 
-@pytest.mark.parametrize("text", ["0", "0s", "0steps", "-5s", "ten", "5 days", "", "5", "1ms", "1ss",
-                                  "1hs", "1stepss", "9" * 400 + "s", "1s 2m"])
+@pytest.mark.parametrize("text", ["0", "0s", "0steps", "-5s", "ten", "5 days", "", "5", "1ms",
+                                  "1ss", "1hs", "1stepss", "9" * 400 + "s", "1s 2m"])
 def test_wrong_budgets_get_a_sentence(text):
     with pytest.raises(WordError, match="budget"):
         Budget.read(text)
