@@ -1,7 +1,5 @@
 """Early stopping, and the second training on all rows that may follow it."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -167,8 +165,7 @@ def test_a_run_with_a_part_is_whole_resumes_and_tells_of_it(tmp_path):
     kept = tensors(whole, "best")["parts.start.m"]
     assert torch.equal(kept, tensors(first, "best")["m"])
     assert f"Part start: {first.title}" in (whole.folder / "card.md").read_text()
-    about = json.loads((whole.folder / "parts" / "start" / "run.json").read_text())
-    assert about == first.about
+    assert folder.read(whole.folder / "parts" / "start", "run.json") == first.about
     untrained = start(own, x)
     with pytest.raises(RunError, match="has not reached its first checkpoint"):
         start(own, x, f"start={untrained.folder}", out=tmp_path / "none")
