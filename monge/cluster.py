@@ -7,7 +7,10 @@ comparison's folder and the data under the same path; what one has done, none do
 from __future__ import annotations
 
 import importlib
+import os
+import tempfile
 from collections.abc import Generator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +25,40 @@ def run(comparison: Comparison, address: str, threads: int = 1
     """Each entrant as it ends; `address` is that of a cluster, auto for the one this machine is
     part of, local for this machine alone."""
     ray = library()
-    joined = {"num_cpus": cores()} if address == LOCAL else {"address": address}
+    where, here = str(comparison.folder.resolve()), os.getcwd()
+    with tempfile.TemporaryDirectory() as empty:
+        join(ray, address, empty)
+        task = ray.remote(entered).options(num_cpus=threads, max_retries=1)
+        waiting = {task.remote(where, model, seed, threads, here): (model, seed)
+                   for model, seed in comparison.plan.entrants}
+        try:
+            while waiting:
+                (done, *_), _ = ray.wait(list(waiting), num_returns=1)
+                model, seed = waiting.pop(done)
+                yield outcome(ray, done, comparison, model, seed)
+        finally:
+            for each in waiting:
+                ray.cancel(each, force=True)
+            ray.shutdown()
+
+
+def join(ray: Any, address: str, empty: str) -> None:
+    """Begin a Ray job whose workers take no file of the current folder for a module. Ray puts the
+    folder in which it is initialised first on the path of its workers, whatever they are asked:
+    it is an empty one."""
+    joined: dict[str, Any] = {"address": address}
+    if address == LOCAL:
+        joined = {"num_cpus": cores()}
+        if known := [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]:
+            whole = os.pathsep.join(map(os.path.abspath, known))  # workers start in another folder
+            joined["runtime_env"] = {"env_vars": {"PYTHONPATH": whole}}
     try:
-        ray.init(**joined, log_to_driver=False, include_dashboard=False)
+        with chdir(empty):
+            ray.init(**joined, log_to_driver=False, include_dashboard=False)
     except Exception as error:  # Ray raises the plain class where a node does not start
         raise RunError(f"there is no Ray cluster at {address} ({told(error)}); "
                        "start one with `ray start --head`, or use --jobs on this machine"
                        ) from error
-    task = ray.remote(entered).options(num_cpus=threads, max_retries=1)
-    where = str(comparison.folder.resolve())
-    waiting = {task.remote(where, model, seed, threads): (model, seed)
-               for model, seed in comparison.plan.entrants}
-    try:
-        while waiting:
-            (done, *_), _ = ray.wait(list(waiting), num_returns=1)
-            model, seed = waiting.pop(done)
-            yield outcome(ray, done, comparison, model, seed)
-    finally:
-        for each in waiting:
-            ray.cancel(each, force=True)
-        ray.shutdown()
 
 
 def library() -> Any:
@@ -52,9 +69,11 @@ def library() -> Any:
                         "pip install 'monge[ray]', or use --jobs on this machine") from error
 
 
-def entered(where: str, model: str, seed: int, threads: int) -> str | None:
-    """Fit and judge one entrant on the machine that this runs on; the sentence of its failure."""
-    return Comparison.read(Path(where)).enter(model, seed, threads).failure
+def entered(where: str, model: str, seed: int, threads: int, cwd: str) -> str | None:
+    """Fit and judge one entrant on the machine that this runs on, in the folder `cwd` if it has
+    that; the sentence of its failure."""
+    here = cwd if os.path.isdir(cwd) else None
+    return Comparison.read(Path(where)).enter(model, seed, threads, cwd=here).failure
 
 
 def outcome(ray: Any, task: Any, comparison: Comparison, model: str, seed: int) -> Outcome:

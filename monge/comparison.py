@@ -31,7 +31,8 @@ JUDGED = "judged.json"
 BUDGET = "60s"
 GRACE = 20.0
 """Seconds that an entrant has to save what it did, once it is asked to stop."""
-COMMAND = (sys.executable, "-m", "monge.entrant")
+COMMAND = (sys.executable, "-P", "-m", "monge.entrant")
+"""With -P no file of the current folder is mistaken for a module; PYTHONPATH counts as ever."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,10 @@ class Comparison:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()
 
-    def enter(self, model: str, seed: int, threads: int, tell: Tell = lambda _: None) -> Outcome:
-        """Fit and judge one in a process of its own, unless that is done."""
+    def enter(self, model: str, seed: int, threads: int, tell: Tell = lambda _: None,
+              cwd: str | None = None) -> Outcome:
+        """Fit and judge one in a process of its own, unless that is done; `cwd` is the folder that
+        relative paths start from."""
         run = self.place(model, seed)
         if (run / JUDGED).exists():
             return Outcome(model, seed, run)
@@ -157,7 +160,7 @@ class Comparison:
                 if self.stopping:
                     return Outcome(model, seed, run, "stopped before it began")
                 child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=errors, text=True, start_new_session=True)
+                                         stderr=errors, text=True, start_new_session=True, cwd=cwd)
                 self.running.add(child)
             assert child.stdout
             for line in child.stdout:  # the first is its cost, the others nobody waits for

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,20 @@ sys.stdin.read()
 sys.stderr.write("stopped after 3 steps")
 sys.exit(1)
 """
+
+
+def test_an_entrant_executes_no_file_of_the_current_folder(tmp_path, monkeypatch):
+    """What PYTHONPATH names is found all the same."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "queue.py").write_text("open('executed', 'w').close()")
+    (tmp_path / "there" / "sitecustomize.py").write_text("open('customised', 'w').close()")
+    roots = [str(Path(monge.__file__).parents[1]), str(tmp_path / "there")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
+    subject = Comparison(Plan("moons", (), ("made",), "60s"), tmp_path / "none")
+    outcome = subject.enter("made", 0, 1, cwd=str(tmp_path / "here"))
+    assert "none/compare.json" in outcome.failure  # it got as far as its own work
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"queue.py", "customised"}
 
 
 @pytest.mark.parametrize("way", ["sigterm", "closed"])
@@ -114,7 +129,7 @@ class Ray(SimpleNamespace):
     def init(self, **how):
         if how.get("address") == "nowhere":
             raise ConnectionError("nobody answers")
-        self.how = how
+        self.how, self.first = how, os.listdir()  # Ray puts this folder on the path of workers
 
     def shutdown(self):
         self.how = None
@@ -141,10 +156,13 @@ class Ray(SimpleNamespace):
 def test_entrants_run_as_tasks_of_ray(tmp_path, monkeypatch):
     ray = Ray()
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(Comparison, "enter", lambda self, model, seed, threads: Outcome(
+    monkeypatch.setattr(Comparison, "enter", lambda self, model, seed, threads, cwd: Outcome(
         model, seed, self.place(model, seed), "it failed" if model == "bad" else None))
     subject = Comparison.begin(Plan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path)
+    monkeypatch.chdir(tmp_path)
     found = list(cluster.run(subject, "auto"))
+    assert ray.first == []
+    assert Path.cwd() == tmp_path
     assert [outcome.failure for outcome in found] == [
         None, "it failed", "its machine was lost (the node died); compare again"]
     assert ray.how is None
