@@ -2,23 +2,29 @@
 
 safetensors with the counters as JSON in the header: no code can hide in it. The file is written
 whole under another name, flushed, and renamed over the old one; a process killed at any instant
-leaves either the old file or the new one.
+leaves either the old file or the new one. Checksums in the header show whether any bit of the
+tensors or of the counters has changed since.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from ..core.error import RunError
+from ..core.files import replacing
+
+COUNTERS, TENSORS = "crc32_counters", "crc32_tensors"
+"""Names of the checksums in the header. CRC-32 finds every burst of up to 32 wrong bits and is
+three times as fast as BLAKE2; it does not protect from someone who means harm."""
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -32,29 +38,33 @@ def save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) ->
         else:
             seen[key] = name
             unique[name] = tensor.detach().cpu().contiguous()
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    header = {"about": json.dumps(about), "alias": json.dumps(alias)}
+    header |= {COUNTERS: sum_of_counters(header), TENSORS: sum_of_tensors(unique)}
     try:
-        save_file(unique, fresh, {"about": json.dumps(about), "alias": json.dumps(alias)})
-        fresh.chmod(0o644)  # the library writes for its owner alone; a run may be shared
-        with open(fresh, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
+        with replacing(path) as fresh:
+            save_file(unique, fresh, header)
+            fresh.chmod(0o644)  # the library writes for its owner alone; a run may be shared
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write {path} ({error}); the checkpoint before it is untouched, "
-                       "so free some space or mend the folder and resume") from error
-    finally:
-        fresh.unlink(missing_ok=True)
-    flush_folder(path.parent)
+                       "so free some space or repair the folder and resume") from error
 
 
-def flush_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system lets a folder be flushed."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def sum_of_counters(header: Mapping[str, str]) -> str:
+    return f"{zlib.crc32(header['alias'].encode(), zlib.crc32(header['about'].encode())):08x}"
+
+
+def sum_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Of names, types, shapes and values."""
+    found = 0
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        found = zlib.crc32(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()), found)
+    return f"{found:08x}"
+
+
+def compare(header: Mapping[str, str], name: str, found: str) -> None:
+    if header.get(name) != found:
+        raise ValueError(f"expected {name} {header.get(name)}, found {found}")
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -65,6 +75,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header = file.metadata() or {}
+        compare(header, COUNTERS, sum_of_counters(header))
+        compare(header, TENSORS, sum_of_tensors(tensors))
         about, alias = json.loads(header["about"]), json.loads(header["alias"])
         return tensors | {name: tensors[source] for name, source in alias.items()}, about
     except (OSError, SafetensorError, KeyError, ValueError) as error:
@@ -73,11 +85,14 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def about(path: Path) -> dict[str, Any]:
-    """The counters alone, without the tensors."""
+    """The counters alone; the tensors are neither read nor checked."""
     if not path.is_file():
         raise RunError(f"{path} is missing; the run has not reached its first checkpoint")
     try:
         with safe_open(path, "pt") as file:
-            return json.loads((file.metadata() or {})["about"])
+            header = file.metadata() or {}
+        compare(header, COUNTERS, sum_of_counters(header))
+        return json.loads(header["about"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise RunError(f"{path} is damaged or not a checkpoint of Monge's ({error})") from error
+        raise RunError(f"{path} is damaged or not a checkpoint of Monge's ({error}); restore it "
+                       "from a copy, or fit again") from error

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from ..core.files import replacing
 
 
 class Log:
@@ -22,9 +23,8 @@ class Log:
     def cut(self, step: int) -> None:
         """Forget what came after `step`, half-written last lines included."""
         kept = "".join(json.dumps(r) + "\n" for r in self if r["step"] <= step)
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        fresh.write_text(kept, encoding="utf-8")
-        os.replace(fresh, self.path)
+        with replacing(self.path) as fresh:
+            fresh.write_text(kept, encoding="utf-8")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self.path.exists():

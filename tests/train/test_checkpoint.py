@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from monge.core.error import RunError
 from monge.train import checkpoint
@@ -49,6 +50,38 @@ def test_killed_while_saving_leaves_a_whole_file(tmp_path):
         saver.join()
         tensors, about = checkpoint.load(path)
         assert (tensors["x"] == about["step"]).all()
+
+
+TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+def test_every_bit_of_a_checkpoint_counts(tmp_path):
+    """Tensors of every type, a scalar and an empty one among them, and the counters."""
+    tensors = {str(dtype): torch.tensor([1, 0, 1]).to(dtype) for dtype in TYPES}
+    tensors |= {"scalar": torch.tensor(2.5), "none": torch.zeros(0, 3), "t": torch.randn(4, 5).T}
+    path = tmp_path / "last.safetensors"
+    checkpoint.save(path, tensors, {"step": 7})
+    found, _ = checkpoint.load(path)
+    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+    whole = path.read_bytes()
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    for place in range(begin, len(whole)):
+        for bit in (1, 128):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1:])
+            with pytest.raises(RunError, match="crc32_tensors"):
+                checkpoint.load(path)
+    path.write_bytes(whole.replace(b'\\"step\\": 7', b'\\"step\\": 3'))
+    for reading in (checkpoint.load, checkpoint.about):
+        with pytest.raises(RunError, match="crc32_counters"):
+            reading(path)
+
+
+def test_a_checkpoint_without_checksums_is_refused(tmp_path):
+    path = tmp_path / "last.safetensors"
+    save_file({"x": torch.zeros(3)}, path, {"about": "{}", "alias": "{}"})
+    for reading in (checkpoint.load, checkpoint.about):
+        with pytest.raises(RunError, match=r"last\.safetensors is damaged.*crc32_counters"):
+            reading(path)
 
 
 @pytest.mark.parametrize("spoil", ["cut", "foreign", "pickle", "empty", "header"])

@@ -1,0 +1,61 @@
+"""Files replaced whole: the old one or the new one is there at every instant, never a part."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, with its suffix, that takes its name when the block ends well.
+
+    What `path` was is untouched by an error. A link is replaced and what it points to left alone;
+    devices and pipes, which cannot be replaced, are written to as they are.
+    """
+    if is_stream(path):
+        yield path
+        return
+    fresh = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        fresh.touch(exist_ok=False)
+        yield fresh
+        flush(fresh, os.O_RDWR)  # a full disk may show only here
+        os.replace(fresh, path)
+    except OSError as error:
+        if error.errno and error.filename in (None, fresh, str(fresh)):
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # makes the rename survive a power cut, if folders can be
+        flush(path.parent, os.O_RDONLY)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a device or a pipe, such as /dev/stdout."""
+    return path.parent == Path("/dev") or (path.exists() and not (path.is_file() or path.is_dir()))
+
+
+def flush(path: Path, how: int) -> None:
+    """Bring a file or a folder to the disk."""
+    handle = os.open(path, how)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def leaks(folder: Path) -> Iterator[Path]:
+    """The links below a folder that lead out of it."""
+    inside = Path(os.path.realpath(folder))
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(where, name)
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):
+                yield path
