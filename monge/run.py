@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 Able = TypeVar("Able")
 BUDGET = "2m"
 """How long a fit may take where nobody says; patience usually ends it sooner."""
+PRECISION = "fp32"
+"""Of the losses of a new run by default."""
 
 
 def start(model: str | Config, what: Any, *words: str, event: str | None = None,
@@ -66,20 +68,21 @@ def start(model: str | Config, what: Any, *words: str, event: str | None = None,
           place: Place | None = None, budget: str | None = None) -> Run:
     """A new run folder: the data opened, the configuration settled, nothing trained yet. With a
     budget the cost is measured first, and one that is too small for a step is refused."""
-    spoken = Words.sort(words)
+    spoken, place = Words.sort(words), place or Place()
+    precision = PRECISION if place.precision == "auto" else place.precision
     begun = outset(model, what, spoken, event, given, target, ensemble, bag)
     about = {"monge": __version__, "python": platform.python_version(),
-             "torch": torch.__version__, **begun.about, "seed": seed}
+             "torch": torch.__version__, **begun.about, "seed": seed, "precision": precision}
     wanted = Path(out) if out else folder.named(begun.title)
     helpers = {field: folder.locate(part.run) for field, part in parts(begun.config)}
     rows = begun.view.training()  # what the words get wrong is told before there is a folder
-    place, cost = place or Place(), None
+    cost = None
     if spoken.train or helpers or budget is not None:
         law = build(begun.config, begun.view.space, seed, place, helpers)
         if budget is None:
             Trainer(law, rows, begun.recipe)
         else:
-            cost = estimate(law, rows, begun.recipe, seed, place.precision)
+            cost = estimate(law, rows, begun.recipe, seed, precision)
             cost.admit(budget)
     files = {"run.json": folder.stamped(about),
              "fields.json": folder.stamped(begun.view.to_dict()),
@@ -123,7 +126,16 @@ class Run(Kept):
         """What training takes here, measured on a copy that is thrown away."""
         self.opened = self.opened or self.look()
         return estimate(self.build(), self.opened.training(), self.recipe, self.about["seed"],
-                        self.place.precision)
+                        self.precision)
+
+    @property
+    def precision(self) -> str:
+        """That of the losses in training, the same from the first step to the last."""
+        own, asked = self.about["precision"], self.place.precision
+        if asked not in ("auto", own):
+            raise WordError(f"{self.folder} is trained with --precision {own}, found {asked}; "
+                            "leave it out, or start a new run")
+        return own
 
     def train(self, budget: str = BUDGET) -> Iterator[Progress]:
         """Train on from wherever the folder stands, and tell; closing the iterator stops and keeps
@@ -132,7 +144,7 @@ class Run(Kept):
         view = self.opened or self.look()
         with locked(self.folder), interruption() as asked:
             sitting = Sitting(self.folder, self.log, self.build, view, self.recipe,
-                              self.about["seed"], self.place)
+                              self.about["seed"], self.precision, self.place.compiled)
             try:
                 yield from sitting.train(limit, asked)
             finally:

@@ -19,7 +19,6 @@ from .train.budget import Budget
 from .train.cost import Few
 from .train.fit import Progress, examine, fit
 from .train.log import Log
-from .train.place import Place
 from .train.trainer import Refit, Trainer
 
 FORESEEN = 256
@@ -39,9 +38,10 @@ class Sitting:
     """
 
     def __init__(self, folder: Path, log: Log, build: Callable[[], Model], view: View,
-                 recipe: Recipe, seed: int, place: Place) -> None:
+                 recipe: Recipe, seed: int, precision: str, compiled: bool = False) -> None:
         self.folder, self.log, self.build, self.view = folder, log, build, view
-        self.recipe, self.seed, self.place = recipe, seed, place
+        self.recipe, self.seed = recipe, seed
+        self.precision, self.compiled = precision, compiled
         last = folder / "last.safetensors"
         saved = checkpoint.load(last) if last.exists() else None
         self.trainer = self.begin(bool(saved and saved[1].get("refit")))
@@ -53,8 +53,7 @@ class Sitting:
         """First weights and the rows of the fit, or of the refit."""
         rows = self.view.training("train+valid" if again else "train")
         seed = fold(self.seed, "refit") if again else self.seed
-        return Trainer(self.build(), rows, self.recipe, seed, self.place.precision,
-                       self.place.compiled)
+        return Trainer(self.build(), rows, self.recipe, seed, self.precision, self.compiled)
 
     @property
     def judge(self) -> Judge:

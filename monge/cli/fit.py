@@ -37,8 +37,9 @@ if TYPE_CHECKING:
               "Default: 2m.")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same weights.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32",
-              show_default=True, help="Of losses in training; scores are always fp32.")
+@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto",
+              show_default=True, help="Of losses in training; auto is fp32 in a new run and that "
+              "of the run with --resume. Scores are always fp32.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="On a CPU; 0: torch decides.")
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the losses: slow to "
               "start, worth it for long fits of elementwise-heavy networks.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -30,6 +30,11 @@ class Average:
             decay = min(self.decay, (1 + step) / (10 + step))
             torch._foreach_lerp_(list(self.weights.values()), list(self.live.values()), 1 - decay)
 
+    def restore(self, weights: dict[str, Tensor]) -> None:
+        """Go on from an average that was saved."""
+        same_names("averages", weights, self.weights)
+        self.weights = {name: weights[name] for name in self.weights}
+
     @contextmanager
     def swapped(self) -> Iterator[None]:
         """The averaged weights inside the live model, for as long as the block lasts."""
@@ -44,6 +49,14 @@ class Average:
     def put(self, weights: dict[str, Tensor]) -> None:
         for name, p in self.live.items():
             p.copy_(weights[name])
+
+
+def same_names(what: str, found: Collection[str], expected: Collection[str]) -> None:
+    """Refuse what was saved under other names than those expected."""
+    if missing := sorted({*expected} - {*found}):
+        raise ValueError(f"{what}: {missing[0]} is missing")
+    if others := sorted({*found} - {*expected}):
+        raise ValueError(f"{what}: {others[0]} is not expected")
 
 
 def statistics(model: nn.Module) -> dict[str, Tensor]:

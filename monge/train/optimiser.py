@@ -11,6 +11,7 @@ from torch.optim import LBFGS, Optimizer
 
 from ..core.error import WordError
 from ..core.recipe import Mover
+from .average import same_names
 
 LOOKS = 25
 """Points at which a line search of L-BFGS may look."""
@@ -128,3 +129,16 @@ def unpack(mover: Optimizer, params: Mapping[str, nn.Parameter], tensors: Mappin
     for path, value in values:
         name, _, slot = path.rpartition("/")
         mover.state[params[name]][slot] = value
+
+
+def check_slots(mover: Optimizer, settings: Mover) -> None:
+    """Refuse a memory that is not one of these settings: each parameter with a memory has what a
+    step of such an optimiser leaves behind."""
+    if isinstance(mover, LBFGS):  # what its memory holds depends on how its search went
+        return
+    param = nn.Parameter(torch.zeros(1))
+    param.grad = torch.ones(1)
+    small = optimiser(settings, [param])
+    small.step()
+    for slots in mover.state.values():
+        same_names("slots of the optimiser", slots, small.state[param])

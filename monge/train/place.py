@@ -12,7 +12,7 @@ from ..core.error import WordError
 @dataclass(frozen=True)
 class Place:
     device: str = "auto"  # auto, cpu, cuda, mps
-    precision: str = "fp32"  # fp32, or bf16 where a loss is computed; scores stay fp32
+    precision: str = "auto"  # of losses: fp32, bf16, or auto: that of the run, fp32 of a new one
     threads: int = 0  # 0 leaves torch's own number
     compiled: bool = False
 

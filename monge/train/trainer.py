@@ -23,11 +23,11 @@ from ..core.noise import fold, fresh, reseed
 from ..core.recipe import Mover, Recipe
 from ..core.score import Score
 from . import naming
-from .average import Average
+from .average import Average, same_names
 from .disturb import disturb, shaken, shrink
 from .grouped import Rows, grouped
 from .means import means
-from .optimiser import is_settled, iterate, optimiser, pack, tidy, unpack
+from .optimiser import check_slots, is_settled, iterate, optimiser, pack, tidy, unpack
 from .players import epoch_steps, players
 
 BEGINNING = 10_000
@@ -262,14 +262,15 @@ class Trainer:
         tensors |= {f"average/{name}": t for name, t in self.average.weights.items()}
         tensors |= {f"kept/{name}": t for name, t in self.kept.items()}
         names = {id(p): name for name, p in self.model.named_parameters()}
-        numbers = {}
+        numbers, slots_of = {}, {}
         for turn, mover in zip(self.turns, self.movers, strict=True):
             if mover:
                 slots, numbers[turn.name] = pack(mover, names)
+                slots_of[turn.name] = len(slots)
                 tensors |= {f"optimiser/{turn.name}/{name}": t for name, t in slots.items()}
         counters = {"step": self.step, "stale": self.stale, "seconds": self.seconds,
                     "best": None if self.best is None else self.best.to_dict(),
-                    "best_step": self.best_step, "optimiser": numbers,
+                    "best_step": self.best_step, "optimiser": numbers, "slots": slots_of,
                     "refit": None if self.refit is None else asdict(self.refit)}
         return tensors, counters
 
@@ -280,17 +281,24 @@ class Trainer:
 
         try:
             self.model.load_state_dict(under("model/"))
-            self.average.weights |= {k: v.to(self.device) for k, v in under("average/").items()}
+            self.average.restore({k: v.to(self.device) for k, v in under("average/").items()})
             params = dict(self.model.named_parameters())
-            for turn, mover in zip(self.turns, self.movers, strict=True):
+            for turn, mover, settings in zip(self.turns, self.movers, self.settings, strict=True):
                 if mover:
-                    unpack(mover, params, under(f"optimiser/{turn.name}/"),
-                           counters["optimiser"].get(turn.name, {}))
+                    slots = under(f"optimiser/{turn.name}/")
+                    if len(slots) != (count := counters["slots"][turn.name]):
+                        raise ValueError(f"expected {count} tensors of the optimiser of "
+                                         f"{turn.name}, found {len(slots)}")
+                    unpack(mover, params, slots, counters["optimiser"][turn.name])
+                    check_slots(mover, settings)
             self.kept = under("kept/")
             self.best = None if counters["best"] is None else Score(**counters["best"])
+            same_names("best weights", self.kept, self.model.state_dict() if self.best else ())
             self.step, self.stale = counters["step"], counters["stale"]
             self.best_step, self.seconds = counters["best_step"], counters["seconds"]
             self.refit = Refit(**counters["refit"]) if counters["refit"] else None
-        except (KeyError, RuntimeError, AttributeError, TypeError) as error:
+        except (KeyError, RuntimeError, AttributeError, TypeError, ValueError) as error:
             raise RunError(f"the checkpoint does not fit this model ({error}); it was written by "
-                           "another configuration or version") from error
+                           "another configuration or version, or has lost a part; restore "
+                           "run.json and last.safetensors from a copy, or start a new run"
+                           ) from error
