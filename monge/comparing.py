@@ -14,6 +14,7 @@ import numpy as np
 from . import cluster, folder
 from .comparison import BUDGET, Comparison, Outcome, Started
 from .core.error import DataError
+from .core.files import replacing
 from .data.table import is_frame
 from .leaderboard import Leaderboard
 from .lineup import plan
@@ -65,7 +66,7 @@ def kept(what: Any, where: Path | None) -> tuple[str, Path]:
         raise DataError(f"a {type(what).__name__} cannot be handed to the entrants; give compare "
                         "a name, a path, a frame, an array or an (x, y) pair")
     path = where / f"data-{digest(*(array.tobytes() for array in arrays.values()))}.npz"
-    with open(path, "wb") as file:
+    with replacing(path) as fresh, open(fresh, "wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
     return str(path), where
 

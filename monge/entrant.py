@@ -21,6 +21,7 @@ from . import folder, registry
 from .comparison import JUDGED, Comparison
 from .core.abilities import HasLikelihood
 from .core.error import MongeError, RunError
+from .core.files import replacing
 from .drawing import draw
 from .run import Run, load, start
 from .train.place import Place
@@ -55,7 +56,8 @@ def judge(run: Run) -> None:
     run.diagnose()
     scored = run.score() if isinstance(run.model, HasLikelihood) else None
     if scored:
-        np.save(run.folder / ROWS, scored.value)
+        with replacing(run.folder / ROWS) as fresh:
+            np.save(fresh, scored.value)
     measures = run.evaluate(scored=scored)
     told = {"measures": {name: score.to_dict() for name, score in measures.items()},
             "seconds": run.result["seconds"], "steps": run.result["step"],

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from .core.abilities import CanDecode, CanExport
 from .core.batch import Batch
 from .core.error import WordError
+from .core.files import replacing
 from .core.model import Model
 from .core.space import Space
+from .folder import apart
 
 if TYPE_CHECKING:
     from .run import Run
@@ -60,7 +62,8 @@ def export(run: Run, out: Path) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         program = torch.export.export(Positional(module).eval(), inputs,
                                       dynamic_shapes=(shapes,), strict=True)
-        save(program, list(axes), out)
+        with replacing(apart(out)) as fresh:
+            save(program, list(axes), fresh)
     told = {name: [axes[name].get(axis, size) for axis, size in enumerate(x.shape)]
             for name, x in zip(axes, inputs, strict=True)}
     return {"file": str(out), "inputs": told}

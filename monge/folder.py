@@ -11,16 +11,25 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .core.error import RunError, nearest, shown
+from .core.error import RunError, WordError, nearest, shown
+from .core.files import leaks, replacing
 
 FORMAT = 2
 """Of every JSON file of a run or a comparison; from 2 on a new format reads the older ones."""
 LONGEST = 150
 """Bytes of a name that is made up from data; file systems take 255, and names get additions."""
+KEYS = ("monge", "model", "config", "recipe", "space", "data")
+"""What run.json holds in every run."""
+FILES = ("run.json", "fields.json", "log.jsonl", "card.md", "findings.json", "judged.json",
+         "rows.npy", "compare.json", "parts", "tokens", ".lock")
+"""What runs and comparisons are made of, besides their checkpoints."""
+TRASH = ".trash"
+"""Beside the runs: where deleted ones are kept until someone empties it."""
 
 
 def home() -> Path:
@@ -87,13 +96,17 @@ def locate(name: str | Path) -> Path:
 
 
 def listing() -> list[Path]:
-    """Every run, oldest first."""
-    found = [path.parent for path in home().glob("*/run.json") if path.parent.name[0] != "."]
-    return sorted(found, key=lambda folder: (folder / "run.json").stat().st_mtime)
+    """Every run, damaged ones too, oldest first."""
+    found = {path.parent: os.lstat(path).st_mtime for name in ("fields.json", "run.json")
+             for path in home().glob(f"*/{name}") if path.parent.name[0] != "."}
+    return sorted(found, key=found.__getitem__)
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a run."""
+    """A JSON file of a run, none of whose files lies elsewhere."""
+    for link in leaks(folder):
+        raise RunError(f"{link} is a link that leads out of {folder}; put the file itself there, "
+                       "or remove the link")
     try:
         content = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -119,16 +132,48 @@ def unstamped(path: Path, content: Any) -> dict[str, Any]:
     return content
 
 
+def described(folder: Path) -> dict[str, Any]:
+    """The run.json of a run, with all that every run has."""
+    about = read(folder, "run.json")
+    if lacking := [key for key in KEYS if key not in about]:
+        raise RunError(f"{folder / 'run.json'} lacks {', '.join(lacking)}; the run is damaged, or "
+                       "not one of Monge's")
+    return about
+
+
 def write(path: Path, text: str) -> None:
     """Replace a small file whole."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, path)
+        with replacing(path) as fresh:
+            fresh.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write {path} ({error.strerror})") from error
 
 
+def apart(out: Path) -> Path:
+    """A file to write that someone named, unless a run or a comparison needs what it replaces."""
+    path = Path(os.path.realpath(out.parent), out.name)
+    for folder in path.parents:
+        first = path.relative_to(folder).parts[0].casefold()
+        own = first in FILES or path.suffix.casefold() == ".safetensors"
+        if own and any((folder / name).is_file() for name in ("run.json", "compare.json")):
+            raise WordError(f"{out} is part of the run in {folder}; choose another file to write")
+    return out
+
+
+def discard(folder: Path) -> Path:
+    """Move a run to the trash beside it, under its name and the time; where it is now."""
+    trash = folder.parent / TRASH
+    wanted = trash / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        trash.mkdir(exist_ok=True)
+        place = next(place for place in candidates(wanted) if not place.exists())
+        os.rename(folder, place)
+        return place
+    except OSError as error:
+        raise RunError(f"cannot move {folder} to {trash} ({error.strerror}); see who may write "
+                       "there") from error
 def size(folder: Path) -> int:
-    """Bytes of all its files."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Bytes of all its files; what links point to is not among them."""
+    return sum(os.lstat(Path(where, name)).st_size for where, _, files in os.walk(folder)
+               for name in files)

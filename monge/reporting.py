@@ -50,6 +50,7 @@ EXPLAINED = (
 
 def write_report(name: str, out: Path | None = None) -> Path:
     """The report of a run, or of the comparison in a folder."""
+    out = out and folder.apart(out)
     for where in (Path(name), folder.home() / name):
         if (where / FILE).exists():
             return report(where, Comparison.read(where).outcomes, out)

@@ -154,7 +154,7 @@ def test_evaluate_models_data_runs_verify(told, table):
     assert "digits" in {entry["name"] for entry in told("data")}
     fields = {field["name"]: field["kind"] for field in told("data", table)["fields"]}
     assert fields == {"age": "counts", "size": "real", "job": "label", "ok": "binary"}
-    assert told("runs", "--delete", row["run"]) == []
+    assert told("runs", "--delete", row["run"], "--yes") == []
 
 
 def test_resuming(told, say, table):

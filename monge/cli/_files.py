@@ -5,10 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from ..core.error import WordError
+from ..core.files import replacing
+from ..folder import apart
 
 if TYPE_CHECKING:
     from ..run import Run
+
+
+class Output(click.Path):
+    """A file to write, which is no part of a run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return apart(super().convert(value, param, ctx))
+
+
+OUTPUT = Output(dir_okay=False, path_type=Path)
 
 
 def write(run: Run, x: Any, out: Path, length: Any = None, columns: int | None = None
@@ -24,13 +38,13 @@ def write(run: Run, x: Any, out: Path, length: Any = None, columns: int | None =
     if out.suffix == ".wav":
         return write_sounds(run, x, out, length)
     if out.suffix == ".csv":
-        frame(run, x).to_csv(out, index=False)
+        write_table(frame(run, x), out)
     elif out.suffix == ".npz":
         decoded: Any = run.view.decode(x)
         arrays: Any = {"x": decoded} if isinstance(decoded, np.ndarray) else {
             name: column.to_numpy() for name, column in decoded.items()}
         arrays |= {} if length is None else {"length": length.numpy()}
-        np.savez_compressed(out, **arrays)
+        write_arrays(out, **arrays)
     elif out.suffix == ".png" and (sound := run.view.sound):
         wave.write_waves(out, sounds(run, x, length), sound.rate)
     elif out.suffix == ".png" and isinstance(run.view.event.fields[0].codec, Pen):
@@ -60,7 +74,8 @@ def write_sounds(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
         out.with_name(f"{out.stem}-{place:0{digits}}{out.suffix}")
         for place in range(1, len(clips) + 1)]
     for path, samples in zip(paths, clips, strict=True):
-        wav.save(path, sound.clip(samples))
+        with replacing(path) as fresh:
+            wav.save(fresh, sound.clip(samples))
     return paths
 
 
@@ -72,15 +87,24 @@ def sounds(run: Run, x: Any, length: Any = None) -> list[Any]:
 
 
 def write_table(table: Any, out: Path) -> None:
-    """A frame as .csv or .parquet."""
-    if out.suffix == ".csv":
-        table.to_csv(out, index=False)
-        return
+    """A frame as .parquet, or as csv by default."""
     try:
-        table.to_parquet(out)
+        with replacing(out) as fresh:
+            if out.suffix == ".parquet":
+                table.to_parquet(fresh)
+            else:
+                table.to_csv(fresh, index=False)
     except ImportError as error:
         raise WordError(f"{out.name} needs pyarrow, which is not installed; install it, or write "
                         ".csv") from error
+
+
+def write_arrays(out: Path, **arrays: Any) -> None:
+    """Named arrays as .npz."""
+    import numpy as np
+
+    with replacing(out) as fresh, open(fresh, "wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def frame(run: Run, x: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.error import WordError
+from ..core.files import replacing
 from ._say import Voice
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def speak(voice: Voice, run: Run, prompt: str, count: int | None, out: Path | No
     told = {"run": str(run.folder), "n": count, "samples": texts}
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(between.join(texts) + "\n", encoding="utf-8")
+        with replacing(out) as fresh:
+            fresh.write_text(between.join(texts) + "\n", encoding="utf-8")
         told |= {"file": str(out), "files": [str(out)]}
     voice.result(told, str(out) if out else None if shown else between.join(texts))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.error import DataError, WordError
-from ._files import write
+from ._files import OUTPUT, write
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ PARTS = ("lower", "upper", "left", "right", "box")
 @click.option("--rows", type=click.IntRange(1), help="Complete only the first so many rows.")
 @click.option("-n", "count", type=click.IntRange(1), default=1, show_default=True,
               help="Completions of each row.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True,
+@click.option("-o", "--out", type=OUTPUT, required=True,
               help="File: .csv, .npz, or .png (hidden, then completed, then true).")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same completions.")
 @common

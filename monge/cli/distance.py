@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ._files import OUTPUT, write_arrays
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1)
 @click.option("--rows", default=1000, show_default=True, type=click.IntRange(20),
               help="Rows of each side at most, by a seeded choice; cost grows with the square.")
-@click.option("--plan", "out", type=click.Path(path_type=Path),
+@click.option("--plan", "out", type=OUTPUT,
               help="npz with the entropic plan, its points and its potentials.")
-@click.option("--plot", type=click.Path(path_type=Path),
+@click.option("--plot", type=OUTPUT,
               help="png of the plan, where rows are points in the plane.")
 @click.option("--seed", default=0, show_default=True,
               help="Same seed, same choice of rows and same chance in the measures.")
@@ -84,15 +85,13 @@ def pick(source: Source, rows: int, seed: int) -> Batch:
 
 
 def save(x: Tensor, y: Tensor, space: Space, out: Path | None, plot: Path | None) -> None:
-    import numpy as np
-
     from ..evaluate.distance import plan
     from ..show.picture import write_plan
 
     found = plan(x, y)
     if out:
-        np.savez_compressed(out, x=x.numpy(), y=y.numpy(), plan=found.matrix.numpy(),
-                            f=found.f.numpy(), g=found.g.numpy(), epsilon=found.epsilon)
+        write_arrays(out, x=x.numpy(), y=y.numpy(), plan=found.matrix.numpy(),
+                     f=found.f.numpy(), g=found.g.numpy(), epsilon=found.epsilon)
     if plot:
         scale, mean = space.statistic("scale").numpy(), space.statistic("mean").numpy()
         write_plan(plot, x.numpy() * scale + mean, y.numpy() * scale + mean,

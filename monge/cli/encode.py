@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.error import WordError
-from ._files import write, write_table
+from ._files import OUTPUT, write, write_arrays, write_table
 from ._say import Voice, common
 from .sample import pair
 
@@ -24,7 +24,7 @@ TABLES = (".csv", ".parquet", ".npz")
 @click.command("encode")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True,
+@click.option("-o", "--out", type=OUTPUT, required=True,
               help="File: .csv, .parquet or .npz of codes, .png for a map of them; with a flag "
               "below .png, .csv or .npz of what is decoded.")
 @click.option("--traverse", is_flag=True, help="Each dimension of the code over its range, a line "
@@ -95,7 +95,7 @@ def write_codes(voice: Voice, run: Run, data: str | None, split: str | None, out
     codes = table(run, data, split)
     if out.suffix == ".npz":
         arrays: Any = {name: np.array(codes[name].to_list()) for name in codes}
-        np.savez_compressed(out, **arrays)
+        write_arrays(out, **arrays)
     elif out.suffix == ".png":
         draw_codes(run, codes, out)
     else:

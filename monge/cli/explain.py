@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.error import WordError, nearest
+from ._files import OUTPUT
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ MOST = 12
 @click.argument("topic")
 @click.argument("text", default="the cat sat on the mat")
 @click.option("--causal", is_flag=True, help="Let each token look at itself and those before it.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), default="attention.png",
+@click.option("-o", "--out", type=OUTPUT, default="attention.png",
               show_default=True, help="Where the steps are drawn.")
 @click.option("--seed", default=0, show_default=True, help="Of vectors and weights.")
 @common

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import click
 
+from ._files import OUTPUT
 from ._say import Voice, common
 
 
 @click.command("export")
 @click.argument("run")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True,
+@click.option("-o", "--out", type=OUTPUT, required=True,
               help="File: .pt2, or .onnx with the extra monge[onnx].")
 @common
 def command(voice: Voice, run: str, out: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.error import WordError
+from ._files import OUTPUT, write_table
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ SHOWN = 3
 @click.argument("words", nargs=-1)
 @click.option("--horizon", type=click.IntRange(1), help="Steps to forecast: by default those the "
               "run was fitted for; further ones are drawn given the ones before.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="File: .csv or .parquet.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Picture of it: .png.")
-@click.option("--paths", type=click.Path(path_type=Path), help="File of all trajectories: .csv.")
+@click.option("-o", "--out", type=OUTPUT, help="File: .csv or .parquet.")
+@click.option("--plot", type=OUTPUT, help="Picture of it: .png.")
+@click.option("--paths", type=OUTPUT, help="File of all trajectories: .csv.")
 @click.option("-n", "count", type=click.IntRange(2), default=1000, show_default=True,
               help="Trajectories to draw.")
 @click.option("--interval", type=float, default=0.8, show_default=True,
@@ -58,11 +59,11 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], ho
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
     if out:
-        table.to_csv(out, index=False) if out.suffix == ".csv" else table.to_parquet(out)
+        write_table(table, out)
     if plot:
         draw(told, plot, interval)
     if paths:
-        told.drawn().to_csv(paths, index=False)
+        write_table(told.drawn(), paths)
     about = {"run": str(found.folder), "horizon": len(table), "interval": interval,
              "channels": list(told.series.channels), "files": list(map(str, files)),
              "forecast": table.to_dict("records")}

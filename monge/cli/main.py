@@ -95,8 +95,8 @@ def refused(error: OSError) -> str:
     """What the system would not do, to which file, and what to try."""
     if error.filename is None:
         return f"the system refused: {error}"
-    return (f"{error.filename} cannot be opened ({error.strerror}); check the path and who may "
-            "write there, or choose another place")
+    return (f"{error.filename} cannot be opened or written ({error.strerror}); check the path, "
+            "who may write there and the space left, or choose another place")
 
 
 def tell(sentence: str, code: int, words: list[str]) -> int:

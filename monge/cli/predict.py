@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.error import WordError
-from ._files import write_table
+from ._files import OUTPUT, write_table
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.argument("data", required=False)
 @click.argument("words", nargs=-1)
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="File: .csv or .parquet.")
+@click.option("-o", "--out", type=OUTPUT, help="File: .csv or .parquet.")
 @click.option("--by", type=click.Choice(["mean", "mode", "sample"]), default="mean",
               show_default=True, help="What stands for a number's law; a draw tells no interval.")
 @click.option("--interval", type=float, default=0.9, show_default=True,

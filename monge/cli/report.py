@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from ._files import OUTPUT
 from ._say import Voice, common
 
 
 @click.command("report")
 @click.argument("run")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Where the page goes; by "
+@click.option("-o", "--out", type=OUTPUT, help="Where the page goes; by "
               "default report.html in the folder itself.")
 @common
 def command(voice: Voice, run: str, out: Path | None) -> None:

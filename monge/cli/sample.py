@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.error import WordError
-from ._files import frame, write
+from ._files import OUTPUT, frame, write
 from ._say import Voice, common
 from ._text import speak
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1)
 @click.option("-n", "count", type=click.IntRange(1),
               help="How many: 16 by default; of each row of --given FILE, 1.")
-@click.option("-o", "--out", type=click.Path(path_type=Path),
+@click.option("-o", "--out", type=OUTPUT,
               help="File: .png, .csv, .npz, .txt, or .wav; several sounds become out-1.wav, "
               "out-2.wav and so on.")
 @click.option("--prompt", help="What a text begins with; it is told as it comes about.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ._files import OUTPUT, write_table
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1)
 @click.option("--split", type=click.Choice(["train", "valid", "test", "all"]),
               help="Rows to score: by default test where there are splits, all otherwise.")
-@click.option("-o", "--out", type=click.Path(path_type=Path),
+@click.option("-o", "--out", type=OUTPUT,
               help="csv with a line a row: row, nats, kind, stderr, rank (1 = least likely).")
 @click.option("--seed", default=0, show_default=True, help="Noise of a bound.")
 @common
@@ -71,4 +72,4 @@ def write(out: Path, scores: Scores) -> None:
     if scores.stderr is not None:
         table["stderr"] = scores.stderr
     table["rank"] = table["nats"].rank(method="first").astype(int)
-    table.to_csv(out, index=False)
+    write_table(table, out)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.error import WordError
+from ._files import OUTPUT
 from ._say import Voice, common
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.argument("text")
 @click.argument("words", nargs=-1)
-@click.option("--attention", type=click.Path(path_type=Path),
+@click.option("--attention", type=OUTPUT,
               help="Draw what each piece of the translation looks at, as a .png.")
 @common
 def command(voice: Voice, run: str, text: str, words: tuple[str, ...], attention: Path | None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .figure import save
+
 
 def write_map(path: Path, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
               ) -> None:
@@ -20,7 +22,7 @@ def write_map(path: Path, weights: np.ndarray, rows: Sequence[str], columns: Seq
     axes.set_xticks(range(len(columns)), shown(columns), rotation=90)
     axes.set_yticks(range(len(rows)), shown(rows))
     axes.xaxis.tick_top()
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def write_steps(path: Path, tokens: Sequence[str], steps: Mapping[str, np.ndarray]) -> None:
@@ -40,7 +42,7 @@ def write_steps(path: Path, tokens: Sequence[str], steps: Mapping[str, np.ndarra
                         rotation=90 if wide else 0)
         axes.set_yticks(range(len(tokens)), shown(tokens))
         axes.set_title(name, fontsize=9)
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def shown(pieces: Sequence[str]) -> list[str]:

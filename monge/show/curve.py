@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .figure import save
+
 
 def write_curves(path: Path, history: Iterable[Mapping[str, Any]],
                  references: Mapping[str, float] | None = None) -> None:
@@ -31,7 +33,7 @@ def write_curves(path: Path, history: Iterable[Mapping[str, Any]],
     right.set(title="held out", xlabel="step", ylabel=held[-1][2] if held else "")
     if names:
         left.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 NATS = ("exact", "bound", "estimate")
@@ -64,7 +66,7 @@ def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]])
             axes.set_ylim(bottom=floor([score for course in drawn.values() for _, score in course],
                                        [course[-1][1] for course in drawn.values()]))
         axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=120)
+    save(figure, path)
     return True
 
 

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .figure import save
+
 POINTS = 200
 """Points of the grid in each direction."""
 MARGIN = 0.1
@@ -35,5 +37,5 @@ def write_density(path: Path, log_prob: Callable[[Tensor], Tensor], rows: NDArra
     right.hist2d(rows[:, 0], rows[:, 1], bins=60, range=list(zip(low, high, strict=True)))
     left.set(title="learned density")
     right.set(title="data")
-    figure.savefig(path, dpi=120)
+    save(figure, path)
     return float(p.sum() * np.prod((high - low) / (POINTS - 1)))

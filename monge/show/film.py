@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.space import Space
+from .figure import save_image
 from .picture import as_bytes, grid
 
 FRAMES = 100
@@ -32,7 +33,7 @@ def write(path: Path, states: Iterable[Tensor], space: Space, pause: int = 60) -
     zoom = 6 if is_plane(space) else None
     frames = [Image.fromarray(sheet(every[k], space, zoom)) for k in chosen]
     held = [pause] * (len(frames) - 1) + [2000]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=held, loop=0)
+    save_image(frames[0], path, save_all=True, append_images=frames[1:], duration=held, loop=0)
     return len(frames)
 
 

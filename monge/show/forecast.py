@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .figure import save
+
 MOST = 8
 """Channels drawn below one another."""
 PATHS = 5
@@ -38,4 +40,4 @@ def write_forecast(path: Path, past: NDArray, paths: NDArray, names: Sequence[st
     axes[0].legend(frameon=False, loc="upper left")
     axes[-1].set(xticks=[-len(past), 0, paths.shape[1] - 1], xticklabels=list(map(str, times)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save(figure, path)

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .figure import save
+
 NAMED = 20
 """Labels that have a colour of their own; more are drawn in grey."""
 
@@ -31,7 +33,7 @@ def write_map(path: Path, z: NDArray, names: NDArray | None = None,
     if sheet is not None:
         panels[1].imshow(sheet, cmap="gray", vmin=0, vmax=255)
         panels[1].set(title="decoded over their range", xticks=[], yticks=[])
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def colour(place: int) -> tuple[float, ...]:

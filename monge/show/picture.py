@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.space import Space
+from .figure import save, save_image
 
 
 def grid(pictures: NDArray, columns: int | None = None, zoom: int | None = None) -> NDArray:
@@ -46,7 +47,7 @@ def as_bytes(x: NDArray, space: Space) -> NDArray:
 def write_grid(path: Path, x: NDArray, space: Space, columns: int | None = None) -> None:
     from PIL import Image
 
-    Image.fromarray(grid(as_bytes(x, space), columns)).save(path)
+    save_image(Image.fromarray(grid(as_bytes(x, space), columns)), path)
 
 
 def write_beside(path: Path, columns: Sequence[NDArray], sets: int = 4) -> None:
@@ -57,7 +58,8 @@ def write_beside(path: Path, columns: Sequence[NDArray], sets: int = 4) -> None:
     colour = any(each.ndim == 4 for each in columns)
     each = [np.repeat(p[..., None], 3, -1) if colour and p.ndim == 3 else p for p in columns]
     mixed = np.stack(each, 1)  # (N, kinds, H, W, ...)
-    Image.fromarray(grid(mixed.reshape(-1, *mixed.shape[2:]), sets * len(columns))).save(path)
+    sheet = grid(mixed.reshape(-1, *mixed.shape[2:]), sets * len(columns))
+    save_image(Image.fromarray(sheet), path)
 
 
 def write_points(path: Path, x: NDArray, other: NDArray | None = None) -> None:
@@ -73,7 +75,7 @@ def write_points(path: Path, x: NDArray, other: NDArray | None = None) -> None:
                                      strict=True):
         axes.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, linewidths=0)
         axes.set(title=title, xlim=span, ylim=span, aspect="equal")
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def write_plan(path: Path, x: NDArray, y: NDArray, plan: NDArray) -> None:
@@ -95,4 +97,4 @@ def write_plan(path: Path, x: NDArray, y: NDArray, plan: NDArray) -> None:
         axes.scatter(points[:, 0], points[:, 1], s=6, alpha=0.7, linewidths=0, label=name)
     axes.set(aspect="equal")
     axes.legend()
-    figure.savefig(path, dpi=120)
+    save(figure, path)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..evaluate.predict import Prediction, reliability
+from .figure import save
 
 
 def write_reliability(path: Path, predictions: Sequence[Prediction]) -> None:
@@ -24,4 +25,4 @@ def write_reliability(path: Path, predictions: Sequence[Prediction]) -> None:
                  xlabel="confidence" if said.is_class else "level",
                  ylabel="accuracy" if said.is_class else "share of truths below the quantile")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    save(figure, path)

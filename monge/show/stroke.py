@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .figure import save
+
 MOST = 64
 """Strokes drawn side by side."""
 
@@ -28,4 +30,4 @@ def write_strokes(path: Path, strokes: Sequence[NDArray]) -> None:
     for axes, places, (x, y) in zip(figure.axes, paths, middles, strict=False):
         axes.plot(places[:, 0], places[:, 1], color="black", linewidth=1.2)
         axes.set(aspect="equal", xlim=(x - reach, x + reach), ylim=(y - reach, y + reach))
-    figure.savefig(path, dpi=120)
+    save(figure, path)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .figure import save
+
 MOST = 16
 """Waves drawn below one another."""
 POINTS = 4000
@@ -26,7 +28,7 @@ def write_waves(path: Path, sounds: Sequence[NDArray], rate: int) -> None:
         panel.fill_between(time, low, high, linewidth=0.5, edgecolor="C0")
         panel.set(yticks=[])
     axes[-1].set(xlabel="seconds")
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
 def outline(wave: NDArray, rate: int) -> tuple[NDArray, NDArray, NDArray]:
