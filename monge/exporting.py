@@ -52,6 +52,7 @@ def export(run: Run, out: Path) -> dict[str, Any]:
     if out.suffix not in SUFFIXES:
         raise WordError(f"cannot export to {out.suffix or 'a file without a suffix'}; use "
                         f"{' or '.join(SUFFIXES)}")
+    apart(out)
     if out.suffix == ".onnx":
         check_onnx(out)
     module, inputs, axes = step_of(run)
@@ -62,7 +63,7 @@ def export(run: Run, out: Path) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         program = torch.export.export(Positional(module).eval(), inputs,
                                       dynamic_shapes=(shapes,), strict=True)
-        with replacing(apart(out)) as fresh:
+        with replacing(out) as fresh:
             save(program, list(axes), fresh)
     told = {name: [axes[name].get(axis, size) for axis, size in enumerate(x.shape)]
             for name, x in zip(axes, inputs, strict=True)}

@@ -23,7 +23,8 @@ FORMAT = 2
 """Of every JSON file of a run or a comparison; from 2 on a new format reads the older ones."""
 LONGEST = 150
 """Bytes of a name that is made up from data; file systems take 255, and names get additions."""
-KEYS = ("monge", "model", "config", "recipe", "space", "data")
+KEYS = ("monge", "model", "config", "recipe", "space", "data", "event", "given", "target", "seed",
+        "precision")
 """What run.json holds in every run."""
 FILES = ("run.json", "fields.json", "log.jsonl", "card.md", "findings.json", "judged.json",
          "rows.npy", "compare.json", "parts", "tokens", ".lock")
@@ -147,7 +148,8 @@ def write(path: Path, text: str) -> None:
         with replacing(path) as fresh:
             fresh.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RunError(f"cannot write {path} ({error.strerror})") from error
+        raise RunError(f"cannot write {path} ({error.strerror}); free some space, or choose a "
+                       "place where you may write") from error
 
 
 def apart(out: Path) -> Path:

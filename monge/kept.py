@@ -63,7 +63,7 @@ class Kept:
     def __init__(self, where: Path, place: Place, opened: data.View | None = None) -> None:
         self.folder, self.place, self.opened = where, place, opened
         self.notes: Sequence[str] = ()  # what reading the data had to say
-        self.about = folder.read(where, "run.json")
+        self.about = folder.described(where)
         self.log = Log(where / "log.jsonl")
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ import monge
 from monge import folder
 from monge.cli import main
 from monge.core.error import RunError, WordError
-from monge.show import page
+from monge.reporting import write_report
 from monge.train import checkpoint
 from monge.train.lock import locked
 from monge.train.place import Place
@@ -185,9 +186,7 @@ LINKS = ["pictures/samples.png", "pictures", "log.jsonl", "best.safetensors", "r
 def test_a_run_with_a_link_out_of_it_is_refused(run, fitted, tmp_path, say, name):
     """Nothing behind the link is shown, written or copied."""
     outside = tmp_path / "outside"
-    if (run / name).is_dir():
-        shutil.move(run / name, outside)
-    elif (run / name).exists():
+    if (run / name).exists():
         shutil.move(run / name, outside)
     else:
         (run / name).parent.mkdir(exist_ok=True)
@@ -234,10 +233,14 @@ def test_nothing_is_written_over_a_file_of_a_run(run, tmp_path, say, name):
             code, _, err = say(*words)
             assert code == 2
             assert str(out) in err
-    for write in (monge.load(run).export, lambda out: monge.reporting.write_report(run, out)):
-        with pytest.raises(WordError):
-            write(run / name)
+    with pytest.raises(WordError, match=re.escape(str(run / name))):
+        write_report(str(run), run / name)
     assert content(run) == before
+
+
+def test_nothing_is_exported_over_a_part_of_a_run(run):
+    with pytest.raises(WordError, match=r"parts/a\.pt2"):
+        monge.load(run).export(run / "parts" / "a.pt2")
 
 
 def test_other_files_in_a_run_may_be_written_again(run, say):
@@ -254,7 +257,7 @@ OUTPUTS = [
     (["report", "RUN", "-o"], "x.html"), (["distance", "DATA", "DATA", "--rows", "20", "--plan"],
                                          "x.npz"),
     (["distance", "DATA", "DATA", "--rows", "20", "--plot"], "x.png"),
-    (["explain", "attention", "-o"], "x.png"),
+    (["explain", "attention", "a cat", "-o"], "x.png"),
 ]
 
 
@@ -284,13 +287,11 @@ def test_an_output_is_replaced_whole_or_not_at_all(run, fitted, tmp_path, say, m
 
 
 def test_only_one_function_opens_outputs():
-    """Whatever writes a file does so by `replacing`, or in a folder that is not there yet."""
-    raw = (".savefig(", ".to_csv(out", ".to_parquet(out", "np.save(path", "savez_compressed(out",
-           ".save(path)")
-    for path in Path(page.__file__).parents[1].rglob("*.py"):
-        text = path.read_text()
-        found = [each for each in raw if each in text and path.stem not in ("figure",)]
-        assert not found, path
+    """Whatever writes a file does so inside `with replacing(...)`."""
+    writers = re.compile(r"\.(savefig|to_csv|to_parquet|savez|savez_compressed|save)\((\w+)")
+    for path in Path(monge.__file__).parent.rglob("*.py"):
+        names = {name for _, name in writers.findall(path.read_text())}
+        assert not names & {"path", "out", "paths"}, path
 
 
 def lose(run, lost):

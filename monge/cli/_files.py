@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ class Output(click.Path):
     """A file to write, which is no part of a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return apart(super().convert(value, param, ctx))
+        return apart(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
 OUTPUT = Output(dir_okay=False, path_type=Path)

@@ -18,6 +18,8 @@ from .. import folder
 from ..core.error import RunError, WordError
 from ._say import Voice, common
 
+HEAD = ("run", "model", "data", "step", "held_out", "kind", "bytes")
+
 
 @click.command("runs")
 @click.option("--delete", multiple=True, metavar="RUN", help="Move this run to the trash; may be "
@@ -29,9 +31,8 @@ def command(voice: Voice, delete: tuple[str, ...], yes: bool) -> None:
     if delete:
         discard(voice, list(dict.fromkeys(map(deletable, delete))), yes)
     rows = [described(place) for place in folder.listing()]
-    head = ("run", "model", "data", "step", "held_out", "kind", "bytes")
-    good = [[row[key] for key in head] for row in rows if not row["error"]]
-    text = [voice.table(head, good)] if good else []
+    good = [[row[key] for key in HEAD] for row in rows if not row["error"]]
+    text = [voice.table(HEAD, good)] if good else []
     text += [f"{row['run']} is damaged: {row['error']}" for row in rows if row["error"]]
     voice.result(rows, "\n".join(text) if rows else
                  f"no runs in {folder.home()}; `monge fit MODEL DATA` makes one")
@@ -75,8 +76,8 @@ def described(place: Path) -> dict[str, Any]:
     """One line about a run; `error` is the sentence about what is damaged."""
     from ..train import checkpoint
 
-    row = {"run": str(place), "model": None, "data": None, "step": None, "held_out": None,
-           "kind": None, "bytes": None, "error": None}
+    row: dict[str, Any] = dict.fromkeys((*HEAD, "error"))
+    row["run"] = str(place)
     try:
         row["bytes"] = folder.size(place)
         about = folder.described(place)

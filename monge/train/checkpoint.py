@@ -58,7 +58,7 @@ def sum_of_tensors(tensors: Mapping[str, Tensor]) -> str:
     found = 0
     for name, tensor in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
-        found = zlib.crc32(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()), found)
+        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
 
 
