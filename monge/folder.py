@@ -22,7 +22,7 @@ from .core.files import leaks, replacing
 FORMAT = 2
 """Of every JSON file of a run or a comparison; from 2 on a new format reads the older ones."""
 LONGEST = 150
-"""Bytes of a name that is made up from data; file systems take 255, and names get additions."""
+"""Bytes of a name made from data; file systems take 255, and names get additions."""
 KEYS = ("monge", "model", "config", "recipe", "space", "data", "event", "given", "target", "seed",
         "precision")
 """What run.json holds in every run."""

@@ -273,7 +273,7 @@ def test_damaged_folders_say_so(binary):
         monge.load(run.folder).model  # noqa: B018
     del tampered["config"]
     about.write_text(json.dumps(tampered))
-    with pytest.raises(RunError, match=r"run\.json .*'config'"):
+    with pytest.raises(RunError, match=r"run\.json .*config"):
         monge.load(run.folder).model  # noqa: B018
     with pytest.raises(RunError, match="there is no run 'made-aray'; did you mean made-array"):
         monge.load("made-aray")
