@@ -1,6 +1,8 @@
 """Tables: how columns are understood, that they come back as they were, and what is refused."""
 
+import csv
 import gzip
+import io
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from monge import data
 from monge.core.error import DataError, WordError
+from monge.data import delimited
+from monge.data.options import Options
 
 MIXED = """age, work, income, flag, member
 39, State-gov , 77516.5, 0, yes
@@ -117,6 +121,76 @@ def test_header_words_decide(tmp_path):
         ["1", "2"]
 
 
+def test_first_rows_of_equal_cells_are_data_where_their_cells_occur_again(tmp_path):
+    path = written(tmp_path, "p,x,p\ne,y,p\np,x,e\n")
+    assert list(data.open(path).fields) == ["c1", "c2", "c3"]
+    assert len(data.open(path)) == 3
+
+
+def read(path, *words):
+    return delimited.read(path, Options().override(*words))
+
+
+def test_a_quoted_name_keeps_its_line_break(tmp_path):
+    sheet = read(written(tmp_path, '"pay\nper day",job\n1,x\n2,y\n'))
+    assert list(sheet.frame) == ["pay\nper day", "job"]
+    assert sheet.frame["job"].tolist() == ["x", "y"]
+    assert sheet.lines.tolist() == [3, 4]
+
+
+def by_csv(text):
+    """The line each row that is not blank begins on, and its cells."""
+    line, reader = 1, csv.reader(io.StringIO(text), skipinitialspace=True)
+    for cells in reader:
+        if len(cells) > 1 or any(map(str.strip, cells)):
+            yield line, cells
+        line = reader.line_num + 1
+
+
+CELLS = ["1", "x", "", "NA", '"q"', '"a,b"', '"a""b"', '""', ' "s"', "5\" pipe", '"m\nn"', "é",
+         '"x"y"z']
+
+
+@given(st.lists(st.lists(st.sampled_from(CELLS), min_size=2, max_size=2), min_size=1, max_size=6),
+       st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"]), st.integers(4, 9), st.integers(1, 9))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_rows_are_those_of_the_csv_module(tmp_path, monkeypatch, rows, ending, block, cells):
+    monkeypatch.setattr(delimited, "BLOCK", block)
+    monkeypatch.setattr(delimited, "CELLS", cells)
+    text = ending.join(map(",".join, [["first", "second"], *rows])) + ending
+    sheet = read(written(tmp_path, text), "header=yes")
+    wanted = list(by_csv(text.replace("\r\n", "\n")))[1:]
+    found = [["" if pd.isna(cell) else str(cell).strip() for cell in row]
+             for row in sheet.frame.astype(object).to_numpy().tolist()]
+    assert found == [["" if cell == "NA" else cell.strip() for cell in row]
+                     for _, row in wanted]
+    assert sheet.lines.tolist() == [line for line, _ in wanted]
+
+
+def test_types_do_not_depend_on_how_many_rows_are_parsed_at_a_time(tmp_path, monkeypatch):
+    path = written(tmp_path, "a,b,c,d,e\n1,1,true,18446744073709551615,\n"
+                   "2,2.5,false,1,\n07,3,0,2,\n4,,1,3,\nx,4,true,4,u\n")
+    whole = read(path).frame
+    monkeypatch.setattr(delimited, "CELLS", 10)
+    pd.testing.assert_frame_equal(read(path).frame, whole)
+    assert whole["a"].tolist() == ["1", "2", "07", "4", "x"]
+    assert whole["d"].tolist() == [2**64 - 1, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("text", "column"), [
+    ("a;b\n1,5;x\n2,5;y\n-3,25e2;z\n", [1.5, 2.5, -325.0]),
+    ("a;b\n1,5;x\n2.5;y\n3;z\n", [1.5, 2.5, 3.0]),
+    ("a;b\nAllee 3,4;x\n1,2,3;y\nPlatz;z\n", ["Allee 3,4", "1,2,3", "Platz"]),
+])
+def test_decimal_commas_are_those_of_numbers(tmp_path, text, column):
+    assert read(written(tmp_path, text)).frame["a"].tolist() == column
+
+
+def test_quoted_cells_between_blanks_keep_theirs(tmp_path):
+    frame = read(written(tmp_path, ' a b\n"x  y"  1\n z 2\n', "t.txt")).frame
+    assert frame.to_dict("list") == {"a": ["x  y", "z"], "b": [1, 2]}
+
+
 def test_a_full_stop_that_ends_every_line_is_no_part_of_a_name(tmp_path):
     source = data.open(written(tmp_path, "1, no.\n2, yes.\n3, no.\n"))
     assert source.fields["c2"].codec.values == ("no", "yes")
@@ -173,9 +247,14 @@ LONG = "a\n" + "".join(f"name{i}\n" for i in range(150))
 @pytest.mark.parametrize(("text", "sentence"), [
     ("", "is empty"),
     ("\n  \n", "is empty"),
-    ("a,b\n", "no rows"),
-    ("a,b\n1,2\n3\n", "row 3: 1 cells where the first row has 2"),
-    ("a,b\n1,2\n3,4,5\n", "row 3: 3 cells"),
+    ("a,b\n", "data.header=no"),
+    ("a,b\n1,2\n3\n", r"t\.csv, line 3: expected 2 cells, found 1; .* ','"),
+    ("a,b\n1,2\n3,4,5\n", "line 3: expected 2 cells, found 3"),
+    ('a,b\n"1\n1",2\n\n3,4,5\n', "line 5: expected 2 cells, found 3"),
+    ('a,b\n5" pipe,2\n"a, ""b""",4\n3\n', "line 4: expected 2 cells, found 1"),
+    ('a,b\n1,2\n3,"4\n5,6\n', "line 3: .*closing quote"),
+    ("a,b\n1,2\n3,x\0y\n", "line 3: .*NUL"),
+    ("a,b,a\nx,y,z\nu,v,w\n", "'a' at positions 1 and 3; .*data.header=no"),
     (MOSTLY, "column 'a', row 22 .*'oops' is text where a number belongs.*data.text=label"),
     ("a,b\n1,2\n\n3,inf\n4,5\n", "column 'b', row 4 .*: inf is not finite"),
     ("a\n1e300\n2.5\n3\n", "row 2 .*too large"),
@@ -190,7 +269,7 @@ def test_bad_tables_get_one_sentence(tmp_path, text, sentence):
 
 
 def test_other_bad_tables_get_one_sentence(tmp_path):
-    with pytest.raises(DataError, match="two columns called 'a'"):
+    with pytest.raises(DataError, match="'a' at positions 1 and 2"):
         data.open(written(tmp_path, "a,a\n1,2\n3,4\n5,6\n"), "header=yes")
     (tmp_path / "latin.csv").write_bytes("a,b\ncafé,1\n".encode("latin-1"))
     with pytest.raises(DataError, match="not UTF-8"):
