@@ -49,6 +49,8 @@ NULLABLE = {"bool": "boolean"} | {f"{sign}int{bits}": f"{sign.upper()}Int{bits}"
 MOMENT = "%Y-%m-%d %H:%M:%S"
 """How times of a frame are written on the way."""
 YES = ("true", "yes", "y", "t", "on")
+WRAPS = 2**63
+"""Whole numbers from here on are names: int64 would wrap them."""
 MOSTLY = 0.9
 """Part of the cells that are numbers from which words among them look like mistakes."""
 
@@ -164,7 +166,9 @@ def cells(column: Column, at: At) -> np.ndarray:
         return column.to_numpy(bool)
     if pd.api.types.is_numeric_dtype(kind):
         if pd.api.types.is_integer_dtype(kind) and full:
-            return column.to_numpy(np.int64)
+            whole = column.to_numpy()
+            fits = whole.dtype.kind != "u" or whole.max(initial=0) < WRAPS
+            return whole.astype(np.int64) if fits else whole.astype(object)
         return column.to_numpy(np.float64, na_value=np.nan)
     if pd.api.types.is_datetime64_dtype(kind):
         return column.dt.strftime(MOMENT).to_numpy(object, na_value=None)
@@ -225,6 +229,8 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
     strange = np.flatnonzero(seen & np.isnan(cells))
     if not len(strange):
         whole = all(str(value).lstrip("+-").isdigit() for value in values)
+        if whole and any(abs(int(value)) >= WRAPS for value in values):
+            return fit_names(column, found, name, not seen.all() and options.missing == "category")
         return fit_number(cells, read[:-1], "int64" if whole else "float64", False, at)
     if len(strange) <= (1 - MOSTLY) * seen.sum() and options.text != "label":
         if options.text == "missing":

@@ -339,3 +339,10 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
     other = data.open(written(tmp_path, "t,x,wide\n1700000014,1e15,0\n"),
                       fields=source.fields_dict())
     assert view.decode(other.view().rows("all").whole().x)["t"].tolist() == [1700000014]
+
+
+@pytest.mark.parametrize(("text", "first"), [("14695981039346656037", 14695981039346656037),
+                                             ("1" + "0" * 30, "1" + "0" * 30)])
+def test_integers_that_int64_cannot_hold_come_back_as_they_were(tmp_path, text, first):
+    view = data.open(written(tmp_path, "a,b\n" + f"{text},1.5\n5,2.5\n7,3.5\n" * 4)).view()
+    assert view.decode(view.rows("all").whole().x)["a"][0] == first
