@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from monge.nn.linear import CHUNK, causal_linear_attention
+from monge.nn.attention.linear import CHUNK, causal_linear_attention
 
 from .clock import turns
 

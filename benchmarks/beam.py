@@ -22,7 +22,7 @@ from torch import Tensor
 from monge.core.batch import Batch
 from monge.core.space import Space
 from monge.models.sequence.transformer import Transformer
-from monge.nn.transformer import Causal
+from monge.nn.attention.transformer import Causal
 
 from .clock import show, turns
 from .sides import installed

@@ -25,8 +25,8 @@ from monge.core.space import Space
 from monge.models.flow._continuous import Continuous
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
+from monge.solve.jacobian_trace import exact_trace
 from monge.solve.ode import Solver
-from monge.solve.trace import exact_trace
 
 from .clock import Work, show, turns
 from .sides import installed, stepper

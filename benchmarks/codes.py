@@ -22,9 +22,9 @@ from torch import Tensor
 
 import monge
 from monge.core.batch import Batch
-from monge.core.noise import fresh
-from monge.run import Run
-from monge.train.place import Place
+from monge.core.rng import fresh
+from monge.run.run import Run
+from monge.train.device import Place
 
 TASKS = {"strokes": ("strokes", ()), "sines": ("sines", ()),
          "sunspots": ("series/monthly-sunspots.csv", ("data.lookback=36", "data.horizon=12"))}

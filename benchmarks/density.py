@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import monge
 from monge import registry
 from monge.core.abilities import HasLikelihood
-from monge.evaluate.judge import chunks
+from monge.evaluate.held_out import chunks
 from monge.evaluate.likelihood import scores
 
 
@@ -39,7 +39,7 @@ class Task:
 
 
 def table(independent: float, tree: float, made: float, strong: float) -> dict[str, float]:
-    return {"independent": independent, "tree": tree, "made": made, "ID-SPN": strong}
+    return {"independent": independent, "chow_liu": tree, "made": made, "ID-SPN": strong}
 
 
 TASKS = {
@@ -79,7 +79,7 @@ def fitting(name: str) -> list[str]:
         return FITTING[name]
     known = [entry.name.partition(".")[2] for entry in registry.entries()
              if entry.family in ("baseline", "autoregressive")]
-    wide = {"tabular", "mixture", "gaussian"} if name != "nltcs" else {"gaussian"}
+    wide = {"count_table", "mixture", "gaussian"} if name != "nltcs" else {"gaussian"}
     flat = {"pixelcnn", "pixelrnn"} if name in ("nltcs", "plants", "jester", "dna") else set()
     return [model for model in known if model not in wide | flat]
 

@@ -26,15 +26,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from monge import data
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.evaluate.fidelity import Eye, energy
-from monge.models.diffusion._nets import UNet
+from monge.evaluate.energy_distance import Eye, energy
+from monge.models.diffusion._denoisers import UNet
+from monge.models.diffusion._ode_samplers import DPM
 from monge.models.diffusion._samplers import Sampler
-from monge.models.diffusion._solvers import DPM
 from monge.models.diffusion.ddpm import DDPM
 from monge.train.budget import Budget
-from monge.train.fit import fit
+from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
 from .clock import ratios, show, turns

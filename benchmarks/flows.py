@@ -26,7 +26,7 @@ from monge.core.batch import Batch
 from monge.core.space import Space
 from monge.models.flow.coupling import Coupling
 from monge.models.flow.maf import MAF
-from monge.nn.masked import Masked
+from monge.nn.autoregressive.masked_mlp import Masked
 from monge.nn.mlp import MLP
 from monge.prob.bijections.spline import AT_ZERO
 

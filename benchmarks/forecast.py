@@ -43,7 +43,7 @@ RIVALS = ("naive", "seasonal_naive", "ar1")
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("tasks", nargs="*", default=list(SHOWN), metavar="|".join(TASKS))
-    parser.add_argument("--models", nargs="*", default=["sequence.forecast"])
+    parser.add_argument("--models", nargs="*", default=["sequence.direct_forecast"])
     parser.add_argument("--words", nargs="*", default=[])
     parser.add_argument("--budget", default="60s")
     chosen = parser.parse_args()
@@ -57,7 +57,7 @@ def main() -> None:
 def measure(name: str, model: str, words: Sequence[str], budget: str) -> None:
     """One fit on one thread, told with its references."""
     import monge
-    from monge.train.place import Place
+    from monge.train.device import Place
 
     task, begun = TASKS[name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from monge.core.config import Config
-from monge.core.noise import fold, fresh
-from monge.core.recipe import Recipe
+from monge.core.rng import fold, fresh
 from monge.core.space import Space
+from monge.core.train_config import Recipe
 from monge.models.adversarial._base import WATCH, Duel
 from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN

@@ -19,8 +19,8 @@ from torch import Tensor
 
 import monge
 from monge import data
-from monge.core.noise import fresh
-from monge.solve.assignment import sliced
+from monge.core.rng import fresh
+from monge.solve.transport.exact import sliced
 
 ROWS, PAIRS = 4000, 10
 
@@ -43,7 +43,7 @@ def rows_of(name: str) -> Callable[[int], Tensor]:
 def ratio(name: str, budget: str) -> tuple[float, float]:
     """The distance of samples from data, and that of data from data."""
     with tempfile.TemporaryDirectory() as folder:
-        run = monge.fit("transport.sinkhorn", name, budget=budget, out=f"{folder}/run")
+        run = monge.fit("transport.sinkhorn_generator", name, budget=budget, out=f"{folder}/run")
         rows = rows_of(name)
         return (mean_distance(lambda k: run.draw(ROWS, seed=k), lambda k: rows(k + 1)),
                 mean_distance(lambda k: rows(k + 100), lambda k: rows(k + 1)))

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
-from monge.nn.transformer import Causal
+from monge.nn.attention.transformer import Causal
 
 from .clock import power, show, timed, turns
 from .sides import installed, stepper

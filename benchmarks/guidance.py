@@ -4,7 +4,7 @@
     python -m benchmarks.guidance --model vdm --budget 60s --pictures grids
 
 A law of digits given their label is drawn from at several gamma (0 forgets the label, 1 is the
-law), one without a label is guided by diffusion.classifier, and predict.cnn judges them all. With
+law), one without a label is guided by diffusion.noisy_classifier, and predict.cnn judges them all. With
 --pictures a grid of each is written, a row a label.
 """
 
@@ -19,8 +19,8 @@ import torch
 
 import monge
 from monge.core.batch import Batch
-from monge.run import Run
-from monge.show import picture
+from monge.plot import image_grid
+from monge.run.run import Run
 
 GAMMAS = (0.0, 1.0, 2.0, 3.0)
 CLASSES = 10
@@ -47,7 +47,7 @@ def main() -> None:
         if chosen.unguided:
             return
         plain = monge.fit(chosen.model, "digits", budget=chosen.budget, out=f"{place}/plain")
-        guide = monge.fit("diffusion.classifier", "digits", budget=chosen.judge,
+        guide = monge.fit("diffusion.noisy_classifier", "digits", budget=chosen.judge,
                           out=f"{place}/guide")
         report(f"{chosen.model} guided", plain, judge, chosen, (f"guide={guide.folder}",))
 
@@ -72,7 +72,7 @@ def report(title: str, run: Run, judge: Run, chosen: argparse.Namespace,
             chosen.pictures.mkdir(parents=True, exist_ok=True)
             few = x.unflatten(0, (CLASSES, -1))[:, :CLASSES].flatten(0, 1)
             name = f"{title.replace(' ', '-')}-{gamma:g}.png"
-            picture.write_grid(chosen.pictures / name, few.numpy(), run.space)
+            image_grid.write_grid(chosen.pictures / name, few.numpy(), run.space)
 
 
 def label_of(data: Batch, run: Run) -> torch.Tensor:

@@ -20,8 +20,8 @@ import torch
 
 import monge
 from monge.evaluate.likelihood import scores
-from monge.run import Run
-from monge.train.place import Place
+from monge.run.run import Run
+from monge.train.device import Place
 
 ENTRANTS = {"vae": ("vae", ()), "iaf": ("vae", ("posterior=iaf",)),
             "full": ("vae", ("posterior=full",)), "hvae": ("hvae", ()), "mhvae": ("mhvae", ())}

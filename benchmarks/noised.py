@@ -29,10 +29,10 @@ import monge
 from monge import data
 from monge.core.abilities import Likelihood
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.models.diffusion._base import Diffusion
-from monge.run import Run
-from monge.solve.assignment import sliced
+from monge.run.run import Run
+from monge.solve.transport.exact import sliced
 
 Density = Callable[[Tensor], Tensor]
 ROWS, DRAWS, TRUTH, FEW = 20_000, 40_000, 160_000, 2000

@@ -20,13 +20,13 @@ import statistics
 
 import torch
 
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.pixelcnn import PixelCNN
 from monge.models.autoregressive.pixelrnn import PixelRNN
-from monge.nn.lstm2d import Diagonal, Recurrent, Row
-from monge.nn.raster import Raster
-from monge.nn.stacks import Gated, Plain
+from monge.nn.autoregressive.pixel import Raster
+from monge.nn.autoregressive.pixelcnn import Gated, Plain
+from monge.nn.autoregressive.pixelrnn import Diagonal, Recurrent, Row
 
 from .clock import power, show, timed
 

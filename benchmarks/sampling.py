@@ -21,7 +21,7 @@ from functools import partial
 
 import torch
 
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 

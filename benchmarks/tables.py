@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 
 import monge
-from monge.train.place import Place
+from monge.train.device import Place
 
 REFERENCES = {"gaussian": (), "mixture": ("components=10",)}
 

@@ -10,7 +10,7 @@ import random
 import statistics
 from pathlib import Path
 
-from monge.data.tokens import Text, tokenizer
+from monge.data.codecs.tokens import Text, tokenizer
 
 from .clock import show, turns
 

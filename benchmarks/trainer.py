@@ -18,13 +18,13 @@ import torch
 
 from monge.core.batch import Batch
 from monge.core.model import Model
-from monge.core.noise import fold, fresh
-from monge.core.recipe import Recipe
+from monge.core.rng import fold, fresh
 from monge.core.space import Space
-from monge.models.latent._nets import Dense
+from monge.core.train_config import Recipe
+from monge.models.latent._encoder_decoder import Dense
 from monge.models.latent.vae import VAE
 from monge.train.budget import Budget
-from monge.train.fit import fit
+from monge.train.loop import fit
 from monge.train.trainer import BEGINNING, Trainer
 
 from .clock import show, turns

@@ -23,9 +23,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from monge.solve.assignment import exact
-from monge.solve.cost import squared
-from monge.solve.sinkhorn import sinkhorn
+from monge.solve.transport.exact import exact
+from monge.solve.transport.ground_cost import squared
+from monge.solve.transport.sinkhorn import sinkhorn
 
 from .clock import power, show, timed, turns
 from .sides import installed

@@ -82,9 +82,9 @@ def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
     import monge
     from monge import data
     from monge.core.abilities import HasLikelihood
-    from monge.evaluate.judge import chunks
-    from monge.evaluate.predict import measures, predict
-    from monge.train.place import Place
+    from monge.evaluate.held_out import chunks
+    from monge.evaluate.predictions import measures, predict
+    from monge.train.device import Place
 
     begun = time.perf_counter()
     source = data.open(f"uci/{name}", f"split={split}", f"valid={HELD}")

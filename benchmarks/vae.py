@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
-from monge.core.noise import fresh
-from monge.core.recipe import Recipe
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.latent._nets import Dense
+from monge.core.train_config import Recipe
+from monge.models.latent._encoder_decoder import Dense
 from monge.models.latent.vae import VAE
 from monge.train.budget import Budget
-from monge.train.fit import fit
+from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
 from .clock import show, turns

@@ -18,9 +18,9 @@ import statistics
 
 import torch
 
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models._walk import hidden, walks
+from monge.models._sequence_sampling import hidden, walks
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn import dilated
 
@@ -38,7 +38,7 @@ def built(layers: int, width: int, steps: int) -> WaveNet:
 @torch.no_grad()
 def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) -> None:
     how, net = WaveNet.Sampling(steps=steps), model.net
-    assert isinstance(net, dilated.Stack)
+    assert isinstance(net, dilated.DilatedStack)
     plain = WaveNet.Sampling(steps=steps, cached=False)
     (walk,) = walks(model, hidden(model, rows, None, plain), plain, fresh(1))
     walk.x.copy_(model.sample(rows, None, how, fresh(1)).T)

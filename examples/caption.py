@@ -14,13 +14,13 @@ import torch
 
 from monge.core.batch import Batch
 from monge.core.space import Space
-from monge.data.tokens import Text
-from monge.evaluate.judge import Judge
+from monge.data.codecs.tokens import Text
+from monge.evaluate.held_out import Judge
 from monge.evaluate.text import bleu
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.nn.recurrent import GRU
 from monge.train.budget import Budget
-from monge.train.fit import fit
+from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
 SHAPES, SIDES = ("square", "cross", "ring", "bar"), ("left", "right")

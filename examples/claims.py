@@ -28,10 +28,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import monge
-from monge.core.noise import fresh
-from monge.evaluate.fidelity import energy
-from monge.run import start
-from monge.show.picture import as_bytes, grid
+from monge.core.rng import fresh
+from monge.evaluate.energy_distance import energy
+from monge.plot.image_grid import as_bytes, grid
+from monge.run.run import start
 
 from .memory import NETS, fading, train
 

@@ -57,7 +57,7 @@ def main() -> None:
     pictures = [np.clip(picture, 0, 255).astype(np.float32)
                 for picture in (dawn(), wood(np.random.default_rng(0)))]
     source, target = (picture.reshape(-1, 3) for picture in pictures)
-    run = monge.fit("map", (source, target), "anchors=1500", "epsilon=0.01")
+    run = monge.fit("entropic_map", (source, target), "anchors=1500", "epsilon=0.01")
     parts = torch.from_numpy(source).split(4000)
     moved = torch.cat([run.model.mean({"x": Batch(part)}) for part in parts])
     pictures.append(moved.numpy().reshape(HEIGHT, WIDTH, 3))

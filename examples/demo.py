@@ -14,18 +14,18 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import monge
-from monge import folder
 from monge.cli.main import attempt
-from monge.comparison import JUDGED, Comparison
+from monge.comparison.runner import JUDGED, Comparison
 from monge.core.abilities import CanSample
-from monge.show.picture import as_bytes, grid
+from monge.plot.image_grid import as_bytes, grid
+from monge.run import storage
 
 WORDS = ["compare", "digits", "--one", "--budget", "20s", "--jobs", "2"]
 ACROSS, MARGIN = 16, 110
 
 
 def main() -> None:
-    where = folder.home() / "digits"
+    where = storage.home() / "digits"
     print("$ monge", *WORDS, flush=True)
     if attempt([*WORDS, "--out", str(where)]):
         sys.exit(1)

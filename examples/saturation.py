@@ -15,7 +15,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 import monge
-from monge.run import Run
+from monge.run.run import Run
 
 GAMES = ("nonsaturating", "minimax")
 

@@ -13,7 +13,7 @@ import random
 
 import monge
 from monge.evaluate.text import rouge
-from monge.wording import translate
+from monge.run.text import translate
 
 CITIES = ("Bern", "Lyon", "Turin", "Graz", "Ghent", "Porto")
 SKIES = {"rain": "it has been raining since the morning", "sun": "the sun is out and it is warm",

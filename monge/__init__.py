@@ -14,18 +14,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .comparing import compare as compare
-    from .data import open as open
-    from .estimator import Estimator as Estimator
-    from .run import Run as Run
-    from .run import fit as fit
-    from .run import load as load
+    from .comparison.api import compare
+    from .data import open
+    from .estimator import Estimator
+    from .run.run import Run, fit, load
+
+
 
 __version__ = "0.1.0"
 __all__ = ["Estimator", "Run", "__version__", "compare", "fit", "load", "open"]
 
-HOMES = {"compare": "comparing", "fit": "run", "load": "run", "Run": "run", "open": "data",
-         "Estimator": "estimator"}
+HOMES = {"compare": "comparison.api", "fit": "run.run", "load": "run.run", "Run": "run.run",
+         "open": "data", "Estimator": "estimator"}
 
 
 def __getattr__(name: str) -> Any:

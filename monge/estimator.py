@@ -31,10 +31,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from . import registry
 from .core.abilities import Ability, CanEncode, CanSample, HasLikelihood
 from .core.config import Config
-from .core.noise import GOLDEN
+from .core.rng import GOLDEN
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
 
 PREFIX = "config__"
 Task = Literal["density", "classify", "regress"]
@@ -142,7 +144,7 @@ class Estimator(BaseEstimator):
         return "classify" if type_of_target(y) in ("binary", "multiclass") else "regress"
 
     def learn(self, rows: Any, *words: str) -> Self:
-        from .run import fit
+        from .run.run import fit
 
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         whole = self.config if isinstance(self.config, Config) else None
@@ -195,7 +197,7 @@ class Estimator(BaseEstimator):
     @able(CanSample)
     def sample(self, n_samples: int = 1) -> NDArray[np.float64]:
         """Rows drawn from the law, the same each time."""
-        from .core.noise import fresh
+        from .core.rng import fresh
 
         check_is_fitted(self)
         return self.model_.sample(n_samples, generator=fresh(self.seed_)).numpy()

@@ -16,12 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core.error import WordError, nearest
+from .core.errors import WordError, nearest
 from .core.tags import USER_MODULE
 
 if TYPE_CHECKING:
     from .core.config import Config
     from .core.model import Model
+
+
 
 PACKAGE = Path(__file__).parent
 MODELS = PACKAGE / "models"

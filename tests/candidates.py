@@ -11,18 +11,14 @@ import torch
 import worlds
 
 from monge import registry
-from monge.admit import admit
-from monge.core.abilities import (
-    HasCritic,
-    HasDiscriminator,
-    HasLikelihood,
-)
+from monge.compatibility import admit
+from monge.core.abilities import HasCritic, HasDiscriminator, HasLikelihood
 from monge.core.batch import Batch
-from monge.core.error import DataError
+from monge.core.errors import DataError
 from monge.core.space import Space
-from monge.evaluate.judge import Judge
+from monge.evaluate.held_out import Judge
 from monge.train.budget import Budget
-from monge.train.fit import examine, fit
+from monge.train.loop import examine, fit
 from monge.train.trainer import Trainer
 
 KINDS = ("real", "binary", "levels", "label", "counts", "columns")

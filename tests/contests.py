@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from monge import folder
-from monge.comparison import JUDGED, Outcome, Plan
-from monge.core.score import Score
-from monge.entrant import ROWS
-from monge.lineup import plan
+from monge.comparison.plan import Plan, plan
+from monge.comparison.runner import JUDGED, Outcome
+from monge.comparison.worker import ROWS
+from monge.core.metric import Score
+from monge.run import storage
 
 
 def planned(*models: str, words: tuple[str, ...] = (), one: bool = False, target=()) -> Plan:
@@ -24,7 +24,7 @@ def folder_of(place: Path, name: str, value: float, rows: np.ndarray | None, see
     run = place / f"{name}-{seed}"
     run.mkdir()
     space = {"is": "data/space", "kind": "real", "shape": [shape]}
-    about = folder.stamped({"space": space, "data": {"fingerprint": fingerprint}})
+    about = storage.stamped({"space": space, "data": {"fingerprint": fingerprint}})
     (run / "run.json").write_text(json.dumps(about))
     measures = {"energy_distance": Score(value, "distance", 0.1, "energy"),
                 "energy_distance_of_real_rows": Score(0.05, "distance", 0.1, "energy")}
@@ -32,5 +32,5 @@ def folder_of(place: Path, name: str, value: float, rows: np.ndarray | None, see
         np.save(run / ROWS, rows)
         measures["log_likelihood"] = Score(rows.mean(), "exact", 0.1)
     told = {"measures": {k: v.to_dict() for k, v in measures.items()}, "seconds": 1.0, "steps": 3}
-    (run / JUDGED).write_text(json.dumps(folder.stamped(told)))
+    (run / JUDGED).write_text(json.dumps(storage.stamped(told)))
     return Outcome(name, seed, run)

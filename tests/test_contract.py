@@ -30,8 +30,8 @@ from monge.core.abilities import (
 )
 from monge.core.batch import Batch
 from monge.core.config import Config
-from monge.core.error import DataError
-from monge.core.noise import fresh
+from monge.core.errors import DataError
+from monge.core.rng import fresh
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])

@@ -12,8 +12,8 @@ from training import advance
 
 from monge import registry
 from monge.core.abilities import CanComplete, CanSample, HasLikelihood
-from monge.core.error import DataError
-from monge.core.noise import fresh
+from monge.core.errors import DataError
+from monge.core.rng import fresh
 from monge.train.trainer import Trainer
 
 

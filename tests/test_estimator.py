@@ -9,7 +9,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import monge
-from monge.core.error import WordError
+from monge.core.errors import WordError
 
 SMALL = {"width": 8, "depth": 1}
 QUICK = {"net.width": 32, "net.dropout": 0, "train.rate": 2e-2, "train.warmup": 5,

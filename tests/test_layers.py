@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "monge"
-TOP = {"core", "solve", "nn", "prob", "models", "data", "train", "evaluate", "verify", "show"}
+
 SEES = {
     "core": set(), "solve": {"core"}, "nn": {"core"}, "prob": {"core", "solve"},
     "models": {"core", "nn", "prob", "solve"}, "data": {"core"}, "train": {"core"},
-    "evaluate": {"core", "nn", "prob", "solve"}, "show": {"core", "evaluate"},
+    "evaluate": {"core", "nn", "prob", "solve"}, "plot": {"core", "evaluate"},
     "verify": {"core", "solve", "nn", "prob", "models", "data", "train", "evaluate", "registry"},
 }
 

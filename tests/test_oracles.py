@@ -9,7 +9,7 @@ from scipy import stats
 
 import monge
 from monge import data
-from monge.evaluate.fidelity import energy
+from monge.evaluate.energy_distance import energy
 
 
 def tent(n, rng):
@@ -31,7 +31,7 @@ def test_a_gaussian_is_learned_in_the_units_of_the_data(model, words, gap):
     assert found.value > truth - gap
 
 
-@pytest.mark.parametrize("model", ["gaussian", "mixture", "made", "vae", "independent", "tree"])
+@pytest.mark.parametrize("model", ["gaussian", "mixture", "made", "vae", "independent", "chow_liu"])
 def test_a_change_of_units_costs_its_jacobian(model):
     """log p of 1000 x + 7 is log p of x, less log 1000 for each dimension."""
     x, _ = tent(400, np.random.default_rng(7))
@@ -50,7 +50,7 @@ def chain(n, rng, length=8, stay=0.9):
     return x, math.log(2) + (length - 1) * bit
 
 
-@pytest.mark.parametrize("model", ["tree", "made"])
+@pytest.mark.parametrize("model", ["chow_liu", "made"])
 def test_a_bigram_source_has_its_entropy(model):
     rng = np.random.default_rng(7)
     x, entropy = chain(6000, rng)
@@ -63,7 +63,7 @@ def test_the_tree_finds_the_chain():
     rng = np.random.default_rng(7)
     x, _ = chain(6000, rng)
     shuffle = rng.permutation(8)
-    straight, shuffled = (monge.fit("tree", rows, budget="1steps") for rows in (x, x[:, shuffle]))
+    straight, shuffled = (monge.fit("chow_liu", rows, budget="1steps") for rows in (x, x[:, shuffle]))
     np.testing.assert_allclose(straight.score(x).value, shuffled.score(x[:, shuffle]).value,
                                rtol=1e-5)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from monge import registry
 from monge.cli.main import verbs
-from monge.verify.identity import listed
+from monge.verify.framework import listed
 
 TEXT = (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
 BODY = TEXT.partition("\n## ")[2]

@@ -1,1 +1,6 @@
 """The command line: a verb is a file of this folder."""
+
+
+
+
+

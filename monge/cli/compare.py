@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._price import duration, priced_row
-from ._say import Voice, common
+from ._cost import duration, priced_row
+from ._output import Voice, common
 
 if TYPE_CHECKING:
-    from ..comparison import Comparison, Outcome, Started
-    from ..core.score import Score
-    from ..leaderboard import Leaderboard, Row
+    from ..comparison.leaderboard import Leaderboard, Row
+    from ..comparison.runner import Comparison, Outcome, Started
+    from ..core.metric import Score
+
+
 
 COLUMNS = {"energy_distance": "distance", "c2st": "c2st", "coverage": "coverage",
            "accuracy": "accuracy", "rmse": "rmse", "parameters": "parameters",
@@ -46,9 +48,9 @@ def command(voice: Voice, data: str, models: tuple[str, ...], budget: str | None
 
     The baselines are always among them. A comparison that was stopped goes on where it stood.
     """
-    from ..comparing import compare
-    from ..comparison import BUDGET
-    from ..core.error import RunError
+    from ..comparison.api import compare
+    from ..comparison.runner import BUDGET
+    from ..core.errors import RunError
 
     crier = Crier(voice, jobs, ray)
     try:
@@ -70,7 +72,7 @@ class Crier:
         self.ended, self.of, self.budget = 0, 0, ""
 
     def tell(self, event: Comparison | Started | Outcome) -> None:
-        from ..comparison import Comparison, Outcome
+        from ..comparison.runner import Comparison, Outcome
 
         if isinstance(event, Comparison):
             self.announce(event)

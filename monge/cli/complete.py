@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.error import DataError, WordError
-from ._files import OUTPUT, write
-from ._say import Voice, common
+from ..core.errors import DataError, WordError
+from ._output import Voice, common
+from ._writers import OUTPUT, write
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..core.batch import Batch
     from ..core.space import Space
+
+
 
 PARTS = ("lower", "upper", "left", "right", "box")
 
@@ -54,9 +56,9 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], hi
     """
     import torch
 
-    from .. import run as runs
     from ..core.abilities import CanComplete
-    from ..core.words import Words
+    from ..core.overrides import Words
+    from ..run import run as runs
 
     if data is not None and "=" in data and not Path(data).exists():
         words, data = (data, *words), None

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ._say import Voice, choosing, common
+from ._output import Voice, choosing, common
 
 UNIFORM = ("rows", "dropped")
 """What is the same of every field and told of all."""
@@ -66,16 +66,16 @@ def brief(cell: Any) -> Any:
 
 def words_of(voice: Voice) -> str:
     """The words that say how data are read."""
-    from ..core.help import choices_of, help_of
-    from ..data.catalogue import listing
+    from ..core.config_help import choices_of, help_of
+    from ..data.builtin.catalogue import listing
     from ..data.options import Options
 
     helps, choices, plain = help_of(Options), choices_of(Options), Options()
     rows = [[f"data.{name}", str(getattr(plain, name)), choosing(text, choices[name])]
             for name, text in helps.items()]
     tables = [voice.table(("word", "default", ""), rows)]
-    for head, *modules in (("after a plus", "transform", "paired"),
-                           ("data.augment", "geometry", "spoil")):
+    for head, *modules in (("after a plus", "transforms/ops", "transforms/pair_ops"),
+                           ("data.augment", "augmentations/geometry", "augmentations/corruption")):
         found = [[name.replace("_", "-"), text] for module in modules
                  for name, text in listing(module)]
         tables.append(voice.table((head, ""), found))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._files import OUTPUT, write_arrays
-from ._say import Voice, common
+from ._output import Voice, common
+from ._writers import OUTPUT, write_arrays
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..core.batch import Batch
     from ..core.space import Space
     from ..data import Source
+
 
 
 @click.command("distance")
@@ -40,10 +41,10 @@ def command(voice: Voice, a: str, b: str, words: tuple[str, ...], rows: int, out
     how both are read, but data.seed and data.rows concern A alone; `+` transforms belong to the
     names."""
     from .. import data
-    from ..core.error import WordError
-    from ..core.words import Words
-    from ..evaluate.distance import distances, frequencies
-    from ..evaluate.fidelity import Eye
+    from ..core.errors import WordError
+    from ..core.overrides import Words
+    from ..evaluate.energy_distance import Eye
+    from ..evaluate.two_sample import distances, frequencies
 
     spoken = Words.sort(words)
     if spoken.model:
@@ -73,8 +74,8 @@ def pick(source: Source, rows: int, seed: int) -> Batch:
     """At most so many rows of every split together, by a seeded choice."""
     import torch
 
-    from ..core.error import DataError
-    from ..core.noise import fresh
+    from ..core.errors import DataError
+    from ..core.rng import fresh
 
     every = source.view().rows("all")
     few = every.batch(torch.randperm(len(every), generator=fresh(seed))[:rows].sort().values)
@@ -85,8 +86,8 @@ def pick(source: Source, rows: int, seed: int) -> Batch:
 
 
 def save(x: Tensor, y: Tensor, space: Space, out: Path | None, plot: Path | None) -> None:
-    from ..evaluate.distance import plan
-    from ..show.picture import write_plan
+    from ..evaluate.two_sample import plan
+    from ..plot.image_grid import write_plan
 
     found = plan(x, y)
     if out:

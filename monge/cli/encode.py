@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.error import WordError
-from ._files import OUTPUT, write, write_arrays, write_table
-from ._say import Voice, common
+from ..core.errors import WordError
+from ._output import Voice, common
+from ._writers import OUTPUT, write, write_arrays, write_table
 from .sample import pair
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..run.run import Run
+
+
 
 TABLES = (".csv", ".parquet", ".npz")
 
@@ -52,8 +54,8 @@ def command(voice: Voice, run: str, data: str | None, out: Path, traverse: bool,
             row: int, lines: int | None, steps: int, split: str | None, seed: int) -> None:
     """Write the codes of DATA (or of the run's own test rows) under RUN, or what comes of moving
     along them."""
-    from .. import encoding
-    from .. import run as runs
+    from ..run import latent
+    from ..run import run as runs
 
     if traverse + interpolate + (arithmetic is not None) + transfer > 1:
         raise WordError("--traverse, --interpolate, --arithmetic and --transfer are four "
@@ -63,16 +65,16 @@ def command(voice: Voice, run: str, data: str | None, out: Path, traverse: bool,
     found = runs.load(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     if traverse:
-        sheet = encoding.traverse(found, data, split, row - 1, lines or encoding.LINES, steps,
+        sheet = latent.traverse(found, data, split, row - 1, lines or latent.LINES, steps,
                                   seed)
     elif interpolate:
-        sheet = encoding.interpolate(found, data, split, lines or 8, steps, seed)
+        sheet = latent.interpolate(found, data, split, lines or 8, steps, seed)
     elif arithmetic is not None:
-        sheet = encoding.arithmetic(found, arithmetic, data, split, field, seed)
+        sheet = latent.arithmetic(found, arithmetic, data, split, field, seed)
     elif transfer:
         pairs = map(pair, given)
         conditions = {name: found.view.encode_given(name, text) for name, text in pairs}
-        sheet = encoding.transfer(found, data, split, lines or 8, conditions)
+        sheet = latent.transfer(found, data, split, lines or 8, conditions)
     else:
         write_codes(voice, found, data, split, out)
         return
@@ -86,8 +88,8 @@ def write_codes(voice: Voice, run: Run, data: str | None, split: str | None, out
     """A table of codes, or a map of them."""
     import numpy as np
 
-    from ..drawing import draw_codes
-    from ..encoding import table
+    from ..run.figures import draw_codes
+    from ..run.latent import table
 
     if out.suffix not in (*TABLES, ".png"):
         raise WordError(f"cannot write codes to {out.suffix or 'a file without a suffix'}; use "

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._say import Voice, common
+from ._output import Voice, common
 
 if TYPE_CHECKING:
     from ..core.abilities import Finding
-    from ..core.score import Score
-    from ..evaluate.measure import Groups
-    from ..evaluate.tightness import Tightness
-    from ..run import Run
+    from ..core.metric import Score
+    from ..evaluate.bounds import Tightness
+    from ..evaluate.suite import Groups
+    from ..run.run import Run
+
+
 
 BIASED = ("a Fréchet distance of few rows is too large, so that it is read beside that of as many "
           "real rows, while a kernel distance is right in the mean")
@@ -30,12 +32,12 @@ MOST = 8
 @common
 def command(voice: Voice, run: str, data: str | None, split: str | None) -> None:
     """Measure RUN on DATA, or on its own test rows, and tell what ails its fit."""
-    from .. import run as runs
-    from ..doctor import sentence
-    from ..evaluate.measure import flat
-    from ..evaluate.tightness import tightness
-    from ..measuring import measured
-    from ..sight import sight
+    from ..evaluate.bounds import tightness
+    from ..evaluate.suite import flat
+    from ..run import run as runs
+    from ..run.diagnostics import sentence
+    from ..run.feature_extractor import sight
+    from ..run.metrics import measured
 
     found = runs.load(run)
     groups = measured(found, data, split)
@@ -64,7 +66,7 @@ def command(voice: Voice, run: str, data: str | None, split: str | None) -> None
 def remarks(run: Run, data: str | None, split: str | None) -> list[Finding]:
     """What was not measured, what to read with care, and what ails the fit."""
     from ..core.abilities import Finding
-    from ..evaluate.measure import left_out
+    from ..evaluate.suite import left_out
 
     found = left_out(run.model, run.rows(data, split))
     if data is None and split in ("train", "all"):
@@ -76,7 +78,7 @@ def remarks(run: Run, data: str | None, split: str | None) -> list[Finding]:
 
 def shown(voice: Voice, groups: Groups) -> str:
     """A table with a line for each measure, what real rows reach beside it, group by group."""
-    from ..evaluate.measure import paired
+    from ..evaluate.suite import paired
 
     pairs = {title: paired(group) for title, group in groups.items()}
     rows: list[list[Any]] = []
@@ -95,7 +97,7 @@ def number(score: Score | None) -> tuple[float | None, float | None]:
 
 def told_apart(told: dict[str, Any], samples: dict[str, Score]) -> str:
     """The interval of the two-sample test, which goes into what is told too."""
-    from ..evaluate.twosample import interval
+    from ..evaluate.c2st import interval
 
     if "c2st" not in samples:
         return ""
@@ -119,9 +121,9 @@ def climb(voice: Voice, curve: Tightness) -> str:
 
 def reliability(run: Run, data: str | None, split: str | None) -> Path | None:
     """Where the reliability curve of a model that predicts is drawn."""
-    from ..evaluate.judge import chunks
-    from ..evaluate.predict import predict, predicts
-    from ..show.reliability import write_reliability
+    from ..evaluate.held_out import chunks
+    from ..evaluate.predictions import predict, predicts
+    from ..plot.reliability import write_reliability
 
     if not predicts(run.model):
         return None

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.error import WordError, nearest
-from ._files import OUTPUT
-from ._say import Voice, common
+from ..core.errors import WordError, nearest
+from ._output import Voice, common
+from ._writers import OUTPUT
 
 if TYPE_CHECKING:
-    from ..explaining import Step
+    from ._attention_steps import Step
+
+
 
 TOPICS = ("attention",)
 MOST = 12
@@ -34,9 +36,9 @@ def command(voice: Voice, topic: str, text: str, causal: bool, out: Path, seed: 
     """Walk through TOPIC (attention) on the words of TEXT."""
     if topic not in TOPICS:
         raise WordError(f"there is no topic {topic!r}{nearest(topic, TOPICS)}")
-    from ..data.tokens import WORDS
-    from ..explaining import attention
-    from ..show.attention import write_steps
+    from ..data.codecs.tokens import WORDS
+    from ..plot.attention import write_steps
+    from ._attention_steps import attention
 
     tokens = [word.strip() for word in WORDS.findall(text) if word.strip()]
     if not 0 < len(tokens) <= MOST:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from ._files import OUTPUT
-from ._say import Voice, common
+from ._output import Voice, common
+from ._writers import OUTPUT
 
 
 @click.command("export")
@@ -34,7 +34,7 @@ def command(voice: Voice, run: str, out: Path) -> None:
           z, _ = step(z, t.expand(n), s.expand(n), 0 * z)
       _, x = step(z, torch.zeros(n), torch.zeros(n), torch.randn(n, D, generator=g))
     """
-    from .. import run as runs
+    from ..run import run as runs
 
     told = runs.load(run).export(out)
     lines = [f"  {name}: {' x '.join(map(str, shape))}" for name, shape in told["inputs"].items()]

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.error import WordError
-from ._price import priced
-from ._say import Voice, common
+from ..core.errors import WordError
+from ._cost import priced
+from ._output import Voice, common
 
 if TYPE_CHECKING:
-    from ..run import Run
-    from ..train.fit import Progress
+    from ..run.run import Run
+    from ..train.loop import Progress
+
 
 
 @click.command("fit")
@@ -54,9 +55,9 @@ def command(voice: Voice, model: str | None, data: str | None, words: tuple[str,
     WORDS set fields: width=64 of the model, train.rate=1e-3 of the training, data.seed=1 of the
     data. `monge models MODEL` lists the model's.
     """
-    from .. import run as runs
+    from ..run import run as runs
     from ..train.budget import Budget
-    from ..train.place import Place
+    from ..train.device import Place
 
     budget = runs.BUDGET if budget is None else budget
     Budget.read(budget)
@@ -144,8 +145,8 @@ WHY = {"budget": "the budget is used up", "patience": "the held-out score has st
 
 def report(voice: Voice, run: Run, last: Progress | None) -> None:
     """What came of it, and what can be done with it."""
-    from ..doctor import sentence
-    from ..drawing import draw
+    from ..run.diagnostics import sentence
+    from ..run.figures import draw
 
     result = run.result
     held: dict[str, Any] = result["held_out"] or {}
@@ -157,7 +158,7 @@ def report(voice: Voice, run: Run, last: Progress | None) -> None:
     voice.note(f"stopped after {steps} and {result['seconds']:.1f} s: "
                f"{WHY.get(result['stopped'], result['stopped'])}")
     if result.get("refit"):
-        from ..card import retold
+        from ..run.model_card import retold
 
         voice.note(retold(result["refit"]))
     if result["stopped"] == "asked":

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.error import WordError
-from ._files import OUTPUT, write_table
-from ._say import Voice, common
+from ..core.errors import WordError
+from ._output import Voice, common
+from ._writers import OUTPUT, write_table
 
 if TYPE_CHECKING:
-    from ..forecasting import Outlook
+    from ..run.forecast import Outlook
+
+
 
 SHOWN = 3
 """The past that a picture shows, in horizons."""
@@ -42,8 +44,8 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], ho
             seed: int) -> None:
     """Forecast the series of DATA, or the run's own, from its last step on under RUN. WORDS say
     how DATA are read (data.gaps=fill) and how draws are made."""
-    from .. import run as runs
-    from ..forecasting import forecast
+    from ..run import run as runs
+    from ..run.forecast import forecast
 
     if data is not None and "=" in data and not Path(data).exists():
         words, data = (data, *words), None
@@ -74,7 +76,7 @@ def draw(told: Outlook, path: Path, interval: float) -> None:
     """The end of the series and what comes after it."""
     import numpy as np
 
-    from ..show.forecast import write_forecast
+    from ..plot.forecast import write_forecast
 
     series, times = told.series, told.times
     shown = min(len(series), max(SHOWN * len(times), 12))

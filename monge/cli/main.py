@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ..core.error import MongeError, nearest
+from ..core.errors import MongeError, nearest
 
 FOLDER = Path(__file__).parent
 

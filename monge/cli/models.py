@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from .. import registry
-from ._say import Voice, choosing, common
+from ._output import Voice, choosing, common
 
 
 @click.command("models")
@@ -41,7 +41,7 @@ def listing(voice: Voice, entries: Sequence[registry.Entry]) -> str:
 def described(config: Any, head: str, chosen: Any = None) -> Any:
     """Every field with its default, or what is chosen, and its help, nested parts included."""
     from ..core.config import Config
-    from ..core.help import choices_of, help_of
+    from ..core.config_help import choices_of, help_of
 
     helps, choices = help_of(config), choices_of(config)
     for field in config.__dataclass_fields__.values():
@@ -83,7 +83,7 @@ def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) ->
 def chosen(owner: Any, training: bool) -> Any:
     """What can be chosen when the model is used, and when it is trained."""
     from ..core.abilities import CanSample, HasLikelihood
-    from ..core.recipe import Recipe
+    from ..core.train_config import Recipe
 
     if issubclass(owner, CanSample):
         yield "when sampling", list(described(owner.Sampling, "how."))

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.error import WordError
-from ._files import OUTPUT, write_table
-from ._say import Voice, common
+from ..core.errors import WordError
+from ._output import Voice, common
+from ._writers import OUTPUT, write_table
 
 if TYPE_CHECKING:
-    from ..prediction import By
+    from ..run.predict import By
+
 
 
 @click.command("predict")
@@ -35,8 +36,8 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], ou
             by: By, interval: float, split: str | None, seed: int) -> None:
     """Predict the target of every row of DATA, or of the run's own test rows, under RUN. WORDS
     such as passes=50 say how: the mean of so many networks thinned by dropout."""
-    from .. import run as runs
-    from ..core.words import Words
+    from ..core.overrides import Words
+    from ..run import run as runs
 
     if data is not None and "=" in data and not Path(data).exists():
         words, data = (data, *words), None

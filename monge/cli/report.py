@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ._files import OUTPUT
-from ._say import Voice, common
+from ._output import Voice, common
+from ._writers import OUTPUT
 
 
 @click.command("report")
@@ -17,7 +17,7 @@ from ._say import Voice, common
 @common
 def command(voice: Voice, run: str, out: Path | None) -> None:
     """Write what RUN (or a comparison's folder) has to say as one page that needs no network."""
-    from ..reporting import write_report
+    from ..report.run import write_report
 
     path = write_report(run, out)
     voice.result({"report": str(path)}, str(path))

@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from .. import folder
-from ..core.error import RunError, WordError
-from ._say import Voice, common
+from ..core.errors import RunError, WordError
+from ..run import storage
+from ._output import Voice, common
 
 HEAD = ("run", "model", "data", "step", "held_out", "kind", "bytes")
 
@@ -30,30 +30,30 @@ def command(voice: Voice, delete: tuple[str, ...], yes: bool) -> None:
     """List the runs in ./runs (or MONGE_RUNS), oldest first; damaged ones with their error."""
     if delete:
         discard(voice, list(dict.fromkeys(map(deletable, delete))), yes)
-    rows = [described(place) for place in folder.listing()]
+    rows = [described(place) for place in storage.listing()]
     good = [[row[key] for key in HEAD] for row in rows if not row["error"]]
     text = [voice.table(HEAD, good)] if good else []
     text += [f"{row['run']} is damaged: {row['error']}" for row in rows if row["error"]]
     voice.result(rows, "\n".join(text) if rows else
-                 f"no runs in {folder.home()}; `monge fit MODEL DATA` makes one")
+                 f"no runs in {storage.home()}; `monge fit MODEL DATA` makes one")
 
 
 def deletable(name: str) -> Path:
     """The folder of a run that can be deleted."""
-    place = Path(os.path.abspath(folder.locate(name)))
+    place = Path(os.path.abspath(storage.locate(name)))
     if place.is_symlink():
         raise RunError(f"{place} is a link to {os.path.realpath(place)}; delete that, or remove "
                        "the link")
-    if place.parent.name == folder.TRASH:
+    if place.parent.name == storage.TRASH:
         raise RunError(f"{place} is in the trash already; empty it with "
                        f"`rm -r {shlex.quote(str(place.parent))}`")
-    folder.described(place)
+    storage.described(place)
     return place
 
 
 def discard(voice: Voice, places: Sequence[Path], yes: bool) -> None:
     """Move runs to the trash, once it is sure that they are meant."""
-    from ..train.lock import locked
+    from ..run.storage import locked
 
     if not yes:
         if not sys.stdin.isatty():
@@ -63,7 +63,7 @@ def discard(voice: Voice, places: Sequence[Path], yes: bool) -> None:
             raise RunError("nothing is deleted")
     for place in places:
         with locked(place):
-            moved = folder.discard(place)
+            moved = storage.discard(place)
         voice.note(f"moved {place} to the trash; bring it back with `{shell('mv', moved, place)}`,"
                    f" or empty the trash with `{shell('rm -r', moved.parent)}`")
 
@@ -79,8 +79,8 @@ def described(place: Path) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys((*HEAD, "error"))
     row["run"] = str(place)
     try:
-        row["bytes"] = folder.size(place)
-        about = folder.described(place)
+        row["bytes"] = storage.size(place)
+        about = storage.described(place)
         row |= {"model": about["model"], "data": about["data"]["name"], "kind": "not fitted"}
         if not (place / "best.safetensors").exists():
             return row

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.error import WordError
-from ._files import OUTPUT, frame, write
-from ._say import Voice, common
-from ._text import speak
+from ..core.errors import WordError
+from ._output import Voice, common
+from ._stream_text import speak
+from ._writers import OUTPUT, frame, write
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..core.batch import Batch
-    from ..run import Run
+    from ..run.run import Run
+
 
 
 @click.command("sample")
@@ -46,8 +47,8 @@ def command(voice: Voice, run: str, words: tuple[str, ...], count: int | None, o
     Without -o a table is printed as csv, text as text, and pictures and sounds go into the run's
     pictures/.
     """
-    from .. import run as runs
-    from ..core.words import Words
+    from ..core.overrides import Words
+    from ..run import run as runs
 
     found, spoken = runs.load(run), Words.sort(words)
     how = (*spoken.model, *spoken.how)
@@ -79,7 +80,7 @@ def asked(run: Run, count: int | None, given: tuple[str, ...], how: tuple[str, .
     """How many draws, and what each is given."""
     import torch
 
-    from ..asking import typed
+    from ..run.conditions import typed
 
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
         rows = run.rows(given[0], "all").whole()
@@ -91,19 +92,19 @@ def asked(run: Run, count: int | None, given: tuple[str, ...], how: tuple[str, .
 
 def show(voice: Voice, run: Run, states: Iterator[Tensor], out: Path | None) -> None:
     """Pictures as they come about, as a film or, a line at a time, in the terminal."""
-    from ..show import film
+    from ..plot import animation
 
-    if not (run.space.is_picture or film.is_plane(run.space)):
+    if not (run.space.is_picture or animation.is_plane(run.space)):
         raise WordError(f"--stream shows pictures and points of a plane, and these are "
                         f"{run.space}; leave it out")
     if out is None:
-        for text in film.frames(states, run.space):
+        for text in animation.frames(states, run.space):
             click.clear()
             click.echo(text)
         return
     if out.suffix != ".gif":
         raise WordError(f"a film is a .gif, not {out.suffix or 'a file without a suffix'}")
-    count = film.write(out, states, run.space)
+    count = animation.write(out, states, run.space)
     told = {"run": str(run.folder), "frames": count, "file": str(out)}
     voice.result(told, str(out))
 

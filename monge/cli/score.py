@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._files import OUTPUT, write_table
-from ._say import Voice, common
+from ._output import Voice, common
+from ._writers import OUTPUT, write_table
 
 if TYPE_CHECKING:
     from ..evaluate.likelihood import Scores
+
 
 
 @click.command("score")
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], split: str | None,
             out: Path | None, seed: int) -> None:
     """Score DATA (or the run's own test rows) under RUN. WORDS such as samples=100 say how."""
-    from .. import run as runs
-    from ..core.words import Words
-    from ..wording import surprise
+    from ..core.overrides import Words
+    from ..run import run as runs
+    from ..run.text import surprise
 
     if data is not None and "=" in data and not Path(data).exists():
         words, data = (data, *words), None

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.error import WordError
-from ._files import OUTPUT
-from ._say import Voice, common
+from ..core.errors import WordError
+from ._output import Voice, common
+from ._writers import OUTPUT
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..run.run import Run
+
 
 
 @click.command("translate")
@@ -30,9 +31,9 @@ def command(voice: Voice, run: str, text: str, words: tuple[str, ...], attention
             ) -> None:
     """Translate TEXT, or with - every line of stdin, under RUN. WORDS such as beams=10 penalty=0.6
     say how the best sentence is sought."""
-    from .. import run as runs
-    from ..core.words import Words
-    from ..wording import translate
+    from ..core.overrides import Words
+    from ..run import run as runs
+    from ..run.text import translate
 
     texts = [line for line in sys.stdin.read().split("\n") if line.strip()] if text == "-" \
         else [text]
@@ -50,8 +51,8 @@ def command(voice: Voice, run: str, text: str, words: tuple[str, ...], attention
 
 
 def draw(run: Run, text: str, said: str, path: Path) -> None:
-    from ..show.attention import write_map
-    from ..wording import attended
+    from ..plot.attention import write_map
+    from ..run.text import attended
 
     if path.suffix != ".png":
         raise WordError(f"an attention map is a .png, not {path.suffix or 'without a suffix'}")

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import folder, registry
-from ..core.error import MongeError, WordError, nearest
-from ..verify.errata.prose import PROSE
-from ..verify.identity import ITSELF, Listing, Row, hold, listed, load
-from ._say import Voice, common
+from .. import registry
+from ..core.errors import MongeError, WordError, nearest
+from ..run import storage
+from ..verify.errata.uncomputable import PROSE
+from ..verify.framework import ITSELF, Listing, Row, hold, listed, load
+from ._output import Voice, common
 
 if TYPE_CHECKING:
     from ..verify.subjects import Subject
+
+
 
 ERRATA = "errata"
 """The group of common errors."""
@@ -103,12 +106,12 @@ def is_model(name: str) -> bool:
 
 
 def run_folder(name: str) -> Path:
-    for place in (Path(name), folder.home() / name):
+    for place in (Path(name), storage.home() / name):
         if (place / "run.json").is_file():
             return place
     known = [short(entry.name) for entry in registry.entries()]
     known += [word for each in listed() for word in (each.id, each.group)]
-    known += [place.name for place in folder.listing()]
+    known += [place.name for place in storage.listing()]
     raise WordError(f"there is no model, run, identity or group {name!r}"
                     + nearest(name, dict.fromkeys(known)))
 
@@ -138,8 +141,8 @@ def subjects(voice: Voice, choice: Choice) -> Iterator[Subject]:
     """Those who are named; a run whose data cannot be had is examined on random rows."""
     import torch
 
-    from .. import run as runs
-    from ..core.noise import fresh
+    from ..core.rng import fresh
+    from ..run import run as runs
     from ..verify.subjects import random_rows, small, trained
 
     for name in choice.models:

@@ -1,1 +1,6 @@
 """The contract: configuration, spaces, batches, models and what they can do."""
+
+
+
+
+

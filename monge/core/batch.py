@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .error import DataError
+from .errors import DataError
 from .space import Space
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from .batch import Batch
 from .config import Config as BaseConfig
 from .config import Configured
-from .recipe import Recipe
 from .space import Space
+from .train_config import Recipe
 
 Losses = dict[str, Tensor]
 """Named terms, each (B,) or (); the mean of their sum is minimised."""

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .error import WordError, shown
+from .errors import WordError, shown
 
 PACKAGE = __name__.partition(".")[0]
 USER_MODULE = "monge_user_"

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .catalogue import names
+from .builtin.catalogue import names
 
 if TYPE_CHECKING:
+    from .dataset import Source
     from .options import Options
-    from .raw import Raw
-    from .source import Source
+    from .readers.raw import Raw
     from .view import Rows, View
+
+
 
 __all__ = ["Rows", "Source", "View", "names", "open"]
 
@@ -22,7 +24,7 @@ def __getattr__(name: str) -> Any:
     """Source, View and Rows, which need torch, on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(".source" if name == "Source" else ".view", __name__),
+    return getattr(importlib.import_module(".dataset" if name == "Source" else ".view", __name__),
                    name)
 
 
@@ -33,11 +35,13 @@ def open(what: Any, *words: str, fields: Mapping[str, Any] | None = None) -> Sou
     paired as A~B, two files of sentences line by line as A,B, an array, a tensor, a frame, an
     (x, y) pair, a torch Dataset, rows, or a Source, which is returned as it is.
     """
-    from ..core.error import WordError
-    from . import catalogue, derive, folder, pairing, sentences, unpaired
-    from .ingest import form, ingest
+    from ..core.errors import WordError
+    from .build import form, ingest
+    from .builtin import catalogue
+    from .dataset import Source
     from .options import Options
-    from .source import Source
+    from .readers import files, parallel_text
+    from .transforms import pairs, parse
 
     if isinstance(what, Source):
         if words or fields:
@@ -46,26 +50,26 @@ def open(what: Any, *words: str, fields: Mapping[str, Any] | None = None) -> Sou
     options = Options().override(*words)
     if not isinstance(what, str | Path):
         return ingest(from_python(what, options), options, (), fields)
-    if both := unpaired.sides(str(what)):
+    if both := pairs.sides(str(what)):
         each = [open(side, *words) for side in both]
         if fields is not None:
-            terms = unpaired.terms_of(fields, each)
+            terms = pairs.terms_of(fields, each)
             each = [open(side, *words, fields=kept)
                     for side, kept in zip(both, terms, strict=True)]
-        return unpaired.pair(*each)
-    if couple := sentences.sides(str(what)):
+        return pairs.pair(*each)
+    if couple := parallel_text.sides(str(what)):
         name = couple[0].name.partition(".")[0]
-        raw = sentences.read({name: couple}, {name: None}, name, options, form((), fields))
+        raw = parallel_text.read({name: couple}, {name: None}, name, options, form((), fields))
         return ingest(raw, options, (), fields)
     place, after = catalogue.locate(str(what))
-    changes = derive.find(after)
-    before, maker, rest = pairing.parted(changes)
+    changes = parse.find(after)
+    before, maker, rest = pairs.parted(changes)
     raw = catalogue.make(place, options) if isinstance(place, str) else \
-        folder.read(place, options, form(before, fields))
+        files.read(place, options, form(before, fields))
     if maker is None:
         return ingest(raw, options, changes, fields)
     pictures = ingest(raw, options, before, whole=fields is not None)
-    return pairing.make(pictures, maker, rest, fields)
+    return pairs.make(pictures, maker, rest, fields)
 
 
 def from_python(what: Any, options: Options) -> Raw:
@@ -74,11 +78,11 @@ def from_python(what: Any, options: Options) -> Raw:
     import torch
     from torch.utils.data import Dataset, IterableDataset
 
-    from ..core.error import DataError
-    from .array import from_array, from_pair, from_rows
-    from .sentences import from_pairs
-    from .table import from_frame, is_frame
-    from .text import from_lines
+    from ..core.errors import DataError
+    from .readers.arrays import from_array, from_pair, from_rows
+    from .readers.parallel_text import from_pairs
+    from .readers.tables import from_frame, is_frame
+    from .readers.text import from_lines
 
     if options.tokens != "auto" and is_strings(what):
         return from_lines(what, options)

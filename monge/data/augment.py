@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from ..core.error import WordError, nearest
+from ..core.errors import WordError, nearest
 from ..core.space import Space
-from . import geometry, spoil
-from .catalogue import listing
+from .augmentations import corruption, geometry
+from .builtin.catalogue import listing
 
 NONE = "none"
 """The word that turns off what a model proposes."""
@@ -33,7 +33,7 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Word:
-    """A function of `geometry` or `spoil` and how much."""
+    """A function of `geometry` or `corruption` and how much."""
 
     word: str
     home: ModuleType
@@ -47,7 +47,7 @@ class Word:
 def find(word: str) -> Word:
     """The function behind a word such as rotate10."""
     known = {name.replace("_", "-"): home for home, module in
-             ((geometry, "geometry"), (spoil, "spoil")) for name, _ in listing(module)}
+             ((geometry, "augmentations/geometry"), (corruption, "augmentations/corruption")) for name, _ in listing(module)}
     parts = re.fullmatch(r"(.*?)(\d*\.?\d*)", word)
     name, digits = (parts[1], parts[2]) if parts else (word, "")
     if name not in known:
@@ -66,7 +66,7 @@ class Augment:
         self.space = space
         found = [find(word) for word in words if word != NONE]
         self.moves = [word for word in found if word.home is geometry]
-        self.spoils = [word for word in found if word.home is spoil]
+        self.spoils = [word for word in found if word.home is corruption]
         fields = {EVENT: space} | dict(space.given)
         self.pictures = {name: field for name, field in fields.items() if field.is_picture}
         inputs = {name: field for name, field in space.given.items()

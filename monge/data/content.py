@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from ..core.error import DataError
+from ..core.errors import DataError
 
 COPIES = 4
 """Copies of unpacked content that reading holds at once, at the least."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from ..core.config import Config, Range
-from ..core.error import WordError
+from ..core.errors import WordError
 
 
 class Options(Config):

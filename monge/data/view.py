@@ -1,9 +1,12 @@
-"""What a run sees of a Source: an event, what it is given, and their rows as batches."""
+"""An event or a condition of a run: its fields side by side, and their rows as batches.
+
+What a run sees of a Source: an event, what it is given, and their rows as batches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,91 +15,115 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch
-from ..core.config import Config
-from ..core.error import DataError, RunError, WordError, nearest
+from ..core.errors import DataError, RunError, WordError, nearest
 from ..core.space import Space
-from .audio import Sound
-from .augment import EVENT, Augment
-from .codec import Names, listed
-from .group import Compact, Group
-from .ragged import Ragged
-from .sequence import Sequence as Steps
-from .series import Window
-from .shaped import Array
-from .source import Schema, Source
-from .split import balanced, labelled
-from .tokens import Text
+from .augment import EVENT, Augment, Change
+from .codecs.array import Array
+from .codecs.scalar import Names, listed
+from .codecs.sequence import SequenceCodec
+from .codecs.sequence import SequenceCodec as Steps
+from .codecs.sound import Sound
+from .codecs.tokens import Text
+from .codecs.window import Window
+from .dataset import Field, Source
+from .ragged import Kept, Ragged, unseen
+from .selection import COLUMNS, Terms, is_class
+from .splits import balanced, labelled
+from .statistics import Moments
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = "columns"
-"""What an event of several columns is called."""
-INPUTS = "inputs"
-"""The condition that the columns beside a target form together."""
 
 
-class Terms(Config):
-    """How a run reads data: their schema, and which fields are the event and its conditions."""
+@dataclass(frozen=True)
+class Compact:
+    """The rows of an event or a condition as they are kept."""
 
-    tag = "data/selection"
-    schema: Schema
-    """The fields with their codecs."""
-    event: tuple[str, ...]
-    """One field, or columns side by side."""
-    given: Mapping[str, tuple[str, ...]]
-    """Each condition: one field of that name, or columns side by side."""
-    predicted: bool = False
-    """Whether the event is a target, which other data need not have."""
+    rows: Kept  # (N, ...): bytes, codes, or float32 with NaN where unseen
+    filling: Tensor | None = None  # what stands where nothing was seen, where that happens
+    drawn: Array | None = None  # draws what a batch holds
+    varies: bool = False  # whether rows have lengths of their own
+    coded: bool = False  # whether steps are codes rather than numbers
 
+    def batch(self, where: Tensor, train: bool, change: Change | None = None,
+              shift: Tensor | int = 0) -> Batch:
+        """Rows as a model sees them, changed before anything is drawn; those of unequal length are
+        padded to their longest, and begin `shift` steps late."""
+        if isinstance(self.rows, Ragged):
+            x, length = self.rows.pad(where, torch.int64 if self.coded else torch.float32, shift)
+            return replace(self.fill(x), length=length if self.varies else None)
+        x = self.rows.index_select(0, where)
+        x = x if change is None else change(x)
+        return self.fill(x) if self.drawn is None else Batch(self.drawn.draw(x, where, train))
 
-def select(schema: Schema, event: str | None, given: Sequence[str],
-           target: str | Sequence[str] | None) -> Terms:
-    """The words of a run made whole: what is not said is the schema's default."""
-    known = [field.name for field in schema.fields]
-    targets = aims(target, known)
-    for name in [event, *targets, *given]:
-        if name is not None and name not in known:
-            raise WordError(f"{schema.name} has no field {name!r}{nearest(name, known)}")
-    if event and targets and (event,) != targets:
-        raise WordError(f"event {event!r} and target {listed(targets)!r} are two names for one "
-                        "thing; give one of them")
-    usual = schema.main if {*schema.main} - {*given} else (schema.target or "",)
-    chosen = targets or ((event,) if event else
-                         tuple(name for name in usual if name and name not in given))
-    if not chosen or set(chosen) & set(given):
-        raise WordError(f"{listed(given)} cannot be both the event and given; leave something to "
-                        "model")
-    shaped = [name for name in chosen if schema.field(name).space.shape]
-    if shaped and len(chosen) > 1:
-        raise WordError(f"{shaped[0]} is not a single value and cannot be a target beside others; "
-                        "give one target")
-    others = schema.inputs if targets == (schema.target,) and schema.inputs else known
-    beside = [name for name in others if name not in chosen] if targets and not given else given
-    return Terms(schema=schema, event=chosen, predicted=bool(targets),
-                 given=conditions(schema, targets, given, beside))
+    def fill(self, x: Tensor) -> Batch:
+        hidden = None if self.filling is None else unseen(x)
+        value = x if x.dtype == torch.int64 else x.float()
+        if hidden is None or self.filling is None:
+            return Batch(value)
+        return Batch(torch.where(hidden, self.filling.to(value.dtype), value), observed=~hidden)
 
 
-def aims(target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
-    """The targets that were named one by one or with commas between them."""
-    words = [target] if isinstance(target, str) else target or []
-    return tuple(dict.fromkeys(name for word in words for name in
-                               ([word] if word in known else word.split(","))))
+@dataclass(frozen=True)
+class Group:
+    """An event or a condition: one field, or columns side by side."""
 
+    name: str
+    fields: tuple[Field, ...]
 
-def conditions(schema: Schema, targets: Sequence[str], given: Sequence[str],
-               beside: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Each a field of its own, but for the columns beside a target, which stand together."""
-    if targets and not beside:
-        raise WordError(f"{schema.name} has nothing beside {listed(targets)!r} to predict it from")
-    if targets and not given and schema.table:  # but for text, which is given where it is named
-        return {INPUTS: tuple(name for name in beside
-                              if schema.field(name).space.kind != "tokens")}
-    return {name: (name,) for name in beside}
+    @property
+    def single(self) -> bool:
+        return len(self.fields) == 1 and (self.fields[0].name == self.name or not self.name)
 
+    @property
+    def space(self) -> Space:
+        if self.single:
+            return self.fields[0].space
+        spaces = tuple(field.space for field in self.fields)
+        shape, rows = (len(spaces),), spaces[0].rows
+        missing = any(space.missing for space in spaces)
+        kinds = {space.kind for space in spaces}
+        if kinds not in ({"real"}, {"binary"}):
+            return Space(kind="columns", shape=shape, name=self.name, columns=spaces, rows=rows,
+                         missing=missing)
+        moments = Moments(mean=tuple(space.mean[0] for space in spaces),
+                          scale=tuple(space.scale[0] for space in spaces),
+                          low=tuple(space.low[0] for space in spaces),
+                          high=tuple(space.high[0] for space in spaces))
+        return Space(kind=spaces[0].kind, shape=shape, name=self.name, rows=rows, missing=missing,
+                     **moments)
 
-def is_class(space: Space) -> bool:
-    return not space.shape and space.kind in ("label", "binary")
+    def compact(self, tensors: Mapping[str, Kept]) -> Compact:
+        codec = self.fields[0].codec
+        filling = self.filling() if self.space.missing else None
+        if self.single:
+            drawn = codec if isinstance(codec, Array) and codec.drawn else None
+            return Compact(tensors[self.fields[0].name], filling, drawn, self.space.varies,
+                           self.space.kind == "tokens")
+        kept = [tensors[field.name] for field in self.fields]
+        columns = [column for column in kept if isinstance(column, Tensor)]
+        numbers = [column if column.is_floating_point() else
+                   torch.where(column < 0, torch.nan, column.float()) for column in columns]
+        return Compact(torch.stack(numbers, 1), filling)  # (N, D)
+
+    def filling(self) -> Tensor:
+        """What stands where nothing was seen: a value of the support, in the shape of an event."""
+        space = self.space
+        if isinstance(self.fields[0].codec, SequenceCodec):
+            return space.statistic("mean")
+        mean = space.spread("mean")
+        kinds = [part.kind for part in space.columns] or [space.kind]
+        numeric = torch.tensor([kind in ("real", "counts") for kind in kinds])
+        whole = torch.tensor([kind == "counts" for kind in kinds])
+        return (torch.where(whole, mean.round(), mean) * numeric).reshape(space.shape)
+
+    def decode(self, x: Tensor) -> list[np.ndarray]:
+        """The values of each field."""
+        found = x.detach().cpu().numpy()
+        if self.single:
+            return [self.fields[0].codec.decode(found)]
+        return [field.codec.decode(found[:, place]) for place, field in enumerate(self.fields)]
 
 
 class View:
@@ -221,7 +248,7 @@ class View:
         values = self.event.decode(x)
         if not self.terms.schema.table and len(values) == 1:
             return values[0]
-        from .table import assemble
+        from .readers.tables import assemble
 
         return assemble([(field.key, field.codec, column)
                          for field, column in zip(self.event.fields, values, strict=True)])

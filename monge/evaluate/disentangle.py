@@ -14,8 +14,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..core.error import DataError
-from ..core.score import Score
+from ..core.errors import DataError
+from ..core.metric import Score
 
 BINS = 20
 """Bins that the values of a coordinate fall into."""

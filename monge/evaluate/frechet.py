@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.score import Score
+from ..core.metric import Score
 from ..prob.divergence import off_diagonal
-from ..solve.assignment import bures
-from .distance import jackknife
+from ..solve.transport.exact import bures
+from .two_sample import jackknife
 
 UNIT = "own features"
 PAIRED = 1000

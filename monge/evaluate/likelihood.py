@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ..core.abilities import HasLikelihood, LikelihoodKind
 from ..core.batch import Batch
 from ..core.config import Config
-from ..core.noise import fresh
-from ..core.score import Score
+from ..core.metric import Score
+from ..core.rng import fresh
 
 CHUNK = 1024
 """Rows scored at once: large enough for full speed, small enough for any memory."""

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..core.error import DataError
-from ..core.score import Score, ScoreKind
+from ..core.errors import DataError
+from ..core.metric import Score, ScoreKind
 
 ORDER, LETTERS, RECALL = 4, 6, 2
 """Longest n-grams of words, of characters, and how much recall weighs in chrF."""

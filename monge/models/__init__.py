@@ -1,1 +1,6 @@
 """One file is one model; the folder is the registry."""
+
+
+
+
+

@@ -1,1 +1,6 @@
 """Architectures: shapes in, shapes out."""
+
+
+
+
+

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from .causal import CausalConv, Rings
-from .drop import Dropout
+from .causal_conv import CausalConv, Rings
+from .layers.dropout import Dropout
 from .stepwise import Reaching, State
 
 Convolve = Callable[[int, Tensor], Tensor]
@@ -84,7 +84,7 @@ def last(context: Tensor, steps: int) -> Tensor:
     return torch.cat([context[:, :1].expand(-1, steps - have, -1), context], 1)
 
 
-class Stack(Configured, Reaching[Walked]):
+class DilatedStack(Configured, Reaching[Walked]):
     """Blocks whose dilations are 1, 2, 4, ... and, after `layers` of them, 1 again."""
 
     class Config(BaseConfig):
@@ -213,11 +213,11 @@ def gate(y: Tensor) -> Tensor:
     return a.tanh() * b.sigmoid()
 
 
-class WaveNet(Stack):
+class WaveNet(DilatedStack):
     """Gated blocks; what they hand over is summed by one linear map into `skip` channels, then
     ReLU, a layer, ReLU, and the outputs (van den Oord et al. 2016)."""
 
-    class Config(Stack.Config):
+    class Config(DilatedStack.Config):
         tag = "dilated/wavenet"
         skip: Annotated[int, Range(1)] = 64
         """Channels of the sum over all layers, and of the layer after it."""
@@ -264,11 +264,11 @@ class PlainBlock(Block):
         return step
 
 
-class TCN(Stack):
+class TCN(DilatedStack):
     """Residual blocks of two plain convolutions each; the last block is read alone (Bai, Kolter &
     Koltun 2018). A block reaches twice as far as a WaveNet's layer."""
 
-    class Config(Stack.Config):
+    class Config(DilatedStack.Config):
         tag = "dilated/tcn"
 
     config: Config

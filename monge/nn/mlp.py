@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from .activation import Activation, activation
-from .drop import Dropout
+from .layers.activation import Activation, activation
+from .layers.dropout import Dropout
 
 OVERWRITES = ("relu", "leaky", "elu")
 """Functions whose slope is known from their value, so that a linear map's output can hold it."""

@@ -25,8 +25,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from .attention import check_lengths
-from .drop import Dropout, hide
+from .attention.softmax import check_lengths
+from .layers.dropout import Dropout, hide
 from .stepwise import State, Stepwise
 
 

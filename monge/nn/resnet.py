@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from ..core.error import WordError
-from .activation import Activation
-from .init import initialise
-from .norm import Norm, centres
-from .shape import Act, Conv, Drop, Layer, Normalise, Shape, Span, Stack, Whole, told
+from ..core.errors import WordError
+from .layers.activation import Activation
+from .layers.init import initialise
+from .layers.norm import Norm, centres
+from .layers.specs import Act, Conv, Drop, Layer, Normalise, Shape, Span, Stack, Whole, told
 
 IDENTITY = Stack(())
 

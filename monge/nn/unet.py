@@ -25,14 +25,14 @@ from torch import Tensor, nn
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from ..core.error import WordError
-from .activation import Activation, activation
-from .attention import CrossAttention
-from .conv import NonLocal
-from .drop import dropout
-from .norm import Norm, norm
-from .pool import CONV, Doubling, double
-from .shape import Shape, told
+from ..core.errors import WordError
+from .attention.softmax import CrossAttention
+from .layers.activation import Activation, activation
+from .layers.conv import NonLocal
+from .layers.dropout import dropout
+from .layers.norm import Norm, norm
+from .layers.pool import CONV, Doubling, double
+from .layers.specs import Shape, told
 
 HEADS = 4
 """Heads with which positions read a sequence, or as many as divide the channels."""

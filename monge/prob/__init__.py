@@ -1,1 +1,6 @@
 """Laws and maps as values; networks come as arguments and are never built here."""
+
+
+
+
+

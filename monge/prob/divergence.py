@@ -21,10 +21,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.error import DataError
-from ..solve.assignment import exact, on_line
-from ..solve.cost import Cost, CostName, Power, squared
-from ..solve.sinkhorn import sinkhorn
+from ..core.errors import DataError
+from ..solve.transport.exact import exact, on_line
+from ..solve.transport.ground_cost import Cost, CostName, Power, squared
+from ..solve.transport.sinkhorn import sinkhorn
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -1,1 +1,6 @@
 """Numerical algorithms on tensors; no probability, no networks."""
+
+
+
+
+

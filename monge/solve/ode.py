@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.error import DivergenceError, WordError
+from ..core.errors import DivergenceError, WordError
 
 Method = Literal["euler", "midpoint", "heun", "rk4", "dopri5"]
 State = tuple[Tensor, ...]

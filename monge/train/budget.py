@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from ..core.error import WordError
+from ..core.errors import WordError
 
 SECONDS = {**dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
            **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),

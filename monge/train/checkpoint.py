@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..core.error import RunError
+from ..core.errors import RunError
 from ..core.files import replacing
 
 COUNTERS, TENSORS = "crc32_counters", "crc32_tensors"

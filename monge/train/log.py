@@ -1,13 +1,32 @@
-"""The history of a run, one JSON object a line."""
+"""Values noted step by step as tensors and read all at once, since each reading stalls.
+
+The history of a run, one JSON object a line.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..core.files import replacing
+
+
+def means(noted: list[tuple[int, str, Tensor]]
+          ) -> tuple[dict[str, float], tuple[int, str, float] | None]:
+    """The mean of what was noted under each name, and the first value that is not finite."""
+    values = torch.stack([value.float() for *_, value in noted]).tolist() if noted else []
+    sums: dict[str, list[float]] = {}
+    for (step, name, _), value in zip(noted, values, strict=True):
+        if not math.isfinite(value):
+            return {}, (step, name, value)
+        sums.setdefault(name, []).append(value)
+    return {name: sum(entries) / len(entries) for name, entries in sums.items()}, None
 
 
 class Log:

@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from torch.optim import LBFGS
 
 from ..core.batch import Batch
-from ..core.error import RunError
+from ..core.errors import RunError
+from ..core.metric import Score
 from ..core.model import Losses, Model, Turn
-from ..core.noise import fold, fresh, reseed
-from ..core.recipe import Mover, Recipe
-from ..core.score import Score
-from . import naming
-from .average import Average, same_names
-from .disturb import disturb, shaken, shrink
-from .grouped import Rows, grouped
-from .means import means
+from ..core.rng import fold, fresh, reseed
+from ..core.train_config import Mover, Recipe
+from . import param_groups
+from .batch_sampler import Rows, grouped
+from .ema import Average, same_names
+from .log import means
 from .optimiser import check_slots, is_settled, iterate, optimiser, pack, tidy, unpack
-from .players import epoch_steps, players
+from .param_groups import epoch_steps, players
+from .regularisation import disturb, shaken, shrink
 
 BEGINNING = 10_000
 """Training rows, spread over all of them, that a model sees before step 0."""
@@ -57,7 +57,7 @@ class Trainer:
         self.turns, self.still = players(model, recipe)
         self.losses = [torch.compile(t.loss) if compiled else t.loss for t in self.turns]
         self.settings = [recipe.mover(t.name) for t in self.turns]
-        factors = naming.factors(model, recipe.rates)
+        factors = param_groups.factors(model, recipe.rates)
         self.movers = [optimiser(settings, t.params, factors) if t.params else None
                        for t, settings in zip(self.turns, self.settings, strict=True)]
         self.average = Average(model, recipe.average)

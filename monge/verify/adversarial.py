@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..core.abilities import HasDiscriminator
 from ..core.batch import Batch
 from ..core.model import Model
-from ..models.adversarial._game import (
+from ..models.adversarial._losses import (
     discriminator_terms,
     divergence_bound,
     generator_terms,
@@ -23,8 +23,8 @@ from ..models.adversarial._game import (
 )
 from ..nn.mlp import MLP
 from ..prob.divergence import jensen_shannon, kl, wasserstein
-from .gaps import gap, most, normal
-from .identity import Residual, Skip
+from ._helpers import gap, most, normal
+from .framework import Residual, Skip
 
 LOG4 = math.log(4)
 

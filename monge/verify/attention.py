@@ -12,13 +12,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..nn.alignment import Hard
-from ..nn.attention import Attention, CausalAttention, attend_freely
-from ..nn.linear import causal_linear_attention, feature, linear_attention
-from ..nn.position import Bias, Positions, frequencies, relative, sinusoids
-from ..nn.transformer import Encoder
-from .gaps import gap, most, normal
-from .identity import Residual
+from ..nn.attention.linear import causal_linear_attention, feature, linear_attention
+from ..nn.attention.position import Bias, Positions, frequencies, relative, sinusoids
+from ..nn.attention.scores import Hard
+from ..nn.attention.softmax import Attention, CausalAttention, attend_freely
+from ..nn.attention.transformer import Encoder
+from ._helpers import gap, most, normal
+from .framework import Residual
 
 ROUNDING = 1e-12
 """What float64 leaves of a few products and a softmax."""

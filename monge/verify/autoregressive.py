@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from ..core.abilities import CanSample, HasConditionals, HasLikelihood, HasPosterior
 from ..core.batch import Batch, conform
 from ..core.model import Model
-from ..core.noise import fresh
-from ..nn.masked import Masked, MaskedLinear
-from .identity import Residual, Skip
-from .law import Law, decoded, exact, marginal
+from ..core.rng import fresh
+from ..nn.autoregressive.masked_mlp import Masked, MaskedLinear
+from ._density import Law, decoded, exact, marginal
+from .framework import Residual, Skip
 from .subjects import strangers
 
 ROUNDING = 1e-12

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from ..core.abilities import HasCritic
 from ..core.batch import Batch, conform
 from ..core.model import Model
-from ..core.noise import fresh
-from ..models.adversarial._constraint import Clipping
+from ..core.rng import fresh
+from ..models.adversarial._lipschitz import Clipping
 from ..nn.mlp import MLP
 from ..prob.divergence import wasserstein
-from .gaps import most, normal
-from .identity import Residual
+from ._helpers import most, normal
+from .framework import Residual
 from .subjects import random_rows
 
 PAIRS = 5000

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..models.diffusion._gamma import Gamma
-from ..models.diffusion._prediction import Prediction, Target, target
-from ..prob.schedule import Noising, Schedule
-from .gaps import gap, most, normal
-from .identity import Residual
+from ..models.diffusion._parameterisation import Prediction, Target, target
+from ..models.diffusion.vdm import Gamma
+from ..prob.noise_schedule import Noising, Schedule
+from ._helpers import gap, most, normal
+from .framework import Residual
 
 FAMILIES = ("preserving", "exploding", "sub")
 SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")

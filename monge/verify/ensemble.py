@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.mixture import bootstrap
-from .identity import Residual
+from ..core.ensemble import bootstrap
+from .framework import Residual
 
 ROUNDING = 1e-13
 MOST = 5.0

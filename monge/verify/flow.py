@@ -16,23 +16,22 @@ from torch import Tensor
 from ..core.abilities import CanEnlarge, CanSample, HasBijection, HasLikelihood
 from ..core.batch import Batch
 from ..core.model import Model
-from ..core.noise import fresh
+from ..core.rng import fresh
 from ..core.space import Space
 from ..models.flow._base import Flow
 from ..models.flow.superres import Superres
+from ..prob.bijections.autoregressive import Autoregressive
 from ..prob.bijections.base import Compose, Inverse
 from ..prob.bijections.coupling import Coupling
-from ..prob.bijections.fixed import ActNorm
+from ..prob.bijections.elementwise import ActNorm
 from ..prob.bijections.linear import Mix, Squeeze
-from ..prob.bijections.masked import Autoregressive
 from ..prob.bijections.spline import Spline
-from ..prob.bijections.warps import WIDEST, Additive, Affine
+from ..prob.bijections.univariate import WIDEST, Additive, Affine
 from ..solve.quadrature import integral
-from .gaps import gap, most, normal
-from .identity import Residual, Skip
-from .jacobian import couplings, jacobian, jacobian_of_row
-from .law import USELESS, rows
-from .maps import DIMS, Blocks, autoregressive, coupling, log_base, shake
+from ._density import USELESS, rows
+from ._helpers import couplings, gap, jacobian, jacobian_of_row, most, normal
+from ._random_flows import DIMS, Blocks, autoregressive, coupling, log_base, shake
+from .framework import Residual, Skip
 
 ROUNDING = 1e-9
 """What is left of numbers that went through a flow and back."""

@@ -1,207 +1,228 @@
-r"""Identities beneath prediction: likelihoods as losses, and what one hidden layer can do.
+"""Identities of the foundations: geometry, the rules of probability, derivatives, convexity.
 
-$-\log p(y \mid f(x))$ is a squared error for a Gaussian, a cross entropy for classes, so training
-by maximum likelihood is what those losses always were.
+Identities of divergences: entropy, Kullback-Leibler, Jensen-Shannon, and their closed forms.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions import Dirichlet, MultivariateNormal, Normal, kl_divergence
 
-from .. import registry
-from ..core.batch import Batch
-from ..core.space import Space
-from ..prob.laws import Bernoulli, Categorical, Gaussians
-from .gaps import gap, most, normal
-from .identity import Residual
-from .regions import cells, cells_at_most, fold, interpolant, pieces, rectified
+from ..prob.divergence import (
+    cross_entropy,
+    diagonal_kl,
+    entropy,
+    gaussian_kl,
+    jensen_shannon,
+    kl,
+    total_variation,
+)
+from ._helpers import gap, most, normal
+from .framework import Residual
 
-ROUNDING = 1e-13
-UNITS = 6
-
-
-def gaussian(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """-log N(x; mean, scale^2) by the head of real entries, all (n,), (n,)."""
-    law = Gaussians(1, torch.zeros(1), torch.ones(1)).double()
-    floor = law.floor  # raw + floor is the log-scale after a softplus
-    raw = floor + (scale.log() - floor).expm1().log()
-    return -law.log_prob(torch.stack([mean, raw], -1)[:, None], x[:, None])[:, 0]
+Scalar = Callable[[Tensor], Tensor]
+ROUNDING = 1e-12
 
 
-def x12_gaussian_likelihood_is_a_squared_error() -> Residual:
-    """-log N(y; m, s^2) = (y - m)^2 / (2 s^2) + log(2 pi s^2) / 2.
-
-    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.5."""
-    y, mean, scale = normal(50), normal(50), (0.3 * normal(50)).exp()
-    squared = (y - mean).square() / (2 * scale.square())
-    return Residual(gap(gaussian(y, mean, scale), squared + 0.5 * (2 * math.pi * scale**2).log()),
-                    ROUNDING)
+@torch.enable_grad()
+def slope(f: Scalar, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(f(x).sum(), x)[0]
 
 
-def x12_the_best_variance_is_the_mean_squared_residual() -> Residual:
-    """The likelihood is stationary at mean = average, s^2 = mean residual^2.
+def x1_rotations_keep_products_norms_and_volume() -> Residual:
+    """<Qu, Qv> = <u, v>, |Qu| = |u|, |det Q| = 1 for orthogonal Q.
 
-    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.5."""
-    y = normal(50) + 3
-    best = torch.stack([y.mean(), y.std(correction=0)])
-    with torch.enable_grad():
-        leaf = best.clone().requires_grad_()
-        total = gaussian(y, leaf[0].expand(50), leaf[1].expand(50)).sum()
-        (slope,) = torch.autograd.grad(total, leaf)
-    return Residual(float(slope.abs().amax()), 1e-11)
+    Source: Strang 2016, Introduction to Linear Algebra, sec. 4.4."""
+    q, u, v = torch.linalg.qr(normal(6, 6))[0], normal(6), normal(6)
+    worst = most(gap((q @ u) @ (q @ v), u @ v), gap((q @ u).norm(), u.norm()))
+    return Residual(most(worst, gap(torch.linalg.det(q).abs(), torch.ones(()))), ROUNDING)
 
 
-def logits() -> tuple[Categorical, Tensor, Tensor]:
-    """The distribution of 5 classes with logits (n, 1, 5) and codes (n, 1)."""
-    return Categorical(1, 5, False).double(), 2 * normal(20, 1, 5), torch.arange(20)[:, None] % 5
+def x2_the_chain_rule_holds_in_every_order() -> Residual:
+    """p(x,y,z) = p(a) p(b|a) p(c|a,b) in all six orders, and Bayes' rule.
+
+    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
+    joint = torch.rand(2, 2, 2, dtype=torch.float64)
+    joint /= joint.sum()
+    worst = 0.0
+    for order in itertools.permutations(range(3)):
+        p = joint.permute(order)
+        first, second = p.sum((1, 2))[:, None, None], p.sum(2)[..., None]
+        chain = first * (second / first) * (p / second)
+        worst = most(worst, gap(chain, p))
+    xy = joint.sum(2)
+    x, y = xy.sum(1), xy.sum(0)
+    bayes = (xy / x[:, None]) * x[:, None] / y
+    return Residual(most(worst, gap(bayes, xy / y)), 1e-13)
 
 
-def x13_softmax_ignores_a_shift() -> Residual:
-    """Class probabilities do not change when all logits shift alike.
+def x2_the_tower_rule_and_the_variance() -> Residual:
+    """E[E[X|Y]] = E[X]; Var X = E[X^2] - E[X]^2.
 
-    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 6.2.2.3."""
-    law, z, y = logits()
-    return Residual(gap(law.log_prob(z + 7, y), law.log_prob(z, y)), ROUNDING)
-
-
-def x13_cross_entropy_of_a_name_is_its_log_probability() -> Residual:
-    """-sum_k onehot_k log pi_k = -log pi_y.
-
-    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
-    law, z, y = logits()
-    crossed = (F.one_hot(y, 5) * z.softmax(-1).log()).sum(-1)
-    return Residual(gap(crossed, law.log_prob(z, y)), ROUNDING)
+    Source: Casella & Berger 2002, Statistical Inference, sec. 2.3 and 4.4."""
+    joint, value = torch.rand(4, 5, dtype=torch.float64), normal(4)
+    joint /= joint.sum()
+    x, y = joint.sum(1), joint.sum(0)
+    inner = value @ (joint / y)
+    mean = value @ x
+    spread = (value - mean).square() @ x
+    return Residual(most(gap(inner @ y, mean), gap(spread, value.square() @ x - mean**2)), 1e-13)
 
 
-def x13_gradient_of_cross_entropy_is_probability_minus_name() -> Residual:
-    """d(-log pi_y)/dz = pi - onehot(y).
+def x3_the_derivative_table() -> Residual:
+    """Twelve vector and matrix derivatives agree with autograd.
 
-    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
-    law, z, y = logits()
-    with torch.enable_grad():
-        leaf = z.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(-law.log_prob(leaf, y).sum(), leaf)
-    return Residual(gap(slope, z.softmax(-1) - F.one_hot(y, 5)), ROUNDING)
-
-
-def x13_jacobian_of_softmax() -> Residual:
-    """d pi / dz = diag(pi) - pi pi^T, of the model's probabilities.
-
-    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
-    law, z, _ = logits()
-    row = z[0, 0]
-
-    def probabilities(row: Tensor) -> Tensor:
-        return law.log_prob(row.expand(5, 1, 5), torch.arange(5)[:, None])[:, 0].exp()
-
-    with torch.enable_grad():
-        found = torch.autograd.functional.jacobian(probabilities, row)
-    pi = probabilities(row)
-    return Residual(gap(found, pi.diag() - pi[:, None] * pi), ROUNDING)
+    Source: Petersen & Pedersen 2012, The Matrix Cookbook, sec. 2."""
+    x, b, c, a, m = normal(4), normal(4), normal(3), normal(4, 4), normal(3, 4)
+    point = torch.rand(5, dtype=torch.float64) + 0.5
+    table: list[tuple[Scalar, Tensor, Tensor]] = [
+        (lambda x: b @ x, x, b),
+        (lambda x: x @ x, x, 2 * x),
+        (lambda x: x @ a @ x, x, (a + a.T) @ x),
+        (lambda x: b @ a @ x, x, a.T @ b),
+        (lambda m: c @ m @ b, m, torch.outer(c, b)),
+        (lambda m: b @ m.T @ c, m, torch.outer(c, b)),
+        (lambda x: (x - b).norm(), x, (x - b) / (x - b).norm()),
+        (lambda x: x.norm() ** 2, x, 2 * x),
+        (lambda m: m.norm() ** 2, m, 2 * m),
+        (torch.log, point, 1 / point),
+        (lambda t: 1 / torch.sin(t), point, -torch.cos(point) / torch.sin(point) ** 2),
+        (torch.abs, x, torch.sign(x)),
+    ]
+    return Residual(most(gap(slope(f, at), known) for f, at, known in table), ROUNDING)
 
 
-def x13_two_classes_are_a_bernoulli() -> Residual:
-    """Softmax over two logits is a Bernoulli with their difference as logit.
+def x4_quotients_powers_and_sigmoids() -> Residual:
+    """(f/g)' , (f^g)', s' = s(1-s), tanh = 2 s(2x) - 1, tanh' = 1 - tanh^2.
 
-    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.2."""
-    z, y = 3 * normal(20, 1, 2), torch.arange(20)[:, None] % 2
-    two, one = Categorical(1, 2, False).double(), Bernoulli(torch.tensor([0.5])).double()
-    return Residual(gap(two.log_prob(z, y), one.log_prob(z[..., 1:] - z[..., :1], y)), ROUNDING)
-
-
-def logistic() -> tuple[Tensor, Tensor, Tensor]:
-    return normal(30, 4), (normal(30) > 0).double(), normal(4)
-
-
-def logistic_loss(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """-sum log p(y | x) with logit x w."""
-    law = Bernoulli(torch.tensor([0.5])).double()
-    return -law.log_prob((x @ w)[:, None, None], y[:, None]).sum()
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 3.10 and 6.3.2."""
+    x = torch.rand(50, dtype=torch.float64) + 0.5
+    f, g, df, dg = torch.exp(x), torch.sin(x) + 2, torch.exp(x), torch.cos(x)
+    s, t = torch.sigmoid(x), torch.tanh(x)
+    worst = most(
+        gap(slope(lambda x: torch.exp(x) / (torch.sin(x) + 2), x), (df * g - f * dg) / g**2),
+        gap(slope(lambda x: torch.exp(x) ** (torch.sin(x) + 2), x),
+            f**g * (df * g / f + dg * f.log())) / float((f**g).max()),
+        gap(slope(torch.sigmoid, x), s * (1 - s)), gap(t, 2 * torch.sigmoid(2 * x) - 1),
+        gap(slope(torch.tanh, x), 1 - t**2))
+    return Residual(worst, 1e-13)
 
 
-def x14_gradient_of_logistic_regression() -> Residual:
-    """The gradient of -log p(y | x) is X^T (sigmoid(X w) - y).
+def x11_convex_means_above_its_tangents_and_below_its_chords() -> Residual:
+    """Chords lie above a convex f, and its second differences are >= 0.
 
-    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.2 and 4.3.3."""
-    x, y, w = logistic()
-    with torch.enable_grad():
-        found = torch.autograd.functional.jacobian(lambda w: logistic_loss(x, y, w), w)
-    return Residual(gap(found, x.T @ ((x @ w).sigmoid() - y)), 1e-12)
-
-
-def x14_logistic_regression_is_convex() -> Residual:
-    """No eigenvalue of the Hessian X^T diag(p (1 - p)) X is below 0.
-
-    Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.3."""
-    x, y, w = logistic()
-    with torch.enable_grad():
-        found = torch.autograd.functional.hessian(lambda w: logistic_loss(x, y, w), w)
-    p = (x @ w).sigmoid()
-    known = x.T @ ((p * (1 - p))[:, None] * x)
-    return Residual(most(gap(found, known), -float(torch.linalg.eigvalsh(found)[0])), 1e-12)
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1."""
+    x, y = normal(200), normal(200)
+    t, step, worst = torch.rand(200, dtype=torch.float64), 1e-3, 0.0
+    functions: list[Scalar] = [torch.exp, torch.square, torch.abs, torch.nn.functional.softplus]
+    for f in functions:
+        chord = t * f(x) + (1 - t) * f(y)
+        bend = (f(x + step) - 2 * f(x) + f(x - step)) / step**2
+        worst = most(worst, float((f(t * x + (1 - t) * y) - chord).max()), float((-bend).max()))
+    return Residual(worst, 1e-6)
 
 
-def x17_units_of_one_layer_cut_a_line_once_each() -> Residual:
-    """A generic network of 6 hidden units has 7 linear pieces on a line.
+@torch.enable_grad()
+def x11_descent_on_a_convex_loss_ends_at_one_value() -> Residual:
+    """Gradient descent on a convex loss reaches one value from any start.
 
-    Source: Prince 2023, Understanding Deep Learning, ch. 3."""
-    net = rectified(UNITS)
-    net.linears[0].weight.copy_(normal(UNITS, 1))
-    net.linears[0].bias.copy_(normal(UNITS))
-    return Residual(abs(pieces(net, -1e6, 1e6) - cells_at_most(UNITS, 1)), 0.0)
-
-
-def x17_layers_that_fold_multiply_their_pieces() -> Residual:
-    """Folding networks have (units + 1)^depth pieces: 16 for 3 units, 2 layers.
-
-    Source: Montúfar et al. 2014, On the Number of Linear Regions of Deep Neural Networks."""
-    cases = [(3, 1), (3, 2), (3, 3), (5, 2)]
-    return Residual(sum(abs(pieces(fold(units, depth), 0.0, 1.0) - (units + 1)**depth)
-                        for units, depth in cases), 0.0)
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 4.2.2."""
+    features, target, starts = normal(40, 3), normal(40), 5 * normal(8, 3)
+    w = starts.clone().requires_grad_()
+    for _ in range(2000):
+        loss = (w @ features.T - target).square().mean(1)
+        w = (w - 0.1 * torch.autograd.grad(loss.sum(), w)[0]).detach().requires_grad_()
+    return Residual(float((loss.max() - loss.min()).detach()), 1e-5)
 
 
-def x17_units_of_one_layer_cut_a_plane() -> Residual:
-    """6 generic units cut a plane into 1 + 6 + 15 = 22 pieces.
+def x11_jensens_gap_is_not_negative() -> Residual:
+    """log E[X] >= E[log X].
 
-    Source: Zaslavsky 1975, Facing up to Arrangements."""
-    return Residual(abs(cells(normal(UNITS, 2), normal(UNITS)) - cells_at_most(UNITS, 2)), 0.0)
-
-
-def x18_one_hidden_layer_approximates_a_curve() -> Residual:
-    """D units come within max|f''| h^2 / 8 of sin on [0, 2 pi], h = 2 pi / D.
-
-    Source: Cybenko 1989, Approximation by Superpositions of a Sigmoidal Function; de Boor 2001, A
-    Practical Guide to Splines."""
-    worst = -math.inf
-    for units in (4, 10, 40):
-        knots = torch.linspace(0, 2 * math.pi, units + 1, dtype=torch.float64)
-        x = torch.linspace(0, 2 * math.pi, 20_001, dtype=torch.float64)
-        error = gap(interpolant(knots, knots.sin())(x[:, None])[:, 0], x.sin())
-        worst = most(worst, error - (2 * math.pi / units)**2 / 8)
-    return Residual(worst, 1e-12)
+    Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.8."""
+    p = torch.distributions.Dirichlet(torch.ones(6, dtype=torch.float64)).sample((500,))
+    x = torch.rand(500, 6, dtype=torch.float64) + 0.01
+    return Residual(float(((p * x.log()).sum(1) - (p * x).sum(1).log()).max()), 0)
 
 
-def x15_a_perceptron_makes_few_mistakes() -> Residual:
-    """A perceptron makes at most (R / margin)^2 mistakes on separable rows.
+def tables(count: int, size: int = 6) -> Tensor:
+    return Dirichlet(torch.ones(size, dtype=torch.float64)).sample((count,))
 
-    Source: Novikoff 1962, On Convergence Proofs on Perceptrons."""
-    inputs = Space(kind="real", shape=(3,))
-    space = Space(kind="binary", size=2, given={"inputs": inputs})
-    perceptron = registry.find("predict.perceptron")
-    plane = normal(4)
-    points = F.pad(normal(400, 3), (0, 1), value=1.0)  # (n, 4): the last is the bias
-    far = points @ plane / plane.norm()
-    kept = far.abs() > 0.2
-    points, far = points[kept], far[kept]
-    model = perceptron.tiny(space).build(space).double()
-    batch = Batch((far > 0).double(), {"inputs": Batch(points[:, :3])})
-    for _ in range(200):
-        if float(model.loss(batch)["errors"]) == 0:
-            break
-    most_mistakes = (points.norm(dim=1).amax() / far.abs().amin())**2
-    wrong = float(model.loss(batch)["errors"])
-    return Residual(float(model.mistakes) / float(most_mistakes) + wrong, 1.0)
+
+def x5_cross_entropy_is_entropy_and_divergence() -> Residual:
+    """H(p,q) = H(p) + KL(p||q); JS = H(M) - H(P)/2 - H(Q)/2.
+
+    Source: Cover & Thomas 2006, Elements of Information Theory, ch. 2; Lin 1991, Divergence
+    Measures Based on the Shannon Entropy."""
+    p, q = tables(100), tables(100)
+    first = (cross_entropy(p, q) - entropy(p) - kl(p, q)).abs().max()
+    mixed = entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
+    return Residual(float(torch.maximum(first, (jensen_shannon(p, q) - mixed).abs().max())), 1e-13)
+
+
+def x6_divergences_are_bounded_below() -> Residual:
+    """KL >= |p-q|_1^2 / 2 >= 0 and 0 <= JS <= log 2.
+
+    Source: Cover & Thomas 2006, Elements of Information Theory, lemma 11.6.1; Lin 1991, Divergence
+    Measures Based on the Shannon Entropy."""
+    p, q = tables(5000), tables(5000)
+    pinsker = 2 * total_variation(p, q).square() - kl(p, q)
+    js = jensen_shannon(p, q)
+    return Residual(float(torch.stack([pinsker, -js, js - math.log(2)]).max()), 1e-12)
+
+
+def x6_disjoint_supports() -> Residual:
+    """On disjoint supports KL is infinite, JS = log 2, and TV = 1.
+
+    Source: Arjovsky & Bottou 2017, Towards Principled Methods for Training GANs, sec. 2."""
+    p, q = torch.tensor([[0.4, 0.6, 0, 0], [0, 0, 0.3, 0.7]], dtype=torch.float64)
+    finite = 0.0 if math.isinf(float(kl(p, q))) else 1.0
+    inside = 0.0 if math.isfinite(float(kl(p, (p + q) / 2))) else 1.0  # supp p inside supp q
+    rest = abs(float(jensen_shannon(p, q)) - math.log(2)) + abs(float(total_variation(p, q)) - 1)
+    return Residual(finite + inside + rest, 1e-13)
+
+
+def x6_the_root_of_js_is_a_metric_and_kl_is_not() -> Residual:
+    """sqrt(JS) obeys the triangle inequality; KL violates it.
+
+    Source: Endres & Schindelin 2003, A New Metric for Probability Distributions."""
+    p, q, r = tables(3000), tables(3000), tables(3000)
+    root = [jensen_shannon(a, b).clamp_min(0).sqrt() for a, b in ((p, r), (p, q), (q, r))]
+    detour = float((root[0] - root[1] - root[2]).max())
+    heads = torch.tensor([0.5, 0.25, 0.1], dtype=torch.float64)
+    half, quarter, tenth = torch.stack([heads, 1 - heads], 1)
+    broken = float(kl(half, quarter) + kl(quarter, tenth) - kl(half, tenth))  # below zero
+    return Residual(most(detour, broken), 1e-12)
+
+
+def x7_gaussian_divergences_are_closed() -> Residual:
+    """KL of normals, diagonal and full, equals that of torch.distributions.
+
+    Source: Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sec. A.5."""
+    mean = torch.randn(2, 4, dtype=torch.float64)
+    std = torch.rand(2, 4, dtype=torch.float64) + 0.3
+    low = torch.tril(torch.randn(2, 4, 4, dtype=torch.float64), -1) + torch.diag_embed(std)
+    cov = low @ low.mT
+    full = kl_divergence(MultivariateNormal(mean[0], cov[0]), MultivariateNormal(mean[1], cov[1]))
+    flat = kl_divergence(Normal(mean[0], std[0]), Normal(mean[1], std[1])).sum()
+    gaps = [gaussian_kl(mean[0], cov[0], mean[1], cov[1]) - full,
+            diagonal_kl(mean[0], std[0], mean[1], std[1]) - flat]
+    return Residual(float(torch.stack(gaps).abs().max()), 1e-11)
+
+
+def x7_expected_log_density_is_no_divergence() -> Residual:
+    """E_q log p = -H(q) - KL(q||p), which is not the KL.
+
+    Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, app. B."""
+    mean = torch.randn(2, 3, dtype=torch.float64)
+    std = torch.rand(2, 3, dtype=torch.float64) + 0.3
+    ratio = (std[0].square() + (mean[0] - mean[1]).square()) / std[1].square()
+    expected = -(math.log(2 * math.pi) / 2 + std[1].log() + ratio / 2).sum()
+    own = Normal(mean[0], std[0]).entropy().sum()
+    whole = -own - diagonal_kl(mean[0], std[0], mean[1], std[1])
+    return Residual(float((expected - whole).abs()), 1e-12)

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ..core.abilities import HasLevels, HasLikelihood, HasPosterior
 from ..core.batch import Batch
-from ..core.error import WordError
+from ..core.errors import WordError
 from ..solve.quadrature import integral
-from .identity import Residual, Skip
-from .law import WIDTH, check_codes, coarse_evidence, spread
+from ._density import WIDTH, check_codes, coarse_evidence, spread
+from .framework import Residual, Skip
 
 QUADRATURE = 1e-6
 """What is left of an integral over the code, in nats."""

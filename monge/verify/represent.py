@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..prob.contrast import agreement, info_nce
-from .gaps import most, normal
-from .identity import Residual
+from ..prob.info_nce import agreement, info_nce
+from ._helpers import most, normal
+from .framework import Residual
 
 CORRELATION, CANDIDATES, BATCHES = 0.9, 512, 40
 

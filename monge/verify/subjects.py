@@ -20,9 +20,9 @@ from torch import Generator, Tensor
 from .. import registry
 from ..core.batch import Batch
 from ..core.config import Config
-from ..core.error import WordError
+from ..core.errors import WordError
 from ..core.model import Model
-from ..core.noise import fresh
+from ..core.rng import fresh
 from ..core.space import Space
 
 ROWS = 8

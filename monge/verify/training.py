@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.recipe import Mover
+from ..core.train_config import Mover
 from ..nn.mlp import MLP
-from ..train.disturb import shrink
 from ..train.optimiser import optimiser
-from .gaps import gap, most, normal
-from .identity import Residual
+from ..train.regularisation import shrink
+from ._helpers import gap, most, normal
+from .framework import Residual
 
 STEPS = 20
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.3

@@ -12,12 +12,12 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.noise import fresh
+from ..core.rng import fresh
 from ..prob.divergence import entropy, kl, sinkhorn_divergence, wasserstein
-from ..solve.assignment import bures, doubly_stochastic, exact, on_line
-from ..solve.sinkhorn import Plan, sinkhorn, unrolled
-from .gaps import most
-from .identity import Residual
+from ..solve.transport.exact import bures, doubly_stochastic, exact, on_line
+from ..solve.transport.sinkhorn import Plan, sinkhorn, unrolled
+from ._helpers import most
+from .framework import Residual
 
 ROUNDING = 1e-12
 """What float64 leaves of sums of a few hundred products."""

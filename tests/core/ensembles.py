@@ -7,10 +7,10 @@ import worlds
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.mixture import Mixture
-from monge.core.noise import fresh
-from monge.core.recipe import Recipe
+from monge.core.ensemble import Mixture
+from monge.core.rng import fresh
 from monge.core.space import Space
+from monge.core.train_config import Recipe
 from monge.train.trainer import Trainer
 
 

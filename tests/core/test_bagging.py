@@ -10,11 +10,11 @@ from ensembles import mixture, regression, trained
 import monge
 from monge import registry
 from monge.cli.main import attempt
-from monge.core.error import WordError
-from monge.core.mixture import Mixture, bootstrap
-from monge.core.recipe import Recipe
-from monge.evaluate.bagging import out_of_bag
-from monge.evaluate.judge import chunks
+from monge.core.ensemble import Mixture, bootstrap
+from monge.core.errors import WordError
+from monge.core.train_config import Recipe
+from monge.evaluate.held_out import chunks
+from monge.evaluate.out_of_bag import out_of_bag
 from monge.train.trainer import Trainer
 
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monge.core.config import Config, Configured, Part, Range
-from monge.core.error import WordError
-from monge.core.help import help_of
-from monge.core.recipe import Mover, Recipe
+from monge.core.config_help import help_of
+from monge.core.errors import WordError
+from monge.core.overrides import Words
 from monge.core.space import Space
-from monge.core.words import Words
+from monge.core.train_config import Mover, Recipe
 from monge.nn.mlp import MLP
 
 

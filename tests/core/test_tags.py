@@ -17,10 +17,10 @@ import monge
 from monge import registry
 from monge.core import tags
 from monge.core.config import Config, Configured, Part, hints
-from monge.core.error import WordError
-from monge.core.mixture import Mixture
-from monge.core.recipe import Recipe
-from monge.data.view import Terms
+from monge.core.ensemble import Mixture
+from monge.core.errors import WordError
+from monge.core.train_config import Recipe
+from monge.data.selection import Terms
 from monge.models.latent.vae import VAE
 from monge.nn.mlp import MLP
 
@@ -110,7 +110,7 @@ def test_hostile_tags_get_a_sentence(where, monkeypatch):
         assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("tree", [3, "net/mlp", [], None], ids=repr)
+@pytest.mark.parametrize("chow_liu", [3, "net/mlp", [], None], ids=repr)
 def test_what_is_no_tree_gets_a_sentence(tree):
     with pytest.raises(WordError, match="config"):
         Config.from_dict(tree)

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from monge import data
-from monge.core.error import DataError
+from monge.core.errors import DataError
 
 rng = np.random.default_rng(0)
 

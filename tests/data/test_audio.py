@@ -10,10 +10,10 @@ import torch
 
 from monge import data
 from monge.cli.main import attempt
-from monge.core.error import DataError, WordError
-from monge.data import wav
-from monge.data.audio import compress, expand
-from monge.data.wav import Clip
+from monge.core.errors import DataError, WordError
+from monge.data.codecs.sound import compress, expand
+from monge.data.readers import wav
+from monge.data.readers.wav import Clip
 
 RANGES = {8: (0, 256, np.uint8), 16: (-2**15, 2**15, np.int16), 24: (-2**23, 2**23, np.int32)}
 

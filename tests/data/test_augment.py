@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from monge import data
-from monge.core.error import WordError
+from monge.core.errors import WordError
 from monge.core.model import Suit
-from monge.data import geometry, spoil
 from monge.data.augment import EVENT, Augment
+from monge.data.augmentations import corruption, geometry
 from monge.registry import find
-from monge.run import load, start
+from monge.run.run import load, start
 
 rng = np.random.default_rng(0)
 PICTURES = rng.integers(0, 256, (60, 9, 7), dtype=np.uint8)
@@ -110,18 +110,18 @@ def test_spoilt_values_have_the_law_their_help_says():
     space = data.open("digits").view().space
     x = torch.full((400, 1, 8, 8), 8.0)
     torch.manual_seed(0)
-    assert (spoil.noise(x, space, 10) - x).std() == pytest.approx(1.6, rel=0.02)
-    salted = spoil.salt(x, space, 20)
+    assert (corruption.noise(x, space, 10) - x).std() == pytest.approx(1.6, rel=0.02)
+    salted = corruption.salt(x, space, 20)
     assert (salted == 0).float().mean() == pytest.approx(0.1, abs=0.01)
     assert (salted == 16).float().mean() == pytest.approx(0.1, abs=0.01)
     point = torch.zeros(400, 2, 15, 15)
     point[:, 1, 7, 7] = 1
-    blurred = spoil.blur(point, space, 1.5)
+    blurred = corruption.blur(point, space, 1.5)
     assert not blurred[:, 0].any()
     assert torch.allclose(blurred[:, 1].sum((1, 2)), torch.ones(400), atol=1e-4)
     assert torch.allclose(blurred, blurred.flip(2), atol=1e-6)
     colour = data.open(rng.integers(0, 256, (60, 3, 4, 4), dtype=np.uint8)).view().space
-    hidden = spoil.channels(torch.full((500, 3, 4, 4), 300.0), colour, 25) != 300
+    hidden = corruption.channels(torch.full((500, 3, 4, 4), 300.0), colour, 25) != 300
     assert torch.equal(hidden.all((2, 3)), hidden.any((2, 3)))
     assert hidden.float().mean() == pytest.approx(0.25, abs=0.04)
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from monge import data
-from monge.core.error import DataError
+from monge.core.errors import DataError
 from monge.data import content
 
 MEGABYTE = 1 << 20

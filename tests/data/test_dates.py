@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from monge import data
-from monge.core.error import DataError
-from monge.data import date, offset
-from monge.prediction import of_number
+from monge.core.errors import DataError
+from monge.data.codecs import date, scalar
+from monge.run.predict import of_number
 
 FORMS = {
     "days": ["2020-01-01", "2020-03-05", "2019-12-31"],
@@ -103,5 +103,5 @@ def test_predicted_dates_and_numbers_far_from_zero_are_in_the_form_of_the_data(b
     days = date.fit(np.array(FORMS["days"], object), "str")
     told = {name: column.tolist() for name, column in of_number(said, "t", days, by).items()}
     assert told == {"t": ["2020-01-02"], "t_low": ["2020-01-01"], "t_high": ["2020-01-03"]}
-    seconds = offset.fit(np.array([1.7e9, 1.7e9 + 1, 1.7e9 + 2]), "int64")
+    seconds = scalar.fit(np.array([1.7e9, 1.7e9 + 1, 1.7e9 + 2]), "int64")
     assert of_number(said, "t", seconds, by)["t"].tolist() == [1_700_000_003]

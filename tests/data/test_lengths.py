@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monge import data
-from monge.core.error import DataError
+from monge.core.errors import DataError
 from monge.data.ragged import Ragged, holes
-from monge.run import start
+from monge.run.run import start
 
 rng = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from monge import data
-from monge.core.error import DataError, WordError
+from monge.core.errors import DataError, WordError
 
 
 def save(folder, count, shape=(6, 8), start=0):

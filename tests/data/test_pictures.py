@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageFile
 
 from monge import data
-from monge.core.error import DataError, WordError
+from monge.core.errors import DataError, WordError
 from monge.data import content
 
 rng = np.random.default_rng(0)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from monge import data
-from monge.core.error import DataError, WordError
-from monge.data import clock
-from monge.data.series import CUSTOMARY, Window
+from monge.core.errors import DataError, WordError
+from monge.data.codecs import time_index
+from monge.data.codecs.window import CUSTOMARY, Window
 
 
 def frame(n=200, freq="h", form="%Y-%m-%d %H:%M:%S", seed=0):
@@ -23,11 +23,11 @@ def frame(n=200, freq="h", form="%Y-%m-%d %H:%M:%S", seed=0):
     ("QS", "%Y-%m-%d", 4), ("YS", "%Y-%m-%d", 1)])
 def test_clocks_find_the_frequency_and_write_times_as_they_were(freq, form, season):
     cells = np.array(pd.date_range("2019-11-30", periods=60, freq=freq).strftime(form), object)
-    assert clock.is_dates(cells)
-    own = clock.fit(*clock.read(cells, "t"))
+    assert time_index.is_dates(cells)
+    own = time_index.fit(*time_index.read(cells, "t"))
     assert own.season == season
     ticks = np.arange(60.0)
-    np.testing.assert_array_equal(own.ticks(clock.read(cells, "t")[0]), ticks)
+    np.testing.assert_array_equal(own.ticks(time_index.read(cells, "t")[0]), ticks)
     np.testing.assert_array_equal(own.written(ticks), cells)
 
 

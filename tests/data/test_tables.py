@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monge import data
-from monge.core.error import DataError, WordError
-from monge.data import delimited
+from monge.core.errors import DataError, WordError
 from monge.data.options import Options
+from monge.data.readers import delimited
 
 MIXED = """age, work, income, flag, member
 39, State-gov , 77516.5, 0, yes

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monge import data
-from monge.core.error import DataError
+from monge.core.errors import DataError
 from monge.data import View
+from monge.data.codecs.tokens import Text, tokenizer
 from monge.data.options import Options
-from monge.data.raw import Form
-from monge.data.sentences import read_columns
-from monge.data.tokens import Text, tokenizer
-from monge.train.grouped import grouped
+from monge.data.readers.parallel_text import read_columns
+from monge.data.readers.raw import Form
+from monge.train.batch_sampler import grouped
 
 VERSES = "".join(f"{i}: the quick brown fox\njumps over {i * i} lazy dogs.\n\n" for i in range(60))
 GERMAN = [f"ein Hund Nummer {i} läuft" for i in range(40)]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from monge import data
-from monge.core.error import DataError, WordError
-from monge.run import start
+from monge.core.errors import DataError, WordError
+from monge.run.run import start
 
 rng = np.random.default_rng(0)
 

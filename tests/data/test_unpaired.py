@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from monge import data
-from monge.core.error import DataError, WordError
+from monge.core.errors import DataError, WordError
 
 
 def save(folder, name, n, dims=2, start=0):

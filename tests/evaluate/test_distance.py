@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from monge.cli.main import attempt
-from monge.core.error import DataError
+from monge.core.errors import DataError
 from monge.core.space import Space
-from monge.evaluate.distance import distances, frequencies, jackknife, p_value, plan
+from monge.evaluate.two_sample import distances, frequencies, jackknife, p_value, plan
 
 
 def points(n: int = 200, seed: int = 0, dims: int = 2) -> torch.Tensor:

@@ -8,13 +8,13 @@ import torch
 import worlds
 
 import monge
-from monge import sight as eyes
 from monge.cli.main import attempt
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.evaluate.feature import WIDTH, learned
+from monge.evaluate.feature_net import WIDTH, learned
 from monge.evaluate.frechet import perceived
+from monge.run import feature_extractor as eyes
 from monge.train import checkpoint
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from monge.core.noise import fresh
-from monge.evaluate.forecast import Reference, beside, crps, normal_crps, points, spread
+from monge.core.rng import fresh
+from monge.evaluate.forecasts import Reference, beside, crps, normal_crps, points, spread
 
 
 def normal(*shape, seed=0):

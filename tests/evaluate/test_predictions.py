@@ -5,10 +5,10 @@ import torch
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.error import DataError
-from monge.core.noise import fresh
+from monge.core.errors import DataError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.evaluate.predict import Prediction, measures, predict, reliability
+from monge.evaluate.predictions import Prediction, measures, predict, reliability
 
 
 def classes(probabilities, truth, seen=None):

@@ -12,14 +12,14 @@ from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from monge import data
 from monge.core.abilities import HasLikelihood, Likelihood
 from monge.core.batch import as_batch
+from monge.core.gaussian_modes import Modes
 from monge.core.model import Model
-from monge.core.modes import Modes
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.evaluate.frechet import frechet, kernel, perceived
-from monge.evaluate.measure import Known, measures
+from monge.evaluate.suite import Known, measures
 from monge.prob.divergence import mmd, sinkhorn_divergence, wasserstein
-from monge.solve.assignment import bures, on_line, sliced
 from monge.solve.quadrature import lattice
+from monge.solve.transport.exact import bures, on_line, sliced
 
 I, K = torch.arange(1, 25).double()[:, None], torch.arange(1, 4).double()
 X, Y = torch.sin(I * K * 0.7), 0.8 * torch.cos(I[:18] * K * 1.3) + 0.4

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 
 BINARY = Space(kind="binary", shape=(6,), mean=(0.3,))

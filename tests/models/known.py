@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from monge.core.space import Space
-from monge.models.diffusion._drawing import Drawing
+from monge.models.diffusion._conditioning import Teller, Told
 from monge.models.diffusion._guidance import Judge
-from monge.models.diffusion._prediction import Prediction
-from monge.models.diffusion._told import Teller, Told
+from monge.models.diffusion._parameterisation import Prediction
+from monge.models.diffusion._sampling import Drawing
 from monge.models.diffusion._units import Units
-from monge.prob.schedule import Schedule
-from monge.verify.noised import Normals
+from monge.prob.noise_schedule import Schedule
+from monge.verify._noisy_mixtures import Normals
 
 LABEL = Space(kind="label", size=2, name="label", rows=100)
 LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=100)

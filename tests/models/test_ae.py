@@ -9,10 +9,10 @@ from sklearn.decomposition import PCA
 from worlds import make
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.latent._nets import Convolution, Dense
+from monge.models.latent._encoder_decoder import Convolution, Dense
 from monge.models.latent.ae import AE
 
 

@@ -11,14 +11,14 @@ import worlds
 from counted import COUNTED, build, counted, fitted, hide, shares, world
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
+from monge.models.baseline.chow_liu import Tree
 from monge.models.baseline.gaussian import Gaussian
 from monge.models.baseline.independent import Independent
 from monge.models.baseline.mixture import Mixture
-from monge.models.baseline.tree import Tree
-from monge.prob.runs import cut
+from monge.prob.bins import cut
 
 
 @counted

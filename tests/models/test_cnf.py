@@ -8,11 +8,11 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.evaluate.judge import Judge
-from monge.models.flow._pairs import PARTNERS
+from monge.evaluate.held_out import Judge
+from monge.models.flow._continuous import PARTNERS
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
 from monge.nn.unet import UNet

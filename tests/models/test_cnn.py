@@ -8,12 +8,12 @@ import worlds
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.error import WordError
-from monge.core.noise import fresh
+from monge.core.errors import WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.predict.cnn import CNN, planned
 from monge.models.predict.resnet import ResNet
-from monge.nn.shape import Stack, field
+from monge.nn.layers.specs import Stack, field
 from monge.train.trainer import Trainer
 
 BOTH = pytest.mark.parametrize("name", ["predict.cnn", "predict.resnet"])

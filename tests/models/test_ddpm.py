@@ -8,17 +8,17 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.diffusion import _accounting as accounting
-from monge.models.diffusion._nets import MLP, Transformer, UNet
-from monge.models.diffusion._prediction import Prediction, target
+from monge.models.diffusion import _likelihood as accounting
+from monge.models.diffusion._denoisers import MLP, Transformer, UNet
+from monge.models.diffusion._parameterisation import Prediction, target
 from monge.models.diffusion._units import Units, finest, log_between
 from monge.models.diffusion.ddpm import DDPM
-from monge.prob.schedule import Schedule
+from monge.prob.noise_schedule import Schedule
 from monge.train.budget import Budget
-from monge.train.fit import fit
+from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
 REAL = Space(kind="real", shape=(2,), name="x", rows=1000)

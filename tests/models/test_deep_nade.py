@@ -13,12 +13,12 @@ from entries import LEVELS as PICTURE
 from worlds import states
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.deep_nade import DeepNADE
-from monge.nn.subset import Conv, Dense, Known
-from monge.verify.conditionals import x54_orderless_objective_is_unbiased
+from monge.nn.autoregressive.any_order import Conv, Dense, Known
+from monge.verify.autoregressive_nets import x54_orderless_objective_is_unbiased
 from monge.verify.subjects import random_rows
 
 FOUR = Space(kind="binary", shape=(4,), mean=(0.4,))

@@ -7,14 +7,14 @@ import torch
 from known import LINE, Known, normals
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.diffusion._complete import repaint, route
-from monge.models.diffusion._prediction import Prediction
+from monge.models.diffusion._ode_samplers import DPM
+from monge.models.diffusion._parameterisation import Prediction
 from monge.models.diffusion._samplers import Ancestral
-from monge.models.diffusion._solvers import DPM
-from monge.prob.schedule import Schedule
+from monge.models.diffusion._sampling import repaint, route
+from monge.prob.noise_schedule import Schedule
 
 PLANE = Space(kind="real", shape=(2,), name="x", mean=(0.0, 0.0), scale=(1.0, 1.0), rows=100)
 RHO = 0.9

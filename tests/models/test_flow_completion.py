@@ -8,12 +8,12 @@ import worlds
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
 from monge.prob.bijections.linear import Mix
-from monge.prob.hamiltonian import Hamiltonian
+from monge.prob.hmc import Hamiltonian
 
 LONG = {"moves": 60, "leaps": 4}
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.flow.attribute import Attribute
 from monge.models.flow.cflow import CFlow

@@ -9,10 +9,10 @@ import worlds
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.nn.masked import Masked
+from monge.nn.autoregressive.masked_mlp import Masked
 
 VECTORS = ("coupling", "maf", "iaf")
 FLOWS = (*VECTORS, "glow")

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 import monge
 from monge.core.batch import Batch
-from monge.core.error import WordError
-from monge.core.noise import fresh
+from monge.core.errors import WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.adversarial import _nets
-from monge.models.adversarial._game import (
+from monge.models.adversarial import _convnets
+from monge.models.adversarial._losses import (
     discriminator_terms,
     divergence_bound,
     generator_terms,
@@ -169,13 +169,13 @@ def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels
     assert x.min() >= 0
     assert x.max() <= 255
     assert model.log_ratio(Batch(x)).shape == (5,)
-    assert _nets.breaches(model.generator, model.discriminator) == []
+    assert _convnets.breaches(model.generator, model.discriminator) == []
 
 
 def test_every_published_rule_is_checked():
     def broken(maker=None, judge=None) -> str:
-        own = _nets.grower(3, 1, (8, 8), 4, 2, True), _nets.shrinker(1, (8, 8), 4, 2)
-        rule, = _nets.breaches(maker(list(own[0])) if maker else own[0],
+        own = _convnets.grower(3, 1, (8, 8), 4, 2, True), _convnets.shrinker(1, (8, 8), 4, 2)
+        rule, = _convnets.breaches(maker(list(own[0])) if maker else own[0],
                                judge(list(own[1])) if judge else own[1])
         return rule
 

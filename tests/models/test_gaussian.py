@@ -10,7 +10,7 @@ from counted import fitted, shares, world
 from torch.distributions import MultivariateNormal, Normal
 
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.baseline.gaussian import Gaussian
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.transport.sinkhorn import Sinkhorn
-from monge.solve.assignment import sliced
+from monge.models.transport.sinkhorn_generator import Sinkhorn
+from monge.solve.transport.exact import sliced
 from monge.train.budget import Budget
-from monge.train.fit import fit
+from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
 REAL = Space(kind="real", shape=(2,), rows=1000)
@@ -63,7 +63,7 @@ def test_the_plain_cost_is_lower_for_a_law_that_shrinks():
 
 
 def test_the_gradient_is_that_of_differences(monkeypatch):
-    monkeypatch.setattr("monge.models.transport.sinkhorn.TOLERANCE", 1e-12)
+    monkeypatch.setattr("monge.models.transport.sinkhorn_generator.TOLERANCE", 1e-12)
     model, batch = built(epsilon=0.5), Batch(normal(16, 0))
     fixed = model.noise(16, fresh(2))
     model.noise = lambda n, generator=None: fixed

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
-from monge.nn.transformer import Causal
+from monge.nn.attention.transformer import Causal
 
 BITS = Space(kind="binary", shape=(6,), mean=(0.3,))
 LEVELS = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,), high=(2.0,))

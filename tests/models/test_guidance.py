@@ -7,15 +7,15 @@ import pytest
 import torch
 from known import LABEL, LINE, MEANS, SPREAD, Exact, Known
 
-from monge.admit import admit
+from monge.compatibility import admit
 from monge.core.batch import Batch
 from monge.core.config import Part
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
+from monge.models.diffusion._denoisers import Transformer, UNet
 from monge.models.diffusion._guidance import Guidance, guided
-from monge.models.diffusion._nets import Transformer, UNet
-from monge.models.diffusion._solvers import DPM
+from monge.models.diffusion._ode_samplers import DPM
 from monge.models.diffusion.ddpm import DDPM
 
 GIVEN = replace(LINE, given={"label": LABEL})

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.error import WordError
-from monge.core.noise import fresh
+from monge.core.errors import WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.latent._levels import Gaussian, Hierarchy
-from monge.models.latent._nets import Dense
+from monge.models.latent._encoder_decoder import Dense
+from monge.models.latent._hierarchy import Gaussian, Hierarchy
 from monge.models.latent.hvae import HVAE
 from monge.models.latent.mhvae import MHVAE
 from monge.nn.mlp import MLP

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from monge import run
 from monge.core.batch import Batch
-from monge.core.error import DataError
-from monge.core.noise import fresh
+from monge.core.errors import DataError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.sequence._linear import joined, likeliest, log_likelihood, select
+from monge.models.sequence._ar_fit import joined, likeliest, log_likelihood, select
 from monge.models.sequence.linear_ar import LinearAR
-from monge.prob.autoregression import autocovariance, step_up
+from monge.prob.linear_ar import autocovariance, step_up
+from monge.run import run
 
 METHODS = ("squares", "yule_walker", "likelihood")
 

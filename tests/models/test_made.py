@@ -10,8 +10,8 @@ import torch
 from entries import BINARY, COLUMNS, LEVELS, TABLE, conditions, states, with_given
 
 from monge.core.batch import Batch
-from monge.core.error import DataError
-from monge.core.noise import fresh
+from monge.core.errors import DataError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 

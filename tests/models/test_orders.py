@@ -7,8 +7,8 @@ import torch
 from worlds import states
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive._orders import Orders
 from monge.models.autoregressive.deep_nade import DeepNADE

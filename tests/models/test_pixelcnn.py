@@ -11,11 +11,11 @@ from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
 from worlds import states
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.pixelcnn import PixelCNN
-from monge.nn.stacks import Gated, Plain
+from monge.nn.autoregressive.pixelcnn import Gated, Plain
 
 NETWORKS = [Gated, Plain]
 
@@ -131,7 +131,7 @@ def test_scores_in_pieces_are_the_same_scores(monkeypatch):
     batch = Batch(torch.randn(7, 1, 4, 3, dtype=torch.float64), labels(7))
     with torch.no_grad():
         whole = model.log_prob(batch)
-        monkeypatch.setattr("monge.models.autoregressive._pictures.ROOM", 1)
+        monkeypatch.setattr("monge.models.autoregressive._images.ROOM", 1)
         torch.testing.assert_close(model.log_prob(batch), whole)
 
 

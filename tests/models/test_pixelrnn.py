@@ -11,11 +11,11 @@ from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
 from worlds import states
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.pixelrnn import PixelRNN
-from monge.nn.lstm2d import Diagonal, Row
+from monge.nn.autoregressive.pixelrnn import Diagonal, Row
 
 NETWORKS = [Diagonal, Row]
 

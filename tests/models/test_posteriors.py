@@ -11,16 +11,15 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from worlds import make
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.latent._base import WIDEST
-from monge.models.latent._nets import Convolution, Dense
-from monge.models.latent._posterior import IAF, Factorised, Full, Posterior
+from monge.models.latent._encoder_decoder import Convolution, Dense
+from monge.models.latent._posterior import IAF, WIDEST, Factorised, Full, Posterior
 from monge.models.latent._prior import Mixture
 from monge.models.latent.vae import VAE
-from monge.nn.masked import Masked
-from monge.prob.laws import Gaussians
+from monge.nn.autoregressive.masked_mlp import Masked
+from monge.prob.distributions import Gaussians
 
 BITS = Space(kind="binary", shape=(6,), mean=(0.5,))
 SMALL = Dense.Config(width=8, depth=1)

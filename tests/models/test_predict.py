@@ -10,8 +10,8 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.linear_model import LogisticRegression
 
 from monge.core.batch import Batch
-from monge.core.error import DataError, WordError
-from monge.core.noise import fresh
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.latent.vae import VAE
 from monge.models.predict.logistic import Logistic
@@ -19,7 +19,7 @@ from monge.models.predict.mlp import MLP
 from monge.models.predict.perceptron import Perceptron
 from monge.nn.mlp import MLP as Network
 from monge.train.budget import Budget
-from monge.train.fit import fit
+from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
 NET = Network.Config(width=16, depth=1)
@@ -270,7 +270,7 @@ def test_nothing_to_predict_from_is_refused():
 
 
 def test_digits_are_read():
-    from monge import run
+    from monge.run import run
 
     fitted = run.fit("predict.mlp", "digits", budget="150steps")
     found = fitted.evaluate()

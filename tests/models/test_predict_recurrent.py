@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from monge.core.batch import Batch
-from monge.core.error import DataError
+from monge.core.errors import DataError
 from monge.core.space import Space
 from monge.models.predict.recurrent import Recurrent
 from monge.nn.recurrent import GRU, LSTM, RNN

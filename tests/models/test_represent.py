@@ -9,15 +9,14 @@ import worlds
 
 import monge
 from monge.core.batch import Batch
-from monge.core.error import WordError
+from monge.core.errors import WordError
 from monge.core.space import Space
-from monge.evaluate.objective import objective
-from monge.evaluate.probe import probe
-from monge.models.represent._trunk import Convolution
-from monge.models.represent._views import corrupted, moved
-from monge.models.represent.contrastive import Contrastive
-from monge.models.represent.masked import Masked
-from monge.prob.contrast import agreement, info_nce
+from monge.evaluate.held_out import objective
+from monge.evaluate.linear_probe import probe
+from monge.models.represent._base import Convolution
+from monge.models.represent.contrastive import Contrastive, corrupted, moved
+from monge.models.represent.mae import Masked
+from monge.prob.info_nce import agreement, info_nce
 
 PICTURE = Space(kind="levels", shape=(1, 16, 16), size=4, mean=(1.5,), scale=(1.0,), high=(3.0,))
 
@@ -118,7 +117,7 @@ def test_a_probe_reads_what_is_linear_and_nothing_else():
     assert chance.stderr == pytest.approx(math.sqrt(chance.value * (1 - chance.value) / 1000))
 
 
-@pytest.mark.parametrize("name", ["represent.contrastive", "represent.masked"])
+@pytest.mark.parametrize("name", ["represent.contrastive", "represent.mae"])
 def test_a_run_is_judged_by_its_loss_and_probed(name):
     run = monge.fit(name, "iris", "net.width=32", "train.check=20", budget="60steps")
     assert run.result["held_out"]["kind"] == "loss"

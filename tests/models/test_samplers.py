@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from monge.core.error import WordError
-from monge.core.noise import fresh
+from monge.core.errors import WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.diffusion._nets import MLP
-from monge.models.diffusion._prediction import Prediction
+from monge.models.diffusion._denoisers import MLP
+from monge.models.diffusion._ode_samplers import DPM, ODE, Heun
+from monge.models.diffusion._parameterisation import Prediction
 from monge.models.diffusion._samplers import DDIM, PC, Ancestral, Langevin, ancestral
-from monge.models.diffusion._solvers import DPM, ODE, Heun
 from monge.models.diffusion.ddpm import DDPM
-from monge.prob.schedule import Schedule
-from monge.verify.noised import Normals, line, plane
+from monge.prob.noise_schedule import Schedule
+from monge.verify._noisy_mixtures import Normals, line, plane
 
 NOISING = Schedule.Config().build()
 EVERY = [Ancestral, DDIM, PC, Langevin, DPM, Heun, ODE]

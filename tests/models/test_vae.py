@@ -12,14 +12,14 @@ from worlds import Rows, make
 
 from monge.core.batch import Batch
 from monge.core.model import Model
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.evaluate.amortisation import amortisation
+from monge.evaluate.bounds import amortisation
 from monge.models.baseline.independent import Independent
-from monge.models.latent._base import WIDEST
-from monge.models.latent._nets import Dense
+from monge.models.latent._encoder_decoder import Dense
+from monge.models.latent._posterior import WIDEST
 from monge.models.latent.vae import VAE
-from monge.prob.laws import Gaussians
+from monge.prob.distributions import Gaussians
 
 LINEAR = Dense.Config(depth=0)
 SMALL = Dense.Config(width=8, depth=1)

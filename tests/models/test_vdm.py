@@ -7,13 +7,11 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.error import WordError
-from monge.core.noise import fresh
+from monge.core.errors import WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.diffusion._alone import Alone
-from monge.models.diffusion._gamma import Gamma
-from monge.models.diffusion._units import Units
-from monge.models.diffusion.vdm import VDM
+from monge.models.diffusion._units import Alone, Units
+from monge.models.diffusion.vdm import VDM, Gamma
 from monge.train.trainer import Trainer
 
 T = torch.linspace(0, 1, 101, dtype=torch.float64)

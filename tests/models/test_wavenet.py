@@ -9,7 +9,7 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn.dilated import TCN

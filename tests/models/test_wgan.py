@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.error import WordError
-from monge.core.noise import fresh
+from monge.core.errors import WordError
+from monge.core.rng import fresh
 from monge.core.space import Space
-from monge.models.adversarial._constraint import Clipping, Constraint, Penalty, Spectral
+from monge.models.adversarial._lipschitz import Clipping, Constraint, Penalty, Spectral
 from monge.models.adversarial.wgan import WGAN
 from monge.nn.mlp import MLP
 

@@ -6,25 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from monge.core.error import DataError, WordError
-from monge.nn import alignment
-from monge.nn.attention import (
-    Attention,
-    CausalAttention,
-    CrossAttention,
-    attend,
-    attend_freely,
-    padding_mask,
-    weights,
-)
-from monge.nn.linear import (
+from monge.core.errors import DataError, WordError
+from monge.nn.attention import scores as alignment
+from monge.nn.attention.linear import (
     CausalLinearAttention,
     LinearAttention,
     causal_linear_attention,
     feature,
     linear_attention,
 )
-from monge.nn.position import (
+from monge.nn.attention.position import (
     Alibi,
     Buckets,
     Clipped,
@@ -34,6 +25,15 @@ from monge.nn.position import (
     absolute,
     relative,
     sinusoids,
+)
+from monge.nn.attention.softmax import (
+    Attention,
+    CausalAttention,
+    CrossAttention,
+    attend,
+    attend_freely,
+    padding_mask,
+    weights,
 )
 
 pytestmark = pytest.mark.usefixtures("doubles")

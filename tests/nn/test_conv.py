@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from monge.nn.conv import ContinuousConv, Local, NonLocal, Waves
+from monge.nn.layers.conv import ContinuousConv, Local, NonLocal, Waves
 from monge.nn.mlp import MLP
 
 

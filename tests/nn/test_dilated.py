@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from monge.core.noise import fresh
-from monge.nn.causal import CausalConv
-from monge.nn.dilated import TCN, Stack, WaveNet
+from monge.core.rng import fresh
+from monge.nn.causal_conv import CausalConv
+from monge.nn.dilated import TCN, DilatedStack, WaveNet
 
 STACKS = [WaveNet.Config(width=6, layers=3, skip=5), WaveNet.Config(width=4, layers=2, cycles=2),
           WaveNet.Config(width=4, layers=2, kernel=3), TCN.Config(width=5, layers=3),
@@ -17,7 +17,7 @@ named = pytest.mark.parametrize("config", STACKS, ids=lambda c: f"{c.owner.__nam
                                 f"{c.cycles}-{c.kernel}")
 
 
-def stack(config: Stack.Config, context: int = 0) -> Stack:
+def stack(config: DilatedStack.Config, context: int = 0) -> DilatedStack:
     torch.manual_seed(0)
     net = config.build(3, context).double().eval()
     for parameter in net.parameters():

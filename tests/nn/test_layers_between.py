@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from monge.core.error import WordError
-from monge.core.noise import fresh
-from monge.nn.activation import Activation, Pointwise, activation
-from monge.nn.drop import dropout, thinned
-from monge.nn.init import ALPHA, fans, initialise
-from monge.nn.masked import Masked
-from monge.nn.norm import Norm, centres, groups, norm
-from monge.nn.pool import Global, double
+from monge.core.errors import WordError
+from monge.core.rng import fresh
+from monge.nn.autoregressive.masked_mlp import Masked
+from monge.nn.layers.activation import Activation, Pointwise, activation
+from monge.nn.layers.dropout import dropout, thinned
+from monge.nn.layers.init import ALPHA, fans, initialise
+from monge.nn.layers.norm import Norm, centres, groups, norm
+from monge.nn.layers.pool import Global, double
 
 Z = torch.linspace(-6, 6, 2001, dtype=torch.float64)
 

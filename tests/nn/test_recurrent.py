@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from monge.core.error import DataError
+from monge.core.errors import DataError
 from monge.nn.recurrent import GRU, LSTM, RNN, Bidirectional
 
 CONFIGS = [RNN.Config(width=5, depth=2), LSTM.Config(width=5, depth=2),

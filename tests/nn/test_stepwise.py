@@ -6,11 +6,11 @@ A new one is a line in `NETS`.
 import pytest
 import torch
 
-from monge.nn.attention import CausalAttention
-from monge.nn.linear import CausalLinearAttention
+from monge.nn.attention.linear import CausalLinearAttention
+from monge.nn.attention.softmax import CausalAttention
+from monge.nn.attention.transformer import Causal
 from monge.nn.recurrent import GRU, LSTM, RNN
 from monge.nn.stepwise import Added
-from monge.nn.transformer import Causal
 
 STEPS = 11
 KINDS = ("none", "sinusoidal", "learned", "rotary", "table", "buckets", "alibi")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from monge.core.error import WordError
-from monge.nn.block import CausalBlock, EncoderBlock
-from monge.nn.transformer import Causal, Decoder, Encoder
+from monge.core.errors import WordError
+from monge.nn.attention.blocks import CausalBlock, EncoderBlock
+from monge.nn.attention.transformer import Causal, Decoder, Encoder
 
 SMALL = Encoder.Config(width=8, depth=2, heads=2, expand=2, positions="none")
 

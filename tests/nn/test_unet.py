@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from monge.core.config import Config
-from monge.core.error import WordError
+from monge.core.errors import WordError
 from monge.nn.resnet import Residual, ResNet
 from monge.nn.unet import UNet, spread
 

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from monge.nn.masked import Masked
+from monge.nn.autoregressive.masked_mlp import Masked
+from monge.prob.bijections.autoregressive import Autoregressive
 from monge.prob.bijections.base import Beside, Compose, Inverse
 from monge.prob.bijections.coupling import Conditional, Coupling
-from monge.prob.bijections.fixed import ActNorm, Logit, Standardise
+from monge.prob.bijections.elementwise import ActNorm, Logit, Standardise
 from monge.prob.bijections.linear import Mix, Permutation, Reshape, Squeeze
-from monge.prob.bijections.masked import Autoregressive
-from monge.prob.bijections.scales import Scales
+from monge.prob.bijections.multiscale import Scales
 from monge.prob.bijections.spline import Spline
-from monge.prob.bijections.warps import Additive, Affine
+from monge.prob.bijections.univariate import Additive, Affine
 
 WARPS = {"additive": Additive(), "affine": Affine(), "spline": Spline(6, 3.0)}
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.distributions import Categorical, MultivariateNormal, Normal, kl_divergence
 
-from monge.core.error import DataError
+from monge.core.errors import DataError
 from monge.prob import divergence as d
-from monge.solve.cost import squared
-from monge.solve.sinkhorn import sinkhorn
+from monge.solve.transport.ground_cost import squared
+from monge.solve.transport.sinkhorn import sinkhorn
 
 
 def tables(count: int = 20, size: int = 5) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from monge.core.error import DataError
-from monge.core.noise import fresh
+from monge.core.errors import DataError
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.prob.heads import Head
 

@@ -7,7 +7,7 @@ import torch
 import worlds
 
 from monge.core.marginals import Mixed
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.prob.heads import Entries, Head
 

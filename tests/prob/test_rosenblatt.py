@@ -5,13 +5,12 @@ import math
 import torch
 
 from monge.core.batch import Batch
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.core.space import Space
 from monge.models.flow.coupling import Coupling
 from monge.models.flow.maf import MAF
 from monge.nn.mlp import MLP
-from monge.prob.bijections.mixture import ABSENT, fit_mixture, joint
-from monge.prob.bijections.rosenblatt import Rosenblatt
+from monge.prob.bijections.rosenblatt import ABSENT, Rosenblatt, fit_mixture, joint
 
 
 def rows(n=120, dims=3):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from monge.core.error import DivergenceError, WordError
+from monge.core.errors import DivergenceError, WordError
 from monge.solve.adjoint import integrate_adjoint
 from monge.solve.ode import TABLEAUX, Solver, integrate, integrate_one
 

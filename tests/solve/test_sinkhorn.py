@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from monge.core.error import DataError, WordError
-from monge.solve.assignment import exact
-from monge.solve.cost import Power, cosine, squared
-from monge.solve.sinkhorn import sinkhorn, unrolled
+from monge.core.errors import DataError, WordError
+from monge.solve.transport.exact import exact
+from monge.solve.transport.ground_cost import Power, cosine, squared
+from monge.solve.transport.sinkhorn import sinkhorn, unrolled
 
 
 def clouds(n: int = 30, m: int = 40, d: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -142,7 +142,7 @@ def test_passes_stay_few_where_epsilon_is_small(epsilon, most):
 def test_plain_passes_alone_would_take_many_more(monkeypatch):
     x, y = (points.float() for points in clouds(400, 400))
     newton = sinkhorn(x, y, 0.001, relative=True)
-    monkeypatch.setattr("monge.solve.scaling.NEAR", 0.0)
+    monkeypatch.setattr("monge.solve.transport.scaling.NEAR", 0.0)
     plain = sinkhorn(x, y, 0.001, relative=True, passes=4 * newton.passes)
     assert not plain.converged
     assert plain.error > 3 * newton.error

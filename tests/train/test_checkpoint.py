@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from monge.core.error import RunError
+from monge.core.errors import RunError
+from monge.run.storage import locked
 from monge.train import checkpoint
-from monge.train.lock import locked
 from monge.train.log import Log
 
 
@@ -128,7 +128,7 @@ def test_no_space_left_keeps_the_old_file(tmp_path, monkeypatch):
 HOLD = """
 import sys, time
 from pathlib import Path
-from monge.train.lock import locked
+from monge.run.storage import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import monge
-from monge import folder
-from monge.core.error import RunError, WordError
-from monge.core.noise import fold
-from monge.run import start
+from monge.core.errors import RunError, WordError
+from monge.core.rng import fold
+from monge.run import storage
+from monge.run.run import start
 from monge.train import checkpoint
-from monge.train.schedule import factor
+from monge.train.optimiser import factor
 from monge.train.trainer import Trainer
 
 QUICK = ("width=16", "depth=1", "train.batch=50", "train.check=10", "train.patience=2",
@@ -118,7 +118,7 @@ def test_wrong_words_leave_no_folder(binary, word, sentence):
     words = [word, *([] if sentence else ["train.optimiser=sgd"])]
     with pytest.raises(WordError, match=sentence or "needs a momentum"):
         start("made", binary, *words)
-    assert not folder.home().exists() or not list(folder.home().iterdir())
+    assert not storage.home().exists() or not list(storage.home().iterdir())
 
 
 OWN = '''"""A mean that begins where another run ended, for tests"""
@@ -165,7 +165,7 @@ def test_a_run_with_a_part_is_whole_resumes_and_tells_of_it(tmp_path):
     kept = tensors(whole, "best")["parts.start.m"]
     assert torch.equal(kept, tensors(first, "best")["m"])
     assert f"Part start: {first.title}" in (whole.folder / "card.md").read_text()
-    assert folder.read(whole.folder / "parts" / "start", "run.json") == first.about
+    assert storage.read(whole.folder / "parts" / "start", "run.json") == first.about
     untrained = start(own, x)
     with pytest.raises(RunError, match="has not reached its first checkpoint"):
         start(own, x, f"start={untrained.folder}", out=tmp_path / "none")

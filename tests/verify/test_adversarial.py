@@ -7,7 +7,7 @@ import torch
 
 from monge import registry
 from monge.verify import adversarial, critics, subjects
-from monge.verify.identity import identities
+from monge.verify.framework import identities
 
 REAL = subjects.SPACES[4]
 

@@ -7,8 +7,9 @@ import torch
 
 from monge.models.flow import _velocity
 from monge.solve import adjoint, ode
-from monge.verify import continuous
-from monge.verify.identity import examine, identities
+from monge.verify import continuous_flow
+from monge.verify import continuous_flow as continuous
+from monge.verify.framework import examine, identities
 
 OURS = {each.listing.name: each for each in identities() if each.listing.group == "continuous"}
 
@@ -45,7 +46,7 @@ def test_wrong_slopes_fail(monkeypatch):
 
 
 def test_probes_of_another_variance_fail(monkeypatch):
-    right = continuous.draw_probes
+    right = continuous_flow.draw_probes
     monkeypatch.setattr(continuous, "draw_probes", lambda *words: 1.1 * right(*words))
     assert fails("x79_hutchinson_is_unbiased")
 
@@ -71,7 +72,7 @@ def test_a_table_with_one_wrong_number_loses_its_order(monkeypatch):
 
 
 def test_a_flow_that_ignores_its_direction_fails(monkeypatch):
-    made = continuous.Continuous
+    made = continuous_flow.Continuous
     right = made.solve
 
     def one_way(self, x, context, times, solver, probes=None, adjoint=False):

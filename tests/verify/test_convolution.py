@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from monge.nn import shape
-from monge.verify import convolution, networks
-from monge.verify.identity import examine, identities
+from monge.nn.layers import specs
+from monge.nn.layers import specs as shape
+from monge.verify import convolution, norm_dropout_init
+from monge.verify import norm_dropout_init as networks
+from monge.verify.framework import examine, identities
 
 OURS = [each for each in identities() if each.listing.group in ("convolution", "networks")]
 IDS = {f"X{n}" for n in (16, 19, 20, 21, 23, 24, 25, 26, 27, 28, 29, 30, 49)}
@@ -37,7 +39,7 @@ def test_every_id_of_the_group_is_there():
 
 
 def test_a_wrong_size_rule_fails_x16(monkeypatch):
-    right = shape.shrunk
+    right = specs.shrunk
     monkeypatch.setattr(shape, "shrunk", lambda inputs, kernel, stride, padding, dilation=1:
                         right(inputs, kernel, stride, padding))
     assert failed("x16") == {"x16_layers_have_the_stated_shapes_and_counts"}
@@ -45,7 +47,7 @@ def test_a_wrong_size_rule_fails_x16(monkeypatch):
 
 
 def test_a_field_that_forgets_strides_fails_x23(monkeypatch):
-    monkeypatch.setattr(shape.Conv, "reads", lambda self, span: (
+    monkeypatch.setattr(specs.Conv, "reads", lambda self, span: (
         span[0], span[1] + self.dilation * (self.kernel - 1)))
     assert failed("x23") == {"x23_field_is_the_support_of_the_gradient",
                              "x23_field_is_one_plus_a_sum"}
@@ -62,14 +64,14 @@ def test_zero_padding_and_odd_shifts_are_not_equivariant(still):
 
 
 def test_the_notes_initialisation_explodes_and_glorots_dies(still):
-    assert networks.growth("relu", "he", times=2) > 1e7  # 4 / D_in
-    assert networks.growth("relu", "he", times=0.5) < 1e-7  # 1 / D_in
-    assert 0.4 < networks.growth("relu", "xavier") < 2.5  # a square layer: 2 / D_in again
+    assert norm_dropout_init.growth("relu", "he", times=2) > 1e7  # 4 / D_in
+    assert norm_dropout_init.growth("relu", "he", times=0.5) < 1e-7  # 1 / D_in
+    assert 0.4 < norm_dropout_init.growth("relu", "xavier") < 2.5  # a square layer: 2 / D_in again
 
 
 def test_the_factor_of_the_notes_is_right_at_a_half_alone(still):
-    assert networks.unscaled(0.3, 0.3) > 0.1
-    assert networks.unscaled(0.5, 0.5) < 1e-13
+    assert norm_dropout_init.unscaled(0.3, 0.3) > 0.1
+    assert norm_dropout_init.unscaled(0.5, 0.5) < 1e-13
 
 
 def test_a_batch_norm_with_unbiased_variance_fails_x25(monkeypatch):
@@ -85,7 +87,7 @@ def test_a_batch_norm_with_unbiased_variance_fails_x25(monkeypatch):
 
 
 def test_plain_layers_shatter_gradients(still):
-    assert abs(networks.likeness(residual=False)) < 0.3 < networks.likeness(residual=True)
+    assert abs(norm_dropout_init.likeness(residual=False)) < 0.3 < norm_dropout_init.likeness(residual=True)
 
 
 def test_a_slope_that_is_not_the_mean_fails_x49(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from monge.verify import ensemble
-from monge.verify.identity import examine, identities
+from monge.verify.framework import examine, identities
 
 OURS = [each for each in identities() if each.listing.group == "ensemble"]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from monge.cli.main import attempt
-from monge.verify.errata.prose import PROSE
-from monge.verify.identity import Control, examine, identities, listed
+from monge.verify.errata.uncomputable import PROSE
+from monge.verify.framework import Control, examine, identities, listed
 
 CONTROLS = [each for each in identities() if each.listing.group == "errata"]
 

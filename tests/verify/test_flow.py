@@ -9,15 +9,16 @@ from monge import registry
 from monge.core.abilities import Likelihood
 from monge.core.batch import Batch
 from monge.models.flow import superres
-from monge.nn.masked import Masked
-from monge.prob.bijections import masked
+from monge.nn.autoregressive.masked_mlp import Masked
+from monge.prob.bijections import autoregressive
 from monge.prob.bijections.base import Compose
 from monge.prob.bijections.coupling import Coupling
-from monge.prob.bijections.fixed import ActNorm, Standardise
+from monge.prob.bijections.elementwise import ActNorm, Standardise
 from monge.prob.bijections.linear import Mix
-from monge.prob.bijections.warps import Affine
-from monge.verify import flow, jacobian, maps, subjects
-from monge.verify.identity import examine, hold, identities
+from monge.prob.bijections.univariate import Affine
+from monge.verify import _helpers as jacobian
+from monge.verify import _random_flows, flow, subjects
+from monge.verify.framework import examine, hold, identities
 
 OURS = [each for each in identities() if each.listing.group == "flow"]
 ALONE = [each for each in OURS if each.needs is None]
@@ -153,7 +154,7 @@ def test_a_base_counted_twice_fails_x78():
     model, right = subject.model, subject.model.likelihood
 
     def twice(batch, how=None, generator=None):
-        return Likelihood(right(batch).value + maps.log_base(model.encode(batch)), "exact")
+        return Likelihood(right(batch).value + _random_flows.log_base(model.encode(batch)), "exact")
 
     model.likelihood = twice
     assert failed("x78", subject)
@@ -187,7 +188,7 @@ def test_a_network_that_sees_its_own_entry_fails_x80(monkeypatch):
 
 
 def test_a_gradient_that_stops_at_the_root_fails_x80(monkeypatch):
-    monkeypatch.setattr(masked._Undo, "backward", staticmethod(
+    monkeypatch.setattr(autoregressive._Undo, "backward", staticmethod(
         lambda ctx, gradient: (gradient / ctx.saved_tensors[0], None, None)))
     assert failed("x80") == {"x80_gradient_of_the_root_is_exact"}
 

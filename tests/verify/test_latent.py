@@ -9,13 +9,13 @@ import torch
 
 from monge import registry
 from monge.core.abilities import HasLevels
-from monge.core.noise import fresh
+from monge.core.rng import fresh
 from monge.models.latent import _posterior
 from monge.models.latent._posterior import IAF, Full
 from monge.models.latent._prior import Mixture
-from monge.nn.masked import Masked
-from monge.verify import evidence, subjects
-from monge.verify.identity import examine, hold, identities, listed
+from monge.nn.autoregressive.masked_mlp import Masked
+from monge.verify import inference, subjects
+from monge.verify.framework import examine, hold, identities, listed
 
 BINARY, *_, REAL_GIVEN = subjects.SPACES
 FLOW = IAF.Config(steps=2, context=2, maps=Masked.Config(width=8, depth=1))
@@ -116,26 +116,26 @@ def test_the_density_needs_the_scale():
         patch.setattr(_posterior.Factorised, "draw", lambda self, h, noise: (
             right(self, h, noise)[0], _posterior.log_normals(noise)))
         torch.manual_seed(0)
-        assert not evidence.x10_a_reparameterised_density().passed
+        assert not inference.x10_a_reparameterised_density().passed
 
 
 def test_a_wrong_noise_fails_x58_in_closed_form(monkeypatch):
-    bound = evidence.Linear.bound
+    bound = inference.Linear.bound
 
     def wrong(self, q):
         self.noise *= 1.1
         return bound(self, q)
 
-    monkeypatch.setattr(evidence.Linear, "bound", wrong)
+    monkeypatch.setattr(inference.Linear, "bound", wrong)
     with torch.no_grad():
         torch.manual_seed(0)
-        assert not evidence.x58_evidence_of_a_linear_gaussian().passed
+        assert not inference.x58_evidence_of_a_linear_gaussian().passed
 
 
 def test_weighted_rows_are_not_pca(monkeypatch):
-    loss = evidence.AE.loss
-    monkeypatch.setattr(evidence.AE, "loss", lambda self, batch: {
+    loss = inference.AE.loss
+    monkeypatch.setattr(inference.AE, "loss", lambda self, batch: {
         "error": loss(self, batch)["error"] * torch.arange(len(batch)) / len(batch)})
     with torch.no_grad():
         torch.manual_seed(0)
-        assert not evidence.x63_a_linear_autoencoder_is_pca().passed
+        assert not inference.x63_a_linear_autoencoder_is_pca().passed

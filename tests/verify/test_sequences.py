@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from monge.data.tokens import Text
-from monge.nn.alignment import Bilinear
+from monge.data.codecs.tokens import Text
+from monge.nn.attention.scores import Bilinear
 from monge.nn.recurrent import Recurrent
-from monge.verify import sequence
+from monge.verify import sequences
+from monge.verify import sequences as sequence
 
 NAMES = ("x110_scores_and_context", "x111_tokens_come_back", "x112_lengths_in_a_batch")
 
@@ -21,18 +22,18 @@ def test_another_matrix_is_seen(monkeypatch):
     plain = Bilinear.forward
     monkeypatch.setattr(Bilinear, "forward", lambda self, q, k: 1.1 * plain(self, q, k))
     with torch.no_grad():
-        assert not sequence.x110_scores_and_context().passed
+        assert not sequences.x110_scores_and_context().passed
 
 
 def test_a_codec_that_loses_something_is_seen(monkeypatch):
     monkeypatch.setattr(sequence, "STRINGS", 20)
     plain = Text.spell
     monkeypatch.setattr(Text, "spell", lambda self, row: plain(self, row).strip())
-    assert not sequence.x111_tokens_come_back().passed
+    assert not sequences.x111_tokens_come_back().passed
 
 
 def test_padding_that_is_read_is_seen(monkeypatch):
     plain = Recurrent.forward
     monkeypatch.setattr(Recurrent, "forward", lambda self, x, length=None: plain(self, x.flip(1)))
     with torch.no_grad():
-        assert not sequence.x112_lengths_in_a_batch().passed
+        assert not sequences.x112_lengths_in_a_batch().passed

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from monge.core.recipe import Mover
+from monge.core.train_config import Mover
 from monge.nn.mlp import MLP
 from monge.train.trainer import Trainer
-from monge.verify import course, foundations, regions, represent, training
-from monge.verify.identity import examine, identities
+from monge.verify import _linear_regions, likelihood_losses, represent, training, training_loop
+from monge.verify import likelihood_losses as foundations
+from monge.verify.framework import examine, identities
 
 GROUPS = ("training", "course", "foundations", "represent")
 OURS = [each for each in identities() if each.listing.group in GROUPS]
@@ -47,8 +48,8 @@ def test_epsilon_inside_the_root_fails_x42(monkeypatch):
 
 
 def test_a_sum_where_the_mean_belongs_fails_x45(monkeypatch):
-    right = course.Line.loss
-    monkeypatch.setattr(course.Line, "loss", lambda self, batch: {
+    right = training_loop.Line.loss
+    monkeypatch.setattr(training_loop.Line, "loss", lambda self, batch: {
         "square": right(self, batch)["square"].sum()[None]})
     assert fails("x45_minibatch_gradients_average_to_the_whole")
 
@@ -91,17 +92,17 @@ def test_a_slope_forgotten_on_the_way_back_fails_x41(monkeypatch):
 
 
 def test_pieces_are_counted():
-    net = regions.rectified(4)
+    net = _linear_regions.rectified(4)
     with torch.no_grad():
         net.hidden[0].weight.fill_(1.0)
         net.hidden[0].bias.copy_(-torch.tensor([0.0, 1.0, 1.5, 9.0]))
-    assert regions.pieces(net, -5.0, 5.0) == 4  # the joint at 9 lies outside
-    assert regions.cells_at_most(6, 2) == 22
-    assert regions.cells_at_most(3, 5) == 2**3
+    assert _linear_regions.pieces(net, -5.0, 5.0) == 4  # the joint at 9 lies outside
+    assert _linear_regions.cells_at_most(6, 2) == 22
+    assert _linear_regions.cells_at_most(3, 5) == 2**3
 
 
 def test_a_folding_network_folds():
-    net = regions.fold(3, 2)
+    net = _linear_regions.fold(3, 2)
     x = torch.linspace(0, 1, 1001, dtype=torch.float64)[:, None]
     y = net(x)[:, 0].detach()
     assert y.min() > -1e-9
@@ -113,7 +114,7 @@ def test_a_folding_network_folds():
 def test_a_smooth_activation_has_no_place_in_x17():
     net: MLP = MLP.Config(width=6, depth=1, activation="tanh").build(1, 1).double()
     nn.init.zeros_(net.hidden[0].weight)
-    assert regions.pieces(net, -1.0, 1.0) == 1
+    assert _linear_regions.pieces(net, -1.0, 1.0) == 1
 
 
 def test_a_bound_that_forgets_the_positive_fails_x113(monkeypatch):
@@ -123,6 +124,6 @@ def test_a_bound_that_forgets_the_positive_fails_x113(monkeypatch):
 
 
 def test_a_law_without_its_constant_fails_x12(monkeypatch):
-    right = foundations.gaussian
+    right = likelihood_losses.gaussian
     monkeypatch.setattr(foundations, "gaussian", lambda *args: right(*args) - 0.9)
     assert fails("x12_gaussian_likelihood_is_a_squared_error")

@@ -3,10 +3,11 @@
 import pytest
 
 from monge.prob import divergence as laws
-from monge.solve.sinkhorn import sinkhorn
-from monge.verify import divergence, transport
+from monge.solve.transport.sinkhorn import sinkhorn
+from monge.verify import foundations as divergence
+from monge.verify import transport
 from monge.verify.errata import transport as errata
-from monge.verify.identity import examine, identities
+from monge.verify.framework import examine, identities
 
 OURS = [each for each in identities()
         if each.listing.group in ("transport", "divergence", "algebra")]

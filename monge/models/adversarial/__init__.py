@@ -1,1 +1,6 @@
 """Laws known by their samples alone, trained against a critic."""
+
+
+
+
+

@@ -14,12 +14,12 @@ from ...core.abilities import CanDiagnose, CanSample, Finding, Given, HasDiscrim
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Losses, Turn
 from ...core.space import Space
-from .._pushforward import Pushforward
-from ._constraint import slopes
-from ._game import (
+from .._generator import Pushforward
+from ._lipschitz import slopes
+from ._losses import (
     Logarithmic,
     discriminator_terms,
     divergence_bound,

@@ -22,14 +22,14 @@ from ...core.batch import Batch, conform
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Model, Suit, Turn
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.coordinates import Coordinates
+from ...core.train_config import Recipe
+from ...nn.inputs.standardise import Coordinates
 from ...nn.unet import UNet
 from ._base import check_rows
-from ._game import Game, discriminator_terms, generator_terms
-from ._nets import depth_for, patches
-from ._translate import Translator, misfit, tiers
+from ._convnets import depth_for, patches
+from ._image_translator import Translator, misfit, tiers
+from ._losses import Game, discriminator_terms, generator_terms
 
 
 class CycleGAN(Model, CanSample):

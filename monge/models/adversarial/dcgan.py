@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ._base import Duel
-from ._nets import breaches, depth_for, grower, maps, shrinker
+from ._convnets import breaches, depth_for, grower, maps, shrinker
 
 
 class DCGAN(Duel):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ...nn.mlp import MLP
-from .._pushforward import Dense
+from .._generator import Dense
 from ._base import Duel
 
 

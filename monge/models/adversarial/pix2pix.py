@@ -19,23 +19,16 @@ from ...core.batch import Batch, conform
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Model, Suit, Turn
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.coordinates import Coordinates
-from ...nn.drop import thinned
-from ...nn.embed import Features
+from ...core.train_config import Recipe
+from ...nn.inputs.features import Features
+from ...nn.inputs.standardise import Coordinates
+from ...nn.layers.dropout import thinned
 from ...nn.unet import UNet
 from ._base import REFERENCES, WATCH, check_rows
-from ._game import (
-    Game,
-    discriminator_terms,
-    divergence_bound,
-    generator_terms,
-    log_ratio,
-    value,
-)
-from ._nets import depth_for, patches
-from ._translate import Translator, misfit, tiers
+from ._convnets import depth_for, patches
+from ._image_translator import Translator, misfit, tiers
+from ._losses import Game, discriminator_terms, divergence_bound, generator_terms, log_ratio, value
 
 
 class Pix2Pix(Model, CanSample, HasDiscriminator):

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from ...core.abilities import CanDiagnose, Finding, HasCritic
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Losses, Suit, Turn
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ...nn.mlp import MLP
-from .._pushforward import Dense
+from .._generator import Dense
 from ._base import REFERENCES, WATCH, check_rows, one_sided
-from ._constraint import Clipping, Constraint, Penalty, between, reach, slopes
+from ._lipschitz import Clipping, Constraint, Penalty, between, reach, slopes
 
 STEEP = ("gelu", "silu")
 """Activations whose slope exceeds 1 somewhere."""

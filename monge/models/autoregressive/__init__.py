@@ -1,1 +1,6 @@
 """Laws written as a product of conditionals, one entry after the other."""
+
+
+
+
+

@@ -31,11 +31,11 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Model
 from ...core.space import Space
-from ...nn.embed import Conditions, Features
-from ...nn.masked import Stepping
+from ...nn.autoregressive.masked_mlp import Stepping
+from ...nn.inputs.features import Conditions, Features
+from ...prob.distributions import pick
 from ...prob.heads import Head, LevelsLaw
-from ...prob.laws import pick
-from .._order import blank, check_prefix, check_whole
+from .._ordering import blank, check_prefix, check_whole
 
 ROWS = 1024
 """Rows drawn at a time, so that what is cached stays near the processor."""

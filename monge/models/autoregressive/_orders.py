@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ...core.config import Config, Range
-from ...core.error import WordError
-from ...core.noise import row_uniform
+from ...core.errors import WordError
+from ...core.rng import row_uniform
 from ...core.space import Space
 
 Order = Literal["natural", "snake", "random", "given"]

@@ -30,12 +30,12 @@ from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Suit
-from ...core.noise import row_uniform, seed_of
-from ...core.recipe import Recipe
+from ...core.rng import row_uniform, seed_of
 from ...core.space import Space
-from ...nn.masked import Stepping
-from ...nn.subset import Conv, Dense, Known, SubsetNet, Walk
-from ...prob.laws import pick
+from ...core.train_config import Recipe
+from ...nn.autoregressive.any_order import Conv, Dense, Known, SubsetNet, Walk
+from ...nn.autoregressive.masked_mlp import Stepping
+from ...prob.distributions import pick
 from ._base import ROWS, Ordered, _Draw
 from ._orders import Order, Orders
 

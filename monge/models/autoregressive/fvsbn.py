@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.batch import Batch
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.masked import Stepping
+from ...core.train_config import Recipe
+from ...nn.autoregressive.masked_mlp import Stepping
 from ._base import Again, Ordered, unshift_bits
 from ._orders import Orders
 

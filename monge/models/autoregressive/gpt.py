@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.position import Positions
+from ...core.train_config import Recipe
+from ...nn.attention.position import Positions
+from ...nn.attention.transformer import Causal
 from ...nn.stepwise import Added
-from ...nn.transformer import Causal
-from .._chain import Chain
+from .._sequence import Chain
 
 FEW = 10_000
 """Rows below which a network learns them by heart unless it is held back."""

@@ -16,10 +16,10 @@ from torch import Tensor
 from ...core.batch import Batch
 from ...core.config import Range
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.embed import Features
-from ...nn.masked import Masked, Stepping
+from ...core.train_config import Recipe
+from ...nn.autoregressive.masked_mlp import Masked, Stepping
+from ...nn.inputs.features import Features
 from ._base import Ordered
 from ._orders import Orders
 

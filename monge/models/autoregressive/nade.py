@@ -28,9 +28,9 @@ from torch.autograd.function import once_differentiable
 from ...core.batch import Batch
 from ...core.config import Range
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.masked import Stepping
+from ...core.train_config import Recipe
+from ...nn.autoregressive.masked_mlp import Stepping
 from ._base import Again, Ordered, unshift_bits
 from ._orders import Orders
 

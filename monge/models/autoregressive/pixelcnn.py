@@ -8,10 +8,10 @@ Drawing keeps what each layer made of each pixel, so that a picture costs about 
 from __future__ import annotations
 
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.stacks import Gated, Stack
-from ._pictures import FEW, LARGE, Pictures, picture
+from ...core.train_config import Recipe
+from ...nn.autoregressive.pixelcnn import Gated, Stack
+from ._images import FEW, LARGE, Pictures, picture
 
 
 class PixelCNN(Pictures):

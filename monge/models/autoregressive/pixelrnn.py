@@ -8,10 +8,10 @@ row above and of the pixel before, so that a picture costs about one pass.
 from __future__ import annotations
 
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.lstm2d import Diagonal, Recurrent
-from ._pictures import FEW, LARGE, Pictures, picture
+from ...core.train_config import Recipe
+from ...nn.autoregressive.pixelrnn import Diagonal, Recurrent
+from ._images import FEW, LARGE, Pictures, picture
 
 
 class PixelRNN(Pictures):

@@ -12,11 +12,11 @@ from typing import Annotated
 
 from ...core.config import Range
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ...nn import dilated
 from ...prob.heads import LevelsLaw
-from .._chain import Chain
+from .._sequence import Chain
 
 LONG = 1024
 """Entries from which on a row has as much to teach as many short ones."""
@@ -34,7 +34,7 @@ class WaveNet(Chain):
 
     class Config(Chain.Config):
         tag = "model/autoregressive.wavenet"
-        net: dilated.Stack.Config = dilated.WaveNet.Config()
+        net: dilated.DilatedStack.Config = dilated.WaveNet.Config()
         """Network: wavenet (gated, with skip paths) or tcn (plain residual blocks)."""
         window: Annotated[int, Range(0)] = 4096
         """Steps of a row that a step of training scores; a longer row is cut into equal blocks of

@@ -1,1 +1,6 @@
 """Closed-form references: laws fitted by counting, against which every other model is measured."""
+
+
+
+
+

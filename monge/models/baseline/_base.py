@@ -18,7 +18,7 @@ from torch import Generator, Tensor, nn
 from ...core.abilities import CanComplete, CanSample, Given, HasLikelihood, Likelihood
 from ...core.batch import Batch, as_batch, conform
 from ...core.config import Config
-from ...core.error import DataError
+from ...core.errors import DataError
 from ...core.model import Losses, Model, Turn
 from ...core.space import Space
 

@@ -20,12 +20,12 @@ from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Suit
-from ...core.noise import row_uniform, seed_of
-from ...core.recipe import Recipe
+from ...core.rng import row_uniform, seed_of
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ._base import Reference, Rows, add, groups_of, kinds_of
-from ._normal import NUMBERS, Full, cells_of, invert, patterns, reorder
-from ._tables import Tables
+from ._categorical import Tables
+from ._gaussians import NUMBERS, Full, cells_of, invert, patterns, reorder
 
 
 class Gaussian(Reference):
@@ -152,7 +152,7 @@ class Gaussian(Reference):
     @classmethod
     def refuses(cls, space: Space) -> str | None:
         if set(kinds_of(space)) == {"label"}:
-            return f"a normal law needs numbers, got {space}; use baseline.tree"
+            return f"a normal law needs numbers, got {space}; use baseline.chow_liu"
         if groups_of(space) * space.dims**2 > NUMBERS:
             return (f"{space.dims} entries and {groups_of(space)} laws make covariances of more "
                     f"than {NUMBERS} numbers; use baseline.mixture")

@@ -14,10 +14,10 @@ from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ._base import Reference, Rows, groups_of
-from ._tables import Tables
+from ._categorical import Tables
 
 
 class Independent(Reference):

@@ -16,13 +16,13 @@ from torch.nn.functional import one_hot
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Losses, Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ._base import CHUNK, Laws, Reference, Rows, Sums, add, kinds_of
-from ._normal import NUMBERS, Diagonal, Full
-from ._tables import Tables
+from ._categorical import Tables
+from ._gaussians import NUMBERS, Diagonal, Full
 
 
 class Mixture(Reference):

@@ -1,1 +1,6 @@
 """Diffusion: laws learned by undoing noise."""
+
+
+
+
+

@@ -1,4 +1,6 @@
-r"""What diffusion laws share: noise in the units of the data, one network, samplers, two scores.
+r"""Networks and recipes of diffusion laws that suit data of a kind and size.
+
+What diffusion laws share: noise in the units of the data, one network, samplers, two scores.
 
 $q(z_t | x) = N(\alpha_t y, \sigma_t^2 I)$ for standardised y (`_units`); a network reads z_t and
 $\lambda_t$ and predicts x in one of four ways (`_prediction`); going back from
@@ -19,18 +21,52 @@ from ...core.abilities import HasScore, HasTerms, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.noise import fold, seed_of
+from ...core.rng import fold, seed_of
 from ...core.space import Space
+from ...core.train_config import Recipe
+from ...nn.unet import suited
+from ...solve.jacobian_trace import draw_probes, mean_and_error
 from ...solve.ode import Solver
-from ...solve.trace import draw_probes, mean_and_error
-from .._order import check_whole
-from ._accounting import Asked, Terms, bound, columns, flow, together
-from ._alone import Alone
-from ._drawing import Drawing
-from ._nets import MLP, TimeNet
-from ._prediction import Prediction, Target
-from ._told import Teller, Told
-from ._units import Units
+from .._ordering import check_whole
+from ._conditioning import Teller, Told
+from ._denoisers import MLP, TimeNet, UNet
+from ._likelihood import Asked, Terms, bound, columns, flow, together
+from ._parameterisation import Prediction, Target
+from ._sampling import Drawing
+from ._units import LEVELS, Alone, Units
+
+SMALL = 5000
+"""Rows below which a network is kept small."""
+
+
+def network(space: Space, waves: int = 0) -> TimeNet.Config:
+    """A U-Net for pictures and long sequences, a perceptron for the rest."""
+    if space.is_picture and min(space.shape[1:]) >= 6:
+        dropout = 0.1 if 0 < space.rows < SMALL else 0.0
+        return suited(UNet.Config(attention=1, dropout=dropout, waves=waves), space.shape[1:])
+    if len(space.shape) == 2 and space.shape[0] >= 16:
+        return UNet.Config(width=32, multipliers=(1, 2, 2), blocks=1, attention=1, waves=waves)
+    few = 0 < space.rows < 2000
+    if space.dims <= 4:
+        waves = waves or (0 if few else 3)
+        return MLP.Config(width=128, depth=3, waves=waves)
+    return MLP.Config(width=256 if few else 512, depth=3, waves=waves)
+
+
+def aim(space: Space) -> Aim:
+    """The rest of x where levels are few enough to be gone through, else its velocity."""
+    return "rest" if space.kind == "binary" or 0 < space.size <= LEVELS else "velocity"
+
+
+def recipe(space: Space) -> Recipe:
+    """Averages of weights reach back a ninth of the steps, ten thousand at most."""
+    few = 0 < space.rows < SMALL
+    pictures = space.is_picture or len(space.shape) == 2
+    if not pictures and space.dims <= 4:
+        return Recipe(rate=2e-3, batch=512, average=0.9999, check=500, clip=1.0)
+    return Recipe(rate=1e-3, batch=64 if pictures or few else 256,
+                  average=0.9999, check=300 if few else 2000, clip=1.0)
+
 
 Aim = Literal[Target, "rest"]
 ENTRIES = 1 << 18

@@ -21,7 +21,9 @@ from ...core.batch import Batch
 from ...core.space import Space
 
 if TYPE_CHECKING:
-    from ._drawing import Drawing
+    from ._sampling import Drawing
+
+
 
 ROWS = 2
 """Rows of the example, which any number may replace."""

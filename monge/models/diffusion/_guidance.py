@@ -24,14 +24,16 @@ from torch import Tensor
 from ...core.abilities import Given
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.error import DataError, WordError
+from ...core.errors import DataError, WordError
 from ...core.space import Space
-from ._prediction import Prediction
-from ._told import Told
+from ._conditioning import Told
+from ._parameterisation import Prediction
 
 if TYPE_CHECKING:
-    from ._drawing import Drawing
     from ._samplers import Predict
+    from ._sampling import Drawing
+
+
 
 SLACK = 0.01
 """By how much the log-SNR of a law may pass the range a classifier was fitted on."""
@@ -179,7 +181,7 @@ def judge_of(law: Drawing, how: Drawing.Sampling) -> Judge | None:
     judge = law.parts["guide"]
     if not isinstance(judge, Judge):
         raise WordError(f"guide={how.guide.run} does not judge noisy data; name a run of "
-                        "diffusion.classifier")
+                        "diffusion.noisy_classifier")
     same = ("kind", "shape", "size", "mean", "scale")
     if any(getattr(judge.field, name) != getattr(law.space, name) for name in same):
         raise DataError(f"guide={how.guide.run} judges {judge.field} and this law draws "

@@ -25,11 +25,13 @@ from torch import Generator, Tensor
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.error import WordError
+from ...core.errors import WordError
 
 if TYPE_CHECKING:
-    from ...prob.schedule import Noising
-    from ._prediction import Prediction
+    from ...prob.noise_schedule import Noising
+    from ._parameterisation import Prediction
+
+
 
 Predict = Callable[[Tensor, Tensor], "Prediction"]
 """What is known of z (B, ...) at times t (B,)."""

@@ -21,15 +21,14 @@ from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Losses, Suit
 from ...core.space import Space
-from ...prob.schedule import Schedule
-from ._accounting import gaussian_step, step_of
-from ._base import Diffusion
-from ._nets import MLP
-from ._prediction import Prediction, target
-from ._suits import aim, network, recipe
+from ...prob.noise_schedule import Schedule
+from ._base import Diffusion, aim, network, recipe
+from ._denoisers import MLP
+from ._likelihood import gaussian_step, step_of
+from ._parameterisation import Prediction, target
 from ._units import finest
 
 HYBRID = 1e-3

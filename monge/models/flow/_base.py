@@ -31,17 +31,17 @@ from ...core.batch import Batch, as_batch, conform
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Model
-from ...core.noise import fold, row_uniform, seed_of
+from ...core.rng import fold, row_uniform, seed_of
 from ...core.space import Space
-from ...nn.embed import Conditions, Features
+from ...nn.inputs.features import Conditions, Features
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.coupling import Conditional
-from ...prob.bijections.fixed import Logit
-from ...prob.bijections.warps import Affine
-from ...prob.normal import log_mean_exp, log_normal
-from .._order import check_codes, check_whole
-from ._coordinates import coordinates, limits
+from ...prob.bijections.elementwise import Logit
+from ...prob.bijections.univariate import Affine
+from ...prob.distributions import log_mean_exp, log_normal
+from .._ordering import check_codes, check_whole
+from ._units import coordinates, limits
 
 SPREAD = 0.5
 """Log-scale at which learned noise begins: a logistic-normal law that is nearly uniform."""

@@ -1,4 +1,6 @@
-r"""The flow of a velocity as a map that can be undone.
+r"""Which noise goes with each row of a batch, where flow matching does not leave it to chance.
+
+The flow of a velocity as a map that can be undone.
 
 `inverse` follows $\dot x = v(x, t, c)$ from data at t = 0 to noise at t = 1, `forward` goes back;
 the log-determinant of either is the integral of the trace of $\partial v / \partial x$ along the
@@ -13,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ...core.config import Config as BaseConfig
@@ -21,9 +24,32 @@ from ...nn.mlp import MLP
 from ...nn.unet import UNet
 from ...prob.bijections.base import Bijection, Mapped
 from ...solve.adjoint import integrate_adjoint
+from ...solve.jacobian_trace import draw_probes, hutchinson_trace
 from ...solve.ode import Field, Method, Solver, State, Tally, integrate, walk
-from ...solve.trace import draw_probes, hutchinson_trace
+from ...solve.transport.ground_cost import squared
+from ...solve.transport.sinkhorn import sinkhorn
 from ._velocity import Velocity
+
+EPSILON = 0.02
+"""Entropy of the entropic coupling, in units of the mean cost."""
+
+
+@torch.no_grad()
+def optimal(x: Tensor, z: Tensor) -> Tensor:
+    """Rows of z, (B,), of the least sum of squared distances, each once."""
+    _, columns = linear_sum_assignment(squared(x, z).double().cpu().numpy())
+    return torch.from_numpy(columns).to(x.device)
+
+
+@torch.no_grad()
+def entropic(x: Tensor, z: Tensor) -> Tensor:
+    """Rows of z, (B,), drawn as a plan of least cost and some entropy says."""
+    plan = sinkhorn(x, z, EPSILON, relative=True, tolerance=1e-2).matrix
+    return torch.multinomial(plan, 1)[:, 0]
+
+
+PARTNERS = {"optimal": optimal, "entropic": entropic}
+
 
 WRITTEN, LOOPED = 32, 16
 """Entries up to which a trace is exact where it is written out, and where it is not, unless asked

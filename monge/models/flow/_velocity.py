@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ...nn.mlp import MLP
 from ...nn.unet import UNet
-from ...solve.trace import exact_trace
+from ...solve.jacobian_trace import exact_trace
 
 OCTAVES = 4
 """Fourier features of time: sine and cosine of pi/2, pi, 2 pi, 4 pi times t."""

@@ -14,17 +14,16 @@ from torch import Tensor
 from ...core.abilities import Given
 from ...core.batch import conform
 from ...core.config import Range
-from ...core.error import DataError
+from ...core.errors import DataError
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
 from ._base import Flow
-from ._multiscale import Steps, halvings, picture
-from ._stack import Stacking, stack
-from ._transfer import Transferring
-from ._warps import held_back
+from ._completion import Transferring
+from ._coupling import Stacking, held_back, stack
+from ._image import Steps, halvings, picture
 
 BEYOND = 1.0
 """By how much of its training range a numeric attribute may leave it."""

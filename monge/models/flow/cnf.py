@@ -26,24 +26,22 @@ from ...core.abilities import CanStream, Given, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Losses, Suit
-from ...core.noise import fold, row_uniform, seed_of
-from ...core.recipe import Recipe
+from ...core.rng import fold, row_uniform, seed_of
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ...nn.mlp import MLP
 from ...nn.unet import UNet, suited
 from ...prob.bijections.base import Bijection, Compose
-from ...prob.bijections.fixed import ActNorm, Standardise
-from ...prob.normal import log_normal
+from ...prob.bijections.elementwise import ActNorm, Standardise
+from ...prob.distributions import log_normal
+from ...solve.jacobian_trace import draw_probes, mean_and_error
 from ...solve.ode import TABLEAUX, Method, Solver
-from ...solve.trace import draw_probes, mean_and_error
-from .._order import check_whole
+from .._ordering import check_whole
 from ._base import Flow, mean_weight
-from ._continuous import Continuous, Solving, shares
-from ._fill import Fillable
-from ._pairs import PARTNERS
-from ._repaint import repaint
+from ._completion import Fillable, repaint
+from ._continuous import PARTNERS, Continuous, Solving, shares
 
 PASSES = 16
 """Of the network, that an adaptive solver takes at least for events of many entries."""

@@ -11,9 +11,8 @@ from ...core.space import Space
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
 from ._base import Flow
-from ._fill import Fillable
-from ._stack import Stacking, stack
-from ._warps import beginning, held_back
+from ._completion import Fillable
+from ._coupling import Stacking, beginning, held_back, stack
 
 
 class Coupling(Fillable):

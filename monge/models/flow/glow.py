@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ...prob.bijections.base import Bijection
 from ._base import Flow
-from ._fill import Fillable
-from ._multiscale import Steps, halvings, picture
+from ._completion import Fillable
+from ._image import Steps, halvings, picture
 
 LARGE = 256
 """Pixels from which on a picture asks for a larger network."""

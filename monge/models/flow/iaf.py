@@ -7,12 +7,12 @@ gradient of a score goes through the triangular Jacobian of that root.
 
 from __future__ import annotations
 
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.space import Space
-from ...nn.masked import Masked
+from ...nn.autoregressive.masked_mlp import Masked
+from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Bijection, Inverse
-from ...prob.bijections.masked import Autoregressive
-from ._masked import Stacked
+from ._autoregressive import Stacked
 
 
 class IAF(Stacked):

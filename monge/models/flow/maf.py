@@ -6,9 +6,9 @@ hidden units by the entries they need and computes each once.
 
 from __future__ import annotations
 
+from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Bijection
-from ...prob.bijections.masked import Autoregressive
-from ._masked import Stacked
+from ._autoregressive import Stacked
 
 
 class MAF(Stacked):

@@ -18,18 +18,17 @@ from torch import Tensor, nn
 from ...core.abilities import CanEnlarge, Given
 from ...core.batch import Batch, conform
 from ...core.config import Range
-from ...core.error import DataError, WordError
+from ...core.errors import DataError, WordError
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.embed import Conditions
+from ...core.train_config import Recipe
+from ...nn.inputs.features import Conditions
 from ...prob.bijections.base import Bijection, Compose, Inverse
-from ...prob.bijections.details import Details
+from ...prob.bijections.detail_split import Details
 from ...prob.bijections.linear import Reshape
 from ._base import Flow
-from ._coordinates import coordinates
-from ._multiscale import Steps, halvings
-from ._pixels import laid_out
+from ._image import Steps, halvings, laid_out
+from ._units import coordinates
 
 SLACK = {"levels": 0.5, "real": 0.125}
 """By how much a small picture may differ from the means of squares: its own rounding."""

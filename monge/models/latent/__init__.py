@@ -1,1 +1,6 @@
 """Laws with latent variables: p(x) = ∫ p(x | z) p(z) dz."""
+
+
+
+
+

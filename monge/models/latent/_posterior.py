@@ -1,4 +1,6 @@
-r"""Approximate posteriors q(z | x): what an encoder says of a row, and noise, made a code.
+r"""What laws with Gaussian codes share: codes and their rates, checks.
+
+Approximate posteriors q(z | x): what an encoder says of a row, and noise, made a code.
 
 factorised  $z = \mu + \sigma \epsilon$, $q = N(\mu, diag(\sigma^2))$ (Kingma & Welling 2014)
 full        $z = \mu + L \epsilon$, $L = diag(\sigma)(I + S)$ lower triangular: $N(\mu, L L^T)$
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import abc
 import math
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -22,12 +25,66 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...nn.masked import Masked
+from ...core.errors import DataError, WordError
+from ...core.space import Space
+from ...nn.autoregressive.masked_mlp import Masked
+from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Mapped
-from ...prob.bijections.masked import Autoregressive
-from ...prob.bijections.warps import Warp
-from ...prob.normal import log_normals
-from ._base import bounded, rates_of
+from ...prob.bijections.univariate import Warp
+from ...prob.distributions import Gaussians, log_normals
+from ...prob.heads import Head
+
+WIDEST = 10.0
+"""|log sigma| of a law of codes stays below this, so that no datum, however odd, overflows."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Codes drawn from q(z | x), with what they cost."""
+
+    z: Tensor  # (S, B, latent)
+    ratios: Tensor  # (S, B, U): terms of log q(z | x) - log p(z), one for each unit or one in all
+    rates: Tensor | None  # (S or 1, B, U): the same in the mean, with less noise or none
+
+    def terms(self, drawn: bool = False) -> Tensor:
+        """What each unit adds to the rate, with as little noise as can be, (*, B, U)."""
+        return self.ratios if drawn or self.rates is None else self.rates
+
+
+def bounded(raw: Tensor) -> Tensor:
+    """A log-scale within -WIDEST..WIDEST."""
+    return WIDEST * torch.tanh(raw / WIDEST)
+
+
+def rates_of(mean: Tensor, log_scale: Tensor) -> Tensor:
+    """KL(N(mean, scale^2) || N(0, 1)) of each unit."""
+    return 0.5 * (mean.square() + (2 * log_scale).exp() - 1) - log_scale
+
+
+def at_floor(head: Head, params: Tensor) -> int:
+    """How many entries have Gaussians whose scales rest on their floor."""
+    count = 0
+    for law, own in zip(head.each(), head.own(params), strict=True):
+        if isinstance(law, Gaussians):
+            above = law.split(own)[2].log() - law.floor[:, None]  # (B, d, K)
+            count += int((above.mean(0).amin(-1) < 0.1).sum())
+    return count
+
+
+def check_width(latent: int, features: int, space: Space) -> None:
+    most = max(space.dims, features)
+    if latent > most:
+        raise WordError(f"latent={latent} is wider than the data, whose rows have {most} entries; "
+                        f"choose latent={most} at most")
+
+
+def check_shape(z: Tensor, latent: Space) -> None:
+    """Raise unless z holds a code in each row."""
+    if z.shape[1:] != latent.shape:
+        found = "x".join(map(str, z.shape[1:])) or "none"
+        raise DataError(f"a code here has {latent.dims} units, not {found}; give rows of "
+                        f"{latent.dims} numbers")
+
 
 OPEN = 2.0
 """Gates begin at sigmoid(2) = 0.88: the first code passes nearly unchanged."""

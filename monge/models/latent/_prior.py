@@ -16,8 +16,8 @@ from torch import Generator, Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...prob.normal import log_normals
-from ._base import bounded
+from ...prob.distributions import log_normals
+from ._posterior import bounded
 
 
 class Prior(Configured, nn.Module, abc.ABC):

@@ -18,13 +18,13 @@ from ...core.abilities import CanDecode, CanDiagnose, CanEncode, Finding, Given
 from ...core.batch import Batch, as_batch, conform
 from ...core.config import Range
 from ...core.model import Losses, Model, Suit
-from ...core.noise import fresh
-from ...core.recipe import Recipe
+from ...core.rng import fresh
 from ...core.space import Space
-from ...nn.embed import Conditions, Features
-from ._base import check_shape, check_width
-from ._doctor import aggregate
-from ._nets import Dense, Networks
+from ...core.train_config import Recipe
+from ...nn.inputs.features import Conditions, Features
+from ._diagnostics import aggregate
+from ._encoder_decoder import Dense, Networks
+from ._posterior import check_shape, check_width
 
 
 class AE(Model, CanEncode, CanDecode, CanDiagnose):

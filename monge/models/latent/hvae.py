@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ._levels import Hierarchy
+from ._hierarchy import Hierarchy
 
 
 class HVAE(Hierarchy):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ._levels import Hierarchy
+from ._hierarchy import Hierarchy
 
 
 class MHVAE(Hierarchy):

@@ -1,4 +1,6 @@
-r"""Stochastic temporal convolution: codes in levels over a dilated causal stack
+r"""A dilated stack that is read at every depth: short reaches below, long ones above.
+
+Stochastic temporal convolution: codes in levels over a dilated causal stack
 
 A stack of dilated causal convolutions reads the steps; level l has of it the vectors $d_t^l$ of
 its own layers, short reaches below and long ones above. At each step codes are drawn from the top
@@ -16,16 +18,39 @@ import torch
 from torch import Tensor, nn
 
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.dilated import Stack
-from ...nn.ladder import Ladder
+from ...core.train_config import Recipe
+from ...nn.dilated import Block, DilatedStack, GatedBlock
 from ...nn.mlp import MLP
-from ...prob.normal import log_mean_exp
-from ._codes import Codes, Frames
-from ._steps import BLOCK, Stepped
+from ...prob.distributions import log_mean_exp
+from ._frames import Codes, Frames
+from ._sequential import BLOCK, Stepped
+
+
+class Ladder(DilatedStack):
+    """Gated blocks (van den Oord et al. 2016), what each hands over side by side, the shortest
+    reach first: (B, T, width) -> (B, T, blocks width)."""
+
+    def __init__(self, config: DilatedStack.Config, context: int = 0) -> None:
+        super().__init__(config, config.width * config.layers * config.cycles, context)
+
+    def block(self, dilation: int) -> Block:
+        c = self.config
+        return GatedBlock(c.width, c.kernel, dilation, self.context, c.dropout)
+
+    def end(self, read: list[Tensor]) -> Tensor:
+        return torch.cat(read, -1)
+
+    def split(self, out: Tensor, levels: int) -> Sequence[Tensor]:
+        """What so many levels have of it, each its own run of blocks, the longest reach first."""
+        return out.split(self.sizes(levels)[::-1], -1)[::-1] if levels > 1 else [out]
+
+    def sizes(self, levels: int) -> list[int]:
+        """Numbers that each level has, the longest reach first."""
+        runs = torch.arange(len(self.blocks)).tensor_split(levels)
+        return [len(run) * self.config.width for run in reversed(runs)]
 
 
 class STCN(Stepped):
@@ -60,7 +85,7 @@ class STCN(Stepped):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        stack = Stack.Config(width=config.width, layers=config.layers, dropout=config.dropout)
+        stack = DilatedStack.Config(width=config.width, layers=config.layers, dropout=config.dropout)
         self.net = Ladder(stack, self.context.width)
         self.reader = nn.Linear(self.features.width, config.width)
         sizes = self.net.sizes(config.ladder)

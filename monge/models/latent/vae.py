@@ -14,15 +14,14 @@ from torch import Generator, Tensor
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ._base import Code
-from ._nets import Dense
-from ._posterior import Factorised, Posterior
+from ...core.train_config import Recipe
+from ._elbo import Variational
+from ._encoder_decoder import Dense
+from ._posterior import Code, Factorised, Posterior
 from ._prior import Normal, Prior
-from ._variational import Variational
 
 
 class VAE(Variational):

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from ...core.model import Suit
-from ...core.noise import fold, row_normal, row_uniform
-from ...core.recipe import Recipe
+from ...core.rng import fold, row_normal, row_uniform
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ...nn.mlp import MLP
 from ...nn.recurrent import GRU, Recurrent
 from ...nn.stepwise import Added
-from ._codes import Codes, Frames
-from ._steps import Stepped
-from ._walk import FEW, filtered
+from ._frames import Codes, Frames
+from ._particle_filter import FEW, filtered
+from ._sequential import Stepped
 
 
 class VRNN(Stepped):

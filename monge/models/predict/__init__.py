@@ -1,1 +1,6 @@
 """Laws of targets given inputs: classifiers and regressors."""
+
+
+
+
+

@@ -30,14 +30,13 @@ from ...core.abilities import (
 from ...core.batch import Batch, as_batch, conform
 from ...core.config import Config as BaseConfig
 from ...core.config import Part, Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.marginals import Marginals, Mixed
 from ...core.model import Losses, Model
-from ...core.noise import fold, fresh, seed_of
+from ...core.rng import fold, fresh, seed_of
 from ...core.space import Space
-from ...nn.drop import thinned
-from ...prob.heads import Entries, Head
-from ...prob.scales import Scales
+from ...nn.layers.dropout import thinned
+from ...prob.heads import Entries, Head, Scales
 from ._trunk import Trunk, coded, transfer
 
 Spread = Literal["constant", "input", "mixture"]

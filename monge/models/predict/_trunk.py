@@ -8,10 +8,10 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from ...core.abilities import CanEncode, Given
-from ...core.error import DataError, WordError
+from ...core.errors import DataError, WordError
 from ...core.model import Model
 from ...core.space import Space
-from ...nn.embed import Conditions
+from ...nn.inputs.features import Conditions
 
 
 class Trunk(nn.Module, abc.ABC):

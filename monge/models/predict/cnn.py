@@ -11,15 +11,26 @@ from typing import Annotated
 from torch import nn
 
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Suit
 from ...core.space import Space
-from ...nn.activation import Activation
-from ...nn.init import initialise
-from ...nn.norm import Norm, centres
-from ...nn.pool import Halving
-from ...nn.shape import Act, Conv, Dense, Drop, Flatten, Layer, Normalise, Pool, Shape, Stack
-from ._pictures import SMALL, FromPictures, Pictures, sides, suited
+from ...nn.layers.activation import Activation
+from ...nn.layers.init import initialise
+from ...nn.layers.norm import Norm, centres
+from ...nn.layers.pool import Halving
+from ...nn.layers.specs import (
+    Act,
+    Conv,
+    Dense,
+    Drop,
+    Flatten,
+    Layer,
+    Normalise,
+    Pool,
+    Shape,
+    Stack,
+)
+from ._images import SMALL, FromPictures, Pictures, sides, suited
 from ._trunk import Trunk
 
 LARGE = 48

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from ...core.batch import Batch
 from ...core.config import Range
 from ...core.model import Losses, Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ._base import Predictor
 from ._trunk import Flat, Trunk
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ...core.abilities import Given
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.activation import activation
-from ...nn.drop import dropout
+from ...core.train_config import Recipe
+from ...nn.layers.activation import activation
+from ...nn.layers.dropout import dropout
 from ...nn.mlp import MLP as Network
 from ._base import Predictor
 from ._trunk import Flat, Trunk

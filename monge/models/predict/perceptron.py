@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Losses, Model, Suit, Turn
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ._base import Predictor
 from ._trunk import Flat, Trunk
 

@@ -17,11 +17,11 @@ from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Range
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.context import one_step
-from ...nn.drop import dropout
-from ...nn.embed import Conditions, Features
+from ...core.train_config import Recipe
+from ...nn.inputs.features import Conditions, Features
+from ...nn.inputs.sequence import one_step
+from ...nn.layers.dropout import dropout
 from ...nn.recurrent import GRU, Bidirectional
 from ...nn.recurrent import Recurrent as Network
 from ._base import Predictor

@@ -9,9 +9,9 @@ from torch import nn
 
 from ...core.model import Suit
 from ...core.space import Space
+from ...nn.layers.specs import Shape
 from ...nn.resnet import ResNet as Network
-from ...nn.shape import Shape
-from ._pictures import SMALL, FromPictures, Pictures, sides, suited
+from ._images import SMALL, FromPictures, Pictures, sides, suited
 from ._trunk import Trunk
 
 LEVELS = (16, 32, 64, 128, 256)

@@ -1,1 +1,6 @@
 """Encoders that learn from rows without labels."""
+
+
+
+
+

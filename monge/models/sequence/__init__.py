@@ -1,1 +1,6 @@
 """Laws of sequences: language, translation, series."""
+
+
+
+
+

@@ -27,11 +27,11 @@ from ...core.batch import Batch, as_batch, conform
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Model, Suit, Turn
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...prob.autoregression import is_stationary, predicted
-from .._order import check_prefix, check_whole
-from ._linear import beginning, joined, least_squares, likeliest, select, yule_walker
+from ...core.train_config import Recipe
+from ...prob.linear_ar import is_stationary, predicted
+from .._ordering import check_prefix, check_whole
+from ._ar_fit import beginning, joined, least_squares, likeliest, select, yule_walker
 
 METHODS = {"squares": least_squares, "yule_walker": yule_walker, "likelihood": likeliest}
 TOLD = 8

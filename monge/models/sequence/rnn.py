@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from ...core.config import Range
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.drop import Dropout
+from ...core.train_config import Recipe
+from ...nn.layers.dropout import Dropout
 from ...nn.recurrent import LSTM, Hidden, Recurrent
 from ...nn.stepwise import Added, Stepwise
-from .._chain import Chain
+from .._sequence import Chain
 
 FEW = 10_000
 """Rows below which a network learns them by heart unless it is held back."""

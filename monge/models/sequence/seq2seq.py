@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from ...core.batch import Batch, conform
 from ...core.config import Range
-from ...core.error import WordError
+from ...core.errors import WordError
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.alignment import score
-from ...nn.attention import padding_mask
-from ...nn.drop import Dropout
-from ...nn.reader import Reader
+from ...core.train_config import Recipe
+from ...nn.attention.scores import score
+from ...nn.attention.softmax import padding_mask
+from ...nn.inputs.condition_tokens import Reader
+from ...nn.layers.dropout import Dropout
 from ...nn.recurrent import GRU, Bidirectional, Hidden, Recurrent
-from ._base import Translator
+from ._encoder_decoder import Translator
 
 FEW = 10_000
 """Pairs below which a network learns them by heart unless it is held back."""

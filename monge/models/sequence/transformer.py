@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ...core.batch import Batch, conform
 from ...core.model import Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
-from ...nn.reader import Reader
-from ...nn.transformer import Causal, Decoder, Encoder, StackState
-from ._base import Translator
+from ...core.train_config import Recipe
+from ...nn.attention.transformer import Causal, Decoder, Encoder, StackState
+from ...nn.inputs.condition_tokens import Reader
+from ._encoder_decoder import Translator
 
 FEW = 10_000
 """Pairs below which a network learns them by heart unless it is held back."""

@@ -1,1 +1,6 @@
 """Laws trained by moving samples to data at the least cost."""
+
+
+
+
+

@@ -18,10 +18,10 @@ from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Suit
-from ...core.recipe import Recipe
 from ...core.space import Space
+from ...core.train_config import Recipe
 from ...nn.mlp import MLP
-from ...solve.sinkhorn import sinkhorn
+from ...solve.transport.sinkhorn import sinkhorn
 from ._base import TOLERANCE, Unpaired
 
 

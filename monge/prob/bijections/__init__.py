@@ -1,1 +1,6 @@
 """Invertible maps with their log-determinants; networks come as arguments."""
+
+
+
+
+

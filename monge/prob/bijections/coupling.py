@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Bijection, Mapped, total
-from .warps import Warp
+from .univariate import Warp
 
 REACH = 10.0
 """Networks read numbers beyond this as this: far outside of the data they need not extrapolate."""

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Mapped
-from .warps import Warp
+from .univariate import Warp
 
 LEAST = 1e-3
 """Least share of the box that a bin takes, and least derivative at a knot."""

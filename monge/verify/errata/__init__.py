@@ -1,1 +1,6 @@
 """Common errors, each beside the correct statement: negative controls of the identities."""
+
+
+
+
+

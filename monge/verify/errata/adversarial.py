@@ -5,17 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...models.adversarial._game import (
-    Logarithmic,
-    discriminator_terms,
-    generator_terms,
-    value,
-)
+from ...models.adversarial._losses import Logarithmic, discriminator_terms, generator_terms, value
 from ...prob.divergence import jensen_shannon, kl
-from ...solve.assignment import on_line
+from ...solve.transport.exact import on_line
+from .._helpers import gap, normal
 from ..adversarial import LOG4, game, tables
-from ..gaps import gap, normal
-from ..identity import Control
+from ..framework import Control
 from ..transport import potential
 
 ROUNDING = 1e-12

@@ -17,10 +17,10 @@ from ...prob.divergence import (
     jensen_shannon,
     kl,
 )
-from ..algebra import Scalar, slope
-from ..gaps import gap, most, normal
-from ..identity import Control
-from ..regions import cells, cells_at_most, interpolant
+from .._helpers import gap, most, normal
+from .._linear_regions import cells, cells_at_most, interpolant
+from ..foundations import Scalar, slope
+from ..framework import Control
 
 ROUNDING = 1e-12
 

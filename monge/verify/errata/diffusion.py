@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...models.diffusion._prediction import Prediction
-from ...prob.schedule import Schedule, Step
+from ...models.diffusion._parameterisation import Prediction
+from ...prob.noise_schedule import Schedule, Step
+from .._helpers import gap, most, normal
+from .._noisy_mixtures import line, plane
 from ..diffusion import Chain, divergence, log_normal, pairs, relative
-from ..gaps import gap, most, normal
-from ..identity import Control
-from ..matching import alone, component, networks, noisy, slope, still
-from ..noised import line, plane
+from ..framework import Control
+from ..score_matching import alone, component, networks, noisy, slope, still
 
 ROUNDING = 1e-11
 

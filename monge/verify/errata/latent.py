@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from ...core.noise import fresh
+from ...core.rng import fresh
 from ...models.latent._posterior import Factorised
 from ...models.latent.vae import VAE
 from ...prob.bijections.base import Compose
-from ...prob.bijections.warps import Affine
-from ..evidence import table
-from ..gaps import gap, most, normal
-from ..identity import Control
-from ..jacobian import jacobian
-from ..maps import DIMS, coupling, log_base
+from ...prob.bijections.univariate import Affine
+from .._helpers import gap, jacobian, most, normal
+from .._random_flows import DIMS, coupling, log_base
+from ..framework import Control
+from ..inference import table
 from ..subjects import SPACES, build, random_rows
 
 ROUNDING = 1e-12

@@ -8,22 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...nn.attention import causal_mask, weights
-from ...nn.causal import CausalConv
-from ...nn.conv import ContinuousConv
+from ...nn.attention.linear import feature, linear_attention
+from ...nn.attention.position import Learned, Sinusoidal, relative
+from ...nn.attention.softmax import causal_mask, weights
+from ...nn.causal_conv import CausalConv
 from ...nn.dilated import gate
-from ...nn.drop import masked
-from ...nn.linear import feature, linear_attention
-from ...nn.norm import norm
-from ...nn.position import Learned, Sinusoidal, relative
+from ...nn.layers.conv import ContinuousConv
+from ...nn.layers.dropout import masked
+from ...nn.layers.norm import norm
+from ...nn.layers.specs import Conv, Pool
 from ...nn.recurrent import GRU
-from ...nn.shape import Conv, Pool
+from .._helpers import gap, normal
 from ..attention import HEADS, STEPS, WIDTH, parts, shaken
 from ..convolution import count
-from ..gaps import gap, normal
-from ..identity import Control
-from ..networks import batch_norm, unscaled
-from ..recurrent import INPUTS, built
+from ..framework import Control
+from ..norm_dropout_init import batch_norm, unscaled
+from ..sequences import INPUTS, built
 
 ROUNDING = 1e-12
 

@@ -6,24 +6,23 @@ import torch
 from torch import Tensor
 
 from ...core.batch import Batch
-from ...core.noise import fresh
+from ...core.rng import fresh
+from ...models.autoregressive.count_table import Tabular
 from ...models.autoregressive.fvsbn import FVSBN
 from ...models.autoregressive.made import MADE
 from ...models.autoregressive.nade import NADE
-from ...models.autoregressive.tabular import Tabular
 from ...models.sequence.transformer import Transformer
-from ...nn.alignment import Additive
-from ...nn.attention import Attention
-from ...nn.raster import Raster
+from ...nn.attention.scores import Additive
+from ...nn.attention.softmax import Attention
+from ...nn.autoregressive.pixel import Raster
+from ...nn.autoregressive.pixelcnn import Gated
 from ...nn.recurrent import RNN
-from ...nn.stacks import Gated
+from .._helpers import gap, most, normal
 from ..autoregressive import jacobian
-from ..gaps import gap, most, normal
-from ..identity import Control
-from ..recurrent import INPUTS, built
-from ..sequence import SENTENCES, sentences
-from ..series import MEAN, RHO, SIGMA, STEPS, covariance, stable, toeplitz
-from ..series import built as series
+from ..framework import Control
+from ..linear_ar import MEAN, RHO, SIGMA, STEPS, covariance, stable, toeplitz
+from ..linear_ar import built as series
+from ..sequences import INPUTS, SENTENCES, built, sentences
 from ..subjects import SPACES, build, random_rows
 
 BITS = SPACES[0]

@@ -8,19 +8,19 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from ...core.recipe import Mover
+from ...core.train_config import Mover
 from ...data import open as open_data
-from ...nn.embed import Features
+from ...nn.inputs.features import Features
 from ...nn.mlp import MLP
-from ...prob.laws import Categorical
+from ...prob.distributions import Categorical
 from ...train.optimiser import optimiser
+from .._helpers import gap, normal
 from ..convolution import count
-from ..course import STOPPING, Line, play
-from ..foundations import logistic, logistic_loss
-from ..gaps import gap, normal
-from ..identity import Control
-from ..networks import BAND, growth
+from ..framework import Control
+from ..likelihood_losses import logistic, logistic_loss
+from ..norm_dropout_init import BAND, growth
 from ..training import BETA, GAMMA, RATE
+from ..training_loop import STOPPING, Line, play
 
 ROUNDING = 1e-12
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ...prob.divergence import sinkhorn_divergence
-from ...solve.assignment import on_line
-from ...solve.sinkhorn import sinkhorn
-from ..gaps import gap, normal
-from ..identity import Control
+from ...solve.transport.exact import on_line
+from ...solve.transport.sinkhorn import sinkhorn
+from .._helpers import gap, normal
+from ..framework import Control
 from ..transport import LAMBDA, gibbs, problem, solved, to_columns, to_rows
 
 ROUNDING = 1e-12

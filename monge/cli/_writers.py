@@ -1,0 +1,123 @@
+"""Events written to a file in the form its suffix asks for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.errors import WordError
+from ..core.files import replacing
+from ..run.storage import apart
+
+if TYPE_CHECKING:
+    from ..run.run import Run
+
+
+
+class Output(click.Path):
+    """A file to write, which is no part of a run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return apart(Path(os.fsdecode(super().convert(value, param, ctx))))
+
+
+OUTPUT = Output(dir_okay=False, path_type=Path)
+
+
+def write(run: Run, x: Any, out: Path, length: Any = None, columns: int | None = None
+          ) -> list[Path]:
+    """Samples in the form the suffix asks for, and the files that were written; sequences end
+    where `length` says, pictures stand so many to a line."""
+    import numpy as np
+
+    from ..data.builtin.synthetic import Pen
+    from ..plot import image_grid, sequences
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".wav":
+        return write_sounds(run, x, out, length)
+    if out.suffix == ".csv":
+        write_table(frame(run, x), out)
+    elif out.suffix == ".npz":
+        decoded: Any = run.view.decode(x)
+        arrays: Any = {"x": decoded} if isinstance(decoded, np.ndarray) else {
+            name: column.to_numpy() for name, column in decoded.items()}
+        arrays |= {} if length is None else {"length": length.numpy()}
+        write_arrays(out, **arrays)
+    elif out.suffix == ".png" and (sound := run.view.sound):
+        sequences.write_waves(out, sounds(run, x, length), sound.rate)
+    elif out.suffix == ".png" and isinstance(run.view.event.fields[0].codec, Pen):
+        sequences.write_strokes(out, sounds(run, x, length))
+    elif out.suffix == ".png" and run.space.is_picture:
+        image_grid.write_grid(out, x.numpy(), run.space, columns)
+    elif out.suffix == ".png" and run.space.shape == (2,):
+        image_grid.write_points(out, x.numpy())
+    elif out.suffix == ".png":
+        raise WordError(f"{run.space} cannot be drawn as a picture; use -o samples.csv or .npz")
+    else:
+        raise WordError(f"cannot write {out.suffix or 'a file without a suffix'}; "
+                        "use .png, .csv, .npz or, for sound, .wav")
+    return [out]
+
+
+def write_sounds(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
+    """One file, or where there are several out-1.wav, out-2.wav and so on."""
+    from ..data.readers import wav
+
+    sound = run.view.sound
+    if sound is None:
+        raise WordError(f"{run.space} is no sound; use .png, .csv or .npz")
+    clips = sounds(run, x, length)
+    digits = len(str(len(clips)))
+    paths = [out] if len(clips) == 1 else [
+        out.with_name(f"{out.stem}-{place:0{digits}}{out.suffix}")
+        for place in range(1, len(clips) + 1)]
+    for path, samples in zip(paths, clips, strict=True):
+        with replacing(path) as fresh:
+            wav.save(fresh, sound.clip(samples))
+    return paths
+
+
+def sounds(run: Run, x: Any, length: Any = None) -> list[Any]:
+    """Sequences as a file holds them, each as long as it is."""
+    decoded = run.view.decode(x)
+    ends = [decoded.shape[1]] * len(decoded) if length is None else length.tolist()
+    return [samples[:end] for samples, end in zip(decoded, ends, strict=True)]
+
+
+def write_table(table: Any, out: Path) -> None:
+    """A frame as .parquet, or as csv by default."""
+    try:
+        with replacing(out) as fresh:
+            if out.suffix == ".parquet":
+                table.to_parquet(fresh)
+            else:
+                table.to_csv(fresh, index=False)
+    except ImportError as error:
+        raise WordError(f"{out.name} needs pyarrow, which is not installed; install it, or write "
+                        ".csv") from error
+
+
+def write_arrays(out: Path, **arrays: Any) -> None:
+    """Named arrays as .npz."""
+    import numpy as np
+
+    with replacing(out) as fresh, open(fresh, "wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def frame(run: Run, x: Any) -> Any:
+    """Samples as a table, one row each."""
+    import pandas as pd
+
+    decoded = run.view.decode(x)
+    if isinstance(decoded, pd.DataFrame):
+        return decoded
+    flat = decoded.reshape(len(decoded), -1)
+    names = run.view.columns
+    if len(names) != flat.shape[1]:
+        names = tuple(f"x{place}" for place in range(1, flat.shape[1] + 1))
+    return pd.DataFrame(flat, columns=list(names))

@@ -1,0 +1,1 @@
+"""Many models on one dataset: plan, workers, leaderboard."""

@@ -1,0 +1,1 @@
+"""Random changes of training rows."""

@@ -1,0 +1,75 @@
+"""What is built in, read from the source of the modules that make it: importing costs seconds."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...core.errors import DataError
+
+if TYPE_CHECKING:
+    from ..options import Options
+    from ..readers.raw import Raw
+
+
+
+def listing(module: str) -> list[tuple[str, str]]:
+    """The public functions of a module below data/, each with its first line."""
+    text = (Path(__file__).parents[1] / f"{module}.py").read_text(encoding="utf-8")
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    return [(node.name, (ast.get_docstring(node) or "").partition("\n")[0])
+            for node in found if not node.name.startswith("_")]
+
+
+def names() -> list[tuple[str, str]]:
+    """Every built-in set of data with its summary."""
+    return listing("builtin/toy") + listing("builtin/synthetic") + listing("builtin/sklearn_sets")
+
+
+def make(name: str, options: Options) -> Raw:
+    """A built-in set of data."""
+    if name in dict(listing("builtin/toy")):
+        from . import toy
+
+        return getattr(toy, name)().raw(name, options)
+    if name in dict(listing("builtin/synthetic")):
+        from . import synthetic
+
+        return getattr(synthetic, name)(options)
+    return getattr(importlib.import_module(f"{__package__}.sklearn_sets"), name)()
+
+
+def locate(text: str) -> tuple[str | Path, list[str]]:
+    """A built-in name or a path, and the transforms that follow it after each plus."""
+    built_in = dict(names())
+    pieces = text.split("+")
+    for most in range(len(pieces), 0, -1):  # a path may hold a plus itself
+        base, words = "+".join(pieces[:most]), pieces[most:]
+        if base in built_in:
+            return base, words
+        for folder in (Path(), *search_path()):
+            for path in (folder / base, folder / f"{base}.gz"):  # packed, it is the same data
+                if base and os.path.exists(path):  # a name too long is none
+                    return path, words
+    raise DataError(f"there is no data called {pieces[0]!r}{suggestion(pieces[0])}")
+
+
+def search_path() -> list[Path]:
+    """The folders of MONGE_DATA."""
+    return [Path(part) for part in os.environ.get("MONGE_DATA", "").split(os.pathsep) if part]
+
+
+def suggestion(name: str) -> str:
+    """The nearest of what is built in, of what lies beside the missing file, or on the path."""
+    parent = Path(name).parent
+    folders = [parent, *(folder / parent for folder in search_path())]
+    beside = [str(parent / path.name) for folder in folders if os.path.isdir(folder)
+              for path in sorted(folder.iterdir()) if path.name[0] != "."]
+    close = difflib.get_close_matches(name, [built_in for built_in, _ in names()] + beside, 1, 0.5)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return "; give a path, or a built-in name as `monge data` lists them"

@@ -1,0 +1,1 @@
+"""Codecs: columns become tensors and come back."""

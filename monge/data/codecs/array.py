@@ -1,0 +1,103 @@
+"""Fields whose values have a shape: vectors, pictures, stacks of either."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.rng import fold, row_uniform
+from ...core.space import Space
+from ..statistics import Moments, statistics
+from .base import At, Codec
+from .scalar import Number, finite, refuse, whole_numbers
+
+DRAW = 1024
+"""Rows whose noise is made at once."""
+
+
+class Array(Codec):
+    """Numbers in a shape. Levels and binary values are kept as bytes; where `drawn`, a byte is a
+    chance: what a batch holds is 1 with probability value / (size - 1)."""
+
+    tag = "codec/array"
+    kind: Literal["real", "binary", "levels", "counts"]
+    """What the numbers are."""
+    shape: tuple[int, ...]
+    """Of one row, channels first."""
+    size: int = 0
+    """How many levels a byte has."""
+    layout: Literal["", "HW", "HWC"] = ""
+    """How a row was laid out, where not as `shape`."""
+    entries: tuple[str, ...] = ()
+    """What the entries of a vector are called."""
+    drawn: bool = False
+    """Whether binary values are drawn when they are used."""
+
+    @property
+    def top(self) -> int:
+        """The largest level, which is certainty where values are drawn."""
+        return max(self.size - 1, 1)
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        return self.keep(self.arrange(values), at)
+
+    def keep(self, rows: np.ndarray, at: At) -> Tensor:
+        """Rows (N, *shape) as compact as their kind allows."""
+        rows = np.ascontiguousarray(rows)
+        if self.kind == "counts":
+            refuse(rows != np.rint(rows), rows, at, "has a fraction where whole numbers belong")
+        if self.kind in ("real", "counts"):
+            return torch.from_numpy(finite(rows, at).astype(np.float32))
+        if rows.dtype != np.uint8 or rows.max() > self.top:
+            strange = (rows > self.top) | (rows < 0) | (rows != np.rint(rows)) | np.isnan(rows)
+            refuse(strange, np.nan_to_num(rows.astype(np.float64), nan=-1), at,
+                   f"is not a whole number from 0 to {self.top}")
+        return torch.from_numpy(rows.astype(np.uint8))
+
+    def arrange(self, values: np.ndarray) -> np.ndarray:
+        """Channels first."""
+        if self.layout == "HW":
+            return values[:, None]
+        return np.moveaxis(values, -1, 1) if self.layout == "HWC" else values
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        dtype = np.dtype(self.dtype)
+        if self.kind == "binary":
+            x = (x > 0.5).astype(dtype)
+        elif dtype.kind in "iu":
+            x = whole_numbers(np.clip(x, 0, self.top) if self.size else x, dtype)
+        else:
+            x = x.astype(dtype)
+        if self.layout == "HW":
+            return x[:, 0]
+        return np.moveaxis(x, 1, -1) if self.layout == "HWC" else x
+
+    def measure(self, x: Tensor, name: str) -> Space:
+        groups = self.shape[0] if len(self.shape) in (1, 3) else 1
+        if self.kind == "counts":
+            names, whole = self.entries or (name,) * groups, Number(kind="counts")
+            columns = tuple(whole.measure(x[:, i], names[i]) for i in range(groups))
+            return Space(kind="columns", shape=self.shape, name=name, columns=columns, rows=len(x))
+        found = statistics(x, groups)
+        size = self.size if self.kind == "levels" else 0
+        if self.drawn:
+            found.update(chances(tuple(mean / self.top for mean in found["mean"])))
+        return Space(kind=self.kind, shape=self.shape, size=size, name=name, **found)
+
+    def draw(self, x: Tensor, rows: Tensor, fresh: bool) -> Tensor:
+        """Binary values of compact rows: from torch's generator, or a function of row numbers."""
+        chance = x.float() / self.top
+        if fresh:
+            return (torch.rand_like(chance) < chance).float()
+        pieces = zip(chance.split(DRAW), rows.split(DRAW), strict=True)
+        seed = fold("binarise")
+        return torch.cat([(row_uniform(r, self.shape, seed) < c).float() for c, r in pieces])
+
+
+def chances(means: tuple[float, ...]) -> Moments:
+    """The statistics of binary values with these means."""
+    scale = tuple((mean * (1 - mean)) ** 0.5 or 1.0 for mean in means)
+    return {"mean": means, "scale": scale, "low": (0.0,) * len(means), "high": (1.0,) * len(means)}

@@ -1,0 +1,303 @@
+"""Between the values a user has and the compact tensors of a Source, there and back.
+
+A codec is a value: it is fitted once, stored with a run, and reads other data in the run's terms
+or says in a sentence which cell does not fit. In a tensor a number that was not seen is NaN and a
+name that was not seen is -1.
+
+Numbers far from zero beside their spread, such as seconds since 1970, less an offset: float32
+has no digits for both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.errors import DataError
+from ...core.space import Space
+from ..statistics import statistics
+from .base import At, Codec
+
+MISSING = "(missing)"
+"""The name of what was not seen, where it is made a name."""
+FLAGS = ({"false", "true"}, {"no", "yes"}, {"n", "y"}, {"f", "t"}, {"off", "on"})
+EXACT = 2**24
+"""Whole numbers up to here are float32 numbers."""
+ROUNDING = 2.0**-24
+"""The largest relative error of a number made float32."""
+
+
+class Number(Codec):
+    """A number: any, or a whole one."""
+
+    tag = "codec/number"
+    kind: Literal["real", "counts"]
+    """Whether fractions occur."""
+    lenient: ClassVar[bool] = False
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        found = finite(numbers(values, at, self.lenient), at)
+        if self.kind == "counts":
+            refuse(found != np.rint(found), found, at, "has a fraction where whole numbers belong")
+        return torch.from_numpy(found.astype(np.float32))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        dtype = numpy_dtype(self.dtype)
+        if dtype.kind == "f":
+            whole = np.rint(x) if self.kind == "counts" else x
+            return whole.astype(dtype) if dtype.itemsize <= 4 else shortest(whole)
+        return whole_numbers(x, dtype)
+
+    def measure(self, x: Tensor, name: str) -> Space:
+        return Space(kind=self.kind, name=name, **statistics(x, 1))
+
+
+class Patchy(Number):
+    """A number, or words that are read as a missing cell."""
+
+    tag = "codec/lenient_number"
+    lenient = True
+
+
+class Flag(Codec):
+    """One of two values, the second of which is 1."""
+
+    tag = "codec/binary"
+    values: tuple[str, str] = ("0", "1")
+    """The two as text."""
+
+    @property
+    def spoken(self) -> bool:
+        """Whether the two are words rather than 0 and 1 or truth values."""
+        return numpy_dtype(self.dtype).kind == "O"
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        if self.spoken:
+            codes = look_up(values, self.values, at).astype(np.float32)
+            return torch.from_numpy(np.where(codes < 0, np.nan, codes).astype(np.float32))
+        found = numbers(truths(values), at)
+        strange = ~np.isnan(found) & (found != 0) & (found != 1)
+        refuse(strange, found, at, f"is neither {' nor '.join(self.values)}")
+        return torch.from_numpy(found.astype(np.float32))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        if self.spoken:
+            return choose(np.array(self.values, object), codes_of(x))
+        holes = np.isnan(x)
+        return np.where(holes, np.nan, x > 0.5) if holes.any() else \
+            (x > 0.5).astype(numpy_dtype(self.dtype))
+
+    def measure(self, x: Tensor, name: str) -> Space:
+        return Space(kind="binary", name=name, **statistics(x, 1))
+
+
+class Names(Codec):
+    """One of several names without order."""
+
+    tag = "codec/categorical"
+    names: tuple[str, ...]
+    """The names as text; the code of a name is its place."""
+    category: Literal["", "unordered", "ordered"] = ""
+    """Whether a frame held them as a category."""
+
+    @classmethod
+    def fit(cls, values: np.ndarray, dtype: str, blank: bool = False) -> Names:
+        """The names that occur, sorted; `blank` adds a name for what was not seen."""
+        found = sort({spelled(value) for value in distinct(values)[0]})
+        return cls(names=(*found, *((MISSING,) if blank else ())), dtype=dtype)
+
+    @property
+    def typed(self) -> np.ndarray:
+        """The names as what they were stored as."""
+        dtype = numpy_dtype(self.dtype)
+        names = [name for name in self.names if name != MISSING]
+        return np.array(names) == "True" if dtype.kind == "b" else np.array(names, dtype)
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        return torch.from_numpy(look_up(values, self.names, at))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        codes = codes_of(x)
+        if MISSING in self.names:
+            codes = np.where(codes == self.names.index(MISSING), -1, codes)
+        return choose(self.typed, codes)
+
+    def measure(self, x: Tensor, name: str) -> Space:
+        size = len(self.names)
+        return Space(kind="label", size=size, name=name, rows=len(x), high=(float(size - 1),),
+                     missing=bool((x < 0).any()))
+
+
+def refuse(wrong: np.ndarray, values: np.ndarray, at: At, why: str) -> None:
+    """A DataError about the first row where `wrong`; NaN is never wrong."""
+    if not wrong.any() or not (wrong := wrong & ~np.isnan(values)).any():
+        return
+    place = tuple(np.argwhere(wrong)[0])
+    raise DataError(f"{at(place[0])}: {values[place]:.12g} {why}; mend the cell or leave the row "
+                    "out")
+
+
+def finite(values: np.ndarray, at: At) -> np.ndarray:
+    """`values`, none of which is infinite in itself or as float32."""
+    refuse(np.isinf(values), values, at, "is not finite")
+    refuse(np.abs(values) > np.finfo(np.float32).max, values, at, "is too large for float32")
+    return values
+
+
+def blurred(column: np.ndarray) -> np.ndarray:
+    """Where float32 would change a number (N,) by more than 1e-3 of their spread."""
+    seen = column[~np.isnan(column)]
+    spread = seen.std() if len(seen) and seen.min() < seen.max() else np.inf
+    if np.abs(seen).max(initial=0) * ROUNDING <= 1e-3 * spread:
+        return np.zeros(len(column), bool)
+    return np.abs(column - column.astype(np.float32)) > 1e-3 * spread
+
+
+def exact_enough(values: np.ndarray, at: At) -> None:
+    """A DataError where float32 would blur an entry."""
+    flat = finite(values, at).reshape(len(values), -1)  # (N, D)
+    for column in flat.T:
+        if (wrong := blurred(column)).any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"{at(row)}: {column[row]:.17g} needs more digits than float32 has, "
+                            "beside the spread of its column; subtract an offset from the column")
+
+
+def numbers(values: np.ndarray, at: At, lenient: bool = False) -> np.ndarray:
+    """float64, NaN where nothing was seen, and for what is no number where `lenient`."""
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    found = np.full(len(values), np.nan)
+    for row, value in enumerate(values):
+        if blank(value):
+            continue
+        try:
+            found[row] = float(value)
+        except (TypeError, ValueError):
+            if lenient:
+                continue
+            raise DataError(f"{at(row)}: {value!r} is text where a number belongs; mend the cell "
+                            "or leave it empty") from None
+    return found
+
+
+def truths(values: np.ndarray) -> np.ndarray:
+    """Truth values that came as words made 1 and 0; everything else as it is."""
+    if values.dtype.kind in "biuf":
+        return values
+    known = {"true": 1.0, "false": 0.0}
+    return np.array([known.get(str(v).strip().lower(), v) for v in values], object)
+
+
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The values that occur, and for each row the place of its own: -1 where nothing was seen."""
+    if values.dtype.kind in "biuf":
+        found, place = np.unique(values, return_inverse=True)
+        seen = ~np.isnan(found)  # NaN sorts last
+        return found[seen], np.where(place < seen.sum(), place, -1)
+    import pandas as pd
+
+    place, found = pd.factorize(values)
+    return np.asarray(found), place
+
+
+def spelled(value: Any) -> str:
+    """A value as a name: trimmed, a whole float without its point."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def blank(value: Any) -> bool:
+    return value is None or (isinstance(value, float | np.floating) and np.isnan(value)) or \
+        (isinstance(value, str) and not value.strip())
+
+
+def sort(names: set[str]) -> list[str]:
+    """By number where all are numbers, by letter otherwise."""
+    letters = sorted(names)
+    try:
+        return sorted(letters, key=float)
+    except ValueError:
+        return letters
+
+
+def look_up(values: np.ndarray, names: tuple[str, ...], at: At) -> np.ndarray:
+    """The place of each value among the names, int64; -1 where nothing was seen."""
+    found, place = distinct(values)
+    code = {name: number for number, name in enumerate(names)}
+    known = [code.get(spelled(value), -2) for value in found]
+    codes = np.array([*known, code.get(MISSING, -1)], np.int64)[place]  # place -1 is the last
+    strange = np.flatnonzero(codes == -2)
+    if len(strange):
+        raise DataError(f"{at(strange[0])}: {spelled(values[strange[0]])!r} is not among the "
+                        f"known names ({listed(names)}); mend the cell or leave the row out")
+    return codes
+
+
+def listed(names: Iterable[Any], most: int = 8) -> str:
+    """Names for a sentence, the first few where there are many."""
+    words = [str(name) for name in names]
+    return ", ".join(words[:most]) + (f", ... ({len(words)})" if len(words) > most else "")
+
+
+def codes_of(x: np.ndarray) -> np.ndarray:
+    """Codes that may have come as floats, -1 for NaN."""
+    return np.rint(np.where(np.isnan(x), -1, x)).astype(np.int64) if x.dtype.kind == "f" else x
+
+
+def choose(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """values[codes]; nothing where the code is -1."""
+    if (codes >= 0).all():
+        return values[codes]
+    padded = np.append(values.astype(object), [None])  # index -1 is the last
+    return padded[codes] if values.dtype.kind == "O" else \
+        np.where(codes < 0, np.nan, values[codes]).astype(np.float64)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The numpy type behind a stored name, pandas' nullable ones included; object for text."""
+    found = re.match(r"(u?int|float)\d+|bool", name.lower())
+    return np.dtype(found.group() if found else object)
+
+
+def shortest(x: np.ndarray) -> np.ndarray:
+    """float64 with the fewest digits that name the same float32: 0.1, not 0.10000000149."""
+    return x.astype(np.float32).astype(str).astype(np.float64)
+
+
+def whole_numbers(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The nearest whole numbers the type can hold; NaN keeps them floating."""
+    limits = np.iinfo(dtype)
+    top = np.nextafter(float(limits.max), 0) if limits.bits == 64 else float(limits.max)
+    found = np.clip(np.rint(x.astype(np.float64)), float(limits.min), top)
+    return found if np.isnan(found).any() else found.astype(dtype)
+
+
+class Offset(Number):
+    """A number as its distance from one of the numbers."""
+
+    tag = "codec/offset_number"
+    offset: float
+    """What is taken off; scores are the same with and without it."""
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        return super().encode(finite(numbers(values, at), at) - self.offset, at)
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        close = np.rint(x).astype(np.float64) if self.kind == "counts" else shortest(x)
+        moved = close + self.offset
+        dtype = numpy_dtype(self.dtype)
+        return moved.astype(dtype) if dtype.kind == "f" else whole_numbers(moved, dtype)
+
+
+def fit(values: np.ndarray, dtype: str) -> Offset:
+    """The codec of the distinct numbers of a column: whole ones stay whole where they fit."""
+    middle = float(np.sort(values)[len(values) // 2])
+    whole = "int" in dtype.lower() and np.abs(values - middle).max() <= EXACT
+    return Offset(kind="counts" if whole else "real", dtype=dtype, offset=middle)

@@ -1,0 +1,162 @@
+"""Fields whose rows are steps in time, each row with a length of its own."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Iterable
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.config import Range
+from ...core.errors import DataError
+from ...core.space import Space
+from ..ragged import Ragged
+from ..statistics import statistics
+from .base import At, Codec
+from .scalar import EXACT, finite, refuse, whole_numbers
+
+
+class SequenceCodec(Codec, abc.ABC):
+    """Rows (T, *step); what a Space says of them stands on the steps that exist."""
+
+    kind: Literal["real", "binary", "levels", "counts", "tokens"]
+    """What the numbers are."""
+    size: int = 0
+    """How many levels there are."""
+    step: tuple[int, ...] = ()
+    """The shape of one step."""
+    longest: Annotated[int, Range(1)]
+    """Steps of the longest row."""
+    varies: bool
+    """Whether some row is shorter."""
+
+    @abc.abstractmethod
+    def encode(self, values: np.ndarray, at: At) -> Ragged:
+        """An object array of rows, end to end."""
+
+    @abc.abstractmethod
+    def tell(self, rows: Ragged) -> str:
+        """What the rows are like, in a few words."""
+
+    def measure(self, x: Ragged, name: str) -> Space:
+        steps = x.steps
+        groups = self.step[0] if len(self.step) == 1 else 1
+        found = statistics(steps, groups)
+        for end in ("mean", "low", "high"):
+            found[end] = tuple(value + x.base for value in found[end])
+        found["rows"] = len(x)
+        return Space(kind=self.kind, shape=(self.longest, *self.step), size=self.size, name=name,
+                     varies=self.varies, **found)
+
+    def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
+        """Rows that `other` encoded, as this codec would have, or a sentence why not."""
+        if not isinstance(other, SequenceCodec) or not isinstance(x, Ragged) or other.step != self.step:
+            raise DataError(f"{name} is not in steps of shape {self.step} as the run's is; give "
+                            "rows of such steps")
+        longest, shortest = int(x.length.max()), int(x.length.min())
+        if longest > self.longest:
+            raise DataError(f"{name} has a row of {longest} steps where the run has at most "
+                            f"{self.longest}; write the name of the data with +cut{self.longest}")
+        if not self.varies and shortest < self.longest:
+            raise DataError(f"{name} has a row of {shortest} steps where every row of the run has "
+                            f"{self.longest}; leave it out")
+        return x
+
+
+class Steps(SequenceCodec):
+    """Numbers step by step, as arrays hold them."""
+
+    tag = "codec/sequence"
+
+    @classmethod
+    def fit(cls, values: np.ndarray, at: At) -> Steps:
+        """What the types of the rows ask for."""
+        for row, steps in enumerate(values):
+            if not len(steps):
+                raise DataError(f"{at(row)} has no steps; leave it out")
+        dtype = np.result_type(*{steps.dtype for steps in values})
+        ends = [(steps.min(), steps.max()) for steps in values]
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        kind: Any = "counts" if max(abs(low), abs(high)) <= EXACT else "real"
+        if dtype.kind == "f":
+            kind = "real"
+        elif low >= 0 and high <= 1:
+            kind = "binary"
+        elif dtype == np.uint8:
+            kind = "levels"
+        longest, varies = lengths(values)
+        return cls(kind=kind, size=256 if kind == "levels" else 0, step=values[0].shape[1:],
+                   longest=longest, varies=varies, dtype=str(dtype))
+
+    def encode(self, values: np.ndarray, at: At) -> Ragged:
+        owner = np.repeat(np.arange(len(values)), [len(row) for row in values])
+        steps = finite(np.concatenate(list(values)).astype(np.float64), lambda i: at(owner[i]))
+        rows = Ragged.join([torch.from_numpy(row.astype(np.float32)) for row in values])
+        return self.keep(rows, steps, lambda i: at(owner[i]))
+
+    def keep(self, x: Ragged, steps: np.ndarray, at: At) -> Ragged:
+        """Steps as compact as their kind allows."""
+        if self.kind == "real":
+            return x
+        refuse(steps != np.rint(steps), steps, at, "has a fraction where whole numbers belong")
+        if self.kind == "counts":
+            return x
+        top = max(self.size - 1, 1)
+        refuse((steps < 0) | (steps > top), steps, at, f"is not a whole number from 0 to {top}")
+        return x.change(x.flat.byte())
+
+    def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
+        rows = super().adopt(other, x, name)
+        whole = rows.change(rows.flat.float())
+        return self.keep(whole, whole.flat.double().numpy(), lambda _: name)
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        dtype = np.dtype(self.dtype)
+        if self.kind == "binary":
+            return (x > 0.5).astype(dtype)
+        if dtype.kind not in "iu":
+            return x.astype(dtype)
+        return whole_numbers(np.clip(x, 0, self.size - 1) if self.size else x, dtype)
+
+    def tell(self, rows: Ragged) -> str:
+        return f"{spread(rows.length)} steps"
+
+
+def lengths(rows: Iterable[Any]) -> tuple[int, bool]:
+    """The longest, and whether some row is shorter."""
+    found = {len(row) for row in rows}
+    return max(found), len(found) > 1
+
+
+def spread(length: Tensor, unit: float = 1) -> str:
+    """From the shortest to the longest, in so many steps a unit."""
+    low, high = (f"{float(end) / unit:.3g}" if unit != 1 else str(int(end))
+                 for end in length.aminmax())
+    return low if low == high else f"{low} to {high}"
+
+
+def uneven(rows: Iterable[Any]) -> np.ndarray | None:
+    """Rows that differ in length alone, as an object array of arrays; None for any others."""
+    arrays = [row if isinstance(row, np.ndarray) else np.asarray(row) for row in rows]
+    if not arrays or any(a.ndim == 0 or a.dtype.kind not in "biuf" for a in arrays):
+        return None
+    if len({a.shape[1:] for a in arrays}) > 1 or len({len(a) for a in arrays}) == 1:
+        return None
+    return pack(arrays)
+
+
+def pack(arrays: Collection[np.ndarray]) -> np.ndarray:
+    """An object array whose entries are these rows, whatever their shapes."""
+    found = np.empty(len(arrays), object)
+    for row, steps in enumerate(arrays):
+        found[row] = steps
+    return found
+
+
+def is_uneven(values: np.ndarray) -> bool:
+    """Whether an object array holds rows rather than names."""
+    return values.dtype.kind == "O" and values.ndim == 1 and len(values) > 0 \
+        and isinstance(values[0], np.ndarray)

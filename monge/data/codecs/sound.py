@@ -1,0 +1,116 @@
+"""."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.config import Range
+from ...core.errors import DataError
+from ..ragged import Ragged
+from ..readers.wav import ZERO, Bits, Clip
+from .base import At, Codec
+from .scalar import whole_numbers
+from .sequence import SequenceCodec, spread
+
+MU = 255
+
+
+class Sound(SequenceCodec):
+    """Samples of an amplitude at a rate, one or several channels."""
+
+    tag = "codec/sound"
+    rate: Annotated[int, Range(1)]
+    """Samples a second."""
+    bits: Bits = 16
+    """Of a sample in the file; 32 are floats."""
+    mulaw: bool = False
+    """Whether a level is a mu-law code."""
+    parts: tuple[str, ...] = ()
+    """What the parts of a file's name are called, empty where they are not read."""
+
+    @property
+    def channels(self) -> int:
+        return self.step[0] if self.step else 1
+
+    @property
+    def sides(self) -> str:
+        """How many channels, in words."""
+        return {1: "mono", 2: "stereo"}.get(self.channels, f"{self.channels} channels")
+
+    @property
+    def law(self) -> str:
+        """How a sample is written, in words."""
+        if self.mulaw:
+            return "mu-law levels"
+        return "floats" if self.bits == 32 else f"{self.bits}-bit levels"
+
+    def encode(self, values: np.ndarray, at: At) -> Ragged:
+        for row, samples in enumerate(values if self.bits == 32 else ()):
+            if not np.isfinite(samples).all():
+                raise DataError(f"{at(row)} holds samples that are not finite; record it again")
+        rows = [torch.from_numpy(np.ascontiguousarray(samples)) for samples in values]
+        return Ragged.join(rows, ZERO[self.bits])
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        """PCM as a file of so many bits holds it."""
+        if self.mulaw:
+            return quantise(expand(torch.from_numpy(np.asarray(x))), self.bits).numpy()
+        if self.kind == "real":
+            return x.astype(np.float32)
+        levels = np.clip(x.astype(np.float64), 0, self.size - 1)
+        return whole_numbers(levels - ZERO[self.bits], np.dtype(self.dtype))
+
+    def clip(self, samples: np.ndarray) -> Clip:
+        """Decoded samples as a file."""
+        return Clip(samples, self.rate, self.bits)
+
+    def tell(self, rows: Ragged) -> str:
+        bits = "floats" if self.bits == 32 else f"{self.bits} bits"
+        return (f"{spread(rows.length)} steps, {spread(rows.length, self.rate)} s at {self.rate} "
+                f"Hz, {bits}, {self.sides}")
+
+    def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
+        if not isinstance(other, Sound):
+            raise DataError(f"{name} is not sound as the run's is; give wav files")
+        for mine, its, word in (
+                (f"{self.rate} Hz", f"{other.rate} Hz", f"+resample{self.rate}"),
+                (self.law, other.law, "+mulaw" if self.mulaw else ""),
+                (self.sides, other.sides, "+mono" if self.channels == 1 else "")):
+            if mine != its:
+                raise DataError(f"{name} has {its} where the run has {mine}; " +
+                                (f"write its name with {word}" if word else f"give it {mine}"))
+        return super().adopt(other, x, name)
+
+
+def amplitude(x: Tensor, bits: int) -> Tensor:
+    """Stored samples as float64, 1 the loudest; floats are amplitudes already."""
+    if bits == 32:
+        return x.double()
+    half = 2 ** (bits - 1)
+    return (x.double() - (half - ZERO[bits])) / half
+
+
+def quantise(s: Tensor, bits: int) -> Tensor:
+    """Amplitudes as the nearest samples of so many bits, as they are stored."""
+    if bits == 32:
+        return s.float()
+    half = 2 ** (bits - 1)
+    levels = (s * half).round().clamp(-half, half - 1) + (half - ZERO[bits])
+    return levels.to({8: torch.uint8, 16: torch.int16, 24: torch.int32}[bits])
+
+
+def compress(s: Tensor) -> Tensor:
+    """Amplitudes as mu-law codes, uint8."""
+    curve = s.sign() * torch.log1p(MU * s.abs()) / math.log1p(MU)
+    return ((curve + 1) / 2 * MU + 0.5).floor().byte()
+
+
+def expand(code: Tensor) -> Tensor:
+    """The amplitude a mu-law code stands for."""
+    curve = 2 * code.double().round().clamp(0, MU) / MU - 1
+    return curve.sign() * torch.expm1(curve.abs() * math.log1p(MU)) / MU

@@ -1,0 +1,188 @@
+"""Times at equal steps: how far apart they are, what season they have, how they are written.
+
+A clock counts ticks from its origin: seconds, working days or calendar months so many at a time,
+or plain numbers. What is not on its grid is irregular.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...core.errors import DataError
+from ...core.space import Space
+from ..statistics import statistics
+from .base import At, Codec
+
+DAY = 86_400
+ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([ T]\d{2}:\d{2}(:\d{2})?)?)?\S*")
+FORMS = {7: "%Y-%m", 10: "%Y-%m-%d", 16: "%Y-%m-%d %H:%M"}
+"""How a time is written, by the number of characters it has."""
+Times = Any
+"""Arrays of datetime64[s], or of float64 where times are numbers."""
+
+
+class Clock(Codec):
+    """The time of a step as the number of ticks since the origin."""
+
+    tag = "codec/time_index"
+    origin: str
+    """The first time, as it is written."""
+    every: float = 1.0
+    """Seconds, days, months or numbers between two ticks."""
+    unit: Literal["number", "second", "business", "month"] = "number"
+    """What `every` counts."""
+    form: str = ""
+    """How times are written, in the letters of strftime; nothing for numbers."""
+
+    def encode(self, values: np.ndarray, at: At) -> Tensor:
+        """values: ticks, which whoever cut the windows has counted."""
+        return torch.from_numpy(np.asarray(values, np.float64))
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        return self.written(x.astype(np.float64))
+
+    def measure(self, x: Tensor, name: str) -> Space:
+        return Space(kind="real", name=name, **statistics(x, 1))
+
+    @property
+    def step(self) -> str:
+        """What lies between two ticks, in words."""
+        return f"{self.every:g}" if self.unit == "number" else f"{self.every:g} {self.unit}s"
+
+    @property
+    def start(self) -> Times:
+        """The origin as a time."""
+        if self.unit == "number":
+            return np.float64(self.origin)
+        return np.datetime64(self.origin.replace(" ", "T"), "s")
+
+    def times(self, ticks: np.ndarray) -> Times:
+        """Ticks as times."""
+        steps = np.rint(ticks * self.every).astype(np.int64)
+        match self.unit:
+            case "second":
+                return self.start + steps
+            case "business":
+                return np.busday_offset(self.start.astype("datetime64[D]"), steps
+                                        ).astype("datetime64[s]")
+            case "month":
+                month = self.start.astype("datetime64[M]")
+                rest = self.start - month.astype("datetime64[s]")
+                last = day_of(self.start + np.timedelta64(DAY, "s")) == 1  # the ends of months
+                moved = (month + steps + last).astype("datetime64[s]")
+                return moved - np.timedelta64(DAY, "s") if last else moved + rest
+        return self.start + ticks * self.every
+
+    def ticks(self, times: Times) -> NDArray[np.float64]:
+        """Times as ticks; what is off the grid has a fraction."""
+        match self.unit:
+            case "second":
+                return (times - self.start).astype(np.float64) / self.every
+            case "business":
+                first, later = (each.astype("datetime64[D]") for each in (self.start, times))
+                return np.busday_count(first, later) / self.every
+            case "month":
+                months = [each.astype("datetime64[M]").astype(np.int64)
+                          for each in (self.start, times)]
+                found = (months[1] - months[0]) / self.every
+                return np.where(self.times(found) == times, found, np.nan)
+        return (times - self.start) / self.every
+
+    def written(self, ticks: np.ndarray) -> NDArray[Any]:
+        """Ticks as text, or as the numbers they were."""
+        times = self.times(ticks)
+        if self.unit == "number":
+            return times
+        import pandas as pd
+
+        return pd.DatetimeIndex(times).strftime(self.form).to_numpy(object)
+
+    @property
+    def season(self) -> int:
+        """Ticks of the cycle such times are known for: a year of months, weeks or quarters, a
+        week of days, a day of hours and minutes, a minute of seconds; 1 for plain numbers."""
+        if self.unit == "number":
+            return 1
+        if self.unit == "business":
+            return 5
+        if self.unit == "month":
+            return max(1, round(12 / self.every))
+        cycle = next((long for long in (60, DAY, 7 * DAY) if 2 * self.every <= long), 365 * DAY)
+        return max(1, round(cycle / self.every))
+
+    def calendar(self, ticks: np.ndarray) -> NDArray[np.float32]:
+        """Where each tick stands in the day, the week and the year, as sine and cosine, (T, K)."""
+        if self.unit == "number":
+            raise DataError("data.calendar needs a column of dates, and the times are numbers; "
+                            "leave it out")
+        seconds = self.times(ticks).astype(np.int64)
+        cycles = [(7 * DAY, 3 * DAY), (365.2425 * DAY, 0)]  # 1970 began on a Thursday
+        if self.unit == "second" and self.every < DAY:
+            cycles.insert(0, (DAY, 0))
+        if self.unit == "month":
+            cycles = cycles[-1:]
+        angle = np.stack([2 * np.pi * (seconds + shift) / long for long, shift in cycles], 1)
+        return np.concatenate([np.sin(angle), np.cos(angle)], 1).astype(np.float32)
+
+
+def day_of(time: Times) -> int:
+    """The day of the month."""
+    return int((time.astype("datetime64[D]") - time.astype("datetime64[M]")).astype(int)) + 1
+
+
+def is_dates(cells: np.ndarray) -> bool:
+    """Whether a column of text is times as the standard writes them, most of them different."""
+    if not all(isinstance(cell, str) and ISO.fullmatch(cell.strip()) for cell in cells):
+        return False
+    return 2 * len(set(cells)) > len(cells)
+
+
+def read(cells: np.ndarray, name: str) -> tuple[Times, str]:
+    """A column of times, and how they are written."""
+    if cells.dtype.kind in "iuf":
+        return cells.astype(np.float64), ""
+    import pandas as pd
+
+    for options in ({"format": "ISO8601"}, {}, {"dayfirst": True}):
+        try:
+            found = pd.DatetimeIndex(pd.to_datetime(cells, utc=True, **options))
+        except (ValueError, TypeError):
+            continue
+        if found.isna().any():
+            raise DataError(f"column {name!r}, row {int(np.argmax(found.isna())) + 1}: the time "
+                            "is missing; mend the cell or leave the row out")
+        form = FORMS.get(len(str(cells[0])), "%Y-%m-%d %H:%M:%S")
+        return found.tz_localize(None).to_numpy().astype("datetime64[s]"), form
+    raise DataError(f"column {name!r} holds {cells[0]!r}, which is no time that can be read; "
+                    "write times as 2016-07-01 00:00:00, or name another column with data.time")
+
+
+def fit(times: Times, form: str) -> Clock:
+    """The clock whose grid most of the times, which are in order, stand on."""
+    gaps = np.diff(times)
+    gaps = gaps[gaps > gaps.dtype.type(0)]
+    if not len(gaps):
+        raise DataError("a series needs two times that differ; give more steps")
+    found, count = np.unique(gaps, return_counts=True)
+    usual = found[count.argmax()].astype(np.float64)
+    if times.dtype.kind == "f":
+        return Clock(origin=repr(float(times[0])), every=float(usual))
+    origin = str(times[0]).replace("T", " ")
+    months = round(usual / (365.2425 / 12 * DAY))
+    if usual >= 28 * DAY and abs(usual - months * 365.2425 / 12 * DAY) < 4 * DAY:
+        return Clock(origin=origin, every=float(months), unit="month", form=form)
+    if usual == DAY and works(times):
+        return Clock(origin=origin, unit="business", form=form)
+    return Clock(origin=origin, every=float(usual), unit="second", form=form)
+
+
+def works(times: Times) -> bool:
+    """Whether no time is on a weekend, and there were weekends."""
+    days = times.astype("datetime64[D]")
+    return bool(np.is_busday(days).all()) and bool(np.diff(days).astype(int).max() > 2)

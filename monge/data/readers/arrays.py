@@ -1,0 +1,205 @@
+"""Arrays, tensors, pairs, datasets and rows from Python, and .npy and .npz files.
+
+The type of an array says what it holds: floats are real, booleans and integers that are only 0
+and 1 are binary, bytes are levels, other integers are counts, text is names. Pictures are
+(N, H, W), (N, C, H, W) or (N, H, W, C) with 1, 3 or 4 channels. Rows that are arrays and differ in
+length alone are sequences.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ...core.errors import DataError
+from .. import content
+from ..codecs.array import Array
+from ..codecs.base import At, Codec
+from ..codecs.scalar import EXACT, Flag, Names, Number, exact_enough, listed
+from ..codecs.sequence import Steps, is_uneven, uneven
+from .raw import Places, Raw, join
+from .tables import from_frame, is_frame, is_names
+
+CHANNELS = (1, 3, 4)
+TARGETS = ("y", "label", "labels", "target", "targets")
+Layout = Literal["", "HW", "HWC"]
+
+
+def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> Raw:
+    """Fields of equal length; what is called y, label or target is the target."""
+    for field, array in values.items():
+        if array.ndim == 0 or (len(array) and not array.size):
+            raise DataError(f"{field} of {name} has the shape {array.shape}; give rows of values")
+        if array.dtype.kind == "O" and array.ndim > 1:
+            raise DataError(f"{field} of {name} holds values that are not numbers in "
+                            f"{array.ndim} dimensions; give a frame")
+    lengths = {field: len(array) for field, array in values.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{field} has {n}" for field, n in lengths.items())
+        raise DataError(f"the arrays of {name} differ in length ({told}); make them agree")
+    target = next((field for field in TARGETS if field in values and len(values) > 1), None)
+    main = next(field for field in values if field != target)
+    places = Places.count(lengths[main], file)
+    labels = frozenset({target} if target and not is_uneven(values[target])
+                       and is_names(values[target]) else ())
+    return Raw(name, values, (main,), places, target, labels=labels)
+
+
+def from_array(array: Any, name: str = "array", file: str = "") -> Raw:
+    """One array or tensor; text or mixed values in two dimensions are a table."""
+    values = numpy_of(array)
+    if values.ndim == 2 and values.dtype.kind == "O":
+        return from_frame(values, name)
+    shown = values.ndim >= 3 and values.dtype.kind in "iub"
+    return from_arrays({"image" if shown else "x": values}, name, file)
+
+
+def from_pair(x: Any, y: Any, name: str = "pair") -> Raw:
+    """(x, y): x is the event, y the target."""
+    if is_frame(x):
+        return from_frame(x, name, y)
+    values = numpy_of(x)
+    if values.ndim == 2 and values.dtype.kind == "O":
+        return from_frame(values, name, y)
+    return from_arrays({"x": values, "y": numpy_of(y)}, name)
+
+
+def from_rows(rows: Iterable[Any], name: str) -> Raw:
+    """Rows one by one: numbers, vectors, mappings, or (x, y) items of a torch Dataset."""
+    items = list(rows)
+    first = items[0] if items else None
+    if isinstance(first, Mapping):
+        return from_frame(items, name)
+    if isinstance(first, tuple) and len(first) == 2 and numpy_of(first[0]).ndim:
+        x, y = (stacked([item[place] for item in items], name) for place in (0, 1))
+        return from_pair(x, y, name)
+    if isinstance(first, tuple) and len(first) == 1:
+        items = [item[0] for item in items]
+    if isinstance(first, list | tuple) and any(isinstance(cell, str) for cell in first):
+        items = [np.array(item, object) for item in items]
+    return from_array(stacked(items, name), name)
+
+
+def stacked(items: list[Any], name: str) -> np.ndarray:
+    """Rows as one array; arrays that differ in length alone, as an array of arrays."""
+    arrays = [numpy_of(item) for item in items]
+    if all(isinstance(item, np.ndarray | torch.Tensor) for item in items) and \
+            (found := uneven(arrays)) is not None:
+        return found
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise DataError(f"the rows of {name} have the shapes {listed(sorted(shapes))}; give every "
+                        "row the same, or arrays where their lengths are meant to differ")
+    return np.stack(arrays) if arrays else np.empty(0)
+
+
+def numpy_of(values: Any) -> np.ndarray:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        return stacked(list(values), "the data")
+    if found.dtype.kind not in "biufOUS":
+        raise DataError(f"an array of type {found.dtype} cannot be read; convert it to numbers")
+    return found.astype(object) if found.dtype.kind in "US" else found
+
+
+def read_file(path: Path) -> Raw:
+    """A .npy file is one array; a .npz file is named arrays, or x_train, y_test and the like."""
+    content.check(path)
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except MemoryError as error:
+        raise DataError(f"{path} states a shape that memory cannot hold ({error}); save it again "
+                        "with numpy.save or numpy.savez") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        raise DataError(f"{path} cannot be read as arrays ({error}); save it again with "
+                        "numpy.save or numpy.savez, without objects") from error
+    if not arrays:
+        raise DataError(f"{path} holds no arrays; save at least one")
+    if "" in arrays:
+        return from_array(arrays[""], path.stem)
+    return from_archive({key: numpy_of(found) for key, found in arrays.items()}, path.stem)
+
+
+def from_archive(arrays: Mapping[str, np.ndarray], name: str) -> Raw:
+    splits: dict[str, dict[str, np.ndarray]] = {}
+    for key, array in arrays.items():
+        found = re.fullmatch(r"(?:(.+)_)?(train|valid|val|test)(?:_(.+))?", key)
+        field, split = (found[1] or found[3] or "x", found[2]) if found else (key, "")
+        splits.setdefault("valid" if split == "val" else split, {})[field] = array
+    if "" in splits or "train" not in splits:
+        return from_arrays(arrays, name)
+    return join({split: from_arrays(fields, name) for split, fields in splits.items()}, name)
+
+
+def fit(values: np.ndarray, at: At, label: bool = False) -> Codec:
+    """The codec that the type of an array asks for."""
+    if is_uneven(values):
+        return Steps.fit(values, at)
+    if values.dtype.kind == "O" or label:
+        return Names.fit(values, "str" if values.dtype.kind == "O" else str(values.dtype))
+    if values.dtype == np.float64 or (values.dtype.itemsize > 2 and values.dtype.kind in "iu"
+                                      and np.abs(values).max() > EXACT):
+        exact_enough(values.astype(np.float64), at)
+    return fit_single(values) if values.ndim == 1 else fit_shaped(values, at)
+
+
+def fit_single(values: np.ndarray) -> Codec:
+    dtype = str(values.dtype)
+    if values.dtype.kind == "b":
+        return Flag(values=("False", "True"), dtype=dtype)
+    if values.dtype.kind == "f":
+        return Number(kind="real", dtype=dtype)
+    if is_binary(values):
+        return Flag(dtype=dtype)
+    return Number(kind="counts" if np.abs(values).max() <= EXACT else "real", dtype=dtype)
+
+
+def fit_shaped(values: np.ndarray, at: At) -> Codec:
+    kind, size = kind_of(values, at)
+    layout = layout_of(values)
+    row = values.shape[1:]
+    shape = {"HW": (1, *row), "HWC": (row[-1], *row[:-1]), "": row}[layout]
+    if kind in ("levels", "binary") and values.ndim == 4 and not layout and row[0] not in CHANNELS:
+        raise DataError(f"pictures of shape {row} have neither 1, 3 nor 4 channels; reshape them")
+    return Array(kind=kind, shape=shape, size=size, dtype=str(values.dtype), layout=layout)
+
+
+def kind_of(values: np.ndarray, at: At) -> tuple[Any, int]:
+    """real, binary, levels or counts, and how many levels."""
+    if values.dtype.kind == "f":
+        return "real", 0
+    if values.dtype.kind == "b" or is_binary(values):
+        return "binary", 0
+    if values.dtype == np.uint8:
+        return "levels", 256
+    if values.ndim == 2:
+        return ("counts" if np.abs(values).max() <= EXACT else "real"), 0
+    if values.min() < 0 or values.max() > 255:
+        raise DataError(f"{at(0)}: integers in {values.ndim - 1} dimensions must be levels from 0 "
+                        "to 255; make the array float for real values")
+    return "levels", 256
+
+
+def is_binary(values: np.ndarray) -> bool:
+    return values.min() >= 0 and values.max() <= 1
+
+
+def layout_of(values: np.ndarray) -> Layout:
+    if values.ndim == 3 and values.dtype.kind != "f":
+        return "HW"
+    first, last = values.shape[1], values.shape[-1]
+    ranks = {channels: rank for rank, channels in enumerate(CHANNELS)}  # 4 is rather a height
+    return "HWC" if values.ndim == 4 and ranks.get(last, 9) < ranks.get(first, 9) else ""

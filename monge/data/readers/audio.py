@@ -1,0 +1,111 @@
+"""Sound: wav files and folders of them, one row a file, each with a length of its own.
+
+Samples are levels 0..2^bits - 1 in the order of their amplitude, so that nothing is lost; floats
+are real. Folders under the root are labels, and so are the parts of the file names between
+underscores where all names have equally many: digit_speaker_take.wav.
+
+mu-law (ITU-T G.711; van den Oord et al. 2016) makes 256 levels of them: with s in [-1, 1],
+
+    f(s) = sign(s) ln(1 + mu |s|) / ln(1 + mu),  mu = 255,  code = round((f + 1) / 2 * mu).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+
+from ...core.errors import DataError
+from .. import content
+from ..codecs.scalar import listed
+from ..codecs.sequence import lengths, pack
+from ..codecs.sound import Sound, amplitude, quantise
+from ..options import Options
+from .path_labels import classes, name_parts, tagged
+from .raw import Form, Places, Raw
+from .wav import Bits, Clip, load
+
+SUFFIX = ".wav"
+
+
+def is_sound(path: Path) -> bool:
+    """What only looks like a file counts, so that it is refused as it is read, not left out."""
+    return path.suffix.lower() == SUFFIX and not path.is_dir() and path.name[0] != "."
+
+
+def find(folder: Path) -> list[Path]:
+    """Every wav in a folder and its class folders."""
+    return sorted(path for path in [*folder.iterdir(), *folder.glob("*/*")] if is_sound(path))
+
+
+def read(shelves: Mapping[Path, Several[Path]], name: str, options: Options, form: Form) -> Raw:
+    """A row for each file of each folder, brought to one form."""
+    paths = [path for shelf in shelves.values() for path in shelf]
+    for path in paths:
+        content.check(path)
+    clips = [mend(load(path), form) for path in paths]
+    agree(paths, [clip.rate for clip in clips], "Hz", f"write {name}+resample8000")
+    agree(paths, [clip.channels for clip in clips], "channels", f"write {name}+mono")
+    agree(paths, [clip.bits for clip in clips], "bits", "convert one with ffmpeg -c:a pcm_s16le")
+    names = form.parts or name_parts(paths, options.parts)
+    pairs = [(root, path) for root, shelf in shelves.items() for path in shelf]
+    tags = classes(pairs, "sounds") | tagged(paths, names)
+    values = {"sound": pack([clip.samples for clip in clips])}
+    values |= {tag: np.array(words, object) for tag, words in tags.items()}
+    places = Places(np.arange(1, len(paths) + 1), np.arange(len(paths), dtype=np.int32),
+                    tuple(path.name for path in paths))
+    notes = (f"{listed(tags)}: from the names of files and folders",) if tags else ()
+    return Raw(name, values, ("sound",), places, "label" if "label" in tags else None,
+               labels=frozenset(tags), codecs={"sound": fit(clips, names)}, notes=notes)
+
+
+def fit(clips: Several[Clip], parts: tuple[str, ...] = ()) -> Sound:
+    first = clips[0]
+    longest, varies = lengths(clip.samples for clip in clips)
+    return Sound(kind="real" if first.bits == 32 else "levels", rate=first.rate,
+                 size=0 if first.bits == 32 else 2**first.bits, step=first.samples.shape[1:],
+                 longest=longest, varies=varies, bits=cast(Bits, first.bits),  # none has 64 here
+                 dtype=str(first.samples.dtype), parts=parts)
+
+
+def mend(clip: Clip, form: Form) -> Clip:
+    """What files that differ may need before they can stand beside one another; floats are of 32
+    bits, in which models compute."""
+    if clip.bits == 64:
+        with np.errstate(over="ignore"):  # what is infinite in 32 bits is refused with its row
+            clip = replace(clip, samples=clip.samples.astype(np.float32), bits=32)
+    if form.mono:
+        clip = replace(clip, samples=joined(clip.samples, clip.bits))
+    if form.rate and form.rate != clip.rate:
+        found = resampled(clip.samples, clip.rate, form.rate, clip.bits)
+        clip = replace(clip, samples=found, rate=form.rate)
+    return clip
+
+
+def joined(samples: np.ndarray, bits: int) -> np.ndarray:
+    """The mean of the channels, (T,)."""
+    if samples.ndim == 1:
+        return samples
+    return quantise(amplitude(torch.from_numpy(samples), bits).mean(1), bits).numpy()
+
+
+def resampled(samples: np.ndarray, old: int, new: int, bits: int) -> np.ndarray:
+    """Samples at another rate, what the new rate cannot hold filtered out before."""
+    from scipy.signal import resample_poly
+
+    shared = math.gcd(old, new)
+    s = amplitude(torch.from_numpy(samples), bits).numpy()
+    return quantise(torch.from_numpy(resample_poly(s, new // shared, old // shared)), bits).numpy()
+
+
+def agree(paths: Several[Path], values: Several[int], what: str, remedy: str) -> None:
+    odd = next((place for place, value in enumerate(values) if value != values[0]), None)
+    if odd is not None:
+        raise DataError(f"{paths[0].name} has {values[0]} {what} and {paths[odd].name} has "
+                        f"{values[odd]}; {remedy}")

@@ -1,0 +1,203 @@
+"""Pictures: folders of files, whose folders are labels, and idx files as MNIST has them.
+
+A picture has one frame and at most 8 bits per channel; others are refused, since levels are bytes.
+Of a .jpg that holds further pictures (previews, the second view of a pair) the first is read.
+
+A folder may tell more of its pictures in metadata.csv (or .tsv): a line for each, with the column
+file_name and others, such as a caption, each of which is a field.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import warnings
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...core.errors import DataError
+from .. import content
+from ..codecs.array import Array
+from ..codecs.scalar import listed
+from ..options import Options
+from ..transforms.ops import resize
+from . import delimited
+from .arrays import from_arrays
+from .path_labels import classes
+from .raw import Raw
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
+
+
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+DESCRIBED, KEY = ("metadata.csv", "metadata.tsv"), "file_name"
+"""Files that tell of pictures, and their column that says of which."""
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""What the suffixes stand for, as Pillow calls it; some others start programs to decode."""
+BITS = 258
+"""The number under which TIFF keeps the bits of each channel."""
+IDX = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def is_picture(path: Path) -> bool:
+    """What only looks like a file counts, so that it is refused as it is loaded, not left out."""
+    return path.suffix.lower() in SUFFIXES and not path.is_dir()
+
+
+def is_idx(path: Path) -> bool:
+    """train-images-idx3-ubyte.gz, mine.idx and the like."""
+    name = path.name.lower().removesuffix(".gz")
+    return path.is_file() and (name.endswith(".idx") or "-idx" in name or ".idx" in name)
+
+
+def find(folder: Path) -> list[Path]:
+    """Every picture in a folder and its class folders."""
+    return sorted(path for path in [*folder.iterdir(), *folder.glob("*/*")]
+                  if is_picture(path) and path.name[0] != ".")
+
+
+def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> Raw:
+    """Pictures of one size; their folders under `root`, where they have one, are their labels."""
+    labels = classes([(root, path) for path in paths], "pictures")
+    pictures = load_all(paths, root, side)
+    if len({picture.shape[2] for picture in pictures}) > 1:  # grey ones among colour
+        pictures = [np.broadcast_to(p, (*p.shape[:2], 3)) for p in pictures]
+    same_size(pictures, paths, root)
+    images = np.stack(pictures)
+    grey = images.shape[-1] == 1
+    values: dict[str, np.ndarray] = {"image": images[..., 0] if grey else images}
+    values |= {name: np.array(words, object) for name, words in labels.items()}
+    values |= described(paths, root)
+    height, width, channels = images.shape[1:]
+    codec = Array(kind="levels", size=256, dtype="uint8", layout="HW" if grey else "HWC",
+                  shape=(channels, height, width))
+    return replace(from_arrays(values, root.resolve().name), codecs={"image": codec})
+
+
+def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
+    """What a table in the folder tells of its pictures, one array a column."""
+    found = next((root / name for name in DESCRIBED if (root / name).is_file()), None)
+    if found is None:
+        return {}
+    table = delimited.read(found, Options(header="yes")).frame
+    if KEY not in table:
+        raise DataError(f"{found} has no column {KEY}, only {listed(table.columns)}; name the "
+                        "file of each line there")
+    rows = {str(name): row for row, name in enumerate(table[KEY])}
+    names = [path.relative_to(root).as_posix() for path in paths]
+    lost = next((name for name in names if name not in rows), None)
+    if lost is not None:
+        raise DataError(f"{found} has no line for {lost}; add one, or take the picture out")
+    places = [rows[name] for name in names]
+    return {str(name): column.to_numpy()[places] for name, column in table.items() if name != KEY}
+
+
+def load_all(paths: Sequence[Path], root: Path, side: int | None) -> list[np.ndarray]:
+    """Every picture, as long as memory holds them."""
+    from PIL import Image
+
+    free, size, found = content.available(), 0, []
+    with warnings.catch_warnings():  # what Pillow warns of before it decodes is refused there
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for path in paths:
+            found.append(load(path, side))
+            size += found[-1].nbytes
+            content.check_size(f"the pictures of {root}", size, free)
+    return found
+
+
+def load(path: Path, side: int | None) -> np.ndarray:
+    """One picture (H, W, 1 or 3), turned as its EXIF says."""
+    from PIL import Image, ImageOps
+
+    content.check_kind(path)
+    try:
+        with Image.open(path, formats=FORMATS) as file:
+            check_plain(file, path)
+            picture = ImageOps.exif_transpose(file)
+            picture = picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
+            pixels = np.array(picture)
+    except DataError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DataError(f"{path} has more pixels than the {Image.MAX_IMAGE_PIXELS} that are "
+                        "decoded; make it smaller or remove it") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path} does not decode as a picture ({error}); replace or remove "
+                        "it") from error
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if side is None:
+        return pixels
+    codec = Array(kind="levels", shape=(pixels.shape[2], *pixels.shape[:2]), size=256)
+    _, small = resize(codec, torch.from_numpy(np.moveaxis(pixels, -1, 0))[None], side)
+    return np.moveaxis(small[0].numpy(), 0, -1)
+
+
+def check_plain(file: ImageFile, path: Path) -> None:
+    """Refuse, before it is decoded, what would lose something on the way to one array of bytes."""
+    if getattr(file, "is_animated", False) and file.format != "MPO":
+        raise DataError(f"expected one picture in {path}, found several frames; save each frame "
+                        "as a file of its own")
+    if is_deep(file):
+        raise DataError(f"expected at most 8 bits per channel in {path}, found more than 8 bits; "
+                        "save it with 8, or save all pictures as a .npy array of floats")
+
+
+def is_deep(file: ImageFile) -> bool:
+    """Whether a channel has more than 8 bits, which Pillow cuts to 8 where there are several."""
+    if file.mode.startswith(("I", "F")):
+        return True
+    arguments = [tile[3] for tile in file.tile]
+    if file.format == "PNG":
+        return any(str(each).endswith(";16B") for each in arguments)
+    if file.format == "PPM":  # the largest value that a channel may have
+        return any(isinstance(each, tuple) and each[-1] > 255 for each in arguments)
+    return file.format == "TIFF" and max(getattr(file, "tag_v2", {}).get(BITS, (1,))) > 8
+
+
+def same_size(pictures: Sequence[np.ndarray], paths: Sequence[Path], root: Path) -> None:
+    first = pictures[0].shape[:2]
+    odd = next((i for i, picture in enumerate(pictures) if picture.shape[:2] != first), None)
+    if odd is not None:
+        sizes = [f"{shape[1]}x{shape[0]}" for shape in (first, pictures[odd].shape)]
+        raise DataError(f"pictures differ in size: {paths[0].name} is {sizes[0]} and "
+                        f"{paths[odd].name} is {sizes[1]}; bring them to one size with "
+                        f"{root.resolve().name}+resize64")
+
+
+def read_idx(paths: Sequence[Path], name: str) -> Raw:
+    """An idx file of pictures and, where there is one, the idx file of their labels."""
+    arrays = [(path, idx_array(path)) for path in paths]
+    images = [(path, array) for path, array in arrays if array.ndim > 1]
+    labels = [(path, array) for path, array in arrays if array.ndim == 1]
+    if len(images) > 1 or len(labels) > 1 or not arrays:
+        raise DataError(f"{listed(path.name for path in paths)} cannot be told apart as one file "
+                        "of pictures and one of labels a split; name one of them")
+    if not images:
+        return from_arrays({"label": labels[0][1]}, name)
+    values = {"image": images[0][1]} | ({"label": labels[0][1]} if labels else {})
+    return from_arrays(values, name, images[0][0].name)
+
+
+def idx_array(path: Path) -> np.ndarray:
+    """The format: two zero bytes, a type, a number of axes, their lengths, the values."""
+    try:
+        body = content.read(path)
+        zero, kind, axes = struct.unpack_from(">HBB", body)
+        shape = struct.unpack_from(f">{axes}I", body, 4)
+        if zero or kind not in IDX:
+            raise ValueError("its first bytes are not those of an idx file")
+        values = np.frombuffer(body, IDX[kind], math.prod(shape), 4 + 4 * axes).reshape(shape)
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, OverflowError, struct.error, zlib.error) as error:
+        raise DataError(f"{path} cannot be read as idx ({error}); fetch it again") from error
+    return values.astype(values.dtype.newbyteorder("="))

@@ -1,0 +1,42 @@
+"""Labels that the names of files and folders give: class folders, and parts of a file's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...core.errors import DataError, WordError
+
+Tags = dict[str, list[str]]
+
+
+def classes(pairs: Sequence[tuple[Path, Path]], what: str) -> Tags:
+    """For files, each with its root: the folder under the root that each lies in, if any."""
+    folders = [path.relative_to(root).parts[:-1] for root, path in pairs]
+    if len({bool(parts) for parts in folders}) > 1:
+        raise DataError(f"{pairs[0][0]} holds {what} both in itself and in class folders; move "
+                        "the loose ones into a folder of their own")
+    return {"label": [parts[0] for parts in folders]} if folders[0] else {}
+
+
+def name_parts(paths: Sequence[Path], said: Sequence[str]) -> tuple[str, ...]:
+    """What the parts between underscores are called, as `data.parts` says or by number: empty
+    where all names do not have equally many, or a part is constant or hardly repeats."""
+    parts = [path.stem.split("_") for path in paths]
+    odd = next((i for i, words in enumerate(parts) if len(words) != len(said)), None)
+    if said and odd is not None:
+        raise WordError(f"data.parts={','.join(said)} names {len(said)} parts and "
+                        f"{paths[odd].name} has {len(parts[odd])} between underscores; name as "
+                        "many")
+    if said or len({len(words) for words in parts}) > 1:
+        return tuple(said)
+    return tuple(f"part{i + 1}" if 1 < len(set(words)) <= len(words) / 2 else ""
+                 for i, words in enumerate(zip(*parts, strict=True)))
+
+
+def tagged(paths: Sequence[Path], names: Sequence[str]) -> Tags:
+    """The parts of each file's name that are called something; none where they do not fit."""
+    parts = [path.stem.split("_") for path in paths]
+    if any(len(words) != len(names) for words in parts):
+        return {}
+    return {name: [words[place] for words in parts] for place, name in enumerate(names) if name}

@@ -1,0 +1,296 @@
+"""Tables: one field a column, each column of its own kind.
+
+Truth values and numbers that are only 0 and 1 are binary, other whole numbers are counts, other
+numbers are real, dates are counted from the earliest, words are names (text where they are
+sentences: `prose`). A column of numbers with a few words in it is refused, and so is a column of
+names that hardly repeat.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.errors import DataError, WordError, nearest
+from .. import content
+from ..codecs import date, scalar
+from ..codecs.base import At, Codec
+from ..codecs.scalar import (
+    EXACT,
+    FLAGS,
+    MISSING,
+    Flag,
+    Names,
+    Number,
+    Patchy,
+    blurred,
+    distinct,
+    finite,
+    listed,
+    spelled,
+)
+from ..options import Options
+from . import delimited
+from .raw import Places, Raw
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+
+Column = Any
+"""A pandas Series."""
+NULLABLE = {"bool": "boolean"} | {f"{sign}int{bits}": f"{sign.upper()}Int{bits}"
+                                  for sign in ("", "u") for bits in (8, 16, 32, 64)}
+"""What holds missing cells where a plain type cannot."""
+MOMENT = "%Y-%m-%d %H:%M:%S"
+"""How times of a frame are written on the way."""
+YES = ("true", "yes", "y", "t", "on")
+WRAPS = 2**63
+"""Whole numbers from here on are names: int64 would wrap them."""
+MOSTLY = 0.9
+"""Part of the cells that are numbers from which words among them look like mistakes."""
+
+
+class Unfit(DataError):
+    """A column that cannot be read as it is: `why`, told beside those of other columns, and the
+    word that gets around it."""
+
+    def __init__(self, sentence: str, why: str, word: str) -> None:
+        super().__init__(sentence)
+        self.why, self.word = why, word
+
+    @classmethod
+    def drop(cls, name: str, why: str, more: str = "") -> Unfit:
+        return cls(f"column {name!r} {why}; leave it out with data.drop={name}{more}", why, "drop")
+
+
+def together(wrong: Mapping[str, Unfit]) -> DataError:
+    """One sentence about every column that cannot be read."""
+    if len(wrong) == 1:
+        return next(iter(wrong.values()))
+    told = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
+    spare = [name for name, error in wrong.items() if error.word == "drop"]
+    words = ([f"leave out with data.drop={','.join(spare)}"] if spare else []) + (
+        ["read words among numbers as missing with data.text=missing"]
+        if len(spare) < len(wrong) else [])
+    return DataError(f"{len(wrong)} columns cannot be read as they are: {told}; "
+                     f"{' and '.join(words)}")
+
+
+def is_frame(what: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(what, pandas.DataFrame | pandas.Series)
+
+
+def read_file(path: Path, options: Options) -> Raw:
+    content.check(path)
+    sheet = delimited.read(path, options)
+    values = {str(name): column for name, column in sheet.frame.items()}
+    return Raw(stem(path), values, tuple(values), Places.of(sheet.lines, path.name), table=True,
+               named=sheet.named, notes=sheet.notes)
+
+
+def stem(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).stem
+
+
+def from_frame(rows: Any, name: str = "frame", target: Any = None) -> Raw:
+    """Whatever pandas makes a frame of; `target` is one more column, the default target."""
+    import pandas as pd
+
+    try:
+        frame = pd.DataFrame(rows)
+    except ValueError as error:
+        raise DataError(f"the columns do not make a table ({error}); make them equally long"
+                        ) from error
+    keys = {str(key): int(key) if isinstance(key, Integral) else str(key) for key in frame.columns}
+    if len(keys) < frame.shape[1]:
+        raise DataError(f"the frame has two columns of one name among {listed(frame.columns)}; "
+                        "rename one")
+    values = {name: frame.iloc[:, place].reset_index(drop=True) for place, name in enumerate(keys)}
+    places = Places.count(len(frame))
+    raw = Raw(name, values, tuple(values), places, table=True, keys=keys)
+    return raw if target is None else with_target(raw, target)
+
+
+def with_target(raw: Raw, target: Any) -> Raw:
+    """The table with one more column, the default target."""
+    import pandas as pd
+
+    column: Column = target if is_frame(target) else pd.Series(list(target))
+    column = column.reset_index(drop=True)
+    if column.ndim == 2 and column.shape[1] == 1:
+        column = column.iloc[:, 0]
+    name = "y" if column.ndim == 2 or column.name is None else str(column.name)
+    if column.ndim == 2 or name in raw.values or len(column) != len(raw):
+        raise DataError(f"y has the shape {column.shape} and the name {name!r} beside {len(raw)} "
+                        "rows of x; give one column of as many rows, with a name of its own")
+    labels = frozenset({name} if is_names(column.to_numpy()) else ())
+    return replace(raw, values=dict(raw.values) | {name: column}, target=name, labels=labels)
+
+
+def is_names(values: np.ndarray) -> bool:
+    """Whether a target holds names: anything but floats and whole numbers that hardly repeat."""
+    if values.ndim != 1 or values.dtype.kind == "f":
+        return False
+    distinct = len(np.unique(values)) if values.dtype.kind in "iu" else 0
+    return distinct <= 100 or 2 * distinct <= len(values)
+
+
+def without(raw: Raw, names: Sequence[str]) -> Raw:
+    """The fields less some."""
+    for name in names:
+        if name not in raw.values:
+            raise WordError(f"data.drop={name}: there is no such column"
+                            f"{nearest(name, raw.values)}")
+    values = {name: column for name, column in raw.values.items() if name not in names}
+    main = tuple(name for name in raw.main if name not in names)
+    if not main:
+        raise WordError("data.drop leaves no column; keep at least one")
+    return replace(raw, values=values, main=main,
+                   target=None if raw.target in names else raw.target)
+
+
+def cells(column: Column, at: At) -> np.ndarray:
+    """A column as numpy: booleans, numbers with NaN, or trimmed values with None."""
+    import pandas as pd
+
+    kind, full = column.dtype, not column.isna().any()
+    if isinstance(kind, pd.CategoricalDtype):
+        return column.astype(object).to_numpy(object, na_value=None)
+    if pd.api.types.is_bool_dtype(kind) and full:
+        return column.to_numpy(bool)
+    if pd.api.types.is_numeric_dtype(kind):
+        if pd.api.types.is_integer_dtype(kind) and full:
+            whole = column.to_numpy()
+            fits = whole.dtype.kind != "u" or whole.max(initial=0) < WRAPS
+            return whole.astype(np.int64) if fits else whole.astype(object)
+        return column.to_numpy(np.float64, na_value=np.nan)
+    if pd.api.types.is_datetime64_dtype(kind):
+        return column.dt.strftime(MOMENT).to_numpy(object, na_value=None)
+    objects = column.to_numpy(object)
+    for row, cell in enumerate(objects if pd.api.types.is_object_dtype(kind) else ()):
+        if not isinstance(cell, Hashable):
+            trimmed(cell, at(row))
+    found, place = distinct(objects)
+    tidy = [trimmed(cell, at(int(np.argmax(place == i)))) for i, cell in enumerate(found)]
+    return np.array([*tidy, None], object)[place]
+
+
+def trimmed(cell: Any, where: str) -> Any:
+    if isinstance(cell, str):
+        return cell.strip() or None
+    if isinstance(cell, bool | np.bool_ | int | float | np.number):
+        return cell
+    raise DataError(f"{where}: a {type(cell).__name__} is neither a number nor a name; convert "
+                    "the column, or leave it out with data.drop")
+
+
+def fit(column: Column, found: np.ndarray, name: str, label: bool, options: Options, at: At
+        ) -> Codec:
+    """The codec that the cells `found` in a column ask for."""
+    values, place = distinct(found)
+    dtype, missing = str(column.dtype), bool((place < 0).any())
+    if not len(values):
+        raise Unfit.drop(name, "has no values")
+    if label or dtype == "category":
+        return fit_names(column, found, name, missing and options.missing == "category")
+    if found.dtype.kind != "O":
+        return fit_number(found, values, dtype, missing, at)
+    if all(isinstance(value, bool | np.bool_) for value in values):
+        return Flag(values=("False", "True"), dtype="bool")
+    return flag(values, dtype) or date.fit(values, dtype) or \
+        fit_text(column, found, name, options, at)
+
+
+def fit_number(found: np.ndarray, values: np.ndarray, dtype: str, missing: bool, at: At) -> Codec:
+    if values.dtype.kind == "b":
+        return Flag(values=("False", "True"), dtype=dtype)
+    if ((values == 0) | (values == 1)).all():
+        return Flag(dtype=dtype)
+    whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
+    # whole numbers are kept and written as floats where a cell is missing
+    if whole and ("int" in dtype.lower() or (missing and dtype.lower().startswith("float"))):
+        return Number(kind="counts", dtype=dtype)
+    if blurred(finite(found.astype(np.float64), at)).any():
+        return scalar.fit(values, dtype)
+    return Number(kind="real", dtype=dtype)
+
+
+def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at: At) -> Codec:
+    """Numbers that came as text, names, or a mistake among numbers."""
+    values, place = distinct(found)
+    read = np.array([number(value) for value in values] + [np.nan])
+    cells, seen = read[place], place >= 0
+    strange = np.flatnonzero(seen & np.isnan(cells))
+    if not len(strange):
+        whole = all(str(value).lstrip("+-").isdigit() for value in values)
+        if whole and any(abs(int(value)) >= WRAPS for value in values):
+            return fit_names(column, found, name, not seen.all() and options.missing == "category")
+        return fit_number(cells, read[:-1], "int64" if whole else "float64", False, at)
+    if len(strange) <= (1 - MOSTLY) * seen.sum() and options.text != "label":
+        if options.text == "missing":
+            plain = fit_number(cells, read[~np.isnan(read)], "Float64", True, at)
+            return Patchy(kind=plain.kind if isinstance(plain, Number) else "counts",
+                          dtype="Float64")
+        row = int(strange[0])
+        why = f"{found[row]!r} is text where a number belongs"
+        raise Unfit(f"{at(row)}: {why}; mend the cell, or say data.text=missing to read such "
+                    "cells as missing, or data.text=label to read such columns as names",
+                    f"has {found[row]!r} where a number belongs", "text")
+    return fit_names(column, found, name, not seen.all() and options.missing == "category")
+
+
+def number(value: Any) -> float:
+    """NaN for what is no number."""
+    try:
+        return float(value)
+    except ValueError:
+        return np.nan
+
+
+def flag(values: np.ndarray, dtype: str) -> Flag | None:
+    """Two words that mean no and yes."""
+    words = {str(value) for value in values}
+    if len(words) != 2 or {word.lower() for word in words} not in FLAGS:
+        return None
+    no, yes = sorted(words, key=lambda word: word.lower() in YES)
+    return Flag(values=(no, yes), dtype=dtype)
+
+
+def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Names:
+    if str(column.dtype) == "category":
+        kind = column.dtype
+        names = (*map(spelled, kind.categories), *((MISSING,) if blank else ()))
+        return Names(names=names, dtype=str(kind.categories.dtype),
+                     category="ordered" if kind.ordered else "unordered")
+    codec = Names.fit(found, str(column.dtype), blank)
+    if len(codec.names) > max(100, len(found) / 2):
+        raise Unfit.drop(name, f"has {len(codec.names)} names in {len(found)} rows and looks like "
+                         "an identifier", f", or read it as text with data.sentences={name}")
+    return codec
+
+
+def assemble(columns: Sequence[tuple[str | int, Codec, np.ndarray]]) -> pd.DataFrame:
+    """A frame with the names, order and types the data had."""
+    import pandas as pd
+
+    return pd.DataFrame({key: series(codec, values) for key, codec, values in columns})
+
+
+def series(codec: Codec, values: np.ndarray) -> Column:
+    import pandas as pd
+
+    if isinstance(codec, Names) and codec.category:
+        kind = pd.CategoricalDtype(codec.typed.tolist(), codec.category == "ordered")
+        return pd.Series(values, dtype=kind)
+    holes = values.dtype.kind == "f" and np.isnan(values).any()
+    column: Column = pd.Series(values)
+    return column.astype(NULLABLE.get(codec.dtype, codec.dtype) if holes else codec.dtype)

@@ -1,0 +1,208 @@
+"""Text files and folders of them: running text in consecutive blocks, or one text a line.
+
+Running text keeps its order: its end is for testing, stretches of what comes before for
+validation; no block shares a character with another split. Lines are drawn. The alphabet is that
+of the whole text; words and subwords are learned from the training part alone.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from ...core.errors import DataError
+from .. import content
+from ..codecs.base import At
+from ..codecs.sequence import pack
+from ..codecs.tokens import Text, Unit
+from ..options import Options
+from ..splits import divide
+from .raw import SPLITS, Form, Places, Raw
+
+SUFFIXES = (".txt", ".text", ".md", ".txt.gz", ".text.gz")
+SHORT = 200
+"""Characters of the longest line that may be a row where nobody says so."""
+SNIFFED = 1 << 16
+"""Bytes that decide whether a file is text or a table."""
+PIECES = 10
+"""Stretches of validation text in a long text."""
+LONG = 8
+"""Blocks in a stretch of validation text, at the least, where there is more than one."""
+FIELD = "text"
+
+
+def load(path: Path) -> str:
+    """The text of a file, its ends of line made one character."""
+    try:
+        text = content.read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at "
+                        f"offset {error.start} begins no character; save it as UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); check the file") from error
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    if not text.strip():
+        raise DataError(f"{path} is empty; give it text")
+    return text
+
+
+def is_text(path: Path, options: Options) -> bool:
+    """Whether a file holds text rather than a table: few of its words are numbers, and no mark
+    cuts its lines into equally many cells."""
+    if not path.name.lower().endswith(SUFFIXES):
+        return False
+    if options.tokens != "auto" or options.lines != "auto":
+        return True
+    try:
+        start = content.start(path, SNIFFED)
+    except (OSError, EOFError, zlib.error):
+        return False
+    lines = [line for line in start.decode("utf-8", "replace").splitlines()[:200] if line.strip()]
+    words = [word for line in lines for word in re.split(r"[\s,;|]+", line) if word]
+    numbers = sum(bool(re.fullmatch(r"[-+.\d][\d.eE+-]*|\?|NA|nan", word)) for word in words)
+    return bool(words) and numbers < 0.2 * len(words) and not any(
+        is_cut(lines, mark) for mark in "\t,;|")
+
+
+def is_cut(lines: Sequence[str], mark: str) -> bool:
+    """Whether a mark cuts every line into equally many cells, more than one."""
+    counts = {line.count(mark) for line in lines}
+    return len(counts) == 1 and counts != {0}
+
+
+def read(files: Mapping[Path, str | None], name: str, options: Options, form: Form) -> Raw:
+    """Text files, each with the split it is of where that is known, as the rows of one field."""
+    texts = {path.name: load(path) for path in files}
+    known, given = form.texts.get(FIELD), dict(zip(texts, files.values(), strict=True))
+    given = given if "train" in given.values() else dict.fromkeys(texts, "train")
+    if known.ends if isinstance(known, Text) else each_line(texts, options):
+        return lines_of(texts, given, name, options, form)
+    parts = {split: "".join(text for file, text in texts.items() if given[file] == split)
+             for split in SPLITS if split in given.values()}
+    return blocks_of(parts, ", ".join(texts), name, options, form)
+
+
+def from_lines(lines: Sequence[str], options: Options, name: str = FIELD) -> Raw:
+    """Texts from Python, a row each."""
+    return rows_of(list(lines), Places.count(len(lines)), None, name, options, Form())
+
+
+def lines_of(texts: Mapping[str, str], given: Mapping[str, str | None], name: str,
+             options: Options, form: Form) -> Raw:
+    lines: list[str] = []
+    places, split = [], []
+    for file, text in texts.items():
+        own = text.removesuffix("\n").split("\n")
+        check_lines(own, file)
+        lines += own
+        places.append(Places.count(len(own), file))
+        split += [SPLITS.index(given[file] or "train")] * len(own)
+    known = np.array(split) if any(split) else None
+    return rows_of(lines, Places.join(places), known, name, options, form)
+
+
+def each_line(texts: Mapping[str, str], options: Options) -> bool:
+    if options.lines != "auto":
+        return options.lines == "each"
+    lines = [line for text in texts.values() for line in text.removesuffix("\n").split("\n")]
+    return len(lines) > 1 and all(line.strip() and len(line) <= SHORT for line in lines)
+
+
+def check_lines(lines: Sequence[str], file: str) -> None:
+    empty = next((place for place, line in enumerate(lines) if not line.strip()), None)
+    if empty is not None:
+        raise DataError(f"line {empty + 1} of {file} is empty where each line is a row; take it "
+                        "out, or say data.lines=running")
+
+
+def rows_of(lines: Sequence[str], places: Places, given: np.ndarray | None, name: str,
+            options: Options, form: Form) -> Raw:
+    """One text a line, each with a symbol that ends it."""
+    split = given if form.texts else whose(len(lines), options, name, given)
+    train = lines if split is None else [lines[int(row)] for row in np.flatnonzero(split == 0)]
+    codec = codec_of(form, unit_of(options, "chars"), lines, train, options, ends=True)
+    rows = codec.codes(lines, places.at(FIELD))
+    return Raw(told(name, codec), {FIELD: rows}, (FIELD,), places, split=split,
+               carved=given is None, codecs={FIELD: settled(codec, rows, form)})
+
+
+def blocks_of(given: Mapping[str, str], files: str, name: str, options: Options, form: Form
+              ) -> Raw:
+    """Running text in consecutive blocks of `context` tokens, each stretch of it on its own."""
+    cut = list(enumerate(given.values())) if form.texts else stretches(given, options)
+    split, parts = [split for split, _ in cut], [part for _, part in cut]
+    train = [part for split, part in cut if split == 0]
+    codec = codec_of(form, unit_of(options, "chars"), parts, train, options, ends=False)
+    starts = np.cumsum([0, *map(len, parts[:-1])])
+    tokens = codec.codes(parts, lambda part: f"{files}, from character {starts[part] + 1} on")
+    context = codec.longest if form.texts else options.context
+    blocks = [np.split(own, range(context, len(own), context)) for own in tokens]
+    rows = pack([block for own in blocks for block in own])
+    whole = np.repeat(split, list(map(len, blocks)))
+    return Raw(told(name, codec), {FIELD: rows}, (FIELD,), Places.count(len(rows), files),
+               split=whole if len(parts) > 1 else None, carved=len(given) == 1,
+               codecs={FIELD: settled(codec, rows, form)})
+
+
+def stretches(given: Mapping[str, str], options: Options) -> list[tuple[int, str]]:
+    """The text in order, each stretch with the split it belongs to. What no file gives is cut out
+    of training: the test text from its end; the validation text in stretches from all over it, so
+    that training still reads every part of a text that changes on the way."""
+    train, total = given["train"], len(given["train"])
+    test = given.get("test") or train[total - round(options.test * total):]
+    if "test" not in given:
+        train = train[:total - len(test)]
+    held = 0 if "valid" in given else round(options.valid * total)
+    pieces = min(max(held // (LONG * options.context), 1), PIECES)
+    found = []
+    for begin, end in pairwise(len(train) * i // pieces for i in range(pieces + 1)):
+        middle = end - held * (end - begin) // max(len(train), 1)
+        found += [(0, train[begin:middle]), (1, train[middle:end])]
+    found = [*found, (1, given.get("valid", "")), (2, test)]
+    if {split for split, text in found if text} != {0, 1, 2}:
+        raise DataError(f"a text of {total} characters is too short to train, validate and test "
+                        "on; give more")
+    return [(split, text) for split, text in found if text]
+
+
+def whose(n: int, options: Options, name: str, given: np.ndarray | None = None) -> np.ndarray:
+    """The split of each row, an index into SPLITS."""
+    split = np.zeros(n, np.int64)
+    for code, rows in enumerate(divide(n, options, given, name).values()):
+        split[rows.numpy()] = code
+    return split
+
+
+def unit_of(options: Options, usual: Unit) -> Unit:
+    return usual if options.tokens == "auto" else options.tokens
+
+
+def codec_of(form: Form, unit: Unit, texts: Sequence[str], train: Sequence[str], options: Options,
+             ends: bool, name: str = FIELD) -> Text:
+    """The codec of an earlier run, or one that is fitted."""
+    known = form.texts.get(name)
+    if isinstance(known, Text):
+        return known
+    return Text.fit(unit, texts, train, options.vocabulary, ends)
+
+
+def settled(codec: Text, rows: np.ndarray, form: Form) -> Text:
+    """The codec with the length of the longest row, where it was fitted to these rows."""
+    return codec if form.texts else replace(codec, longest=max(map(len, rows), default=1))
+
+
+def told(name: str, codec: Text) -> str:
+    """The name of the data, which says where something was lost: rare words become one symbol."""
+    return f"{name}+words" if codec.unit == "words" else name
+
+
+def prompt(codec: Text, text: str, at: At) -> list[int]:
+    """The symbols a text begins with: those of the text but for the one that ends it."""
+    codes = codec.codes([text], at)[0].tolist()
+    return codes[:-1] if codec.ends else codes

@@ -1,0 +1,95 @@
+"""Text beside other fields: a column of a table, what is told of pictures.
+
+A field is text where the words say so (data.sentences), where an earlier run reads it so, or where
+most of its cells are several words and hardly one occurs twice. It is no part of a table's event,
+but a condition that the event can be given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import DataError, WordError, nearest
+from ..codecs.scalar import listed
+from ..codecs.tokens import Text
+from ..dataset import Schema
+from ..options import Options
+from .raw import Form, Raw
+from .text import settled, told, unit_of, whose
+
+WORD = re.compile(r"[^\W\d_]{2,}")
+"""A word, which no part of a date is."""
+SPOKEN = 0.5
+"""Part of the cells that are several words from which a column is taken for text."""
+FEWEST = 100
+"""Names that a column may have however few rows there are."""
+
+
+def read(raw: Raw, options: Options, schema: Schema | None) -> Raw:
+    """The same fields, those that are text in symbols."""
+    names = [name for name in texts(raw, options, schema) if name not in raw.codecs]
+    if not names:
+        return raw
+    split = raw.split if schema else whose(len(raw), options, raw.name, raw.split)
+    values, codecs, title = dict(raw.values), dict(raw.codecs), raw.name
+    for name in names:
+        known = schema.field(name).codec if schema else None
+        lines = sentences(raw, name)
+        codec = known if isinstance(known, Text) else fit(lines, split, options)
+        values[name] = codec.codes(lines, raw.at(name))
+        codecs[name] = settled(codec, values[name], Form(texts={name: codec} if schema else {}))
+        title = told(title, codec)
+    main = tuple(name for name in raw.main if name not in names) or raw.main
+    return replace(raw, name=title, values=values, codecs=codecs, main=main, split=split,
+                   carved=raw.carved or raw.split is None, notes=(*raw.notes, *noted(raw, names)))
+
+
+def texts(raw: Raw, options: Options, schema: Schema | None) -> list[str]:
+    """The fields that are text."""
+    for name in options.sentences:
+        if name not in raw.values:
+            raise WordError(f"data.sentences={name}: there is no such column"
+                            f"{nearest(name, raw.values)}")
+    if schema is not None:
+        return [field.name for field in schema.fields
+                if isinstance(field.codec, Text) and field.name in raw.values]
+    names = {*raw.labels, *options.names}
+    return [name for name, column in raw.values.items()
+            if name in options.sentences or
+            (name not in names and name not in raw.codecs and is_prose(column))]
+
+
+def is_prose(column: Any) -> bool:
+    """Whether most cells are several words, and hardly one occurs twice."""
+    values = np.asarray(column, object) if column.dtype.kind in "OTU" else np.empty(0, object)
+    cells = [cell for cell in values if isinstance(cell, str)]
+    if len(cells) < len(values) or len(set(cells)) <= max(FEWEST, len(cells) / 2):
+        return False
+    return sum(len(WORD.findall(cell)) > 1 for cell in cells) >= SPOKEN * len(cells)
+
+
+def sentences(raw: Raw, name: str) -> list[str]:
+    found = [cell.strip() if isinstance(cell, str) else "" for cell in raw.values[name]]
+    empty = next((row for row, cell in enumerate(found) if not cell), None)
+    if empty is not None:
+        raise DataError(f"{raw.at(name)(empty)} holds no text; fill it in, or take the row out")
+    return found
+
+
+def fit(lines: Sequence[str], split: np.ndarray | None, options: Options) -> Text:
+    """Symbols that the training rows suggest."""
+    train = lines if split is None else [lines[int(row)] for row in np.flatnonzero(split == 0)]
+    return Text.fit(unit_of(options, "bpe"), lines, train, options.vocabulary, ends=True)
+
+
+def noted(raw: Raw, names: Sequence[str]) -> Sequence[str]:
+    """Of a table, that its event is now what is left."""
+    if not raw.table:
+        return ()
+    return (f"{listed(names)} is read as text and is no part of the rows; condition on it with "
+            f"--given {names[0]}, or leave it out with data.drop={names[0]}",)

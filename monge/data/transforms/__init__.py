@@ -1,0 +1,1 @@
+"""Transforms that are part of a dataset's name, such as +binarise."""

@@ -1,0 +1,103 @@
+"""Derived data, written with a plus: each function here is a word that may follow a name.
+
+A transform takes a codec and compact rows, of levels (N, *shape) or of sound, and gives both back
+changed; what it loses is thereby part of the data's name and no model's affair.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from ...core.errors import DataError
+from ..codecs.array import Array
+from ..codecs.sequence import SequenceCodec, lengths
+from ..codecs.sound import MU, Sound, amplitude, compress
+from ..ragged import Ragged
+from ..readers.audio import joined, resampled
+
+ELEMENTS_AT_ONCE = 2**22
+"""Numbers made float32 at once."""
+
+
+def binarise(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
+    """Each value 1 with probability value / top: drawn afresh in training, fixed elsewhere"""
+    return replace(codec, kind="binary", drawn=True), x
+
+
+def binarise_fixed(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
+    """Each value 1 with probability value / top, drawn once for each row"""
+    rows = torch.arange(len(x))
+    pieces = zip(x.split(_size(codec)), rows.split(_size(codec)), strict=True)
+    drawn = torch.cat([codec.draw(part, row, False).byte() for part, row in pieces])
+    return replace(codec, kind="binary", size=0), drawn
+
+
+def threshold(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
+    """1 where a value is above half of the top level"""
+    return replace(codec, kind="binary", size=0), (2 * x.short() > codec.top).byte()
+
+
+def grey(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
+    """Pictures in colour as their brightness"""
+    if codec.shape[0] == 1:
+        return codec, x
+    weights = torch.tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)
+    parts = [(part[:, :3] * weights).sum(1, keepdim=True) for part in x.split(_size(codec))]
+    changed = replace(codec, shape=(1, *codec.shape[1:]), layout="HW")
+    return changed, torch.cat([part.round().byte() for part in parts])
+
+
+def resize(codec: Array, x: Tensor, side: int) -> tuple[Array, Tensor]:
+    """Pictures of side x side: the central square, shrunk or enlarged (resize64)"""
+    height, width = x.shape[-2:]
+    if (height, width) == (side, side):
+        return codec, x
+    edge = min(height, width)
+    top, left = (height - edge) // 2, (width - edge) // 2
+    square = x[..., top:top + edge, left:left + edge]
+    parts = [interpolate(part.float(), (side, side), mode="bilinear", antialias=True)
+             for part in square.split(_size(codec))]
+    small = torch.cat([part.round().clamp(0, codec.top).byte() for part in parts])
+    return replace(codec, shape=(codec.shape[0], side, side)), small
+
+
+def mulaw(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
+    """Sound in 256 levels, fine where it is quiet and coarse where it is loud (mu = 255)"""
+    loudest = float(x.flat.abs().max()) if codec.bits == 32 else 1.0
+    if loudest > 1:
+        raise DataError(f"+mulaw takes amplitudes from -1 to 1, and the floats reach "
+                        f"{loudest:.4g}; scale them before")
+    parts = [compress(amplitude(part, codec.bits)) for part in x.flat.split(ELEMENTS_AT_ONCE)]
+    return replace(codec, kind="levels", size=MU + 1, mulaw=True), x.change(torch.cat(parts))
+
+
+def mono(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
+    """Sound of several channels as their mean"""
+    parts = [torch.from_numpy(joined(part.numpy(), codec.bits)) for part in x.flat.split(ELEMENTS_AT_ONCE)]
+    return replace(codec, step=()), x.change(torch.cat(parts), x.base)
+
+
+def resample(codec: Sound, x: Ragged, rate: int) -> tuple[Sound, Ragged]:
+    """Sound of so many samples a second (resample8000)"""
+    if codec.rate == rate:
+        return codec, x
+    rows = [torch.from_numpy(resampled(row.numpy(), codec.rate, rate, codec.bits))
+            for row in x.rows]
+    return replace(codec, rate=rate, longest=lengths(rows)[0]), Ragged.join(rows, x.base)
+
+
+def cut(codec: SequenceCodec, x: Ragged, steps: int) -> tuple[SequenceCodec, Ragged]:
+    """Sequences without what comes after so many steps (cut4000)"""
+    rows = [row[:steps] for row in x.rows]
+    longest, varies = lengths(rows)
+    return replace(codec, longest=longest, varies=varies), Ragged.join(rows, x.base)
+
+
+def _size(codec: Array) -> int:
+    """Rows to change at once."""
+    return max(1, ELEMENTS_AT_ONCE // math.prod(codec.shape))

@@ -1,0 +1,107 @@
+"""Words after a plus, found among the functions of `transform` and `paired` and applied to what
+they fit."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.errors import DataError, WordError, nearest
+from ..builtin.catalogue import listing
+from ..codecs.array import Array
+from ..codecs.base import Codec
+from ..codecs.sound import Sound
+from ..ragged import Kept
+from ..readers.raw import Form
+
+PICTURES = ("resize", "grey", "edges", "half", "beside", "low")
+"""Words about levels that stand in rows and columns."""
+WORDS = ("ops", "pair_ops")
+"""The modules whose functions are words."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One word, such as resize64: a function and its number."""
+
+    word: str
+    module: str
+    function: str
+    numbers: tuple[int, ...]
+
+    def __call__(self, codec: Codec, x: Kept) -> tuple[Codec, Kept]:
+        return self.call(codec, x, *self.numbers)
+
+    def apart(self, codec: Codec, x: Kept) -> tuple[tuple[Codec, Kept], tuple[Codec, Kept]]:
+        """The two sides that a word about pairs makes of one field."""
+        return self.call(codec, x, *self.numbers)
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        return getattr(importlib.import_module(f"{__package__}.{self.module}"), self.function)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it makes two fields of one."""
+        return self.module == "pair_ops"
+
+    @property
+    def takes(self) -> type[Codec]:
+        """The codec that the function is about."""
+        return typing.get_type_hints(self.call)["codec"]
+
+
+def find(words: Sequence[str]) -> list[Change]:
+    return [change(word) for word in words]
+
+
+def change(word: str) -> Change:
+    known = {name.replace("_", "-"): module for module in WORDS for name, _ in listing(f"transforms/{module}")}
+    parts = re.fullmatch(r"(.*?)(\d*)", word)
+    name, digits = (parts[1], parts[2]) if parts else (word, "")
+    if name not in known:
+        raise WordError(f"there is no transform +{word}{nearest(name, known)}")
+    found = Change(word, known[name], name.replace("-", "_"), ())
+    takes = len(inspect.signature(found.call).parameters) - 2
+    numbers = (int(digits),) if digits else ()
+    if len(numbers) != takes or 0 in numbers:
+        raise WordError(f"+{word} must be written +{name}{'64' * takes}")
+    return replace(found, numbers=numbers)
+
+
+def form(changes: Sequence[Change]) -> Form:
+    """What files that differ are to be brought to as they are read."""
+    first = {change.function: change.numbers for change in reversed(changes)}
+    (side,), (rate,) = first.get("resize", (None,)), first.get("resample", (None,))
+    return Form(side, rate, "mono" in first)
+
+
+def apply(change: Change, codecs: dict[str, Codec], tensors: dict[str, Kept], name: str) -> None:
+    """Every field that the word is about changed."""
+    fitting = [field for field, codec in codecs.items() if fits(change, codec)]
+    if not fitting:
+        raise DataError(f"+{change.word} needs {needs(change)}, which {name} does not hold at "
+                        "that point; leave it out, or write it earlier")
+    for field in fitting:
+        codecs[field], tensors[field] = change(codecs[field], tensors[field])
+
+
+def fits(change: Change, codec: Codec) -> bool:
+    """Whether the function of a word takes such a codec, as its annotation says."""
+    if not isinstance(codec, change.takes):
+        return False
+    if isinstance(codec, Array):
+        shaped = len(codec.shape) == 3 or change.function not in PICTURES
+        return codec.kind == "levels" and shaped
+    return not (isinstance(codec, Sound) and codec.mulaw and change.takes is Sound)
+
+
+def needs(change: Change) -> str:
+    if change.takes is Array:
+        return "pictures" if change.function in PICTURES else "levels"
+    return "sound that is not mu-law yet" if change.takes is Sound else "sequences"

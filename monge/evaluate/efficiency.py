@@ -1,0 +1,41 @@
+"""What a law costs: numbers it holds, seconds to fit, samples a second, memory."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import torch
+
+from ..core.metric import Score
+from ..core.model import Model
+from .likelihood import home
+
+MEGABYTE = 1e6
+
+
+def cost(model: Model, speed: float | None = None, seconds: float | None = None
+         ) -> dict[str, Score]:
+    """What is known of: its parameters, the seconds it was trained, the samples that come in a
+    second, and the most memory that this process, or the device the law is on, has taken."""
+    count = sum(p.numel() for p in model.parameters())
+    found = {"parameters": Score(count, "exact", 0.0, "numbers")}
+    if seconds is not None:
+        found["train_seconds"] = Score(seconds, "exact", 0.0, "s")
+    if speed is not None:
+        found["samples_per_second"] = Score(speed, "estimate", 0.0, "1/s")
+    if (taken := memory(home(model))) is not None:
+        found["peak_memory"] = Score(taken / MEGABYTE, "exact", 0.0, "MB")
+    return found
+
+
+def memory(device: torch.device) -> float | None:
+    """Bytes taken at most so far; None where the system does not tell."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    if find_spec("resource") is None:
+        return None
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(most if sys.platform == "darwin" else 1024 * most)  # kilobytes elsewhere

@@ -1,0 +1,90 @@
+r"""How far samples are from data: the energy distance, which every law with a sampler admits.
+
+$E(P, Q) = 2\,\mathbb E|X-Y| - \mathbb E|X-X'| - \mathbb E|Y-Y'| \ge 0$, zero only if P = Q
+(Székely & Rizzo 2013), by its unbiased U-statistic on standardised features, so it can come out
+slightly below zero. Conditions stand beside the event: the laws compared are joint ones, but for
+models of unpaired data, whose joint law nobody has seen.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import CanSample
+from ..core.batch import Batch
+from ..core.metric import Score
+from ..core.model import Model
+from ..core.rng import fresh
+from ..core.space import Space
+from ..nn.inputs.features import Conditions, Features
+from .likelihood import home
+
+SAMPLES = 2000
+"""Draws that a distance stands on at least."""
+FIRST, PATIENCE = 64, 40.0
+"""Samples that show how fast they come, and seconds that all of an evaluation may take."""
+
+
+def energy(x: Tensor, y: Tensor) -> Score:
+    """The energy distance of two samples (n, F) and (m, F), with its standard error from the
+    first-order terms of the statistic."""
+    n, m = len(x), len(y)
+    cross = torch.cdist(x, y)  # (n, m)
+    within_x = torch.cdist(x, x).sum(1) / (n - 1)  # (n,) the diagonal is zero
+    within_y = torch.cdist(y, y).sum(1) / (m - 1)
+    value = 2 * cross.mean() - within_x.mean() - within_y.mean()
+    spread_x = (2 * (cross.mean(1) - within_x)).var() / n
+    spread_y = (2 * (cross.mean(0) - within_y)).var() / m
+    return Score(value.item(), "distance", (spread_x + spread_y).sqrt().item(), "energy")
+
+
+class Eye:
+    """Rows as points: the standardised features of an event and of its conditions."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.features, self.conditions = Features(space), Conditions(space)
+
+    @classmethod
+    def of(cls, model: object, space: Space) -> Eye:
+        """What a model's samples are looked at with."""
+        unpaired = isinstance(model, Model) and model.unpaired
+        return cls(replace(space, given={}) if unpaired else space)
+
+    def __call__(self, batch: Batch) -> Tensor:  # (B, F)
+        points = [self.features(batch), self.conditions(batch.given, len(batch))]
+        return torch.cat(points, 1).double()
+
+
+def distance(model: CanSample, space: Space, rows: Batch, seed: int = 0) -> Score:
+    """Energy distance between held-out rows and samples given the same conditions."""
+    eye, device, every = Eye.of(model, space), home(model), repeated(rows)
+    x = model.sample(len(every), every.to(device).given, generator=fresh(seed, device)).cpu()
+    return energy(eye(Batch(x, given=every.given)), eye(rows))
+
+
+def repeated(rows: Batch) -> Batch:
+    """Rows whose conditions are asked for: where they are few, each several times, so that a lucky
+    draw decides little."""
+    return rows[torch.arange(len(rows)).repeat(-(-SAMPLES // len(rows)))]
+
+
+def drawn(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, float]:
+    """The rows that were asked for, a sample for each, and how many come in a second; a sampler so
+    slow that all would take longer than `PATIENCE` draws fewer, of rows spread over all."""
+    device = home(model)
+    rows = rows[torch.randperm(len(rows), generator=fresh(seed))]
+    generator, begun = fresh(seed, device), time.perf_counter()
+    first = model.sample(min(FIRST, len(rows)), rows[:FIRST].to(device).given, generator=generator)
+    speed = len(first) / (time.perf_counter() - begun)
+    n = min(len(rows), max(len(first), int(PATIENCE * speed)))
+    pieces = [first.cpu()]
+    if n > len(first):
+        begun, rest = time.perf_counter(), rows[len(first):n]
+        pieces.append(model.sample(len(rest), rest.to(device).given, generator=generator).cpu())
+        speed = len(rest) / (time.perf_counter() - begun)
+    return rows[:n], torch.cat(pieces), speed

@@ -1,0 +1,123 @@
+r"""Events as features of a small network of our own, in which samples are held against data.
+
+Fréchet and kernel distances of pictures are commonly taken in the features of Inception, which
+has learned photographs. This network learns from the training rows themselves. Where the data
+have a label that is no part of the event, it tells the label; otherwise it takes noise off rows,
+whose best answer $E[x \mid x + \sigma n] = y + \sigma^2 \nabla \log p_\sigma(y)$, $y = x + \sigma
+n$, is known by whoever knows where rows lie (Miyasawa 1961, Vincent 2011). So its distances
+compare laws of one data set with one another and with nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.space import Space
+from ..nn.inputs.features import Features
+from ..nn.layers.specs import Act, Conv, Dense, Flatten, Layer, Shape, Stack
+from .held_out import Rows, chunks
+
+NETWORK = "features/1"
+"""The architecture in a saved file; the number rises when `planned` changes."""
+WIDTH = 64
+"""Features."""
+SMALL, SIDE = 4, 32
+"""Pixels on a side from which on a picture is convolved, and with which it is seen at most."""
+STEPS, BATCH, RATE, DECAY = 500, 64, 2e-3, 0.01
+EPOCHS = 40
+"""How often it sees a row at most: what knows rows by heart sees others differently."""
+ENTRIES = STEPS * SIDE * SIDE * 3
+"""Numbers that all steps read of a row at most: long rows are learned in fewer steps."""
+NOISE = 0.5
+"""Sigma, in standard deviations."""
+MEASURED = 2000
+"""Training rows whose features have mean 0 and deviation 1."""
+
+
+class FeatureNet(nn.Module):
+    """x -> h(x), 64 numbers with mean 0 and deviation 1 over training rows; a linear map of
+    a(h(x)) answers the question it learns from: one of `classes`, or x itself without them."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, space: Space, classes: int = 0) -> None:
+        super().__init__()
+        self.space, self.classes = replace(space, given={}), classes
+        self.read = Features(self.space)
+        self.shape: Shape = (self.read.width,)
+        if space.is_picture:
+            self.shape = (space.shape[0], *(min(side, SIDE) for side in space.shape[1:]))
+        self.body = planned(self.shape).build(self.shape)
+        self.head = nn.Sequential(nn.SiLU(), nn.Linear(WIDTH, classes or math.prod(self.shape)))
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("scale", torch.ones(WIDTH))
+
+    def look(self, batch: Batch) -> Tensor:  # (B, *shape)
+        seen = self.read(batch)
+        if not self.space.is_picture:
+            return seen
+        _, height, width = self.shape
+        return F.adaptive_avg_pool2d(seen.unflatten(1, self.space.shape), (height, width))
+
+    @torch.no_grad()
+    def forward(self, batch: Batch) -> Tensor:  # (B, 64)
+        parts = [(self.body(self.look(part)) - self.mean) / self.scale
+                 for part in batch.chunk(-(-len(batch) // MEASURED))]
+        return torch.cat(parts).double()
+
+    def loss(self, batch: Batch, names: Tensor | None) -> Tensor:
+        x = self.look(batch)
+        if names is not None:
+            return F.cross_entropy(self.head(self.body(x)), names)
+        answer = self.head(self.body(x + NOISE * torch.randn_like(x)))
+        return (answer - x.flatten(1)).square().mean()
+
+    @torch.no_grad()
+    def accuracy(self, rows: Rows, names: Tensor) -> float:
+        """The share of rows whose name, where it is known (not below 0), is told right."""
+        said = torch.cat([self.head(self.body(self.look(part))).argmax(1)
+                          for part in chunks(rows)])
+        return float((said == names)[names >= 0].double().mean())
+
+
+def planned(shape: Shape) -> Stack:
+    """The network before it is built: convolutions over pictures, dense layers over the rest."""
+    layers: list[Layer] = [Flatten()]
+    for width in (2 * WIDTH, 2 * WIDTH):
+        layers += [Dense(width), Act("silu")]
+    if len(shape) == 3 and min(shape[1:]) >= SMALL:
+        layers = [Conv(16, 3, 2), Act("silu"), Conv(32, 3, 2), Act("silu"), Flatten()]
+    return Stack((*layers, Dense(WIDTH)))
+
+
+def learned(space: Space, rows: Rows, names: Tensor | None = None, classes: int = 0,
+            seed: int = 0) -> FeatureNet:
+    """The network after training: a function of the rows, their names (n,) where there are some
+    (below 0 where one is not known), and the seed."""
+    known = torch.arange(len(rows)) if names is None else (names >= 0).nonzero()[:, 0]
+    steps = min(STEPS, -(-EPOCHS * len(known) // BATCH), max(ENTRIES // max(space.dims, 1), 1))
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(seed)
+        net = FeatureNet(space, classes if names is not None else 0)
+        adam = torch.optim.AdamW(net.parameters(), RATE, weight_decay=DECAY, fused=True)
+        for _ in range(steps):
+            pick = known[torch.randint(len(known), (BATCH,))]
+            adam.zero_grad()
+            net.loss(rows.batch(pick), None if names is None else names[pick]).backward()
+            adam.step()
+    return standardised(net.eval(), rows)
+
+
+def standardised(net: FeatureNet, rows: Rows) -> FeatureNet:
+    """The same network with mean 0 and deviation 1 of its features over these rows."""
+    some = torch.linspace(0, len(rows) - 1, min(len(rows), MEASURED)).long()
+    found = net(rows.batch(some))
+    net.mean, net.scale = found.mean(0).float(), found.std(0).clamp_min(1e-6).float()
+    return net

@@ -1,0 +1,221 @@
+r"""How good forecasts are, always beside three that anyone can make.
+
+MSE and MAE in standard deviations of the training steps (so that channels may stand together);
+MASE, the absolute error in units of the one that repeating the last season makes within the
+training steps (Hyndman & Koehler 2006); sMAPE in percent; CRPS
+$= E|X - y| - \frac12 E|X - X'|$ from draws, which is the absolute error of a forecast without
+spread (Gneiting & Raftery 2007); and how many truths fall into the central 80 % interval.
+
+Naive repeats the last value, seasonal naive the last season, AR(1) is
+$\mu + \rho^h (x_L - \mu)$ with $\rho$ by least squares over training pasts. Windows overlap, so a
+standard error counts one window in `horizon`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ..core.abilities import CanComplete, CanSample, HasMarginals, HasMean
+from ..core.batch import Batch
+from ..core.metric import Score
+from ..core.model import Model
+from ..core.rng import fresh
+from ..core.space import Space
+from .held_out import Rows
+from .likelihood import home
+
+PAST = "past"
+MEASURES = ("mse", "mae", "mase", "smape", "crps")
+RIVALS = ("naive", "seasonal_naive", "ar1")
+LEVEL = 0.8
+"""Probability of the central interval."""
+ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+DRAWS, WINDOWS = 100, 400
+"""Futures drawn for a window, and windows that they are drawn for."""
+SLOW = (32, 32)
+"""The same for a law that comes to the future step by step."""
+PIECE = 64
+"""Windows measured at once."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What is known of the training steps of each channel."""
+
+    season: int
+    scale: Tensor  # (C,): standard deviation
+    naive: Tensor  # (C,): mean error of repeating the last season
+    rho: Tensor  # (C,): of AR(1)
+    mean: Tensor  # (C,)
+    sigma: Tensor  # (C,)
+
+    @classmethod
+    def of(cls, past: Tensor, season: int, scale: Tensor) -> Reference:
+        """From training pasts (N, L, C)."""
+        x, lag = past.double(), season if season < past.shape[1] else 1
+        naive = (x[:, lag:] - x[:, :-lag]).abs().mean((0, 1)).clamp_min(1e-12)
+        before, after = x[:, :-1].flatten(0, 1), x[:, 1:].flatten(0, 1)
+        centre, later = before.mean(0), after.mean(0)
+        rho = ((before - centre) * (after - later)).sum(0) \
+            / (before - centre).square().sum(0).clamp_min(1e-12)
+        rho = rho.clamp(-0.9999, 0.9999)
+        mean = (later - rho * centre) / (1 - rho)
+        sigma = (after - mean - rho * (before - mean)).square().mean(0).sqrt()
+        return cls(season, scale.double(), naive, rho, mean, sigma)
+
+    def ar1(self, past: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
+        """Mean (B, H, C) and standard deviation (H, C)."""
+        power = self.rho ** torch.arange(1, horizon + 1)[:, None].double()  # (H, C)
+        spread = ((1 - power.square()) / (1 - self.rho.square())).sqrt() * self.sigma
+        return self.mean + power * (past[:, -1:] - self.mean), spread
+
+
+def is_forecast(model: Model) -> bool:
+    """Whether it is a law of a future given a past."""
+    return PAST in model.space.given
+
+
+def scale_of(space: Space) -> Tensor:
+    """Standard deviation of the training steps of each channel, (C,)."""
+    part = space.given.get(PAST, space)
+    mean, scale = (part.spread(name).reshape(part.shape[0], -1) for name in ("mean", "scale"))
+    return (scale.square().mean(0) + mean.var(0, correction=0)).sqrt()
+
+
+def cut(model: Model, batch: Batch, horizon: int) -> tuple[Tensor, Tensor]:
+    """Past and future (B, T, C) of rows."""
+    channels = math.prod(model.space.shape[1:])
+    x = batch.x.reshape(len(batch), -1, channels)
+    if is_forecast(model):
+        return batch.given[PAST].x.reshape(len(batch), -1, channels), x
+    return x[:, :-horizon], x[:, -horizon:]
+
+
+def draw(model: Model, batch: Batch, horizon: int, n: int, generator: Generator) -> Tensor:
+    """n futures of each row, (n, B, H, C): drawn given the past, or by completing the row."""
+    rows = batch[torch.arange(len(batch)).repeat(n)]
+    if is_forecast(model):
+        assert isinstance(model, CanSample), "a law of futures is drawn from"
+        x = model.sample(len(rows), rows.given, generator=generator)
+    else:
+        assert isinstance(model, CanComplete), "a law of whole windows completes them"
+        seen = torch.ones_like(rows.x, dtype=torch.bool)
+        seen[:, -horizon:] = False
+        hidden = Batch(rows.x, rows.given, seen, row=rows.row)
+        x = model.complete(hidden, generator=generator)[:, -horizon:]
+    return x.reshape(n, len(batch), horizon, -1)
+
+
+@torch.no_grad()
+def measures(model: Model, rows: Rows, training: Batch, season: int, horizon: int, seed: int = 0
+             ) -> dict[str, Score]:
+    """Of the model and of the three references; what needs draws is measured on some windows,
+    spread over all of them, and the rest too unless the law tells it exactly."""
+    reference = Reference.of(cut(model, training, horizon)[0], season, scale_of(model.space))
+    place = home(model)
+    draws, most = (DRAWS, WINDOWS) if is_forecast(model) else SLOW
+    exact = is_forecast(model) and isinstance(model, HasMean) and isinstance(model, HasMarginals)
+    watched, generator = spread(len(rows), most), fresh(seed, place)
+    told: dict[str, list[Tensor]] = {}
+    for index in watched.split(PIECE):
+        batch = rows.batch(index)
+        x = draw(model, batch.to(place), horizon, draws, generator).double().cpu()
+        found = {"crps": crps(x, cut(model, batch, horizon)[1].double(), reference.scale)}
+        if not exact:
+            ends = [x.quantile(end, 0) for end in ENDS]
+            found |= judged(model, batch, reference, horizon, x.mean(0), *ends)
+        keep(told, found)
+    for index in torch.arange(len(rows)).split(PIECE) if exact else ():
+        batch = rows.batch(index)
+        keep(told, judged(model, batch, reference, horizon, *said(model, batch.to(place))))
+    names = [*MEASURES, f"coverage_{LEVEL:g}",
+             *(f"{rival}.{name}" for rival in RIVALS for name in MEASURES)]
+    return {name: score(name, torch.cat(told[name]), horizon) for name in names}
+
+
+def keep(told: dict[str, list[Tensor]], found: dict[str, Tensor]) -> None:
+    for name, values in found.items():
+        told.setdefault(name, []).append(values)
+
+
+def spread(count: int, most: int) -> Tensor:
+    """At most so many numbers below `count`, evenly spaced."""
+    size = min(count, most)
+    return torch.arange(size) * count // size
+
+
+def said(model: Any, batch: Batch) -> list[Tensor]:
+    """The mean and the ends of the central interval, (B, H, C), by the law itself."""
+    law, mean = model.marginals(batch.given), model.mean(batch.given)
+    steps = mean.reshape(len(batch), mean.shape[1], -1)
+    return [part.reshape(steps.shape).double().cpu()
+            for part in (steps, *(law.quantile(end) for end in ENDS))]
+
+
+def judged(model: Model, batch: Batch, reference: Reference, horizon: int, mean: Tensor,
+           low: Tensor, high: Tensor) -> dict[str, Tensor]:
+    """A forecast (B, H, C) with its interval, and the references, a number for each window."""
+    past, truth = (part.double() for part in cut(model, batch, horizon))
+    found = points(mean, truth, reference) | {
+        f"coverage_{LEVEL:g}": ((low <= truth) & (truth <= high)).double().mean((1, 2))}
+    for name, forecast in beside(past, horizon, reference.season).items():
+        found |= named(name, points(forecast, truth, reference))
+    ar1, sigma = reference.ar1(past, horizon)
+    found |= named("ar1", points(ar1, truth, reference))
+    return found | {"ar1.crps": normal_crps(ar1, sigma, truth, reference.scale)}
+
+
+def beside(past: Tensor, horizon: int, season: int) -> dict[str, Tensor]:
+    """What repeats the past, (B, H, C)."""
+    lag = min(season, past.shape[1])
+    steps = torch.arange(horizon) % lag - lag
+    return {"naive": past[:, -1:].expand(-1, horizon, -1), "seasonal_naive": past[:, steps]}
+
+
+def points(forecast: Tensor, truth: Tensor, reference: Reference) -> dict[str, Tensor]:
+    """The measures of forecasts without spread, a number for each window."""
+    gap = (forecast - truth).abs()
+    both = (forecast.abs() + truth.abs()).clamp_min(1e-12)
+    return {"mse": (gap / reference.scale).square().mean((1, 2)),
+            "mae": (gap / reference.scale).mean((1, 2)),
+            "mase": (gap / reference.naive).mean((1, 2)),
+            "smape": (200 * gap / both).mean((1, 2))}
+
+
+def named(name: str, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Under a name of its own; without spread, the CRPS is the absolute error."""
+    return {f"{name}.{key}": values for key, values in found.items()} | {
+        f"{name}.crps": found["mae"]}
+
+
+def crps(draws: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
+    """Of draws (n, B, H, C), by the estimator that does not depend on n, (B,)."""
+    n = len(draws)
+    ordered = draws.sort(0).values
+    weight = (2 * torch.arange(1, n + 1).double() - n - 1).reshape(n, 1, 1, 1)
+    within = (weight * ordered).sum(0) / (n * max(n - 1, 1))
+    return (((draws - truth).abs().mean(0) - within) / scale).mean((1, 2))
+
+
+def normal_crps(mean: Tensor, sigma: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
+    """In closed form: sigma (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))."""
+    z = (truth - mean) / sigma
+    density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
+    each = z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
+    return (sigma * each / scale).mean((1, 2))
+
+
+def score(name: str, values: Tensor, horizon: int) -> Score:
+    """The mean over windows, of which one in `horizon` counts."""
+    last = name.rpartition(".")[2] if not name.startswith("coverage") else "coverage"
+    unit = {"mse": "standardised", "mae": "standardised", "crps": "standardised", "mase": "naive",
+            "smape": "%", "coverage": "share"}[last]
+    count = max(len(values) / horizon, 1.0)
+    error = float(values.std() / math.sqrt(count)) if len(values) > 1 else 0.0
+    return Score(float(values.mean()), "estimate" if last == "coverage" else "distance", error,
+                 unit)

@@ -1,0 +1,61 @@
+r"""The linear probe: how much of a label a linear map reads from codes.
+
+Logistic regression of the label on standardised codes, fitted to training rows by L-BFGS with the
+penalty $\frac{\lambda}{2} \|W\|^2$ a row; its accuracy on other rows is what a code is worth
+(Alain & Bengio 2017).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import LBFGS
+
+from ..core.abilities import CanEncode
+from ..core.metric import Score
+from .held_out import Rows, chunks
+from .likelihood import home
+
+MOST = 10_000
+"""Training rows that a probe is fitted to."""
+PENALTY = 1e-4
+
+
+def codes(model: CanEncode, rows: Rows) -> Tensor:
+    """The code of every row, (N, F), float64."""
+    found = [model.encode(batch.to(home(model))).flatten(1).double().cpu()
+             for batch in chunks(rows)]
+    return torch.cat(found)
+
+
+def probe(train: Tensor, names: Tensor, test: Tensor, truth: Tensor) -> Score:
+    """The share of rows of `test` (M, F) whose label `truth` (M,) a linear map finds that was
+    fitted to codes `train` (N, F) with labels `names` (N,)."""
+    train, names = train[:MOST], names[:MOST]
+    mean, scale = train.mean(0), train.std(0).clamp(min=1e-8)
+    weights = regress((train - mean) / scale, names, int(max(names.max(), truth.max())) + 1)
+    found = F.pad((test - mean) / scale, (0, 1), value=1.0) @ weights
+    right = (found.argmax(1) == truth).double()
+    share = float(right.mean())
+    return Score(share, "estimate", math.sqrt(share * (1 - share) / len(right)), "share")
+
+
+def regress(x: Tensor, names: Tensor, classes: int) -> Tensor:
+    """Weights (F + 1, classes) of logistic regression; the last row is the bias."""
+    x = F.pad(x, (0, 1), value=1.0)
+    weights = torch.zeros(x.shape[1], classes, dtype=x.dtype, requires_grad=True)
+    solver = LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        total = F.cross_entropy(x @ weights, names)
+        total = total + PENALTY / 2 * weights[:-1].square().sum()
+        total.backward()
+        return total
+
+    with torch.enable_grad():
+        solver.step(loss)
+    return weights.detach()

@@ -1,0 +1,60 @@
+r"""Out-of-bag error: every training row judged by the members that have not seen it.
+
+With $U_i$ the members whose bootstrap leaves out row i, $p(x_i) = \frac1{|U_i|}
+\sum_{k \in U_i} p_k(x_i)$ is a held-out score that costs no row; what all members have seen
+(a share of $0.632^K$) says nothing (Breiman 1996).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import HasMean
+from ..core.batch import Batch
+from ..core.ensemble import Scored
+from ..core.metric import Score, ScoreKind
+from ..core.model import Model
+from .likelihood import home
+
+
+@torch.no_grad()
+def out_of_bag(model: Model, batches: Iterable[Batch]) -> dict[str, Score]:
+    """Measures over training rows; none where the model is no ensemble of bags."""
+    if not (isinstance(model, Scored) and model.config.bag):
+        return {}
+    each = [batch.to(home(model)) for batch in batches]
+    said = [model.out_of_bag(batch) for batch in each]
+    value = torch.cat([likelihood.value for likelihood in said])
+    found = {"out_of_bag_log_likelihood": mean_of(value, said[0].kind, "nats")}
+    if isinstance(model, HasMean) and not model.space.shape:
+        found |= errors(model, each)
+    return found
+
+
+def errors(model: Any, batches: Iterable[Batch]) -> dict[str, Score]:
+    """Of the prediction of one target: how often the class is right, or how far the number is."""
+    right, squares = [], []
+    for batch in batches:
+        weights = model.left_out(batch.rows).double()  # (K, B)
+        means = torch.stack([member.mean(batch.given) for member in model.each]).double()
+        weights = (weights / weights.sum(0)).reshape(*weights.shape, *(1,) * (means.ndim - 2))
+        mean, truth = (weights * means).sum(0), batch.x.double()
+        if model.space.kind == "label":
+            right.append(torch.where(mean.isnan().any(1), torch.nan, mean.argmax(1) == batch.x))
+        else:
+            squares.append((mean - truth).square())
+    if right:
+        return {"out_of_bag_accuracy": mean_of(torch.cat(right), "exact", "share")}
+    square = mean_of(torch.cat(squares), "distance", "units")
+    root = square.value**0.5
+    return {"out_of_bag_rmse": Score(root, "distance", square.stderr / (2 * root or 1), "units")}
+
+
+def mean_of(value: Tensor, kind: ScoreKind, unit: str) -> Score:
+    """Over the rows that some member has not seen."""
+    known = value[~value.isnan()].double()
+    return Score(known.mean().item(), kind, (known.std() / len(known) ** 0.5).item(), unit)

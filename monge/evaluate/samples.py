@@ -1,0 +1,145 @@
+"""Everything that samples alone can say of a law, beside what real rows would reach, and what of
+it ails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import CanSample, Finding, HasLikelihood
+from ..core.batch import Batch
+from ..core.gaussian_modes import Modes
+from ..core.metric import Score
+from ..core.model import Model
+from ..core.rng import fresh
+from .c2st import FEWEST, c2st
+from .coverage import LEVEL, duplicates, memorised, modes, prdc
+from .energy_distance import Eye
+from .likelihood import home
+from .two_sample import apart
+
+Density = Callable[[Tensor], Tensor]
+REAL = "_of_real_rows"
+"""What follows the name of a measure in that of its reference: training rows for samples."""
+CLOSE, NUMBERS = 500, 1 << 20
+"""Rows of each side of distances that are computed again for every group left out, and numbers
+that they hold: of wide rows there are fewer."""
+DRAWN = 1000
+"""Samples that the doctor looks at."""
+FAR = 0.5
+"""Part of what training rows reach, below which a measure of samples is told."""
+COPIED = 0.2
+"""Share of samples that are copies from which on it is told."""
+SWINGS, CHECKS = 0.5, 8
+"""Change from one held-out score to the next, in units of the typical score, that is called a
+swing, and how many scores must have been seen."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Samples beside held-out rows and training rows, all as points (n, F)."""
+
+    fake: Tensor
+    real: Tensor
+    train: Tensor
+    x: Tensor  # the samples as they are, (n, *event)
+    truth: Tensor  # the held-out rows as they are
+
+    @classmethod
+    def at(cls, model: Model, x: Tensor, rows: Batch, train: Batch) -> Look:
+        eye = Eye.of(model, model.space)
+        return cls(eye(Batch(x, given=rows.given)), eye(rows), eye(train), x, rows.x)
+
+
+def judged(look: Look, density: Density | None, seed: int = 0) -> dict[str, Score]:
+    """Measures of samples, each that has one with its value for real rows instead of them."""
+    n, found = min(len(look.real), len(look.fake)), dict[str, Score]()
+    real, fake, train = (spread(side, n) for side in (look.real, look.fake, look.train))
+    if min(len(real), len(train)) >= FEWEST:
+        few = min(CLOSE, max(NUMBERS // real.shape[1], FEWEST))
+        near = spread(real, few)
+        found |= beside(*(apart(spread(side, few), near, seed) for side in (fake, train)))
+        found |= beside(*({"c2st": c2st(side, real, seed)} for side in (fake, train)))
+        found |= beside(*(prdc(real, side) for side in (fake, train)))
+        copied = {"memorised": memorised(look.fake, look.real, look.train),
+                  "duplicates": duplicates(look.fake, look.real)}
+        found |= beside(copied, dict.fromkeys(copied, Score(LEVEL, "exact", 0.0, "share")))
+    if isinstance(density, Modes):
+        found |= beside(*(modes(side, density) for side in (look.x, look.truth)))
+    return found
+
+
+def beside(found: Mapping[str, Score], ideal: Mapping[str, Score]) -> dict[str, Score]:
+    """Each measure of samples, followed by its reference."""
+    return {key: score for name in found
+            for key, score in ((name, found[name]), (name + REAL, ideal[name]))}
+
+
+def spread(rows: Tensor, n: int) -> Tensor:
+    """At most n of the rows, from first to last: what stands together may be of one origin."""
+    return rows[torch.linspace(0, len(rows) - 1, min(n, len(rows))).long()]
+
+
+def ails(model: Model, rows: Batch, train: Batch, density: Density | None) -> list[Finding]:
+    """Modes that are missing, duplicates and copies, of a law known by its samples alone."""
+    if isinstance(model, HasLikelihood) or not isinstance(model, CanSample) or \
+            min(len(rows), len(train)) < FEWEST:
+        return []
+    few = rows[:DRAWN]
+    every = few[torch.arange(DRAWN) % len(few)]
+    x = model.sample(len(every), every.to(home(model)).given,
+                     generator=fresh(0, home(model))).cpu()
+    look = Look.at(model, x, every, train)
+    return told(look, density, Look.at(model, few.x, few, train).real)
+
+
+def told(look: Look, density: Density | None, held_out: Tensor) -> list[Finding]:
+    n = min(len(held_out), len(look.train))
+    held = spread(held_out, n)
+    found, ideal = (prdc(held, spread(side, n)) for side in (look.fake, look.train))
+    part = {name: found[name].value / max(ideal[name].value, 1e-9) for name in found}
+    seen = modes(look.x, density)["modes_found"] if isinstance(density, Modes) else None
+    double = duplicates(look.fake, held_out).value
+    copied = memorised(look.fake, held_out, look.train).value
+    few = max(part["coverage"], part["recall"]) < FAR or \
+        (seen is not None and f"of {int(seen.value)}" != seen.unit)
+    count = f", {int(seen.value)} {seen.unit} modes found" if seen else ""
+    return [finding for ill, finding in (
+        (few, Finding(
+            "mode collapse", f"samples cover {found['coverage'].value:.0%} of held-out rows, where"
+            f" training rows cover {ideal['coverage'].value:.0%}{count}", "train longer, with a "
+            "larger train.batch, or with adversarial.wgan, whose distance sees what is missing")),
+        (part["precision"] < FAR, Finding(
+            "samples beside the data", f"{found['precision'].value:.0%} of samples lie where "
+            f"held-out rows do, of training rows {ideal['precision'].value:.0%}",
+            "train longer, or give a larger network")),
+        (double > COPIED, Finding(
+            "duplicates", f"{double:.0%} of samples are nearer to another sample than 99% of real "
+            "rows are to one another", "give a larger latent, or train with adversarial.wgan")),
+        (copied > COPIED, Finding(
+            "memorisation", f"{copied:.0%} of samples are nearer to a training row than 99% of "
+            "held-out rows are", "give more rows or data.augment, or a smaller generator")),
+    ) if ill]
+
+
+def oscillation(log: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """A held-out distance that goes up and down and no longer improves."""
+    checks = [line["held_out"] for line in log if line["held_out"]
+              and line["held_out"]["kind"] == "distance"]
+    if len(checks) < CHECKS:
+        return []
+    late = torch.tensor([check["value"] for check in checks[len(checks) // 2:]])
+    error = max(check["stderr"] or 0.0 for check in checks)
+    jump = float(late.diff().abs().median())
+    before = min(check["value"] for check in checks[:len(checks) // 2])
+    if not (jump > SWINGS * float(late.median().abs()) and jump > 3 * error
+            and float(late.min()) >= before):
+        return []
+    return [Finding("oscillation", f"the held-out distance changes by {jump:.3g} from one look to "
+                    f"the next and has not improved on {before:.3g} in the second half of the "
+                    "fit; the best weights are kept", "lower train.rate, raise train.average "
+                    "towards 1, or say rounds=5")]

@@ -1,0 +1,97 @@
+r"""Train on synthetic, test on real: what samples are worth to someone who learns from them.
+
+Some column of a table is predicted from the others by boosted trees (Friedman 2001) that have seen
+samples alone, and judged on real rows (Esteban, Hyland & Rätsch 2017): names by how often they are
+right, numbers by $R^2 = 1 - \sum (y - \hat y)^2 / \sum (y - \bar y)^2$. As many training rows
+instead of samples say what could be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.metric import Score
+from ..core.space import Space
+from ..nn.inputs.features import Features
+from .tabular import NAMES, correlations
+
+TARGETS = 3
+"""Columns that are predicted."""
+FEWEST = 20
+"""Rows below which nothing is learned of a column."""
+ROUNDS, LEAVES, RATE = 40, 15, 0.2
+"""Trees (of each class), leaves of a tree, and what it adds."""
+BINNED = 255
+"""Names that a tree can tell apart; more are read as numbers."""
+
+
+def targets(train: Tensor, test: Tensor, space: Space) -> list[int]:
+    """The columns to predict: names before numbers, and of each kind those first that another
+    column tells most of."""
+    if len(space.columns) < 2:
+        return []
+    read = Features(space).double()
+    told = correlations(train, read).abs()
+    told[read.owner[:, None] == read.owner] = 0.0
+    lean = [float(told[part].max()) for part in read.slices]
+    order = sorted(range(len(lean)), key=lambda i: (space.columns[i].kind not in NAMES, -lean[i]))
+    return [i for i in order if enough(train[:, i]) and enough(test[:, i])][:TARGETS]
+
+
+def enough(values: Tensor) -> bool:
+    """Whether a column is known of enough rows, and varies."""
+    known = values[~values.isnan()]
+    return len(known) >= FEWEST and len(known.unique()) > 1
+
+
+def taught(rows: Tensor, test: Tensor, space: Space, chosen: Sequence[int], seed: int = 0
+           ) -> dict[str, Score]:
+    """How well each column that was chosen is predicted in `test` (m, D) from the others by what
+    learned from `rows` (n, D)."""
+    found = {}
+    for column in chosen:
+        (x, y), (asked, truth) = (divided(side, column) for side in (rows, test))
+        others = [part for i, part in enumerate(space.columns) if i != column]
+        names, name = space.columns[column].kind in NAMES, space.columns[column].name
+        said = told(x, y, asked, others, names, seed)
+        found[f"tstr_{name}"] = right(said, truth) if names else explained(said, truth)
+    return found
+
+
+def divided(rows: Tensor, column: int) -> tuple[Tensor, Tensor]:
+    """What a column (n,) is predicted from (n, D - 1), and itself, where it was seen."""
+    rows = rows[~rows[:, column].isnan()]
+    return torch.cat([rows[:, :column], rows[:, column + 1:]], 1), rows[:, column]
+
+
+def told(x: Tensor, y: Tensor, asked: Tensor, columns: list[Space], names: bool, seed: int
+         ) -> Tensor:
+    """What trees that learned y (n,) from x (n, D) say of other rows (m, D)."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    if len(y.unique()) == 1:
+        return y[0].expand(len(asked))
+    maker: Any = HistGradientBoostingClassifier if names else HistGradientBoostingRegressor
+    kinds = [part.kind == "label" and part.size <= BINNED for part in columns]
+    trees = maker(max_iter=ROUNDS, max_leaf_nodes=LEAVES, learning_rate=RATE, random_state=seed,
+                  categorical_features=kinds, early_stopping=False)
+    said = trees.fit(x.numpy(), y.numpy()).predict(asked.numpy())
+    return torch.as_tensor(said, dtype=y.dtype)
+
+
+def right(said: Tensor, truth: Tensor) -> Score:
+    share = float((said == truth).double().mean())
+    return Score(share, "estimate", (share * (1 - share) / len(truth)) ** 0.5, "accuracy")
+
+
+def explained(said: Tensor, truth: Tensor) -> Score:
+    """R^2, with the error of a ratio of means."""
+    left, spread = (truth - said).square(), (truth - truth.mean()).square()
+    whole = spread.mean().clamp_min(1e-300)
+    share = left.mean() / whole
+    error = (left - share * spread).std() / whole / len(truth) ** 0.5
+    return Score(float(1 - share), "estimate", float(error), "R²")

@@ -1,0 +1,133 @@
+r"""How far two data sets are from one another, by every measure that needs no model.
+
+Rows are points in standardised features, so that every distance is in standard deviations of the
+first data set. Errors are those of a jackknife over groups of rows. The p-value of "both come from
+one law" is the part of random re-assignments of the rows whose energy distance is as large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..core.errors import DataError
+from ..core.metric import Score
+from ..core.rng import fresh
+from ..core.space import Space
+from ..prob import divergence
+from ..solve.transport.exact import bures, sliced
+from ..solve.transport.sinkhorn import Plan, sinkhorn
+from .c2st import c2st
+from .energy_distance import energy
+
+GROUPS = 10
+"""Groups of rows that the jackknife leaves out in turn."""
+EXACT = 500
+"""Rows of each side up to which transport is solved exactly."""
+SHUFFLES = 999
+"""Re-assignments that the p-value stands on."""
+STATES = 64
+"""Up to so many values a single entry has a table of its frequencies."""
+EPSILON = 0.05
+"""Entropy of plans, in units of the mean cost."""
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+
+
+def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Score]:
+    """Every distance between points x (n, F) and y (m, F), float64."""
+    if min(len(x), len(y)) < 2 * GROUPS:
+        raise DataError(f"the smaller data set has {min(len(x), len(y))} rows; a distance with "
+                        f"its error needs {2 * GROUPS} at least")
+
+    few = x[:EXACT], y[:EXACT]
+    found = {"energy": energy(x, y), **apart(x, y, seed),
+             "wasserstein_1": jackknife(divergence.wasserstein, *few),
+             "wasserstein_2": jackknife(lambda x, y: divergence.wasserstein(x, y, 2.0), *few)}
+    if min(len(x), len(y)) > 2 * x.shape[1]:
+        found |= {"gaussian_kl": jackknife(gaussian_kl, x, y),
+                  "gaussian_wasserstein_2": jackknife(gaussian_w2, x, y)}
+    found["c2st"] = c2st(x, y, seed)
+    found["p_value"] = Score(p_value(x, y, seed), "estimate", unit="probability")
+    return found
+
+
+def apart(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Score]:
+    """The distances that many rows admit: by a kernel, along lines, by an entropic plan."""
+
+    def slices(x: Tensor, y: Tensor) -> Tensor:
+        return sliced(x, y, generator=fresh(seed))
+
+    def entropic(x: Tensor, y: Tensor) -> Tensor:
+        return divergence.sinkhorn_divergence(x.float(), y.float(), EPSILON)
+
+    return {"mmd": jackknife(divergence.mmd, x, y, "kernel"),
+            "sliced_wasserstein_2": jackknife(slices, x, y),
+            "sinkhorn_divergence": jackknife(entropic, x, y, "variances")}
+
+
+def frequencies(x: Tensor, y: Tensor, space: Space) -> dict[str, Score]:
+    """Divergences of the frequencies of a single finite entry; none for other data."""
+    size = {"binary": 2, "label": space.size, "levels": space.size}.get(space.kind, 0)
+    if space.dims != 1 or not 0 < size <= STATES:
+        return {}
+    known: dict[str, Measure] = {
+        "kl": divergence.kl, "reverse_kl": lambda p, q: divergence.kl(q, p),
+        "jeffreys": divergence.jeffreys, "jensen_shannon": divergence.jensen_shannon,
+        "total_variation": divergence.total_variation}
+
+    def table(rows: Tensor) -> Tensor:
+        return torch.bincount(rows.flatten().long(), minlength=size).double() / len(rows)
+
+    def between(measure: Measure) -> Measure:
+        return lambda x, y: measure(table(x), table(y))
+
+    return {name: jackknife(between(measure), x, y) for name, measure in known.items()}
+
+
+def jackknife(measure: Measure, x: Tensor, y: Tensor, unit: str = "standard deviations") -> Score:
+    """A measure with its standard error, from what it is without each group of rows."""
+    value = float(measure(x, y))
+    without = []
+    for group in range(GROUPS):
+        keep = [torch.arange(len(rows)) % GROUPS != group for rows in (x, y)]
+        without.append(measure(x[keep[0]], y[keep[1]]))
+    spread = torch.stack(without).double().var(correction=0) * (GROUPS - 1)
+    return Score(value, "distance", float(spread.sqrt()), unit)
+
+
+def gaussian_kl(x: Tensor, y: Tensor) -> Tensor:
+    """KL of the normal laws with the moments of the samples."""
+    return divergence.gaussian_kl(x.mean(0), covariance(x), y.mean(0), covariance(y))
+
+
+def gaussian_w2(x: Tensor, y: Tensor) -> Tensor:
+    return bures(x.mean(0), covariance(x), y.mean(0), covariance(y)).clamp_min(0).sqrt()
+
+
+def covariance(x: Tensor) -> Tensor:
+    """With a trace of the identity, so that a constant column has an inverse."""
+    return x.T.cov().reshape(x.shape[1], -1) + 1e-6 * torch.eye(x.shape[1]).to(x)
+
+
+def p_value(x: Tensor, y: Tensor, seed: int = 0) -> float:
+    """The part of random divisions of all rows with an energy distance at least as large."""
+    pool, n, m = torch.cat([x, y]), len(x), len(y)
+    pairs = torch.cdist(pool, pool)
+    order = torch.rand(SHUFFLES, len(pool), generator=fresh(seed)).argsort(1)
+    first = torch.zeros(SHUFFLES + 1, len(pool), dtype=pairs.dtype)
+    first[:-1].scatter_(1, order[:, :n], 1.0)
+    first[-1, :n] = 1.0
+    near = first @ pairs  # (S, N)
+    within_x, whole = (near * first).sum(1), pairs.sum()
+    across = near.sum(1) - within_x
+    within_y = whole - within_x - 2 * across
+    value = 2 * across / (n * m) - within_x / (n * (n - 1)) - within_y / (m * (m - 1))
+    return float((value >= value[-1] - 1e-12).double().mean())
+
+
+def plan(x: Tensor, y: Tensor) -> Plan:
+    """The entropic plan between two samples, for a picture or a file."""
+    return sinkhorn(x.float(), y.float(), EPSILON / 5, relative=True)

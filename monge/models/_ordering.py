@@ -1,0 +1,156 @@
+"""Entries in an order: how an event is laid out as steps, and what a law of steps refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch
+from ..core.errors import DataError
+from ..core.space import Space
+
+STATISTICS = ("mean", "scale", "low", "high")
+PLACES = 4096
+"""Up to so many entries of a row of fixed length have statistics and a first law of their own."""
+
+
+def blank(space: Space) -> Tensor:
+    """A value of each entry's own kind to stand where nothing is drawn yet, (D,)."""
+    low, mean = space.spread("low").flatten(), space.spread("mean").flatten()
+    kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
+    return torch.where(torch.tensor([kind == "real" for kind in kinds]), mean, low)
+
+
+def check_whole(name: str, batch: Batch) -> None:
+    if batch.observed is not None and not bool(batch.observed.all()):
+        raise DataError(f"{name} needs every value of a row, but some are missing; fill them with "
+                        "`monge complete`, or choose a model that marginalises them")
+
+
+def check_codes(name: str, space: Space, x: Tensor) -> None:
+    """Levels, bits and tokens (B, D) must be among those of the training data."""
+    if space.kind == "real" or not x.numel():
+        return
+    top = 1 if space.kind == "binary" else space.size - 1
+    low, high = (int(end) for end in x.aminmax())
+    if low < 0 or high > top:
+        raise DataError(f"{name} was fitted with values 0 to {top}, but a row holds "
+                        f"{low if low < 0 else high}; score data of the same alphabet")
+
+
+def check_prefix(name: str, orders: Iterable[Tensor], seen: Tensor) -> None:
+    """What is seen (B, D) must come first in every order, or the draw were not exact."""
+    for order in orders:
+        entries = order.argsort()
+        late = seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]  # seen after an unseen one
+        if bool(late.any()):
+            row, place = late.nonzero()[0].tolist()
+            first, second = entries[place].item(), entries[place + 1].item()
+            raise DataError(
+                f"{name} completes rows whose seen entries come first in its order, but "
+                f"row {row} shows entry {second} and hides entry {first}, which comes before "
+                f"it; hide what follows, or choose a model that completes any pattern")
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Rows laid out as steps."""
+
+    x: Tensor  # (B, D)
+    exist: Tensor  # (B, D): which steps are part of the law
+    context: Tensor | None  # (B, 1 or D, K): what is given for all steps, or for each
+
+    def take(self, rows: Tensor, steps: int | None = None) -> Laid:
+        """Some of the rows, their first steps alone."""
+        context = None if self.context is None else self.context[rows]
+        return Laid(self.x[rows], self.exist[rows], context).cut(steps)
+
+    def cut(self, steps: int | None) -> Laid:
+        """The first steps alone; all of them for None."""
+        context = None if self.context is None else self.context[:, :steps]
+        return Laid(self.x[:, :steps], self.exist[:, :steps], context)
+
+    def at(self, steps: Tensor) -> Tensor | None:
+        """The context of the steps (B, S), (B, 1 or S, K)."""
+        if self.context is None or self.context.shape[1] == 1:
+            return self.context
+        return self.context.gather(1, steps[..., None].expand(-1, -1, self.context.shape[2]))
+
+
+class Layout:
+    """An event as a sequence of single entries: the steps of a series, each with its channels in
+    turn, or the pixels of a picture in raster order, each with its colours in turn.
+
+    What a step is told of its place comes again after `cycle` steps: the whole row where rows are
+    of one length and short, otherwise one frame, which is a step of a series with its channels.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.raster = space.is_picture and not space.varies
+        self.channels = frame(space).dims
+        own = not space.varies and space.dims <= PLACES
+        self.cycle = space.dims if own else self.channels
+
+    def steps(self, x: Tensor) -> Tensor:
+        """(B, *event) -> (B, D)."""
+        return frames(self.space, x).flatten(1)
+
+    def event(self, x: Tensor) -> Tensor:
+        """(B, D) -> (B, *event), as long as x is."""
+        shape = self.space.shape
+        if self.raster:
+            return x.reshape(-1, *shape[1:], self.channels).movedim(-1, 1)
+        return x.reshape(len(x), *((-1, *shape[1:]) if shape else ()))
+
+    def places(self) -> Tensor:
+        """The place of each entry, (D,)."""
+        return self.event(torch.arange(self.space.dims)[None]).flatten()
+
+    def within(self, batch: Batch) -> Tensor:
+        """Which steps lie within the length of their row, (B, D)."""
+        x = self.steps(batch.x)
+        if batch.length is None:
+            return torch.ones_like(x, dtype=torch.bool)
+        places = torch.arange(x.shape[1], device=x.device)
+        return places < self.channels * batch.length[:, None]
+
+    def exist(self, batch: Batch) -> Tensor:
+        """Which steps are part of the law, (B, D): those up to the symbol that ends a row."""
+        within = self.within(batch)
+        if self.space.end is None:
+            return within
+        ended = (self.steps(batch.x) == self.space.end).long()
+        return within & (ended.cumsum(1) == ended)
+
+    def statistics(self) -> Space:
+        """The places of the cycle as a vector space, (cycle,)."""
+        if self.cycle < self.space.dims:
+            return frame(self.space)
+        tables = [self.steps(self.space.spread(name)[None])[0] for name in STATISTICS]
+        return vector(self.space, *tables)
+
+
+def frame(space: Space) -> Space:
+    """One step of a sequence as a vector of its channels, or one pixel of a picture, with
+    statistics over all of them."""
+    mean, scale, low, high = (frames(space, space.spread(name)[None])[0] for name in STATISTICS)
+    scale = (scale.square().mean(0) + mean.var(0, correction=0)).sqrt()
+    return vector(space, mean.mean(0), scale, low.amin(0), high.amax(0))
+
+
+def vector(space: Space, mean: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Space:
+    """The same kind of values as a vector with these statistics."""
+    return replace(space, shape=(len(mean),), varies=False, given={}, mean=tuple(mean.tolist()),
+                   scale=tuple(scale.tolist()), low=tuple(low.tolist()),
+                   high=tuple(high.tolist()))
+
+
+def frames(space: Space, x: Tensor) -> Tensor:
+    """(B, *event) -> (B, steps or pixels, channels); a single number is one step."""
+    if space.is_picture and not space.varies:
+        return x.flatten(2).mT
+    return x.flatten(2) if x.ndim > 2 else x.reshape(len(x), -1, 1)

@@ -1,0 +1,299 @@
+r"""Laws of sequences whose steps share one network and one head.
+
+$\log p(x | c) = \sum_t \log p(x_t | x_{<t}, c)$ over the steps t that exist. The steps are the
+single entries of an event, one after the other: a series (T,) or (T, C), the channels of a step
+in turn; a picture in raster order, the colours of a pixel in turn. So the law is an exact product
+whatever the event is. Step t reads the vector of x_{t-1} (a learned one before the first), its
+place where rows are of one length, and what is given; the network's output plus a learned offset
+of its place are the parameters of its law. What a row has beyond its length is no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ..core.abilities import (
+    CanComplete,
+    CanSample,
+    CanStream,
+    Given,
+    HasConditionals,
+    HasLikelihood,
+    Likelihood,
+)
+from ..core.batch import Batch, as_batch, conform
+from ..core.config import Config as BaseConfig
+from ..core.config import Range
+from ..core.model import Losses, Model
+from ..core.space import Space
+from ..nn.inputs.sequence import Context, Entries
+from ..nn.stepwise import Conditioned, Reaching
+from ..prob.decoding import Choice
+from ..prob.heads import Head, LevelsLaw
+from ._ordering import Laid, Layout, blank, check_codes, check_prefix, check_whole
+from ._sequence_sampling import fill, hidden, walks
+
+PIECE = 1 << 14
+"""Steps that pass through the network together, so that a layer stays near the processor."""
+
+
+class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
+    """A product of conditionals along a sequence, all by one network.
+
+    The loss is in nats a step, so that a long row weighs as its steps do and no more.
+    """
+
+    events = {"real", "binary", "levels", "tokens"}
+    lengths = True
+    givens = {"real", "binary", "levels", "label", "counts", "columns"}
+
+    class Config(Model.Config):
+        components: Annotated[int, Range(1)] = 5
+        """Parts of the mixture that each real or finely levelled step follows."""
+        levels: LevelsLaw = "auto"
+        """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
+
+    class Sampling(Choice):
+        steps: Annotated[int, Range(0)] = 0
+        """Steps to draw where rows vary in length; 0 takes the median of the training rows, or
+        their longest where a symbol ends them."""
+        prompt: tuple[int, ...] = ()
+        """Symbols that every row begins with."""
+        cached: bool = True
+        """Keep what the network needs of the past; false recomputes everything for each step."""
+
+    config: Config
+    net: Conditioned[Any]
+    window: int = 0
+    """Steps of a row that a training step scores, where the network's reach is finite; 0: all."""
+    shift: Tensor
+    scale: Tensor
+    blank: Tensor
+    typical: Tensor
+
+    def __init__(self, config: Config, space: Space, width: int) -> None:
+        """width: of the vectors that the network reads. The heir builds `net` from `width`,
+        `head.width` and `context.width`."""
+        super().__init__(config, space)
+        self.name, self.width = type(self).__name__.lower(), width
+        self.layout = Layout(space)
+        cycle = self.layout.statistics()  # (cycle,)
+        self.entries = Entries(cycle, width)
+        self.context = Context(space, self.layout.channels)
+        self.step_space = step_space(cycle)
+        self.head = Head(self.step_space, config.components, config.levels)
+        real = space.kind == "real"  # other kinds are scored in their own units
+        for name, value in (("shift", cycle.spread("mean") if real else torch.zeros(1)),
+                            ("scale", cycle.spread("scale") if real else torch.ones(1))):
+            self.register_buffer(name, value.expand(self.cycle).clone(), persistent=False)
+        self.register_buffer("blank", blank(cycle), persistent=False)  # (cycle,)
+        self.register_buffer("typical", torch.tensor((space.shape or (1,))[0]))
+        self.first = nn.Parameter(0.1 * torch.randn(width))
+        self.offset = nn.Parameter(self.head.start().repeat(self.cycle, 1))  # (cycle, P)
+        self.place = nn.Parameter(0.1 * torch.randn(self.cycle, width)) if self.cycle > 1 else None
+
+    @property
+    def cycle(self) -> int:
+        return self.layout.cycle
+
+    def begin(self, batch: Batch) -> None:
+        """Let each place begin with the law of its training values alone."""
+        rows, exist = self.flat(batch.x), self.layout.exist(batch) & self.layout.steps(batch.seen)
+        places = Head(replace(self.step_space, shape=(self.cycle,)), self.config.components,
+                      self.config.levels).to(rows)
+        places.fit(rows.reshape(-1, self.cycle), exist.reshape(-1, self.cycle))
+        with torch.no_grad():
+            self.offset.copy_(places.start().reshape(self.cycle, -1))
+        if batch.length is not None:
+            self.typical.copy_(batch.length.median())
+
+    @property
+    def orders(self) -> Sequence[Tensor]:
+        return [self.layout.places().to(self.blank.device)]
+
+    def loss(self, batch: Batch) -> Losses:
+        """Of a row longer than the window, one of its equal blocks that are not: what precedes
+        the block is read, so that the mean over blocks is the row's loss."""
+        rows = self.laid(batch)
+        count = rows.exist.sum(1)  # (B,)
+        blocks = torch.ones_like(count)
+        if self.window and isinstance(self.net, Reaching):
+            blocks = (count / self.window).ceil().clamp_min(1).long()
+        block = (torch.rand(len(count), device=count.device) * blocks).long()
+        first, last = block * count // blocks, (block + 1) * count // blocks
+        total = -self.summed(rows, first, last) * blocks  # (B,)
+        return {"nll": total * (len(total) / count.sum().to(total.dtype))}
+
+    def summed(self, rows: Laid, first: Tensor, last: Tensor) -> Tensor:
+        """log p of the steps from `first` up to `last` of each row, (B,); rows of like length are
+        passed together, those that begin at their first step apart from the others."""
+        order, parts = [], []
+        for late in (False, True):
+            group = ((first > 0) == late).nonzero()[:, 0]
+            for piece, most in self.pieces((last - first)[group], PIECE):
+                own = group[piece]
+                if late:
+                    log_p = self.windowed(rows.take(own), first[own], last[own], most)
+                else:
+                    here = torch.arange(most, device=last.device) < last[own][:, None]
+                    log_p = self.scored(rows.take(own, most)) * here
+                order.append(own)
+                parts.append(log_p.sum(1))
+        return torch.cat(parts)[torch.cat(order).argsort()]
+
+    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
+                   generator: Generator | None = None) -> Likelihood:
+        return Likelihood(self.conditionals(as_batch(batch)).sum(1), "exact")
+
+    def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
+        """Zero at steps that do not exist."""
+        rows = self.laid(batch)
+        if torch.is_grad_enabled():
+            found = self.scored(rows)
+        else:
+            found = torch.zeros_like(rows.x)
+            for own, most in self.pieces(rows.exist.sum(1), PIECE):
+                found[own, :most] = self.streamed(rows.take(own, most))
+        return self.layout.event(found * rows.exist).flatten(1)
+
+    def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
+        return self.parameters_of(self.laid(batch))[:, self.orders[0]]
+
+    def pieces(self, count: Tensor, room: int) -> Iterator[tuple[Tensor, int]]:
+        """Rows by their number of steps, as many as have room together, and the most steps."""
+        order, start = count.argsort(descending=True), 0
+        while start < len(order):
+            most = max(int(count[order[start]]), 1)
+            size = max(1, room // min(most, self.stretch))
+            yield order[start:start + size], most
+            start += size
+
+    @property
+    def stretch(self) -> int:
+        """Steps that are passed through the network at once where no gradient is wanted."""
+        return max(8 * self.net.reach, 1024) if isinstance(self.net, Reaching) else 1 << 62
+
+    def streamed(self, rows: Laid) -> Tensor:
+        """log p of every step (B, D), a stretch after the other where the reach allows it."""
+        steps = rows.x.shape[1]
+        if steps <= self.stretch:
+            return self.scored(rows)
+        parts = [self.scored(rows.cut(self.stretch))]
+        for start in range(self.stretch, steps, self.stretch):
+            size = min(self.stretch, steps - start)
+            first = torch.full((len(rows.x),), start, device=rows.x.device)
+            parts.append(self.windowed(rows, first, first + size, size))
+        return torch.cat(parts, 1)
+
+    def scored(self, rows: Laid) -> Tensor:
+        """log p of every step, (B, D)."""
+        places = torch.arange(rows.x.shape[1], device=rows.x.device)
+        return self.log_prob_at(self.parameters_of(rows), rows.x, places)
+
+    def parameters_of(self, rows: Laid) -> Tensor:
+        """The parameters of the law of every step, (B, D, P)."""
+        x = rows.x
+        places = torch.arange(x.shape[1], device=x.device) % self.cycle
+        vectors = self.entries(x[:, :-1], places[:-1])
+        inputs = torch.cat([self.first.expand(len(x), 1, -1), vectors], 1)  # (B, D, width)
+        if self.place is not None:
+            inputs = inputs + self.along(self.place, x.shape[1])
+        return self.net(inputs, rows.context) + self.along(self.offset, x.shape[1])
+
+    def along(self, table: Tensor, steps: int) -> Tensor:
+        """The rows of a table (cycle, .) at the first places, (steps, .)."""
+        return table.repeat(-(-steps // self.cycle), 1)[:steps]
+
+    def windowed(self, rows: Laid, first: Tensor, last: Tensor, size: int) -> Tensor:
+        """log p of the steps from `first` (B,) up to `last` (B,), `size` at most; zero beyond."""
+        x, net = rows.x, cast(Reaching[Any], self.net)
+        end = x.shape[1] - 1
+        steps = first[:, None] + torch.arange(1 - net.reach, size, device=x.device)  # (B, R-1+S)
+        known = (steps - 1).clamp(0, end)  # the step whose value each input is
+        inputs = self.entries(x.gather(1, known), known % self.cycle)
+        inputs = torch.where((steps > 0)[..., None], inputs, self.first)
+        if self.place is not None:
+            inputs = inputs + self.place[steps % self.cycle]
+        inputs = torch.where((steps >= 0)[..., None], inputs, net.before)
+        scored = steps[:, net.reach - 1:]  # (B, S)
+        places = scored.clamp(max=end)
+        params = net.window(inputs, rows.at(steps.clamp(0, end)))
+        params = params + self.offset[places % self.cycle]
+        log_p = self.log_prob_at(params, x.gather(1, places), places)
+        return log_p * (scored < last[:, None])
+
+    def log_prob_at(self, params: Tensor, x: Tensor, places: Tensor) -> Tensor:
+        """log p of x (B, S) at `places` (S,) or (B, S), in the units of the data."""
+        if self.space.kind != "real":
+            return self.head.log_prob(params, x[..., None])[..., 0]
+        shift, scale = self.shift[places % self.cycle], self.scale[places % self.cycle]
+        y = (x - shift) / scale
+        return self.head.log_prob(params, y[..., None])[..., 0] - scale.log()
+
+    def laid(self, batch: Batch) -> Laid:
+        """The rows as steps; what is beyond a row's length is put at zero, unread."""
+        check_whole(self.name, batch)
+        x, exist = self.flat(batch.x), self.layout.exist(batch)
+        given = conform(batch.given, self.space, len(batch))
+        x = torch.where(exist, x, 0.0)
+        check_codes(self.name, self.space, x)
+        return Laid(x, exist, self.context(given, *x.shape))
+
+    def flat(self, x: Tensor) -> Tensor:  # (B, D)
+        return self.layout.steps(x).to(self.blank.dtype)
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        """(n, steps, ...) where rows vary in length; what follows the end of a row repeats it."""
+        return fill(self, hidden(self, n, given, how), how, generator)
+
+    @torch.no_grad()
+    def complete(self, batch: Batch, how: BaseConfig | None = None,
+                 generator: Generator | None = None) -> Tensor:
+        """What lies beyond a row's length is left as it is."""
+        x, seen = self.flat(batch.x), self.layout.steps(batch.seen)
+        order = self.layout.event(torch.arange(x.shape[1])[None]).flatten()
+        check_prefix(self.name, [order], batch.seen.reshape(len(x), -1))
+        seen = seen & self.layout.within(batch)
+        known = torch.where(seen, x, self.blank.repeat(x.shape[1] // self.cycle))
+        given = conform(batch.given, self.space, len(x))
+        full = fill(self, Batch(known, given, seen), how, generator)
+        return torch.where(self.layout.event(self.layout.within(batch)), full, batch.x.to(full))
+
+    @torch.no_grad()
+    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Iterator[Tensor]:
+        """One yield for each entry; those not yet drawn stand at their training mean or low."""
+        batch = hidden(self, n, given, how)
+        started = list(walks(self, batch, how, generator))
+        for step in range(batch.x.shape[1]):
+            for walk in started:
+                walk.advance(step)
+                batch.x[walk.rows, step] = walk.x[step]
+            if all(walk.over for walk in started):
+                batch.x[:, step + 1:] = batch.x[:, step, None]
+                yield self.shaped(batch.x)
+                return
+            yield self.shaped(batch.x.clone())
+
+    def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
+        x = self.layout.event(x)
+        return x.long() if self.space.kind == "tokens" else x
+
+
+def step_space(places: Space) -> Space:
+    """The space of a single step, whatever its place: reals are standardised."""
+    if places.kind == "real":
+        return Space(kind="real", shape=(1,))
+    if places.kind == "tokens":
+        return Space(kind="label", shape=(1,), size=places.size)
+    mean, scale = places.spread("mean"), places.spread("scale")
+    spread = (scale.square().mean() + mean.var(correction=0)).sqrt()
+    return Space(kind=places.kind, shape=(1,), size=places.size, mean=(float(mean.mean()),),
+                 scale=(float(spread),))

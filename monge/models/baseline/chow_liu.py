@@ -1,0 +1,197 @@
+"""Chow-Liu tree: each entry given one other, the best tree there is
+
+The maximum-likelihood tree is the spanning tree of largest total mutual information (Chow and
+Liu, 1968, "Approximating discrete probability distributions with dependence trees"). Entries that
+were not seen are summed out by passing messages from the leaves to the root, and drawn by going
+back down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.errors import DataError
+from ...core.model import Losses, Suit
+from ...core.space import Space
+from ...core.train_config import Recipe
+from ...prob.discretise import Codes, codes_of, log
+from ._base import Reference, Rows
+
+CODES = 4096
+"""Codes of all entries together; pairs of them are counted."""
+
+
+class Tree(Reference):
+    r"""$p(x) = \prod_i P(c_i \mid c_{\pi(i)})\, p(x_i \mid c_i)$, where $c_i$ is the code of entry
+    i (its value, or the run of the histogram a number falls into) and $\pi$ is a tree.
+
+    An edge is worth $I(c_i; c_j) - (C_i - 1)(C_j - 1) / n$ nats a row, the gain to expect on new
+    rows (Akaike, 1974), and one that is worth nothing is left out; a table is smoothed by rows
+    that follow the frequencies of its entry.
+    """
+
+    events = {"real", "binary", "levels", "label", "counts", "columns"}
+    givens = set()
+
+    class Config(BaseConfig):
+        tag = "model/baseline.chow_liu"
+        bins: Annotated[int, Range(4)] = 32
+        """Runs of a number's histogram; ordered levels are grouped only if there are more."""
+        pseudo: Annotated[float, Range(0, open=True)] = 0.1
+        """Pseudo-count of a value or run in every conditional table, on average: the rows that are
+        added follow the frequencies of the entry alone. At 0.1 the test scores published for this
+        tree on nltcs, plants, jester and dna are met to 0.01."""
+
+    config: Config
+    log_p: Tensor  # (C, M): code of an entry, code of its parent; the same in a row for a root
+    parent: Tensor  # (D,): -1 for a root
+    order: Tensor  # (D,): parents before children
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.width = sum(codes_of(part, config.bins) for part in space.parts)
+        if self.width > CODES:
+            raise DataError(too_many(space, self.width))
+        self.codes = Codes(space, config.bins)
+        start = log(self.codes.even()).to(torch.get_default_dtype())
+        self.register_buffer("log_p", start[:, None].repeat(1, int(self.codes.sizes.max())))
+        self.register_buffer("parent", torch.full((space.dims,), -1))
+        self.register_buffer("order", torch.arange(space.dims))
+
+    def count(self, batch: Batch) -> Losses:
+        rows, codes = self.rows(batch), self.codes
+        codes.fit(rows.x, rows.seen)
+        pairs = torch.zeros(codes.total, codes.total, dtype=torch.float64, device=rows.x.device)
+        for piece in rows.split(self.width):
+            hot = codes.one_hot(codes.encode(piece.x)[0], piece.seen)
+            pairs += hot.T @ hot
+        parent, order = span(self.information(pairs))
+        self.parent.copy_(parent)
+        self.order.copy_(order)
+        self.tabulate(pairs)
+        return {"nll": -self.densities(rows)}
+
+    def information(self, pairs: Tensor) -> Tensor:
+        """What an edge between two entries is worth, (D, D), by the rows that show both."""
+        codes = self.codes
+        single = codes.sums(pairs)  # (C, D): a code, where the other entry was seen
+        both = codes.sums(single.T)  # (D, D)
+        entropy = codes.sums(torch.xlogy(single, single).T)  # (D, D)
+        joint = codes.sums(codes.sums(torch.xlogy(pairs, pairs)).T)
+        n = both.clamp_min(1)
+        mutual = (joint - entropy - entropy.T + torch.xlogy(both, both)) / n
+        free = codes.sums((codes.even() > 0).double()) - 1  # (D,)
+        return mutual - free[:, None] * free / n
+
+    def tabulate(self, pairs: Tensor) -> None:
+        """The tables of the tree as it stands, from the counts of pairs of codes (C, C)."""
+        codes, even = self.codes, self.codes.even()
+        rows = self.config.pseudo * codes.sums((even > 0).double())  # (D,)
+        p = codes.shrink(pairs.diagonal(), even, rows)  # (C,)
+        self.log_p.copy_(log(p)[:, None])
+        for i, above in enumerate(self.parent.tolist()):
+            if above >= 0:
+                here, there = self.place(i), self.place(above)
+                joint = pairs[here, there] + rows[i] * p[here, None]  # (C_i, C_parent)
+                self.log_p[here, : joint.shape[1]] = log(joint / joint.sum(0)).to(self.log_p)
+
+    def place(self, i: int) -> slice:
+        """Where the codes of entry i lie."""
+        return slice(int(self.codes.offset[i]), int(self.codes.offset[i] + self.codes.sizes[i]))
+
+    def density(self, rows: Rows) -> Tensor:
+        code, inside = self.codes.encode(rows.x)
+        value = torch.where(rows.seen, inside, 0).sum(1)
+        whole = rows.seen.all(1)
+        if bool(whole.all()):
+            return value + self.known(code)
+        value[whole] += self.known(code[whole])
+        value[~whole] += self.collect(code[~whole], rows.seen[~whole])[1]
+        return value
+
+    def known(self, code: Tensor) -> Tensor:
+        """log P of rows of codes of which nothing is hidden, (B,)."""
+        above = code[:, self.parent.clamp_min(0)]
+        return self.log_p[code + self.codes.offset, above].sum(1)
+
+    def edges(self) -> Iterator[tuple[int, int, slice, Tensor]]:
+        """Entry, parent, codes and table (C_i, C_parent) of each, parents before children."""
+        parent = self.parent.tolist()
+        for i in self.order.tolist():
+            size = int(self.codes.sizes[max(parent[i], 0)])
+            yield i, parent[i], self.place(i), self.log_p[self.place(i), :size]
+
+    def collect(self, code: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Messages to the root: what lies at and below each code (B, C), and log P of the seen.
+
+        $m_i(c) = \log \sum_{c_i} P(c_i \mid c) \exp b_i(c_i)$, where $b_i$ is what was seen of
+        entry i plus the messages of its children.
+        """
+        belief = torch.zeros(len(code), self.codes.total, dtype=self.log_p.dtype,
+                             device=code.device)
+        hidden = ~seen[:, self.codes.owner] | self.codes.one_hot(code, seen).bool()  # (B, C)
+        belief.masked_fill_(~hidden, -torch.inf)
+        value = torch.zeros_like(belief[:, 0])
+        for _, above, here, table in reversed(list(self.edges())):
+            top = belief[:, here].amax(1, keepdim=True)
+            message = ((belief[:, here] - top).exp() @ table.exp()).log() + top  # (B, C_parent)
+            if above < 0:
+                value += message[:, 0]
+            else:
+                belief[:, self.place(above)] += message
+        return belief, value
+
+    def draw(self, rows: Rows, how: BaseConfig | None, generator: Generator | None) -> Tensor:
+        code, _ = self.codes.encode(rows.x)
+        belief, _ = self.collect(code, rows.seen)
+        u = torch.rand(belief.shape, generator=generator, dtype=belief.dtype, device=code.device)
+        score = belief - (-u.log()).log()  # Gumbel noise: the largest is a draw
+        for i, above, here, table in self.edges():
+            code[:, i] = (score[:, here] + table.T[code[:, max(above, 0)]]).argmax(1)
+        return self.codes.draw(code, generator)
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        total = sum(codes_of(part, bins_for(space)) for part in space.parts)
+        return too_many(space, total) if total > CODES else super().refuses(space)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        return Suit(cls.Config(bins=bins_for(space)), Recipe(steps=1, check=1, patience=0))
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(bins=4)
+
+
+def bins_for(space: Space) -> int:
+    """So many runs that a table of two entries has far fewer cells than there are rows."""
+    return min(max(round(1.2 * space.rows ** (1 / 3)), 4), 64)
+
+
+def too_many(space: Space, total: int) -> str:
+    return (f"{space} have {total} codes in all, more than the {CODES} whose pairs a tree can "
+            "count; use baseline.independent or baseline.mixture")
+
+
+def span(worth: Tensor) -> tuple[Tensor, Tensor]:
+    """The spanning forest of largest total worth (Prim, without the edges worth nothing): parent
+    of each node, -1 for a root, and an order in which parents come first."""
+    worth = worth.cpu()
+    parent, order = torch.zeros(len(worth), dtype=torch.long), [0]
+    best, outside = worth[0].clone(), torch.ones(len(worth), dtype=torch.bool)
+    parent[0], outside[0] = -1, False
+    while len(order) < len(worth):
+        node = int(best.where(outside, -torch.inf).argmax())
+        outside[node] = False
+        order.append(node)
+        nearer = outside & (worth[node] > best)
+        best[nearer], parent[nearer] = worth[node, nearer], node
+    return parent.masked_fill(best <= 0, -1), torch.tensor(order)

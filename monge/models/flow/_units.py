@@ -1,0 +1,56 @@
+"""The numbers near one in which flows work: reals standardised, levels squashed or scaled."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...core.space import Space
+from ...prob.bijections.base import Beside, Bijection
+from ...prob.bijections.elementwise import Logit, Standardise
+
+LEAST = 0.3
+"""Scale below which no whole number is taken: that of uniform noise of width one."""
+
+
+def sizes(space: Space) -> Tensor:
+    """How many codes each entry has, (D,); 0 for reals and counts, which have no end."""
+    known = {"binary": 2, "levels": space.size}
+    if space.kind != "columns":
+        return torch.full((space.dims,), known.get(space.kind, 0))
+    finite = ("binary", "levels", "label")
+    return torch.tensor([2 if part.kind == "binary" else part.size if part.kind in finite else 0
+                         for part in space.columns])
+
+
+def wholes(space: Space) -> Tensor:
+    """Which entries are whole numbers, (D,)."""
+    kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
+    return torch.tensor([kind != "real" for kind in kinds])
+
+
+def limits(space: Space) -> tuple[Tensor, Tensor]:
+    """The least and the greatest value of each whole number, NaN for reals, each (D,)."""
+    size, whole = sizes(space).to(torch.get_default_dtype()), wholes(space)
+    low = torch.where(size > 0, 0.0, -torch.inf)
+    high = torch.where(size > 0, size - 1, torch.inf)
+    return torch.where(whole, low, math.nan), torch.where(whole, high, math.nan)
+
+
+def coordinates(space: Space, margin: float) -> Bijection:
+    """The map from numbers near one to the units of the data, (B, D)."""
+    size, whole = sizes(space), wholes(space)
+    mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
+    mean = torch.where(whole, mean + 0.5, mean)
+    scale = torch.where(whole, scale.clamp_min(LEAST), scale)
+    squashed = (size > 0) & (margin > 0)
+    entries = [places.nonzero()[:, 0] for places in (~squashed, squashed)]
+    plain, ended = entries
+    parts: list[Bijection] = [Standardise(mean[plain], scale[plain]),
+                              Logit(size[ended].to(mean.dtype), margin)]
+    used = [number for number in (0, 1) if len(entries[number])]
+    if len(used) == 1:
+        return parts[used[0]]
+    return Beside([parts[k] for k in used], [entries[k] for k in used])

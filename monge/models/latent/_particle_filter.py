@@ -1,0 +1,235 @@
+r"""Sequences with codes on their way: steps are drawn, or kept where they are seen and filtered.
+
+Codes of seen steps are not known. A particle filter (Gordon, Salmond & Smith 1993; Maddison et al.
+2017) carries K of them for each row: each step draws $z_t \sim q(z_t | x_t, h_{t-1})$, multiplies
+the weight by $p(x_t | z_t, h)\, p(z_t | h) / q(z_t | x_t, h)$, and where few weights are left that
+matter, draws the particles anew by weight. The product of the mean weights between such draws is
+an unbiased estimate of p(x), and a particle drawn by weight follows p(z | x) as K grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch, conform
+from ...core.config import Config
+from ...core.errors import DataError, WordError
+from ...prob.distributions import log_mean_exp
+from .._ordering import frames
+from ._frames import Frames
+
+if TYPE_CHECKING:
+    from ._sequential import Stepped
+
+
+
+FEW = 0.5
+"""Share of the particles that must matter; below, they are drawn anew."""
+
+
+class Memory:
+    """The summary of the past: the network's own state, or all it has read."""
+
+    def __init__(self, model: Stepped, n: int, most: int, context: Tensor | None,
+                 cached: bool) -> None:
+        self.net, self.context = model.net, context
+        self.read: list[Tensor] = []
+        self.state: Any = model.net.start(n, most, context) if cached else None
+        self.summary = self.push(model.first.expand(n, -1))  # (n, outputs)
+
+    def push(self, vector: Tensor) -> Tensor:
+        """Read one more step (n, inputs)."""
+        if self.state is not None:
+            self.summary = self.net.step(self.state, vector)
+            return self.summary
+        self.read.append(vector)
+        context = self.context
+        if context is not None and context.shape[1] > 1:
+            context = context[:, :len(self.read)]
+        self.summary = self.net(torch.stack(self.read, 1), context)[:, -1]
+        return self.summary
+
+    def take(self, rows: Tensor) -> None:
+        """Go on with these rows (m,), repeats allowed."""
+        self.summary = self.summary[rows]
+        if self.state is not None:
+            self.state.take(rows)
+        self.read = [vector[rows] for vector in self.read]
+        self.context = None if self.context is None else self.context[rows]
+
+
+class Walk:
+    """B rows with K particles each, laid out as (K, B)."""
+
+    def __init__(self, model: Stepped, rows: Frames, seen: Tensor, many: int,
+                 cached: bool = True, few: float = FEW) -> None:
+        """seen: (B, T). `rows.x` is filled as steps are drawn."""
+        self.model, self.rows, self.seen, self.many, self.few = model, rows, seen, many, few
+        context = None if rows.context is None else rows.context.repeat(many, 1, 1)
+        size = len(rows.x)
+        self.memory = Memory(model, many * size, rows.x.shape[1] + 1, context, cached)
+        self.weights = rows.x.new_zeros(many, size)  # log-weights since particles were drawn anew
+        self.log_p, self.spread = rows.x.new_zeros(size), rows.x.new_zeros(size)
+
+    def advance(self, step: int, noise: Tensor, chance: Tensor | None, uniform: Tensor) -> None:
+        """noise: (K, B, Z) of codes; chance: (K B, C, 2) of events, None where all are seen;
+        uniform: (B,) for drawing particles."""
+        model, k = self.model, self.many
+        summary = self.memory.summary.unflatten(0, (k, -1))  # (K, B, outputs)
+        here, x = self.seen[:, step], self.rows.x[:, step].expand(k, -1, -1)  # (K, B, C)
+        if chance is None and not bool(here.any()):
+            return
+        z = x.new_zeros(0)
+        if chance is not None:
+            z = model.codes(model.before(summary), None, noise[:k]).z
+            params = model.params(z, model.past(summary))
+            drawn = model.head.draw(params.flatten(0, 1), chance[:k * len(here)])
+            x = torch.where(here[:, None], x, drawn.unflatten(0, (k, -1)))
+            self.rows.x[:, step] = x[0]
+        if model.carries and bool(here.any()):
+            z = self.weigh(x, here, summary, noise[:k], z)
+        self.memory.push(model.enter(model.embed(x), z).flatten(0, 1))
+        self.renew(step, uniform)
+
+    def weigh(self, x: Tensor, here: Tensor, summary: Tensor, noise: Tensor, z: Tensor) -> Tensor:
+        """Codes (K, B, Z) of the steps that are seen, whose weights change."""
+        model = self.model
+        codes = model.codes(model.before(summary), model.after(summary, model.embed(x)), noise)
+        params = model.params(codes.z, model.past(summary))
+        gain = model.head.log_prob(params, x).sum(-1) + codes.log_prior - codes.log_posterior
+        self.weights = self.weights + torch.where(here, gain, 0.0)
+        return torch.where(here[:, None], codes.z, z) if len(z) else codes.z
+
+    def renew(self, step: int, uniform: Tensor) -> None:
+        """Draw particles anew where few of them matter, and one for all where the seen steps end;
+        once no row has a step left to see, one particle a row goes on."""
+        if self.many == 1:
+            return
+        after = self.seen[:, step + 1:]
+        ended = ~after[:, 0] if after.shape[1] else torch.zeros_like(self.seen[:, 0])
+        ended &= self.seen[:, step]
+        share = self.weights.softmax(0)  # (K, B)
+        weary = (1 / share.square().sum(0) < self.few * self.many) & ~ended
+        if bool((weary | ended).any()):
+            value, error = log_mean_exp(self.weights)
+            done = weary | ended
+            self.log_p = self.log_p + torch.where(done, value, 0.0)
+            self.spread = self.spread + torch.where(done, error.square(), 0.0)
+            self.take(torch.where(done, pick(share, uniform, ended), self.places))
+            self.weights = torch.where(done, 0.0, self.weights)
+        if after.shape[1] and not bool(after.any()):
+            self.memory.take(torch.arange(len(uniform), device=uniform.device))
+            self.many, self.weights = 1, self.weights[:1]
+
+    @property
+    def places(self) -> Tensor:
+        """Which particle each is, (K, 1)."""
+        return torch.arange(self.many, device=self.weights.device)[:, None]
+
+    def take(self, chosen: Tensor) -> None:
+        """Put particle chosen[k, b] of row b at place k."""
+        size = chosen.shape[1]
+        self.memory.take((chosen * size + torch.arange(size, device=chosen.device)).flatten())
+
+    def total(self) -> tuple[Tensor, Tensor]:
+        """The estimate of log p of what was seen and its Monte-Carlo error, (B,) each."""
+        if self.many == 1:
+            return self.log_p, self.spread.sqrt()
+        value, error = log_mean_exp(self.weights)
+        return self.log_p + value, (self.spread + error.square()).sqrt()
+
+
+def pick(share: Tensor, uniform: Tensor, single: Tensor) -> Tensor:
+    """Particles (K, B) by their shares (K, B): evenly spaced through the cumulated shares from one
+    uniform (B,) on, or one for all places where `single` (B,)."""
+    k = len(share)
+    places = torch.arange(k, device=share.device, dtype=share.dtype)[:, None]
+    spots = torch.where(single, uniform.expand(k, -1), (places + uniform) / k)  # (K, B)
+    total = share.cumsum(0).T.contiguous()
+    return torch.searchsorted(total, spots.T.contiguous()).clamp_(max=k - 1).T
+
+
+def drawn(model: Stepped, n: int, given: Given | None, how: Config | None,
+          generator: Generator | None) -> Iterator[Tensor]:
+    """n rows after each step, (n, T, C)."""
+    asked = settings(model, how)
+    if asked.steps and not model.space.varies:
+        raise WordError(f"steps={asked.steps}: every row of this data has {model.space}; leave it "
+                        "out")
+    ready = conform(given or {}, model.space, n)
+    along = [ready[name].x.shape[1] for name in model.context.local]
+    steps = int(model.typical)
+    if model.space.varies:
+        steps = min(along, default=asked.steps or steps)
+    x = model.blank.expand(n, steps, -1).clone()
+    rows = blank_rows(x, model.told(ready, n, steps))
+    seen = torch.zeros(n, steps, dtype=torch.bool, device=x.device)
+    walk = Walk(model, rows, seen, 1, asked.cached)
+    for step in range(steps):
+        walk.advance(step, *chances(model, 1, n, x, generator))
+        yield x.clone()
+
+
+def completed(model: Stepped, batch: Batch, how: Config | None, generator: Generator | None
+              ) -> Tensor:
+    """Rows with the steps after the seen ones drawn, (B, *event)."""
+    asked, x = settings(model, how), frames(model.space, batch.x).to(model.blank.dtype).clone()
+    within = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    if batch.length is not None:
+        within = torch.arange(x.shape[1], device=x.device) < batch.length[:, None]
+    seen = prefix(model, frames(model.space, batch.seen), within)
+    x = torch.where(seen[..., None], x, model.blank)
+    rows = blank_rows(x, model.told(batch.given, *x.shape[:2]))
+    many = asked.particles if model.carries and bool(seen.any()) else 1
+    walk = Walk(model, rows, seen, many, asked.cached)
+    for step in range(x.shape[1]):
+        walk.advance(step, *chances(model, many, len(x), x, generator))
+    known = batch.seen | ~model.layout.event(within[..., None].expand_as(x).flatten(1))
+    return torch.where(known, batch.x.to(x.dtype), model.layout.event(x.flatten(1)))
+
+
+def prefix(model: Stepped, seen: Tensor, within: Tensor) -> Tensor:
+    """Which steps are seen, (B, T), from which entries are, (B, T, C)."""
+    whole, some = seen.all(-1), seen.any(-1)
+    late = (some[:, 1:] & ~whole[:, :-1] & within[:, 1:]).any(1) | (some & ~whole & within).any(1)
+    if bool(late.any()):
+        raise DataError(f"{model.name} completes rows whose seen steps come first and are seen "
+                        f"whole, but row {int(late.nonzero()[0])} shows a step after a hidden "
+                        "one, or a part of one; hide what follows, or choose a model that "
+                        "completes any pattern")
+    return whole & within
+
+
+def blank_rows(x: Tensor, context: Tensor | None) -> Frames:
+    """Rows that are drawn in place: x (B, T, C)."""
+    every = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    return Frames(x, every, context, torch.arange(len(x), device=x.device))
+
+
+def chances(model: Stepped, many: int, n: int, like: Tensor, generator: Generator | None
+            ) -> tuple[Tensor, Tensor, Tensor]:
+    """What a step needs of chance: for codes, for events, for drawing particles."""
+    kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+    noise = torch.randn(many, n, model.latent.shape[1], generator=generator, **kind)
+    chance = model.head.noise(many * n, generator)
+    return noise, chance, torch.rand(n, generator=generator, **kind)
+
+
+def settings(model: Stepped, how: Config | None) -> Stepped.Sampling:
+    return cast("Stepped.Sampling", how or model.Sampling())
+
+
+def filtered(model: Stepped, rows: Frames, samples: int, few: float, noise: Any,
+             uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """The estimate of log p(x) by so many particles and its error, (B,) each; noise: step ->
+    (K, B, Z); uniform: (B, T)."""
+    walk = Walk(model, replace(rows, x=rows.x.clone()), rows.exist, samples, few=few)
+    for step in range(rows.x.shape[1]):
+        walk.advance(step, noise(step), None, uniform[:, step])
+    return walk.total()

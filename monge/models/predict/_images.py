@@ -1,0 +1,91 @@
+"""What predictors from pictures share: a network over the picture, and all else beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ...core.abilities import Given
+from ...core.config import Config
+from ...core.errors import WordError
+from ...core.model import Suit
+from ...core.space import Space
+from ...core.train_config import Recipe
+from ...nn.inputs.features import Conditions, Features
+from ...nn.layers.specs import Shape
+from ._base import Predictor
+from ._trunk import Trunk
+
+EPOCHS, LEAST = 8, 1500
+"""How often every row is seen, and steps that few rows are seen at least."""
+FEW = 10_000
+"""Rows below which batches are half as large."""
+SMALL = 16
+"""Pixels on a side below which a picture is not moved, and a network has fewer levels."""
+
+
+class Pictures(Trunk):
+    """Features of the one picture given, with whatever else is given standardised beside them.
+
+    build: from the shape (channels, rows, columns) to a network (B, *shape) -> (B, width) and its
+    width.
+    """
+
+    def __init__(self, inputs: Space, build: Callable[[Shape], tuple[nn.Module, int]]) -> None:
+        super().__init__()
+        self.name, picture = seen(inputs)
+        self.shape, self.features = picture.shape, Features(picture)
+        rest = {name: part for name, part in inputs.given.items() if name != self.name}
+        self.conditions = Conditions(replace(inputs, given=rest))
+        self.net, width = build(self.shape)
+        self.width = width + self.conditions.width
+        grouped = any(isinstance(layer, nn.GroupNorm) for layer in self.net.modules())
+        self.order = torch.contiguous_format if grouped else torch.channels_last  # the faster one
+
+    def forward(self, given: Given) -> Tensor:  # (B, width)
+        x = self.features(given[self.name]).reshape(-1, *self.shape)
+        # A copy, since `contiguous` would leave the strides of a single channel as they are.
+        h = self.net(torch.empty_like(x, memory_format=self.order).copy_(x))
+        return torch.cat([h, self.conditions(given, len(h))], 1) if self.conditions.width else h
+
+
+class FromPictures(Predictor):
+    """p(y | picture, whatever else is given)."""
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        count = sum(part.is_picture for part in space.given.values())
+        if count == 1 or not space.given:
+            return super().refuses(space)
+        found = ", ".join(map(str, space.given.values()))
+        return (f"{cls.__name__.lower()} reads one picture (channels, rows, columns), got {found};"
+                " use predict.mlp")
+
+
+def seen(inputs: Space) -> tuple[str, Space]:
+    """The picture among the conditions, with its name."""
+    for name, part in inputs.given.items():
+        if part.is_picture:
+            return name, part
+    raise WordError(f"encoder makes the picture codes of {next(iter(inputs.given.values()))}, "
+                    "which convolutions cannot read; use predict.mlp")
+
+
+def sides(space: Space) -> int:
+    """The shorter side of the picture that is given."""
+    return min(next((part.shape[1:] for part in space.given.values() if part.is_picture), (1,)))
+
+
+def suited(config: Config, space: Space) -> Suit:
+    """A configuration with the recipe for it. Small motions do not change what class a picture
+    shows, unless a pixel is much of it; what they do to a number, the model cannot know."""
+    batch = 64 if space.rows < FEW else 128
+    steps = max(EPOCHS * space.rows // batch, LEAST)
+    recipe = Recipe(optimiser="adamw", rate=3e-3, decay=0.01, batch=batch, schedule="cosine",
+                    steps=steps, patience=0)
+    moved = space.kind in ("label", "binary") and sides(space) >= SMALL
+    moves = f"augment=shift{sides(space) // 14},rotate10,scale10"
+    return Suit(config, recipe, (moves,) if moved else ())

@@ -1,0 +1,241 @@
+r"""Laws of sentences given something: $\log p(y | x) = \sum_t \log p(y_t | y_{<t}, x)$.
+
+An encoder reads what is given, a decoder tells one symbol after the other until the one that ends
+the sentence (Sutskever et al. 2014). Training shows the decoder the true beginning (teacher
+forcing), or with some probability a symbol of its own (scheduled sampling; Bengio et al. 2015, in
+two parallel passes as Mihaylova & Martins 2019). Label smoothing trains towards
+$(1 - \varepsilon)\,\delta_y + \varepsilon / V$ (Szegedy et al. 2016); scores are never smoothed.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from ...core.abilities import (
+    CanSample,
+    CanStream,
+    Given,
+    HasAttention,
+    HasConditionals,
+    HasLikelihood,
+    HasMode,
+    Likelihood,
+)
+from ...core.batch import Batch, as_batch, conform
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.model import Losses, Model
+from ...core.space import Space
+from ...prob.decoding import Choice, Speaker, beam, draw
+from ...prob.distributions import pick
+from .._ordering import Layout, check_codes, check_whole
+
+PIECE = 1 << 12
+"""Symbols that are scored together: each has a number for every symbol of the alphabet."""
+TOGETHER = 64
+"""Rows that are searched together."""
+RAMP = 2000
+"""Steps over which scheduled sampling sets in."""
+Memory = Any
+"""What a decoder remembers of its source: a model's own form."""
+
+
+class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, CanSample,
+                 CanStream):
+    """A product of conditionals along a sentence, given one thing that is read whole.
+
+    The loss is in nats a symbol of a sentence of mean length, so that batches of short sentences
+    weigh no more than their symbols.
+    """
+
+    events = {"tokens"}
+    givens = {"tokens", "real", "levels", "binary", "counts", "label"}
+    lengths = True
+    predicts = True
+
+    class Config(Model.Config):
+        smoothing: Annotated[float, Range(0, 0.9)] = 0.1
+        """Probability that the target of training gives to all symbols alike."""
+        scheduled: Annotated[float, Range(0, 1)] = 0.0
+        """Share of what the decoder reads in training that is its own instead of the truth."""
+
+    class Sampling(Choice):
+        steps: Annotated[int, Range(0)] = 0
+        """Symbols to draw at most; 0 takes the longest training sentence."""
+        beams: Annotated[int, Range(1)] = 5
+        """Beginnings that the search for the best sentence keeps."""
+        penalty: Annotated[float, Range(0)] = 1.0
+        """Power of the length that the log-probability of a sentence is divided by."""
+
+    config: Config
+    average: Tensor
+
+    def __init__(self, config: Config, space: Space, width: int) -> None:
+        """width: of the vectors of symbols, and of those the laws are made of."""
+        super().__init__(config, space)
+        self.name, self.width = type(self).__name__.lower(), width
+        self.source, self.layout = next(iter(space.given)), Layout(space)
+        self.first = nn.Parameter(torch.randn(width) * width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(space.size))
+        self.register_buffer("average", torch.tensor(float(space.shape[0])))
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        name = cls.__name__.lower()
+        if len(space.given) != 1:
+            return (f"{name} tells sentences given one thing, and there are {len(space.given)} "
+                    "conditions; name one with --given, or use autoregressive.gpt")
+        return None
+
+    @abc.abstractmethod
+    def remember(self, source: Batch) -> Memory:
+        """What the decoder may look at."""
+
+    @abc.abstractmethod
+    def decoded(self, memory: Memory, inputs: Tensor) -> Tensor:
+        """Vectors (B, T, width) of the laws of T steps from the symbols before each, of which the
+        inputs (B, T, width) are the vectors."""
+
+    @abc.abstractmethod
+    def speaker(self, memory: Memory, n: int, most: int) -> Speaker:
+        """The decoder before its first step."""
+
+    @property
+    @abc.abstractmethod
+    def table(self) -> Tensor:
+        """The vector of each symbol that the decoder reads, (V, width)."""
+
+    @property
+    @abc.abstractmethod
+    def out(self) -> Tensor:
+        """The weights of each symbol's logit, (V, width)."""
+
+    def logits(self, vectors: Tensor) -> Tensor:  # (..., width) -> (..., V)
+        return F.linear(vectors, self.out, self.bias)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The vectors of symbols x (...,), (..., width)."""
+        return F.embedding(x, self.table)
+
+    def begin(self, batch: Batch) -> None:
+        """Let the law begin with how often each symbol comes."""
+        x, exist = self.rows(batch)
+        counts = torch.bincount(x[exist], minlength=self.space.size) + 0.5
+        with torch.no_grad():
+            self.bias.copy_((counts / counts.sum()).log())
+        self.average.copy_(exist.sum(1).double().mean())
+
+    def rows(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Symbols (B, T) and which of them exist."""
+        check_whole(self.name, batch)
+        exist = self.layout.exist(batch)
+        x = batch.x.long().masked_fill(~exist, 0)
+        check_codes(self.name, self.space, x)
+        return x, exist
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """The vectors of the symbol before each, (B, T, width)."""
+        return torch.cat([self.first.expand(len(x), 1, -1), self.embed(x[:, :-1])], 1)
+
+    def loss(self, batch: Batch) -> Losses:
+        x, exist = self.rows(batch)
+        memory = self.remember(conform(batch.given, self.space, len(x))[self.source])
+        inputs = self.inputs(x)
+        if self.config.scheduled:
+            inputs = self.mixed(memory, inputs, batch.step)
+        logits = self.logits(self.decoded(memory, inputs)[exist])  # (N, V)
+        cost = F.cross_entropy(logits, x[exist], reduction="none",
+                               label_smoothing=self.config.smoothing)
+        total = cost.new_zeros(exist.shape).masked_scatter(exist, cost).sum(1)
+        return {"nll": total / self.average}
+
+    def mixed(self, memory: Memory, inputs: Tensor, step: int) -> Tensor:
+        """Inputs some of which are symbols drawn from the laws that the true ones give."""
+        share = self.config.scheduled * min(1.0, step / RAMP)
+        with torch.no_grad():
+            logits = self.logits(self.decoded(memory, inputs)[:, :-1])
+            drawn = pick(logits, torch.rand(logits.shape[:-1], device=logits.device))
+        own = torch.rand(drawn.shape, device=drawn.device) < share
+        later = torch.where(own[..., None], self.embed(drawn), inputs[:, 1:])
+        return torch.cat([inputs[:, :1], later], 1)
+
+    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
+                   generator: Generator | None = None) -> Likelihood:
+        return Likelihood(self.conditionals(as_batch(batch)).sum(1), "exact")
+
+    @property
+    def orders(self) -> Sequence[Tensor]:
+        return [torch.arange(self.space.dims, device=self.bias.device)]
+
+    def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
+        """Zero at steps that do not exist."""
+        x, exist = self.rows(batch)
+        source = conform(batch.given, self.space, len(x))[self.source]
+        pieces, order = [], exist.sum(1).argsort(descending=True)
+        while len(order):
+            most = max(int(exist[order[0]].sum()), 1)
+            own, order = order[:max(1, PIECE // most)], order[max(1, PIECE // most):]
+            vectors = self.decoded(self.remember(source[own]), self.inputs(x[own, :most]))
+            log_p = self.logits(vectors).log_softmax(-1)
+            found = log_p.gather(2, x[own, :most, None])[..., 0] * exist[own, :most]
+            pieces.append((own, F.pad(found, (0, x.shape[1] - most))))
+        rows = torch.cat([own for own, _ in pieces])
+        return torch.cat([found for _, found in pieces])[rows.argsort()]
+
+    def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
+        x, _ = self.rows(batch)
+        memory = self.remember(conform(batch.given, self.space, len(x))[self.source])
+        return self.logits(self.decoded(memory, self.inputs(x)))
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        """(n, steps); what follows the end of a row repeats it."""
+        *_, last = self.stream(n, given, how, generator)
+        return last
+
+    @torch.no_grad()
+    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Iterator[Tensor]:
+        """One yield for each symbol; those not yet drawn stand at the end."""
+        source = conform(given or {}, self.space, n)[self.source]
+        chosen, end = self.settings(how), self.space.end
+        most = chosen.steps or self.space.shape[0]
+        x = torch.full((n, most), 0 if end is None else end, device=self.bias.device)
+        uniform = torch.rand(most, n, generator=generator, dtype=self.bias.dtype,
+                             device=self.bias.device)
+        speaker = self.speaker(self.remember(source), n, most)
+        for step, symbol in enumerate(draw(speaker, uniform, end, chosen)):
+            x[:, step] = symbol
+            yield x.clone()
+
+    @torch.no_grad()
+    def mode(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+        """The best that beam search finds, (B, steps); what follows the end repeats it."""
+        source, chosen = given[self.source], self.settings(how)
+        most, end = chosen.steps or self.space.shape[0], self.space.end
+        length = source.length
+        order = torch.arange(len(source)) if length is None else length.argsort()
+        found = []
+        with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
+            for rows in order.split(TOGETHER):
+                speaker = self.speaker(self.remember(clipped(source[rows])), len(rows), most)
+                found.append(beam(speaker, len(rows), most, self.space.size if end is None else
+                                  end, chosen.beams, chosen.penalty)[0])
+        return torch.cat(found)[order.argsort()]
+
+    def settings(self, how: BaseConfig | None) -> Sampling:
+        return cast("Translator.Sampling", how or self.Sampling())
+
+
+def clipped(source: Batch) -> Batch:
+    """Without steps that exist in no row."""
+    if source.length is None:
+        return source
+    return Batch(source.x[:, :int(source.length.max())], length=source.length)

@@ -1,0 +1,287 @@
+r"""What laws of a future given a past share: coordinates, scales, margins, copula.
+
+In standardised coordinates $y = \mu(past) + s(past) \odot r$: a network gives the mean, and a few
+numbers that tell how unsteady each channel has been give the scale, $\log s_c = w_c \cdot
+v_c(past)$. Whatever else is given (the calendar, what is known beforehand) is added to the mean,
+step by step. The errors r have heavy-tailed margins and a Gaussian copula.
+
+The future is one block of steps or several, $p(y \mid x) = \prod_k p(y_k \mid x, y_{<k})$, each
+given the last L values before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ...core.abilities import CanSample, Given, HasLikelihood, Likelihood
+from ...core.batch import Batch, as_batch, conform
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.errors import DataError
+from ...core.model import Losses, Model
+from ...core.space import Space
+from ...nn.forecasters import NLinear, Outlook
+from ...nn.inputs.sequence import Context
+from ...prob.copula import Dependence, Margins
+from .._ordering import check_whole
+
+PAST = "past"
+ROUNDS = 4
+"""Times that the map of the past and the map of what is known besides are solved in turn."""
+FLOOR = 1e-3
+"""Unsteadiness below which a channel is called still, in standard deviations."""
+RIDGE = 0.1
+"""Penalty of the first weights of unsteadiness, in shares of the mean square of a feature."""
+LIMIT = 2.0
+"""No past changes the scale by more than this factor's exponential."""
+
+
+def misfit(name: str, space: Space) -> str | None:
+    """None, or why an event and its conditions are no future and past."""
+    past = space.given.get(PAST)
+    if past is None:
+        return (f"{name} forecasts a future given its past, and is given "
+                f"{', '.join(space.given) or 'nothing'}; give it a series: a table with a column "
+                "of times, and data.horizon=24")
+    if past.kind != "real" or len(past.shape) not in (1, 2) or past.shape[1:] != space.shape[1:] \
+            or len(space.shape) not in (1, 2):
+        return (f"{name} needs a past with the channels of its future, and they are {past} and "
+                f"{space}; cut both from one series")
+    return None
+
+
+class Frame(nn.Module):
+    """Futures (B, H, C) and pasts (B, L, C) in standardised coordinates, and back."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        past = space.given[PAST]
+        self.shape, self.horizon, self.lookback = space.shape, space.shape[0], past.shape[0]
+        self.channels = space.dims // self.horizon
+        mean, scale = (past.spread(name).reshape(self.lookback, -1) for name in ("mean", "scale"))
+        spread = (scale.square().mean(0) + mean.var(0, correction=0)).sqrt()
+        self.register_buffer("shift", mean.mean(0), persistent=False)  # (C,)
+        self.register_buffer("scale", spread, persistent=False)
+
+    def inside(self, x: Tensor) -> Tensor:
+        """(B, T, ...) in units of the data, standardised (B, T, C)."""
+        return (x.reshape(len(x), -1, self.channels).to(self.shift) - self.shift) / self.scale
+
+    def outside(self, y: Tensor) -> Tensor:
+        """(B, H, C) standardised, as futures (B, *event)."""
+        return (self.shift + self.scale * y).reshape(-1, *self.shape)
+
+    def past(self, name: str, given: Mapping[str, Batch]) -> Tensor:
+        batch = given[PAST]
+        if batch.observed is not None and not bool(batch.observed.all()):
+            raise DataError(f"{name} needs every step of the past, but some are missing; fill "
+                            "them, for instance with data.gaps=fill")
+        return self.inside(batch.x)
+
+
+class Unsteadiness(nn.Module):
+    """log s (B, C): how much wider or narrower than usual the law of each channel is."""
+
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(channels, 4))
+        for name, value in (("centre", 0.0), ("spread", 1.0)):
+            self.register_buffer(name, torch.full((channels, 4), value))
+
+    def read(self, past: Tensor) -> Tensor:
+        """v (B, C, 4): how far the past moves from step to step, of late and ever; how far it
+        strays from its mean; and where it is now."""
+        moves = past.diff(dim=1) if past.shape[1] > 1 else past
+        late = moves[:, -max(len(moves[0]) // 4, 1):]
+        sizes = [part.square().mean(1).sqrt() for part in (moves, late, past - past.mean(1, True))]
+        return torch.stack([*((size + FLOOR).log() for size in sizes), past[:, -1]], -1)
+
+    @torch.no_grad()
+    def fit(self, past: Tensor, gap: Tensor) -> None:
+        """Begin with the regression of the logarithm of a window's errors (N, H, C)."""
+        v = self.read(past)
+        self.centre.copy_(v.mean(0))
+        self.spread.copy_(v.std(0, correction=0).clamp_min(1e-3))
+        v = self.standard(past).transpose(0, 1)  # (C, N, 4)
+        size = (gap.square().mean(1).sqrt() + FLOOR).log()
+        aim = (size - size.mean(0)).mT[..., None]
+        eye = RIDGE * len(past) * torch.eye(v.shape[-1]).to(v)
+        self.weight.copy_(torch.linalg.solve(v.mT @ v + eye, v.mT @ aim)[..., 0])
+
+    def standard(self, past: Tensor) -> Tensor:
+        return ((self.read(past) - self.centre) / self.spread).clamp(-4, 4)
+
+    def forward(self, past: Tensor) -> Tensor:
+        return LIMIT * torch.tanh((self.weight * self.standard(past)).sum(-1) / LIMIT)
+
+
+class Beside(nn.Module):
+    """What is given besides the past, as an addition to the mean of every step, (B, H, C)."""
+
+    def __init__(self, space: Space, channels: int) -> None:
+        super().__init__()
+        rest = {name: part for name, part in space.given.items() if name != PAST}
+        self.context = Context(replace(space, given=rest), 1)
+        self.lift = nn.Linear(self.context.width, channels) if self.context.width else None
+        if self.lift is not None:
+            nn.init.zeros_(self.lift.weight)
+            nn.init.zeros_(self.lift.bias)
+
+    def forward(self, given: Mapping[str, Batch], n: int, steps: int) -> Tensor | float:
+        return 0.0 if self.lift is None else self.lift(self.context(given, n, steps))
+
+    @torch.no_grad()
+    def solve(self, given: Mapping[str, Batch], aim: Tensor, steps: int) -> None:
+        """The least squares of what the past leaves unexplained of the first steps, (N, T, C)."""
+        if self.lift is None:
+            return
+        context = self.context(given, len(aim), steps)
+        assert context is not None, "where there is a map there is something to read"
+        rows = context.expand(-1, steps, -1)[:, :aim.shape[1]].flatten(0, 1)
+        rows = torch.nn.functional.pad(rows, (0, 1), value=1.0).double()
+        eye = 1e-4 * len(rows) * torch.eye(rows.shape[1]).to(rows)
+        found = torch.linalg.solve(rows.mT @ rows + eye, rows.mT @ aim.flatten(0, 1).double())
+        self.lift.weight.copy_(found[:-1].mT)
+        self.lift.bias.copy_(found[-1])
+
+
+class Foresight(Model, HasLikelihood, CanSample):
+    """p(y | x) of a future (H, C) given its past (L, C), `steps` at a time."""
+
+    events = {"real"}
+    givens = {"real", "binary", "levels", "label", "counts", "columns"}
+    predicts = True
+
+    class Config(Model.Config):
+        net: Outlook.Config = NLinear.Config()
+        """From the past to the mean: nlinear, dlinear, layers, recurrence (rnn, gru, lstm),
+        convolution (tcn, wavenet) or attention."""
+        fit: Literal["squares", "likelihood"] = "squares"
+        """Part by part, the mean by least squares and margins before the copula; or everything by
+        the joint likelihood."""
+        rank: Annotated[int, Range(0)] = 16
+        """Common causes of the errors of the steps and channels of a block; 0 makes them
+        independent."""
+
+    config: Config
+    excess: Tensor
+
+    def __init__(self, config: Config, space: Space, steps: int) -> None:
+        super().__init__(config, space)
+        self.name, self.steps = type(self).__name__.lower(), steps
+        self.frame = Frame(space)
+        channels = self.frame.channels
+        self.net = config.net.build(self.frame.lookback, steps, channels)
+        self.beside = Beside(space, channels)
+        self.unsteadiness = Unsteadiness(channels)
+        self.margins = Margins(torch.arange(channels).repeat(steps))
+        self.dependence = Dependence(steps * channels, config.rank)
+        # Errors of windows that the mean was solved from are smaller than errors to come.
+        self.register_buffer("excess", torch.ones(channels))
+
+    @property
+    def blocks(self) -> int:
+        return self.frame.horizon // self.steps
+
+    @torch.no_grad()
+    def begin(self, batch: Batch) -> None:
+        past, y, beside = self.laid(batch)
+        y = y[:, :self.steps]
+        for _ in range(ROUNDS if self.beside.lift is not None else 1):
+            self.excess.copy_(self.net.solve(past, y - cut(beside, 0, self.steps)))
+            self.beside.solve(batch.given, y - self.net(past), self.frame.horizon)
+            beside = self.beside(batch.given, len(y), self.frame.horizon)
+        gap = (y - self.net(past) - cut(beside, 0, self.steps)) * self.excess
+        self.unsteadiness.fit(past, gap)
+        r = (gap * (-self.unsteadiness(past)[:, None]).exp()).flatten(1)
+        self.margins.fit(r)
+        self.dependence.fit(self.margins(r)[0])
+
+    def laid(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | float]:
+        """Past (B, L, C) and future (B, H, C), standardised, and what is added to its mean."""
+        check_whole(self.name, batch)
+        ready = conform(batch.given, self.space, len(batch))
+        beside = self.beside(ready, len(batch), self.frame.horizon)
+        return self.frame.past(self.name, ready), self.frame.inside(batch.x), beside
+
+    def loss(self, batch: Batch) -> Losses:
+        """Of one block of each row, drawn at random."""
+        past, y, beside = self.laid(batch)
+        which = torch.randint(self.blocks, (len(y),), device=y.device)
+        first = (which * self.steps)[:, None]  # (B, 1)
+        window = taken(torch.cat([past, y], 1), first, self.frame.lookback)
+        centre = self.net(window) + taken(beside, first, self.steps)
+        gap, spread = taken(y, first, self.steps) - centre, self.unsteadiness(window)[:, None]
+        if self.config.fit == "likelihood":
+            return {"nll": -self.blocks * self.density(gap, spread)}
+        alone, z = self.alone(gap.detach() * self.excess, spread)
+        return {"squared_error": gap.square().mean((1, 2)), "margins": -self.blocks * alone,
+                "dependence": -self.blocks * self.dependence.log_density(z.detach())}
+
+    def alone(self, gap: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+        """log p of a block's numbers as if they were independent, in units of the data, (B,), and
+        their normal scores."""
+        z, slope = self.margins((gap * (-spread).exp()).flatten(1))
+        paid = self.steps * (spread.sum((1, 2)) + self.frame.scale.log().sum())
+        each = slope - 0.5 * z.square() - 0.5 * math.log(2 * math.pi)
+        return each.sum(1) - paid, z
+
+    def density(self, gap: Tensor, spread: Tensor) -> Tensor:
+        """log p of the errors of a block (B, steps, C)."""
+        alone, z = self.alone(gap, spread)
+        return alone + self.dependence.log_density(z)
+
+    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
+                   generator: Generator | None = None) -> Likelihood:
+        past, y, beside = self.laid(as_batch(batch))
+        full, total = torch.cat([past, y], 1), y.new_zeros(len(y))
+        for start in range(0, self.frame.horizon, self.steps):
+            window = full[:, start:start + self.frame.lookback]
+            centre = self.net(window) + cut(beside, start, self.steps)
+            gap = y[:, start:start + self.steps] - centre
+            total = total + self.density(gap, self.unsteadiness(window)[:, None])
+        return Likelihood(total, "exact")
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        ready = conform(given or {}, self.space, n)
+        beside, full = self.beside(ready, n, self.frame.horizon), self.frame.past(self.name, ready)
+        for start in range(0, self.frame.horizon, self.steps):
+            window = full[:, -self.frame.lookback:]
+            centre = self.net(window) + cut(beside, start, self.steps)
+            r = self.margins.inverse(self.dependence.draw(n, centre, generator))
+            spread = self.unsteadiness(window)[:, None].exp()
+            full = torch.cat([full, centre + spread * r.reshape(centre.shape)], 1)
+        return self.frame.outside(full[:, -self.frame.horizon:])
+
+    @classmethod
+    def refuses(cls, space: Space) -> str | None:
+        return misfit(cls.__name__.lower(), space)
+
+
+def cut(beside: Tensor | float, start: int, steps: int) -> Tensor | float:
+    """Some steps of (B, 1 or H, C)."""
+    if isinstance(beside, float) or beside.shape[1] == 1:
+        return beside
+    return beside[:, start:start + steps]
+
+
+def taken(x: Any, first: Tensor, steps: int) -> Any:
+    """Steps from `first` (B, 1) on of x (B, T, C), (B, steps, C); what has no steps stays."""
+    if isinstance(x, float) or x.shape[1] == 1:
+        return x
+    place = first + torch.arange(steps, device=first.device)
+    return x.gather(1, place[..., None].expand(-1, -1, x.shape[2]))

@@ -1,0 +1,99 @@
+r"""Forecast: the whole future of a series given its past, at once, with its uncertainty
+
+A network, by default the ridge regression NLinear (Zeng et al. 2023), gives the mean of all steps
+and channels; their errors have a joint law, so that trajectories that are drawn move as the series
+does and every interval follows from the same law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.abilities import Given, HasMarginals, HasMean, HasMode
+from ...core.batch import conform
+from ...core.config import Config as BaseConfig
+from ...core.marginals import Marginals
+from ...core.model import Suit
+from ...core.space import Space
+from ...core.train_config import Recipe
+from ._forecaster import PAST, Foresight
+
+
+class Forecast(Foresight, HasMarginals, HasMean, HasMode):
+    r"""$y = \mu(x) + s(x) \odot r$ for the future y (H, C) given the past x (L, C), with
+    $p(r) = c(F_1(r_1), ..., F_D(r_D)) \prod_i f_i(r_i)$ over its D = H C numbers: margins f with
+    heavy tails and a Gaussian copula c of low rank.
+
+    The mean is by least squares, then come margins and scales by the likelihood of each number
+    alone, then the copula by what they leave (Joe & Xu 1996), so that intervals are right whether
+    or not the dependence is; `fit=likelihood` trains all of it by the joint likelihood.
+    """
+
+    leads = 2
+
+    class Config(Foresight.Config):
+        tag = "model/sequence.direct_forecast"
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space, space.shape[0])
+
+    def read(self, given: Given) -> tuple[Tensor, Tensor]:
+        """The mean (n, H, C) and the log-scale of each channel (n, 1, C), standardised."""
+        n = len(given[PAST]) if PAST in given else 1
+        ready = conform(given, self.space, n)
+        past = self.frame.past(self.name, ready)
+        centre = self.net(past) + self.beside(ready, n, self.frame.horizon)
+        return centre, self.unsteadiness(past)[:, None]
+
+    @torch.no_grad()
+    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+        return self.frame.outside(self.read(given)[0])
+
+    def mode(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+        return self.mean(given, how)
+
+    @torch.no_grad()
+    def marginals(self, given: Given, how: BaseConfig | None = None) -> Marginals:
+        return Steps(self, *self.read(given))
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        """A linear map, which long and short series alike leave hard to beat; the law of the
+        errors is what is trained."""
+        rank = 16 if space.rows >= 1000 else 4
+        recipe = Recipe(rate=3e-3, batch=128, clip=10.0, average=0.99, warmup=20, patience=6)
+        return Suit(cls.Config(rank=rank), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Any:
+        return cls.Config(rank=1)
+
+
+class Steps(Marginals):
+    """The law of each step and channel alone."""
+
+    def __init__(self, model: Forecast, centre: Tensor, spread: Tensor) -> None:
+        self.space, self.model = model.space, model
+        self.centre, self.spread = centre, spread.exp()
+
+    @property
+    def probabilities(self) -> Sequence[Tensor]:
+        """Reals have none."""
+        return [self.centre.new_empty(len(self.centre), 0)] * self.space.dims
+
+    def cumulative(self, t: Tensor) -> Tensor:
+        y = self.model.frame.inside(t.reshape(-1, *self.space.shape))
+        z, _ = self.model.margins(((y - self.centre) / self.spread).flatten(1))
+        return torch.special.ndtr(z)
+
+    def quantile(self, level: float) -> Tensor:
+        """In closed form."""
+        z = torch.special.ndtri(self.centre.new_tensor(level)).expand(1, self.space.dims)
+        r = self.model.margins.inverse(z).reshape(1, *self.centre.shape[1:])
+        return self.model.frame.outside(self.centre + self.spread * r).flatten(1)

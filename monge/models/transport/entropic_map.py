@@ -1,0 +1,98 @@
+r"""Entropic map: a law of targets given sources, from two data sets that nobody paired.
+
+The entropic plan between sources $x_i$ and targets $y_j$ says where each source goes, and its
+potential g says so for any x that was not there when it was made:
+
+$p(y_j \mid x) \propto b_j\, e^{(g_j - c(x, y_j))/\varepsilon}$.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.model import Losses, Suit, Turn
+from ...core.space import Space
+from ...core.train_config import Recipe
+from ...solve.transport.ground_cost import squared
+from ...solve.transport.sinkhorn import sinkhorn
+from ._base import TOLERANCE, Unpaired
+
+
+class Map(Unpaired):
+    """p(y | x) of the cheapest way to move sources to targets that is not too sharp: samples are
+    targets that were seen, the mean is the barycentre of the plan, which tends to the optimal map
+    (Pooladian & Niles-Weed 2021). Nothing is trained: the plan is solved once.
+    """
+
+    class Config(BaseConfig):
+        tag = "model/transport.entropic_map"
+        epsilon: Annotated[float, Range(0, open=True)] = 0.02
+        """Entropy of the plan, in units of its mean cost: how widely a source is spread."""
+        anchors: Annotated[int, Range(1)] = 2048
+        """How many rows of each side the plan is made of."""
+
+    config: Config
+    kept: Tensor  # (M, D) targets, in units of the data
+    potential: Tensor  # (M,)
+    width: Tensor  # epsilon
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        count = min(config.anchors, space.rows or config.anchors)
+        self.register_buffer("kept", torch.zeros(count, space.dims))
+        self.register_buffer("potential", torch.zeros(count))
+        self.register_buffer("width", torch.ones(()))
+
+    def turns(self) -> Sequence[Turn]:
+        return [Turn("plan", self.plan, whole=True)]
+
+    @torch.no_grad()
+    def plan(self, batch: Batch) -> Losses:
+        """Solved between as many rows of each side as are kept, spread over the data."""
+        rows = torch.linspace(0, len(batch) - 1, len(self.kept), device=batch.x.device).long()
+        batch = batch[rows]
+        found = sinkhorn(self.sources(batch.given, len(batch)), self.targets(batch.x),
+                         self.config.epsilon, relative=True, tolerance=TOLERANCE)
+        self.kept.copy_(batch.x.flatten(1))
+        self.potential.copy_(found.g)
+        self.width.fill_(found.epsilon)
+        return {"cost": found.cost}
+
+    def loss(self, batch: Batch) -> Losses:
+        """The mean cost of moving the sources of a batch."""
+        x = self.sources(batch.given, len(batch))
+        return {"cost": (self.weights(x) * squared(x, self.targets(self.kept))).sum(1)}
+
+    def weights(self, x: Tensor) -> Tensor:
+        """p(y_j | x), (B, M)."""
+        cost = squared(x, self.targets(self.kept))
+        return ((self.potential - cost) / self.width).softmax(1)
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
+               generator: Generator | None = None) -> Tensor:
+        weights = self.weights(self.sources(given or {}, n))
+        drawn = torch.multinomial(weights, 1, generator=generator)[:, 0]
+        return self.kept[drawn].reshape(n, *self.space.shape)
+
+    @torch.no_grad()
+    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+        n = len(next(iter(given.values())))
+        return (self.weights(self.sources(given, n)) @ self.kept).reshape(n, *self.space.shape)
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        anchors = space.rows if 0 < space.rows <= 4096 else 2048
+        return Suit(cls.Config(anchors=anchors), Recipe(steps=1, check=1, patience=0))
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(anchors=64)

@@ -1,0 +1,126 @@
+r"""Sinkhorn generator: noise moved to data by the entropic transport cost, without a critic.
+
+Between minibatches $x, x'$ of data and $y, y'$ of samples, with W the entropic cost,
+
+$\mathcal D = \tfrac14 (W(x, y) + W(x, y') + W(x', y) + W(x', y')) - \tfrac12 W(x, x') - \tfrac12
+W(y, y')$
+
+is in the mean the generalised energy distance of the two laws, zero where they agree; the plain
+cost W(x, y) is not, since W(x, x) is not 0, and shrinks its samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from ...core.batch import Batch
+from ...core.config import Range
+from ...core.model import Losses, Suit, Turn
+from ...core.space import Space
+from ...core.train_config import Recipe
+from ...nn.mlp import MLP
+from ...solve.transport.ground_cost import cosine, squared
+from ...solve.transport.sinkhorn import sinkhorn
+from .._generator import Dense
+
+TOLERANCE = 1e-3
+"""Marginal error of the plans that training follows."""
+PASSES = 200
+"""Most passes that a plan may take in training."""
+
+
+class Sinkhorn(Dense):
+    """x = G(z, given) with z ~ N(0, I): a law without a density, trained on the transport cost
+    between minibatches (Genevay, Peyre & Cuturi 2018; unbiased form: Salimans et al. 2018).
+
+    The cost is the squared distance of events in coordinates near one, or with `features` one
+    minus the cosine of learned features, which are moved to raise the cost that the generator
+    lowers. Conditions stand beside the event, so that joint laws are compared.
+    """
+
+    leads = 1
+
+    class Config(Dense.Config):
+        tag = "model/transport.sinkhorn_generator"
+        epsilon: Annotated[float, Range(0, open=True)] = 0.05
+        """Entropy of the plans, in units of their mean cost."""
+        debias: Literal["pairs", "none"] = "pairs"
+        """Compare two minibatches of each side, which is zero for equal laws, or one, which is
+        the transport cost alone."""
+        cost: Literal["points", "features"] = "points"
+        """What is compared: the events themselves, or learned features of them."""
+        features: MLP.Config = MLP.Config(width=256, depth=2, activation="leaky")
+        """Network from an event to its features, where they are compared."""
+        code: Annotated[int, Range(1)] = 64
+        """How many features there are."""
+        rounds: Annotated[int, Range(1)] = 3
+        """Moves of the generator for each move of the features."""
+
+    config: Config
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.features: MLP | None = None
+        if config.cost == "features":
+            inputs = space.dims + self.conditions.width
+            self.features = config.features.build(inputs, config.code)
+
+    def loss(self, batch: Batch) -> Losses:
+        return {"transport": self.divergence(batch)}
+
+    def turns(self) -> Sequence[Turn]:
+        generator = Turn("generator", self.loss, list(self.generator.parameters()))
+        if self.features is None:
+            return [generator]
+        return [generator, Turn("features", self.sharpen, list(self.features.parameters()),
+                                every=self.config.rounds)]
+
+    def sharpen(self, batch: Batch) -> Losses:
+        return {"contrast": -self.divergence(batch)}
+
+    def divergence(self, batch: Batch) -> Tensor:
+        """D between the rows and as many samples given the same conditions, ()."""
+        n, pairs = len(batch), self.config.debias == "pairs" and len(batch) > 1
+        context = self.context(batch.given, n)
+        fake = self.generate(self.noise(n), context)
+        x, y = self.point(self.real(batch), context), self.point(fake, context)
+        if not pairs:
+            return self.costs(x[None], y[None])[0]
+        x, other, y, rival = (half for side in (x, y) for half in side[:n // 2 * 2].chunk(2))
+        left = torch.stack([x, x, other, other, x, y])
+        right = torch.stack([y, rival, y, rival, other, rival])
+        return self.costs(left, right) @ left.new_tensor([0.25] * 4 + [-0.5] * 2)
+
+    def costs(self, x: Tensor, y: Tensor) -> Tensor:
+        """The entropic cost of each problem (S, n, k), with one entropy for all, (S,)."""
+        cost = squared if self.features is None else cosine
+        spread = self.spread(cost(x.detach()[:1], y.detach()[:1]))
+        return sinkhorn(x, y, self.config.epsilon * spread, cost_of=cost, tolerance=TOLERANCE,
+                        passes=PASSES).value
+
+    def spread(self, costs: Tensor) -> float:
+        """The mean cost of one problem, which is no part of the gradient."""
+        return max(float(costs.mean()), 1e-12)
+
+    def point(self, y: Tensor, context: Tensor) -> Tensor:
+        """What is compared of an event and its conditions, (B, k)."""
+        if self.features is None:
+            return torch.cat([y, context * y.shape[1] ** 0.5], 1)
+        return self.features(torch.cat([y, context], 1))
+
+    @classmethod
+    def suit(cls, space: Space) -> Suit:
+        # Plans cost the square of the batch, and more steps are worth more than larger ones.
+        recipe = Recipe(rate=1e-3, batch=256, average=0.999, check=500, patience=0)
+        if space.dims <= 32:
+            net = MLP.Config(width=128, depth=3, activation="relu")
+            return Suit(cls.Config(latent=max(space.dims, 2), generator=net, epsilon=0.02), recipe)
+        return Suit(cls.Config(generator=MLP.Config(width=256, depth=3, residual=True)), recipe)
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config(latent=2, generator=MLP.Config(width=16, depth=1))

@@ -1,0 +1,188 @@
+"""Sequences that branch: what they have in common is kept once.
+
+A search goes on with some beginnings and leaves others, so that each of the `kin` sequences of a
+row has a path through the steps of all. Keys and values stay where they are; a mask tells which of
+them lie on a sequence's own path, and to branch is to copy a row of the mask. The paths of a row
+meet a few steps back, and what none of them passes any more is now and then left behind.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...core.errors import WordError
+from ..fast_step import added, affine
+from ..stepwise import State
+from .softmax import Cache, CrossAttention, Memory
+
+SPAN = 6
+"""Steps after which a tree looks for keys that lie on no path."""
+
+
+class Tree(State):
+    """The steps of n rows of `kin` sequences each. The first `alone` steps, those of the trunk,
+    are common to all; after them each step adds `kin` keys to a row."""
+
+    def __init__(self, trunk: Cache, kin: int) -> None:
+        self.trunk, self.kin, self.alone = trunk, kin, trunk.steps
+        self.enter, self.angles = trunk.enter, trunk.angles
+        self.steps, self.most = trunk.steps, trunk.most
+        self.count = self.kept = self.alone  # keys of a row, now and when last they were sifted
+        n, heads, size, _ = trunk.k.shape
+        room = self.alone + kin * (self.most - self.alone)
+        self.k, self.v = trunk.v.new_empty(2, n, heads, room, size)
+        self.k[:, :, :self.alone] = trunk.k[..., :self.alone].mT
+        self.v[:, :, :self.alone] = trunk.v[:, :, :self.alone]
+        self.path = trunk.k.new_full((n, kin, room), -math.inf)  # 0 on a sequence's own steps
+        self.path[..., :self.alone] = 0
+        self.own = self.path.new_full((kin, kin), -math.inf).fill_diagonal_(0)
+
+    def look(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Add a step of every sequence and attend to its path: (n kin, heads, d) each -> (n kin,
+        heads d)."""
+        if self.steps == self.most:
+            raise WordError(f"the state was started for {self.most} steps and all are taken; "
+                            "start it with more")
+        first, last = self.count, self.count + self.kin
+        self.steps, self.count = self.steps + 1, last
+        q, k, v = (each.unflatten(0, (-1, self.kin)).transpose(1, 2) for each in (q, k, v))
+        self.k[:, :, first:last] = k  # (n, heads, kin, d)
+        self.v[:, :, first:last] = v
+        self.path[..., first:last] = self.own
+        path = self.path[:, None, :, :last]  # (n, 1, kin, keys)
+        if self.trunk.bias is not None:
+            path = path + self.bias(last)
+        found = F.scaled_dot_product_attention(q, self.k[:, :, :last], self.v[:, :, :last], path,
+                                               scale=1.0)  # (n, heads, kin, d)
+        return found.transpose(1, 2).flatten(0, 1).flatten(1)
+
+    def bias(self, count: int) -> Tensor:
+        """What the distance of each key adds to its score, (heads, 1, keys)."""
+        known = self.trunk.bias
+        assert known is not None, "asked for only where there is one"
+        late = torch.arange(count - self.alone, device=known.device) // self.kin + self.alone
+        step = torch.cat([torch.arange(self.alone, device=known.device), late])
+        return known[:self.k.shape[1], :, self.most - self.steps + step]
+
+    def take(self, rows: Tensor, kin: int = 1) -> None:
+        """Go on with `rows`, of which every `kin` neighbours, as many as before, are of one
+        row."""
+        self.path = self.path.flatten(0, 1).index_select(0, rows).unflatten(0, (-1, kin))
+        groups = rows[::kin] // self.kin
+        if len(groups) != len(self.k) or bool((groups.diff() != 1).any()):
+            self.k, self.v = self.k.index_select(0, groups), self.v.index_select(0, groups)
+        if self.trunk.bias is None and self.count - self.kept >= SPAN * kin:  # a bias counts steps
+            self.sift()
+
+    def sift(self) -> None:
+        """Leave keys behind that lie on no path; those that stay keep their order."""
+        live = (self.path[..., :self.count] == 0).any(1)  # (n, keys)
+        self.kept = most = int(live.sum(1).max())
+        slots = live.long().argsort(dim=1, descending=True, stable=True)[:, :most]
+        n, heads, room, size = self.k.shape
+        base = torch.arange(n * heads, device=slots.device).reshape(n, heads, 1) * room
+        places = (base + slots[:, None]).flatten()
+        for kept in (self.k, self.v):
+            found = kept.view(-1, size).index_select(0, places)
+            kept[:, :, :most] = found.view(n, heads, most, size)
+        self.path[..., :most] = self.path.gather(2, slots[:, None].expand(-1, self.kin, -1))
+        self.count = most
+
+    def apart(self) -> Cache:
+        """Every sequence with keys and values of its own."""
+        n, heads, _, size = self.k.shape
+        slots = (self.path[..., :self.count] == 0).nonzero()[:, 2].reshape(n * self.kin, -1)
+        slots = slots[:, None, :, None].expand(-1, heads, -1, size)  # (n kin, heads, steps, d)
+        k = self.k.repeat_interleave(self.kin, 0).gather(2, slots).mT
+        v = self.v.repeat_interleave(self.kin, 0).gather(2, slots)
+        cache = copy.copy(self.trunk)
+        cache.steps = self.steps
+        keys = k.new_empty(n * self.kin, heads, size, self.most)
+        values = v.new_empty(n * self.kin, heads, self.most, size)
+        keys[..., :self.steps], values[:, :, :self.steps] = k, v
+        cache.keep(keys, values)
+        if cache.bias is not None:
+            cache.bias = cache.bias[:heads].repeat(n * self.kin, 1, 1)
+        return cache
+
+
+def branched(past: State, rows: Tensor, kin: int) -> State:
+    """A state that goes on with `rows`, every `kin` neighbours of which have the same origin."""
+    if isinstance(past, Tree):
+        if kin == past.kin:
+            past.take(rows, kin)
+            return past
+        past = past.apart()
+    if isinstance(past, Cache) and kin > 1 and bool((rows.unflatten(0, (-1, kin)).diff() == 0
+                                                     ).all()):
+        past.take(rows[::kin])
+        return Tree(past, kin)
+    past.take(rows)
+    return past
+
+
+class Recall(State):
+    """Cross-attention made ready: the memory of a row serves all its `kin` sequences."""
+
+    def __init__(self, layer: CrossAttention, memory: Memory) -> None:
+        self.layer, self.heads, self.size, self.kin = layer, layer.heads, layer.size, 1
+        self.enter = affine(layer.ask, layer.size**-0.5)  # queries are scaled, not scores
+        self.leave = added(layer.leave)
+        self.k, self.v, self.mask = memory.k.mT.contiguous(), memory.v.contiguous(), memory.mask
+        self.short: Short | None = None
+
+    def told(self, x: Tensor, h: Tensor) -> Tensor:
+        """x (n kin, width) and what the heads find for h (n kin, width), mixed."""
+        return self.short.told(x, h) if self.short else self.leave(x, self.find(h))
+
+    def find(self, x: Tensor) -> Tensor:
+        """What the heads find for x (n kin, width), side by side."""
+        n = len(self.k)
+        q = self.enter(x).view(n, self.kin, self.heads, self.size).transpose(1, 2)
+        q = q.reshape(n * self.heads, self.kin, self.size)
+        scores = torch.bmm(q, self.k.flatten(0, 1))  # (n heads, kin, S)
+        if self.mask is not None:
+            scores.view(n, self.heads, self.kin, -1).add_(self.mask)
+        found = torch.bmm(scores.softmax(2), self.v.flatten(0, 1)).unflatten(0, (n, self.heads))
+        return found.transpose(1, 2).reshape(x.shape)
+
+    def take(self, rows: Tensor, kin: int = 1) -> None:
+        groups, before, self.kin = rows[::kin] // self.kin, self.kin, kin
+        if len(groups) != len(self.k) or bool((groups.diff() != 1).any()):
+            self.k, self.v = self.k.index_select(0, groups), self.v.index_select(0, groups)
+            self.mask = None if self.mask is None else self.mask.index_select(0, groups)
+            if self.short:
+                self.short.take(groups)
+        if kin != before:
+            pays = kin > 1 and 2 * self.heads * self.k.shape[3] <= self.heads * self.size
+            self.short = Short(self) if pays else None
+
+
+class Short(State):
+    """Cross-attention to a short memory with the maps before and after it multiplied into its keys
+    and values: q' k = h' (W_q' k), W_o sum_s a_s v_s = sum_s a_s (W_o v_s)."""
+
+    def __init__(self, recall: Recall) -> None:
+        layer, k, v = recall.layer, recall.k, recall.v
+        heads, size, gain = recall.heads, recall.size, recall.size**-0.5
+        ask, leave = layer.ask.weight, layer.leave.weight
+        self.k = torch.einsum("hdw,nhds->nwhs", ask.view(heads, size, -1) * gain, k).flatten(2)
+        self.v = torch.einsum("whd,nhsd->nhsw", leave.view(-1, heads, size), v).flatten(1, 2)
+        shift = torch.einsum("hd,nhds->nhs", layer.ask.bias.view(heads, size) * gain, k)[:, None]
+        self.shift = (shift if recall.mask is None else shift + recall.mask).flatten(2)
+        self.bias, self.heads = layer.leave.bias, heads
+
+    def told(self, x: Tensor, h: Tensor) -> Tensor:
+        n, shape = len(self.k), x.shape
+        scores = torch.baddbmm(self.shift, h.view(n, -1, shape[1]), self.k)  # (n, kin, heads S)
+        weights = scores.unflatten(2, (self.heads, -1)).softmax(3).flatten(2)
+        return torch.add(x, self.bias).view(n, -1, shape[1]).baddbmm_(weights, self.v).view(shape)
+
+    def take(self, rows: Tensor) -> None:
+        self.k, self.v, self.shift = (each.index_select(0, rows)
+                                      for each in (self.k, self.v, self.shift))

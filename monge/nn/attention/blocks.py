@@ -1,0 +1,184 @@
+r"""The blocks of a transformer: steps look at one another, then think alone.
+
+A block is attention and a position-wise network, each added to what enters it, with a norm after
+the sum, $H = \mathrm{LN}(X + \mathrm{MHA}(X))$, $Y = \mathrm{LN}(H + \mathrm{FFN}(H))$ (Vaswani
+et al. 2017), or before the map, $H = X + \mathrm{MHA}(\mathrm{LN} X)$,
+$Y = H + \mathrm{FFN}(\mathrm{LN} H)$ (Xiong et al. 2020), which trains without a long warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
+
+from torch import Tensor, nn
+
+from ...core.config import Config as BaseConfig
+from ...core.config import Range
+from ...core.errors import WordError
+from ..fast_step import Map, Sum, added, gelu, ready
+from ..layers.activation import Activation, activation
+from ..layers.dropout import Dropout
+from ..stepwise import State, Stepwise
+from .beam_cache import Recall, branched
+from .linear import CausalLinearAttention, LinearAttention
+from .position import Join, Positions
+from .softmax import Attention, CausalAttention, CrossAttention, Memory
+
+
+class Shape(BaseConfig):
+    """What the stacks of this file have in common."""
+
+    width: Annotated[int, Range(1)] = 128
+    """Width of the vectors that pass from block to block."""
+    depth: Annotated[int, Range(1)] = 4
+    """Blocks."""
+    heads: Annotated[int, Range(1)] = 4
+    """Heads that attend side by side; they share the width."""
+    expand: Annotated[int, Range(1)] = 4
+    """Hidden units of the position-wise network, as a multiple of the width."""
+    activation: Activation = "gelu"
+    """Function of the hidden units."""
+    norm: Literal["pre", "post"] = "pre"
+    """Where the norm stands: before each map, or after each sum."""
+    attention: Literal["softmax", "linear"] = "softmax"
+    """Weights by the softmax of products, at a cost of T^2, or as products of features, of T."""
+    positions: Positions = "learned"
+    """How a step knows its place: a vector at the entrance, a rotation, or a bias of scores."""
+    join: Join = "add"
+    """Whether vectors of places are added to the steps or set beside them."""
+    dropout: Annotated[float, Range(0, 0.95)] = 0.0
+    """Share of weights, of hidden units and of what blocks add that training hides at random."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        absolute = self.positions in ("none", "sinusoidal", "learned")
+        if self.attention == "linear" and not absolute:
+            raise WordError(f"positions={self.positions} change the scores of attention, which "
+                            "attention=linear never forms; choose learned or sinusoidal positions")
+
+
+class FeedForward(nn.Module):
+    """W_2 a(W_1 x + b_1) + b_2, at each step alone."""
+
+    def __init__(self, config: Shape) -> None:
+        super().__init__()
+        hidden = config.expand * config.width
+        self.enter, self.leave = nn.Linear(config.width, hidden), nn.Linear(hidden, config.width)
+        self.act, self.drop = activation(config.activation), Dropout(config.dropout)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return [self.enter, self.act, self.drop, self.leave]
+
+    def forward(self, x: Tensor) -> Tensor:  # (..., width) -> (..., width)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def ready(self) -> Sum:
+        if isinstance(self.act, nn.GELU):
+            return gelu(self.enter, self.leave)
+        inner, leave = ready(self.enter, self.act), added(self.leave)
+        return lambda x, h: leave(x, inner(h))
+
+
+class Residual(nn.Module):
+    """LN(x + f(x)), or x + f(LN(x)); f is passed at every call, since it has other inputs too."""
+
+    def __init__(self, config: Shape) -> None:
+        super().__init__()
+        self.norm, self.pre = nn.LayerNorm(config.width), config.norm == "pre"
+        self.drop = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre:
+            return x + self.drop(f(self.norm(x)))
+        return self.norm(x + self.drop(f(x)))
+
+
+class EncoderBlock(nn.Module):
+    """Attention to every step, then the position-wise network."""
+
+    def __init__(self, config: Shape) -> None:
+        super().__init__()
+        width, heads = config.width, config.heads
+        self.look = (LinearAttention(width, heads) if config.attention == "linear" else
+                     Attention(width, heads, config.positions, config.dropout))
+        self.think = FeedForward(config)
+        self.first, self.last = Residual(config), Residual(config)
+
+    def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
+        x = self.first(x, lambda h: self.look(h, length))
+        return self.last(x, self.think)
+
+
+@dataclass
+class BlockState(State):
+    """What a block's attention has seen, and what it may look at besides."""
+
+    past: Any  # the state of its attention
+    look: Callable[..., Tensor]  # what its heads find at a step
+    memory: Recall | None
+    leave: Sum  # x and the last map of attention, and so on: what the block does, made ready
+    think: Sum
+    first: Map
+    last: Map
+    middle: Map | None = None
+
+    def take(self, rows: Tensor, kin: int = 1) -> None:
+        """Every `kin` neighbours among the rows have what they share kept once."""
+        self.past = branched(self.past, rows, kin)
+        if self.memory is not None:
+            self.memory.take(rows, kin)
+
+
+class CausalBlock(Stepwise[BlockState]):
+    """Attention to the past, attention to a memory where there is one, then the position-wise
+    network. memory: width of the other sequence; 0 for none."""
+
+    def __init__(self, config: Shape, memory: int = 0) -> None:
+        super().__init__()
+        width, heads = config.width, config.heads
+        self.inputs = self.outputs = width
+        self.pre = config.norm == "pre"
+        self.look: CausalLinearAttention | CausalAttention = (
+            CausalLinearAttention(width, heads) if config.attention == "linear" else
+            CausalAttention(width, heads, config.positions, config.dropout))
+        self.ask = CrossAttention(width, heads, memory, config.dropout) if memory else None
+        self.think = FeedForward(config)
+        self.first, self.last = Residual(config), Residual(config)
+        self.middle = Residual(config) if memory else None
+
+    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+        x = self.first(x, self.look)
+        return self.last(self.asked(x, memory), self.think)
+
+    def weights(self, x: Tensor, memory: Memory) -> Tensor:
+        """How much each step looks at each of the memory's, (B, heads, T, S)."""
+        h = self.first(x, self.look)
+        ask, middle = cast(CrossAttention, self.ask), cast(Residual, self.middle)
+        return ask.weights(middle.norm(h) if self.pre else h, memory)
+
+    def asked(self, x: Tensor, memory: Memory | None) -> Tensor:
+        if self.ask is None or self.middle is None or memory is None:
+            return x
+        ask = self.ask
+        return self.middle(x, lambda h: ask(h, memory))
+
+    def start(self, n: int, most: int, memory: Memory | None = None) -> BlockState:
+        state = BlockState(self.look.start(n, most), self.look.find, None, added(self.look.leave),
+                           self.think.ready(), ready(self.first.norm), ready(self.last.norm))
+        if self.ask is None or self.middle is None or memory is None:
+            return state
+        return replace(state, memory=Recall(self.ask, memory), middle=ready(self.middle.norm))
+
+    def step(self, state: BlockState, x: Tensor) -> Tensor:
+        found = state.look(state.past, state.first(x) if self.pre else x)  # (n, width)
+        x = state.leave(x, found)
+        x = x if self.pre else state.first(x)
+        if state.memory and state.middle:
+            x = state.memory.told(x, state.middle(x) if self.pre else x)
+            x = x if self.pre else state.middle(x)
+        return state.think(x, state.last(x)) if self.pre else state.last(state.think(x, x))

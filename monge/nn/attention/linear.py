@@ -1,0 +1,122 @@
+r"""Linear attention: weights that are products of features, so that the past is a sum.
+
+$h_t = \frac{\phi(q_t)^\top S_t}{\phi(q_t)^\top Z_t}$, $S_t = \sum_s \phi(k_s) v_s^\top$,
+$Z_t = \sum_s \phi(k_s)$, over all s or over s <= t, with $\phi(x) = \mathrm{elu}(x) + 1 > 0$
+(Katharopoulos et al. 2020). The cost is that of T steps, and what a step needs of the past has a
+constant size. The causal pass takes the sequence in chunks: within one, the T^2 form; before it,
+the sums S and Z of the chunks that came first.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..fast_step import Map, ready
+from ..stepwise import State, Stepwise
+from .softmax import apart, check_heads, check_lengths, together
+
+CHUNK = 64
+"""Steps of a chunk: measured, `benchmarks/attention.py` prints others."""
+
+
+def feature(x: Tensor) -> Tensor:
+    """phi(x) = elu(x) + 1, written so that it is never rounded to 0."""
+    return x.clamp(max=0).exp() + x.clamp(min=0)
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None = None) -> Tensor:
+    """Every step looks at every other that is `there` (B, S): q (B, H, T, d), k (B, H, S, d) and
+    v (B, H, S, e) -> (B, H, T, e)."""
+    q, k = feature(q), feature(k)
+    if there is not None:
+        k = k * there[:, None, :, None]
+    z = k.sum(2)[..., None]  # (B, H, d, 1)
+    return (q @ (k.transpose(2, 3) @ v)) / (q @ z)
+
+
+def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK) -> Tensor:
+    """A step looks at itself and at those before it, (B, H, T, d) and (B, H, T, e) throughout.
+
+    One chunk after the other stays near the processor, which all of them at once would not.
+    """
+    flat = [x.flatten(0, 1).split(chunk, 1) for x in (q, k, v)]  # pieces (B H, C, d)
+    s = q.new_zeros(len(flat[0][0]), q.shape[-1], v.shape[-1])
+    z, parts = s.new_zeros(*s.shape[:2], 1), []
+    for queries, keys, values in zip(*flat, strict=True):
+        queries, keys = feature(queries), feature(keys)
+        near = torch.bmm(queries, keys.transpose(1, 2)).tril()  # (B H, C, C)
+        total = torch.baddbmm(near.sum(2, keepdim=True), queries, z)
+        parts.append(torch.baddbmm(torch.bmm(near, values), queries, s) / total)
+        s = torch.baddbmm(s, keys.transpose(1, 2), values)
+        z = z + keys.sum(1)[..., None]
+    return torch.cat(parts, 1).unflatten(0, q.shape[:2])
+
+
+class LinearHeads(nn.Module, abc.ABC):
+    """Multi-head linear self-attention: [Q, K, V] = X W, features of Q and K, and a last map that
+    mixes the heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.inputs = self.outputs = width
+        self.heads, self.size = heads, check_heads(width, heads)
+        self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def look(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (B, heads, T, d)."""
+        q, k, v = apart(self.enter(x), 3, self.heads)
+        return q, k, v
+
+
+class LinearAttention(LinearHeads):
+    """Linear self-attention in which every step looks at every other, and at itself."""
+
+    def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
+        q, k, v = self.look(x)
+        there = None
+        if length is not None:
+            check_lengths(length)
+            there = torch.arange(x.shape[1], device=x.device) < length[:, None]  # (B, T)
+        return self.leave(together(linear_attention(q, k, v, there)))
+
+
+@dataclass
+class Sums(State):
+    """S and Z of the steps so far, and the map made ready."""
+
+    enter: Map
+    s: Tensor  # (n, heads, d, d)
+    z: Tensor  # (n, heads, d)
+
+    def take(self, rows: Tensor) -> None:
+        self.s, self.z = self.s[rows], self.z[rows]
+
+
+class CausalLinearAttention(LinearHeads, Stepwise[Sums]):
+    """Linear self-attention in which a step looks at itself and at those before it."""
+
+    def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
+        return self.leave(together(causal_linear_attention(*self.look(x))))
+
+    def start(self, n: int, most: int) -> Sums:
+        new = self.leave.weight.new_zeros
+        return Sums(ready(self.enter), new(n, self.heads, self.size, self.size),
+                    new(n, self.heads, self.size))
+
+    def step(self, state: Sums, x: Tensor) -> Tensor:
+        return self.leave(self.find(state, x))
+
+    def find(self, state: Sums, x: Tensor) -> Tensor:
+        """What the heads find at a step, side by side, (n, width)."""
+        n = len(x)
+        q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
+        q, k = feature(q), feature(k)
+        state.s.addcmul_(k[..., None], v[..., None, :])
+        state.z.add_(k)
+        h = (q[..., None, :] @ state.s).squeeze(-2)  # (n, heads, d)
+        y = h / (q * state.z).sum(-1, keepdim=True)
+        return y.reshape(n, -1)

@@ -1,0 +1,111 @@
+r"""Which steps of a memory a query looks at: scores of many forms, and choices of a single step.
+
+Scores: dot $q^\top k / \sqrt d$, bilinear $q^\top W k$ (Luong et al. 2015) and additive
+$v^\top \tanh(W q + U k)$ (Bahdanau et al. 2015). Soft attention weighs all values by the softmax
+of the scores; hard attention takes one (Xu et al. 2015): the best, one drawn in proportion to the
+softmax, or the best after Gumbel noise (Jang et al.; Maddison et al. 2017). What has no derivative
+is trained through the soft weights (straight-through) or by the log-probability of the choice.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.errors import WordError
+
+Scores = Literal["dot", "bilinear", "additive"]
+Choice = Literal["argmax", "sample", "gumbel"]
+
+
+class Score(nn.Module, abc.ABC):
+    """How well queries match keys: q (B, T, queries), k (B, S, keys) -> (B, T, S)."""
+
+    @abc.abstractmethod
+    def forward(self, q: Tensor, k: Tensor) -> Tensor: ...
+
+
+class Dot(Score):
+    """q . k / sqrt(d)."""
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
+
+
+class Bilinear(Score):
+    """q' W k."""
+
+    def __init__(self, queries: int, keys: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(queries, keys, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.map(q) @ k.transpose(1, 2)
+
+
+class Additive(Score):
+    """v' tanh(W q + U k), in a space of its own `width`."""
+
+    def __init__(self, queries: int, keys: int, width: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(queries, width), nn.Linear(keys, width, bias=False)
+        self.out = nn.Linear(width, 1, bias=False)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.out((self.query(q)[:, :, None] + self.key(k)[:, None]).tanh()).squeeze(-1)
+
+
+def score(kind: Scores, queries: int, keys: int, width: int = 64) -> Score:
+    """The score of that name between vectors of these widths."""
+    if kind == "dot" and queries != keys:
+        raise WordError(f"a dot product needs equal widths, got queries of {queries} and keys of "
+                        f"{keys}; choose bilinear or additive scores")
+    match kind:
+        case "dot":
+            return Dot()
+        case "bilinear":
+            return Bilinear(queries, keys)
+        case "additive":
+            return Additive(queries, keys, width)
+
+
+class Hard(nn.Module):
+    """h = v_j for a single j: argmax_j s_j, or j ~ softmax(s), or argmax_j (s_j + g_j).
+
+    Where `straight`, the derivative is that of softmax(s / temperature), with the noise in s;
+    otherwise it is nil, and `log_prob` serves the score-function estimator.
+    """
+
+    def __init__(self, choice: Choice = "argmax", temperature: float = 1.0,
+                 straight: bool = True) -> None:
+        super().__init__()
+        self.choice, self.temperature, self.straight = choice, temperature, straight
+
+    def forward(self, scores: Tensor, v: Tensor) -> Tensor:
+        """scores (..., T, S) and values (..., S, D) -> (..., T, D)."""
+        return self.weights(scores) @ v
+
+    def weights(self, scores: Tensor) -> Tensor:
+        """1 at the step taken and 0 elsewhere, (..., T, S)."""
+        if self.choice == "gumbel":
+            scores = scores - torch.empty_like(scores).exponential_().log()
+        if self.choice == "sample":
+            flat = scores.softmax(-1).flatten(0, -2)  # (N, S)
+            place = torch.multinomial(flat, 1).reshape(*scores.shape[:-1], 1)
+        else:
+            place = scores.argmax(-1, keepdim=True)
+        hard = torch.zeros_like(scores).scatter_(-1, place, 1.0)
+        if not self.straight:
+            return hard
+        soft = (scores / self.temperature).softmax(-1)
+        return hard + (soft - soft.detach())
+
+
+def log_prob(scores: Tensor, taken: Tensor) -> Tensor:
+    """log softmax(s)_j of the step j at which `taken` (..., T, S) is 1, (..., T)."""
+    return F.log_softmax(scores, -1).where(taken > 0.5, 0.0).sum(-1)

@@ -1,0 +1,1 @@
+"""Masked and autoregressive networks."""

@@ -1,0 +1,278 @@
+r"""Networks that read any subset S of the entries of an event and speak of all of them.
+
+Input is $[f(x) \odot m;\ m;\ c]$: features with those of hidden entries at 0, m_i = 1 where entry
+i is in S, so that a hidden entry is not mistaken for one that is 0, and the conditions c.
+
+A walk along an order shows one more entry at every step. Each unit above the first layer reads the
+new mask, so nothing above can be kept; but the first layer is a sum over the entries of S,
+
+$a(S) = b + U c + \sum_{i \in S} (W_i f_i + v_i)$,
+
+to which a step adds one term, and of the last layer it needs the rows of one entry. With H units
+a layer and D entries a step then costs H^2 for every further layer instead of H^2 + 3DH.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.config import Config as BaseConfig
+from ...core.config import Configured, Range
+from ...core.errors import WordError
+from ..layers.activation import Activation, activation
+from ..mlp import MLP
+from .masked_mlp import Stepping
+
+ROOM = 1 << 22
+"""Numbers of a hidden layer that are computed at once where no gradient is asked for."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of n rows."""
+
+    features: Tensor  # (n, F), those of hidden entries at 0
+    seen: Tensor  # (n, D), true where an entry is known
+    context: Tensor  # (n, C), the conditions
+
+    def __getitem__(self, rows: Tensor) -> Known:
+        return Known(self.features[rows], self.seen[rows], self.context[rows])
+
+
+@dataclass(frozen=True)
+class Walk:
+    """An order in which entries get known, and the rows to which each is new."""
+
+    entries: Sequence[int]  # the entry at each place
+    news: Tensor  # (n, D)
+
+
+class SubsetNet(Configured, nn.Module, abc.ABC):
+    """A map from what is known of a row to the parameters of all its entries.
+
+    shape is the event's; inputs (F,) and outputs (P,) are the entries that features and parameters
+    belong to, ascending; context is how many conditions there are.
+    """
+
+    class Config(BaseConfig):
+        """What fills the role."""
+
+        tag = "any_order/"
+
+    def __init__(self, inputs: Tensor, outputs: Tensor) -> None:
+        super().__init__()
+        self.inputs, self.outputs = spans(inputs), spans(outputs)
+
+    @abc.abstractmethod
+    def forward(self, known: Known) -> Tensor:
+        """(n, P)."""
+
+    @abc.abstractmethod
+    def settle(self, start: Tensor) -> None:
+        """Let the last bias be `start` (P,)."""
+
+    @property
+    @abc.abstractmethod
+    def work(self) -> int:
+        """About how many products the parameters of one more entry of a row take."""
+
+    def stepper(self, known: Known, walk: Walk, cached: bool = True) -> Stepping:
+        """A pass over rows of which something is known, one entry after the other."""
+        return Passes(self, known, walk)
+
+
+def spans(owner: Tensor) -> list[slice]:
+    """Where those stand that belong to each entry."""
+    ends = torch.bincount(owner).cumsum(0).tolist()
+    return list(itertools.starmap(slice, itertools.pairwise([0, *ends])))
+
+
+class Walking(Stepping):
+    """What steps share: an entry that is new to no row is neither computed nor told."""
+
+    def __init__(self, net: SubsetNet, known: Known, walk: Walk) -> None:
+        self.net, self.known, self.walk = net, known, walk
+        self.needed: list[bool] = walk.news.any(0).tolist()
+
+    def parameters(self, place: int) -> Tensor:
+        entry = self.walk.entries[place]
+        own = self.net.outputs[entry]
+        if not self.needed[entry]:
+            return self.known.features.new_zeros(len(self.known.seen), own.stop - own.start)
+        return self.compute(own)
+
+    def feed(self, place: int, features: Tensor) -> None:
+        entry = self.walk.entries[place]
+        if self.needed[entry]:
+            self.tell(entry, features, self.walk.news[:, entry, None])
+
+    @abc.abstractmethod
+    def compute(self, own: slice) -> Tensor:
+        """These of the network's outputs, (n, P_i)."""
+
+    @abc.abstractmethod
+    def tell(self, entry: int, features: Tensor, new: Tensor) -> None:
+        """The entry's features (n, F_i), which are news where `new` (n, 1)."""
+
+
+class Passes(Walking):
+    """The plain way: the whole network again for every entry."""
+
+    def compute(self, own: slice) -> Tensor:
+        return self.net(self.known)[:, own]
+
+    def tell(self, entry: int, features: Tensor, new: Tensor) -> None:
+        known, own = self.known, self.net.inputs[entry]
+        shown = torch.where(new, features, known.features[:, own])
+        place = torch.arange(own.start, own.stop, device=new.device)
+        seen = known.seen.clone()
+        seen[:, entry] |= new[:, 0]
+        # A copy, since a gradient may still need the pass before.
+        self.known = replace(known, features=known.features.index_copy(1, place, shown), seen=seen)
+
+
+class Dense(SubsetNet):
+    """A perceptron over everything at once."""
+
+    class Config(SubsetNet.Config):
+        tag = "any_order/dense"
+        width: Annotated[int, Range(1)] = 500
+        """Units of a hidden layer."""
+        depth: Annotated[int, Range(1)] = 2
+        """Hidden layers."""
+        activation: Activation = "relu"
+        """Function after each hidden layer."""
+        residual: bool = True
+        """Hidden layers after the first add to what enters them."""
+        dropout: Annotated[float, Range(0, 0.95)] = 0.0
+        """Share of hidden units that training hides at random."""
+
+    def __init__(self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor,
+                 context: int) -> None:
+        super().__init__(inputs, outputs)
+        form = MLP.Config(width=config.width, depth=config.depth, activation=config.activation,
+                          residual=config.residual, dropout=config.dropout)
+        self.mlp: MLP = form.build(len(inputs) + len(self.inputs) + context, len(outputs))
+
+    def forward(self, known: Known) -> Tensor:
+        return self.mlp(joined(known))
+
+    @torch.no_grad()
+    def settle(self, start: Tensor) -> None:
+        self.mlp.out.bias.copy_(start)
+
+    @property
+    def work(self) -> int:
+        *hidden, out = self.mlp.linears
+        ends = (hidden[0].weight.numel() + out.weight.numel()) // len(self.inputs)
+        return ends + sum(layer.weight.numel() for layer in hidden[1:])
+
+    def stepper(self, known: Known, walk: Walk, cached: bool = True) -> Stepping:
+        return Sums(self, known, walk) if cached else Passes(self, known, walk)
+
+
+def joined(known: Known) -> Tensor:
+    return torch.cat([known.features, known.seen.to(known.features), known.context], 1)
+
+
+class Sums(Walking):
+    """The sums a(S) of the first layer are kept; dropout has no part in a walk."""
+
+    def __init__(self, net: Dense, known: Known, walk: Walk) -> None:
+        super().__init__(net, known, walk)
+        self.mlp = net.mlp
+        first, *self.rest = self.mlp.linears[:-1]
+        self.sums = first(joined(known))  # (n, H)
+        count = known.features.shape[1]
+        by_entry = [[*range(own.start, own.stop), count + entry]
+                    for entry, own in enumerate(net.inputs)]
+        self.terms = [first.weight.T[columns] for columns in by_entry]  # (F_i + 1, H): W_i and v_i
+
+    def compute(self, own: slice) -> Tensor:
+        h = self.mlp.act(self.sums.clone())
+        for layer in self.rest:
+            new = self.mlp.act(layer(h))
+            h = h + new if self.mlp.config.residual else new
+        return F.linear(h, self.mlp.out.weight[own], self.mlp.out.bias[own])
+
+    def tell(self, entry: int, features: Tensor, new: Tensor) -> None:
+        shown = torch.where(new, F.pad(features, (0, 1), value=1.0), 0.0)  # (n, F_i + 1)
+        self.sums = torch.addmm(self.sums, shown, self.terms[entry])
+
+
+class Conv(SubsetNet):
+    """A residual stack of convolutions over the picture and its mask, all of one spatial size.
+
+    h_0 = A * [f(x) m; m] + U c, h_l = h_{l-1} + B_l * a(C_l * a(h_{l-1})), and a map of each pixel
+    to its parameters with a bias for every one. The C_l are dilated 1, 2, 4, 1, ..., so that far
+    pixels meet in a few layers.
+    """
+
+    class Config(SubsetNet.Config):
+        tag = "any_order/conv"
+        width: Annotated[int, Range(1)] = 32
+        """Channels of a hidden layer."""
+        depth: Annotated[int, Range(0)] = 4
+        """Residual blocks, of two convolutions each."""
+        kernel: Literal[3, 5, 7] = 3
+        """Pixels on a side that a convolution reads."""
+        activation: Activation = "relu"
+        """Function before each convolution but the first."""
+
+    def __init__(self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor,
+                 context: int) -> None:
+        super().__init__(inputs, outputs)
+        if len(shape) != 3 or len(inputs) != len(self.inputs):
+            raise WordError("net=conv reads pictures (channels, height, width), but the event has "
+                            f"shape {tuple(shape)}; choose net=dense")
+        self.shape, width = tuple(shape), config.width
+
+        def conv(into: int, dilation: int = 1) -> nn.Conv2d:
+            return nn.Conv2d(into, width, config.kernel, padding="same", dilation=dilation)
+
+        self.first = conv(2 * shape[0])
+        self.condition = nn.Linear(context, width, bias=False) if context else None
+        self.wide = nn.ModuleList(conv(width, 1 << place % 3) for place in range(config.depth))
+        self.near = nn.ModuleList(conv(width) for _ in range(config.depth))
+        for layer in self.near:
+            nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
+        count = len(outputs) // len(self.outputs)
+        self.out = nn.Conv2d(width, shape[0] * count, 1, bias=False)
+        self.bias = nn.Parameter(torch.zeros(len(outputs)))
+        self.act = activation(config.activation)
+
+    def forward(self, known: Known) -> Tensor:
+        if torch.is_grad_enabled():
+            return self.whole(known.features, known.seen, known.context)
+        size = max(ROOM // (self.first.out_channels * self.shape[1] * self.shape[2]), 1)
+        parts = zip(known.features.split(size), known.seen.split(size), known.context.split(size),
+                    strict=True)
+        return torch.cat([self.whole(*part) for part in parts])
+
+    def whole(self, features: Tensor, seen: Tensor, context: Tensor) -> Tensor:
+        pair = torch.stack([features, seen.to(features)], 1)  # (n, 2, D)
+        x = pair.reshape(len(pair), -1, *self.shape[1:])  # (n, 2C, H, W)
+        h = self.first(x.contiguous(memory_format=torch.channels_last))
+        if self.condition is not None:
+            h = h + self.condition(context)[:, :, None, None]
+        for wide, near in zip(self.wide, self.near, strict=True):
+            h = h + near(self.act(wide(self.act(h))))
+        out = self.out(self.act(h)).unflatten(1, (self.shape[0], -1))  # (n, C, P_i, H, W)
+        return out.movedim(2, -1).flatten(1) + self.bias
+
+    @torch.no_grad()
+    def settle(self, start: Tensor) -> None:
+        self.bias.copy_(start)
+
+    @property
+    def work(self) -> int:
+        weights = sum(p.numel() for p in self.parameters() if p.ndim == 4)
+        return weights * self.shape[1] * self.shape[2]

@@ -1,0 +1,210 @@
+"""Drawing from a masked network: every hidden unit once.
+
+Drawing needs an entry's parameters before the next entry is known, which is D full passes. But a
+unit of degree t is settled as soon as t entries are: with units sorted by degree, step t computes
+the units of degree t, once, from a leading slice of what is known, and the D steps together cost
+about one pass. `Sorted` holds the weights in that order, `Steps` walks it, `Passes` is the D full
+passes that it must equal. Both are driven alike, here to draw x from a law of its entries:
+
+    steps = network.stepper(member)(context)     # n rows
+    for place, entry in enumerate(order):
+        x_i = draw(steps.parameters(place))      # (n, outputs of the entry)
+        steps.feed(place, features_of(x_i))      # (n, inputs of the entry)
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..layers.activation import activation
+
+if TYPE_CHECKING:
+    from .masked_mlp import Masked, MaskedLinear
+
+
+
+BLOCK = 32
+"""Places of the order that the cached pass prepares at once, at most."""
+ROWS = 64
+"""Rows of a map that make a product worth its while: a block has no more places than it takes."""
+
+
+class Stepping(abc.ABC):
+    """A pass of one member over n rows, one place of the order after the other from 0."""
+
+    @abc.abstractmethod
+    def parameters(self, place: int) -> Tensor:
+        """The outputs of the entry at `place`, (n, P_i), once all before it were fed."""
+
+    @abc.abstractmethod
+    def feed(self, place: int, features: Tensor) -> None:
+        """The features (n, F_i) of the entry at `place`."""
+
+
+class Passes(Stepping):
+    """The plain way: the whole network again for every entry, with every mask as it is written."""
+
+    def __init__(self, network: Masked, member: int, context: Tensor) -> None:
+        self.network, self.context, self.member = network, context, member
+        first, last = network.maps()[0], network.out
+        self.inputs = first.degrees_in[member][network.context:] - 1  # (F,): place of each feature
+        self.outputs = last.degrees_out[member]  # (P,): place of each output
+        self.x = context.new_zeros(len(context), len(self.inputs), dtype=first.weight.dtype)
+
+    def parameters(self, place: int) -> Tensor:
+        out = self.network(self.x, self.context, self.member, plain=True)
+        return out[:, self.outputs == place]
+
+    def feed(self, place: int, features: Tensor) -> None:
+        self.x[:, self.inputs == place] = features
+
+
+@dataclass(frozen=True)
+class Block:
+    """A few places of a map: what their rows read of columns known before the first of them is
+    one product of many rows (`ahead`); what the block itself brings, a small one for each place.
+    """
+
+    ahead: Tensor  # (rows, columns known before)
+    bias: Tensor  # (rows, 1)
+    own: Sequence[Tensor]  # of each place, (its rows, columns the block brings)
+    rows: slice
+    columns: slice
+    sizes: list[int]  # rows of each place
+
+    def open(self, below: Tensor) -> tuple[Tensor, ...]:
+        """The rows of each place from what is known before the block."""
+        known = below[:self.columns.start]
+        return torch.addmm(self.bias, self.ahead, known).split(self.sizes)
+
+
+class Stage:
+    """One masked map, with rows and columns sorted by degree.
+
+    Rows of degree t read all columns up to degree t: no mask is left. Columns of a block that are
+    not known yet hold zeros, so that all its places can read all of them.
+    """
+
+    def __init__(self, layer: MaskedLinear, member: int, dims: int, context: int,
+                 block: int) -> None:
+        columns, into = layer.degrees_in[member].sort(stable=True)
+        rows, out = layer.degrees_out[member].sort(stable=True)
+        weight = layer.weight.detach()
+        bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias
+        self.bias = bias[out, None]
+        self.weight = arranged(arranged(weight, 0, out), 1, into)
+        degrees = torch.arange(dims, device=rows.device)
+        known = torch.searchsorted(columns, degrees, right=True)
+        self.known = [context, *known.tolist()]  # columns known when a place is reached
+        self.ends = [0, *torch.searchsorted(rows, degrees, right=True).tolist()]
+        self.blocks = [self.block(place, min(place + block, dims))
+                       for place in range(0, dims, block)]
+
+    def block(self, first: int, last: int) -> Block:
+        """The places from `first` to before `last`."""
+        rows = slice(self.ends[first], self.ends[last])
+        columns = slice(self.known[first], self.known[last])
+        sizes = [end - start for start, end in itertools.pairwise(self.ends[first:last + 1])]
+        own = self.weight[rows, columns].split(sizes)
+        return Block(self.weight[rows, :columns.start], self.bias[rows], own, rows, columns, sizes)
+
+
+def arranged(weight: Tensor, axis: int, order: Tensor) -> Tensor:
+    """`weight` in an order along an axis; the even assignment is in order and costs nothing."""
+    if bool((order.diff() == 1).all()):
+        return weight
+    return weight.index_select(axis, order)
+
+
+class Sorted:
+    """The maps of a member sorted by degree, ready to step over any rows."""
+
+    def __init__(self, network: Masked, member: int) -> None:
+        dims = int(network.out.degrees_out[member].max()) + 1
+        widest = max(layer.out_features for layer in network.maps())
+        self.block = min(BLOCK, max(1, ROWS * dims // widest))
+
+        def stage(layer: MaskedLinear) -> Stage:
+            return Stage(layer, member, dims, network.context, self.block)
+
+        *self.layers, self.out = map(stage, network.maps())
+        self.direct = None if network.direct is None else stage(network.direct)
+        self.context, self.residual = network.context, network.config.residual
+        self.act = activation(network.config.activation, inplace=True).eval().forward
+
+
+class _Layer(NamedTuple):
+    """A hidden layer in a block: of each place, its m rows (m, n)."""
+
+    sizes: list[int]  # m
+    pending: Sequence[Tensor]  # from what was known before the block
+    own: Sequence[Tensor]  # weights (m, k) of what the block brings
+    brought: Tensor  # which is (k, n)
+    units: Sequence[Tensor]  # where they are kept
+    before: Sequence[Tensor]  # what enters a residual layer; () for others
+
+
+class Steps(Stepping):
+    """The cached pass. `known[l]` holds the conditions and the units of layer l, each a row over
+    the n rows of the batch, and zeros for what is not known yet."""
+
+    layers: list[_Layer]
+    pending: Sequence[Tensor]  # outputs of each place of the block, (P_i, n)
+    ends: list[tuple[Sequence[Tensor], Tensor]]  # what is added to them, as in a layer
+
+    def __init__(self, maps: Sorted, context: Tensor) -> None:
+        self.maps, self.skip, self.act = maps, maps.context, maps.act
+        sizes = [stage.weight.shape[1] for stage in (*maps.layers, maps.out)]
+        self.known = [maps.out.weight.new_zeros(size, len(context)) for size in sizes]
+        for known in self.known:
+            known[:self.skip] = context.T[:self.skip]
+        starts = [*maps.layers[0].known[1:], sizes[0]]
+        self.slots = self.known[0][self.skip:].split(  # where the features of each place go
+            [end - start for start, end in itertools.pairwise(starts)])
+
+    def parameters(self, place: int) -> Tensor:
+        number, within = divmod(place, self.maps.block)
+        if within == 0:
+            self.open(number)
+        for layer in self.layers:
+            if layer.sizes[within]:
+                here, unit = layer.pending[within], layer.units[within]
+                unit.copy_(self.act(here.addmm_(layer.own[within], layer.brought)))
+                if layer.before:
+                    unit.add_(layer.before[within])
+        out = self.pending[within]  # (P_i, n)
+        for own, brought in self.ends:
+            out.addmm_(own[within], brought)
+        return out.T
+
+    def open(self, number: int) -> None:
+        """Begin a block: its rows in every layer, from what is known so far."""
+        maps, pairs = self.maps, itertools.pairwise(self.known)
+        self.layers = []
+        for depth, (stage, (below, above)) in enumerate(zip(maps.layers, pairs, strict=True)):
+            block = stage.blocks[number]
+            before = self.units(below, block) if depth and maps.residual else ()
+            self.layers.append(_Layer(block.sizes, block.open(below), block.own,
+                                      below[block.columns], self.units(above, block), before))
+        block = maps.out.blocks[number]
+        self.pending = block.open(self.known[-1])
+        self.ends = [(block.own, self.known[-1][block.columns])]
+        if maps.direct is not None:
+            block = maps.direct.blocks[number]
+            for out, more in zip(self.pending, block.open(self.known[0]), strict=True):
+                out.add_(more)
+            self.ends.append((block.own, self.known[0][block.columns]))
+
+    def units(self, known: Tensor, block: Block) -> tuple[Tensor, ...]:
+        """Where a layer keeps the units of each place of a block."""
+        return known[self.skip:][block.rows].split(block.sizes)
+
+    def feed(self, place: int, features: Tensor) -> None:
+        self.slots[place].copy_(features.T)

@@ -1,0 +1,275 @@
+r"""Networks over pictures whose output for an entry reads only the entries before it.
+
+Pixels come in raster order, and the colours of a pixel in theirs: R, then G, then B. A channel has
+a degree, the colour it is about. The masked convolution (van den Oord et al. 2016)
+
+$M = 1$ above the pixel's row and left of the pixel, $0$ right of it and below, and at the pixel
+itself $1[d_{out} > d_{in}]$ (type A, the first layer) or $1[d_{out} \ge d_{in}]$ (type B)
+
+leaves no path to an output from its own entry or a later one. Rows below the pixel are not even
+stored: a kernel of reach p has p + 1 rows, and `Window` pads the picture on the sides it reads.
+
+Drawing needs an entry's parameters before the next entry is known, which is a full pass for each.
+But what a layer made of a pixel never changes. A `Scan` keeps it: what a row owes to the rows
+above is computed for the whole row when it begins, by one thin convolution a layer over a `Strip`
+of the last rows; what a pixel owes to its own row is a small product over a `Line` of what is
+known of that row. Together that costs about one pass. `Passes` is the D full passes that a scan
+must equal.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.config import Config as BaseConfig
+from ...core.config import Configured, Range
+from ...core.rng import fresh
+from ..layers.dropout import Dropout
+from .masked_mlp import Stepping
+
+Size = Literal[3, 5, 7, 9, 11, 13, 15]
+"""Sides of a kernel that has a middle."""
+
+
+class Window(nn.Conv2d):
+    """A convolution over `above` rows up to the pixel's own, from `left` columns before it to
+    `right` columns behind it; zeros stand outside the picture, whose size is kept."""
+
+    mask: Tensor | None
+
+    def __init__(self, inputs: int, outputs: int, above: int = 0, left: int = 0, right: int = 0,
+                 mask: Tensor | None = None, bias: bool = True) -> None:
+        super().__init__(inputs, outputs, (above + 1, left + 1 + right), bias=bias)
+        self.margins = (left, right, above, 0)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def reset_parameters(self) -> None:
+        """Keep the variance: gates see numbers near one from the first step on."""
+        nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def kernel(self) -> Tensor:  # (outputs, inputs, above + 1, left + 1 + right)
+        return self.weight if self.mask is None else self.weight * self.mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = F.pad(x, self.margins) if any(self.margins) else x
+        return F.conv2d(padded, self.kernel(), self.bias)
+
+
+def causal(inputs: Tensor, outputs: Tensor, above: int = 0, left: int = 0, right: int = 0,
+           strict: bool = False, bias: bool = True) -> Window:
+    """The masked convolution between channels of these degrees, of type A where `strict`."""
+    mask = torch.ones(len(outputs), len(inputs), above + 1, left + 1 + right)
+    mask[:, :, -1, left] = (outputs[:, None] - int(strict) >= inputs).to(mask.dtype)
+    mask[:, :, -1, left + 1:] = 0.0
+    kept = None if bool(mask.all()) else mask
+    return Window(len(inputs), len(outputs), above, left, right, kept, bias)
+
+
+class Raster(Configured, nn.Module, abc.ABC):
+    """From pictures (B, C, H, W) and conditions to `outputs` numbers for each entry.
+
+    The features of a pixel pass through two layers of its own, and each entry has a bias of its
+    own. A channel of ones tells the picture from the zeros around it.
+    """
+
+    class Config(BaseConfig):
+        tag = "pixel/"
+        width: Annotated[int, Range(1)] = 64
+        """Channels of a layer."""
+        depth: Annotated[int, Range(1)] = 7
+        """Layers that look beyond the pixel."""
+        first: Size = 7
+        """Side of the first layer's kernel, which is cheap."""
+        dropout: Annotated[float, Range(0, 0.95)] = 0.0
+        """Share of each layer's outputs that training hides at random."""
+
+    config: Config
+
+    def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int, biases: int,
+                 context: int = 0) -> None:
+        """biases: how many numbers of a layer the conditions are added to."""
+        super().__init__()
+        self.config, self.shape, self.context = config, shape, context
+        colours = shape[0]
+        self.colours = torch.arange(config.width) * colours // config.width  # of hidden channels
+        self.inputs = torch.cat([torch.arange(colours), torch.tensor([-1])])  # all may see ones
+        entries = torch.arange(colours).repeat_interleave(outputs)
+        self.blend = causal(self.colours, self.colours)
+        self.out = causal(self.colours, entries, bias=False)
+        self.offset = nn.Parameter(torch.zeros(len(entries), *shape[1:]))
+        self.given = nn.Linear(context, config.depth * biases, bias=False) if context else None
+        self.drop = Dropout(config.dropout)
+        nn.init.zeros_(self.out.weight)
+
+    @torch.no_grad()
+    def settle(self, start: Tensor) -> None:
+        """Let the outputs be about `start` (C, H, W, outputs), whatever the picture."""
+        self.offset.copy_(start.permute(0, 3, 1, 2).reshape(self.offset.shape))
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """(B, C, H, W) and (B, context) -> (B, C outputs, H, W), colour by colour."""
+        x = F.pad(x, (0, 0, 0, 0, 0, 1), value=1.0).contiguous(memory_format=torch.channels_last)
+        h = self.features(x, self.biases(context))
+        return self.out(F.relu(self.blend(F.relu(h)))) + self.offset
+
+    @abc.abstractmethod
+    def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
+        """The last features of every pixel, (B, width, H, W), with one bias (B, biases) a layer
+        that the conditions make."""
+
+    def biases(self, context: Tensor | None) -> Sequence[Tensor | None]:
+        if self.given is None:
+            return [None] * self.config.depth
+        return self.given(context).chunk(self.config.depth, 1)
+
+    @abc.abstractmethod
+    def scan(self, context: Tensor) -> Scan:
+        """A cached pass over the rows of a context (n, context)."""
+
+    def stepper(self, cached: bool) -> Callable[[Tensor], Stepping]:
+        """What starts a pass, one entry at a time, over the rows of a context (n, context)."""
+        return self.scan if cached else functools.partial(Passes, self)
+
+    @torch.enable_grad()
+    def support(self, row: int, column: int, colour: int = 0) -> Tensor:
+        """Which entries (C, H, W) the outputs of one entry depend on: those with a gradient."""
+        x = torch.randn(8, *self.shape, generator=fresh(0)).to(self.offset).requires_grad_()
+        out = self(x, x.new_zeros(8, self.context)).unflatten(1, (self.shape[0], -1))
+        own = out[:, colour, :, row, column]  # (8, outputs)
+        weights = torch.randn(own.shape, generator=fresh(1)).to(own)
+        slopes, = torch.autograd.grad((own * weights).sum(), x)
+        return (slopes != 0).any(0)
+
+
+class Passes(Stepping):
+    """The plain way: the whole network again for every entry."""
+
+    def __init__(self, network: Raster, context: Tensor) -> None:
+        self.network, self.context = network, context
+        self.x = network.offset.new_zeros(len(context), *network.shape)
+
+    def at(self, place: int) -> tuple[int, int, int]:
+        """The colour, row and column of a place."""
+        colours, _, columns = self.network.shape
+        return place % colours, place // colours // columns, place // colours % columns
+
+    @torch.no_grad()
+    def parameters(self, place: int) -> Tensor:
+        colour, row, column = self.at(place)
+        out = self.network(self.x, self.context).unflatten(1, (self.network.shape[0], -1))
+        return out[:, colour, :, row, column]
+
+    @torch.no_grad()
+    def feed(self, place: int, features: Tensor) -> None:
+        colour, row, column = self.at(place)
+        self.x[:, colour, row, column] = features[:, 0]
+
+
+class Strip:
+    """The last rows of a map of n pictures, zero where no picture is, as a convolution reads
+    them: (n, rows, margin + columns + margin, channels)."""
+
+    def __init__(self, like: Tensor, rows: int, columns: int, margin: int) -> None:
+        n, channels = like.shape
+        self.whole = like.new_zeros(n, rows, columns + 2 * margin, channels)
+        self.newest = self.whole[:, -1, margin:margin + columns]  # (n, columns, channels)
+
+    def push(self, row: Tensor) -> None:
+        """The next row, (n, columns, channels)."""
+        for above, below in itertools.pairwise(self.whole.unbind(1)):
+            above.copy_(below)
+        self.newest.copy_(row)
+
+    def convolve(self, kernel: Tensor) -> Tensor:
+        """What a row makes of the strip, (n, columns, outputs)."""
+        return F.conv2d(self.whole.permute(0, 3, 1, 2), kernel)[:, :, 0].transpose(1, 2)
+
+
+class Line:
+    """One row of a map of n pictures, with `left` zero pixels before it."""
+
+    def __init__(self, like: Tensor, columns: int, left: int, spans: Sequence[slice]) -> None:
+        """like: (n, channels), `spans` the channels of each colour."""
+        n, channels = like.shape
+        whole = like.new_zeros(n, left + columns, channels)
+        flat, width = whole.flatten(1), (left + 1) * channels
+        self.row = whole[:, left:]  # (n, columns, channels)
+        self.windows = [flat[:, x * channels:x * channels + width] for x in range(columns)]
+        self.own = [[self.row[:, x, span] for x in range(columns)] for span in spans]
+
+
+class Scan(Stepping, abc.ABC):
+    """The cached pass over n pictures: a network says how a row begins and a pixel follows."""
+
+    def __init__(self, network: Raster, context: Tensor) -> None:
+        (colours, _, self.columns), n = network.shape, len(context)
+        self.count, self.spans = colours, spans(network.colours, colours)
+        seen = network.offset.new_zeros(n, colours + 1)
+        self.known = Line(seen, self.columns, network.config.first // 2,
+                          [slice(c, c + 1) for c in range(colours)])
+        self.known.row[:, :, -1] = 1.0
+        self.features, self.mixed = network.offset.new_zeros(2, n, network.config.width)
+        self.parts = [(self.features[:, own], self.mixed[:, own]) for own in self.spans]
+        self.blend = cut(network.blend, self.spans)
+        outputs = len(network.offset) // colours
+        self.out = cut(network.out, [slice(c * outputs, (c + 1) * outputs)
+                                     for c in range(colours)])
+        self.bias = [shift(network.blend)[own] for own in self.spans]
+        self.offset = network.offset.detach().permute(1, 2, 0).reshape(-1, outputs)  # (D, outputs)
+
+    @abc.abstractmethod
+    def begin(self, top: bool) -> None:
+        """Take in the row that is now complete, unless the next one is the `top` row."""
+
+    @abc.abstractmethod
+    def advance(self, x: int, colour: int, features: Tensor) -> None:
+        """Write the features (n, channels) of one colour of the pixel in column x."""
+
+    @torch.no_grad()
+    def parameters(self, place: int) -> Tensor:
+        pixel, colour = divmod(place, self.count)
+        x = pixel % self.columns
+        if x == 0 and colour == 0:
+            self.begin(top=pixel == 0)
+        features, mixed = self.parts[colour]
+        self.advance(x, colour, features)
+        features.relu_()
+        torch.addmm(self.bias[colour], self.features, self.blend[colour], out=mixed).relu_()
+        return torch.addmm(self.offset[place], self.mixed, self.out[colour])
+
+    @torch.no_grad()
+    def feed(self, place: int, features: Tensor) -> None:
+        pixel, colour = divmod(place, self.count)
+        self.known.own[colour][pixel % self.columns].copy_(features)
+
+
+def spans(degrees: Tensor, colours: int) -> list[slice]:
+    """Where the channels of each colour are, among channels sorted by colour."""
+    ends = torch.bincount(degrees, minlength=colours).cumsum(0).tolist()
+    return list(map(slice, [0, *ends], ends))
+
+
+def cut(layer: Window, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
+    """What a layer makes of its pixel's row up to the pixel, (pixels inputs, outputs), for each of
+    these choices of outputs."""
+    row = layer.kernel().detach()[:, :, -1, :layer.margins[0] + 1]  # (outputs, inputs, pixels)
+    weight = row.permute(2, 1, 0).flatten(0, 1)
+    return [weight[:, own].contiguous() for own in outputs]
+
+
+def shift(layer: Window, given: Tensor | None = None) -> Tensor:
+    """The bias of a layer, (outputs,), or with what conditions (n, outputs) add to it,
+    (n, 1, outputs)."""
+    assert layer.bias is not None
+    bias = layer.bias.detach()
+    return bias if given is None else bias + given.detach()[:, None]

@@ -1,0 +1,1 @@
+"""Events and conditions as inputs of networks."""

@@ -1,0 +1,77 @@
+"""Anything that is given, as a sequence of vectors, which is what encoders read.
+
+Text has a vector for each symbol; a series (T,) or (T, C) a linear map of each standardised step;
+a picture one of each patch, with a learned vector of its place; a name is a sequence of one.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.batch import Batch
+from ...core.space import Space
+from .features import Features
+from .sequence import one_step
+
+PATCHES = 8
+"""Patches along the longer side of a picture, where it has as many pixels."""
+
+
+class Reader(nn.Module):
+    """A condition (B, *shape) as (B, S, width), with the steps of each row that exist."""
+
+    table: nn.Parameter | None
+
+    def __init__(self, space: Space, width: int, shared: bool = False) -> None:
+        """shared: whether the vectors of symbols are handed over at each call."""
+        super().__init__()
+        self.space, self.width, self.table = space, width, None
+        self.patch = -(-max(space.shape[1:], default=1) // PATCHES) if space.is_picture else 0
+        if space.kind == "tokens":
+            self.table = None if shared else nn.Parameter(torch.randn(space.size, width))
+            return
+        self.features = Features(space if space.is_picture or not space.shape else
+                                 one_step(space))
+        entries = self.features.width
+        if space.is_picture:
+            entries = space.shape[0] * self.patch**2
+            self.place = nn.Parameter(0.5 * torch.randn(self.patches, width))
+        self.lift = nn.Linear(entries, width)
+
+    @property
+    def patches(self) -> int:
+        height, width = (-(-side // self.patch) for side in self.space.shape[1:])
+        return height * width
+
+    @property
+    def most(self) -> int:
+        """Steps of the longest row."""
+        if self.space.is_picture:
+            return self.patches
+        return self.space.shape[0] if self.space.shape else 1
+
+    def forward(self, batch: Batch, table: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if self.space.kind == "tokens":
+            known = self.table if table is None else table
+            assert known is not None, "symbols have vectors, own or shared"
+            return F.embedding(self.symbols(batch), known), batch.length
+        if self.space.is_picture:
+            return self.lift(self.cut(batch)) + self.place, None
+        x = batch.x if self.space.shape else batch.x[:, None]
+        steps = self.features(Batch(x.flatten(0, 1))).unflatten(0, x.shape[:2])  # (B, T, F)
+        return self.lift(steps), batch.length
+
+    def symbols(self, batch: Batch) -> Tensor:
+        """Codes (B, T), what is beyond a row's length unread."""
+        if batch.length is None:
+            return batch.x.long()
+        beyond = torch.arange(batch.x.shape[1], device=batch.x.device) >= batch.length[:, None]
+        return batch.x.long().masked_fill(beyond, 0)
+
+    def cut(self, batch: Batch) -> Tensor:
+        """A picture as patches of standardised pixels, (B, S, C p p)."""
+        x = self.features(batch).reshape(batch.x.shape)
+        height, width = (-side % self.patch for side in x.shape[2:])
+        return F.unfold(F.pad(x, (0, width, 0, height)), self.patch, stride=self.patch).mT

@@ -1,0 +1,124 @@
+"""Events and conditions as numbers near one, which is what networks read.
+
+Numbers are standardised by the training split, binary values become -1 and 1, names one-hot; a
+value that was not seen is 0 in every feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ...core.batch import Batch
+from ...core.errors import DataError
+from ...core.space import Space
+
+
+class Features(nn.Module):
+    """The features of an event: of an entry x_i either (x_i - shift_i) factor_i, or for a label
+    the indicators 1[x_i = 0], ..., 1[x_i = size - 1].
+
+    `owner[f]` is the entry of the flattened event that feature f belongs to. Where they are
+    `held`, numbers beyond the training range are read as its ends, so that what reads them need
+    not extrapolate.
+    """
+
+    owner: Tensor
+    shift: Tensor
+    factor: Tensor
+    code: Tensor
+    ends: Tensor
+
+    def __init__(self, space: Space, held: bool = False) -> None:
+        super().__init__()
+        if space.kind == "columns":
+            tables = [table(column) for column in space.columns]
+        else:
+            tables = [table(space)]
+        owners = torch.cat([names for names, *_ in tables])  # entries counted from 0 in each table
+        starts = torch.tensor([0] + [int(names[-1]) + 1 for names, *_ in tables]).cumsum(0)
+        lengths = torch.tensor([len(names) for names, *_ in tables])
+        owner = owners + starts[:-1].repeat_interleave(lengths)
+        self.register_buffer("owner", owner, persistent=False)
+        for place, name in enumerate(("shift", "factor", "code"), 1):
+            values = torch.cat([entry[place] for entry in tables])
+            self.register_buffer(name, values, persistent=False)
+        self.register_buffer("ends", reach(space)[:, owner], persistent=False)  # (2, F)
+        self.width, self.held = len(owner), held and bool(self.ends.isfinite().any())
+        ends = torch.bincount(owner).cumsum(0).tolist()
+        self.slices = list(map(slice, [0, *ends], ends))  # the features of each entry
+        self.plain = not bool((self.code >= 0).any())  # one feature an entry, all of them affine
+
+    def forward(self, batch: Batch) -> Tensor:  # (B, width)
+        x = batch.x.reshape(len(batch), -1).to(self.factor.dtype)  # (B, D)
+        features = self.read(x if self.plain else x[:, self.owner])  # (B, F)
+        if batch.observed is None:
+            return features
+        seen = batch.seen.reshape(len(batch), -1)[:, self.owner]
+        return torch.where(seen, features, 0.0)
+
+    def entry(self, i: int, value: Tensor) -> Tensor:
+        """The features (B, F_i) of entry i alone, from its values (B,)."""
+        return self.read(value[:, None], self.slices[i])
+
+    def reader(self) -> Callable[[int, Tensor], Tensor]:
+        """`entry` for many entries in turn: what it needs of the buffers is taken apart once."""
+        if self.held or not self.plain:
+            return self.entry
+        shift, factor = self.shift.unbind(), self.factor.unbind()
+        return lambda i, value: value[:, None].sub(shift[i]).mul_(factor[i])
+
+    def read(self, value: Tensor, which: slice = slice(None)) -> Tensor:
+        if self.held:
+            value = value.clamp(*self.ends[:, which])
+        features = (value - self.shift[which]) * self.factor[which]
+        if self.plain:
+            return features
+        code = self.code[which]
+        return torch.where(code < 0, features, (value == code).to(features.dtype))
+
+
+class Conditions(nn.Module):
+    """The features of everything a law is given, side by side."""
+
+    nothing: Tensor
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.names = tuple(space.given)
+        self.parts = nn.ModuleList(Features(part) for part in space.given.values())
+        self.width = sum(part.width for part in self.parts)  # type: ignore[misc]
+        self.register_buffer("nothing", torch.zeros(1, 0), persistent=False)
+
+    def forward(self, given: Mapping[str, Batch], n: int) -> Tensor:  # (n, width)
+        features = [part(given[name]) for name, part in zip(self.names, self.parts, strict=True)]
+        none = self.nothing.expand(n, 0)
+        return torch.cat([none, *features], 1) if features else none
+
+
+def reach(space: Space) -> Tensor:
+    """The training range of each number, (2, D); everything for other kinds of entry."""
+    ends = torch.stack([space.spread("low").flatten(), space.spread("high").flatten()])
+    kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
+    number = torch.tensor([kind in ("real", "counts") for kind in kinds])
+    return torch.where(number, ends, torch.tensor([[-torch.inf], [torch.inf]]))
+
+
+def table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The owner, shift, factor and label code (-1 for none) of each feature of a plain space."""
+    entries = torch.arange(space.dims)
+    one, none = torch.ones(space.dims), torch.full((space.dims,), -1.0)
+    if space.kind in ("real", "counts", "levels"):
+        mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
+        # An entry that hardly ever leaves one level is not blown up: a level is a whole step.
+        scale = scale if space.kind == "real" else scale.clamp_min(1.0)
+        return entries, mean, 1 / scale, none
+    if space.kind == "binary":
+        return entries, one / 2, 2 * one, none
+    if space.kind == "label":
+        owner = entries.repeat_interleave(space.size)
+        code = torch.arange(space.size, dtype=torch.get_default_dtype()).repeat(space.dims)
+        return owner, torch.zeros_like(code), torch.ones_like(code), code
+    raise DataError(f"{space.name or 'the event'} holds {space}, which has no features; embed it")

@@ -1,0 +1,132 @@
+"""What a sequence is given: what holds for the whole of it, and what each step has of its own.
+
+The entries of a sequence as vectors, which is what a network of sequences reads.
+
+A number is standardised by its place and mapped linearly; one of a few codes (a bit, a level, a
+token) has a learned vector of its own besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.batch import Batch
+from ...core.errors import DataError
+from ...core.space import Space
+from .features import Conditions, Features
+
+
+class Context(nn.Module):
+    """The features of all conditions, (B, 1, width), or (B, T, width) where some are sequences.
+
+    A condition is read step by step where it varies in length as the event does, or is a
+    sequence of vectors (T, C) as long as the event; every other one is read whole at every step.
+    A step with C channels of its own is read by each of them.
+    """
+
+    def __init__(self, space: Space, channels: int) -> None:
+        super().__init__()
+        given = space.given.items()
+        self.channels = channels
+        self.local = tuple(name for name, part in given if is_local(part, space))
+        fixed = {name: part for name, part in given if name not in self.local}
+        self.fixed = Conditions(replace(space, given=fixed))
+        self.each = nn.ModuleList(Features(one_step(space.given[name])) for name in self.local)
+        self.width = self.fixed.width + sum(part.width for part in self.each)  # type: ignore[misc]
+
+    def forward(self, given: Mapping[str, Batch], n: int, steps: int) -> Tensor | None:
+        """None where nothing is given; `steps` of the event, channels included."""
+        if not self.width:
+            return None
+        whole = self.fixed(given, n)[:, None]  # (n, 1, fixed)
+        if not self.local:
+            return whole
+        parts = [self.along(name, part, given[name].x, steps)  # type: ignore[arg-type]
+                 for name, part in zip(self.local, self.each, strict=True)]
+        return torch.cat([whole.expand(-1, steps, -1), *parts], 2)
+
+    def along(self, name: str, part: Features, x: Tensor, steps: int) -> Tensor:
+        """The features of a condition at every step, (n, steps, F); longer ones are cut."""
+        if x.shape[1] * self.channels < steps:
+            raise DataError(f"given {name!r} has {x.shape[1]} steps, but the event has "
+                            f"{steps // self.channels}; give a value for each step")
+        features = part(Batch(x.flatten(0, 1))).unflatten(0, x.shape[:2])  # (n, T, F)
+        return features.repeat_interleave(self.channels, 1)[:, :steps]
+
+
+def is_local(part: Space, space: Space) -> bool:
+    """Whether a condition has a value for each step of the event."""
+    as_long = len(part.shape) == 2 and part.shape[:1] == space.shape[:1]
+    return (part.varies and space.varies) or as_long
+
+
+def one_step(part: Space) -> Space:
+    """The space of a sequence's values at one step, with statistics over all steps."""
+    rest = part.shape[1:]
+
+    def over(name: str) -> Tensor:
+        return part.spread(name).reshape(part.shape[0], -1)  # (T, channels)
+
+    mean, scale = over("mean"), over("scale")
+    scale = (scale.square().mean(0) + mean.var(0, correction=0)).sqrt()
+    return replace(part, shape=rest or (1,), varies=False, mean=tuple(mean.mean(0).tolist()),
+                   scale=tuple(scale.tolist()))
+
+
+CODES = 1024
+"""Up to so many levels have a vector each; beyond, a level is read as a number alone."""
+
+
+class Entries(nn.Module):
+    """e(x_t) = table[x_t] + w (x_t - mean_p) / scale_p, where p is the place t is at.
+
+    The places of `space` (cycle,) come again and again along a sequence. Reals have no table,
+    tokens no number.
+    """
+
+    shift: Tensor
+    factor: Tensor
+
+    def __init__(self, space: Space, width: int) -> None:
+        super().__init__()
+        self.cycle, self.width = space.dims, width
+        listed = (space.kind != "real" and space.size <= CODES) or space.kind == "tokens"
+        size = 2 if space.kind == "binary" else space.size
+        self.table = nn.Parameter(0.5 * torch.randn(size, width)) if listed else None
+        numbers = space.kind != "tokens"
+        self.weight = nn.Parameter(torch.randn(width)) if numbers else None
+        scale = space.spread("scale")
+        scale = scale if space.kind == "real" else scale.clamp_min(0.5)
+        self.register_buffer("shift", space.spread("mean").clone(), persistent=False)  # (cycle,)
+        self.register_buffer("factor", 1 / scale, persistent=False)  # (cycle,)
+
+    def forward(self, x: Tensor, place: Tensor) -> Tensor:
+        """Of values x (..., T) that stand at `place` (..., T) of the cycle, (..., T, width)."""
+        parts = []
+        if self.weight is not None:
+            number = (x - self.shift[place]) * self.factor[place]
+            parts.append(number[..., None] * self.weight)
+        if self.table is not None:
+            parts.append(F.embedding(x.detach().long(), self.table))
+        return parts[0] + parts[1] if len(parts) > 1 else parts[0]
+
+    def reader(self) -> Callable[[Tensor, int], Tensor]:
+        """`forward` of values (m,) at one place, for many places in turn: what it needs is taken
+        apart once."""
+        table, weight = self.table, self.weight
+        if table is not None and (weight is None or self.cycle == 1):
+            codes = torch.arange(len(table), device=table.device)
+            listed = self(codes.to(table), torch.zeros_like(codes))  # (size, width)
+            return lambda x, place: F.embedding(x.long(), listed)
+        shift = self.shift.unbind()
+        slope = (self.factor[:, None] * cast(Tensor, weight)).unbind()  # (width,) each
+        if table is None:
+            return lambda x, place: (x[:, None] - shift[place]) * slope[place]
+        return lambda x, place: F.embedding(x.long(), table).addcmul(
+            x[:, None] - shift[place], slope[place])

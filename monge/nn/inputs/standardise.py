@@ -1,0 +1,50 @@
+"""Coordinates in which generators and what judges them meet: numbers near one, without gaps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...core.space import Space
+
+INSIDE = 0.99
+"""Part of the range of levels that a network reaches with moderate numbers."""
+
+
+class Coordinates(nn.Module):
+    """y = (x + u - shift) / scale, in which generators and critics meet.
+
+    Reals are standardised and u = 0. Levels fill [-1, 1] with u uniform in [0, 1), or a half
+    where no noise is wanted; floors take them back.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.levels = space.size if space.kind == "levels" else 0
+        half = torch.full((space.dims,), self.levels / 2)
+        shift, scale = (half, half) if self.levels else (
+            space.spread("mean").flatten(), space.spread("scale").flatten())
+        self.register_buffer("shift", shift.clone(), persistent=False)
+        self.register_buffer("scale", scale.clone(), persistent=False)
+
+    def enter(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
+        x = x.reshape(len(x), -1)
+        if self.levels:
+            x = x + (torch.rand_like(x) if dequantise else 0.5)
+        return (x - self.shift) / self.scale
+
+    def bound(self, y: Tensor) -> Tensor:
+        """What a network says, within the range of the data."""
+        return torch.tanh(y) if self.levels else y
+
+    def unbound(self, y: Tensor) -> Tensor:
+        """What `bound` makes y of; the ends of the range are taken a little inside of it."""
+        return torch.atanh(INSIDE * y) if self.levels else y
+
+    def leave(self, y: Tensor) -> Tensor:
+        """x in the support of the data, (B, D)."""
+        x = self.shift + self.scale * y
+        return x.floor().clamp(0, self.levels - 1) if self.levels else x

@@ -1,0 +1,1 @@
+"""Single layers: activations, normalisation, dropout, pooling, convolutions."""

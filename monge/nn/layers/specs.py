@@ -1,0 +1,299 @@
+r"""Layers before they are built: the shape a layer puts out, its parameters, what it reads.
+
+A side of w positions, kernel k, stride s, padding p and dilation d (Dumoulin & Visin 2016):
+
+convolution, pooling  $\lfloor (w + 2p - d(k-1) - 1) / s \rfloor + 1$ positions
+transposed            $(w - 1) s - 2p + d(k-1) + o + 1$, o more where asked for
+
+A convolution has $C_{in} C_{out} k^n + C_{out}$ parameters, whatever the sides. Its output o reads
+the inputs $os - p, ..., os - p + d(k-1)$; followed back through a stack, that is the receptive
+field $1 + \sum_l (k_l - 1) d_l \prod_{m<l} s_m$. A description is a value that builds what it
+describes, so that a network is planned, counted or refused before a weight is made:
+
+    stack = Stack((Conv(32), Pool(), Conv(64), Flatten(), Dense(10)))
+    stack.shape((1, 28, 28)), stack.parameters((1, 28, 28)), field(stack), stack.build((1, 28, 28))
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from ...core.errors import WordError
+from .activation import Activation, activation
+from .dropout import dropout
+from .norm import Norm, check_sides, norm
+from .pool import CONV, TRANSPOSED, Global, Pooling, pool
+
+Shape = tuple[int, ...]
+"""(channels, *sides) of a map, (width,) of a vector."""
+Span = tuple[int, int]
+"""The first and the last of the positions on a side."""
+
+
+class Layer(abc.ABC):
+    """A layer that is not built yet. By default it has no parameters and treats every position
+    by itself."""
+
+    @abc.abstractmethod
+    def build(self, inputs: Shape) -> nn.Module:
+        """The layer for events of this shape."""
+
+    def shape(self, inputs: Shape) -> Shape:
+        """What it makes of a shape, or one sentence why it cannot."""
+        return inputs
+
+    def parameters(self, inputs: Shape) -> int:
+        return 0
+
+    def reads(self, span: Span) -> Span | None:
+        """The inputs that these outputs depend on; None means all of them."""
+        return span
+
+    @property
+    def period(self) -> int:
+        """After how many outputs what they read repeats itself."""
+        return 1
+
+
+def field(layer: Layer) -> float:
+    """The receptive field: how many positions of a side an output reads, at most."""
+    spans = [layer.reads((output, output)) for output in range(layer.period)]
+    return max(math.inf if span is None else span[1] - span[0] + 1 for span in spans)
+
+
+@dataclass(frozen=True)
+class Conv(Layer):
+    """Convolution; by default padded such that stride 1 keeps the sides."""
+
+    width: int
+    kernel: int = 3
+    stride: int = 1
+    padding: int | None = None
+    dilation: int = 1
+    bias: bool = True
+
+    @property
+    def margin(self) -> int:
+        return self.dilation * (self.kernel - 1) // 2 if self.padding is None else self.padding
+
+    def shape(self, inputs: Shape) -> Shape:
+        return self.width, *shrunk(inputs, self.kernel, self.stride, self.margin, self.dilation)
+
+    def parameters(self, inputs: Shape) -> int:
+        return weights(self, inputs)
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return CONV[len(inputs) - 2](inputs[0], self.width, self.kernel, self.stride, self.margin,
+                                     self.dilation, bias=self.bias)
+
+    def reads(self, span: Span) -> Span:
+        first = span[0] * self.stride - self.margin
+        return first, first + (span[1] - span[0]) * self.stride + self.dilation * (self.kernel - 1)
+
+
+@dataclass(frozen=True)
+class Transposed(Layer):
+    """The adjoint of a convolution; by default it multiplies the sides by its stride."""
+
+    width: int
+    kernel: int = 4
+    stride: int = 2
+    padding: int = 1
+    dilation: int = 1
+    extra: int = 0
+    bias: bool = True
+
+    def shape(self, inputs: Shape) -> Shape:
+        more = self.dilation * (self.kernel - 1) + self.extra + 1 - 2 * self.padding
+        sides = [(side - 1) * self.stride + more for side in sides_of(inputs)]
+        if min(sides) < 1:
+            raise WordError(f"a map of {told(inputs[1:])} leaves nothing once a padding of "
+                            f"{self.padding} is cut off; use a smaller padding")
+        return self.width, *sides
+
+    def parameters(self, inputs: Shape) -> int:
+        return weights(self, inputs)
+
+    def build(self, inputs: Shape) -> nn.Module:
+        form = TRANSPOSED[len(inputs) - 2]
+        return form(inputs[0], self.width, self.kernel, self.stride, self.padding, self.extra,
+                    bias=self.bias, dilation=self.dilation)
+
+    def reads(self, span: Span) -> Span:
+        reach = self.dilation * (self.kernel - 1)
+        return (-((reach - self.padding - span[0]) // self.stride),
+                (span[1] + self.padding) // self.stride)
+
+    @property
+    def period(self) -> int:
+        return self.stride
+
+
+@dataclass(frozen=True)
+class Pool(Layer):
+    """The largest or the mean value of every window."""
+
+    kind: Pooling = "max"
+    kernel: int = 2
+    stride: int = 2
+    padding: int = 0
+
+    def shape(self, inputs: Shape) -> Shape:
+        return inputs[0], *shrunk(inputs, self.kernel, self.stride, self.padding)
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return pool(self.kind, len(inputs) - 1, self.kernel, self.stride, self.padding)
+
+    def reads(self, span: Span) -> Span:
+        return Conv(1, self.kernel, self.stride, self.padding).reads(span)
+
+
+@dataclass(frozen=True)
+class Whole(Layer):
+    """One number of each channel: (C, *sides) -> (C,)."""
+
+    kind: Pooling = "average"
+
+    def shape(self, inputs: Shape) -> Shape:
+        return inputs[:1]
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return Global(self.kind)
+
+    def reads(self, span: Span) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """All numbers of a map side by side, (C, *sides) -> (C prod sides,)."""
+
+    def shape(self, inputs: Shape) -> Shape:
+        return (math.prod(inputs),)
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return nn.Flatten()
+
+    def reads(self, span: Span) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Dense(Layer):
+    """A linear map of vectors."""
+
+    width: int
+    bias: bool = True
+
+    def shape(self, inputs: Shape) -> Shape:
+        if len(inputs) != 1:
+            raise WordError(f"a dense layer reads vectors, but here is a map of {told(inputs)}; "
+                            "put Flatten or Whole before it")
+        return (self.width,)
+
+    def parameters(self, inputs: Shape) -> int:
+        return (inputs[0] + self.bias) * self.width
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return nn.Linear(inputs[0], self.width, self.bias)
+
+
+@dataclass(frozen=True)
+class Normalise(Layer):
+    kind: Norm = "batch"
+
+    def shape(self, inputs: Shape) -> Shape:
+        if self.kind == "instance":
+            check_sides(math.prod(inputs[1:]) - 1)
+        return inputs
+
+    def parameters(self, inputs: Shape) -> int:
+        return 0 if self.kind == "none" else 2 * inputs[0]
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return norm(self.kind, inputs[0], len(inputs) - 1)
+
+    def reads(self, span: Span) -> Span | None:
+        return span if self.kind in ("none", "batch") else None
+
+
+@dataclass(frozen=True)
+class Act(Layer):
+    kind: Activation = "relu"
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return activation(self.kind, axis=1)
+
+
+@dataclass(frozen=True)
+class Drop(Layer):
+    rate: float
+    whole: bool = False
+
+    def build(self, inputs: Shape) -> nn.Module:
+        return dropout(self.rate, len(inputs) - 1, self.whole)
+
+
+@dataclass(frozen=True)
+class Stack(Layer):
+    """Layers one after the other."""
+
+    layers: Sequence[Layer]
+
+    def shapes(self, inputs: Shape) -> list[Shape]:
+        """What enters each layer, and what the last one puts out."""
+        found = [inputs]
+        for layer in self.layers:
+            found.append(layer.shape(found[-1]))
+        return found
+
+    def shape(self, inputs: Shape) -> Shape:
+        return self.shapes(inputs)[-1]
+
+    def parameters(self, inputs: Shape) -> int:
+        pairs = zip(self.layers, self.shapes(inputs), strict=False)
+        return sum(layer.parameters(entering) for layer, entering in pairs)
+
+    def build(self, inputs: Shape) -> nn.Sequential:
+        pairs = zip(self.layers, self.shapes(inputs), strict=False)
+        return nn.Sequential(*(layer.build(entering) for layer, entering in pairs))
+
+    def reads(self, span: Span) -> Span | None:
+        seen: Span | None = span
+        for layer in reversed(self.layers):
+            seen = None if seen is None else layer.reads(seen)
+        return seen
+
+    @property
+    def period(self) -> int:
+        return math.prod(layer.period for layer in self.layers)
+
+
+def told(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def sides_of(inputs: Shape) -> Shape:
+    if len(inputs) not in (2, 3, 4):
+        raise WordError(f"a convolution reads maps (channels, *sides), but here is a shape of "
+                        f"{told(inputs)}; use Dense")
+    return inputs[1:]
+
+
+def weights(layer: Conv | Transposed, inputs: Shape) -> int:
+    cells = layer.kernel ** len(sides_of(inputs))
+    return inputs[0] * layer.width * cells + layer.bias * layer.width
+
+
+def shrunk(inputs: Shape, kernel: int, stride: int, padding: int, dilation: int = 1) -> Shape:
+    """The sides that a window leaves."""
+    reach, sides = dilation * (kernel - 1), sides_of(inputs)
+    if min(sides) < stride or min(sides) + 2 * padding <= reach:
+        raise WordError(f"a map of {told(sides)} is too small for a window of {reach + 1} with "
+                        f"stride {stride}; use larger pictures or fewer levels")
+    return tuple((side + 2 * padding - reach - 1) // stride + 1 for side in sides)

@@ -1,0 +1,6 @@
+"""Pictures of samples and of training."""
+
+
+
+
+

@@ -1,0 +1,252 @@
+"""Numbers as one of finitely many runs: p(x) = P(run) p(x | run).
+
+Numbers fall into runs of cells; a cell is one integer of a count or of a long ladder of levels,
+and an interval of width `unit` of a real. Runs hold nearly equal shares of the training values; a
+value so common that it outweighs a run has one to itself, which for a real reaches to the next
+value, so that rounding is not taken for density. Inside a run every cell is equally likely; the
+outermost runs reach to infinity with geometric weights (on a ladder they end with it), so that
+each law sums or integrates to one.
+
+Whole numbers without limits, by a free probability for each run of them.
+
+P(x) = softmax(l)_run(x) P(x | run): one softmax reaches any shape, spikes and gaps included, which
+a mixture of smooth components finds only slowly. The runs are laid over the training values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..core.space import Space
+from .distributions import ALL, At, Law, pick, tally
+
+FAR = 2**60
+"""A cell no value reaches: the end of an open run, and where runs that are not used lie."""
+RESOLUTION = 256
+"""Cells to a standard deviation of a real; it bounds the density of a value that repeats."""
+
+
+class Runs(nn.Module):
+    """At most `bins` runs of each of R numeric entries; a run is the cells low <= c < high."""
+
+    real: Tensor  # (R,)
+    top: Tensor  # (R,): where a ladder of levels ends, 0 where numbers have no end
+    low: Tensor  # (R, bins)
+    high: Tensor  # (R, bins)
+    tail: Tensor  # (R, 2): mean excess in the lower and the upper open run
+    origin: Tensor  # (R,)
+    unit: Tensor  # (R,)
+
+    def __init__(self, parts: Sequence[Space], bins: int) -> None:
+        super().__init__()
+        real = torch.tensor([part.kind == "real" for part in parts], dtype=torch.bool)
+        top = [part.size if part.kind == "levels" else 0 for part in parts]
+        self.register_buffer("real", real, persistent=False)
+        self.register_buffer("top", torch.tensor(top, dtype=torch.long), persistent=False)
+        self.register_buffer("low", torch.zeros(len(parts), bins, dtype=torch.long))
+        self.register_buffer("high", torch.zeros(len(parts), bins, dtype=torch.long))
+        self.register_buffer("tail", torch.ones(len(parts), 2))
+        self.register_buffer("origin", torch.zeros(len(parts)))
+        self.register_buffer("unit", torch.ones(len(parts)))
+        for j, part in enumerate(parts):
+            self.spread(j, part)
+
+    @property
+    def live(self) -> Tensor:
+        """Which runs hold a cell, (R, bins)."""
+        return self.high > self.low
+
+    def spread(self, j: int, part: Space) -> None:
+        """Even runs over three deviations either side of the mean, before anything is counted."""
+        mean, scale, bins = part.mean[0], part.scale[0], self.low.shape[1]
+        if part.kind == "real":
+            self.origin[j], self.unit[j] = mean, scale / RESOLUTION
+            mean, scale = 0.0, float(RESOLUTION)
+        if self.top[j]:
+            starts = torch.arange(1, bins) * self.top[j] // bins
+        else:
+            step = max(round(6 * scale / bins), 1)
+            starts = round(mean) + step * (torch.arange(1, bins) - bins // 2)
+            self.tail[j] = step
+        self.lay(j, starts)
+
+    def lay(self, j: int, starts: Tensor) -> None:
+        """Let run k + 1 of entry j begin at starts[k]."""
+        top, last = int(self.top[j]), len(starts)
+        self.low[j], self.high[j] = FAR, FAR
+        self.low[j, 0] = 0 if top else -FAR
+        self.low[j, 1 : last + 1] = self.high[j, :last] = starts.to(self.low)
+        self.high[j, last] = top or FAR
+
+    def fit(self, j: int, values: Tensor) -> None:
+        """Lay the runs of entry j over its training values, sorted."""
+        if self.real[j]:
+            middle, spread = values[len(values) // 2], spread_of(values)
+            self.origin[j], self.unit[j] = middle, spread / RESOLUTION
+        cells = ((values - self.origin[j].double()) / self.unit[j].double()).floor()
+        starts = cut(cells, self.low.shape[1], bool(self.real[j]))
+        if self.top[j]:
+            starts = starts.clamp(1, int(self.top[j]) - 1).unique()
+        self.lay(j, starts)
+        # One row more, as far out as a run is long, keeps an empty or narrow tail open.
+        typical = max(float(starts[-1] - starts[0]) / len(starts), 1.0)
+        below, above = cells[cells < starts[0]], cells[cells >= starts[-1]]
+        for side, excess in enumerate((starts[0] - 1 - below, above - starts[-1])):
+            self.tail[j, side] = (float(excess.sum()) + typical) / (len(excess) + 1)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The run of each number and log p(x | run), both (B, R); -inf where x has no cell."""
+        unit = self.unit.double()
+        cell = ((x.double() - self.origin.double()) / unit).floor()
+        near = cell.clamp(-FAR / 2, FAR / 2).T.contiguous()  # (R, B)
+        run = torch.searchsorted(self.low.double(), near, right=True).sub(1).clamp(min=0).T
+        below, above, first, last = self.ends(run)
+        excess = torch.where(below, first - cell, cell - last)
+        mean = torch.where(below, self.tail[:, 0], self.tail[:, 1]).double()
+        outer = excess * (mean.log() - mean.log1p()) - mean.log1p()
+        inner = -gather_bins(self.high - self.low, run).double().log()
+        inside = torch.where(below | above, outer, inner) - unit.log()
+        wrong = ~self.real & (x.double() != cell)
+        wrong |= (self.top > 0) & ((cell < 0) | (cell >= self.top))
+        return run, inside.masked_fill(wrong, -torch.inf).to(x)
+
+    def below(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The run of each whole number and P(value <= x | run), both (B, R)."""
+        cell = x.double().floor()
+        run = self.encode(cell)[0]
+        below, above, first, last = self.ends(run)
+        low, high = gather_bins(self.low, run).double(), gather_bins(self.high, run).double()
+        down, up = (tail / (1 + tail) for tail in self.tail.double().T)
+        inside = (cell - low + 1) / (high - low)
+        inside = torch.where(above, 1 - up ** (cell - last + 1).clamp_min(0), inside)
+        return run, torch.where(below, down ** (first - cell).clamp_min(0), inside).to(x)
+
+    def decode(self, run: Tensor, u: Tensor, v: Tensor, at: slice = slice(None)) -> Tensor:
+        """A number of each run of the entries `at`, made from two uniforms, all (B, R)."""
+        u, v, tail = u.double(), v.double(), self.tail[at].double()
+        low = gather_bins(self.low[at], run)
+        cell = low + (u * (gather_bins(self.high[at], run) - low)).floor()
+        below, above, first, last = self.ends(run, at)
+        mean = torch.where(below, tail[:, 0], tail[:, 1])
+        excess = (torch.log1p(-u) / (mean.log() - mean.log1p())).floor()
+        cell = torch.where(below, first - excess, torch.where(above, last + excess, cell))
+        within = torch.where(self.real[at], v, 0)
+        return (self.origin[at].double() + self.unit[at].double() * (cell + within)).to(self.unit)
+
+    def ends(self, run: Tensor, at: slice = slice(None)) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Is a run the open one below, above (B, R), and the cells (R,) these two start from."""
+        final = (self.low[at] < FAR).sum(1, keepdim=True) - 1  # (R, 1)
+        last = self.low[at].gather(1, final)[:, 0]
+        endless = self.top[at] == 0
+        first = self.high[at, 0] - 1
+        return endless & (run == 0), endless & (run == final[:, 0]), first, last
+
+    @property
+    def middle(self) -> Tensor:
+        """The mean of each run, (R, bins); 0 where a run is not used."""
+        return self.centre(*self.tail.double().T)
+
+    @property
+    def peak(self) -> Tensor:
+        """A whole number of each run that none in it outdoes, (R, bins); 0 where none is used."""
+        return self.centre(torch.zeros(()), torch.zeros(())).floor()
+
+    def centre(self, down: Tensor, up: Tensor) -> Tensor:
+        """The middle of each run, of the open ones what lies so far from their start."""
+        run = torch.arange(self.low.shape[1], device=self.low.device)[:, None]
+        below, above, first, last = self.ends(run.expand(-1, len(self.low)))  # (bins, R)
+        inner = (self.low.double() + self.high.double() - 1).T / 2
+        cell = torch.where(below, first - down, torch.where(above, last + up, inner))
+        value = self.origin.double() + self.unit.double() * (cell + 0.5 * self.real)
+        return torch.where(self.live, value.T, 0.0).to(self.unit)
+
+
+def gather_bins(table: Tensor, run: Tensor) -> Tensor:
+    """table[r, run[b, r]], (B, R)."""
+    return table.gather(1, run.T).T
+
+
+def spread_of(values: Tensor) -> float:
+    """A width of sorted values that outliers do not stretch, 1 if they are all the same."""
+    quartiles = values[3 * len(values) // 4] - values[len(values) // 4]
+    return float(quartiles) / 1.349 or float(values.std(correction=0)) or 1.0
+
+
+def cut(cells: Tensor, bins: int, real: bool) -> Tensor:
+    """Where to begin a new run so that at most `bins` hold sorted cells in nearly equal shares."""
+    value, count = cells.unique_consecutive(return_counts=True)
+    after = torch.cat([value[1:], value[-1:]]) if real else value + 1
+    every = torch.cat([value, after]).unique()
+    if len(every) < bins:
+        return every
+    commonest, order = count.sort(descending=True, stable=True)
+    # A value stands alone, at the price of two runs, if it outweighs what each of the runs that
+    # are left would hold of the rest.
+    left = bins - 2 - 2 * torch.arange(1, len(value) + 1, device=cells.device)
+    rest = count.sum() - commonest.cumsum(0)
+    alone = (left >= 0) & (commonest * left >= rest)
+    heavy = order[: int(alone.long().cumprod(0).sum())]
+    light = torch.ones_like(value, dtype=torch.bool).index_fill(0, heavy, False)
+    shares, total = bins - 1 - 2 * len(heavy), count[light].cumsum(0)
+    quantile = torch.arange(1, shares, device=cells.device) * total[-1] / shares
+    picks = value[light][torch.searchsorted(total.double(), quantile.double(), right=True)]
+    return torch.cat([value[heavy], after[heavy], picks]).unique()
+
+
+class Binned(Law):
+    """Laws of d counts: logits over at most `bins` runs each."""
+
+    share: Tensor
+
+    def __init__(self, parts: Sequence[Space], bins: int) -> None:
+        super().__init__()
+        self.count, self.runs = bins, Runs(parts, bins)
+        self.register_buffer("share", self.runs.live.float(), persistent=False)  # (d, bins)
+
+    def fit(self, x: Tensor, seen: Tensor) -> None:
+        """Lay the runs over training values (B, d) and note how many fall into each."""
+        x = x.masked_fill(~seen, 0.0)
+        for j, column in enumerate(x.double().T):
+            if bool(seen[:, j].any()):
+                self.runs.fit(j, column[seen[:, j]].sort().values)
+        self.share.copy_(tally(self.runs.encode(x)[0], seen, self.count))
+
+    def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
+        run, inside = self.runs.encode(x.reshape(-1, x.shape[-1]))  # (N, d)
+        chosen = run.reshape(*x.shape, 1)
+        return self.live(params, ALL).log_softmax(-1).gather(-1, chosen)[..., 0] \
+            + inside.reshape(x.shape)
+
+    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+        if isinstance(at, int):
+            one = slice(at, at + 1)
+            return self.draw(params[..., None, :], noise[..., None, :], one)[..., 0]
+        run = pick(self.live(params, at), noise[..., 0])  # (*S, d)
+        u = torch.special.ndtr(noise[..., 1]).flatten(0, -2)
+        return self.runs.decode(run.flatten(0, -2), u, u, at).reshape(run.shape)
+
+    def live(self, params: Tensor, at: At) -> Tensor:
+        """Logits, those of runs that are not used at minus infinity."""
+        return params.masked_fill(~self.runs.live[at], -torch.inf)
+
+    def mean(self, params: Tensor) -> Tensor:
+        return (self.live(params, ALL).softmax(-1) * self.runs.middle).sum(-1)
+
+    def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
+        run, inside = self.runs.below(t.reshape(-1, t.shape[-1]))  # (N, d)
+        each = self.live(params, ALL).softmax(-1)
+        chosen = run.reshape(*t.shape, 1)
+        upto = torch.cat([each, each.cumsum(-1) - each], -1)  # P(run), P(a lower run)
+        own, lower = (upto.gather(-1, chosen + k)[..., 0] for k in (0, self.count))
+        return lower + own * inside.reshape(t.shape)
+
+    def mode(self, params: Tensor) -> Tensor:
+        peak = self.runs.peak  # (d, bins)
+        height = self.live(params, ALL) + self.runs.encode(peak.T)[1].T
+        return peak.expand(height.shape).gather(-1, height.argmax(-1, keepdim=True))[..., 0]
+
+    def start(self) -> Tensor:
+        return self.share.clamp_min(0.5).log()

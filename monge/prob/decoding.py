@@ -1,0 +1,198 @@
+r"""Sequences from a law that tells one symbol after the other.
+
+Drawing: $x_t \sim p(x_t | x_{<t})$, the logits divided by a temperature, and symbols outside the k
+most probable (top-k) or outside the smallest set of probability q (nucleus; Holtzman et al. 2020)
+excluded; greedy decoding is top-1. Beam search keeps the k most probable beginnings and returns
+the finished sequence of the largest
+
+$$s(x) = \log p(x) / T^\alpha$$
+
+with T its symbols, the end included, and $\alpha$ the length penalty: 0 seeks the most probable
+sequence, 1 the most probable symbol on average. All rows are searched at once on one state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Protocol
+
+import torch
+from torch import Tensor
+
+from ..core.config import Config, Range
+from .distributions import pick
+
+THIN = 0.75
+"""Part of the rows that may still go on when those that have ended are left behind."""
+MANY = 8
+"""Part of the searched rows, one in so many, that have ended when they are left behind."""
+RUN = 64
+"""Symbols in a row that are looked through as one for the best."""
+
+
+class Choice(Config):
+    """How a symbol is drawn."""
+
+    temperature: Annotated[float, Range(0, open=True)] = 1.0
+    """Below 1 likely symbols are drawn more often, above 1 less; 1 draws from the law."""
+    top: Annotated[int, Range(0)] = 0
+    """Draw among this many of the most probable symbols, 1 for the most probable; 0 for all."""
+    nucleus: Annotated[float, Range(0, 1, open=True)] = 1.0
+    """Draw among the most probable symbols that have this probability together."""
+
+
+class Speaker(Protocol):
+    """Rows on their way, each ready to be told its next symbol."""
+
+    def next(self, symbol: Tensor | None) -> Tensor:
+        """Logits (m, V) of what follows one more symbol (m,); None before the first."""
+
+    def take(self, rows: Tensor, kin: int = 1) -> None:
+        """Go on with the rows numbered `rows`, in this order, repeats allowed; every `kin`
+        neighbours among them have the same origin, as the beginnings of one search do."""
+
+
+def narrowed(logits: Tensor, how: Choice) -> Tensor:
+    """Logits (..., V) of the law that is drawn from; minus infinity for what is excluded."""
+    if how.temperature != 1:
+        logits = logits / how.temperature
+    if how.top and how.top < logits.shape[-1]:
+        least = logits.topk(how.top, -1).values[..., -1:]
+        logits = logits.masked_fill(logits < least, -math.inf)
+    if how.nucleus < 1:
+        p, order = logits.softmax(-1).sort(-1, descending=True)
+        late = p.cumsum(-1) - p >= how.nucleus  # what precedes it has the probability already
+        logits = logits.masked_fill(late.scatter(-1, order, late), -math.inf)
+    return logits
+
+
+def draw(speaker: Speaker, uniform: Tensor, end: int | None, how: Choice) -> Iterator[Tensor]:
+    """The next symbol of every row (n,), step by step, one for each row of `uniform` (most, n) at
+    most; rows that have ended repeat their end, and when all have, nothing more comes."""
+    n, device = uniform.shape[1], uniform.device
+    rows, symbol, ended = torch.arange(n, device=device), None, None
+    for noise in uniform:
+        logits = narrowed(speaker.next(symbol), how)
+        symbol = pick(logits, noise[rows])
+        if end is None:
+            yield symbol
+            continue
+        symbol = symbol if ended is None else symbol.masked_fill(ended, end)
+        said = symbol.new_full((n,), end)
+        said[rows] = symbol
+        yield said
+        ended = symbol == end
+        count = int(ended.sum())
+        if count == len(rows):
+            return
+        if len(rows) - count <= THIN * len(rows):
+            on = (~ended).nonzero()[:, 0]
+            speaker.take(on)
+            rows, symbol, ended = rows[on], symbol[on], None
+
+
+def beam(speaker: Speaker, n: int, most: int, end: int, beams: int = 5, penalty: float = 1.0
+         ) -> tuple[Tensor, Tensor]:
+    """The best sequences found (n, most), their end repeated, and the score of each (n,)."""
+    search = Search(speaker, n, most, end, beams, penalty)
+    for length in range(1, most + 1):
+        if not search.extend(length):
+            break
+    return search.best, search.score
+
+
+def best(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `most` largest sums of a beginning's log p, live (m, k), and that of its next symbol,
+    log_p (m k, V): the sums in their order, their beginnings and their symbols, (m, most) each.
+
+    They lie in as many runs of symbols as they are themselves: those whose maxima are largest.
+    """
+    (m, k), size = live.shape, log_p.shape[1]
+    runs = size // RUN
+    if k * runs <= most:
+        score, which = (live[..., None] + log_p.view(m, k, size)).flatten(1).topk(
+            min(most, k * size), 1)
+        return score, which // size, which % size
+    cut = log_p[:, :runs * RUN].unflatten(1, (runs, RUN))  # (m k, runs, RUN)
+    top = (cut.amax(2).view(m, k, runs) + live[..., None]).flatten(1).topk(most, 1).indices
+    origin, run = top // runs, top % runs  # (m, most)
+    rows = torch.arange(m, device=live.device)[:, None] * k
+    sums = cut[rows + origin, run] + live.gather(1, origin)[..., None]  # (m, most, RUN)
+    rest = log_p[:, runs * RUN:].reshape(m, k, -1) + live[..., None]  # fewer than a run
+    score, which = torch.cat([sums.flatten(1), rest.flatten(1)], 1).topk(most, 1)
+    late, left = which - most * RUN, max(size - runs * RUN, 1)
+    inside = which.clamp(max=most * RUN - 1)
+    symbol = run.gather(1, inside // RUN) * RUN + inside % RUN
+    return (score, torch.where(late < 0, origin.gather(1, inside // RUN), late // left),
+            torch.where(late < 0, symbol, runs * RUN + late % left))
+
+
+class Search:
+    """Rows that are still searched, each with k beginnings, and the best that each row found."""
+
+    def __init__(self, speaker: Speaker, n: int, most: int, end: int, beams: int,
+                 penalty: float) -> None:
+        self.speaker, self.most, self.end, self.penalty = speaker, most, end, penalty
+        self.beams = beams
+        self.symbol: Tensor | None = None
+        self.rows = torch.arange(n)
+        self.done = torch.zeros(n, dtype=torch.bool)  # whether a row has nothing left to find
+        self.found = torch.zeros(n, dtype=torch.long)  # finished sequences of each row
+        self.words = torch.empty(n, 1, 0, dtype=torch.long)  # (m, k, length)
+        self.live = torch.zeros(n, 1)  # log p of each beginning
+        self.best, self.score = torch.full((n, most), end), torch.full((n,), -math.inf)
+
+    def extend(self, length: int) -> bool:
+        """One more symbol for every beginning; false when no row has anything left to find."""
+        logits = self.speaker.next(self.symbol)
+        if length == 1:
+            self.place(logits)
+        score, origin, symbol = best(self.live, logits.log_softmax(-1), 2 * self.beams)  # (m, 2 k)
+        words = self.words.gather(1, origin[..., None].expand(-1, -1, self.words.shape[2]))
+        words = torch.cat([words, symbol[..., None]], 2)
+        over = symbol == self.end
+        first = torch.arange(over.shape[1], device=over.device) < self.beams
+        self.finish(words, score.masked_fill(~(over & first), -math.inf), length)
+        if length == self.most:
+            self.finish(words, score.masked_fill(over | ~first, -math.inf), length)
+            return False
+        order = (over | score.isneginf()).long().argsort(dim=1, stable=True)[:, :self.beams]
+        held = self.live.shape[1]
+        self.live = score.masked_fill(over, -math.inf).gather(1, order)
+        self.words = words.gather(1, order[..., None].expand(-1, -1, length))
+        return self.go_on(origin.gather(1, order), held)
+
+    def place(self, logits: Tensor) -> None:
+        """Bring everything to where the logits are."""
+        for name in ("rows", "done", "found", "words", "best"):
+            setattr(self, name, getattr(self, name).to(logits.device))
+        self.live, self.score = self.live.to(logits), self.score.to(logits)
+
+    def finish(self, words: Tensor, score: Tensor, length: int) -> None:
+        """Take note of sequences that end here, (m, c, length); minus infinity for those that do
+        not."""
+        score = score.masked_fill(self.done[:, None], -math.inf)
+        self.found[self.rows] += score.isfinite().sum(1)
+        top, which = (score / length**self.penalty).max(1)
+        better = top > self.score[self.rows]
+        rows = self.rows[better]
+        self.score[rows] = top[better]
+        self.best[rows] = self.end
+        self.best[rows, :length] = words[better, which[better]]
+
+    def go_on(self, origin: Tensor, held: int) -> bool:
+        """Rows are done that have found k sequences, or one that no beginning can beat; once there
+        are many they are left behind. The speaker holds `held` beginnings of each row, and origin
+        (m, k) is the one each goes on from."""
+        hope = self.live.amax(1) / self.most**self.penalty
+        self.done |= (self.found[self.rows] >= self.beams) | (self.score[self.rows] >= hope)
+        count = int(self.done.sum())
+        on = (~self.done | (MANY * count < len(self.rows))).nonzero()[:, 0]
+        states = (on[:, None] * held + origin[on]).flatten()
+        for name in ("rows", "done", "live", "words"):
+            setattr(self, name, getattr(self, name)[on])
+        self.symbol = self.words[..., -1].flatten()
+        if len(on):
+            self.speaker.take(states, origin.shape[1])
+        return bool(len(on))

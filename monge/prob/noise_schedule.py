@@ -1,0 +1,261 @@
+r"""Noise as a function of time: $z_t = \alpha_t x + \sigma_t \epsilon$, data at 0, noise at 1.
+
+What a process is, up to a rescaling of z, is its log-SNR $\lambda_t = \log \alpha_t^2/\sigma_t^2$,
+which falls with t (Kingma et al. 2021). A shape says how it falls, a family how z is scaled:
+
+variance preserving $\alpha^2 + \sigma^2 = 1$; exploding $\alpha = 1$; sub-VP
+$\sigma = 1 - \alpha^2$ (Song et al. 2021). Between times s < t, with
+$c = 1 - e^{\lambda_t - \lambda_s}$,
+
+$q(z_t | z_s) = N(\frac{\alpha_t}{\alpha_s} z_s, \sigma_t^2 c)$ and $q(z_s | z_t, x) =
+N(\frac{\alpha_s}{\alpha_t} e^{\lambda_t - \lambda_s} z_t + \alpha_s c\, x, \sigma_s^2 c)$.
+
+In continuous time $dz = f z\, dt + g\, dw$ with $f = \frac{d}{dt} \log \alpha$ and
+$g^2 = -\lambda' \sigma^2$. A model of T steps sees the same process at the times 0, 1/T, ..., 1.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core.config import Config as BaseConfig
+from ..core.config import Configured, Range
+from ..core.errors import WordError
+
+Family = Literal["preserving", "exploding", "sub"]
+SLOWEST, FASTEST = 0.1, 20.0
+"""Rates of the linear schedule at both ends: steps of 1e-4 to 0.02 where there are 1000."""
+REACH = 3.0
+"""The sigmoid schedule is the sigmoid from minus this to plus this."""
+LOUDEST = -4.0
+"""Log-SNR above which the end of a schedule still tells of the data."""
+
+
+def check_end(low: float) -> None:
+    """Whether what is left of the data at this log-SNR is little enough to begin from noise."""
+    if low > LOUDEST:
+        raise WordError(f"low={low:g} ends the schedule at SNR {math.exp(low):.3g}, which is not "
+                        f"noise; give low={LOUDEST:g} or less")
+
+
+class Step(NamedTuple):
+    """Coefficients between two times s < t, each of their shape."""
+
+    on_z: Tensor  # of z_t in the mean of q(z_s | z_t, x)
+    on_x: Tensor  # of x in that mean
+    variance: Tensor  # of q(z_s | z_t, x)
+    forward: Tensor  # variance of q(z_t | z_s)
+
+
+class Noising(abc.ABC):
+    """A process of noise: all of it follows from the log-SNR and the family.
+
+    Times and what is returned have one shape, such as (B,).
+    """
+
+    family: Family
+
+    @abc.abstractmethod
+    def log_snr(self, t: Tensor) -> Tensor:
+        """lambda, which falls with t."""
+
+    @abc.abstractmethod
+    def slope(self, t: Tensor) -> Tensor:
+        """The derivative of lambda, below 0."""
+
+    @abc.abstractmethod
+    def time(self, log_snr: Tensor) -> Tensor:
+        """The time at which lambda has this value, 0 or 1 beyond the ends."""
+
+    def snr(self, t: Tensor) -> Tensor:
+        return self.log_snr(t).exp()
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return coefficients(self.family, self.log_snr(t))[0]
+
+    def alpha_bar(self, t: Tensor) -> Tensor:
+        """The share of the data's variance that is left, the square of alpha."""
+        return self.alpha(t).square()
+
+    def sigma(self, t: Tensor) -> Tensor:
+        return coefficients(self.family, self.log_snr(t))[1]
+
+    def spread(self, t: Tensor) -> Tensor:
+        """The standard deviation of z where that of x is 1; at t = 1, that of the prior."""
+        return (self.alpha(t).square() + self.sigma(t).square()).sqrt()
+
+    def drift(self, t: Tensor) -> Tensor:
+        """f, the rate at which data fade."""
+        alpha, sigma = coefficients(self.family, self.log_snr(t))
+        share = {"preserving": sigma.square(), "exploding": torch.zeros_like(sigma),
+                 "sub": sigma / (1 + alpha.square())}[self.family]
+        return 0.5 * share * self.slope(t)
+
+    def diffusion(self, t: Tensor) -> Tensor:
+        """g^2, the rate at which noise comes in."""
+        return -self.slope(t) * self.sigma(t).square()
+
+    def grid(self, steps: int, like: Tensor | None = None) -> Tensor:
+        """t_0 = 0, ..., t_steps = 1, (steps + 1,), of the device and type of `like`."""
+        if steps < 1:
+            raise WordError(f"steps={steps} leave no way from noise to data; give at least 1")
+        ticks = torch.arange(steps + 1)
+        return (ticks if like is None else ticks.to(like)) / steps
+
+    def step(self, s: Tensor, t: Tensor) -> Step:
+        """q(z_s | z_t, x) and the variance of q(z_t | z_s), for 0 <= s < t <= 1."""
+        before, after = self.log_snr(s), self.log_snr(t)
+        (alpha_s, sigma_s), (alpha_t, sigma_t) = (
+            coefficients(self.family, each) for each in (before, after))
+        gone = -torch.expm1(after - before)  # c
+        return Step(alpha_s / alpha_t * torch.exp(after - before), alpha_s * gone,
+                    sigma_s.square() * gone, sigma_t.square() * gone)
+
+
+class Schedule(Configured, Noising):
+    r"""A process whose log-SNR falls from `high` to `low` along a fixed curve.
+
+    linear: $-\log \alpha^2 = b_0 u + (b_1 - b_0) u^2 / 2$ (Ho et al. 2020); cosine: $\alpha =
+    \cos(\pi u / 2)$ (Nichol & Dhariwal 2021); sigmoid: $\alpha^2$ is a sigmoid (Jabri et al.
+    2023); logsnr: $\lambda$ is a line; edm: $\sigma^{1/\rho}$ is one where $\alpha = 1$ (Karras et
+    al. 2022). u runs over the part of the curve between the two ends.
+    """
+
+    class Config(BaseConfig):
+        tag = "noise/schedule"
+        shape: Literal["linear", "cosine", "sigmoid", "logsnr", "edm"] = "cosine"
+        """How the log-SNR falls from its high end to its low end."""
+        family: Family = "preserving"
+        """How z is scaled: its variance preserved, exploding, or less than preserved (sub)."""
+        high: Annotated[float, Range(-2, 30)] = 10.0
+        """Log-SNR at the data: what is finer than e^(-high/2) deviations is not told apart."""
+        low: Annotated[float, Range(-30)] = -9.0
+        """Log-SNR at the noise."""
+        rho: Annotated[float, Range(1)] = 7.0
+        """edm: the root of sigma that is linear in time."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_end(self.low)
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.family = config, config.family
+        self.curve = CURVES[config.shape](config.rho)
+        ends = torch.tensor([config.high, config.low], dtype=torch.float64)
+        self.start, self.end = self.curve.place(ends).tolist()
+
+    def place(self, t: Tensor) -> Tensor:
+        return self.start + (self.end - self.start) * t
+
+    def log_snr(self, t: Tensor) -> Tensor:
+        return self.curve.height(self.place(t))
+
+    def slope(self, t: Tensor) -> Tensor:
+        return (self.end - self.start) * self.curve.slope(self.place(t))
+
+    def time(self, log_snr: Tensor) -> Tensor:
+        return ((self.curve.place(log_snr) - self.start) / (self.end - self.start)).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Curve(abc.ABC):
+    """lambda(u), falling, with its inverse."""
+
+    rho: float
+
+    @abc.abstractmethod
+    def height(self, u: Tensor) -> Tensor: ...
+
+    @abc.abstractmethod
+    def place(self, log_snr: Tensor) -> Tensor: ...
+
+    @abc.abstractmethod
+    def slope(self, u: Tensor) -> Tensor: ...
+
+
+class Linear(Curve):
+    def lost(self, u: Tensor) -> Tensor:
+        """-log alpha^2 of a process that preserves variance."""
+        return u * (SLOWEST + 0.5 * (FASTEST - SLOWEST) * u)
+
+    def height(self, u: Tensor) -> Tensor:
+        return -torch.expm1(self.lost(u)).log()
+
+    def place(self, log_snr: Tensor) -> Tensor:
+        lost = F.softplus(-log_snr)
+        root = (SLOWEST**2 + 2 * (FASTEST - SLOWEST) * lost).sqrt()
+        return 2 * lost / (SLOWEST + root)
+
+    def slope(self, u: Tensor) -> Tensor:
+        return (SLOWEST + (FASTEST - SLOWEST) * u) / torch.expm1(-self.lost(u))
+
+
+class Cosine(Curve):
+    def height(self, u: Tensor) -> Tensor:
+        return -2 * torch.tan(0.5 * math.pi * u).log()
+
+    def place(self, log_snr: Tensor) -> Tensor:
+        return 2 / math.pi * torch.atan(torch.exp(-0.5 * log_snr))
+
+    def slope(self, u: Tensor) -> Tensor:
+        return -2 * math.pi / torch.sin(math.pi * u)
+
+
+class Sigmoid(Curve):
+    def height(self, u: Tensor) -> Tensor:
+        here, span = REACH * (2 * u - 1), 2 * REACH
+        left = F.logsigmoid(-here) + torch.log(-torch.expm1(span * (u - 1)))
+        return left - F.logsigmoid(here) - torch.log(-torch.expm1(-span * u))
+
+    def place(self, log_snr: Tensor) -> Tensor:
+        top = torch.sigmoid(torch.tensor(REACH, dtype=log_snr.dtype, device=log_snr.device))
+        above = (1 - top) + (2 * top - 1) * torch.sigmoid(-log_snr)  # the sigmoid at u
+        return 0.5 + 0.5 * torch.logit(above) / REACH
+
+    def slope(self, u: Tensor) -> Tensor:
+        span = 2 * REACH
+        return -span * (1 + 1 / torch.expm1(span * (1 - u)) + 1 / torch.expm1(span * u))
+
+
+class LogSNR(Curve):
+    def height(self, u: Tensor) -> Tensor:
+        return -u
+
+    def place(self, log_snr: Tensor) -> Tensor:
+        return -log_snr
+
+    def slope(self, u: Tensor) -> Tensor:
+        return torch.full_like(u, -1.0)
+
+
+class EDM(Curve):
+    def height(self, u: Tensor) -> Tensor:
+        return -2 * self.rho * u.log()
+
+    def place(self, log_snr: Tensor) -> Tensor:
+        return torch.exp(-log_snr / (2 * self.rho))
+
+    def slope(self, u: Tensor) -> Tensor:
+        return -2 * self.rho / u
+
+
+CURVES: dict[str, type[Curve]] = {
+    "linear": Linear, "cosine": Cosine, "sigmoid": Sigmoid, "logsnr": LogSNR, "edm": EDM}
+
+
+def coefficients(family: Family, log_snr: Tensor) -> tuple[Tensor, Tensor]:
+    """alpha and sigma of a log-SNR."""
+    if family == "preserving":
+        return torch.sigmoid(log_snr).sqrt(), torch.sigmoid(-log_snr).sqrt()
+    if family == "exploding":
+        return torch.ones_like(log_snr), torch.exp(-0.5 * log_snr)
+    ratio = torch.exp(0.5 * log_snr)  # of alpha to 1 - alpha^2
+    sigma = 2 / (1 + (1 + 4 * ratio.square()).sqrt())
+    return ratio * sigma, sigma

@@ -1,0 +1,1 @@
+"""A run folder: setting it up, training, loading it, and the questions it answers."""

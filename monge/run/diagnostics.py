@@ -1,0 +1,119 @@
+"""What ails a fit, asked in one place and kept with the run.
+
+Three things are looked at: the log (did held-out rows get worse while training rows got better,
+was the fit cut short), the model's own findings on held-out rows (`CanDiagnose`), and how its
+gradients fare from layer to layer. A finding names what is wrong, what was done about it, and
+what mends it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import data
+from ..core.abilities import Finding
+from ..core.errors import RunError
+from ..core.model import Model
+from ..evaluate.held_out import Rows
+from ..evaluate.likelihood import home
+from ..evaluate.samples import oscillation
+from ..evaluate.suite import findings
+from ..train.gradient_profile import alarms, profile
+from .storage import stamped, write
+
+FILE = "findings.json"
+PROFILED = 64
+"""Rows over which gradients are followed through a model."""
+BEGUN = 20
+"""Steps from which gradients say something: layers that begin as nothing let none through."""
+CHECKS = 3
+"""Held-out scores after the best that must be worse before a fit is called over-fitted."""
+WORSE, BETTER = 0.5, 0.1
+"""Standard errors of a score over rows by which a change of it is worth a word."""
+NATS = ("exact", "bound", "estimate")
+
+
+def examine(model: Model, rows: Rows, log: Iterable[Mapping[str, Any]], result: Mapping[str, Any],
+            train: data.Rows | None = None) -> list[Finding]:
+    """Everything that can be said of a fit: its log and result, its model, held-out rows, and
+    samples beside training rows."""
+    if not len(rows):
+        return of_log(list(log), result)
+    few = rows.batch(torch.arange(min(len(rows), PROFILED))).to(home(model))
+    begun = result.get("step", BEGUN) >= BEGUN
+    density = None if train is None else train.density
+    return [*of_log(list(log), result), *findings(model, rows, train, density),
+            *(alarms(profile(model, few)) if begun else [])]
+
+
+def of_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:
+    """What the course of training shows."""
+    checks = [line for line in log if line["held_out"] and line["held_out"]["kind"] in NATS
+              and line["held_out"]["value"] is not None]
+    found = [over_fitted(checks), cut_short(checks, result)] if len(checks) > CHECKS else []
+    return [finding for finding in found if finding] + oscillation(log)
+
+
+def over_fitted(checks: Sequence[Mapping[str, Any]]) -> Finding | None:
+    """Held-out rows got steadily worse after the best while the training loss fell."""
+    values = [line["held_out"]["value"] for line in checks]
+    best = max(range(len(values)), key=values.__getitem__)
+    later = values[best + 1:]
+    least = WORSE * checks[best]["held_out"]["stderr"]
+    if len(later) < CHECKS or not values[best] - max(later[-CHECKS:]) > least:
+        return None
+    then, now = loss(checks[best]), loss(checks[-1])
+    if not now < then:
+        return None
+    return Finding(
+        "over-fitting", f"after step {checks[best]['step']} the held-out score fell from "
+        f"{values[best]:.4g} to {later[-1]:.4g} nats while the training loss went on from "
+        f"{then:.4g} to {now:.4g}, so that the weights of step {checks[best]['step']} are kept",
+        "more rows, data.augment, dropout, train.decay or a smaller network would help")
+
+
+def cut_short(checks: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Finding | None:
+    """The budget ended while the held-out score was still rising."""
+    values = [line["held_out"]["value"] for line in checks]
+    recent = values[-CHECKS:]
+    rising = recent == sorted(set(recent)) and recent[-1] == max(values)
+    gain = recent[-1] - values[-CHECKS - 1]
+    least = BETTER * checks[-1]["held_out"]["stderr"]
+    if result["stopped"] != "budget" or not (rising and gain > least):
+        return None
+    return Finding("cut short", f"the held-out score was still rising, by {gain:.4g} nats over "
+                   f"the last {CHECKS} checks, when the budget was used up",
+                   "go on with `monge fit --resume RUN --budget +2m`")
+
+
+def loss(line: Mapping[str, Any]) -> float:
+    return sum(line["terms"].values())
+
+
+def keep(folder: Path, found: Sequence[Finding], step: int) -> None:
+    """Write what was found about the weights of this step."""
+    told = stamped({"step": step, "findings": [vars(finding) for finding in found]})
+    write(folder / FILE, json.dumps(told, indent=1) + "\n")
+
+
+def kept(folder: Path, step: int) -> list[Finding] | None:
+    """What was found about the weights of this step; None where nobody has looked."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return [Finding(**each) for each in told["findings"]] if told["step"] == step else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} cannot be read ({error}); delete it, and the run is examined "
+                       "again") from error
+
+
+def sentence(finding: Finding) -> str:
+    """One finding as a person reads it."""
+    return f"{finding.name}: {finding.sentence.rstrip('.')}; {finding.remedy.rstrip('.')}."

@@ -1,0 +1,108 @@
+"""A law's network step as a file that other programs run, without Monge: torch.export, or ONNX."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..core.abilities import CanDecode, CanExport
+from ..core.batch import Batch
+from ..core.errors import WordError
+from ..core.files import replacing
+from ..core.model import Model
+from ..core.space import Space
+from .storage import apart
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+
+SUFFIXES = (".pt2", ".onnx")
+
+
+class Decoding(nn.Module):
+    """(z, *given) to the event that codes stand for."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model, self.names = model, tuple(model.space.given)
+
+    def forward(self, z: Tensor, *given: Tensor) -> Tensor:
+        parts = {name: Batch(x) for name, x in zip(self.names, given, strict=True)}
+        return cast(CanDecode, self.model).decode(z, parts)
+
+
+class Positional(nn.Module):
+    """A module whose inputs have places and no names, so that all are exported alike."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.module(*inputs)
+
+
+def export(run: Run, out: Path) -> dict[str, Any]:
+    """Write the step of a run's model; what it takes: names, shapes and axes that may vary."""
+    if out.suffix not in SUFFIXES:
+        raise WordError(f"cannot export to {out.suffix or 'a file without a suffix'}; use "
+                        f"{' or '.join(SUFFIXES)}")
+    apart(out)
+    if out.suffix == ".onnx":
+        check_onnx(out)
+    module, inputs, axes = step_of(run)
+    free = {name: torch.export.Dim(name) for each in axes.values() for name in each.values()}
+    shapes = tuple({axis: free[name] for axis, name in each.items()} for each in axes.values())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Positional(module).eval(), inputs,
+                                      dynamic_shapes=(shapes,), strict=True)
+        with replacing(out) as fresh:
+            save(program, list(axes), fresh)
+    told = {name: [axes[name].get(axis, size) for axis, size in enumerate(x.shape)]
+            for name, x in zip(axes, inputs, strict=True)}
+    return {"file": str(out), "inputs": told}
+
+
+def step_of(run: Run) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
+    """What is exported, example inputs and the axes that may vary: a model's own step, or else
+    how it decodes."""
+    model = run.model
+    if isinstance(model, CanExport) or not isinstance(model, CanDecode):
+        return run.able(CanExport).step()
+    given = model.space.given
+    spaces = {"z": model.latent, **given}
+    return (Decoding(model), tuple(example(part, model) for part in spaces.values()),
+            {name: {0: "rows"} for name in spaces})
+
+
+def example(space: Space, model: Model) -> Tensor:
+    """Two rows of 0, of the type that a model reads."""
+    like = next(p for p in model.parameters())
+    whole = space.kind in ("label", "tokens")
+    return torch.zeros(2, *space.shape, dtype=torch.int64 if whole else like.dtype,
+                       device=like.device)
+
+
+def check_onnx(out: Path) -> None:
+    try:
+        import onnxscript  # noqa: F401 - what torch.onnx writes with
+    except ImportError as error:
+        raise WordError(f"{out.name} needs onnx and onnxscript, which are not installed; install "
+                        "monge[onnx], or write .pt2") from error
+
+
+def save(program: torch.export.ExportedProgram, names: list[str], out: Path) -> None:
+    if out.suffix == ".pt2":
+        torch.export.save(program, out)
+        return
+    torch.onnx.export(program, f=str(out), input_names=names, dynamo=True, verbose=False,
+                      external_data=False)

@@ -1,0 +1,134 @@
+"""The pictures that a run keeps of itself: its curves, its codes, and samples that can be seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import (
+    CanDecode,
+    CanEncode,
+    CanEnlarge,
+    CanSample,
+    CanTransfer,
+    HasLikelihood,
+)
+from ..core.space import Space
+from ..plot import density, image_grid, latent, learning_curves
+from .latent import manifold, plane, table, transfer
+from .run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+
+SHOWN = 64
+"""Pictures of a grid, drawn or real."""
+TRANSLATED = 24
+"""Held-out sources whose translations are shown."""
+SEEN = 20_000
+"""Training rows beside a density."""
+ENLARGED, DRAWS = 12, 4
+"""Small pictures that are enlarged, and how often each is."""
+TRANSFERRED = 8
+"""Pictures whose codes are seen under each other's conditions."""
+
+
+def draw(run: Run) -> None:
+    """Write the pictures of a run that was fitted."""
+    folder = run.folder / "pictures"
+    folder.mkdir(exist_ok=True)
+    learning_curves.write_curves(folder / "curves.png", run.log, run.model.references)
+    if isinstance(run.model, CanEncode) and isinstance(run.model, CanDecode) and \
+            run.model.latent.dims == 2:
+        draw_codes(run, table(run, None, "valid"), folder / "codes.png")
+    if is_from_picture(run.space) and isinstance(run.model, CanSample):
+        draw_translations(run, folder / "translations.png")
+    if isinstance(run.model, CanEnlarge):
+        draw_enlargements(run, folder / "enlargements.png")
+    if isinstance(run.model, CanTransfer) and run.space.is_picture:
+        draw_transfers(run, folder / "transfers.png")
+    if run.space.is_picture:
+        valid = run.rows(None, "valid")
+        rows = valid.batch(torch.arange(min(len(valid), SHOWN))).x.numpy()
+        image_grid.write_grid(folder / "data.png", rows, run.space)
+    if run.space.given:
+        return
+    if run.space.shape == (2,) and run.space.kind == "real" and \
+            isinstance(run.model, HasLikelihood):
+        draw_density(run, folder / "density.png")
+    if not isinstance(run.model, CanSample):
+        return
+    if run.space.is_picture:
+        image_grid.write_grid(folder / "samples.png", run.draw(SHOWN).numpy(), run.space)
+    elif run.space.shape == (2,) and run.space.kind == "real":
+        rows = run.rows(None, "valid").whole().x.numpy()[:2000]
+        image_grid.write_points(folder / "samples.png", run.draw(2000).numpy(), rows)
+
+
+def is_from_picture(space: Space) -> bool:
+    """Whether events and the one thing they are given are pictures of one size."""
+    given = list(space.given.values())
+    return space.is_picture and len(given) == 1 and given[0].is_picture \
+        and given[0].shape[1:] == space.shape[1:]
+
+
+def draw_translations(run: Run, path: Path) -> None:
+    """Held-out sources, what is made of each, and where they are known the true targets."""
+    valid = run.rows(None, "valid")
+    rows = valid.batch(torch.arange(min(len(valid), TRANSLATED)))
+    (name, source), = run.space.given.items()
+    made = run.draw(len(rows), rows.to(run.place.settle()).given)
+    shown = [image_grid.as_bytes(rows.given[name].x.numpy(), source),
+             image_grid.as_bytes(made.numpy(), run.space)]
+    if not run.model.unpaired:
+        shown.append(image_grid.as_bytes(rows.x.numpy(), run.space))
+    image_grid.write_beside(path, shown)
+
+
+def draw_density(run: Run, path: Path) -> None:
+    """What the model makes of the plane, beside training rows."""
+    model = run.able(HasLikelihood)
+    rows = run.rows(None, "train")
+    some = rows.batch(torch.arange(min(len(rows), SEEN))).x.numpy()
+    device = run.place.settle()
+
+    def log_prob(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return model.log_prob(x.to(device)).cpu()
+
+    density.write_density(path, log_prob, some)
+
+
+def draw_enlargements(run: Run, path: Path) -> None:
+    """Held-out small pictures, several draws for each, and the truth."""
+    valid, model = run.rows(None, "valid"), run.able(CanEnlarge)
+    rows = valid.batch(torch.arange(min(len(valid), ENLARGED)))
+    given = rows.to(run.place.settle()).given
+    small = rows.given[model.source].x
+    factor = run.space.shape[-1] // small.shape[-1]
+    shown = [small.repeat_interleave(factor, 2).repeat_interleave(factor, 3),
+             *(run.draw(len(rows), given, seed=seed) for seed in range(DRAWS)), rows.x]
+    image_grid.write_beside(path, [image_grid.as_bytes(x.numpy(), run.space) for x in shown])
+
+
+def draw_transfers(run: Run, path: Path) -> None:
+    """Held-out pictures in the first column; beside each, its code under what others are given."""
+    sheet = transfer(run, None, "valid", TRANSFERRED)
+    image_grid.write_grid(path, sheet.x.numpy(), run.space, sheet.columns)
+
+
+def draw_codes(run: Run, codes: pd.DataFrame, path: Path) -> None:
+    """A map of codes coloured by label, with pictures over it where they are two numbers."""
+    names = [str(name) for name in codes]
+    places = [name for name in names if name[0] == "z" and name[1:].isdigit()]
+    z = torch.tensor(codes[places].to_numpy())
+    rest = [name for name in names if name not in (*places, "row")]
+    sheet = manifold(run, z) if run.space.is_picture else None
+    over = None if sheet is None else image_grid.grid(
+        image_grid.as_bytes(sheet.x.numpy(), run.space), sheet.columns)
+    latent.write_map(path, plane(z).numpy(), codes[rest[0]].to_numpy() if rest else None, over)

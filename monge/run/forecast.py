@@ -1,0 +1,171 @@
+"""The future of a series under a run: drawn given its past, or by completing a window.
+
+What lies beyond a model's horizon is drawn block after block, each given the one before, so that
+trajectories stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from ..core.abilities import CanComplete, CanSample
+from ..core.batch import Batch
+from ..core.errors import DataError, WordError
+from ..core.metric import Score
+from ..core.rng import fresh
+from ..data import Source
+from ..data.codecs.time_index import Clock
+from ..data.codecs.window import Series, Window
+from ..data.ragged import Ragged
+from ..data.readers.series import reread
+from ..evaluate.forecasts import is_forecast, measures
+from ..evaluate.likelihood import home
+from ..evaluate.suite import some
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .run import Run
+
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Trajectories drawn from the end of a series on."""
+
+    series: Series
+    paths: NDArray[np.float64]  # (n, horizon, C)
+
+    @property
+    def times(self) -> NDArray[Any]:
+        return self.series.clock.written(len(self.series) + np.arange(self.paths.shape[1]) * 1.0)
+
+    def table(self, interval: float) -> pd.DataFrame:
+        """Of each channel the median and the ends of the central interval, a row each step."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {self.series.column: self.times}
+        levels = (0.5, (1 - interval) / 2, (1 + interval) / 2)
+        middle, low, high = np.quantile(self.paths, levels, axis=0)  # (H, C) each
+        for place, name in enumerate(self.series.channels):
+            columns |= {name: middle[:, place], f"{name}_low": low[:, place],
+                        f"{name}_high": high[:, place]}
+        return pd.DataFrame(columns)
+
+    def drawn(self) -> pd.DataFrame:
+        """Every trajectory, a row each step."""
+        import pandas as pd
+
+        n, steps, _ = self.paths.shape
+        frame = pd.DataFrame(self.paths.reshape(n * steps, -1), columns=list(self.series.channels))
+        frame.insert(0, self.series.column, np.tile(self.times, n))
+        frame.insert(0, "path", np.repeat(np.arange(1, n + 1), steps))
+        return frame
+
+
+def window_of(run: Run, name: str) -> Window:
+    """How a field of the run's windows is cut."""
+    schema = run.view.terms.schema
+    codec = next((field.codec for field in schema.fields if field.name == name), None)
+    if not isinstance(codec, Window):
+        raise WordError(f"{run.folder} was not fitted on a series; `monge forecast` needs a run "
+                        "on a table with a column of times, such as `monge fit forecast x.csv`")
+    return codec
+
+
+def series_of(run: Run, what: Any, words: Sequence[str]) -> Series:
+    """The series whose future is asked for: the run's own, or another in its terms."""
+    codec = window_of(run, "past")
+    if what is not None:
+        return reread(what, words, run.view.to_dict())
+    source = run.opened.opened if run.opened is not None else run.source()
+    values, clock = steps(source, "series"), source.fields["time"]
+    assert isinstance(clock.codec, Clock), "a series has a clock"
+    known = steps(source, "known") if "known" in source.fields else values[:, :0]
+    covariates = window_of(run, "known").channels if "known" in source.fields else ()
+    return Series(source.name, values, codec.channels, clock.codec, known, covariates,
+                  str(clock.key), (len(values),))
+
+
+def steps(source: Source, name: str) -> NDArray[np.float32]:
+    """All steps that the windows of a field are cut from, (T, C)."""
+    kept = source.tensors[name]
+    assert isinstance(kept, Ragged), "windows are views of one array"
+    return kept.flat.reshape(len(kept.flat), -1).numpy()
+
+
+def forecast(run: Run, horizon: int | None, what: Any, words: Sequence[str], n: int, seed: int
+             ) -> Outlook:
+    """n trajectories of so many steps after the end of the series."""
+    past, future = window_of(run, "past"), window_of(run, "future")
+    asked = [word for word in words if not word.startswith("data.")]
+    how = run.able(CanSample).Sampling().override(*asked)
+    spoken = [word.removeprefix("data.") for word in words if word.startswith("data.")]
+    series, wanted = series_of(run, what, spoken), horizon or future.steps
+    if len(series) < past.steps:
+        raise DataError(f"{series.name} has {len(series)} steps, and the model looks back on "
+                        f"{past.steps}; give more steps")
+    model, generator = run.model, fresh(seed, home(run.model))
+    if not is_forecast(model):
+        run.able(CanComplete)
+    known = torch.from_numpy(series.values[len(series) - past.steps:].astype(np.float32))
+    paths = known.expand(n, *known.shape).to(home(model))  # (n, L + drawn, C)
+    while (done := paths.shape[1] - past.steps) < wanted:
+        place = len(series) + done
+        block = following(run, series, paths[:, -past.steps:], place, how, generator)
+        paths = torch.cat([paths, block.to(paths)], 1)
+    return Outlook(series, paths[:, past.steps:past.steps + wanted].double().cpu().numpy())
+
+
+def following(run: Run, series: Series, past: Tensor, place: int, how: Any, generator: Generator
+              ) -> Tensor:
+    """What comes after pasts (n, L, C), (n, H, C); the first step is number `place`."""
+    model, size = run.model, window_of(run, "future").steps
+    shaped = past if window_of(run, "past").vector else past[..., 0]
+    if is_forecast(model):
+        rest = {name: Batch(beside(series, name, place, size).to(past).expand(len(past), -1, -1))
+                for name in model.space.given if name != "past"}
+        drawn = run.able(CanSample).sample(len(past), {"past": Batch(shaped), **rest}, how,
+                                           generator)
+        return drawn.reshape(len(past), size, -1)
+    x = torch.cat([shaped, shaped[:, -1:].expand(-1, size, *shaped.shape[2:])], 1)
+    seen = torch.ones_like(x, dtype=torch.bool)
+    seen[:, -size:] = False
+    drawn = run.able(CanComplete).complete(Batch(x, observed=seen), how, generator)
+    return drawn[:, -size:].reshape(len(past), size, -1)
+
+
+def beside(series: Series, name: str, place: int, steps: int) -> Tensor:
+    """What is known of the steps from `place` on, (steps, K)."""
+    if name == "calendar":
+        ticks = place + np.arange(steps, dtype=np.float64)
+        return torch.from_numpy(series.clock.calendar(ticks))
+    if name != "known":
+        raise WordError(f"the run is given {name!r} besides the past, and nothing tells what it "
+                        "will be; fit on past, known and calendar alone")
+    there = series.known[place:place + steps]
+    if len(there) < steps:
+        last = series.clock.written(np.array([place + steps - 1.0]))[0]
+        raise DataError(f"{', '.join(series.covariates)} must be known up to {last}, and "
+                        f"{series.name} ends {steps - len(there)} steps before; add rows that "
+                        "hold them and leave the other columns empty")
+    return torch.from_numpy(there)
+
+
+def foretold(run: Run, what: Any = None, split: str | None = None) -> dict[str, Score]:
+    """The measures of forecasts, of a run on windows of a series."""
+    schema, event = run.view.terms.schema, run.view.terms.event
+    codecs = {field.name: field.codec for field in schema.fields}
+    future = codecs.get("future")
+    whole = event == ("series",) and isinstance(run.model, CanComplete)
+    if not isinstance(future, Window) or not (whole or is_forecast(run.model)):
+        return {}
+    return measures(run.model, run.rows(what, split), some(run.rows(None, "train")),
+                    future.season, future.steps)

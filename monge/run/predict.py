@@ -1,0 +1,92 @@
+"""Predictions as a table, in the words of the data: names, not codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.abilities import CanSample
+from ..core.errors import WordError
+from ..core.model import Model
+from ..core.rng import fresh
+from ..data.codecs.array import Array
+from ..data.codecs.base import Codec
+from ..data.codecs.date import Date
+from ..data.codecs.scalar import Offset, shortest
+from ..evaluate.held_out import Rows, chunks
+from ..evaluate.likelihood import home
+from ..evaluate.predictions import Prediction
+from ..evaluate.predictions import predict as foretell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..data import View
+
+
+
+By = Literal["mean", "mode", "sample"]
+
+
+@torch.no_grad()
+def predict(model: Model, view: View, rows: Rows, by: By, interval: float, words: Sequence[str],
+            seed: int) -> pd.DataFrame:
+    """What a model says of the targets of some rows."""
+    assert isinstance(model, CanSample), "a law of targets is drawn from"
+    if not 0 < interval < 1:
+        raise WordError(f"interval={interval:g} must lie between 0 and 1, such as 0.9")
+    how, generator = model.Sampling().override(*words), fresh(seed, home(model))
+    said = foretell(model, chunks(rows), interval, how)
+    if by != "sample":
+        return table(view, said, by)
+    draws = [model.sample(len(batch), batch.to(home(model)).given, how, generator).cpu()
+             for batch in chunks(rows)]
+    return table(view, said, by, torch.cat(draws).reshape(len(rows), -1))
+
+
+def table(view: View, predictions: Sequence[Prediction], by: By = "mean",
+          drawn: Tensor | None = None) -> pd.DataFrame:
+    """One line a row: of a class the name and the probability of each; of a number its value with
+    the ends of its central interval; where `drawn` (N, D) is given, a draw instead."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {"row": np.arange(1, len(predictions[0].mode) + 1)}
+    for place, (said, (name, codec)) in enumerate(zip(predictions, targets(view), strict=True)):
+        if drawn is not None:
+            columns[name] = decode(codec, drawn[:, place])
+        elif said.is_class:
+            columns |= of_class(said, name, codec)
+        else:
+            columns |= of_number(said, name, codec, by)
+    return pd.DataFrame(columns)
+
+
+def targets(view: View) -> Iterator[tuple[str, Codec]]:
+    """The name of each entry of the event, and how it is written down."""
+    each = [field.codec for field in view.event.fields]
+    codecs = each * view.space.dims if view.event.single else each
+    yield from zip(view.columns, codecs, strict=True)
+
+
+def of_class(said: Prediction, name: str, codec: Codec) -> dict[str, Any]:
+    probabilities = said.probabilities.double().numpy()  # (N, K)
+    names = codec.decode(np.arange(probabilities.shape[1]))
+    columns = {name: decode(codec, said.mode), f"{name}_probability": probabilities.max(1)}
+    return columns | {f"{name}_p_{one}": column
+                      for one, column in zip(names, probabilities.T, strict=True)}
+
+
+def of_number(said: Prediction, name: str, codec: Codec, by: By) -> dict[str, Any]:
+    plain = by == "mean" and not isinstance(codec, Date | Offset)
+    value = shortest(said.mean.numpy()) if plain else decode(
+        codec, said.mean if by == "mean" else said.mode)
+    return {name: value, f"{name}_low": decode(codec, said.low),
+            f"{name}_high": decode(codec, said.high)}
+
+
+def decode(codec: Codec, x: Tensor) -> np.ndarray:
+    return x.double().numpy() if isinstance(codec, Array) else codec.decode(x.numpy())

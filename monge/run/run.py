@@ -1,0 +1,245 @@
+"""The composition root: a model, data and a recipe become a folder; a folder becomes a law.
+
+`start` writes the folder before the first step; `Run.train` is the loop with its memory; `load`
+needs nothing but the folder. Nothing else in the library joins models, data and training.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from .. import __version__
+from ..core.abilities import (
+    CanComplete,
+    CanSample,
+    CanStream,
+    Finding,
+    HasLikelihood,
+    HasMarginals,
+)
+from ..core.batch import Batch
+from ..core.config import Config
+from ..core.errors import WordError
+from ..core.metric import Score
+from ..core.overrides import Words, said
+from ..core.rng import fresh
+from ..data.codecs import tokens
+from ..evaluate.held_out import chunks
+from ..evaluate.likelihood import Scores, scores
+from ..evaluate.suite import flat
+from ..train.budget import Budget
+from ..train.cost_estimate import Cost, estimate
+from ..train.device import Place
+from ..train.loop import Progress, interruption
+from ..train.trainer import Trainer
+from . import diagnostics, storage
+from .conditions import asking, stated
+from .export import export
+from .forecast import forecast
+from .latent import codes, decoded
+from .metrics import measured
+from .model_card import card
+from .predict import By, predict
+from .saved import Kept, build
+from .session import Sitting
+from .setup import outset, parts
+from .storage import locked
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+
+
+Able = TypeVar("Able")
+BUDGET = "2m"
+"""How long a fit may take where nobody says; patience usually ends it sooner."""
+PRECISION = "fp32"
+"""Of the losses of a new run by default."""
+
+
+def start(model: str | Config, what: Any, *words: str, event: str | None = None,
+          given: Sequence[str] = (), target: str | Sequence[str] | None = None, ensemble: int = 0,
+          bag: bool = False, seed: int = 0, out: str | Path | None = None,
+          place: Place | None = None, budget: str | None = None) -> Run:
+    """A new run folder: the data opened, the configuration settled, nothing trained yet. With a
+    budget the cost is measured first, and one that is too small for a step is refused."""
+    spoken, place = Words.sort(words), place or Place()
+    precision = PRECISION if place.precision == "auto" else place.precision
+    begun = outset(model, what, spoken, event, given, target, ensemble, bag)
+    about = {"monge": __version__, "python": platform.python_version(),
+             "torch": torch.__version__, **begun.about, "seed": seed, "precision": precision}
+    wanted = Path(out) if out else storage.named(begun.title)
+    helpers = {field: storage.locate(part.run) for field, part in parts(begun.config)}
+    rows = begun.view.training()  # what the words get wrong is told before there is a folder
+    cost = None
+    if spoken.train or helpers or budget is not None:
+        law = build(begun.config, begun.view.space, seed, place, helpers)
+        if budget is None:
+            Trainer(law, rows, begun.recipe)
+        else:
+            cost = estimate(law, rows, begun.recipe, seed, precision)
+            cost.admit(budget)
+    files = {"run.json": storage.stamped(about),
+             "fields.json": storage.stamped(begun.view.to_dict()),
+             **tokens.files(begun.view.terms.schema)}
+    where = storage.create(wanted, not out, files, helpers)
+    run = Run(where, place, begun.view)
+    run.notes = begun.view.notes
+    if cost:
+        run.cost = cost
+    return run
+
+
+def fit(model: str | Config, what: Any, *words: str, budget: str = BUDGET,
+        event: str | None = None, given: Sequence[str] = (),
+        target: str | Sequence[str] | None = None, ensemble: int = 0, bag: bool = False,
+        seed: int = 0, out: str | Path | None = None, place: Place | None = None) -> Run:
+    """Fit a model to data and return its run: the whole of `monge fit` in one call."""
+    Budget.read(budget)
+    run = start(model, what, *words, event=event, given=given, target=target, ensemble=ensemble,
+                bag=bag, seed=seed, out=out, place=place)
+    for _ in run.train(budget):
+        pass
+    run.diagnose()
+    return run
+
+
+def load(name: str | Path, place: Place | None = None) -> Run:
+    """The run in a folder, by path or by name."""
+    return Run(storage.locate(name), place or Place())
+
+
+class Run(Kept):
+    """A folder that holds a law: train it, draw from it, score with it."""
+
+    def beside(self, name: str) -> Run:
+        """Another run, on the same device."""
+        return load(name, self.place)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What training takes here, measured on a copy that is thrown away."""
+        self.opened = self.opened or self.look()
+        return estimate(self.build(), self.opened.training(), self.recipe, self.about["seed"],
+                        self.precision)
+
+    @property
+    def precision(self) -> str:
+        """That of the losses in training, the same from the first step to the last."""
+        own, asked = self.about["precision"], self.place.precision
+        if asked not in ("auto", own):
+            raise WordError(f"{self.folder} is trained with --precision {own}, found {asked}; "
+                            "leave it out, or start a new run")
+        return own
+
+    def train(self, budget: str = BUDGET) -> Iterator[Progress]:
+        """Train on from wherever the folder stands, and tell; closing the iterator stops and keeps
+        what was done."""
+        limit = Budget.read(budget)
+        view = self.opened or self.look()
+        with locked(self.folder), interruption() as asked:
+            sitting = Sitting(self.folder, self.log, self.build, view, self.recipe,
+                              self.about["seed"], self.precision, self.place.compiled)
+            try:
+                yield from sitting.train(limit, asked)
+            finally:
+                self.renew()
+
+    def renew(self) -> None:
+        """Forget the weights that were loaded, and tell of those that are there now."""
+        self.__dict__.pop("model", None)
+        if (self.folder / "best.safetensors").exists():
+            self.describe()
+
+    def describe(self, findings: Sequence[Finding] | None = None) -> None:
+        """Write the card, with what was found to ail the fit."""
+        helpers = {field: Run(self.folder / "parts" / field, self.place).title
+                   for field, _ in parts(self.config)}
+        text = card(self.about, self.owner.__doc__, self.space, self.result, helpers, findings)
+        storage.write(self.folder / "card.md", text)
+
+    def sample(self, n: int = 1, given: Mapping[str, Any] | None = None, *words: str,
+               seed: int = 0) -> Any:
+        """n draws in the form the data had: a frame, or an array. given={"label": 3} holds one
+        value for all draws, or n of them."""
+        return self.view.decode(self.draw(n, given, *words, seed=seed))
+
+    def draw(self, n: int, given: Mapping[str, Any] | None = None, *words: str,
+             seed: int = 0) -> torch.Tensor:
+        """n draws as the model gives them, (n, *event)."""
+        model, how = self.able(CanSample), asking(self, words)
+        if n < 0:
+            raise WordError(f"n={n} draws cannot be made; ask for 0 or more")
+        generator = fresh(seed, self.place.settle())
+        return model.sample(n, stated(self, given, words), how, generator).cpu()
+
+    def stream(self, n: int, given: Mapping[str, Any] | None = None, *words: str,
+               seed: int = 0) -> Iterator[torch.Tensor]:
+        """The draws as they come about, (n, *event) each; the last equals `draw`."""
+        model, how = self.able(CanStream), asking(self, words)
+        generator = fresh(seed, self.place.settle())
+        for x in model.stream(n, stated(self, given, words), how, generator):
+            yield x.cpu()
+
+    def score(self, what: Any = None, *words: str, split: str | None = None, seed: int = 0
+              ) -> Scores:
+        """log p of every row: of the test split of the run's own data or of a source that has
+        splits, of every row of other data."""
+        model, rows = self.able(HasLikelihood), self.rows(what, split)
+        how = said(model.Scoring(), words)
+        return scores(model, chunks(rows), self.space.dims, how, seed)
+
+    def predict(self, what: Any = None, *words: str, split: str | None = None, by: By = "mean",
+                interval: float = 0.9, seed: int = 0) -> pd.DataFrame:
+        """The target of every row (without data, of the run's own test rows): of a class its name
+        and probabilities, of a number its mean, mode or a draw, and its central interval."""
+        self.able(HasMarginals)
+        rows = self.rows(what, split or (None if what is None else "all"))
+        return predict(self.model, self.view, rows, by, interval, words, seed)
+
+    def forecast(self, horizon: int | None = None, what: Any = None, *words: str, n: int = 1000,
+                 interval: float = 0.8, seed: int = 0) -> pd.DataFrame:
+        """Median and central interval of every step after the end of a series, the run's own where
+        no other is given; `forecasting.forecast` gives the trajectories."""
+        return forecast(self, horizon, what, words, n, seed).table(interval)
+
+    def complete(self, batch: Batch, *words: str, seed: int = 0) -> torch.Tensor:
+        """Rows with what `observed` hides drawn given what it shows, (B, *event)."""
+        device, how = self.place.settle(), asking(self, words)
+        completed = self.able(CanComplete).complete(batch.to(device), how, fresh(seed, device))
+        return completed.cpu()
+
+    def encode(self, what: Any = None, split: str | None = None) -> np.ndarray:
+        """The code of every row, (N, *latent)."""
+        return codes(self, what, split).numpy()
+
+    def decode(self, z: Any, given: Mapping[str, Batch] | None = None) -> Any:
+        """What codes (N, *latent) stand for, in the form the data had."""
+        return self.view.decode(decoded(self, z, given))
+
+    def export(self, out: str | Path) -> dict[str, Any]:
+        """Write the step of the model as .pt2 or .onnx, and tell what it takes."""
+        return export(self, Path(out))
+
+    def evaluate(self, what: Any = None, split: str | None = None, scored: Scores | None = None
+                 ) -> dict[str, Score]:
+        """Every measure the model's abilities admit, on held-out rows; `scored` are their scores,
+        where somebody has them."""
+        return flat(measured(self, what, split, scored))
+
+    def diagnose(self) -> list[Finding]:
+        """What ails the fit, looked for once: findings.json and the card keep it."""
+        found = diagnostics.kept(self.folder, self.result["step"])
+        if found is None:
+            found = diagnostics.examine(self.model, self.rows(None, "valid"), self.log, self.result,
+                                   self.rows(None, "train"))
+            diagnostics.keep(self.folder, found, self.result["step"])
+            self.describe(found)
+        return found

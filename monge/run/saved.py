@@ -1,0 +1,183 @@
+"""What a run folder holds: the law, the space it was fitted to, its data and its log.
+
+Everything here reads; training and questions stand on it in `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from .. import data, registry
+from ..compatibility import either
+from ..core.abilities import Ability
+from ..core.config import Config
+from ..core.errors import RunError, WordError
+from ..core.model import Model
+from ..core.rng import fold
+from ..core.space import Space
+from ..core.train_config import Recipe
+from ..train import checkpoint
+from ..train.device import Place
+from ..train.log import Log
+from . import storage
+from .setup import member, parts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+
+Able = TypeVar("Able", bound=Ability)
+
+
+def build(config: Config, space: Space, seed: int, place: Place,
+          helpers: Mapping[str, Path]) -> Model:
+    """A model with first weights, which depend on the seed alone, and with the laws of its
+    helpers, which are frozen."""
+    device = place.settle()
+    laws = {field: Kept(where, place).model for field, where in helpers.items()}
+    for law in laws.values():
+        law.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(seed, "weights"))
+        return config.build(space, *([laws] if laws else [])).to(device)
+
+
+@contextmanager
+def telling(path: Path) -> Iterator[None]:
+    """Let an error about stored settings name the file that holds them."""
+    try:
+        yield
+    except WordError as error:
+        raise RunError(f"{path}: {error}") from error
+    except KeyError as error:
+        raise RunError(f"{path} lacks {error}; the run is damaged") from error
+
+
+class Kept:
+    """A folder that holds a law."""
+
+    def __init__(self, where: Path, place: Place, opened: data.View | None = None) -> None:
+        self.folder, self.place, self.opened = where, place, opened
+        self.notes: Sequence[str] = ()  # what reading the data had to say
+        self.about = storage.described(where)
+        self.log = Log(where / "log.jsonl")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r})"
+
+    @cached_property
+    def view(self) -> data.View:
+        """How tensors become the form the data had; needs no data."""
+        with telling(self.folder / "fields.json"):
+            return data.View.from_dict(storage.read(self.folder, "fields.json"))
+
+    @cached_property
+    def space(self) -> Space:
+        with telling(self.folder / "run.json"):
+            return Space.from_dict(self.about["space"])
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        with telling(self.folder / "run.json"):
+            return Recipe.from_dict(self.about["recipe"])
+
+    @cached_property
+    def config(self) -> Config:
+        """The settings of the model, of the members' too where it is an ensemble."""
+        name = self.about["model"]
+        if name.endswith(".py"):
+            if not registry.is_named(name):
+                raise RunError(f"{self.folder} was fitted with the model file {name}; if you "
+                               f"trust its code, name it: MONGE_MODELS={name}")
+            registry.find(name)
+        with telling(self.folder / "run.json"):
+            config = Config.from_dict(self.about["config"])
+        owner = getattr(member(config), "owner", None)
+        if not (isinstance(owner, type) and issubclass(owner, Model)):
+            raise RunError(f"{self.folder / 'run.json'}: expected the settings of a model, found "
+                           f"{config.tag}; the run is damaged")
+        return config
+
+    @property
+    def owner(self) -> type[Model]:
+        """The class of the model, or of the members of an ensemble."""
+        return member(self.config).owner
+
+    @property
+    def title(self) -> str:
+        many = f"{count} x " if (count := self.about.get("ensemble")) else ""
+        return f"{many}{self.about['model']} on {self.about['data']['name']}"
+
+    def build(self) -> Model:
+        """The model with first weights."""
+        helpers = {field: self.folder / "parts" / field for field, _ in parts(self.config)}
+        return build(self.config, self.space, self.about["seed"], self.place, helpers)
+
+    @cached_property
+    def model(self) -> Model:
+        """The law with its best weights, ready to be asked."""
+        tensors, _ = checkpoint.load(self.folder / "best.safetensors")
+        model = self.build()
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise RunError(f"{self.folder / 'best.safetensors'} does not fit run.json ("
+                           f"{str(error).splitlines()[0]}); the run is damaged") from error
+        return model.eval()
+
+    def able(self, ability: type[Able]) -> Able:
+        """The model, if it has this ability; otherwise a sentence that names those that have."""
+        if isinstance(self.model, ability):
+            return self.model
+        others = [entry.name for entry in registry.entries()
+                  if ability.ability in entry.abilities and self.space.kind in entry.events]
+        raise WordError(f"{self.about['model']} cannot {ability.task}; " + (
+            f"use {either(others)}" if others else f"no model of {self.space.kind} data can"))
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """The log as a frame: step, seconds, epoch, each term, the held-out score."""
+        import pandas as pd
+
+        rows = [{"step": r["step"], "epoch": r["epoch"], "seconds": r["seconds"], **r["terms"],
+                 "held_out": (r["held_out"] or {}).get("value")} for r in self.log]
+        return pd.DataFrame(rows)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the best weights say of themselves: step, held-out score, seconds, why it ended."""
+        return checkpoint.about(self.folder / "best.safetensors")
+
+    def source(self, what: Any = None) -> data.Source:
+        """The run's own data, checked to be what it was, or other data read in its terms."""
+        about = self.about["data"]
+        if what is not None:
+            return data.open(what, fields=storage.read(self.folder, "fields.json"))
+        if about["what"] is None:
+            raise RunError(f"{self.folder} was fitted on arrays; hand the data over again")
+        source = data.open(about["what"], *about["words"])
+        if source.fingerprint != about["fingerprint"]:
+            raise RunError(f"{about['what']} has changed since {self.folder} was started; restore "
+                           "it, or start a new run")
+        return source
+
+    def look(self, what: Any = None) -> data.View:
+        """The event and conditions of this run in its own or in other data."""
+        source = self.source(what)
+        return source.view(self.about["event"], self.about["given"], self.about["target"])
+
+    def rows(self, what: Any = None, split: str | None = None) -> data.Rows:
+        """The rows a question is about."""
+        if what is None and self.opened is not None:
+            return self.opened.rows(split or "test")
+        source = self.source(what)
+        default = "test" if what is None or source.has_splits else "all"
+        view = source.view(self.about["event"], self.about["given"], self.about["target"])
+        return view.rows(split or default)

@@ -1,0 +1,172 @@
+"""One sitting of training: the loop with its log, its checkpoints and its best weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import DivergenceError
+from ..core.model import Model
+from ..core.rng import fold
+from ..core.train_config import Recipe
+from ..data import View
+from ..evaluate.held_out import Judge
+from ..train import checkpoint
+from ..train.budget import Budget
+from ..train.cost_estimate import Few
+from ..train.ema import Average
+from ..train.log import Log
+from ..train.loop import Progress, examine, fit
+from ..train.trainer import Refit, Trainer
+
+FORESEEN = 256
+"""Held-out rows by which the time of all of them is foreseen."""
+SAVE_EVERY = 10.0
+"""Seconds between checkpoints; what a power cut can cost."""
+
+
+class Sitting:
+    """A trainer at work on a folder: the fit, and the refit that may follow it.
+
+    `refit=same` trains new weights on training and held-out rows together for as many steps as
+    the best had; `refit=continue` goes on from the best weights on all those rows until they fit
+    the rows once held out as well as they fitted the training rows, for twice the best's steps at
+    most (Goodfellow, Bengio & Courville 2016, algorithms 7.2 and 7.3). Neither leaves anything to
+    judge it by: the held-out score that a run tells is that of the weights before.
+    """
+
+    def __init__(self, folder: Path, log: Log, build: Callable[[], Model], view: View,
+                 recipe: Recipe, seed: int, precision: str, compiled: bool = False) -> None:
+        self.folder, self.log, self.build, self.view = folder, log, build, view
+        self.recipe, self.seed = recipe, seed
+        self.precision, self.compiled = precision, compiled
+        last = folder / "last.safetensors"
+        saved = checkpoint.load(last) if last.exists() else None
+        self.trainer = self.begin(bool(saved and saved[1].get("refit")))
+        if saved:
+            self.trainer.restore(*saved)
+        log.cut(self.trainer.step)
+
+    def begin(self, again: bool = False) -> Trainer:
+        """First weights and the rows of the fit, or of the refit."""
+        rows = self.view.training("train+valid" if again else "train")
+        seed = fold(self.seed, "refit") if again else self.seed
+        return Trainer(self.build(), rows, self.recipe, seed, self.precision, self.compiled)
+
+    @property
+    def judge(self) -> Judge:
+        return Judge(self.trainer.model, self.view.rows("valid"))
+
+    def train(self, budget: Budget, asked: Callable[[], bool]) -> Iterator[Progress]:
+        """Both trainings, as far as the budget reaches."""
+        first = self.trainer
+        end = budget.end(first.epoch_steps, first.step, first.seconds, 0)
+        if not first.refit:
+            yield from self.remember(fit(first, end, self.judge, asked, foresee=self.foresee))
+            ended = first.stale >= self.recipe.patience or first.settled
+            if self.recipe.refit == "none" or not (ended and first.kept):
+                return
+            self.trainer = self.second(first)
+        judge = self.judge if self.recipe.refit == "continue" else None
+        yield from self.remember(fit(self.trainer, end, judge, asked, foresee=self.foresee))
+
+    def foresee(self) -> float:
+        """Seconds that a held-out score will take, by one of few rows."""
+        rows = Few(self.view.rows("valid"), FORESEEN)
+        begun = time.monotonic()
+        examine(self.trainer, Judge(self.trainer.model, rows))
+        spent = time.monotonic() - begun
+        return spent * sum(map(len, self.judge.batches)) / max(len(rows), 1)
+
+    def second(self, first: Trainer) -> Trainer:
+        """The trainer of the refit, at its first step."""
+        trainer, best = self.begin(again=True), first.best_step
+        trainer.step, trainer.seconds, trainer.stale = first.step, first.seconds, first.stale
+        trainer.best, trainer.best_step, trainer.kept = first.best, best, first.kept
+        if self.recipe.refit == "same":
+            trainer.refit = Refit(first.step, best)
+            return trainer
+        trainer.model.load_state_dict(first.kept)
+        trainer.average = Average(trainer.model, self.recipe.average)
+        goal = examine(trainer, Judge(trainer.model, self.view.rows("train"))).value
+        trainer.refit = Refit(first.step - best, 2 * best, goal)
+        return trainer
+
+    def remember(self, steps: Iterator[Progress]) -> Iterator[Progress]:
+        """The loop with its log and its checkpoints."""
+        saved, progress, since = time.monotonic(), None, []
+        for progress in steps:
+            since.append(progress)
+            if progress.held_out or progress.stopped:
+                self.log.add(record(since))
+                since.clear()
+            if time.monotonic() - saved > SAVE_EVERY and not progress.stopped:
+                self.save()
+                saved = time.monotonic()
+            try:
+                yield progress
+            except GeneratorExit:  # the caller left between two steps, where the state is whole
+                self.conclude("asked")
+                self.save()
+                raise
+        stopped = (progress and progress.stopped) or "budget"
+        self.conclude(stopped)
+        if progress and stopped == "diverged":
+            raise DivergenceError(progress.sentence)
+        self.save()
+
+    def save(self) -> None:
+        if not self.trainer.sound:
+            raise DivergenceError("the weights were no longer finite at step "
+                                  f"{self.trainer.step}; the checkpoint before is kept; try a "
+                                  "smaller train.rate, or train.clip=1")
+        checkpoint.save(self.folder / "last.safetensors", *self.trainer.state())
+
+    def conclude(self, stopped: str) -> None:
+        """Keep the best weights. A last look at weights no regular score has seen may win too, but
+        leaves no trace in the checkpoint, so that resuming equals never having stopped."""
+        score, weights, refit = self.trainer.best, self.trainer.kept, self.trainer.refit
+        seconds = self.trainer.seconds
+        if self.trainer.done and stopped != "diverged":
+            stopped, weights = "refit", self.trainer.weights()
+        elif not refit and stopped != "diverged" and self.trainer.step % self.trainer.every:
+            begun = time.monotonic()
+            final = examine(self.trainer, self.judge)
+            seconds += time.monotonic() - begun
+            if final.replaces(score):
+                score, weights = final, self.trainer.weights()
+        if not weights:
+            return
+        about = {"step": self.trainer.step, "seconds": seconds, "stopped": stopped,
+                 "held_out": None if score is None else score.to_dict()}
+        if self.recipe.refit != "none":
+            about["refit"] = self.told()
+        checkpoint.save(self.folder / "best.safetensors", weights, about)
+
+    def told(self) -> dict[str, Any]:
+        """How far the refit is: steps done and to do, over how many rows."""
+        refit, first = self.trainer.refit, self.trainer.best_step
+        if refit is None:
+            return {"way": self.recipe.refit, "done": False, "steps": 0, "of": None, "rows": 0}
+        begun = first if self.recipe.refit == "continue" else 0
+        return {"way": self.recipe.refit, "done": self.trainer.done,
+                "steps": self.trainer.age - begun, "of": refit.until - begun,
+                "rows": len(self.trainer.rows)}
+
+
+def record(since: Sequence[Progress]) -> dict[str, Any]:
+    """A line of the log: where training stands, and the mean of each term since the last line."""
+    now = since[-1]
+    terms, norms = mean([p.terms for p in since]), mean([p.norms for p in since])
+    held = now.held_out.to_dict() if now.held_out else None
+    return {"step": now.step, "epoch": now.epoch, "seconds": now.seconds, "rate": now.rate,
+            "terms": terms, "norms": norms, "held_out": held, "stopped": now.stopped}
+
+
+def mean(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean under each name over those that tell it."""
+    names = dict.fromkeys(name for each in told for name in each)
+    values = {name: [each[name] for each in told if name in each] for name in names}
+    return {name: sum(found) / len(found) for name, found in values.items()}

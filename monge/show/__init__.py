@@ -1,1 +1,0 @@
-"""Pictures of samples and of training."""

@@ -1,0 +1,160 @@
+r"""The Gibbs kernel $K_{ij} = e^{(f_i + g_j - c_{ij})/\varepsilon}$ of entropic transport.
+
+A kernel is only ever asked for its exponents, a block of rows at a time. From a cost matrix these
+are a sum; from points under the squared cost one matrix product with the potentials folded in;
+from points under any other cost that cost. Where there is room the exponentials are kept,
+otherwise each block is made again when it is needed, so that memory is bounded whatever the
+number of points.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .ground_cost import Cost, squared
+
+ROOM = 2**28
+"""Numbers of a kernel that are kept (1 GB as float32); a larger one is recomputed by blocks."""
+BLOCK = 2**18
+"""Numbers of a block: what two products over it can read from the processor's own memory."""
+
+LOW = -60.0
+"""Lowest exponent in single precision, whose range ends at -87."""
+
+
+class Kernel(abc.ABC):
+    """Rows i of one cloud against columns j of another, for a batch (*S) of problems at once."""
+
+    def __init__(self, shape: torch.Size, room: int = ROOM) -> None:
+        self.shape = shape  # (*S, n, m)
+        self.kept = shape.numel() <= room
+        size = max(1, BLOCK * shape[-2] // max(shape.numel(), 1))
+        self.rows = [slice(i, min(i + size, shape[-2])) for i in range(0, shape[-2], size)]
+        self.whole: Tensor | None = None
+
+    @abc.abstractmethod
+    def exponents(self, rows: slice) -> Tensor:
+        """(f_i + g_j - c_ij) / epsilon of some rows, (*S, k, m), in memory of its own."""
+
+    @abc.abstractmethod
+    def costs(self, rows: slice) -> Tensor:
+        """c_ij of some rows, (*S, k, m), differentiable in what it was made from."""
+
+    def mean(self) -> float:
+        """The mean of c over all pairs."""
+        parts = [self.costs(rows).detach().sum().item() for rows in self.rows]
+        return sum(parts) / max(self.shape.numel(), 1)
+
+    def guess(self) -> tuple[Tensor, Tensor]:
+        """Potentials to begin from, f (*S, n) and g (*S, m), with f_i + g_j <= c_ij."""
+        like = self.costs(slice(0, 1)).detach()
+        return like.new_zeros(self.shape[:-1]), like.new_zeros(*self.shape[:-2], self.shape[-1])
+
+    @abc.abstractmethod
+    def to(self, dtype: torch.dtype) -> Kernel:
+        """The same kernel in another precision."""
+
+    def take(self, f: Tensor, g: Tensor, epsilon: float) -> None:
+        """Take the potentials f (*S, n) and g (*S, m) into the exponents."""
+        self.f, self.g, self.epsilon = f, g, epsilon
+
+    def set(self, f: Tensor, g: Tensor, epsilon: float) -> None:
+        """Take the potentials into the kernel, whose blocks are made from now on."""
+        self.take(f, g, epsilon)
+        if self.kept:
+            if self.whole is None:
+                self.whole = f.new_empty(self.shape)
+            for rows in self.rows:
+                torch.exp(self.held(rows), out=self.whole[..., rows, :])
+
+    def held(self, rows: slice) -> Tensor:
+        """Exponents that are not so low that their exponentials, or products of them, become
+        denormal numbers, with which processors are a hundred times slower; beside sums near one
+        the difference is nothing."""
+        block = self.exponents(rows)
+        return block.clamp_min_(LOW if block.dtype == torch.float32 else 8 * LOW)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """K by blocks of rows, (*S, k, m) each."""
+        for rows in self.rows:
+            yield rows, (self.held(rows).exp_() if self.whole is None else
+                         self.whole[..., rows, :])
+
+
+class MatrixKernel(Kernel):
+    """Of a cost matrix (*S, n, m)."""
+
+    def __init__(self, matrix: Tensor, room: int = ROOM) -> None:
+        super().__init__(matrix.shape, room)
+        self.matrix, self.plain = matrix, matrix.detach()
+
+    def exponents(self, rows: slice) -> Tensor:
+        rate = 1 / self.epsilon
+        block = torch.sub((self.g * rate)[..., None, :], self.plain[..., rows, :], alpha=rate)
+        return block.add_((self.f[..., rows] * rate)[..., None])
+
+    def costs(self, rows: slice) -> Tensor:
+        return self.matrix[..., rows, :]
+
+    def to(self, dtype: torch.dtype) -> Kernel:
+        return MatrixKernel(self.matrix.to(dtype))
+
+
+class PointKernel(Kernel):
+    """Of points x (*S, n, d) and y (*S, m, d) under a cost."""
+
+    def __init__(self, x: Tensor, y: Tensor, cost: Cost, room: int = ROOM) -> None:
+        super().__init__(torch.Size([*x.shape[:-1], y.shape[-2]]), room)
+        self.x, self.y, self.cost, self.room = x, y, cost, room
+        centre = y.detach().mean(-2, keepdim=True)
+        self.near = x.detach() - centre, y.detach() - centre
+        self.norms = tuple(points.square().sum(-1) for points in self.near)
+
+    def take(self, f: Tensor, g: Tensor, epsilon: float) -> None:
+        super().take(f, g, epsilon)
+        if self.cost is squared:
+            (x, y), (norm_x, norm_y) = self.near, self.norms
+            rate, ones = 1 / epsilon, torch.ones_like(f)
+            level = [(f - norm_x) * rate, ones]  # |x - y|^2 = |x|^2 + |y|^2 - 2 x y
+            self.left = torch.cat([x * (2 * rate), torch.stack(level, -1)], -1)
+            above = [torch.ones_like(g), (g - norm_y) * rate]
+            self.right = torch.cat([y, torch.stack(above, -1)], -1).mT
+
+    def exponents(self, rows: slice) -> Tensor:
+        if self.cost is squared:
+            return self.left[..., rows, :] @ self.right
+        block = self.cost(self.x.detach()[..., rows, :], self.y.detach())
+        reach = self.f[..., rows, None] + self.g[..., None, :]
+        return torch.sub(reach, block).mul_(1 / self.epsilon)
+
+    def costs(self, rows: slice) -> Tensor:
+        return self.cost(self.x[..., rows, :], self.y)
+
+    def guess(self) -> tuple[Tensor, Tensor]:
+        """Of clouds that were a shift and a common stretch s of one another: what is left of the
+        cost is |sqrt(s) x - y / sqrt(s)|^2 for x and y around their own means."""
+        if self.cost is not squared:
+            return super().guess()
+        x, y = self.near  # y has mean zero
+        shift = x.mean(-2, keepdim=True)
+        x = x - shift
+        norm_x, norm_y = x.square().sum(-1), self.norms[1]
+        wide, tall = (norm.mean(-1, keepdim=True) for norm in (norm_x, norm_y))
+        s = torch.where((wide > 0) & (tall > 0), (tall / wide).sqrt(), 1.0)
+        f = 2 * (x * shift).sum(-1) + shift.square().sum(-1) + (1 - s) * norm_x
+        return f, (1 - 1 / s) * norm_y - 2 * (y * shift).sum(-1)
+
+    def mean(self) -> float:
+        if self.cost is not squared:
+            return super().mean()
+        centres = [points.mean(-2) for points in self.near]
+        products = (centres[0] * centres[1]).sum(-1)
+        spread = sum(norms.mean(-1) for norms in self.norms)
+        return float((spread - 2 * products).mean())
+
+    def to(self, dtype: torch.dtype) -> Kernel:
+        return PointKernel(self.x.to(dtype), self.y.to(dtype), self.cost, self.room)

@@ -1,0 +1,204 @@
+r"""Entropic optimal transport: the cheapest plan that is not too sharp.
+
+$\min_{\pi \in \Pi(a, b)} \langle c, \pi\rangle + \varepsilon\,\mathrm{KL}(\pi \,\|\, a \otimes b)$
+has one solution, $\pi_{ij} = a_i b_j e^{(f_i + g_j - c_{ij})/\varepsilon}$, whose potentials
+alternating projections find (Sinkhorn 1964, Cuturi 2013): in turn every row of the plan is scaled
+to sum to $a_i$ and every column to $b_j$.
+
+The iteration itself is `scaling`; here a small $\varepsilon$ is approached from above by steps of
+4, each begun from potentials extrapolated along $\varepsilon$, in single precision as far as that
+goes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ...core.errors import DataError, WordError
+from .gibbs_kernel import ROOM, Kernel, MatrixKernel, PointKernel
+from .ground_cost import Cost, CostName, cost
+from .scaling import Scaling
+
+STEP = 4.0
+"""By what epsilon falls from stage to stage."""
+ROUGH = 1e-2
+"""Marginal error at which a stage hands over to the next."""
+EASY = 0.02
+"""Epsilon, as part of the mean cost, from which no stages are needed."""
+SINGLE = 1e-5
+"""Marginal error down to which single precision works."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An entropic plan between a (*S, n) and b (*S, m), by its potentials.
+
+    error: the L1 distance of the plan's row sums from a (its columns sum to b), of the worst
+    problem of a batch.
+    """
+
+    kernel: Kernel = field(repr=False)
+    a: Tensor
+    b: Tensor
+    f: Tensor  # (*S, n)
+    g: Tensor  # (*S, m)
+    epsilon: float
+    error: float
+    passes: int
+    converged: bool
+
+    @property
+    def matrix(self) -> Tensor:
+        """pi (*S, n, m)."""
+        return torch.cat([self.block(rows) for rows in self.kernel.rows], -2)
+
+    def block(self, rows: slice) -> Tensor:
+        """Some rows of pi, (*S, k, m), without gradient."""
+        self.kernel.take(self.f, self.g, self.epsilon)
+        weight = self.a[..., rows, None] * self.b[..., None, :]
+        return self.kernel.exponents(rows).exp_().mul_(weight)
+
+    @property
+    def dual(self) -> Tensor:
+        """<f, a> + <g, b> - epsilon (mass - 1), (*S,): below the optimum for any potentials, equal
+        to it at the solution; its gradient in the weights is the potentials."""
+        mass = sum(self.block(rows).sum((-2, -1)) for rows in self.kernel.rows)
+        linear = (self.f * self.a).sum(-1) + (self.g * self.b).sum(-1)
+        return linear - self.epsilon * (cast(Tensor, mass).detach() - 1)
+
+    @property
+    def cost(self) -> Tensor:
+        """<c, pi>, (*S,), differentiable in points or costs with the plan held fixed."""
+        parts = [self.part(rows) for rows in self.kernel.rows]
+        return torch.stack(parts).sum(0)
+
+    def part(self, rows: slice) -> Tensor:
+        plan = self.block(rows).detach()
+
+        def moved() -> Tensor:
+            return (plan * self.kernel.costs(rows)).sum((-2, -1))
+
+        if len(self.kernel.rows) == 1:
+            return moved()
+        return cast(Tensor, checkpoint(moved, use_reentrant=False))
+
+    @property
+    def value(self) -> Tensor:
+        """min <c, pi> + epsilon KL(pi | a x b), (*S,). By the envelope theorem its gradient is
+        that of <c, pi> with pi fixed, and the potentials in the weights."""
+        moved = self.cost
+        return self.dual + (moved - moved.detach())
+
+    @property
+    def sharp(self) -> Tensor:
+        """<c, pi> - epsilon H(pi), (*S,): the value by the entropy of the plan itself."""
+        entropy = torch.special.entr(self.a).sum(-1) + torch.special.entr(self.b).sum(-1)
+        return self.value - self.epsilon * entropy
+
+
+def sinkhorn(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
+             cost_of: CostName | float | Cost = "squared", a: Tensor | None = None,
+             b: Tensor | None = None, relative: bool = False, tolerance: float = 1e-4,
+             passes: int = 10_000, start: tuple[Tensor, Tensor] | None = None,
+             normalise: bool = False, room: int = ROOM) -> Plan:
+    """The plan between points x (*S, n, d) and y (*S, m, d), or for a cost matrix x (*S, n, m).
+
+    relative: epsilon is meant in units of the mean cost. tolerance: L1 marginal error. start:
+    potentials to begin from. normalise: weights are divided by their sum. Float64 input whose
+    tolerance asks for it is finished in float64.
+    """
+    kernel = make(x, y, cost(cost_of), room)
+    a = weights(a, kernel.shape[:-1], x, "a", normalise)
+    b = weights(b, torch.Size([*kernel.shape[:-2], kernel.shape[-1]]), x, "b", normalise)
+    if not epsilon > 0:
+        raise WordError(f"epsilon is {epsilon}; it must be above 0 (exact plans: assignment)")
+    with torch.no_grad():
+        mean = kernel.mean()
+        if not math.isfinite(mean):
+            raise DataError(f"the mean cost is {mean}; mend the cost, or bring points near one")
+        target = epsilon * mean if relative and mean > 0 else epsilon
+        solved = solve(kernel, a.detach(), b.detach(), target, mean, tolerance, passes, start)
+    return replace(solved, kernel=kernel, a=a, b=b)
+
+
+def unrolled(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
+             cost_of: CostName | float | Cost = "squared", a: Tensor | None = None,
+             b: Tensor | None = None, passes: int = 100) -> Tensor:
+    """<f, a> + <g, b> after so many plain passes in logarithms, (*S,), differentiable through all
+    of them: the gradient of the iteration where that of its limit is not wanted."""
+    matrix = x if y is None else cost(cost_of)(x, y)  # (*S, n, m)
+    a = weights(a, matrix.shape[:-1], x, "a")
+    b = weights(b, torch.Size([*matrix.shape[:-2], matrix.shape[-1]]), x, "b")
+    f, g = torch.zeros_like(a), torch.zeros_like(b)
+    for _ in range(passes):
+        f = -epsilon * torch.logsumexp((g[..., None, :] - matrix) / epsilon
+                                       + b.log()[..., None, :], -1)
+        g = -epsilon * torch.logsumexp((f[..., None] - matrix) / epsilon + a.log()[..., None], -2)
+    return (f * a).sum(-1) + (g * b).sum(-1)
+
+
+def make(x: Tensor, y: Tensor | None, of: Cost, room: int) -> Kernel:
+    for name, value in (("x", x), ("y", y)):
+        if value is not None and not bool(value.isfinite().all()):
+            raise DataError(f"{name} holds values that are not finite; mend or drop such rows")
+    if y is None:
+        return MatrixKernel(x, room)
+    if x.shape[-1] != y.shape[-1]:
+        raise DataError(f"x has {x.shape[-1]} dimensions and y has {y.shape[-1]}; a cost needs "
+                        "points of one space")
+    return PointKernel(x, y, of, room)
+
+
+def weights(given: Tensor | None, shape: torch.Size, like: Tensor, name: str,
+            normalise: bool = False) -> Tensor:
+    """Weights (*S, n), uniform where none are given."""
+    if given is None:
+        return like.new_full(shape, 1 / shape[-1])
+    if not bool(given.isfinite().all()):
+        raise DataError(f"the weights {name} hold values that are not finite; mend them")
+    if bool((given < 0).any()):
+        raise DataError(f"the weights {name} reach {given.min().item():.3g}; none may be negative")
+    if given.shape[-1] != shape[-1]:
+        raise DataError(f"there are {given.shape[-1]} weights {name} for {shape[-1]} points; give "
+                        "each point one")
+    total = given.sum(-1, keepdim=True)
+    if normalise and bool((total > 0).all()):
+        given = given / total
+    elif bool((total.detach() - 1).abs().max() > 1e-4):
+        worst = total.flatten()[(total - 1).abs().argmax()].item()
+        raise DataError(f"the weights {name} sum to {worst:.6g}; divide them by their sum, or say "
+                        "normalise=True")
+    return given.expand(shape).to(like.dtype)
+
+
+def solve(kernel: Kernel, a: Tensor, b: Tensor, epsilon: float, mean: float, tolerance: float,
+          passes: int, start: tuple[Tensor, Tensor] | None) -> Plan:
+    """Stage by stage down to epsilon, in single precision as far as that goes."""
+    double = a.dtype == torch.float64
+    low = kernel.to(torch.float32) if double else kernel
+    work = Scaling(low, a.float(), b.float(), start)
+    stages = [epsilon]
+    while start is None and stages[-1] < EASY * mean:
+        stages.append(stages[-1] * STEP)
+    spent = 0
+    trail: list[tuple[Tensor, Tensor]] = []
+    for stage in reversed(stages):
+        last = stage == epsilon
+        rough = max(tolerance, SINGLE) if last else max(ROUGH, tolerance)
+        if len(trail) > 1:  # potentials are nearly linear in epsilon
+            work.f, work.g = (new + (new - old) / STEP
+                              for old, new in zip(*trail[-2:], strict=True))
+        spent += work.run(stage, rough, passes - spent)
+        trail.append((work.f, work.g))
+    if double:
+        work = Scaling(kernel, a, b, (work.f.double(), work.g.double()))
+        spent += work.run(epsilon, tolerance, passes - spent)
+    kernel.whole = None  # a plan makes its blocks from its potentials
+    return Plan(kernel, a, b, work.f, work.g, epsilon, work.error, spent,
+                work.error <= tolerance)

@@ -1,0 +1,88 @@
+r"""Distributions that stay known under noise: mixtures of normals at every time of a schedule.
+
+If $x \sim \sum_k w_k N(m_k, s_k^2)$, then $z = \alpha x + \sigma \epsilon$ has the density
+$\sum_k w_k N(\alpha m_k, v_k)$, $v_k = \alpha^2 s_k^2 + \sigma^2$, and
+$E[x | z] = \sum_k p(k | z) (m_k + \frac{\alpha s_k^2}{v_k} (z - \alpha m_k))$.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..models.diffusion._parameterisation import Prediction
+from ..models.diffusion._samplers import Predict
+from ..prob.noise_schedule import Noising
+
+
+@dataclass(frozen=True)
+class Normals:
+    """A mixture of K isotropic normals in D dimensions."""
+
+    weights: Tensor  # (K,)
+    means: Tensor  # (K, D)
+    scales: Tensor  # (K,)
+
+    def log_each(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
+        """log w_k + log N(z; alpha m_k, alpha^2 s_k^2 + sigma^2), (B, K); alpha, sigma (B, 1)."""
+        variance = (alpha * self.scales).square() + sigma.square()  # (B, K)
+        far = (z[:, None] - alpha[..., None] * self.means).square().sum(2)  # (B, K)
+        dims = z.shape[1]
+        return self.weights.log() - 0.5 * (far / variance + dims * (2 * math.pi * variance).log())
+
+    def log_prob(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:  # (B,)
+        return self.log_each(z, alpha, sigma).logsumexp(1)
+
+    def denoised(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
+        """E[x | z], (B, D)."""
+        share = self.log_each(z, alpha, sigma).softmax(1)  # (B, K)
+        variance = (alpha * self.scales).square() + sigma.square()
+        gain = alpha * self.scales.square() / variance  # (B, K)
+        away = z[:, None] - alpha[..., None] * self.means  # (B, K, D)
+        return (share[..., None] * (self.means + gain[..., None] * away)).sum(1)
+
+    def denoiser(self, noising: Noising) -> Predict:
+        """The prediction of a perfectly trained network."""
+
+        def predict(z: Tensor, t: Tensor) -> Prediction:
+            alpha, sigma = noising.alpha(t)[:, None], noising.sigma(t)[:, None]
+            return Prediction(z, alpha, sigma, "x0", self.denoised(z, alpha, sigma))
+
+        return predict
+
+    def cumulative(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
+        """P(Z <= z) in one dimension, of z (B, 1), (B,)."""
+        spread = ((alpha * self.scales).square() + sigma.square()).sqrt()
+        return (self.weights * torch.special.ndtr((z - alpha * self.means[:, 0]) / spread)).sum(1)
+
+    def quantile(self, levels: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
+        """z (B, 1) with these probabilities (B,) below it, by bisection."""
+        reach = 12 * torch.hypot(alpha * (1 + self.means.abs().amax()), sigma)
+        low, high = (sign * reach.expand(len(levels), 1) for sign in (-1, 1))
+        for _ in range(80):
+            middle = (low + high) / 2
+            below = (self.cumulative(middle, alpha, sigma) < levels)[:, None]
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def draw(self, n: int) -> Tensor:  # (n, D)
+        which = torch.multinomial(self.weights, n, replacement=True)
+        noise = torch.randn(n, self.means.shape[1], dtype=self.means.dtype)
+        return self.means[which] + self.scales[which, None] * noise
+
+
+def line() -> Normals:
+    """Three normals on a line."""
+    return Normals(torch.tensor([0.5, 0.3, 0.2]).double(),
+                   torch.tensor([[-1.2], [0.3], [1.5]]).double(),
+                   torch.tensor([0.2, 0.1, 0.3]).double())
+
+
+def plane() -> Normals:
+    """Three normals in the plane."""
+    return Normals(torch.tensor([0.5, 0.3, 0.2]).double(),
+                   torch.tensor([[-1.2, 0.4], [0.3, -1.0], [1.2, 1.0]]).double(),
+                   torch.tensor([0.2, 0.15, 0.3]).double())

@@ -1,0 +1,256 @@
+r"""Identities of norms, dropout, residual connections and initial weights.
+
+A norm removes the shift and scale of the layers before it; the 2^n networks that dropout makes
+average to the scaled one if it is linear; residual connections preserve gradients, and a variance
+of alpha / D_in preserves signals, through any depth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..core.rng import fresh
+from ..nn.layers.activation import Pointwise, activation
+from ..nn.layers.dropout import thinned
+from ..nn.layers.init import ALPHA, Init, initialise
+from ..nn.layers.norm import Norm, norm
+from ..nn.mlp import MLP
+from ..nn.resnet import Residual as Skip
+from ._helpers import gap, most, normal
+from .convolution import ROUNDING
+from .framework import Residual
+
+PER_ROW: tuple[Norm, ...] = ("layer", "group", "instance")
+DEPTH, WIDTH = 30, 128
+"""Layers and units through which a variance is followed."""
+NETWORKS = 64
+"""Networks over which its growth is averaged: that of one is e^(N(0, 5 DEPTH / WIDTH)) or so."""
+BAND = 2.5
+"""By what factor it may change."""
+DRAWS = 200_000
+MASKS = 1000
+"""Dropout masks that are sampled."""
+MOST = 5.0
+"""Standard errors that chance may make."""
+
+
+def batch_norm() -> tuple[nn.BatchNorm2d, Tensor]:
+    layer = norm("batch", 3, 2).double()
+    assert isinstance(layer, nn.BatchNorm2d)
+    return layer.train(), 2 * normal(6, 3, 4, 5) + 3
+
+
+def x25_batch_norm_cancels_a_bias() -> Residual:
+    """BN(x + b) = BN(x).
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.2."""
+    layer, x = batch_norm()
+    return Residual(gap(layer(x + normal(3, 1, 1)), layer(x)), ROUNDING)
+
+
+def x25_batch_norm_can_restore_its_input() -> Residual:
+    """gamma = sqrt(biased variance + eps) and beta = mean restore x.
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3."""
+    layer, x = batch_norm()
+    layer.weight.copy_((x.var((0, 2, 3), correction=0) + layer.eps).sqrt())
+    layer.bias.copy_(x.mean((0, 2, 3)))
+    return Residual(gap(layer(x), x), ROUNDING)
+
+
+def x25_running_variance_is_unbiased() -> Residual:
+    """Running averages use the mean and the unbiased variance.
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.1."""
+    layer, x = batch_norm()
+    layer(x)
+    rate = layer.momentum or 0.0
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    mean = gap(layer.running_mean, rate * x.mean((0, 2, 3)))
+    variance = gap(layer.running_var, 1 - rate + rate * x.var((0, 2, 3)))
+    return Residual(most(mean, variance), ROUNDING)
+
+
+def x25_evaluation_reads_the_running_averages_alone() -> Residual:
+    """In evaluation, a row is normalised alike in every batch.
+
+    Source: Ioffe & Szegedy 2015, Batch Normalization, sec. 3.1."""
+    layer, x = batch_norm()
+    layer(x)
+    layer.eval()
+    return Residual(gap(layer(x)[:1], layer(x[:1])), 0)
+
+
+def x26_layer_norm_ignores_scale_and_shift() -> Residual:
+    """LN(a x + b) = LN(x) for a > 0, as eps -> 0.
+
+    Source: Ba, Kiros & Hinton 2016, Layer Normalization, sec. 5."""
+    layer, x = norm("layer", 16).double(), normal(5, 16)
+    assert isinstance(layer, nn.LayerNorm)
+    layer.eps = 0.0
+    return Residual(gap(layer(3.7 * x - 2), layer(x)), ROUNDING)
+
+
+def x26_layer_norm_ignores_other_rows() -> Residual:
+    """Layer, group and instance norm treat each row independently.
+
+    Source: Ba, Kiros & Hinton 2016, Layer Normalization; Wu & He 2018, Group Normalization."""
+    x, worst = normal(5, 16, 3, 4), 0.0
+    for name in PER_ROW:
+        layer = norm(name, 16, 2).double()
+        worst = most(worst, gap(layer(x)[:1], layer(x[:1])))
+    return Residual(worst, ROUNDING)
+
+
+def masks(units: int) -> Tensor:
+    """Every choice of kept units, (2^n, n)."""
+    return torch.tensor(list(itertools.product((0.0, 1.0), repeat=units)), dtype=torch.float64)
+
+
+def chances(kept: Tensor, rate: float) -> Tensor:
+    """The probability of each choice, (2^n,)."""
+    return (kept * (1 - rate) + (1 - kept) * rate).prod(1)
+
+
+def x27_linear_networks_average_to_the_scaled_one() -> Residual:
+    """All 2^n dropout masks of a linear network average to weights times 1 - p.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
+    return Residual(unscaled(0.3, 0.7), 1e-13)
+
+
+def unscaled(rate: float, factor: float) -> float:
+    """By how much the mean over masks of a linear network misses the one scaled by `factor`."""
+    kept, layer, h = masks(5), nn.Linear(5, 3, bias=False).double(), normal(5)
+    mean = (chances(kept, rate)[:, None] * layer(kept * h)).sum(0)
+    return gap(mean, factor * layer(h))
+
+
+def x27_softmax_networks_average_geometrically() -> Residual:
+    """The normalised geometric mean of 2^n softmax nets is the scaled net.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.12."""
+    kept, layer, h, rate = masks(5), nn.Linear(5, 3).double(), normal(5), 0.3
+    logs = layer(kept * h).log_softmax(1)
+    mean = (chances(kept, rate)[:, None] * logs).sum(0).softmax(0)
+    return Residual(gap(mean, layer((1 - rate) * h).softmax(0)), 1e-13)
+
+
+def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
+    """Monte-Carlo dropout tends to the average over all 2^n masks.
+
+    Source: Gal & Ghahramani 2016, Dropout as a Bayesian Approximation."""
+    net, exact, _ = thinning()
+    generator, h, found = fresh(4), torch.ones(1, 6, dtype=torch.float64), []
+    for _ in range(MASKS):
+        with thinned(net, generator):
+            found.append(net(h)[0, 0])
+    drawn = torch.stack(found)
+    return Residual(float((drawn.mean() - exact).abs() / drawn.std()) * MASKS**0.5, MOST)
+
+
+def x28_the_whole_network_is_not_the_average() -> Residual:
+    """For a non-linear network, the mean over masks is not the scaled network.
+
+    Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting, sec. 7.5."""
+    _, exact, whole = thinning()
+    return Residual(0.01 - float((exact - whole).abs()), 0)
+
+
+def thinning() -> tuple[nn.Module, Tensor, Tensor]:
+    """A network non-linear after dropout, its exact mean over masks, and its scaled output."""
+    net = nn.Sequential(nn.Dropout(0.4), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    initialise(net, "he", "relu")
+    kept, bends = masks(6), net[1:]
+    mean = (chances(kept, 0.4) * bends(kept / 0.6)[:, 0]).sum()
+    return net.eval(), mean, net.eval()(torch.ones(6, dtype=torch.float64))[0]
+
+
+@torch.enable_grad()
+def x29_residual_jacobian_is_the_identity_and_more() -> Residual:
+    """d(h + f(h)) / dh = I + df / dh.
+
+    Source: He et al. 2016, Identity Mappings in Deep Residual Networks."""
+    body = MLP.Config(width=8, depth=1, activation="tanh").build(5, 5).double()
+    jacobian, h = torch.autograd.functional.jacobian, normal(5)
+    whole, inner = jacobian(Skip(body), h), jacobian(body, h)
+    return Residual(gap(whole, torch.eye(5, dtype=torch.float64) + inner), 1e-14)
+
+
+def x29_residual_gradients_stay_alike() -> Residual:
+    """Gradients of 24 plain layers look like white noise, residual ones do not.
+
+    Source: Balduzzi et al. 2017, The Shattered Gradients Problem."""
+    return Residual(0.3 - (likeness(residual=True) - likeness(residual=False)), 0)
+
+
+@torch.enable_grad()
+def likeness(residual: bool, depth: int = 24, width: int = 200, points: int = 256) -> float:
+    """The correlation of the derivatives of a centred net at neighbours on a line (Balduzzi et
+    al. 2017)."""
+    def layer() -> nn.Module:
+        return nn.Sequential(norm("batch", width), nn.ReLU(), nn.Linear(width, width))
+
+    layers = [Skip(layer()) if residual else layer() for _ in range(depth)]
+    net = nn.Sequential(nn.Linear(1, width), *layers, nn.Linear(width, 1)).double()
+    initialise(net)
+    x = torch.linspace(-2, 2, points, dtype=torch.float64)[:, None].requires_grad_()
+    slope, = torch.autograd.grad(net(x).sum(), x)
+    centred = (slope - slope.mean()).flatten()
+    return float((centred[1:] * centred[:-1]).sum() / centred.square().sum())
+
+
+def x30_he_keeps_the_variance() -> Residual:
+    """ReLU layers of variance 2 / D_in keep Var z over 30 layers.
+
+    Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
+    return Residual(abs(math.log(growth("relu", "he"))), math.log(BAND))
+
+
+def x30_linear_layers_keep_the_variance() -> Residual:
+    """Linear layers of variance 1 / D_in keep Var z over 30 layers.
+
+    Source: Glorot & Bengio 2010, Understanding the Difficulty of Training Deep Feedforward
+    Networks."""
+    return Residual(abs(math.log(growth("identity", "he"))), math.log(BAND))
+
+
+def growth(name: Pointwise, how: Init, times: float = 1.0) -> float:
+    """By what factor Var z grows over the layers in the mean over networks, where weights have
+    `times` their variance."""
+    act, layer = activation(name), nn.Linear(WIDTH, WIDTH).double()
+    first, last = normal(NETWORKS, 16, WIDTH), []
+    for z in first:
+        for _ in range(DEPTH):
+            initialise(layer, how, name)
+            z = layer(act(z)) * math.sqrt(times)
+        last.append(z)
+    return float(torch.stack(last).var() / first.var())
+
+
+def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
+    """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2.
+
+    Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
+    z = normal(DRAWS)
+    h = torch.relu(z)
+    moment, spread = h.square() - 1 / ALPHA["relu"], (h - h.mean()).square()
+    misses = torch.stack([moment, spread - (1 - 1 / math.pi) / 2])
+    return Residual(float((misses.mean(1).abs() / misses.std(1)).amax()) * DRAWS**0.5, MOST)
+
+
+def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
+    """E f(x) of randomised leaky ReLU in training is its f(x) in evaluation.
+
+    Source: Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional
+    Network."""
+    layer, x = activation("rrelu"), torch.tensor([-2.0, -0.5, 1.5], dtype=torch.float64)
+    drawn = layer.train()(x.expand(DRAWS, 3).clone())
+    error = drawn.std(0) / DRAWS**0.5 + 1e-15
+    return Residual(float(((drawn.mean(0) - layer.eval()(x)).abs() / error).amax()), MOST)

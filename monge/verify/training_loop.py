@@ -1,0 +1,154 @@
+"""Identities of the training loop: the order of rows, early stopping, standardised features.
+
+A line is fitted by least squares through the loop that fits every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.config import Config
+from ..core.metric import Score
+from ..core.model import Losses, Model
+from ..core.space import Space
+from ..core.train_config import Recipe
+from ..data import open as open_data
+from ..nn.inputs.features import Features
+from ..train.budget import Budget
+from ..train.loop import Progress, fit
+from ..train.trainer import Trainer
+from ._helpers import gap, most, normal
+from .framework import Residual
+from .training import RATE, gradients
+
+ROWS = 60
+
+
+class Line(Model):
+    """y = a x + b by least squares: x and y are the entries of an event."""
+
+    events = {"real"}
+
+    def __init__(self, config: Config, space: Space) -> None:
+        super().__init__(config, space)
+        self.slope = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def loss(self, batch: Batch) -> Losses:
+        x, y = batch.x.unbind(1)
+        return {"square": (self.slope[0] * x + self.slope[1] - y).square() / 2}
+
+    @classmethod
+    def tiny(cls, space: Space) -> Config:
+        return cls.Config()
+
+
+class Points:
+    """Rows near a line, as the loop sees them."""
+
+    lengths = None
+
+    def __init__(self) -> None:
+        x = normal(ROWS)
+        self.x = torch.stack([x, 2 * x - 1 + 0.5 * normal(ROWS)], 1)
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def batch(self, index: Tensor, train: bool = False) -> Batch:
+        return Batch(self.x[index], row=index)
+
+    def whole(self) -> Batch:
+        return self.batch(torch.arange(ROWS))
+
+
+def play(recipe: Recipe) -> tuple[Trainer, list[Progress]]:
+    """Fit the line with a validation loss on other rows, until early stopping."""
+    trainer = Trainer(Line(Line.Config(), Space(kind="real", shape=(2,))), Points(), recipe)
+    others = Batch(Points().x[:8])
+
+    def judge() -> Score:
+        return Score(trainer.model.loss(others)["square"].mean().item(), "loss")
+
+    with torch.enable_grad():
+        return trainer, list(fit(trainer, Budget(steps=5000), judge, pause=1e9))
+
+
+STOPPING = Recipe(optimiser="sgd", rate=RATE, warmup=0, batch=20, check=3, patience=4)
+
+
+def x44_early_stopping_returns_the_best() -> Residual:
+    """Early stopping restores the step with the lowest validation loss.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
+    trainer, told = play(STOPPING)
+    held = [(p.held_out.value, p.step) for p in told if p.held_out]
+    best, step = min(held)
+    late = held[-1][1] - step != STOPPING.check * STOPPING.patience
+    kept = trainer.best.value if trainer.best else float("nan")
+    return Residual(abs(kept - best) + (late or trainer.best_step != step), 0.0)
+
+
+def x44_early_stopping_bounds_the_way() -> Residual:
+    """|w_0 - w_best| <= K lr steps if gradient norms are at most K.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
+    largest = 0.5
+    trainer, _ = play(replace(STOPPING, clip=largest))
+    way = trainer.kept["slope"].norm().item()  # from 0
+    return Residual(way - largest * RATE * trainer.best_step, 1e-6)
+
+
+def epoch(trainer: Trainer, number: int) -> Iterator[Batch]:
+    first = number * trainer.epoch_steps
+    return (trainer.batch(first + place) for place in range(trainer.epoch_steps))
+
+
+def x45_an_epoch_visits_each_row_once() -> Residual:
+    """Every row is in exactly one batch of an epoch, each time in new order.
+
+    Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.1.3."""
+    trainer, _ = play(replace(STOPPING, steps=1))
+    orders = [torch.cat([batch.rows for batch in epoch(trainer, number)]) for number in range(3)]
+    missed = sum(int((torch.bincount(order, minlength=ROWS) != 1).sum()) for order in orders)
+    return Residual(missed + float(torch.equal(orders[0], orders[1])), 0.0)
+
+
+def x45_minibatch_gradients_average_to_the_whole() -> Residual:
+    """The mean of an epoch's minibatch gradients is the full gradient.
+
+    Source: Bottou, Curtis & Nocedal 2018, Optimization Methods for Large-Scale Machine
+    Learning."""
+    trainer, _ = play(replace(STOPPING, steps=1))
+    model = trainer.model
+    with torch.enable_grad():
+        each = [gradients(model.loss(batch)["square"].mean(), model)
+                for batch in epoch(trainer, 0)]
+        full = gradients(model.loss(trainer.rows.whole())["square"].mean(), model)
+    return Residual(gap(torch.stack(each).mean(0), full), 1e-14)
+
+
+def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
+    """Features of training rows: mean 0, standard deviation 1 (float32).
+
+    Source: LeCun et al. 1998, Efficient BackProp, sec. 4.3."""
+    rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
+    features = Features(rows.space).double()(rows.whole().double())
+    return Residual(most(float(features.mean(0).abs().amax()),
+                        gap(features.std(0, correction=0), torch.ones(3))), 1e-5)
+
+
+def x48_test_rows_are_read_with_training_statistics() -> Residual:
+    """Features of test rows invert by the mean and scale of training rows.
+
+    Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.10."""
+    source = open_data((5 + 3 * normal(400, 3)).float())
+    view = source.view()
+    train, test = (view.rows(split).whole().x.double() for split in ("train", "test"))
+    features = Features(view.space).double()(Batch(test))
+    back = features * train.std(0, correction=0) + train.mean(0)
+    return Residual(gap(back, test), 1e-5)

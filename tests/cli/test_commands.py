@@ -1,0 +1,312 @@
+"""The command line: what a person types, what comes back, and every sentence of refusal."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from monge.cli.main import attempt, verbs
+
+
+@pytest.fixture
+def say(capsys):
+    """Run a command line; its exit code, stdout and stderr."""
+    def run(*words):
+        code = attempt([str(word) for word in words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+    return run
+
+
+@pytest.fixture
+def told(say):
+    """Run a command line with --json that must succeed; its one value."""
+    def run(*words):
+        code, out, err = say(*words, "--json")
+        assert code == 0, err
+        assert err == ""
+        return json.loads(out)
+    return run
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(17, 80, 120), "size": rng.normal(3, 1, 120).round(3),
+                          "job": rng.choice(["cook", "clerk", "smith"], 120),
+                          "ok": rng.random(120) < 0.3})
+    path = tmp_path / "people.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+QUICK = ("width=16", "depth=1")
+
+
+def test_every_verb_has_help_for_people(say):
+    for verb in verbs():
+        code, out, _ = say(verb, "--help")
+        assert code == 0
+        assert "Usage: monge" in out
+        assert len(out.splitlines()) > 6
+
+
+def test_a_model_is_told_with_the_words_it_admits(say):
+    _, told, _ = say("models", "made")
+    assert "[natural | snake | random | given]" in told
+    assert "train.rate" not in told
+    _, more, _ = say("models", "made", "-v")
+    assert "train.rate" in more
+    assert "…" not in told + more + say("data")[1]
+
+
+def test_a_table_goes_in_and_the_same_columns_come_out(say, told, table, tmp_path):
+    run = told("fit", "made", table, *QUICK, "--budget", "20steps")
+    assert set(run) == {"run", "steps", "seconds", "stopped", "held_out", "findings"}
+    assert run["held_out"]["kind"] == "exact"
+    out = tmp_path / "new.csv"
+    assert told("sample", run["run"], "-n", 30, "-o", out)["file"] == str(out)
+    old, new = pd.read_csv(table), pd.read_csv(out)
+    assert list(new.columns) == list(old.columns)
+    assert list(new.dtypes) == list(old.dtypes)
+    assert len(new) == 30
+    code, printed, _ = say("sample", "made-people", "-n", 3)
+    assert code == 0
+    assert printed.splitlines()[0] == "age,size,job,ok"
+
+
+def test_scores_have_a_line_a_row(told, say, table, tmp_path):
+    told("fit", "made", table, *QUICK, "--budget", "5steps")
+    out = tmp_path / "scores.csv"
+    result = told("score", "made-people", table, "-o", out)
+    assert set(result) == {"rows", "mean", "stderr", "kind", "unit", "bits_per_dim"}
+    scores = pd.read_csv(out)
+    assert list(scores.columns) == ["row", "nats", "kind", "rank"]
+    assert len(scores) == result["rows"] == 120
+    assert scores.nats.mean() == pytest.approx(result["mean"])
+    assert scores.nats[scores["rank"] == 1].item() == scores.nats.min()
+    assert told("score", "made-people")["rows"] == 12
+    assert told("score", "made-people", "--split", "train")["rows"] == 96
+    _, out, _ = say("score", "made-people")
+    assert "nats a row (exact)" in out
+
+
+def test_a_value_too_far_out_is_told(say, told, tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.random(60), "b": rng.random(60)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    pd.DataFrame({"a": [0.5, 1e30], "b": [0.5, 0.5]}).to_csv(tmp_path / "far.csv", index=False)
+    told("fit", "made", tmp_path / "t.csv", *QUICK, "--budget", "3steps")
+    code, _, err = say("score", "made-t", tmp_path / "far.csv")
+    assert code == 0
+    assert "1 of 2 rows have no finite score" in err
+    assert told("score", "made-t", tmp_path / "far.csv")["mean"] is None
+
+
+def test_a_bound_says_so_and_tightens(told):
+    told("fit", "vae", "digits", "--budget", "5steps")
+    loose, tight = (told("score", "vae-digits", f"samples={k}") for k in (1, 20))
+    assert loose["kind"] == tight["kind"] == "bound"
+    assert loose["mean"] < tight["mean"]
+
+
+def test_pictures_points_and_arrays(told, tmp_path):
+    told("fit", "independent", "digits")
+    told("sample", "independent-digits", "-n", 6, "-o", tmp_path / "grid.png")
+    assert Image.open(tmp_path / "grid.png").size[0] > 100
+    told("sample", "independent-digits", "-n", 6, "-o", tmp_path / "x.npz")
+    assert np.load(tmp_path / "x.npz")["x"].shape[0] == 6
+    told("fit", "gaussian", "moons")
+    told("sample", "gaussian-moons", "-n", 50, "-o", tmp_path / "points.png")
+    assert Image.open(tmp_path / "points.png").size[0] > 100
+
+
+def test_conditions(told, say):
+    told("fit", "made", "digits", *QUICK, "--given", "label", "--budget", "3steps")
+    code, _, err = say("sample", "made-digits", "-n", 2)
+    assert code == 1
+    assert "needs a value of 'label' for each row; give it with --given label=VALUE" in err
+    assert told("sample", "made-digits", "-n", 2, "--given", "label=3")["n"] == 2
+    code, _, err = say("sample", "made-digits", "--given", "label=eleven")
+    assert code != 0
+    assert "eleven" in err
+    told("fit", "independent", "iris", "--budget", "1steps")
+    _, _, err = say("sample", "independent-iris", "--given", "colour=red")
+    assert "the run is not given 'colour'; fit one with --given colour" in err
+
+
+def test_evaluate_models_data_runs_verify(told, table):
+    told("fit", "made", table, *QUICK, "--budget", "5steps")
+    measures = told("evaluate", "made-people")["measures"]
+    assert {"log_likelihood", "bits_per_dim", "energy_distance",
+            "energy_distance_of_real_rows"} <= set(measures)
+    assert set(measures["log_likelihood"]) == {"value", "stderr", "kind", "unit"}
+    (row,) = told("runs")
+    assert row["model"] == "autoregressive.made"
+    assert row["bytes"] > 1000
+    names = {entry["name"] for entry in told("models")}
+    assert {"autoregressive.made", "latent.vae", "adversarial.wgan", "baseline.chow_liu"} <= names
+    known = {field["field"]: field for field in told("models", "made")["fields"]}
+    assert known["width"]["choices"] == []
+    assert known["order"]["choices"] == ["natural", "snake", "random", "given"]
+    assert "digits" in {entry["name"] for entry in told("data")}
+    fields = {field["name"]: field["kind"] for field in told("data", table)["fields"]}
+    assert fields == {"age": "counts", "size": "real", "job": "label", "ok": "binary"}
+    assert told("runs", "--delete", row["run"], "--yes") == []
+
+
+def test_resuming(told, say, table):
+    told("fit", "made", table, *QUICK, "--budget", "5steps")
+    assert told("fit", "--resume", "made-people", "--budget", "+5steps")["steps"] == 10
+    code, _, err = say("fit", "made", table, "--resume", "made-people")
+    assert code == 2
+    assert "goes on with a run as it is; leave out made and all but --budget" in err
+
+
+def test_a_fit_tells_how_it_goes(say, table):
+    code, out, err = say("fit", "made", table, *QUICK, "train.check=10", "--budget", "20steps")
+    assert code == 0
+    assert "held out" in out
+    assert "step      10" in err
+    assert "stopped after 20 steps" in err
+    code, out, err = say("fit", "made", table, *QUICK, "--budget", "5steps", "-q")
+    assert err == ""
+
+
+def test_completing(told, say, tmp_path):
+    frame = pd.DataFrame({"a": np.arange(60) / 7, "b": np.arange(60) / 3, "c": ["x", "y"] * 30})
+    frame.loc[5:8, "b"] = np.nan
+    frame.loc[9, "c"] = None
+    frame.to_csv(tmp_path / "holes.csv", index=False)
+    told("fit", "chow_liu", tmp_path / "holes.csv")
+    out = tmp_path / "full.csv"
+    result = told("complete", "chow_liu-holes", tmp_path / "holes.csv", "-o", out, "-n", 2)
+    assert result["completions"] == 2
+    full = pd.read_csv(out)
+    assert len(full) == 120
+    assert not full.isna().any().any()
+    seen = frame.b.notna().to_numpy()
+    np.testing.assert_allclose(full.b[::2][seen], frame.b[seen], rtol=1e-6)
+    code, _, err = say("complete", "chow_liu-holes", "--hide", "lower", "-o", out)
+    assert code == 2
+    assert "--hide lower is for pictures" in err
+
+
+def test_in_painting(told, say, tmp_path):
+    told("fit", "chow_liu", "digits", "data.rows=300")
+    told("complete", "chow_liu-digits", "--hide", "lower", "--rows", 4, "-o", tmp_path / "x.png")
+    assert Image.open(tmp_path / "x.png").size[0] > 100
+    np.save(tmp_path / "mask.npy", np.eye(8, dtype=bool))
+    told("complete", "chow_liu-digits", "--hide", tmp_path / "mask.npy", "-o", tmp_path / "x.npz")
+    np.save(tmp_path / "mask.npy", np.eye(7, dtype=bool))
+    for hide, part in ((tmp_path / "mask.npy", "has the shape (7, 7)"), ("low", "neither lower")):
+        code, _, err = say("complete", "chow_liu-digits", "--hide", hide, "-o", tmp_path / "x.npz")
+        assert code in (1, 2)
+        assert part in err
+    code, _, err = say("complete", "chow_liu-digits", "-o", tmp_path / "x.npz")
+    assert "nothing is missing in these rows" in err
+
+
+def test_a_film(told, say, tmp_path):
+    told("fit", "made", "digits", *QUICK, "data.rows=300", "--budget", "2steps")
+    assert told("sample", "made-digits", "-n", 2, "-o", tmp_path / "f.gif")["frames"] == 64
+    assert Image.open(tmp_path / "f.gif").n_frames > 10
+    code, out, _ = say("sample", "made-digits", "-n", 1, "--stream")
+    assert code == 0
+    assert "▀" in out
+    told("fit", "made", "iris", *QUICK, "--budget", "2steps")
+    code, _, err = say("sample", "made-iris", "--stream")
+    assert "--stream shows pictures and points of a plane" in err
+
+
+def test_debug_shows_the_traceback(say):
+    with pytest.raises(ValueError, match="there is no model"):
+        say("fit", "mad", "digits", "--debug")
+
+
+WRONG = [
+    (2, ["fot"], "there is no verb 'fot'; did you mean fit?"),
+    (2, ["fit", "mad", "digits"], "there is no model 'mad'; did you mean made?"),
+    (2, ["models", "vea"], "there is no model 'vea'; did you mean vae?"),
+    (2, ["fit", "made", "digits", "widht=3"], "no field 'widht'; did you mean width?"),
+    (2, ["fit", "made", "digits", "width=0"], "width=0 must be at least 1"),
+    (2, ["fit", "made", "digits", "train.rat=1"], "no field 'rat'; did you mean rate?"),
+    (2, ["fit", "made", "digits", "data.sed=1"], "no field 'sed'; did you mean seed?"),
+    (2, ["fit", "made", "digits", "--budget", "0"], "budget '0'"),
+    (2, ["fit", "made", "digits", "--budget", "0s"], "leaves no time to train"),
+    (2, ["fit", "made", "digits", "--given", "lable"], "'lable'; did you mean label?"),
+    (2, ["fit", "made"], "fit needs a MODEL and DATA"),
+    (2, ["fit", "made", "digits", "--precision", "fp64"], "fp64"),
+    (1, ["fit", "made", "nowhere.csv"], "nowhere.csv"),
+    (1, ["fit", "made", "digit"], "did you mean digits?"),
+    (1, ["score", "none"], "there is no run 'none'"),
+]
+
+
+@pytest.mark.parametrize(("code", "words", "part"), WRONG, ids=lambda w: " ".join(map(str, w))
+                         if isinstance(w, list) else "")
+def test_wrong_words_get_one_sentence(say, code, words, part):
+    got, out, err = say(*words)
+    assert part in err
+    assert got == code
+    assert out == ""
+    assert err.startswith("monge: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    _, out, _ = say(*words, "--json")
+    assert part in json.loads(out)["error"]
+
+
+SPOILT = {
+    "empty.csv": ("", "empty"),
+    "text.csv": ("a,b\n" + "1.5,2\n" * 30 + "1.5,oops\n" + "2.5,3\n" * 20, "oops"),
+    "inf.csv": ("a,b\n" + "1.5,2\n" * 30 + "inf,2\n" * 2, "inf"),
+    "ragged.csv": ("a,b\n1,2\n1,2,3\n4,5\n", "ragged.csv"),
+    "short.csv": ("a,b\n1,2\n", "too few"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_spoilt_tables_get_one_sentence(say, tmp_path, name):
+    text, part = SPOILT[name]
+    (tmp_path / name).write_text(text)
+    code, _, err = say("fit", "made", tmp_path / name)
+    assert code == 1
+    assert part in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_constant_column_is_no_obstacle(told, tmp_path):
+    frame = pd.DataFrame({"a": np.arange(60) / 7, "same": np.full(60, 2.5)})
+    frame.to_csv(tmp_path / "c.csv", index=False)
+    fields = told("data", tmp_path / "c.csv")["fields"]
+    assert [field["constant"] for field in fields] == [False, True]
+    run = told("fit", "made", tmp_path / "c.csv", *QUICK, "--budget", "10steps")
+    assert np.isfinite(run["held_out"]["value"])
+
+
+def test_a_picture_that_does_not_decode_is_named(say, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(4):
+        Image.fromarray(np.full((8, 8), number * 9, np.uint8)).save(folder / f"{number}.png")
+    (folder / "bad.png").write_bytes(b"not a picture")
+    code, _, err = say("data", folder)
+    assert code == 1
+    assert "bad.png" in err
+
+
+def test_a_model_without_likelihood_says_what_to_do(told, say):
+    told("fit", "wgan", "iris", "--budget", "3steps")
+    code, _, err = say("score", "wgan-iris")
+    assert code == 2
+    assert "adversarial.wgan" in err
+    assert "log-likelihood" in err
+    assert "autoregressive.made" in err
+    code, _, err = say("sample", "wgan-iris", "-o", "x.png")
+    assert "cannot be drawn as a picture" in err
+    code, _, err = say("sample", "wgan-iris", "-o", "x.doc")
+    assert "cannot write .doc; use .png, .csv, .npz or, for sound, .wav" in err

@@ -1,0 +1,151 @@
+"""Comparisons: who is let in, who stands first, what a failure costs, and the page about it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from contests import folder_of, planned
+
+import monge
+from monge import registry
+from monge.cli.main import attempt
+from monge.cli.main import monge as program
+from monge.comparison import api, worker
+from monge.comparison.runner import JUDGED, Comparison, Outcome, Started
+from monge.core.errors import DataError, MongeError, RunError
+from monge.report.html import page, table
+
+BROKEN = '''"""A law that cannot be trained"""
+from monge.core.abilities import HasLikelihood
+from monge.core.errors import DataError
+from monge.core.model import Model
+
+
+class Broken(Model, HasLikelihood):
+    events = {"columns"}
+
+    class Config(Model.Config):
+        pass
+
+    def loss(self, batch):
+        raise DataError("it never could")
+
+    def likelihood(self, batch, how=None, generator=None):
+        raise DataError("it never could")
+
+    @classmethod
+    def tiny(cls, space):
+        return cls.Config()
+'''
+
+
+@pytest.fixture
+def inside(monkeypatch):
+    """Entrants run in this process, one after the other."""
+    def enter(self, model, seed, threads, tell=lambda _: None):
+        run, out = self.place(model, seed), io.StringIO()
+        try:
+            if not (run / JUDGED).exists():
+                worker.enter(self.folder, model, seed, threads, out)
+                tell(Started(model, seed, json.loads(out.getvalue())))
+        except MongeError as error:
+            return Outcome(model, seed, run, str(error))
+        return Outcome(model, seed, run)
+
+    monkeypatch.setattr(Comparison, "enter", enter)
+    monkeypatch.setattr(registry, "entries", lambda: [e for e in ENTRIES if e.name in KNOWN])
+
+
+ENTRIES = registry.entries()
+KNOWN = ("baseline.chow_liu", "autoregressive.made", "adversarial.gan")
+
+
+def coloured(rows: int = 200) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    names = np.array(["red", "blue", "green"])[rng.integers(3, size=rows)]
+    return pd.DataFrame({"colour": names, "size": rng.normal(size=rows).round(3)})
+
+
+def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
+    """A failure is told and costs nobody else; what is done is not done again."""
+    coloured().to_csv(tmp_path / "two.csv", index=False)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    words = ["compare", str(tmp_path / "two.csv"), str(tmp_path / "broken.py"), "made",
+             "--budget", "5steps", "--out", str(tmp_path / "out"), "--json"]
+    first = CliRunner().invoke(program, words)
+    assert first.exit_code == 0, first.output
+    told = json.loads(first.stdout)
+    assert {row["model"] for row in told["rows"]} == {"autoregressive.made", "baseline.chow_liu"}
+    assert {row["family"] for row in told["rows"]} == {"autoregressive", "baseline"}
+    assert all(row["cost"]["memory"] > 0 for row in told["rows"])
+    assert "c2st" in told["reference"]
+    assert list(told["failures"].values()) == ["it never could"]
+    values = [row["measures"]["log_likelihood"]["value"] for row in told["rows"]]
+    assert values == sorted(values, reverse=True)
+    judged = tmp_path / "out" / "autoregressive.made" / JUDGED
+    stamp = judged.stat().st_mtime_ns
+    CliRunner().invoke(program, words)
+    assert judged.stat().st_mtime_ns == stamp
+    well_made(Path(told["report"]).read_text(), "it never could", "Learning curves", "Settings",
+              "Environment", "training rows", "Findings", "colour", "terms of the loss")
+    assert attempt(["report", str(judged.parent), "-o", str(tmp_path / "run.html")]) == 0
+    well_made((tmp_path / "run.html").read_text(), "Settings", "Environment", "Findings", "colour",
+              "learning curves", "terms of the loss")
+    with pytest.raises(RunError, match="other words"):
+        Comparison.begin(planned("made"), tmp_path / "out")
+    coloured(190).to_csv(tmp_path / "two.csv", index=False)
+    with pytest.raises(RunError, match="has changed since the comparison"):
+        CliRunner().invoke(program, words, catch_exceptions=False)
+
+
+def well_made(text: str, *said: str) -> None:
+    """A page that needs no network and that a screen reader can go through."""
+    assert all(each in text for each in said), [each for each in said if each not in text]
+    assert not re.search(r'(src|href)="(?!data:|#)', text)
+    assert '<html lang="en">' in text
+    assert "prefers-color-scheme: dark" in text
+    assert all(mark in text for mark in ("<header>", "<nav aria-label", "<main>"))
+    assert all(re.search(r'alt="[^"]{8,}"', tag) for tag in re.findall("<img[^>]*>", text))
+    assert text.count("<table>") == text.count("<caption>") == text.count("<thead>")
+    levels = [int(level) for level in re.findall(r"<h(\d)", text)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    anchors = set(re.findall(r'href="#([^"]+)"', text))
+    assert anchors <= set(re.findall(r'id="([^"]+)"', text))
+
+
+def test_python_compares_a_frame_and_hears_of_each(tmp_path, monkeypatch):
+    def enter(self, model, seed, threads, tell):
+        tell(Started(model, seed, {}))
+        return folder_of(self.folder, model, 0.1, None, seed)
+
+    monkeypatch.setattr(Comparison, "enter", enter)
+    monkeypatch.setattr("monge.comparison.api.report", lambda where, outcomes: where / "report.html")
+    heard = []
+    found = monge.compare(coloured(), "made", seeds=2, out=tmp_path / "out", tell=heard.append)
+    (first, *rest), models = heard, {row.model for row in found.rows}
+    assert {"autoregressive.made", "baseline.chow_liu"} <= models
+    assert [type(event) for event in rest] == [Started, Outcome] * 2 * len(models)
+    assert pd.read_csv(first.plan.data).equals(coloured())
+    assert found.to_dict()["report"] == str(tmp_path / "out" / "report.html")
+    kept, _ = api.kept((np.eye(3), np.arange(3)), tmp_path)
+    assert np.array_equal(np.load(kept)["y"], np.arange(3))
+    with pytest.raises(DataError, match="cannot be handed to the entrants"):
+        monge.compare(object(), out=tmp_path / "other")
+
+
+def test_a_page_stands_alone_and_escapes_what_it_shows():
+    text = page("a < b", "lead", {"Numbers": [table("t", ["name", "x"], [["<i>", 1.5]])],
+                                  "Nothing": [""]})
+    assert "<h1>a &lt; b</h1>" in text
+    assert '<th scope="row">&lt;i&gt;</th><td class="number">1.5</td>' in text
+    assert "Nothing" not in text
+    assert 'name="viewport"' in text

@@ -1,0 +1,175 @@
+"""The processes of a comparison: stopped, terminated, gone on with, and spread by Ray."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import monge
+from monge.comparison import ray_backend, worker
+from monge.comparison import runner as comparison
+from monge.comparison import worker as entrant
+from monge.comparison.plan import Plan, plan
+from monge.comparison.runner import JUDGED, Comparison, Outcome
+from monge.core.errors import RunError, WordError
+
+WAITER = """
+import pathlib, sys
+where, model = pathlib.Path(sys.argv[1]), sys.argv[2]
+print('{"step": 1.0}', flush=True)
+sys.stdin.read()
+(where / model).write_text("saved")
+sys.stderr.write("stopped after 3 steps")
+sys.exit(1)
+"""
+
+
+def test_an_entrant_executes_no_file_of_the_current_folder(tmp_path, monkeypatch):
+    """What PYTHONPATH names is found all the same."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "queue.py").write_text("open('executed', 'w').close()")
+    (tmp_path / "there" / "sitecustomize.py").write_text("open('customised', 'w').close()")
+    roots = [str(Path(monge.__file__).parents[1]), str(tmp_path / "there")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
+    subject = Comparison(Plan("moons", (), ("made",), "60s"), tmp_path / "none")
+    outcome = subject.enter("made", 0, 1, cwd=str(tmp_path / "here"))
+    assert "none/compare.json" in outcome.failure  # it got as far as its own work
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"queue.py", "customised"}
+
+
+@pytest.mark.parametrize("way", ["sigterm", "closed"])
+def test_who_stops_a_comparison_stops_its_entrants(tmp_path, monkeypatch, way):
+    (tmp_path / "waiter.py").write_text(WAITER)
+    monkeypatch.setattr(comparison, "COMMAND", (sys.executable, str(tmp_path / "waiter.py")))
+    subject = Comparison(Plan("moons", (), ("first", "second", "third"), "60s"), tmp_path)
+    events, before = subject.run(2), signal.getsignal(signal.SIGTERM)
+    assert {next(events).model, next(events).model} == {"first", "second"}
+    if way == "closed":
+        events.close()
+    else:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(events)
+    assert not subject.running
+    assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text() == "saved"
+    assert not (tmp_path / "third").exists()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_entrant_that_was_stopped_is_not_judged_and_goes_on(tmp_path, monkeypatch):
+    """It hears of it from its standard input, leaves at the end of a step, and goes on later."""
+    subject = Comparison.begin(plan("moons", ["made"], budget="60steps"), tmp_path / "out")
+    reading, writing = os.pipe()
+    threading.Thread(target=worker.heed, args=(os.fdopen(reading),), daemon=True).start()
+    plain = worker.Run.train
+    monkeypatch.setattr(entrant, "judge", lambda run: (run.folder / JUDGED).write_text(
+        str(run.result["step"])))
+
+    def train(self, budget):
+        for progress in plain(self, budget):
+            if not progress.stopped:
+                os.close(writing)
+                time.sleep(0.1)
+            yield progress
+
+    words = (subject.folder, "autoregressive.made", 0, 1, io.StringIO())
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.Run, "train", train)
+        with pytest.raises(RunError, match="compare again and it goes on"):
+            worker.enter(*words)
+    run = subject.folder / "autoregressive.made"
+    assert not (run / JUDGED).exists()
+    assert monge.load(run).result["step"] < 60
+    worker.enter(*words)
+    assert (run / JUDGED).read_text() == "60"
+
+
+SCRIPT = """
+import pathlib, sys
+from monge.comparison.runner import Comparison
+for event in Comparison.read(pathlib.Path(sys.argv[1])).run():
+    print(type(event).__name__, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_comparison_that_is_terminated_goes_on(tmp_path):
+    """With the processes that people have."""
+    subject = Comparison.begin(Plan("moons", (), ("autoregressive.made",), "600steps"), tmp_path)
+    run = tmp_path / "autoregressive.made"
+    with subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], text=True,
+                          stdout=subprocess.PIPE) as parent:
+        assert parent.stdout.readline() == "Started\n"
+        while not (run / "log.jsonl").exists() or not (run / "log.jsonl").read_text():
+            time.sleep(0.05)
+        parent.terminate()
+        assert parent.wait(60) != 0
+    assert not (run / JUDGED).exists()
+    kept = monge.load(run).result["step"]
+    assert 0 < kept < 600
+    *_, last = subject.run()
+    assert last == Outcome("autoregressive.made", 0, run)
+    assert json.loads((run / JUDGED).read_text())["steps"] > kept
+
+
+class Ray(SimpleNamespace):
+    """A cluster of this process: tasks run when they are asked for."""
+
+    exceptions = SimpleNamespace(RayError=type("RayError", (Exception,), {}))
+
+    def init(self, **how):
+        if how.get("address") == "nowhere":
+            raise ConnectionError("nobody answers")
+        self.how, self.first = how, os.listdir()  # Ray puts this folder on the path of workers
+
+    def shutdown(self):
+        self.how = None
+
+    def remote(self, function):
+        def options(**how):
+            return SimpleNamespace(remote=lambda *words: (function, *words))
+
+        return SimpleNamespace(options=options)
+
+    def wait(self, waiting, num_returns):
+        return waiting[:num_returns], waiting[num_returns:]
+
+    def get(self, task):
+        function, *words = task
+        if words[1] == "lost":
+            raise self.exceptions.RayError("the node died")
+        return function(*words)
+
+    def cancel(self, task, force):
+        pass
+
+
+def test_entrants_run_as_tasks_of_ray(tmp_path, monkeypatch):
+    ray = Ray()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(Comparison, "enter", lambda self, model, seed, threads, cwd: Outcome(
+        model, seed, self.place(model, seed), "it failed" if model == "bad" else None))
+    subject = Comparison.begin(Plan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    found = list(ray_backend.run(subject, "auto"))
+    assert ray.first == []
+    assert Path.cwd() == tmp_path
+    assert [outcome.failure for outcome in found] == [
+        None, "it failed", "its machine was lost (the node died); compare again"]
+    assert ray.how is None
+    with pytest.raises(RunError, match="no Ray cluster at nowhere"):
+        next(ray_backend.run(subject, "nowhere"))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(WordError, match=r"pip install 'monge\[ray\]'"):
+        next(ray_backend.run(subject, "auto"))

@@ -1,0 +1,138 @@
+"""The tightness of a bound, on a law whose evidence is known."""
+
+import json
+import math
+
+import pytest
+import torch
+import worlds
+from torch.distributions import Normal
+
+import monge
+from monge.cli._output import Voice
+from monge.cli.evaluate import climb
+from monge.cli.main import attempt
+from monge.core.abilities import HasLikelihood, HasPosterior, Likelihood
+from monge.core.batch import Batch
+from monge.core.config import Config
+from monge.core.model import Model
+from monge.core.rng import row_normal, seed_of
+from monge.core.space import Space
+from monge.evaluate.bounds import tightness
+from monge.evaluate.disentangle import gaps
+
+NOISE = 0.5
+
+
+class Linear(Model, HasLikelihood, HasPosterior):
+    """x = z + noise with z ~ N(0, 1): p(x) = N(0, 1 + NOISE^2), and q is N(x / 2, 0.8^2)."""
+
+    events = {"real"}
+
+    class Scoring(Config):
+        samples: int = 1
+
+    def __init__(self):
+        super().__init__(Model.Config(), Space(kind="real", shape=(1,)))
+        self.latent = Space(kind="real", shape=(1,))
+
+    def loss(self, batch):
+        return {}
+
+    def log_joint(self, batch, z):
+        return self.log_prior(batch, z) + Normal(z[..., 0], NOISE).log_prob(batch.x[:, 0])
+
+    def log_prior(self, batch, z):
+        return Normal(0.0, 1.0).log_prob(z[..., 0])
+
+    def log_posterior(self, batch, z):
+        return Normal(batch.x[:, 0] / 2, 0.8).log_prob(z[..., 0])
+
+    def infer(self, batch, noise):
+        return batch.x / 2 + 0.8 * noise
+
+    def likelihood(self, batch, how=None, generator=None):
+        noise = row_normal(batch.rows, (how.samples, 1), seed_of(generator)).transpose(0, 1)
+        z = self.infer(batch, noise)
+        weights = self.log_joint(batch, z) - self.log_posterior(batch, z)
+        value = weights.logsumexp(0) - math.log(how.samples)
+        if how.samples == 1:
+            return Likelihood(value, "bound")
+        return Likelihood(value, "bound", (weights - value).exp().std(0) / how.samples**0.5)
+
+    @classmethod
+    def tiny(cls, space):
+        return cls.Config()
+
+
+@pytest.fixture(scope="module")
+def curve():
+    g = torch.Generator().manual_seed(0)
+    x = math.hypot(1, NOISE) * torch.randn(400, 1, generator=g, dtype=torch.float64)
+    return tightness(Linear(), worlds.Rows(Batch(x))), x
+
+
+def test_the_evidence_is_integrated(curve):
+    found, x = curve
+    own = x[torch.linspace(0, 399, 16).long(), 0]
+    known = Normal(0.0, math.hypot(1, NOISE)).log_prob(own)
+    assert abs(found.evidence.value - float(known.mean())) < 1e-5
+    assert found.rows == 16
+
+
+def test_the_bound_climbs_to_the_evidence_and_says_how_far_it_may_be_off(curve):
+    rungs = curve[0].rungs
+    assert [rung.samples for rung in rungs] == [1, 10, 100, 1000]
+    values = [rung.score.value for rung in rungs]
+    assert values[0] < values[-1]
+    assert abs(values[-1] - curve[0].evidence.value) < 5 * rungs[-1].error
+    assert values[0] < curve[0].evidence.value - 0.05
+    assert rungs[0].error is None
+    # E w^2 = integral of p(x,z)^2 / q(z|x) gives the share of samples that count, in closed form
+    x = curve[1][torch.linspace(0, 399, 16).long()]
+    z = torch.linspace(-12, 12, 4001, dtype=torch.float64)[:, None, None].expand(-1, 16, 1)
+    model, batch = Linear(), Batch(x)
+    square = (2 * model.log_joint(batch, z) - model.log_posterior(batch, z)).exp().sum(0)
+    plain = model.log_joint(batch, z).exp().sum(0)
+    share = plain.square() / square * (z[1, 0, 0] - z[0, 0, 0])
+    assert abs(rungs[-1].effective / 1000 - float(share.mean())) < 0.03
+    assert rungs[0].effective == 1
+
+
+def test_exact_laws_have_no_curve():
+    model = Linear()
+    model.Scoring = HasLikelihood.Scoring
+    assert tightness(model, worlds.Rows(Batch(torch.zeros(4, 1)))) is None
+
+
+def test_the_gap_of_mutual_information_is_known_at_its_ends():
+    g = torch.Generator().manual_seed(1)
+    v, w = torch.randint(0, 4, (2, 4000), generator=g)
+    own = torch.stack([v + 0.1 * torch.rand(4000, generator=g), w.double()], 1)
+    both = torch.stack([v.double(), v.double(), w.double()], 1)
+    assert gaps(own, {"v": v, "w": w})["mig"].value > 0.98
+    shared = gaps(both, {"v": v, "w": w})
+    assert abs(shared["v"].value) < 1e-9
+    assert shared["w"].value > 0.98
+    turned = own @ torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    assert gaps(turned, {"v": v, "w": w})["mig"].value < 0.2
+    with pytest.raises(ValueError, match="two coordinates"):
+        gaps(own[:, :1], {"v": v})
+
+
+def test_evaluate_prints_the_curve_and_the_evidence(tmp_path, capsys):
+    monge.fit("vae", "moons", "latent=1", "net.width=8", "data.rows=100", budget="5steps",
+              out=tmp_path / "run")
+    assert attempt(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["tightness"]
+    one, *_, many = told["rungs"]
+    assert (one["samples"], one["kind"], many["samples"]) == (1, "bound", 1000)
+    assert one["value"] <= told["evidence"]["value"] + 5 * one["stderr"]
+    assert abs(many["value"] - told["evidence"]["value"]) < 5 * many["error"] + 1e-3
+
+
+def test_people_read_the_curve_as_a_table(curve):
+    said = climb(Voice(False, False, False), curve[0])
+    assert "the bound over 16 rows" in said
+    assert "effective samples" in said
+    assert f"exact evidence by quadrature {curve[0].evidence.value:.4f}" in said

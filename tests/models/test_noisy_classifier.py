@@ -1,0 +1,88 @@
+"""The classifier of noisy data, and its run as the guide of another run."""
+
+import pytest
+import torch
+
+import monge
+from monge.cli.main import attempt
+from monge.core.batch import Batch
+from monge.core.errors import DataError, WordError
+from monge.core.space import Space
+from monge.models.diffusion.noisy_classifier import Classifier
+from monge.run.conditions import typed
+
+LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=1000)
+LABEL = Space(kind="label", size=2, name="label", rows=1000, given={"x": LINE})
+
+
+def test_noise_makes_it_unsure_as_bayes_rule_says():
+    """Two normals at -1 and 1: p(1 | z) = sigmoid(2 alpha z / (alpha^2 s^2 + sigma^2))."""
+    torch.manual_seed(0)
+    model = Classifier.Config(widths=(1,), width=32, dropout=0.0, low=-4.0, high=4.0).build(LABEL)
+    y = torch.arange(512) % 2
+    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(250):
+        x = (2.0 * y - 1)[:, None] + 0.5 * torch.randn(512, 1)
+        loss = model.loss(Batch(y, {"x": Batch(x)}))["nll"].mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    model.eval()
+    z = torch.linspace(-1.5, 1.5, 31)[:, None]
+    for log_snr in (-3.0, 0.0, 3.0):
+        alpha, sigma = torch.tensor([log_snr, -log_snr]).sigmoid().sqrt()
+        truth = torch.sigmoid(2 * alpha * z[:, 0] / (0.25 * alpha**2 + sigma**2))
+        with torch.no_grad():
+            found = model.log_prob_noisy(z, torch.full((31,), log_snr), torch.ones(31)).exp()
+        assert (found - truth).abs().max() < 0.12
+
+
+def test_what_it_cannot_judge_is_refused():
+    with pytest.raises(WordError, match="low=3 is not below high=2"):
+        Classifier.Config(low=3.0, high=2.0)
+    refused = Classifier.refuses(Space(kind="label", size=2, given={"a": LABEL}))
+    assert "one field of real, binary, levels" in refused
+    assert Classifier.refuses(Space(kind="label", size=2)).endswith("--target and --given")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A law of digits without conditions, and a classifier of noisy digits."""
+    place = tmp_path_factory.mktemp("runs")
+    law = monge.fit("ddpm", "digits", "net=mlp", "width=32", "depth=1", budget="4steps",
+                    out=place / "law")
+    judge = monge.fit("diffusion.noisy_classifier", "digits", "widths=4", "width=16", budget="4steps",
+                      out=place / "judge")
+    return law, judge
+
+
+def test_a_run_guides_another(runs, tmp_path):
+    law, judge = runs
+    guide = f"guide={judge.folder}"
+    given = {"label": typed(law, "label", "7", (guide,))}
+    assert given["label"].x.tolist() == [7]
+    guided = law.draw(3, given, guide, "gamma=50", "steps=4")
+    assert guided.shape == (3, 1, 8, 8)
+    assert not torch.equal(guided, law.draw(3, None, "steps=4"))
+    out = tmp_path / "guided.png"
+    assert attempt(["sample", str(law.folder), guide, "--given", "label=7", "-n", "2", "steps=3",
+                    "-o", str(out)]) == 0
+    assert out.exists()
+
+
+def test_a_guide_that_does_not_fit_is_refused(runs, tmp_path):
+    law, judge = runs
+    with pytest.raises(DataError, match="needs the 'label'"):
+        law.draw(2, None, f"guide={judge.folder}", "steps=2")
+    with pytest.raises(WordError, match="does not judge noisy data"):
+        law.draw(2, None, f"guide={law.folder}", "steps=2")
+    moons = monge.fit("ddpm", "moons", "net=mlp", "width=8", "depth=1", budget="2steps",
+                      out=tmp_path / "moons")
+    with pytest.raises(DataError, match="judges 17 levels of shape 1x8x8 and this law draws"):
+        moons.draw(2, {"label": Batch(torch.tensor([1]))}, f"guide={judge.folder}", "steps=2")
+    narrow = monge.fit("diffusion.noisy_classifier", "digits", "widths=4", "width=16", "low=-4",
+                       budget="2steps", out=tmp_path / "narrow")
+    with pytest.raises(WordError, match="log-SNR -4 to 14 and this schedule goes from"):
+        law.draw(2, {"label": Batch(torch.tensor([1]))}, f"guide={narrow.folder}", "steps=2")
+    with pytest.raises(DataError, match="the run is not given 'label'"):
+        typed(law, "label", "7", ())

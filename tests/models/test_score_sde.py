@@ -1,0 +1,89 @@
+"""Score models: what is matched, and that all three ways have their minimum at the score."""
+
+import pytest
+import torch
+
+import monge
+from monge.core.batch import Batch
+from monge.core.rng import fresh
+from monge.core.space import Space
+from monge.models.diffusion._denoisers import MLP
+from monge.models.diffusion._ode_samplers import DPM
+from monge.models.diffusion.score_sde import Score
+
+PLANE = Space(kind="real", shape=(2,), name="x", mean=(1.0, -1.0), scale=(2.0, 0.5), rows=1000)
+WAYS = ("denoising", "implicit", "sliced")
+
+
+def build(match, **fields):
+    torch.manual_seed(0)
+    config = Score.Config(net=MLP.Config(width=16, depth=2), match=match, **fields)
+    model = config.build(PLANE).double()
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def rows(n=64):
+    x = torch.randn(n, 2, generator=fresh(1), dtype=torch.float64)
+    return Batch(torch.tensor([1.0, -1.0]) + torch.tensor([2.0, 0.5]) * x)
+
+
+def loss(model, batch, seed=0):
+    torch.manual_seed(seed)
+    (term,) = model.loss(batch).values()
+    return term
+
+
+def test_slices_have_the_trace_as_their_mean():
+    batch = Batch(rows().x[:1].repeat(4000, 1))
+    exact, sliced = build("implicit"), build("sliced", probes=4)
+    z, log_snr = torch.randn(1, 2).double().repeat(4000, 1), torch.zeros(4000).double()
+    told = exact.tell({}, len(batch))
+    with torch.no_grad():
+        truth = exact.matched(z, log_snr, told)
+        found = sliced.matched(z, log_snr, told)
+    assert truth.std() < 1e-9
+    assert abs(found.mean() - truth[0]) < 5 * found.std() / 4000**0.5
+    assert found.std() > 1e-4
+
+
+def test_implicit_and_denoising_differ_by_a_constant():
+    """E|s + eps/sigma|^2/2 - E[tr ds + |s|^2/2] is the same for any two networks."""
+    batch, gaps = rows(40_000), []
+    for shift in (0.0, 0.3):
+        both = [build(way) for way in ("denoising", "implicit")]
+        for model in both:
+            model.net.net.out.bias.data += shift
+        with torch.no_grad():
+            one, two = (loss(model, batch) for model in both)
+        gaps.append((one - two).mean())
+    moved = (one - two).std() / 40_000**0.5
+    assert abs(gaps[0] - gaps[1]) < 6 * moved
+    assert abs(one.mean() - two.mean()) > 0.1
+
+
+@pytest.mark.parametrize("match", WAYS)
+def test_gradients_reach_every_weight(match):
+    model = build(match)
+    loss(model, rows()).mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_langevin_is_the_default_and_others_can_be_asked_for():
+    model = build("denoising")
+    how = model.Sampling().override("sampler.steps=3", "corrections=2")
+    assert type(how.sampler.build()).__name__ == "Langevin"
+    assert model.sample(5, None, how, fresh(0)).shape == (5, 2)
+    assert model.sample(5, None, model.Sampling(sampler=DPM.Config(steps=3)), fresh(0)).shape
+    assert len(list(model.stream(5, None, how, fresh(0)))) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("match", WAYS)
+def test_moons_are_learned_in_each_way(match):
+    run = monge.fit("diffusion.score_sde", "moons", f"match={match}", "width=64", budget="1500steps")
+    x = torch.as_tensor(run.draw(500, None, "sampler=dpm"))
+    truth = run.rows(None, "test").whole().x
+    near = torch.cdist(x, truth).amin(1)
+    assert near.mean() < 0.2

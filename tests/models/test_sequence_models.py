@@ -1,0 +1,196 @@
+"""Laws of sequences: windows, lengths, ends, layouts and conditions, against direct answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise, product
+
+import pytest
+import torch
+import worlds
+
+from monge.core.batch import Batch
+from monge.core.errors import DataError, WordError
+from monge.core.rng import fresh
+from monge.core.space import Space
+from monge.evaluate.likelihood import scores
+from monge.evaluate.suite import left_out, measures
+from monge.models._ordering import Layout
+from monge.models._sequence import Chain
+from monge.models.autoregressive.wavenet import WaveNet
+from monge.nn import dilated
+
+LOCAL = Space(kind="real", shape=(12, 2), varies=True, name="pitch", rows=100)
+
+
+def build(space: Space, window: int = 0, **fields) -> WaveNet:
+    torch.manual_seed(0)
+    net = dilated.WaveNet.Config(width=5, layers=2, skip=6)
+    model = WaveNet.Config(net=net, window=window, components=2, **fields).build(space).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def varying(kind: str, n: int = 40) -> tuple[Space, Batch]:
+    space, batch = worlds.sequence(kind, n)
+    return space, batch.double()
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 2), (2, 2, 3), ()])
+def test_a_layout_is_undone(shape):
+    space = Space(kind="real", shape=shape)
+    layout, x = Layout(space), torch.randn(4, *shape)
+    assert torch.equal(layout.event(layout.steps(x)), x)
+    steps = layout.steps(x)
+    assert torch.equal(steps[:, layout.places()], x.reshape(4, -1))
+
+
+def test_colours_of_a_pixel_come_in_turn():
+    layout = Layout(Space(kind="levels", shape=(3, 2, 2), size=4))
+    picture = torch.arange(12).reshape(1, 3, 2, 2)
+    assert layout.steps(picture)[0, :4].tolist() == [0, 4, 8, 1]
+
+
+@pytest.mark.parametrize("kind", worlds.SEQUENCES)
+def test_the_blocks_of_a_row_sum_to_its_score(kind):
+    """Every block of the windowed loss, weighed by its chance, is the loss of whole rows."""
+    space, rows = varying(kind)
+    whole, cut = build(space), build(space, window=5)
+    expected = whole.loss(rows)["nll"]
+    count = whole.layout.exist(rows).sum(1)
+    blocks = (count / 5).ceil().clamp_min(1).long()
+    laid, total = cut.laid(rows), 0.0
+    for block in range(int(blocks.max())):
+        chosen = block < blocks
+        first, last = (torch.where(chosen, (block + k) * count // blocks, count) for k in (0, 1))
+        total = total - cut.summed(laid, first, last)
+    torch.testing.assert_close(total * len(rows.x) / count.sum(), expected)
+    torch.testing.assert_close(expected.mean() * count.sum() / len(rows.x),
+                               -whole.likelihood(rows).value.mean())
+
+
+def test_a_windowed_loss_is_unbiased():
+    space, rows = varying("levels")
+    model = build(space, window=4)
+    torch.manual_seed(1)
+    drawn = torch.stack([model.loss(rows)["nll"].mean().detach() for _ in range(300)])
+    expected = build(space).loss(rows)["nll"].mean().item()
+    assert abs(drawn.mean().item() - expected) < 4 * drawn.std().item() / 300**0.5
+    assert drawn.std() > 0
+
+
+@pytest.mark.parametrize("kind", ["levels", "real"])
+def test_long_rows_are_scored_in_stretches(kind, monkeypatch):
+    space, rows = varying(kind)
+    model = build(space)
+    whole = model.likelihood(rows).value
+    monkeypatch.setattr(Chain, "stretch", property(lambda self: 3))
+    with torch.no_grad():
+        torch.testing.assert_close(model.likelihood(rows).value, whole)
+
+
+def test_tokens_end_once():
+    """Over all sequences that end within three steps, or do not end, probability sums to one."""
+    space = Space(kind="tokens", shape=(3,), size=3, varies=True, end=2, rows=10)
+    model = build(space)
+    words = [word for word in product(range(3), repeat=3)
+             if all(after == 2 for at, after in pairwise(word) if at == 2)]
+    x = torch.tensor(words)
+    assert abs(model.likelihood(Batch(x)).value.exp().sum().item() - 1) < 1e-12
+    x = model.sample(500, how=model.Sampling(steps=3), generator=fresh(0))
+    assert {tuple(row) for row in x.tolist()} <= set(words)
+    assert x.dtype == torch.int64
+
+
+def test_a_condition_of_each_step_is_read_at_its_step():
+    space, rows = varying("levels")
+    space = replace(space, given={"pitch": LOCAL})
+    torch.manual_seed(0)
+    pitch = torch.randn(len(rows), 12, 2, dtype=torch.float64)
+    model = build(space)
+    rows = replace(rows, given={"pitch": Batch(pitch, length=rows.length)})
+    before = model.conditionals(rows)
+    pitch[:, 4] += 1
+    after = model.conditionals(rows)
+    moved = (after != before).any(0)
+    assert not moved[:4].any()
+    assert moved[4:].any()
+    windowed = build(space, window=3)
+    torch.manual_seed(0)
+    assert windowed.loss(rows)["nll"].isfinite().all()
+    quick, slow = (model.sample(len(rows), rows.given, model.Sampling(cached=cached), fresh(0))
+                   for cached in (True, False))
+    torch.testing.assert_close(quick, slow)
+    assert quick.shape == (len(rows), 12)
+    short = {"pitch": Batch(pitch[:, :7], length=rows.length)}
+    with pytest.raises(DataError, match="7 steps"):
+        model.likelihood(replace(rows, given=short))
+
+
+def test_places_of_rows_of_one_length_begin_with_their_own_law():
+    space, batch = worlds.make("binary")
+    model = build(space)
+    with torch.no_grad():
+        model.net.last.weight.zero_()
+        model.net.last.bias.zero_()
+    model.begin(batch.double())
+    share = batch.x.double().mean(0)
+    expected = (batch.x * share.log() + (1 - batch.x) * (1 - share).log()).sum(1).mean()
+    assert abs(model.likelihood(batch.double()).value.mean() - expected) < 1e-3
+
+
+def test_temperature_sharpens():
+    for kind in ("levels", "real"):
+        space, rows = varying(kind)
+        model = build(space)
+        model.begin(rows)
+        cold, warm, hot = (
+            model.sample(400, how=model.Sampling(steps=3, temperature=t), generator=fresh(0))
+            for t in (0.05, 1.0, 20.0))
+        plain = model.sample(400, how=model.Sampling(steps=3), generator=fresh(0))
+        assert torch.equal(warm, plain)
+        assert cold[:, 0].std() < warm[:, 0].std() < hot[:, 0].std()
+
+
+def test_the_median_length_is_drawn_and_kept(tmp_path):
+    space, rows = varying("levels")
+    model = build(space)
+    model.begin(rows)
+    other = build(space)
+    other.load_state_dict(model.state_dict())
+    assert other.sample(2).shape == (2, int(rows.length.median()))
+    with pytest.raises(WordError, match="steps=4"):
+        build(worlds.make("binary")[0]).sample(1, how=Chain.Sampling(steps=4))
+
+
+def test_bits_are_counted_over_the_steps_that_exist():
+    space, rows = varying("channels")
+    model = build(space)
+    found = scores(model, iter([rows]), space.dims)
+    total = model.likelihood(rows).value.sum().item()
+    expected = -total / (2 * rows.length.sum().item()) / math.log(2)
+    assert found.bits_per_dim == pytest.approx(expected)
+
+
+def test_measures_leave_out_a_distance_of_unequal_rows():
+    space, rows = varying("levels")
+    model = build(space)
+    split = worlds.Rows(rows)
+    found = measures(model, split, split)
+    assert "energy_distance" not in found
+    assert {"log_likelihood", "bits_per_dim", "samples_per_second"} <= set(found)
+    (told,) = left_out(model)
+    assert told.name == "energy_distance"
+    assert "12" in told.sentence
+
+
+@pytest.mark.parametrize("wrong", [4.0, -1.0])
+def test_a_level_beyond_the_alphabet_is_refused(wrong):
+    space, rows = varying("levels")
+    x = rows.x.clone()
+    x[3, 0] = wrong
+    with pytest.raises(DataError, match=f"0 to 3, but a row holds {wrong:.0f}"):
+        build(space).likelihood(replace(rows, x=x))

@@ -1,0 +1,113 @@
+"""Drawing and searching on a law that can be enumerated: a chain of two symbols and an end."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from monge.core.rng import fresh
+from monge.prob.decoding import RUN, Choice, beam, best, draw, narrowed
+
+END = 3
+
+
+class Bigrams:
+    """Logits of the next symbol from the last one alone, other in each row; takes note of rows."""
+
+    def __init__(self, n: int, seed: int = 0) -> None:
+        self.table = torch.randn(n, 5, 4, generator=fresh(seed), dtype=torch.float64)
+        self.rows = torch.arange(n)
+
+    def next(self, symbol):
+        last = torch.full_like(self.rows, 4) if symbol is None else symbol
+        return self.table[self.rows, last]
+
+    def take(self, rows, kin=1):
+        self.rows = self.rows[rows]
+
+
+def score(table, sentence):
+    last, total = 4, 0.0
+    for symbol in sentence:
+        total += table[last].log_softmax(-1)[symbol].item()
+        last = symbol
+    return total
+
+
+def sentences(most):
+    ended = [(*body, END) for n in range(most) for body in itertools.product(range(3), repeat=n)]
+    return ended + list(itertools.product(range(3), repeat=most))
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
+def test_a_wide_beam_is_exhaustive(penalty):
+    law = Bigrams(6)
+    found, value = beam(law, 6, 4, END, 200, penalty)
+    for row in range(6):
+        best = max(sentences(4), key=lambda s: score(law.table[row], s) / len(s)**penalty)
+        assert tuple(found[row, :len(best)].tolist()) == best
+        assert value[row].item() == pytest.approx(score(law.table[row], best) / len(best)**penalty)
+
+
+def test_a_narrow_beam_scores_what_it_returns_and_is_no_better_than_a_wide_one():
+    narrow, wide = (beam(Bigrams(20, seed=1), 20, 6, END, beams, 1.0) for beams in (2, 100))
+    table = Bigrams(20, seed=1).table
+    for row in range(20):
+        said = narrow[0][row].tolist()
+        said = said[:said.index(END) + 1] if END in said else said
+        assert narrow[1][row].item() == pytest.approx(score(table[row], said) / len(said))
+    assert (narrow[1] <= wide[1] + 1e-12).all()
+    assert (narrow[1] < wide[1] - 1e-6).any()
+
+
+def test_rows_do_not_depend_on_those_beside_them():
+    together = beam(Bigrams(8), 8, 5, END, 3)[0]
+    for row in range(8):
+        alone = Bigrams(8)
+        alone.rows = torch.tensor([row])
+        assert torch.equal(beam(alone, 1, 5, END, 3)[0][0], together[row])
+
+
+@pytest.mark.parametrize("size", [7, 3 * RUN, 5 * RUN + 9])
+def test_the_best_sums_are_found_run_by_run(size):
+    log_p = torch.randn(12, size, generator=fresh(size)).log_softmax(-1)
+    live = torch.randn(3, 4, generator=fresh(1))
+    live[1, 2] = -math.inf
+    score, origin, symbol = best(live, log_p, 6)
+    every = (live[..., None] + log_p.view(3, 4, size)).flatten(1).topk(6, 1)
+    assert torch.equal(score, every.values)
+    assert torch.equal(origin * size + symbol, every.indices)
+
+
+def test_draws_follow_the_law_and_ended_rows_stay_ended():
+    law = Bigrams(1)
+    law.rows = torch.zeros(20000, dtype=torch.long)
+    uniform = torch.rand(3, 20000, generator=fresh(1), dtype=torch.float64)
+    steps = list(draw(law, uniform, END, Choice()))
+    x = torch.stack(steps, 1)
+    for sentence in sentences(3)[:6]:
+        padded = torch.tensor([*sentence, *[END] * (3 - len(sentence))])
+        share = (x == padded).all(1).double().mean().item()
+        p = math.exp(score(law.table[0], sentence))
+        assert abs(share - p) < 5 * (p * (1 - p) / 20000) ** 0.5 + 1e-9
+    after = (x[:, :-1] == END)
+    assert (x[:, 1:][after] == END).all()
+
+
+def test_excluded_symbols_are_never_drawn():
+    logits = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0]).double()
+    p = logits.softmax(-1)
+    assert narrowed(logits, Choice(top=2)).isfinite().tolist() == [True, True, False, False, False]
+    kept = narrowed(logits, Choice(nucleus=float(p[:2].sum()) - 1e-6)).isfinite()
+    assert kept.tolist() == [True, True, False, False, False]
+    assert narrowed(logits, Choice(nucleus=1e-9)).isfinite().sum() == 1
+    torch.testing.assert_close(narrowed(logits, Choice(temperature=0.5)), 2 * logits)
+    assert torch.equal(narrowed(logits, Choice()), logits)
+
+
+def test_greedy_takes_the_most_probable_symbol():
+    law, table = Bigrams(5), Bigrams(5).table
+    for step, symbol in enumerate(draw(law, torch.full((1, 5), 0.999), None, Choice(top=1))):
+        assert step == 0
+        assert torch.equal(symbol, table[:, 4].argmax(-1))

@@ -1,0 +1,99 @@
+"""Schedules: closed forms against autograd and simulation, ends, inverses, bad words."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from monge.core.errors import WordError
+from monge.prob.noise_schedule import Schedule
+
+SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")
+FAMILIES = ("preserving", "exploding", "sub")
+EVERY = list(itertools.product(SHAPES, FAMILIES))
+T = torch.linspace(0, 1, 101, dtype=torch.float64)
+
+
+def make(shape="cosine", family="preserving", **fields):
+    return Schedule.Config(shape=shape, family=family, **fields).build()
+
+
+@pytest.mark.parametrize(("shape", "family"), EVERY)
+def test_log_snr_falls_between_its_ends_and_is_inverted(shape, family):
+    schedule = make(shape, family, high=8.0, low=-7.0)
+    log_snr = schedule.log_snr(T)
+    assert log_snr[0].item() == pytest.approx(8.0, abs=1e-9)
+    assert log_snr[-1].item() == pytest.approx(-7.0, abs=1e-9)
+    assert (log_snr.diff() < 0).all()
+    torch.testing.assert_close(schedule.time(log_snr), T, rtol=0, atol=1e-12)
+    assert schedule.time(torch.tensor([99.0, -99.0])).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("shape", "family"), EVERY)
+def test_slope_drift_and_diffusion_are_derivatives(shape, family):
+    """f = d log alpha / dt and g^2 = d sigma^2 / dt - 2 f sigma^2."""
+    schedule, t = make(shape, family), T.clone().requires_grad_()
+
+    def slope(value):
+        if not value.requires_grad:
+            return torch.zeros_like(t)
+        return torch.autograd.grad(value.sum(), t, retain_graph=True)[0]
+
+    alpha, sigma = schedule.alpha(t), schedule.sigma(t)
+    torch.testing.assert_close(schedule.slope(t), slope(schedule.log_snr(t)))
+    drift = slope(alpha.log())
+    torch.testing.assert_close(schedule.drift(t), drift)
+    noise = slope(sigma.square()) - 2 * drift * sigma.square()
+    torch.testing.assert_close(schedule.diffusion(t), noise, rtol=1e-8, atol=1e-10)
+
+
+def test_families_scale_one_process():
+    for family in FAMILIES:
+        schedule = make("linear", family)
+        ratio = schedule.alpha(T) / schedule.sigma(T)
+        torch.testing.assert_close(ratio.square(), make("linear").snr(T))
+    assert (make(family="exploding").alpha(T) == 1).all()
+    sub = make(family="sub")
+    torch.testing.assert_close(sub.sigma(T), 1 - sub.alpha_bar(T))
+
+
+def test_linear_is_the_limit_of_the_steps_of_the_paper():
+    """1000 steps of variance 1e-4 to 0.02; in the limit their product is an integral."""
+    beta = torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)
+    shares = torch.cumprod(1 - beta, 0)
+    schedule = make("linear", high=12.0, low=-10.0)
+    for step in (100, 500, 900):
+        lost = schedule.curve.lost(torch.tensor(step / 1000, dtype=torch.float64))
+        assert lost.item() == pytest.approx(-shares[step - 1].log().item(), rel=1e-2)
+
+
+def test_step_is_drawn_by_simulation():
+    """Mean and variance of z_s given a small window of z_t, x fixed."""
+    schedule, g = make("logsnr", high=2.0, low=-4.0), torch.Generator().manual_seed(0)
+    s, t = (torch.tensor(v, dtype=torch.float64) for v in (0.3, 0.5))
+    x, n = 0.7, 2_000_000
+    draw = torch.randn(2, n, generator=g, dtype=torch.float64)
+    step = schedule.step(s, t)
+    z_s = schedule.alpha(s) * x + schedule.sigma(s) * draw[0]
+    z_t = schedule.alpha(t) / schedule.alpha(s) * z_s + step.forward.sqrt() * draw[1]
+    near = z_s[(z_t - 0.2).abs() < 0.02]
+    mean = step.on_z * 0.2 + step.on_x * x
+    error = (step.variance / len(near)).sqrt()
+    assert abs(near.mean() - mean) < 5 * error
+    assert near.var().item() == pytest.approx(step.variance.item(), rel=0.02)
+
+
+def test_grid_has_both_ends():
+    assert make().grid(4).tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert make().grid(3, T).dtype == torch.float64
+    with pytest.raises(WordError, match="steps=0"):
+        make().grid(0)
+
+
+def test_an_end_that_is_not_noise_is_refused_with_its_snr():
+    with pytest.raises(WordError, match=r"low=-1 ends the schedule at SNR 0\.368"):
+        Schedule.Config(low=-1.0)
+    with pytest.raises(WordError, match="shape=cosin"):
+        Schedule.Config(shape="cosin")
+    assert math.exp(Schedule.Config(low=-4.0).low) < 0.02

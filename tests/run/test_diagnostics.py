@@ -1,0 +1,77 @@
+"""The doctor: what the course of a fit shows, what a model says of itself, where it is kept."""
+
+import json
+
+import pytest
+
+import monge
+from monge.cli.main import attempt
+from monge.core.abilities import Finding
+from monge.core.errors import RunError
+from monge.run import diagnostics
+
+QUICK = ("latent=3", "net.width=16", "train.check=20")
+COLLAPSED = ("beta=300", "train.rate=0.02", "train.warmup=0", "train.average=0")
+
+
+def log(losses, scores, kind="bound", stderr=1.0):
+    """Lines of a log with these training losses and held-out scores."""
+    return [{"step": 50 * place, "terms": {"loss": loss},
+             "held_out": {"value": score, "kind": kind, "stderr": stderr}}
+            for place, (loss, score) in enumerate(zip(losses, scores, strict=True), 1)]
+
+
+def names(findings):
+    return [finding.name for finding in findings]
+
+
+BUDGET = {"stopped": "budget"}
+
+
+def test_over_fitting_is_held_out_rows_getting_worse_while_training_rows_get_better():
+    worse = log([9, 8, 7, 6, 5, 4], [-9, -8, -9, -10, -11, -12])
+    (found,) = diagnostics.of_log(worse, {"stopped": "patience"})
+    assert found.name == "over-fitting"
+    assert "step 100" in found.sentence
+    assert "from -8 to -12" in found.sentence
+    # none of it where the training loss rises too, the fall is small, or the score is a distance
+    assert not diagnostics.of_log(log([4, 5, 6, 7, 8, 9], [-9, -8, -9, -10, -11, -12]), BUDGET)
+    assert not diagnostics.of_log(log([9, 8, 7, 6, 5], [-9, -8, -8.1, -8.2, -8.3]), BUDGET)
+    assert not diagnostics.of_log(log([9, 8, 7, 6, 5], [-9, -8, -9, -10, -11], "distance"), BUDGET)
+
+
+def test_a_fit_that_was_still_improving_is_cut_short():
+    rising = log([9, 8, 7, 6, 5], [-9, -8, -7, -6, -5])
+    (found,) = diagnostics.of_log(rising, BUDGET)
+    assert found.name == "cut short"
+    assert "--resume" in found.remedy
+    assert not diagnostics.of_log(rising, {"stopped": "asked"})
+    assert not diagnostics.of_log(log([9, 8, 7, 6, 5], [-9, -7.04, -7.03, -7.02, -7.01]), BUDGET)
+
+
+def test_findings_are_kept_with_the_run_and_looked_for_once(tmp_path):
+    run = monge.fit("vae", "digits", *QUICK, *COLLAPSED, budget="60steps", out=tmp_path / "run")
+    found = run.diagnose()
+    assert "posterior collapse" in names(found)
+    kept = json.loads((run.folder / "findings.json").read_text())
+    assert [Finding(**each) for each in kept["findings"]] == found
+    assert kept["step"] == 60
+    card = (run.folder / "card.md").read_text()
+    assert all(diagnostics.sentence(finding) in card for finding in found)
+    again = monge.load(run.folder)
+    assert again.diagnose() == found
+    assert diagnostics.kept(run.folder, 61) is None  # other weights have not been looked at
+    (run.folder / "findings.json").write_text("{")
+    with pytest.raises(RunError, match=r"findings\.json cannot be read"):
+        again.diagnose()
+
+
+def test_the_command_line_tells_findings(tmp_path, capsys):
+    words = ["fit", "vae", "digits", *QUICK, *COLLAPSED, "--budget", "60steps", "--out",
+             str(tmp_path / "run")]
+    assert attempt(words) == 0
+    said = capsys.readouterr()
+    assert "posterior collapse: " in said.err
+    assert attempt(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "posterior collapse" in [finding["name"] for finding in told["findings"]]

@@ -1,0 +1,87 @@
+"""Saved runs of every format stay readable.
+
+`fixtures/format-N` holds a run as format N was written, what its rows scored then, and the fields
+of every tag. A change of format adds a folder and leaves the older ones. As long as a format has
+not been released its folder is made anew with
+
+    python tests/run/test_formats.py
+"""
+
+import json
+import shutil
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import monge
+from monge.core import tags
+from monge.run import storage
+from monge.train.device import Place
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+FORMATS = sorted(FIXTURES.glob("format-*"))
+
+
+def rows(n: int) -> pd.DataFrame:
+    """Two numbers, a category and a flag; no random generator decides their values."""
+    i = np.arange(n)
+    return pd.DataFrame({"x": np.sin(i), "y": np.cos(3 * i) + 2,
+                         "kind": np.array(list("abc"))[i % 3], "flag": i % 5 == 0})
+
+
+def make(where: Path) -> None:
+    """Write the fixture of the present format."""
+    shutil.rmtree(where, ignore_errors=True)
+    run = monge.fit("made", rows(90), "width=4", "depth=1", budget="40steps", out=where / "run",
+                    place=Place(device="cpu", threads=1))
+    (run.folder / ".lock").unlink()
+    scores = run.score(rows(5)).value
+    content = {"expected.json": [round(float(score), 6) for score in scores],
+               "tags.json": {tag: [field.name for field in fields(tags.find(tag))]
+                             for tag in sorted(tags.modules())}}
+    for name, entry in content.items():
+        (where / name).write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
+
+
+def test_the_present_format_has_a_fixture():
+    assert [path.name for path in FORMATS] == [f"format-{n}" for n in range(2, storage.FORMAT + 1)]
+
+
+@pytest.mark.parametrize("where", FORMATS, ids=lambda path: path.name)
+def test_a_saved_run_still_samples_and_scores(where, tmp_path):
+    shutil.copytree(where / "run", tmp_path / "run")
+    run = monge.load(tmp_path / "run")
+    assert list(run.sample(3).columns) == ["x", "y", "kind", "flag"]
+    expected = json.loads((where / "expected.json").read_text())
+    assert torch.as_tensor(run.score(rows(5)).value).tolist() == pytest.approx(expected, abs=1e-4)
+    assert run.recipe.to_dict()
+    assert run.result["step"] > 0
+
+
+@pytest.mark.parametrize("where", FORMATS, ids=lambda path: path.name)
+def test_every_tag_still_has_its_fields(where):
+    """A tag or a field that is gone, or a new field without a default, makes runs unreadable."""
+    known = json.loads((where / "tags.json").read_text())
+    assert not set(known) - set(tags.modules())
+    for tag, names in known.items():
+        now = {field.name: field for field in fields(tags.find(tag))}
+        assert set(names) <= set(now), tag
+        assert all(field.default is not MISSING or field.default_factory is not MISSING
+                   for name, field in now.items() if name not in names), tag
+
+
+@pytest.mark.parametrize("where", FORMATS, ids=lambda path: path.name)
+def test_a_saved_run_names_no_module(where):
+    for path in where.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert b"monge." not in content, path.name
+            assert b"__main__" not in content, path.name
+
+
+if __name__ == "__main__":
+    make(FIXTURES / f"format-{storage.FORMAT}")

@@ -1,0 +1,123 @@
+"""`monge predict` and what surrounds it: names in, names out, with and without the target."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import monge
+from monge.cli.main import attempt
+from monge.core.errors import DataError, WordError
+from monge.run import run
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """A table, the same without its targets, and a run for each kind of target."""
+    place = tmp_path_factory.mktemp("people")
+    rng = np.random.default_rng(0)
+    age, job = rng.normal(40, 10, 200).round(2), rng.choice(["cook", "clerk", "smith"], 200)
+    pay = (age + 10 * (job == "smith") + rng.normal(0, 1, 200)).round(2)
+    mood = np.where(age > 45, "calm", np.where(age > 35, "brisk", "wild"))
+    frame = pd.DataFrame({"age": age, "job": job, "pay": pay, "mood": mood})
+    frame.to_csv(place / "people.csv", index=False)
+    frame[["age", "job"]].head(9).to_csv(place / "new.csv", index=False)
+    small = ("net.width=16", "train.rate=1e-2", "train.warmup=5", "train.average=0.9")
+    for name, target in (("mood", "mood"), ("pay", "pay"), ("both", "pay,mood")):
+        run.fit("predict.mlp", place / "people.csv", *small, target=target, budget="150steps",
+                given=["age", "job"], out=place / name)
+    return place
+
+
+def said(capsys, *words):
+    code = attempt([str(word) for word in words])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_classes_come_as_names_with_probabilities(people, tmp_path, capsys):
+    out = tmp_path / "deep" / "moods.csv"
+    code, text, _ = said(capsys, "predict", people / "mood", people / "new.csv", "-o", out)
+    assert (code, text.strip()) == (0, str(out))
+    table = pd.read_csv(out)
+    each = [f"mood_p_{name}" for name in ("brisk", "calm", "wild")]
+    assert list(table) == ["row", "mood", "mood_probability", *each]
+    np.testing.assert_allclose(table[each].sum(axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(table[each].max(axis=1), table["mood_probability"])
+    assert list(table["mood"]) == [name.removeprefix("mood_p_") for name in
+                                   table[each].idxmax(axis=1)]
+    age = pd.read_csv(people / "new.csv")["age"]
+    truth = np.where(age > 45, "calm", np.where(age > 35, "brisk", "wild"))
+    assert (table["mood"] == truth).mean() > 0.6
+
+
+def test_numbers_come_with_their_interval(people, capsys):
+    code, text, _ = said(capsys, "predict", people / "pay", people / "new.csv", "--json",
+                         "--interval", "0.5")
+    told = json.loads(text)
+    assert code == 0
+    assert told["columns"] == ["row", "pay", "pay_low", "pay_high"]
+    half, most = (run.load(people / "pay").predict(people / "new.csv", interval=level)
+                  for level in (0.5, 0.99))
+    assert (half["pay_low"] < half["pay"]).all()
+    assert (half["pay"] < half["pay_high"]).all()
+    assert (most["pay_high"] - most["pay_low"] > half["pay_high"] - half["pay_low"]).all()
+    np.testing.assert_allclose(half["pay"], [row["pay"] for row in told["predictions"]])
+    own = run.load(people / "pay").predict()
+    assert len(own) == 20  # the test rows
+
+
+def test_a_draw_is_not_the_mean(people):
+    fitted = run.load(people / "both")
+    first, again, other = (fitted.predict(people / "new.csv", by="sample", seed=seed)
+                           for seed in (0, 0, 1))
+    assert list(first) == ["row", "pay", "mood"]
+    pd.testing.assert_frame_equal(first, again)
+    assert not first["pay"].equals(other["pay"])
+    assert set(first["mood"]) <= {"brisk", "calm", "wild"}
+    mode = fitted.predict(people / "new.csv", by="mode")
+    np.testing.assert_allclose(mode["pay"], fitted.predict(people / "new.csv")["pay"], rtol=1e-5)
+    several = fitted.predict(people / "new.csv", "passes=5")
+    assert not np.allclose(several["pay"], mode["pay"])
+
+
+def test_draws_for_the_rows_of_a_file(people, capsys):
+    code, text, _ = said(capsys, "sample", people / "both", "--given", people / "new.csv")
+    assert code == 0
+    assert len(text.splitlines()) == 1 + 9
+    code, text, _ = said(capsys, "sample", people / "both", "--given", people / "new.csv", "-n",
+                         3)
+    assert len(text.splitlines()) == 1 + 27
+
+
+def test_evaluation_measures_predictions_and_draws_their_reliability(people, capsys):
+    code, text, _ = said(capsys, "evaluate", people / "both", "--json")
+    told = json.loads(text)
+    assert code == 0
+    assert {"pay.rmse", "pay.coverage_0.9", "mood.accuracy", "mood.nll",
+            "mood.calibration_error"} <= set(told["measures"])
+    assert "energy_distance" not in told["measures"]
+    assert (people / "both" / "pictures" / "reliability.png").stat().st_size > 1000
+    code, _, err = said(capsys, "evaluate", people / "mood", people / "new.csv")
+    assert code == 1
+    assert "no row has a value of mood to measure against" in err
+
+
+def test_what_cannot_be_is_told_in_a_sentence(people, tmp_path, capsys):
+    strange = pd.read_csv(people / "new.csv")
+    strange.loc[3, "job"] = "pilot"
+    strange.to_csv(tmp_path / "strange.csv", index=False)
+    with pytest.raises(DataError, match="'pilot' is not among the known names"):
+        run.load(people / "pay").predict(tmp_path / "strange.csv")
+    with pytest.raises(WordError, match=r"interval=1\.5 must lie between 0 and 1"):
+        run.load(people / "pay").predict(people / "new.csv", interval=1.5)
+    code, _, err = said(capsys, "predict", people / "pay", people / "new.csv", "-o", "x.png")
+    assert code == 2
+    assert "cannot write .png; use .csv or .parquet" in err
+    pd.read_csv(people / "new.csv")[["age"]].to_csv(tmp_path / "part.csv", index=False)
+    with pytest.raises(DataError, match="lacks job"):
+        run.load(people / "pay").predict(tmp_path / "part.csv")
+    fitted = monge.fit("made", np.random.default_rng(0).normal(size=(60, 2)), budget="2steps")
+    with pytest.raises(WordError, match=r"made cannot predict .*predict\.mlp"):
+        fitted.predict()

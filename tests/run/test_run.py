@@ -1,0 +1,373 @@
+"""A run is a folder that trains, stops, is killed, resumes and is loaded, and loses nothing."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+import monge
+from monge import registry
+from monge.comparison.plan import Plan
+from monge.comparison.runner import Comparison
+from monge.core.errors import DataError, DivergenceError, RunError, WordError
+from monge.core.train_config import Recipe
+from monge.nn.mlp import MLP
+from monge.run import storage
+from monge.run.run import start
+from monge.train import checkpoint
+
+QUICK = ("width=16", "depth=1", "train.batch=50", "train.check=20")
+
+OWN = '''"""Mean of one number, for tests
+
+Learns the mean of its data; with `bad` its loss is NaN from that step on.
+"""
+import torch
+from monge.core.abilities import HasLikelihood, CanSample, Likelihood
+from monge.core.batch import as_batch
+from monge.core.config import Part
+from monge.core.model import Model
+
+class Own(Model, HasLikelihood, CanSample):
+    """p(x) = N(x; m, 1)."""
+    events = {"real"}
+
+    class Config(Model.Config):
+        bad: int = 10**9
+        """Step from which the loss is NaN."""
+        helper: Part | None = None
+        """Another run."""
+
+    def __init__(self, config, space, parts=None):
+        super().__init__(config, space, parts)
+        self.m = torch.nn.Parameter(torch.zeros(space.dims))
+
+    def loss(self, batch):
+        value = -self.likelihood(batch).value
+        return {"nll": value * float("nan") if batch.step >= self.config.bad else value}
+
+    def likelihood(self, batch, how=None, generator=None):
+        x = as_batch(batch).x
+        return Likelihood((-0.5 * (x - self.m) ** 2 - 0.9189385).sum(1), "exact")
+
+    @torch.no_grad()
+    def sample(self, n, given=None, how=None, generator=None):
+        return self.m + torch.randn(n, len(self.m), generator=generator)
+
+    @classmethod
+    def tiny(cls, space):
+        return cls.Config()
+'''
+
+
+@pytest.fixture
+def binary():
+    rng = np.random.default_rng(0)
+    cause = rng.random((400, 1)) < 0.4
+    return np.where(cause, rng.random((400, 6)) < 0.8, rng.random((400, 6)) < 0.2)
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    return str(tmp_path / "own.py")
+
+
+def weights(run, name):
+    return checkpoint.load(run.folder / name)[0]
+
+
+def same(one, two, name):
+    a, b = weights(one, name), weights(two, name)
+    assert a.keys() == b.keys()
+    return all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_six_lines_of_python(binary):
+    run = monge.fit("made", binary, *QUICK, budget="60steps")
+    assert run.sample(5).shape == (5, 6)
+    assert run.sample(5).dtype == bool
+    assert run.score().kind == "exact"
+    assert list(run.history.step) == [20, 40, 60]
+    assert run.history.held_out.iloc[-1] > run.history.held_out.iloc[0]
+    assert {p.name for p in run.folder.iterdir()} >= {
+        "run.json", "fields.json", "last.safetensors", "best.safetensors", "log.jsonl", "card.md"}
+
+
+def test_a_loaded_run_is_the_run(binary):
+    run = monge.fit("made", binary, *QUICK, budget="20steps")
+    again = monge.load(run.folder)
+    np.testing.assert_array_equal(again.sample(50, seed=4), run.sample(50, seed=4))
+    np.testing.assert_array_equal(again.score(binary).value, run.score(binary).value)
+    assert again.about["seed"] == 0
+    assert monge.load(run.folder.name).folder == storage.home() / run.folder.name
+
+
+def test_same_seed_same_weights_other_seed_others(binary):
+    runs = [monge.fit("made", binary, *QUICK, budget="5steps", seed=s) for s in (0, 0, 1)]
+    assert [r.folder.name for r in runs] == ["made-array", "made-array-2", "made-array-3"]
+    assert same(runs[0], runs[1], "last.safetensors")
+    assert not same(runs[0], runs[2], "last.safetensors")
+
+
+def test_resumed_equals_unbroken(binary):
+    """25 steps, then 33, then 60, against 60 at once: the same to the last bit."""
+    whole = monge.fit("made", binary, *QUICK, "train.average=0.9", budget="60steps")
+    parts = start("made", binary, *QUICK, "train.average=0.9")
+    for budget in ("25steps", "33steps", "+27steps"):
+        for _ in parts.train(budget):
+            pass
+    assert same(whole, parts, "last.safetensors")
+    assert same(whole, parts, "best.safetensors")
+    about = [checkpoint.about(r.folder / "last.safetensors") for r in (whole, parts)]
+    assert [a["step"] for a in about] == [60, 60]
+    assert about[0]["best"] == about[1]["best"]
+    assert list(parts.history.step.drop_duplicates()) == [20, 25, 33, 40, 60]
+
+
+def test_leaving_the_loop_keeps_what_was_done(binary):
+    run = start("made", binary, *QUICK)
+    for progress in run.train("1000steps"):
+        if progress.step >= 40:
+            break
+    assert checkpoint.about(run.folder / "last.safetensors")["step"] == 40
+    assert run.sample(2).shape == (2, 6)
+
+
+def test_nothing_is_overwritten(binary, tmp_path):
+    monge.fit("made", binary, *QUICK, budget="1steps", out=tmp_path / "mine")
+    with pytest.raises(RunError, match="mine exists; give --out another name, or --resume"):
+        monge.fit("made", binary, *QUICK, budget="1steps", out=tmp_path / "mine")
+
+
+def test_divergence_keeps_the_last_good_weights(own):
+    x = np.random.default_rng(0).normal(3, 1, (200, 2))
+    run = start(own, x, "bad=45", "train.batch=50", "train.check=20", "train.rate=0.1")
+    with pytest.raises(DivergenceError, match="'nll' of the turn 'model' became nan at step 45"):
+        list(run.train("1000steps"))
+    assert checkpoint.about(run.folder / "best.safetensors")["stopped"] == "diverged"
+    assert torch.isfinite(weights(run, "best.safetensors")["m"]).all()
+    assert weights(run, "best.safetensors")["m"].mean() > 0.5
+
+
+def test_a_model_of_ones_own_and_a_part(own, binary):
+    other = monge.fit("made", binary, *QUICK, budget="2steps")
+    x = np.random.default_rng(0).normal(3, 1, (100, 2))
+    run = monge.fit(own, x, f"helper={other.folder}", "train.rate=0.1", budget="200steps")
+    assert run.model.parts["helper"].space.dims == 6
+    assert not any(p.requires_grad for p in run.model.parts["helper"].parameters())
+    assert (run.folder / "parts" / "helper" / "run.json").is_file()
+    for path in sorted(other.folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert monge.load(run.folder).sample(3).shape == (3, 2)
+
+
+def test_a_folder_cannot_run_code(own, binary, tmp_path, monkeypatch):
+    """A model file that only a run folder names is not imported."""
+    x = np.random.default_rng(0).normal(3, 1, (100, 2))
+    run = monge.fit(own, x, budget="2steps")
+    trap = tmp_path / "trap.py"
+    trap.write_text(OWN + f"\nopen({str(tmp_path / 'sprung')!r}, 'w')\n")
+    about = run.folder / "run.json"
+    about.write_text(about.read_text().replace(own, str(trap)))
+    with pytest.raises(RunError, match="if you trust its code, name it: MONGE_MODELS="):
+        monge.load(run.folder).model  # noqa: B018
+    assert not (tmp_path / "sprung").exists()
+    about.write_text(about.read_text().replace("user/own.", "user/trap."))
+    monkeypatch.setenv("MONGE_MODELS", str(trap))
+    assert monge.load(run.folder).sample(3).shape == (3, 2)
+    assert (tmp_path / "sprung").exists()
+
+
+def test_a_whole_config_is_taken_as_it_is(binary):
+    from monge.models.autoregressive.made import MADE
+
+    run = monge.fit(MADE.Config(width=7, depth=1), binary, budget="1steps")
+    assert run.config.width == 7
+    assert run.about["model"] == "autoregressive.made"
+
+
+def test_a_whole_config_of_a_users_own_file_is_taken_as_it_is(own):
+    config = registry.find(own).Config(bad=7)
+    run = monge.fit(config, np.random.default_rng(0).normal(3, 1, (100, 2)), budget="2steps")
+    assert run.about["config"]["is"] == "user/own.Own"
+    assert run.about["model"] == own
+    assert monge.load(run.folder).config == config
+
+
+def test_settings_of_no_model_get_a_sentence(binary):
+    with pytest.raises(WordError, match="net/mlp"):
+        monge.fit(MLP.Config(), binary, budget="1steps")
+    with pytest.raises(WordError, match="train/settings"):
+        monge.fit(Recipe(), binary, budget="1steps")
+
+
+@pytest.mark.parametrize(("data", "shape"), [
+    (np.random.default_rng(0).normal(size=(60, 3)), (60, 3)),
+    (torch.rand(60, 2), (60, 2)),
+    (pd.DataFrame({"a": np.arange(60.0) / 7, "b": ["x", "y", "z"] * 20}), (60, 2)),
+    ((np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2), (60, 3)),
+    (torch.utils.data.TensorDataset(torch.rand(60, 2), torch.arange(60) % 3), (60, 2)),
+    ([[float(i), i / 3] for i in range(60)], (60, 2)),
+])
+def test_python_people_hold_data_in_many_ways(data, shape):
+    run = monge.fit("made", data, "width=8", budget="2steps")
+    assert np.asarray(run.sample(shape[0])).shape == shape
+
+
+def test_columns_come_back_as_they_were():
+    frame = pd.DataFrame({"age": np.arange(200) % 70, "name": ["ann", "bob", "cy", "di"] * 50,
+                          "ok": [True, False] * 100, "size": np.linspace(0, 1, 200) ** 2})
+    run = monge.fit("made", frame, "width=16", budget="20steps")
+    new = run.sample(30)
+    assert list(new.columns) == list(frame.columns)
+    assert new.dtypes.astype(str).to_list() == frame.dtypes.astype(str).to_list()
+    assert set(new.name) <= set(frame.name)
+
+
+def test_the_data_must_still_be_what_they_were(tmp_path):
+    path = tmp_path / "t.csv"
+    frame = pd.DataFrame({"a": np.arange(50) / 3, "b": np.arange(50) % 7 / 2})
+    frame.to_csv(path, index=False)
+    run = monge.fit("made", path, "width=8", budget="2steps")
+    frame.loc[3, "a"] = 99.0
+    frame.to_csv(path, index=False)
+    again = monge.load(run.folder)
+    with pytest.raises(RunError, match="has changed since"):
+        list(again.train("5steps"))
+    assert len(again.score(path).value) == 50
+    assert again.sample(2).shape == (2, 2)
+
+
+def test_damaged_folders_say_so(binary):
+    run = monge.fit("made", binary, *QUICK, budget="2steps")
+    about = run.folder / "run.json"
+    text = about.read_text()
+    about.write_text(text.replace('"format": 2', '"format": 3'))
+    with pytest.raises(RunError, match=r"run\.json.* 3\b"):
+        monge.load(run.folder)
+    about.write_text(text.replace('"format": 2', '"format": 1'))
+    with pytest.raises(RunError, match=r"run\.json .*\(format 1\); refit"):
+        monge.load(run.folder)
+    about.write_text("[1]")
+    with pytest.raises(RunError, match=r"run\.json.*\[1\]"):
+        monge.load(run.folder)
+    about.write_text("[" * 100_000)
+    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+        monge.load(run.folder)
+    about.write_text(text[:50])
+    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+        monge.load(run.folder)
+    about.write_text(text.replace('"width": 16', '"width": 17'))
+    with pytest.raises(RunError, match=r"best\.safetensors does not fit run\.json"):
+        monge.load(run.folder).model  # noqa: B018
+    tampered = json.loads(text)
+    tampered["config"]["is"] = "os:system"
+    about.write_text(json.dumps(tampered))
+    with pytest.raises(RunError, match=r"run\.json: .*'os:system'"):
+        monge.load(run.folder).model  # noqa: B018
+    tampered["config"] = tampered["space"]
+    about.write_text(json.dumps(tampered))
+    with pytest.raises(RunError, match=r"run\.json: .*data/space"):
+        monge.load(run.folder).model  # noqa: B018
+    del tampered["config"]
+    about.write_text(json.dumps(tampered))
+    with pytest.raises(RunError, match=r"run\.json .*config"):
+        monge.load(run.folder).model  # noqa: B018
+    with pytest.raises(RunError, match="there is no run 'made-aray'; did you mean made-array"):
+        monge.load("made-aray")
+
+
+def test_a_place_that_cannot_be_written(binary, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "file" / "runs"))
+    with pytest.raises(RunError, match=r"cannot make a run folder at .*; choose another place"):
+        monge.fit("made", binary, budget="1steps")
+
+
+def test_refusals_name_the_way_out(binary):
+    with pytest.raises(DataError, match=r"gaussian needs .*, got one of 3 labels; use "):
+        monge.fit("gaussian", (np.arange(60) % 3).astype(str), budget="1steps")
+    holes = pd.DataFrame({"a": [1.5, None, 2.0, 4.5] * 10, "b": np.arange(40) / 7})
+    with pytest.raises(DataError, match=r"made cannot train on rows with missing values; leave "
+                       r".*data\.missing=drop.* or use baseline\.\S+, .* or latent\.vae$"):
+        monge.fit("made", holes, budget="1steps")
+    with pytest.raises(WordError, match=r"how\.cached=false concerns sampling"):
+        monge.fit("made", binary, "how.cached=false", budget="1steps")
+    with pytest.raises(WordError, match="there is no device 'tpu' here; use --device cpu"):
+        monge.fit("made", binary, budget="1steps", place=monge.run.run.Place(device="tpu"))
+
+
+def worded(path, name):
+    """A table of a number and two columns of text, the second with this name."""
+    words = np.array(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"])
+    rng = np.random.default_rng(0)
+    texts = [[" ".join(row) for row in words[rng.integers(0, 8, (150, 8))]] for _ in range(2)]
+    pd.DataFrame({"x": rng.normal(size=150), "first": texts[0], name: texts[1]}).to_csv(
+        path, index=False)
+
+
+@pytest.mark.parametrize("name", ["../../other/run", "comment/notes", "x" * 300, "..", "a\0b"])
+def test_columns_name_no_files(tmp_path, name):
+    worded(tmp_path / "t.csv", name)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.json").write_text("another's")
+    run = monge.fit("gaussian", tmp_path / "t.csv", "data.vocabulary=300", budget="5steps",
+                    out=tmp_path / "runs" / "mine")
+    assert (tmp_path / "other" / "run.json").read_text() == "another's"
+    files = sorted((run.folder / "tokens").iterdir())
+    assert [path.name for path in files] == ["0.json", "1.json"]
+    assert [json.loads(path.read_text())["field"] for path in files] == ["first", name]
+    assert len(monge.load(run.folder).sample(3)) == 3
+    assert monge.load(run.folder).view.terms.schema.field(name).codec.unit == "bpe"
+
+
+@pytest.mark.parametrize(("tokens", "key"), [("bpe", "tokenizer"), ("words", "symbols")])
+def test_the_file_of_tokens_holds_the_vocabulary(tmp_path, tokens, key):
+    worded(tmp_path / "t.csv", "second")
+    run = start("gaussian", tmp_path / "t.csv", f"data.tokens={tokens}", "data.vocabulary=300")
+    found = json.loads((run.folder / "tokens" / "1.json").read_text())
+    codec = run.view.terms.schema.field("second").codec
+    if key == "symbols":
+        assert tuple(found[key]) == codec.symbols
+        return
+    reader = Tokenizer.from_str(json.dumps(found[key]))
+    expected = codec.codes(["alpha beta"], str)[0].tolist()[:-1]
+    assert reader.encode("alpha beta").ids == expected
+
+
+@pytest.mark.parametrize("title", ["vae-../../x", "..", ".", "", "/", "a/b", "vae-a\0b", "a\nb",
+                                   "x" * 300, "é" * 300, "\U0001f600" * 300, "-" + "\udcff"])
+def test_a_title_never_leads_out_of_the_runs(tmp_path, monkeypatch, title):
+    monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "runs"))
+    where = storage.named(title)
+    assert where.parent == tmp_path / "runs"
+    assert where.name[0] != "."
+    made = storage.create(where, True, {"run.json": {}}, {})
+    again = storage.create(where, True, {"run.json": {}}, {})
+    assert made == where
+    assert again.name == f"{where.name}-2"
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
+        [made.name, again.name])
+
+
+def test_long_titles_that_differ_at_their_end_stay_apart():
+    assert storage.named("x" * 300 + "a") != storage.named("x" * 300 + "b")
+    assert storage.named("vae-digits+resize8").name == "vae-digits+resize8"
+
+
+def test_data_with_the_longest_name_a_file_may_have(tmp_path):
+    path = tmp_path / f"{'k' * 250}.csv"
+    pd.DataFrame({"x": np.arange(60) % 7, "y": np.arange(60) % 5 + 0.5}).to_csv(path, index=False)
+    run = start("gaussian", path)
+    assert run.folder.parent == storage.home()
+    plan = Plan(str(path), (), ("baseline.gaussian",), "5steps")
+    assert Comparison.begin(plan).folder.parent == storage.home()
+
+
+def test_an_empty_budget_is_refused_where_none_is_the_default():
+    with pytest.raises(WordError, match="budget"):
+        start("gaussian", "moons", budget="")

@@ -1,0 +1,78 @@
+"""A fit that is killed or asked to stop, and goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import monge
+from monge.cli.main import attempt
+from monge.run.run import start
+from monge.train import checkpoint
+
+QUICK = ("width=16", "depth=1", "train.batch=50", "train.check=20")
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A file of bits."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((300, 6)) < 0.3)
+    return str(tmp_path / "x.npy")
+
+
+def test_killed_before_the_first_checkpoint_it_begins_again(rows):
+    begun = start("made", rows, *QUICK)
+    again = monge.load(begun.folder)
+    for _ in again.train("5steps"):
+        pass
+    assert checkpoint.about(again.folder / "last.safetensors")["step"] == 5
+
+
+def test_killed_at_any_moment_it_resumes(tmp_path, rows):
+    code = ("import sys, monge.run.session; monge.run.session.SAVE_EVERY = 0.05; "
+            "from monge.cli.main import main; main(sys.argv[1:])")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "fit", "made", rows, *QUICK, "--budget", "100000steps",
+         "train.patience=0", "--out", str(tmp_path / "run")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "run" / "last.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    run = monge.load(tmp_path / "run")
+    reached = checkpoint.about(run.folder / "last.safetensors")["step"]
+    for _ in run.train("+10steps"):
+        pass
+    assert checkpoint.about(run.folder / "last.safetensors")["step"] == reached + 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_and_says_how_to_resume(rows, tmp_path, number, monkeypatch,
+                                                       capsys):
+    monkeypatch.setattr("monge.run.session.SAVE_EVERY", 0.05)
+
+    def ask():
+        while not (tmp_path / "run" / "last.safetensors").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(number, lambda *_: pytest.fail("nobody heeds the signal"))
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        code = attempt(["fit", "made", rows, *QUICK, "train.patience=0",
+                        "--budget", "100000steps", "--out", str(tmp_path / "run")])
+    finally:
+        signal.signal(number, before)
+    said = capsys.readouterr().err
+    assert code == 0, said
+    assert f"resume with: monge fit --resume {tmp_path / 'run'}" in said
+    about = checkpoint.about(tmp_path / "run" / "last.safetensors")
+    assert 0 < about["step"] < 100_000
+    assert checkpoint.about(tmp_path / "run" / "best.safetensors")["stopped"] == "asked"

@@ -1,0 +1,355 @@
+"""What a run folder withstands: deletion by mistake, links, files written over it, damage."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import monge
+from monge.cli import main
+from monge.core.errors import RunError, WordError
+from monge.report.run import write_report
+from monge.run import storage
+from monge.run.storage import locked
+from monge.train import checkpoint
+from monge.train.device import Place
+
+ROWS = np.random.default_rng(0).normal(size=(60, 2)).round(4)
+QUICK = ("width=8", "depth=1")
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A fitted run and its data, to be copied."""
+    place = tmp_path_factory.mktemp("fitted")
+    pd.DataFrame(ROWS, columns=["a", "b"]).to_csv(place / "rows.csv", index=False)
+    monge.fit("made", str(place / "rows.csv"), *QUICK, "train.average=0.9", "train.check=4",
+              budget="5steps", out=place / "run")
+    return place
+
+
+@pytest.fixture
+def run(fitted):
+    """A copy of the run among the runs."""
+    storage.home().mkdir(parents=True)
+    return Path(shutil.copytree(fitted / "run", storage.home() / "made"))
+
+
+@pytest.fixture
+def say(capsys):
+    """Run a command line; its exit code, stdout and stderr."""
+    def run(*words):
+        code = main.attempt([str(word) for word in words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+    return run
+
+
+def content(place: Path) -> dict[str, bytes]:
+    """Every file below a folder but the lock."""
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*")
+            if path.is_file() and path.name != ".lock"}
+
+
+def test_a_deleted_run_lies_in_the_trash_and_comes_back(run, say):
+    before = content(run)
+    code, out, err = say("runs", "--delete", "made", "--yes")
+    assert code == 0
+    assert not run.exists()
+    (trashed,) = (run.parent / ".trash").iterdir()
+    assert trashed.name.startswith("made-20")
+    assert f"mv {trashed} {run}" in err
+    assert f"rm -r {trashed.parent}" in err
+    assert "made" not in out.replace("makes", "")
+    os.rename(trashed, run)
+    assert content(run) == before
+    assert json.loads(say("runs", "--json")[1])[0]["run"] == str(run)
+
+
+def test_two_of_a_name_deleted_at_once_are_both_kept(run, say):
+    for _ in range(2):
+        fresh = shutil.copytree(run, run.parent / "other")
+        storage.discard(Path(fresh))
+    assert len(list((run.parent / ".trash").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n\n", True), ("y\n", False)])
+def test_deleting_asks_in_a_terminal(run, say, monkeypatch, answer, left):
+    asked = []
+
+    def confirm(text, **_):
+        asked.append(text)
+        return answer == "y\n"
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("click.confirm", confirm)
+    code, _, _ = say("runs", "--delete", "made")
+    assert code == int(left)
+    assert str(run) in asked[0]
+    assert run.exists() == left
+
+
+def test_deleting_without_a_terminal_needs_yes(run, say):
+    code, _, err = say("runs", "--delete", "made")
+    assert code == 2
+    assert "--yes" in err
+    assert run.exists()
+
+
+@pytest.mark.parametrize("about", ['{"name": "another program"}', '{"format": 99}', "[]", "{",
+                                   json.dumps({"format": storage.FORMAT})])
+def test_a_folder_that_is_no_run_is_not_deleted(run, say, tmp_path, about):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "run.json").write_text(about)
+    (tmp_path / "own" / "thesis.tex").write_text("years of work")
+    code, _, err = say("runs", "--delete", "made", "--delete", tmp_path / "own", "--yes")
+    assert code == 1
+    assert "own" in err
+    assert "unforeseen" not in err
+    assert (tmp_path / "own" / "thesis.tex").exists()
+    assert run.exists()  # nothing is deleted where one is refused
+
+
+def test_a_run_in_training_is_not_deleted(run, say):
+    with locked(run):
+        code, _, err = say("runs", "--delete", "made", "--yes")
+    assert code == 1
+    assert str(run) in err
+    assert run.exists()
+    assert say("runs", "--delete", "made", "--yes")[0] == 0
+
+
+def test_a_link_to_a_run_and_a_run_in_the_trash_are_not_deleted(run, say):
+    (run.parent / "link").symlink_to("made")
+    assert say("runs", "--delete", "link", "--yes")[0] == 1
+    (run.parent / "link").unlink()
+    trashed = storage.discard(run)
+    code, _, err = say("runs", "--delete", trashed, "--yes")
+    assert code == 1
+    assert "rm -r" in err
+    assert trashed.exists()
+
+
+DAMAGE = {
+    "array": lambda place: (place / "run.json").write_text("[]"),
+    "torn": lambda place: (place / "run.json").write_text('{"form'),
+    "bytes": lambda place: (place / "run.json").write_bytes(b"\xff\xfe"),
+    "lacking": lambda place: (place / "run.json").write_text(
+        json.dumps({"format": storage.FORMAT})),
+    "lost": lambda place: (place / "run.json").unlink(),
+    "folder": lambda place: ((place / "run.json").unlink(), (place / "run.json").mkdir()),
+    "data": lambda place: (place / "run.json").write_text(json.dumps(
+        json.loads((place / "run.json").read_text()) | {"data": None})),
+    "best": lambda place: (place / "best.safetensors").write_bytes(b"none"),
+    "counters": lambda place: checkpoint.save(place / "best.safetensors", {}, {}),
+    "link": lambda place: (place / "card.md").rename(place.parent / "card") and
+    (place / "card.md").symlink_to("../card"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_run_is_listed_and_hides_no_other(run, say, kind):
+    bad = Path(shutil.copytree(run, run.parent / "bad"))
+    DAMAGE[kind](bad)
+    code, out, err = say("runs", "--json")
+    assert (code, err) == (0, "")
+    rows = {row["run"]: row for row in json.loads(out)}
+    assert set(rows) == {str(run), str(bad)}
+    assert rows[str(run)]["error"] is None
+    assert rows[str(run)]["step"] == 5
+    assert rows[str(bad)]["error"]
+    code, out, _ = say("runs")
+    assert code == 0
+    assert str(run) in out
+    assert f"{bad} is damaged" in out
+
+
+def test_a_run_that_is_not_fitted_is_not_damaged(run, say):
+    (run / "best.safetensors").unlink()
+    (row,) = json.loads(say("runs", "--json")[1])
+    assert row["error"] is None
+    assert row["kind"] == "not fitted"
+
+
+LINKS = ["pictures/samples.png", "pictures", "log.jsonl", "best.safetensors", "report.html"]
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_run_with_a_link_out_of_it_is_refused(run, fitted, tmp_path, say, name):
+    """Nothing behind the link is shown, written or copied."""
+    outside = tmp_path / "outside"
+    if (run / name).exists():
+        shutil.move(run / name, outside)
+    else:
+        (run / name).parent.mkdir(exist_ok=True)
+        outside.write_bytes(b"secret")
+    before = content(tmp_path)
+    (run / name).symlink_to(outside)
+    data = fitted / "rows.csv"
+    for words in (["sample", run, "-o", tmp_path / "x.csv"], ["report", run],
+                  ["fit", "--resume", run, "--budget", "+1steps"], ["evaluate", run],
+                  ["fit", "made", data, f"start={run}", "--out", tmp_path / "second"]):
+        code, _, err = say(*words)
+        assert code == 1, words
+        assert str(run / name) in err
+    (run / name).unlink()
+    assert content(tmp_path) == before
+
+
+def test_a_link_within_a_run_is_followed(run):
+    (run / "best.safetensors").rename(run / "weights")
+    (run / "best.safetensors").symlink_to("weights")
+    assert monge.load(run).result["step"] == 5
+
+
+def test_a_comparison_with_a_link_out_of_it_is_refused(tmp_path, say):
+    (tmp_path / "compare").mkdir()
+    (tmp_path / "secret").write_text("")
+    (tmp_path / "compare" / "compare.json").write_text("{}")
+    (tmp_path / "compare" / "data.csv").symlink_to("../secret")
+    code, _, err = say("report", tmp_path / "compare")
+    assert code == 1
+    assert "data.csv" in err
+
+
+OWN = ["best.safetensors", "last.safetensors", "run.json", "fields.json", "log.jsonl", "card.md",
+       "RUN.JSON", "parts/a.csv", "other.safetensors"]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_nothing_is_written_over_a_file_of_a_run(run, tmp_path, say, name):
+    before = content(run)
+    (tmp_path / "alias").symlink_to(run)
+    for out in (run / name, run / "pictures" / ".." / name, tmp_path / "alias" / name):
+        for words in (["score", run, "-o", out], ["report", run, "-o", out]):
+            code, _, err = say(*words)
+            assert code == 2
+            assert str(out) in err
+    with pytest.raises(WordError, match=re.escape(str(run / name))):
+        write_report(str(run), run / name)
+    assert content(run) == before
+
+
+def test_nothing_is_exported_over_a_part_of_a_run(run):
+    with pytest.raises(WordError, match=r"parts/a\.pt2"):
+        monge.load(run).export(run / "parts" / "a.pt2")
+
+
+def test_other_files_in_a_run_may_be_written_again(run, say):
+    for _ in range(2):
+        assert say("score", run, "-o", run / "scores.csv")[0] == 0
+        assert say("report", run, "-o", run / "report.html")[0] == 0
+        assert say("sample", run, "-o", run / "pictures" / "mine.png")[0] == 0
+    assert "rank" in (run / "scores.csv").read_text()
+
+
+OUTPUTS = [
+    (["score", "RUN", "-o"], "x.csv"), (["sample", "RUN", "-o"], "x.csv"),
+    (["sample", "RUN", "-o"], "x.npz"), (["sample", "RUN", "-o"], "x.png"),
+    (["report", "RUN", "-o"], "x.html"), (["distance", "DATA", "DATA", "--rows", "20", "--plan"],
+                                         "x.npz"),
+    (["distance", "DATA", "DATA", "--rows", "20", "--plot"], "x.png"),
+    (["explain", "attention", "a cat", "-o"], "x.png"),
+]
+
+
+@pytest.mark.parametrize(("words", "name"), OUTPUTS, ids=lambda w: str(w[0])
+                         if isinstance(w, list) else w)
+def test_an_output_is_replaced_whole_or_not_at_all(run, fitted, tmp_path, say, monkeypatch, words,
+                                                   name):
+    """A disk that is full leaves the file before."""
+    named = {"RUN": run, "DATA": fitted / "rows.csv"}
+    words = [named.get(word, word) for word in words]
+    out = tmp_path / name
+    out.write_text("the file before")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        code, _, err = say(*words, out)
+        assert code == 1
+        assert str(out) in err
+        assert "No space left" in err
+    assert out.read_text() == "the file before"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert say(*words, out)[0] == 0
+    assert out.read_bytes() != b"the file before"
+
+
+def test_only_one_function_opens_outputs():
+    """Whatever writes a file does so inside `with replacing(...)`."""
+    writers = re.compile(r"\.(savefig|to_csv|to_parquet|savez|savez_compressed|save)\((\w+)")
+    for path in Path(monge.__file__).parent.rglob("*.py"):
+        names = {name for _, name in writers.findall(path.read_text())}
+        assert not names & {"path", "out", "paths"}, path
+
+
+def lose(run, lost):
+    """Save the last checkpoint without the tensors whose names hold `lost`."""
+    path = run / "last.safetensors"
+    tensors, about = checkpoint.load(path)
+    kept = {name: tensor for name, tensor in tensors.items() if lost not in name}
+    assert 0 < len(kept) < len(tensors)
+    checkpoint.save(path, kept, about)
+
+
+@pytest.mark.parametrize("lost", ["average/", "exp_avg_sq", "optimiser/", "kept/"])
+def test_a_checkpoint_that_has_lost_tensors_is_not_resumed(run, say, lost):
+    lose(run, lost)
+    code, _, err = say("fit", "--resume", run, "--budget", "+1steps")
+    assert code == 1
+    assert "unforeseen" not in err
+    assert "does not fit" in err
+
+
+def test_one_lost_moment_is_missed(run):
+    tensors, _ = checkpoint.load(run / "last.safetensors")
+    name = next(name for name in tensors if name.endswith("/exp_avg"))
+    lose(run, name)
+    with pytest.raises(RunError, match="optimiser"):
+        list(monge.load(run).train("+1steps"))
+
+
+def test_settings_of_another_optimiser_are_not_resumed(run):
+    about = json.loads((run / "run.json").read_text())
+    about["recipe"]["optimiser"] = "adagrad"
+    (run / "run.json").write_text(json.dumps(about))
+    with pytest.raises(RunError, match="slots of the optimiser"):
+        list(monge.load(run).train("+1steps"))
+
+
+def test_a_run_goes_on_in_its_own_precision(fitted, tmp_path, say):
+    data = str(fitted / "rows.csv")
+    half = Place(precision="bf16")
+    whole = monge.fit("made", data, *QUICK, budget="6steps", place=half, out=tmp_path / "whole")
+    assert whole.about["precision"] == "bf16"
+    single = monge.fit("made", data, *QUICK, budget="6steps", out=tmp_path / "single")
+    assert single.about["precision"] == "fp32"
+    assert not same(whole, single)  # else nothing would be tested
+    parts = monge.fit("made", data, *QUICK, budget="3steps", place=half, out=tmp_path / "parts")
+    code, _, err = say("fit", "--resume", parts.folder, "--budget", "+3steps", "--precision",
+                       "fp32")
+    assert code == 2
+    assert "bf16" in err
+    assert say("fit", "--resume", parts.folder, "--budget", "+3steps")[0] == 0
+    assert same(whole, parts)
+    assert say("fit", "--resume", parts.folder, "--budget", "+1steps", "--precision",
+               "bf16")[0] == 0
+    with pytest.raises(WordError, match="fp32"):
+        list(monge.load(parts.folder, replace(half, precision="fp32")).train("+1steps"))
+
+
+def same(one, other) -> bool:
+    """Whether two runs ended with the same weights."""
+    a, b = (checkpoint.load(run.folder / "last.safetensors")[0] for run in (one, other))
+    return all(torch.equal(a[name], b[name]) for name in a)

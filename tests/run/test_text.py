@@ -1,0 +1,140 @@
+"""Text from the command line: fit, prompt, score, translate, evaluate, explain."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from monge.cli.main import attempt
+from monge.run import run as runs
+from monge.run.text import proceed, translate
+
+LINES = [f"{name}{end}" for name in ("an", "be", "ka", "mi", "so") for end in
+         ("na", "lla", "ra", "ta", "nnie", "sa", "li", "do")] * 3
+SOURCE = [f"{a} {b}" for a in ("rot", "blau", "gelb") for b in ("Haus", "Hund", "Auto")] * 6
+WORDS = {"rot": "red", "blau": "blue", "gelb": "yellow", "Haus": "house", "Hund": "dog",
+         "Auto": "car"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Three runs: lines, running text, pairs."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
+    (folder / "verses.txt").write_text("the cat sat on the mat.\n\nthe dog sat too.\n\n" * 40)
+    target = [" ".join(WORDS[word] for word in text.split()) for text in SOURCE]
+    (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in
+                                              zip(SOURCE, target, strict=True)))
+    small = ("net.width=16", "net.depth=1", "train.warmup=5", "train.rate=0.02")
+    runs.fit("gpt", folder / "lines.txt", *small, budget="30steps", out=folder / "lines")
+    runs.fit("rnn", folder / "verses.txt", "net.width=16", "net.depth=1", "data.context=32",
+             "train.rate=0.02", budget="30steps", out=folder / "verses")
+    runs.fit("seq2seq", folder / "pairs.tsv", "net.width=32", "data.tokens=words", "dropout=0",
+             "train.batch=16", "train.rate=0.02", "train.warmup=5", budget="120steps",
+             out=folder / "pairs")
+    return folder
+
+
+def said(capsys, *words: str) -> str:
+    assert attempt(list(map(str, words))) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys, *words: str) -> str:
+    assert attempt(list(map(str, words))) != 0
+    return capsys.readouterr().err
+
+
+def test_a_prompt_is_told_on(home, capsys):
+    text = said(capsys, "sample", home / "lines", "--prompt", "an")
+    assert text.startswith("an")
+    assert len(text.strip().split("\n")) == 1
+    many = said(capsys, "sample", home / "lines", "--prompt", "ka", "-n", "5", "--json")
+    told = json.loads(many)
+    assert len(told["samples"]) == 5
+    assert all(sample.startswith("ka") for sample in told["samples"])
+    assert len(said(capsys, "sample", home / "lines").strip().split("\n")) == 16
+    greedy = [said(capsys, "sample", home / "lines", "--prompt", "s", "top=1", "--seed", seed)
+              for seed in (1, 2)]
+    assert greedy[0] == greedy[1]
+    said(capsys, "sample", home / "lines", "-o", home / "out.txt", "-n", "3")
+    assert len((home / "out.txt").read_text().split()) == 3
+
+
+def test_running_text_goes_on_beyond_the_context(home, capsys):
+    text = said(capsys, "sample", home / "verses", "--prompt", "the cat", "steps=80")
+    assert text.startswith("the cat")
+    assert len(text.rstrip("\n")) <= 80
+    assert len(text) >= 78
+    *_, (whole,) = proceed(runs.load(home / "verses"), "the", 1, ["steps=80"])
+    states = [state for (state,) in proceed(runs.load(home / "verses"), "the", 1, ["steps=80"])]
+    assert states[-1] == whole
+    assert all(len(a) <= len(b) for a, b in itertools.pairwise(states))
+
+
+def test_a_score_is_told_as_perplexity_and_bits(home, capsys):
+    other = home / "other.txt"
+    other.write_text("anna\nbella\n")
+    told = json.loads(said(capsys, "score", home / "lines", other, "--json"))
+    tokens = len("anna") + len("bella") + 2
+    nats = -told["mean"] * 2 / tokens
+    assert told["perplexity"] == pytest.approx(math.exp(nats))
+    assert told["bits_per_character"] == pytest.approx(nats / math.log(2))
+    assert "perplexity" in said(capsys, "score", home / "verses")
+
+
+def test_sentences_are_translated_and_judged(home, capsys, monkeypatch, tmp_path):
+    picture = tmp_path / "map.png"
+    text = said(capsys, "translate", home / "pairs", "rot Haus", "--attention", picture)
+    assert text.split("\n")[0] == "red house"
+    assert picture.stat().st_size > 1000
+    monkeypatch.setattr("sys.stdin", open_text("gelb Auto\n\nblau Hund\n", tmp_path))
+    told = json.loads(said(capsys, "translate", home / "pairs", "-", "beams=2", "--json"))
+    assert told["translations"] == ["yellow car", "blue dog"]
+    found = json.loads(said(capsys, "evaluate", home / "pairs", "--json"))["measures"]
+    assert found["chrf"]["value"] > 90
+    assert found["bleu"]["value"] >= 0
+    assert found["perplexity"]["value"] < 3
+    assert translate(runs.load(home / "pairs"), ["rot Hund"]) == ["red dog"]
+
+
+def open_text(text: str, folder: Path):
+    path = folder / "stdin.txt"
+    path.write_text(text)
+    return path.open()
+
+
+def test_the_alphabet_is_kept_in_the_run(home):
+    (lines,) = (json.loads(p.read_text()) for p in (home / "lines" / "tokens").iterdir())
+    assert lines["field"] == "text"
+    assert lines["symbols"][0] == "a"
+    pairs = [json.loads(p.read_text()) for p in (home / "pairs" / "tokens").iterdir()]
+    assert "<unk>" in next(p for p in pairs if p["field"] == "target")["symbols"]
+
+
+def test_attention_is_explained_in_six_steps(capsys, tmp_path):
+    out = tmp_path / "steps.png"
+    text = said(capsys, "explain", "attention", "the cat sat", "-o", out, "--causal")
+    assert [f"{n} " in text for n in range(1, 7)] == [True] * 6
+    assert out.stat().st_size > 1000
+    steps = json.loads(said(capsys, "explain", "attention", "a b", "-o", out, "--json"))["steps"]
+    assert [sum(row) for row in steps[3]["A"]] == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (("sample", "lines", "--prompt", "a" * 40), "the context of the run is"),
+    (("sample", "lines", "--prompt", "ß"), "'ß', character 1"),
+    (("sample", "lines", "--prompt", "a", "-o", "x.csv"), ".txt"),
+    (("sample", "verses", "--prompt", "the", "steps=no"), "steps=no"),
+    (("sample", "lines", "--prompt", "a", "nucleus=2"), "nucleus"),
+    (("translate", "lines", "anna"), "does not tell text given text"),
+    (("translate", "pairs", " "), "no text to translate"),
+    (("translate", "pairs", "rot", "--attention", "x.txt"), ".png"),
+    (("explain", "atention"), "did you mean attention"),
+    (("explain", "attention", "a " * 20), "20 words"),
+])
+def test_bad_words_are_refused(home, capsys, monkeypatch, words, sentence):
+    monkeypatch.chdir(home)
+    assert sentence in refused(capsys, *words)

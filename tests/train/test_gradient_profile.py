@@ -1,0 +1,51 @@
+"""The profile of signals and gradients over layers, and when it alarms."""
+
+import pytest
+import torch
+import worlds
+from torch import nn
+
+from monge.core.model import Model
+from monge.train.gradient_profile import Layer, alarms, profile
+
+
+class Deep(Model):
+    """A chain of linear maps, each `gain` times an orthogonal one."""
+
+    events = {"real"}
+
+    def __init__(self, space, gain, depth=12):
+        super().__init__(Deep.Config(), space)
+        self.layers = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(depth))
+        for layer in self.layers:
+            nn.init.orthogonal_(layer.weight, gain)
+
+    def loss(self, batch):
+        y = batch.x
+        for layer in self.layers:
+            y = layer(y)
+        return {"sum": y.sum(1)}
+
+    @classmethod
+    def tiny(cls, space):
+        return cls.Config()
+
+
+@pytest.mark.parametrize(("gain", "name"), [(0.3, "vanishing gradients"), (1.0, None),
+                                            (4.0, "exploding gradients")])
+def test_gains_multiply_along_the_depth(gain, name):
+    space, batch = worlds.make("real")
+    torch.manual_seed(0)
+    model = Deep(space, gain)
+    layers = profile(model, batch)
+    assert [layer.name for layer in layers] == [f"layers.{k}" for k in range(12)]
+    ratio = layers[0].gradient / layers[-1].gradient
+    assert ratio == pytest.approx(gain**11, rel=1e-4)  # orthogonal maps keep lengths
+    assert layers[3].signal / layers[0].signal == pytest.approx(gain**3, rel=1e-4)
+    assert [finding.name for finding in alarms(layers)] == ([name] if name else [])
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_what_has_no_layers_raises_no_alarm():
+    assert alarms([]) == []
+    assert alarms([Layer("one", 1.0, 1.0)]) == []
