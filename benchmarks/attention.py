@@ -36,17 +36,25 @@ def compare(heads: int, width: int, repeats: int) -> None:
     crossing = None
     for steps in LENGTHS:
         q, k, v = parts(heads, width, steps)
-        times = turns({
-            "softmax": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v,
-                                                                            is_causal=True),
-            "linear": lambda q=q, k=k, v=v: causal_linear_attention(q, k, v)}, repeats)
+        times = turns(
+            {
+                "softmax": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(
+                    q, k, v, is_causal=True
+                ),
+                "linear": lambda q=q, k=k, v=v: causal_linear_attention(q, k, v),
+            },
+            repeats,
+        )
         soft, linear = (1e3 * statistics.median(each) for each in times.values())
         crossing = crossing or (steps if linear < soft else None)
-        print(f"  n={steps:5}  softmax {soft:8.2f} ms  linear {linear:8.2f} ms  ratio "
-              f"{soft / linear:5.1f}")
+        print(
+            f"  n={steps:5}  softmax {soft:8.2f} ms  linear {linear:8.2f} ms  ratio "
+            f"{soft / linear:5.1f}"
+        )
     print(f"  linear is the quicker from n={crossing} on")
-    times = turns({f"{c}": lambda c=c: causal_linear_attention(q, k, v, c) for c in CHUNKS},
-                  repeats)
+    times = turns(
+        {f"{c}": lambda c=c: causal_linear_attention(q, k, v, c) for c in CHUNKS}, repeats
+    )
     each = [f"{c}: {1e3 * statistics.median(spent):.1f} ms" for c, spent in times.items()]
     print(f"  chunks at n={steps}: {', '.join(each)}; {CHUNK} is used")
 

@@ -36,10 +36,18 @@ def ours(there: Any | None) -> Transformer:
     """Our model, with the peer's weights where there is a peer."""
     torch.manual_seed(0)
     source = Space(kind="tokens", shape=(READ,), size=SYMBOLS, varies=True, name="source")
-    space = Space(kind="tokens", shape=(STEPS,), size=SYMBOLS, varies=True, end=END,
-                  given={"source": source})
-    net = Causal.Config(width=WIDTH, depth=DEPTH, heads=HEADS, expand=HIDDEN // WIDTH,
-                        activation="relu", norm="post", positions="sinusoidal")
+    space = Space(
+        kind="tokens", shape=(STEPS,), size=SYMBOLS, varies=True, end=END, given={"source": source}
+    )
+    net = Causal.Config(
+        width=WIDTH,
+        depth=DEPTH,
+        heads=HEADS,
+        expand=HIDDEN // WIDTH,
+        activation="relu",
+        norm="post",
+        positions="sinusoidal",
+    )
     model: Transformer = Transformer.Config(net=net).build(space).eval()
     if there is not None:
         copy(there, model)
@@ -111,11 +119,23 @@ def peer() -> Any | None:
     logging.set_verbosity_error()
     torch.manual_seed(1)
     config = MarianConfig(
-        vocab_size=SYMBOLS, d_model=WIDTH, encoder_layers=DEPTH, decoder_layers=DEPTH,
-        encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=HIDDEN,
-        decoder_ffn_dim=HIDDEN, activation_function="relu", max_position_embeddings=64,
-        scale_embedding=True, pad_token_id=0, eos_token_id=END, decoder_start_token_id=0,
-        forced_eos_token_id=None, bos_token_id=0)
+        vocab_size=SYMBOLS,
+        d_model=WIDTH,
+        encoder_layers=DEPTH,
+        decoder_layers=DEPTH,
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        encoder_ffn_dim=HIDDEN,
+        decoder_ffn_dim=HIDDEN,
+        activation_function="relu",
+        max_position_embeddings=64,
+        scale_embedding=True,
+        pad_token_id=0,
+        eos_token_id=END,
+        decoder_start_token_id=0,
+        forced_eos_token_id=None,
+        bos_token_id=0,
+    )
     model = MarianMTModel(config).eval()
     for parameter in model.parameters():  # laws that are not flat, so that beams differ
         if parameter.requires_grad and parameter.ndim > 1:
@@ -124,17 +144,23 @@ def peer() -> Any | None:
 
 
 def generate(model: Any, x: Tensor) -> Tensor:
-    return model.generate(input_ids=x, attention_mask=torch.ones_like(x), num_beams=BEAMS,
-                          max_new_tokens=STEPS, do_sample=False, length_penalty=1.0,
-                          early_stopping=True)[:, 1:]
+    return model.generate(
+        input_ids=x,
+        attention_mask=torch.ones_like(x),
+        num_beams=BEAMS,
+        max_new_tokens=STEPS,
+        do_sample=False,
+        length_penalty=1.0,
+        early_stopping=True,
+    )[:, 1:]
 
 
 def equal(mine: Tensor, theirs: Tensor) -> float:
     """The share of sequences that agree up to their end; the peer fills up with 0."""
     same = 0
     for left, right in zip(mine.tolist(), theirs.tolist(), strict=True):
-        left = left[:left.index(END) + 1] if END in left else left
-        same += left == right[:len(left)]
+        left = left[: left.index(END) + 1] if END in left else left
+        same += left == right[: len(left)]
     return same / len(mine)
 
 
@@ -151,17 +177,25 @@ def compare(ends: bool) -> None:
         if other is not None:
             other.final_logits_bias[0, END] = -1e9
     work: dict[str, Callable[[], Tensor]] = {
-        "monge": lambda: model.mode(source, model.Sampling(beams=BEAMS))}
+        "monge": lambda: model.mode(source, model.SamplingConfig(beams=BEAMS))
+    }
     said = work["monge"]()
     lengths = (said != END).sum(1)
-    print(f"sentences of {int(lengths.min())} to {int(lengths.max())} symbols, "
-          f"{float(lengths.double().mean()):.1f} on average")
+    print(
+        f"sentences of {int(lengths.min())} to {int(lengths.max())} symbols, "
+        f"{float(lengths.double().mean()):.1f} on average"
+    )
     if other is not None:
         work["transformers"] = lambda: generate(other, x)
         print(f"sequences that agree: {equal(said, generate(other, x)):.0%}")
     times = turns(work, ROUNDS, warm=0)  # each has searched once
-    show(times, {name: f"{ROWS / statistics.median(spent):.1f} sentences/s"
-                 for name, spent in times.items()})
+    show(
+        times,
+        {
+            name: f"{ROWS / statistics.median(spent):.1f} sentences/s"
+            for name, spent in times.items()
+        },
+    )
 
 
 def main() -> None:

@@ -42,8 +42,9 @@ def ratios(times: Times) -> dict[str, float]:
     return {name: statistics.median(each) / first for name, each in times.items()}
 
 
-def show(times: Times, notes: Mapping[str, str] | None = None, digits: int = 1,
-         head: str = "  ") -> None:
+def show(
+    times: Times, notes: Mapping[str, str] | None = None, digits: int = 1, head: str = "  "
+) -> None:
     """A line of each: its time, how many times that of the first it is, and what else is known."""
     wide = max(map(len, times)) + 1
     for name, ratio in ratios(times).items():

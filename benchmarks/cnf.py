@@ -49,14 +49,14 @@ def flow(dims: int, width: int) -> Continuous:
     return made
 
 
-def ours(made: Continuous, x: Tensor, how: Solver) -> tuple[Answer, Answer]:
+def ours(made: Continuous, x: Tensor, options: Solver) -> tuple[Answer, Answer]:
     def score() -> Tensor:
-        z, total = made.solve(x, None, (0.0, 1.0), how)
+        z, total = made.solve(x, None, (0.0, 1.0), options)
         return total[:, 0] - z.square().sum(1) / 2
 
     def sample() -> Tensor:
         with torch.no_grad():
-            *_, last = made.path(x, None, (1.0, 0.0), how)
+            *_, last = made.path(x, None, (1.0, 0.0), options)
         return last
 
     return score, sample
@@ -78,8 +78,9 @@ def torchdiffeq(made: Continuous, x: Tensor, tolerance: float) -> tuple[Answer, 
 
     def sample() -> Tensor:
         with torch.no_grad():
-            return odeint(lambda t, y: velocity(y, t, None), x, x.new_tensor([1.0, 0.0]),
-                          **words)[-1]
+            return odeint(lambda t, y: velocity(y, t, None), x, x.new_tensor([1.0, 0.0]), **words)[
+                -1
+            ]
 
     return score, sample
 
@@ -107,19 +108,26 @@ def against_torchdiffeq(dims: int, width: int, rows: int, rounds: int) -> None:
     made, x = flow(dims, width), torch.randn(rows, dims)
     truths = ours(copy.deepcopy(made).double(), x.double(), Solver(tolerance=1e-11))
     makers: dict[str, tuple[Callable, list]] = {
-        "monge": (lambda how: ours(made, x, how), WAYS),
-        "monge rk4": (lambda how: ours(made, x, how), FIXED),
-        "monge rows": (lambda how: ours(made, x, how), [replace(w, control="row") for w in WAYS])}
+        "monge": (lambda options: ours(made, x, options), WAYS),
+        "monge rk4": (lambda options: ours(made, x, options), FIXED),
+        "monge rows": (
+            lambda options: ours(made, x, options),
+            [replace(w, control="row") for w in WAYS],
+        ),
+    }
     if installed("torchdiffeq"):
         makers["torchdiffeq"] = (lambda tolerance: torchdiffeq(made, x, tolerance), LADDER)
     for which, title in enumerate(("train", "sample")):
         with torch.no_grad():
             truth = truths[which]()
-        found = {name: settle(make, ladder, which, truth)
-                 for name, (make, ladder) in makers.items()}
+        found = {
+            name: settle(make, ladder, which, truth) for name, (make, ladder) in makers.items()
+        }
         notes = {name: f"error {error:.1e}" for name, (_, error) in found.items()}
-        sides = {name: trained(answer, made) if title == "train" else answer
-                 for name, (answer, _) in found.items()}
+        sides = {
+            name: trained(answer, made) if title == "train" else answer
+            for name, (answer, _) in found.items()
+        }
         print(f"{title} D={dims} 3x{width} B={rows}")
         show(turns(sides, rounds, warm=2), notes, 2)
 
@@ -133,8 +141,11 @@ def against_torchcfm(dims: int, width: int, rows: int, rounds: int, coupling: st
     for name in ("monge", *["torchcfm"] * installed("torchcfm")):
         torch.manual_seed(0)
         model = config.build(space)
-        loss = peer_loss(model, x, coupling) if name == "torchcfm" else (
-            lambda model=model: model.loss(Batch(x))["matching"])
+        loss = (
+            peer_loss(model, x, coupling)
+            if name == "torchcfm"
+            else (lambda model=model: model.loss(Batch(x))["matching"])
+        )
         sides[name] = stepper(model, loss)
     print(f"matching {coupling} D={dims}")
     show(turns(sides, rounds, warm=2), digits=2)
@@ -146,8 +157,11 @@ def peer_loss(model: CNF, x: Tensor, coupling: str) -> Answer:
         ExactOptimalTransportConditionalFlowMatcher,
     )
 
-    kind = (ConditionalFlowMatcher if coupling == "independent"
-            else ExactOptimalTransportConditionalFlowMatcher)
+    kind = (
+        ConditionalFlowMatcher
+        if coupling == "independent"
+        else ExactOptimalTransportConditionalFlowMatcher
+    )
     matcher = kind(sigma=0.0)
 
     def loss() -> Tensor:

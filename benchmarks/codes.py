@@ -22,12 +22,15 @@ from torch import Tensor
 
 import monge
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.run.run import Run
-from monge.train.device import Place
+from monge.train.device import ComputeConfig
 
-TASKS = {"strokes": ("strokes", ()), "sines": ("sines", ()),
-         "sunspots": ("series/monthly-sunspots.csv", ("data.lookback=36", "data.horizon=12"))}
+TASKS = {
+    "strokes": ("strokes", ()),
+    "sines": ("sines", ()),
+    "sunspots": ("series/monthly-sunspots.csv", ("data.lookback=36", "data.horizon=12")),
+}
 ORDERS = (1, 2, 4, 8, 16)
 
 
@@ -51,8 +54,16 @@ def compare(name: str, chosen: argparse.Namespace) -> None:
     best: np.ndarray | None = None
     for model in chosen.models:
         with tempfile.TemporaryDirectory() as folder:
-            run = monge.fit(model, what, *words, *chosen.words, budget=chosen.budget,
-                            seed=chosen.seed, out=f"{folder}/run", place=Place("cpu", threads=1))
+            run = monge.fit(
+                model,
+                what,
+                *words,
+                *chosen.words,
+                budget=chosen.budget,
+                seed=chosen.seed,
+                out=f"{folder}/run",
+                compute=ComputeConfig("cpu", threads=1),
+            )
             if best is None:
                 best = rivals(run, what, words)
             tell(model, run.score().value, best, held(run), run.result["step"])
@@ -76,8 +87,9 @@ def rivals(run: Run, what: str, words: tuple[str, ...]) -> np.ndarray:
 def pieces(batch: Batch) -> list[Tensor]:
     """Each row's steps, (T, C) in float64."""
     lengths = [batch.x.shape[1]] * len(batch) if batch.length is None else batch.length.tolist()
-    return [x[:steps].reshape(steps, -1).double()
-            for x, steps in zip(batch.x, lengths, strict=True)]
+    return [
+        x[:steps].reshape(steps, -1).double() for x, steps in zip(batch.x, lengths, strict=True)
+    ]
 
 
 class Regression:
@@ -91,20 +103,26 @@ class Regression:
         """What is read and what is foretold at step 0, 1, ... p - 1, and at all later ones."""
         for t in range(self.order):
             long = [row for row in rows if len(row) > t]
-            yield known(torch.stack([row[:t].flatten() for row in long])), torch.stack(
-                [row[t] for row in long])
-        windows = torch.cat([row.unfold(0, self.order + 1, 1).mT for row in rows
-                             if len(row) > self.order])  # (N, p + 1, C)
+            yield (
+                known(torch.stack([row[:t].flatten() for row in long])),
+                torch.stack([row[t] for row in long]),
+            )
+        windows = torch.cat(
+            [row.unfold(0, self.order + 1, 1).mT for row in rows if len(row) > self.order]
+        )  # (N, p + 1, C)
         yield known(windows[:, :-1].flatten(1)), windows[:, -1]
 
     def scores(self, rows: list[Tensor]) -> np.ndarray:
         """log p of every row."""
-        parts = [gaussian(*law, *design)
-                 for law, design in zip(self.laws, self.designs(rows), strict=True)]
+        parts = [
+            gaussian(*law, *design)
+            for law, design in zip(self.laws, self.designs(rows), strict=True)
+        ]
         lengths = torch.tensor([len(row) for row in rows])
         owners = [(lengths > t).nonzero()[:, 0] for t in range(self.order)]
-        owners.append(torch.arange(len(rows)).repeat_interleave(
-            (lengths - self.order).clamp_min(0)))
+        owners.append(
+            torch.arange(len(rows)).repeat_interleave((lengths - self.order).clamp_min(0))
+        )
         total = torch.zeros(len(rows), dtype=torch.float64)
         return total.index_add(0, torch.cat(owners), torch.cat(parts)).numpy()
 
@@ -132,14 +150,16 @@ def held(run: Run) -> float:
     """Mean rate of a test row."""
     rows = run.rows(None, "test").whole()
     batch = rows[torch.arange(min(len(rows), 256))]
-    noise = torch.randn(1, len(batch), batch.x.shape[1], run.model.latent.shape[1],
-                        generator=fresh(0))
+    noise = torch.randn(
+        1, len(batch), batch.x.shape[1], run.model.latent.shape[1], generator=make_generator(0)
+    )
     z = run.model.infer(batch, noise)
     return float(run.model.level_rates(batch, z).sum(-1).mean())
 
 
-def tell(name: str, nats: np.ndarray, best: np.ndarray | None = None, rate: float = 0.0,
-         steps: int = 0) -> None:
+def tell(
+    name: str, nats: np.ndarray, best: np.ndarray | None = None, rate: float = 0.0, steps: int = 0
+) -> None:
     line = f"  {name:22}{nats.mean():9.2f}"
     if best is not None:
         gain = nats - best

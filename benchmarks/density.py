@@ -26,7 +26,7 @@ import monge
 from monge import registry
 from monge.core.abilities import HasLikelihood
 from monge.evaluate.held_out import chunks
-from monge.evaluate.likelihood import scores
+from monge.evaluate.likelihood import row_likelihoods
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,14 @@ TASKS = {
     "plants": Task("debd/plants", "nats", table(-31.27, -16.52, -12.33, -12.54)),
     "jester": Task("debd/jester", "nats", table(-63.88, -58.23, -51.55, -52.86)),
     "dna": Task("debd/dna", "nats", table(-100.39, -87.66, -83.31, -81.21)),
-    "mnist": Task("mnist+binarise", "nats", {"fvsbn": -96.6, "nade": -85.7, "made": -84.9,
-                                             "pixelcnn": -81.5}),
+    "mnist": Task(
+        "mnist+binarise", "nats", {"fvsbn": -96.6, "nade": -85.7, "made": -84.9, "pixelcnn": -81.5}
+    ),
     "digits": Task("digits", "bits/dim", {"independent": 2.43, "made": 2.07, "pixelcnn": 1.74}),
     "greys": Task("mnist", "bits/dim", {"NICE": 4.34, "multi-scale": 1.1}),
-    "speech": Task("speech+mulaw", "bits/dim", {"independent": 7.48, "order-1 table": 5.92,
-                                                "wavenet": 5.15}),
+    "speech": Task(
+        "speech+mulaw", "bits/dim", {"independent": 7.48, "order-1 table": 5.92, "wavenet": 5.15}
+    ),
 }
 FITTING = {"speech": ["wavenet", "gpt"], "greys": ["coupling", "glow", "cnf"]}
 
@@ -77,8 +79,11 @@ def fitting(name: str) -> list[str]:
     """The exact laws that are made for such data."""
     if name in FITTING:
         return FITTING[name]
-    known = [entry.name.partition(".")[2] for entry in registry.entries()
-             if entry.family in ("baseline", "autoregressive")]
+    known = [
+        entry.name.partition(".")[2]
+        for entry in registry.entries()
+        if entry.family in ("baseline", "autoregressive")
+    ]
     wide = {"count_table", "mixture", "gaussian"} if name != "nltcs" else {"gaussian"}
     flat = {"pixelcnn", "pixelrnn"} if name in ("nltcs", "plants", "jester", "dna") else set()
     return [model for model in known if model not in wide | flat]
@@ -90,12 +95,15 @@ def measure(name: str, model: str, budget: str, most: int | None, known: float |
         run = monge.fit(model, task.data, budget=budget, out=f"{place}/run")
         rows = run.rows()
         rows.index = rows.index[:most]
-        found = scores(run.able(HasLikelihood), chunks(rows), run.space.dims)
+        found = row_likelihoods(run.require(HasLikelihood), chunks(rows), run.space.dims)
     value, error = found.score.value, found.score.stderr
     if task.unit == "bits/dim":
         value, error = found.bits_per_dim, abs(found.bits_per_dim / value) * error
-    print(f"{name:8}{model:14}{value:10.3f}{error:8.3f}{'' if known is None else known:>11}  "
-          f"{task.unit:9}{time.perf_counter() - begun:6.0f}", flush=True)
+    print(
+        f"{name:8}{model:14}{value:10.3f}{error:8.3f}{'' if known is None else known:>11}  "
+        f"{task.unit:9}{time.perf_counter() - begun:6.0f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

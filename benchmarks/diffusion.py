@@ -26,9 +26,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from monge import data
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.energy_distance import Eye, energy
+from monge.evaluate.energy_distance import FeatureMap, energy
 from monge.models.diffusion._denoisers import UNet
 from monge.models.diffusion._ode_samplers import DPM
 from monge.models.diffusion._samplers import Sampler
@@ -76,10 +76,15 @@ def theirs() -> Side:
     from diffusers import UNet2DModel
 
     net = UNet2DModel(
-        sample_size=SIDE, in_channels=1, out_channels=1, layers_per_block=2,
-        block_out_channels=(32, 64, 128), norm_num_groups=8,
+        sample_size=SIDE,
+        in_channels=1,
+        out_channels=1,
+        layers_per_block=2,
+        block_out_channels=(32, 64, 128),
+        norm_num_groups=8,
         down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"))
+        up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+    )
     return Side(net, lambda z, t: net(z, (t * TIMES).long()).sample)
 
 
@@ -87,17 +92,23 @@ def train(sides: dict[str, Side], repeats: int, bf16: bool) -> None:
     flops = {name: side.flops() for name, side in sides.items()}
     times = turns({name: side.trainer(bf16) for name, side in sides.items()}, repeats)
     print(f"train step, batch {ROWS}, {'bf16' if bf16 else 'float32'}")
-    show(times, {name: f"{flops[name] / 1e6:.0f} MFLOP a picture forward, {weights(side.net)} "
-                 "weights; of the time a FLOP, "
-                 f"{ratios(times)[name] * flops['monge'] / flops[name]:.2f}"
-                 for name, side in sides.items()}, 0)
+    show(
+        times,
+        {
+            name: f"{flops[name] / 1e6:.0f} MFLOP a picture forward, {weights(side.net)} "
+            "weights; of the time a FLOP, "
+            f"{ratios(times)[name] * flops['monge'] / flops[name]:.2f}"
+            for name, side in sides.items()
+        },
+        0,
+    )
 
 
 def fitted(seconds: float) -> tuple[DDPM, Tensor, Tensor]:
     """A law of digits, held-out and training pictures."""
     view = data.open("digits").view("image")
     train, test = view.rows("train"), view.rows("test")
-    suit = DDPM.suit(view.space)
+    suit = DDPM.defaults(view.space)
     torch.manual_seed(0)
     model = suit.config.build(view.space)
     trainer = Trainer(model, train, suit.recipe, seed=0)
@@ -115,10 +126,14 @@ def scheduled(model: DDPM, kind: Any, n: int, seed: int = 0) -> Tensor:
     grid = model.schedule.grid(TIMES)[1:]
     shares = model.schedule.alpha_bar(grid)
     before = torch.cat([torch.ones(1), shares[:-1]])
-    scheduler = kind(trained_betas=(1 - shares / before).numpy(), clip_sample=True,
-                     clip_sample_range=3.0, prediction_type="epsilon")
+    scheduler = kind(
+        trained_betas=(1 - shares / before).numpy(),
+        clip_sample=True,
+        clip_sample_range=3.0,
+        prediction_type="epsilon",
+    )
     scheduler.set_timesteps(PEER_STEPS)
-    generator = fresh(seed)
+    generator = make_generator(seed)
     z = torch.randn(n, model.space.dims, generator=generator)
     for place in scheduler.timesteps:
         noise = model.predict(z, grid[place].expand(n)).noise
@@ -132,18 +147,25 @@ def sample(model: DDPM, test: Tensor, known: Tensor, steps: int, repeats: int) -
     sampler: Sampler.Config = DPM.Config(steps=steps)
     works: dict[str, Callable[[int], Tensor]] = {
         f"monge, dpm, {steps} steps": lambda n: model.sample(
-            n, how=model.Sampling(sampler=sampler), generator=fresh(0)),
+            n, options=model.SamplingConfig(sampler=sampler), generator=make_generator(0)
+        ),
         f"diffusers, DDIM, {PEER_STEPS} steps": lambda n: scheduled(model, DDIMScheduler, n),
-        f"diffusers, DDPM, {PEER_STEPS} steps": lambda n: scheduled(model, DDPMScheduler, n)}
+        f"diffusers, DDPM, {PEER_STEPS} steps": lambda n: scheduled(model, DDPMScheduler, n),
+    }
     times = turns({name: partial(work, ROWS) for name, work in works.items()}, repeats)
-    eye = Eye(model.space)
+    eye = FeatureMap(model.space)
     real = eye(Batch(test))
     same = energy(eye(Batch(known)), real)
-    print(f"{ROWS} pictures; energy distance of {DRAWS} draws to held-out digits, that of "
-          f"training digits is {same.value:.4f}")
+    print(
+        f"{ROWS} pictures; energy distance of {DRAWS} draws to held-out digits, that of "
+        f"training digits is {same.value:.4f}"
+    )
     away = {name: energy(eye(Batch(work(DRAWS))), real) for name, work in works.items()}
-    show(times, {name: f"distance {apart.value:.4f} ± {apart.stderr:.4f}"
-                 for name, apart in away.items()}, 0)
+    show(
+        times,
+        {name: f"distance {apart.value:.4f} ± {apart.stderr:.4f}" for name, apart in away.items()},
+        0,
+    )
 
 
 def main() -> None:
@@ -158,7 +180,7 @@ def main() -> None:
     if not installed("diffusers"):
         return train({"monge": ours()}, words.repeats, False)
     sides = {"monge": ours(), "diffusers": theirs()}
-    for bf16 in (False, True)[:1 + words.bf16]:
+    for bf16 in (False, True)[: 1 + words.bf16]:
         train(sides, words.repeats, bf16)
     sample(*fitted(words.seconds), words.steps, words.repeats)
 

@@ -35,14 +35,19 @@ def measure(beta: float, budget: str, seed: int, words: list[str]) -> None:
     """One fit and its line."""
     source = monge.open("shapes")
     with tempfile.TemporaryDirectory() as folder:
-        run = monge.fit("vae", source, f"beta={beta}", *words, budget=budget, seed=seed,
-                        out=f"{folder}/run")
+        run = monge.fit(
+            "vae", source, f"beta={beta}", *words, budget=budget, seed=seed, out=f"{folder}/run"
+        )
         codes = torch.from_numpy(run.encode())
         nats, steps = run.score().score.value, run.result["step"]
     index = source.rows_of("test")
     found = gaps(codes, {name: source.tensors[name][index] for name in FACTORS})
-    print(f"{beta:6g}" + "".join(f"{score.value:10.3f}" for score in found.values())
-          + f"{nats:10.2f}{steps:10}", flush=True)
+    print(
+        f"{beta:6g}"
+        + "".join(f"{score.value:10.3f}" for score in found.values())
+        + f"{nats:10.2f}{steps:10}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -68,8 +68,9 @@ def zuko_maf(dims: int) -> Side:
 def nflows_maf(dims: int) -> Side:
     from nflows.flows import MaskedAutoregressiveFlow
 
-    flow = MaskedAutoregressiveFlow(dims, 512, num_layers=1, num_blocks_per_layer=2,
-                                    use_residual_blocks=False)
+    flow = MaskedAutoregressiveFlow(
+        dims, 512, num_layers=1, num_blocks_per_layer=2, use_residual_blocks=False
+    )
     return Side(flow, flow.log_prob, flow.sample)
 
 
@@ -83,8 +84,13 @@ class Plain(nn.Sequential):
     """The network of our couplings, as nflows calls it."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(),
-                         nn.Linear(WIDTH, outputs))
+        super().__init__(
+            nn.Linear(inputs, WIDTH),
+            nn.ReLU(),
+            nn.Linear(WIDTH, WIDTH),
+            nn.ReLU(),
+            nn.Linear(WIDTH, outputs),
+        )
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         return super().forward(x)
@@ -98,11 +104,15 @@ def nflows_coupling(dims: int, kind: str) -> Side:
     parts: list[nn.Module] = []
     for number in range(LAYERS):
         mask = torch.ones(dims)
-        mask[:dims // 2] = -1  # those at most 0 are read and stay
+        mask[: dims // 2] = -1  # those at most 0 are read and stay
         mask = -mask if number % 2 == 0 else mask
-        layer = transforms.AffineCouplingTransform(mask, Plain) if kind == "affine" else \
-            transforms.PiecewiseRationalQuadraticCouplingTransform(
-                mask, Plain, num_bins=BINS, tails="linear", tail_bound=REACH)
+        layer = (
+            transforms.AffineCouplingTransform(mask, Plain)
+            if kind == "affine"
+            else transforms.PiecewiseRationalQuadraticCouplingTransform(
+                mask, Plain, num_bins=BINS, tails="linear", tail_bound=REACH
+            )
+        )
         parts += [transforms.ActNorm(dims), transforms.RandomPermutation(dims), layer]
     flow = Flow(transforms.CompositeTransform(parts), StandardNormal([dims]))
     flow.log_prob(torch.randn(64, dims))  # which sets its scales
@@ -127,8 +137,11 @@ def normflows_coupling(dims: int, kind: str) -> Side:
             net = nf.nets.MLP([dims // 2, WIDTH, WIDTH, dims])
             parts.append(nf.flows.AffineCouplingBlock(net))
         else:
-            parts.append(nf.flows.CoupledRationalQuadraticSpline(
-                dims, 1, WIDTH, num_bins=BINS, tail_bound=REACH, reverse_mask=bool(number % 2)))
+            parts.append(
+                nf.flows.CoupledRationalQuadraticSpline(
+                    dims, 1, WIDTH, num_bins=BINS, tail_bound=REACH, reverse_mask=bool(number % 2)
+                )
+            )
         parts += [nf.flows.Permute(dims), nf.flows.ActNorm((dims,))]
     flow = nf.NormalizingFlow(nf.distributions.DiagGaussian(dims, trainable=False), parts)
     flow.log_prob(torch.randn(64, dims))
@@ -137,10 +150,16 @@ def normflows_coupling(dims: int, kind: str) -> Side:
 
 MAFS: dict[str, Callable[..., Side]] = {"monge": our_maf, "zuko": zuko_maf, "nflows": nflows_maf}
 COUPLINGS: dict[str, Callable[..., Side]] = {
-    "monge": our_coupling, "nflows": nflows_coupling, "zuko": zuko_coupling,
-    "normflows": normflows_coupling}
-TASKS = {"maf": (MAFS, (64,), 1024), "spline": (COUPLINGS, (32, "spline"), 512),
-         "affine": (COUPLINGS, (32, "affine"), 512)}
+    "monge": our_coupling,
+    "nflows": nflows_coupling,
+    "zuko": zuko_coupling,
+    "normflows": normflows_coupling,
+}
+TASKS = {
+    "maf": (MAFS, (64,), 1024),
+    "spline": (COUPLINGS, (32, "spline"), 512),
+    "affine": (COUPLINGS, (32, "affine"), 512),
+}
 
 
 @torch.no_grad()
@@ -149,9 +168,10 @@ def copied(ours: nn.Module, theirs: nn.Module) -> None:
     parts = list(theirs._transform._transforms)
     own_parts = list(ours.map.parts[0].parts)  # type: ignore[union-attr, attr-defined]
     for number in range(LAYERS):
-        scale, order, layer = parts[3 * number:3 * number + 3]
-        coupling, permutation, act = own_parts[len(own_parts) - 3 * number - 3:
-                                               len(own_parts) - 3 * number]
+        scale, order, layer = parts[3 * number : 3 * number + 3]
+        coupling, permutation, act = own_parts[
+            len(own_parts) - 3 * number - 3 : len(own_parts) - 3 * number
+        ]
         act.log_scale.copy_(-scale.log_scale)
         act.shift.copy_(-scale.shift * (-scale.log_scale).exp())
         permutation.back.copy_(order._permutation)
@@ -164,7 +184,7 @@ def copied(ours: nn.Module, theirs: nn.Module) -> None:
         last, count = coupling.net.net.out, coupling.warp.count
         for each in (last.weight, last.bias):  # parameter by parameter, not entry by entry
             each.copy_(each.clone().unflatten(0, (-1, count)).transpose(0, 1).flatten(0, 1))
-        last.bias.view(count, -1)[2 * BINS:] -= AT_ZERO
+        last.bias.view(count, -1)[2 * BINS :] -= AT_ZERO
 
 
 def agree(sides: dict[str, Side], x: Tensor, kind: str) -> None:
@@ -173,8 +193,10 @@ def agree(sides: dict[str, Side], x: Tensor, kind: str) -> None:
         copied(sides["monge"].module, sides["nflows"].module)
         ours, theirs = (sides[name].log_prob(x) for name in ("monge", "nflows"))
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-2)
-        print("  nflows' weights in ours give the same densities within "
-              f"{float((ours - theirs).detach().abs().max()):.1e} nats")
+        print(
+            "  nflows' weights in ours give the same densities within "
+            f"{float((ours - theirs).detach().abs().max()):.1e} nats"
+        )
     for name, side in sides.items():
         drawn = side.sample(1024)
         assert drawn.isfinite().all(), f"{name} draws what is not finite"
@@ -184,11 +206,14 @@ def agree(sides: dict[str, Side], x: Tensor, kind: str) -> None:
 def compare(task: str, repeats: int) -> None:
     makers, words, rows = TASKS[task]
     torch.manual_seed(0)
-    sides = {name: make(*words) for name, make in makers.items()
-             if name == "monge" or installed(name)}
+    sides = {
+        name: make(*words) for name, make in makers.items() if name == "monge" or installed(name)
+    }
     x = torch.randn(rows, words[0])
-    print(f"{task}, {rows} rows; weights: "
-          + ", ".join(f"{name} {weights(side.module)}" for name, side in sides.items()))
+    print(
+        f"{task}, {rows} rows; weights: "
+        + ", ".join(f"{name} {weights(side.module)}" for name, side in sides.items())
+    )
     agree(sides, x, task)
 
     def quietly(call: Callable[..., object], *args: Any) -> Work:
@@ -197,8 +222,11 @@ def compare(task: str, repeats: int) -> None:
     works: dict[str, dict[str, Work]] = {
         "log_prob": {name: quietly(side.log_prob, x) for name, side in sides.items()},
         "sample": {name: quietly(side.sample, rows) for name, side in sides.items()},
-        "train step": {name: stepper(side.module, lambda side=side: -side.log_prob(x))
-                       for name, side in sides.items()}}
+        "train step": {
+            name: stepper(side.module, lambda side=side: -side.log_prob(x))
+            for name, side in sides.items()
+        },
+    }
     for what, each in works.items():
         fewer = max(3, repeats // 3) if task == "maf" and what == "sample" else repeats
         show(turns(each, fewer, warm=3), digits=2, head=f"  {what:12}")

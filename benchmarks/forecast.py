@@ -30,12 +30,23 @@ class Task:
     published: dict[str, float] = field(default_factory=dict)
 
 
-TASKS = {f"ETTh1-{horizon}": Task(ETT, (f"data.horizon={horizon}", "data.lookback=336"),
-                                  dict(zip(("NLinear", "DLinear", "Informer"), mse, strict=True)))
-         for horizon, mse in ((96, (0.374, 0.375, 0.865)), (192, (0.408, 0.405, 1.008)),
-                              (336, (0.429, 0.439, 1.107)), (720, (0.440, 0.472, 1.181)))}
-TASKS |= {"sunspots": Task("series/monthly-sunspots.csv", ("data.horizon=12",)),
-          "airline": Task("series/airline-passengers.csv", ("data.horizon=12",))}
+TASKS = {
+    f"ETTh1-{horizon}": Task(
+        ETT,
+        (f"data.horizon={horizon}", "data.lookback=336"),
+        dict(zip(("NLinear", "DLinear", "Informer"), mse, strict=True)),
+    )
+    for horizon, mse in (
+        (96, (0.374, 0.375, 0.865)),
+        (192, (0.408, 0.405, 1.008)),
+        (336, (0.429, 0.439, 1.107)),
+        (720, (0.440, 0.472, 1.181)),
+    )
+}
+TASKS |= {
+    "sunspots": Task("series/monthly-sunspots.csv", ("data.horizon=12",)),
+    "airline": Task("series/airline-passengers.csv", ("data.horizon=12",)),
+}
 SHOWN = ("ETTh1-96", "sunspots", "airline")
 RIVALS = ("naive", "seasonal_naive", "ar1")
 
@@ -47,8 +58,9 @@ def main() -> None:
     parser.add_argument("--words", nargs="*", default=[])
     parser.add_argument("--budget", default="60s")
     chosen = parser.parse_args()
-    print(f"{'':28}{'mse':>8}{'mae':>8}{'mase':>8}{'smape':>8}{'crps':>8}{'cover':>8}"
-          f"{'seconds':>9}")
+    print(
+        f"{'':28}{'mse':>8}{'mae':>8}{'mase':>8}{'smape':>8}{'crps':>8}{'cover':>8}{'seconds':>9}"
+    )
     for name in chosen.tasks:
         for model in chosen.models:
             measure(name, model, chosen.words, chosen.budget)
@@ -57,20 +69,31 @@ def main() -> None:
 def measure(name: str, model: str, words: Sequence[str], budget: str) -> None:
     """One fit on one thread, told with its references."""
     import monge
-    from monge.train.device import Place
+    from monge.train.device import ComputeConfig
 
     task, begun = TASKS[name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        run = monge.fit(model, task.what, *task.words, *words, budget=budget,
-                        out=f"{folder}/run", place=Place("cpu", threads=1))
+        run = monge.fit(
+            model,
+            task.what,
+            *task.words,
+            *words,
+            budget=budget,
+            out=f"{folder}/run",
+            compute=ComputeConfig("cpu", threads=1),
+        )
         seconds = time.perf_counter() - begun
         found = {key: score.value for key, score in run.evaluate().items()}
     print(name)
-    tell(model, [found.get(key) for key in ("mse", "mae", "mase", "smape", "crps",
-                                            "coverage_0.8")], seconds)
+    tell(
+        model,
+        [found.get(key) for key in ("mse", "mae", "mase", "smape", "crps", "coverage_0.8")],
+        seconds,
+    )
     for rival in RIVALS:
-        tell(rival, [found.get(f"{rival}.{key}") for key in ("mse", "mae", "mase", "smape",
-                                                              "crps")])
+        tell(
+            rival, [found.get(f"{rival}.{key}") for key in ("mse", "mae", "mase", "smape", "crps")]
+        )
     for rival, mse in task.published.items():
         tell(f"{rival} (published)", [mse])
 
@@ -78,8 +101,10 @@ def measure(name: str, model: str, words: Sequence[str], budget: str) -> None:
 def tell(name: str, values: Sequence[float | None], seconds: float | None = None) -> None:
     cells = [f"{'' if value is None else format(value, '.3f'):>8}" for value in values]
     cells += [" " * 8] * (6 - len(cells))
-    print(f"  {name:26}{''.join(cells)}{'' if seconds is None else format(seconds, '9.1f')}",
-          flush=True)
+    print(
+        f"  {name:26}{''.join(cells)}{'' if seconds is None else format(seconds, '9.1f')}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from monge.core.config import Config
-from monge.core.rng import fold, fresh
+from monge.core.rng import derive_seed, make_generator
 from monge.core.space import Space
-from monge.core.train_config import Recipe
+from monge.core.train_config import TrainConfig
 from monge.models.adversarial._base import WATCH, Duel
 from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN
@@ -43,7 +43,7 @@ def build(config: Config) -> Duel:
 def ours(config: Config, rows: Held) -> tuple[Duel, Callable[[], None]]:
     """A model and what plays one step of its game."""
     model = build(config)
-    trainer = Trainer(model, rows, Recipe(rate=RATE, betas=BETAS, batch=BATCH, warmup=0))
+    trainer = Trainer(model, rows, TrainConfig(lr=RATE, betas=BETAS, batch_size=BATCH, warmup=0))
 
     def step() -> None:
         trainer.advance(1.0)
@@ -56,7 +56,7 @@ def bare(config: Config, rows: Held, seeded: bool = False) -> tuple[Duel, Callab
     model = build(config).train()
     players = model.discriminator, model.generator
     movers = [torch.optim.Adam(p.parameters(), RATE, BETAS, fused=True) for p in players]
-    order = torch.randperm(ROWS, generator=fresh(fold(0, "epoch", 0))).split(BATCH)
+    order = torch.randperm(ROWS, generator=make_generator(derive_seed(0, "epoch", 0))).split(BATCH)
     none, count = torch.zeros(BATCH, 0), itertools.count()
 
     def make() -> Tensor:
@@ -66,15 +66,16 @@ def bare(config: Config, rows: Held, seeded: bool = False) -> tuple[Duel, Callab
         number = next(count)
         for place, name in enumerate(("discriminator", "generator")):
             if seeded:
-                torch.manual_seed(fold(0, "step", number, name))
+                torch.manual_seed(derive_seed(0, "step", number, name))
             drawn = 2 * number + place + -(-number // WATCH)  # ours looks at the game now and then
             x = rows.x.index_select(0, order[drawn % len(order)]).float()
             movers[place].zero_grad(set_to_none=True)
             if name == "discriminator":
                 fake = make().detach()
                 real = (x.flatten(1) + torch.rand(BATCH, SPACE.dims) - 128) / 128
-                loss = (F.softplus(-model.judge(real, none)) / 2).mean() \
-                    + (F.softplus(model.judge(fake, none)) / 2).mean()
+                loss = (F.softplus(-model.judge(real, none)) / 2).mean() + (
+                    F.softplus(model.judge(fake, none)) / 2
+                ).mean()
             else:
                 loss = (F.softplus(-model.judge(make(), none)) / 2).mean()
             loss.backward()
@@ -94,17 +95,26 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = Held(torch.randint(0, 256, (ROWS, *SPACE.shape), generator=fresh(0)).byte())
+    rows = Held(torch.randint(0, 256, (ROWS, *SPACE.shape), generator=make_generator(0)).byte())
     for title, config in (("gan", GAN.Config()), ("dcgan", DCGAN.Config())):
         sides = {"bare": bare(config, rows, seeded=True), "monge": ours(config, rows)}
         for _, step in sides.values():
             played(step, 3)
-        apart = max((a - b).abs().max().item()
-                    for a, b in zip(*(m.parameters() for m, _ in sides.values()), strict=True))
+        apart = max(
+            (a - b).abs().max().item()
+            for a, b in zip(*(m.parameters() for m, _ in sides.values()), strict=True)
+        )
         sides["bare"] = bare(config, rows)
         print(f"{title}, {arguments.steps} steps; largest difference of a weight {apart:.1e}")
-        show(turns({name: partial(played, step, arguments.steps)
-                    for name, (_, step) in sides.items()}, arguments.rounds))
+        show(
+            turns(
+                {
+                    name: partial(played, step, arguments.steps)
+                    for name, (_, step) in sides.items()
+                },
+                arguments.rounds,
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import monge
 from monge import data
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.solve.transport.exact import sliced
 
 ROWS, PAIRS = 4000, 10
@@ -27,12 +27,14 @@ ROWS, PAIRS = 4000, 10
 
 def mean_distance(left: Callable[[int], Tensor], right: Callable[[int], Tensor]) -> float:
     """The sliced distance of sets drawn by two makers, mean over pairs."""
-    return statistics.mean(float(sliced(left(k), right(k), generator=fresh(k)))
-                           for k in range(PAIRS))
+    return statistics.mean(
+        float(sliced(left(k), right(k), generator=make_generator(k))) for k in range(PAIRS)
+    )
 
 
 def rows_of(name: str) -> Callable[[int], Tensor]:
     """Fresh rows of a toy for each number."""
+
     def rows(k: int) -> Tensor:
         view = data.open(name, f"seed={k}").view()
         return torch.cat([view.rows(part).whole().x for part in ("train", "valid", "test")])[:ROWS]
@@ -45,8 +47,10 @@ def ratio(name: str, budget: str) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         run = monge.fit("transport.sinkhorn_generator", name, budget=budget, out=f"{folder}/run")
         rows = rows_of(name)
-        return (mean_distance(lambda k: run.draw(ROWS, seed=k), lambda k: rows(k + 1)),
-                mean_distance(lambda k: rows(k + 100), lambda k: rows(k + 1)))
+        return (
+            mean_distance(lambda k: run.draw(ROWS, seed=k), lambda k: rows(k + 1)),
+            mean_distance(lambda k: rows(k + 100), lambda k: rows(k + 1)),
+        )
 
 
 def main() -> None:

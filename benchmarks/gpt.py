@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
 from monge.nn.attention.transformer import Causal
@@ -37,8 +37,9 @@ ROWS, CONTEXT, STEPS = 12, 64, 10
 
 def built(steps: int, **fields: Any) -> GPT:
     torch.manual_seed(0)
-    space = Space(kind="levels", shape=(steps,), size=SYMBOLS, mean=(128.0,), scale=(70.0,),
-                  high=(255.0,))
+    space = Space(
+        kind="levels", shape=(steps,), size=SYMBOLS, mean=(128.0,), scale=(70.0,), high=(255.0,)
+    )
     net = Causal.Config(width=WIDTH, depth=DEPTH, heads=HEADS, **fields)
     model: GPT = GPT.Config(net=net, levels="categorical").build(space).eval()
     torch.nn.init.normal_(model.net.net.leave.weight, std=0.02)
@@ -54,10 +55,20 @@ def peer(steps: int, dropout: float = 0.1) -> Any | None:
 
     logging.set_verbosity_error()
     torch.manual_seed(1)
-    config = GPT2Config(vocab_size=SYMBOLS, n_positions=steps + 1, n_embd=WIDTH, n_layer=DEPTH,
-                        n_head=HEADS, activation_function="gelu", bos_token_id=0,
-                        eos_token_id=None, pad_token_id=None, resid_pdrop=dropout,
-                        embd_pdrop=dropout, attn_pdrop=dropout)
+    config = GPT2Config(
+        vocab_size=SYMBOLS,
+        n_positions=steps + 1,
+        n_embd=WIDTH,
+        n_layer=DEPTH,
+        n_head=HEADS,
+        activation_function="gelu",
+        bos_token_id=0,
+        eos_token_id=None,
+        pad_token_id=None,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+    )
     return GPT2LMHeadModel(config).eval()
 
 
@@ -69,10 +80,14 @@ def copy(there: Any, model: GPT) -> None:
     model.entries.weight.zero_()
     model.first.copy_(trunk.wte.weight[0])
     model.offset.zero_()
-    stack.entrance.places.weight.copy_(trunk.wpe.weight[:len(stack.entrance.places.weight)])
+    stack.entrance.places.weight.copy_(trunk.wpe.weight[: len(stack.entrance.places.weight)])
     for block, other in zip(stack.each, trunk.h, strict=True):
-        pairs = ((block.look.enter, other.attn.c_attn), (block.look.leave, other.attn.c_proj),
-                 (block.think.enter, other.mlp.c_fc), (block.think.leave, other.mlp.c_proj))
+        pairs = (
+            (block.look.enter, other.attn.c_attn),
+            (block.look.leave, other.attn.c_proj),
+            (block.think.enter, other.mlp.c_fc),
+            (block.think.leave, other.mlp.c_proj),
+        )
         for own, theirs in pairs:
             own.weight.copy_(theirs.weight.T)
             own.bias.copy_(theirs.bias)
@@ -85,8 +100,14 @@ def copy(there: Any, model: GPT) -> None:
 @torch.no_grad()
 def generate(there: Any, rows: int, steps: int) -> Tensor:
     start = torch.zeros(rows, 1, dtype=torch.long)
-    return there.generate(start, attention_mask=torch.ones_like(start), max_new_tokens=steps,
-                          do_sample=True, top_k=0, use_cache=True)
+    return there.generate(
+        start,
+        attention_mask=torch.ones_like(start),
+        max_new_tokens=steps,
+        do_sample=True,
+        top_k=0,
+        use_cache=True,
+    )
 
 
 @torch.no_grad()
@@ -108,28 +129,36 @@ def agree(there: Any, model: GPT, steps: int) -> None:
         ours = model.parameters_of_conditionals(Batch(x.float()))
         theirs = there(torch.cat([torch.zeros(2, 1, dtype=torch.long), x[:, :-1]], 1)).logits
     sizes = [sum(p.numel() for p in net.parameters()) for net in (model.net, there)]
-    print(f"  outputs differ by at most {float((ours - theirs).abs().amax()):.1e}; parameters of "
-          f"the networks: {sizes[0]} and {sizes[1]}")
+    print(
+        f"  outputs differ by at most {float((ours - theirs).abs().amax()):.1e}; parameters of "
+        f"the networks: {sizes[0]} and {sizes[1]}"
+    )
 
 
 def compare(there: Any | None, model: GPT, rows: int, steps: int, repeats: int) -> None:
     works: dict[str, Callable[[], object]] = {
-        "monge": lambda: model.sample(rows, generator=fresh(0))}
+        "monge": lambda: model.sample(rows, generator=make_generator(0))
+    }
     if there is not None:
         works["transformers, generate"] = lambda: generate(there, rows, steps)
         works["transformers, bare loop"] = lambda: loop(there, rows, steps)
     times = turns(works, repeats)
     print(f"  batch {rows}, {steps} symbols")
-    show(times, {name: f"{steps / statistics.median(spent):.0f} steps/s"
-                 for name, spent in times.items()}, 0, "    ")
+    show(
+        times,
+        {name: f"{steps / statistics.median(spent):.0f} steps/s" for name, spent in times.items()},
+        0,
+        "    ",
+    )
 
 
 def train(repeats: int, dropout: float) -> None:
     """A step of training, side by side on the same rows; both begin at the same loss."""
     model, there = built(CONTEXT, dropout=dropout), peer(CONTEXT, dropout)
-    x = torch.randint(SYMBOLS, (ROWS, CONTEXT), generator=fresh(0))
+    x = torch.randint(SYMBOLS, (ROWS, CONTEXT), generator=make_generator(0))
     losses: dict[str, tuple[torch.nn.Module, Callable[[], Tensor]]] = {
-        "monge": (model, lambda: model.loss(Batch(x.float()))["nll"].mean())}
+        "monge": (model, lambda: model.loss(Batch(x.float()))["nll"].mean())
+    }
     if there is not None:
         copy(there, model)
         read = torch.cat([torch.zeros(ROWS, 1, dtype=torch.long), x[:, :-1]], 1)
@@ -155,12 +184,13 @@ def grow(repeats: int, **fields: Any) -> None:
     lengths, times = (250, 500, 1000, 2000), []
     for steps in lengths:
         model = built(steps, **fields)
-        model.sample(1, generator=fresh(0))
-        spent = [timed(lambda model=model: model.sample(1, generator=fresh(1)))
-                 for _ in range(repeats)]
+        model.sample(1, generator=make_generator(0))
+        spent = [
+            timed(lambda model=model: model.sample(1, generator=make_generator(1)))
+            for _ in range(repeats)
+        ]
         times.append(statistics.median(spent))
-    each = ", ".join(f"{n}: {1e3 * spent:.0f} ms"
-                     for n, spent in zip(lengths, times, strict=True))
+    each = ", ".join(f"{n}: {1e3 * spent:.0f} ms" for n, spent in zip(lengths, times, strict=True))
     kind = fields.get("attention", "softmax")
     print(f"  {kind} attention, batch 1, {each}: length to the power {power(lengths, times):.2f}")
 

@@ -41,19 +41,22 @@ def main() -> None:
         truth = judge.evaluate()["accuracy"].value
         print(f"predict.cnn on test digits: {truth:.4f}\n")
         print(f"{'law':26}{'gamma':>6}{'accuracy':>10}{'spread':>8}{'s':>7}")
-        free = monge.fit(chosen.model, "digits", given=["label"], budget=chosen.budget,
-                         out=f"{place}/free")
+        free = monge.fit(
+            chosen.model, "digits", given=["label"], budget=chosen.budget, out=f"{place}/free"
+        )
         report(f"{chosen.model} given label", free, judge, chosen, ())
         if chosen.unguided:
             return
         plain = monge.fit(chosen.model, "digits", budget=chosen.budget, out=f"{place}/plain")
-        guide = monge.fit("diffusion.noisy_classifier", "digits", budget=chosen.judge,
-                          out=f"{place}/guide")
+        guide = monge.fit(
+            "diffusion.noisy_classifier", "digits", budget=chosen.judge, out=f"{place}/guide"
+        )
         report(f"{chosen.model} guided", plain, judge, chosen, (f"guide={guide.folder}",))
 
 
-def report(title: str, run: Run, judge: Run, chosen: argparse.Namespace,
-           words: tuple[str, ...]) -> None:
+def report(
+    title: str, run: Run, judge: Run, chosen: argparse.Namespace, words: tuple[str, ...]
+) -> None:
     """Accuracy at every gamma; spread is the mean deviation of a pixel within a label, as a share
     of that of data."""
     label = torch.arange(CLASSES).repeat_interleave(chosen.each)
@@ -66,8 +69,10 @@ def report(title: str, run: Run, judge: Run, chosen: argparse.Namespace,
         seconds = time.perf_counter() - begun
         said = judge.model.mode({"image": Batch(x)})
         hit = (said == label).double().mean()
-        print(f"{title:26}{gamma:6g}{hit:10.4f}{spread(x, label) / real:8.3f}{seconds:7.1f}",
-              flush=True)
+        print(
+            f"{title:26}{gamma:6g}{hit:10.4f}{spread(x, label) / real:8.3f}{seconds:7.1f}",
+            flush=True,
+        )
         if chosen.pictures:
             chosen.pictures.mkdir(parents=True, exist_ok=True)
             few = x.unflatten(0, (CLASSES, -1))[:, :CLASSES].flatten(0, 1)

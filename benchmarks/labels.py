@@ -34,16 +34,20 @@ def main() -> None:
     parser.add_argument("--each", default="12s", help="of each classifier at most")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        codes = words.encoder or str(monge.fit(words.model, words.data, budget=words.budget,
-                                               out=f"{place}/codes").folder)
+        codes = words.encoder or str(
+            monge.fit(words.model, words.data, budget=words.budget, out=f"{place}/codes").folder
+        )
         print(f"{'labels':>8}{'pixels':>10}{'±':>8}{'codes':>10}{'±':>8}")
         for count in words.labels:
             labels = f"data.labels={count}"
             pixels = accuracy(words.data, f"{place}/pixels-{count}", words.each, labels)
-            latent = accuracy(words.data, f"{place}/latent-{count}", words.each, labels,
-                              f"encoder={codes}")
-            print(f"{count:8}{pixels[0]:10.4f}{pixels[1]:8.4f}{latent[0]:10.4f}{latent[1]:8.4f}",
-                  flush=True)
+            latent = accuracy(
+                words.data, f"{place}/latent-{count}", words.each, labels, f"encoder={codes}"
+            )
+            print(
+                f"{count:8}{pixels[0]:10.4f}{pixels[1]:8.4f}{latent[0]:10.4f}{latent[1]:8.4f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

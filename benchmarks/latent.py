@@ -19,12 +19,17 @@ import numpy as np
 import torch
 
 import monge
-from monge.evaluate.likelihood import scores
+from monge.evaluate.likelihood import row_likelihoods
 from monge.run.run import Run
-from monge.train.device import Place
+from monge.train.device import ComputeConfig
 
-ENTRANTS = {"vae": ("vae", ()), "iaf": ("vae", ("posterior=iaf",)),
-            "full": ("vae", ("posterior=full",)), "hvae": ("hvae", ()), "mhvae": ("mhvae", ())}
+ENTRANTS = {
+    "vae": ("vae", ()),
+    "iaf": ("vae", ("posterior=iaf",)),
+    "full": ("vae", ("posterior=full",)),
+    "hvae": ("hvae", ()),
+    "mhvae": ("mhvae", ()),
+}
 
 
 def main() -> None:
@@ -37,8 +42,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(ENTRANTS), choices=list(ENTRANTS))
     parser.add_argument("--words", nargs="*", default=[], help="settings of every law")
     chosen = parser.parse_args()
-    print(f"{'':8}{'elbo':>9}{f'iw({chosen.samples})':>10}{'±':>6}{'gain':>8}{'±':>6}"
-          f"{'seconds':>9}{'step':>6}")
+    print(
+        f"{'':8}{'elbo':>9}{f'iw({chosen.samples})':>10}{'±':>6}{'gain':>8}{'±':>6}"
+        f"{'seconds':>9}{'step':>6}"
+    )
     first: tuple[np.ndarray, float] | None = None
     for name in chosen.only:
         found = measure(name, chosen)
@@ -51,9 +58,16 @@ def measure(name: str, chosen: argparse.Namespace) -> tuple[float, np.ndarray, f
     model, words = ENTRANTS[name]
     with tempfile.TemporaryDirectory() as folder:
         begun = time.process_time()
-        run = monge.fit(model, chosen.data, *words, *chosen.words, seed=chosen.seed,
-                        budget=f"{chosen.steps}steps", out=f"{folder}/run",
-                        place=Place("cpu", threads=1))
+        run = monge.fit(
+            model,
+            chosen.data,
+            *words,
+            *chosen.words,
+            seed=chosen.seed,
+            budget=f"{chosen.steps}steps",
+            out=f"{folder}/run",
+            compute=ComputeConfig("cpu", threads=1),
+        )
         seconds = time.process_time() - begun
         loose, tight = (scored(run, chosen.rows, k) for k in (1, chosen.samples))
     return float(loose.mean()), tight, seconds
@@ -63,15 +77,19 @@ def scored(run: Run, count: int, samples: int) -> np.ndarray:
     """The bound of the first test rows, (count,)."""
     rows = run.rows(None, "test")
     batch = rows.batch(torch.arange(min(count, len(rows))))
-    how = run.model.Scoring(samples=samples)
-    return scores(run.model, iter([batch]), run.space.dims, how).value
+    options = run.model.LikelihoodConfig(samples=samples)
+    return row_likelihoods(run.model, iter([batch]), run.space.dims, options).value
 
 
-def tell(name: str, elbo: float, tight: np.ndarray, seconds: float, base: np.ndarray,
-         spent: float) -> None:
+def tell(
+    name: str, elbo: float, tight: np.ndarray, seconds: float, base: np.ndarray, spent: float
+) -> None:
     gain, share = tight - base, len(tight) ** -0.5
-    print(f"{name:8}{elbo:9.2f}{tight.mean():10.2f}{share * tight.std():6.2f}{gain.mean():8.2f}"
-          f"{share * gain.std():6.2f}{seconds:9.1f}{seconds / spent:6.2f}", flush=True)
+    print(
+        f"{name:8}{elbo:9.2f}{tight.mean():10.2f}{share * tight.std():6.2f}{gain.mean():8.2f}"
+        f"{share * gain.std():6.2f}{seconds:9.1f}{seconds / spent:6.2f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

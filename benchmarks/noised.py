@@ -29,7 +29,7 @@ import monge
 from monge import data
 from monge.core.abilities import Likelihood
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.models.diffusion._base import Diffusion
 from monge.run.run import Run
 from monge.solve.transport.exact import sliced
@@ -39,8 +39,10 @@ ROWS, DRAWS, TRUTH, FEW = 20_000, 40_000, 160_000, 2000
 """Rows of the Gaussian, samples of a toy, data they are held against, samples at a time."""
 STEPS = (50, 1000)
 """T of the laws over steps."""
-SAMPLERS = {"dpm, 10 steps": ("sampler=dpm", "steps=10"),
-            "ancestral, 250 steps": ("sampler=ancestral", "steps=250")}
+SAMPLERS = {
+    "dpm, 10 steps": ("sampler=dpm", "steps=10"),
+    "ancestral, 250 steps": ("sampler=ancestral", "steps=250"),
+}
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,10 @@ class Law:
 
 def gaussian() -> Law:
     """Two entries of unequal scale that go together."""
-    law = MultivariateNormal(torch.tensor([1.0, -2.0]).double(),
-                             torch.tensor([[2.0, 0.6], [0.6, 0.5]]).double())
-    noise = torch.randn(ROWS, 2, generator=fresh(0), dtype=torch.float64)
+    law = MultivariateNormal(
+        torch.tensor([1.0, -2.0]).double(), torch.tensor([[2.0, 0.6], [0.6, 0.5]]).double()
+    )
+    noise = torch.randn(ROWS, 2, generator=make_generator(0), dtype=torch.float64)
     return Law((law.mean + noise @ law.scale_tril.mT).numpy(), law.log_prob)
 
 
@@ -93,7 +96,11 @@ def tell_law(name: str, law: Law, run: Run, most: int) -> None:
     assert isinstance(model, Diffusion)
     print(f"{name}: log p {truth.mean():.4f} nats a row, after {run.result['step']} steps")
     told("bound", model.likelihood(batch), truth)
-    told("flow", model.likelihood(batch, model.Scoring(method="ode", tolerance=1e-5)), truth)
+    told(
+        "flow",
+        model.likelihood(batch, model.LikelihoodConfig(method="ode", tolerance=1e-5)),
+        truth,
+    )
     flowing = model.accounts(batch, flowing=True).diffusion
     for steps in STEPS:
         gap = (steps_of(model, batch, steps) - flowing).mean()
@@ -117,8 +124,10 @@ def told(name: str, found: Likelihood, truth: Tensor) -> None:
 def tell_toy(name: str, run: Run) -> None:
     """Distances of samples to data that no fit has seen."""
     truth = made(name, TRUTH, seed=1)
-    print(f"{name}: sliced W_2 to data of {FEW} and of {DRAWS} rows, after "
-          f"{run.result['step']} steps")
+    print(
+        f"{name}: sliced W_2 to data of {FEW} and of {DRAWS} rows, after "
+        f"{run.result['step']} steps"
+    )
     tell_distances("other data", made(name, DRAWS, seed=2), truth)
     for title, words in SAMPLERS.items():
         begun = time.process_time()
@@ -139,7 +148,7 @@ def made(name: str, rows: int, seed: int) -> Tensor:
 
 
 def distance(x: Tensor, y: Tensor) -> float:
-    return float(sliced(x, y, generator=fresh(0)))
+    return float(sliced(x, y, generator=make_generator(0)))
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ class Side:
 
 def ours(dims: int, width: int, depth: int) -> Side:
     space = Space(kind="real", shape=(dims,), low=(-5.0,), high=(5.0,))
-    model = MADE.Config(width=width, depth=depth, residual=False, direct=False,
-                        components=1).build(space)
+    model = MADE.Config(
+        width=width, depth=depth, residual=False, direct=False, components=1
+    ).build(space)
     return Side(model, model.log_prob)
 
 
@@ -51,8 +52,9 @@ def zuko(dims: int, width: int, depth: int) -> Side:
 def nflows(dims: int, width: int, depth: int) -> Side:
     from nflows.flows import MaskedAutoregressiveFlow
 
-    flow = MaskedAutoregressiveFlow(dims, width, num_layers=1, num_blocks_per_layer=depth - 1,
-                                    use_residual_blocks=False)
+    flow = MaskedAutoregressiveFlow(
+        dims, width, num_layers=1, num_blocks_per_layer=depth - 1, use_residual_blocks=False
+    )
     return Side(flow, flow.log_prob)
 
 
@@ -68,8 +70,11 @@ def compare(sides: dict[str, Side], rows: int, dims: int, repeats: int) -> None:
 
     tasks: dict[str, dict[str, Work]] = {
         "log_prob": {name: lambda side=side: score(side) for name, side in sides.items()},
-        "train step": {name: stepper(side.module, lambda side=side: -side.log_prob(x))
-                       for name, side in sides.items()}}
+        "train step": {
+            name: stepper(side.module, lambda side=side: -side.log_prob(x))
+            for name, side in sides.items()
+        },
+    }
     for what, works in tasks.items():
         print(what)
         show(turns(works, repeats, warm=3), digits=2)
@@ -88,9 +93,11 @@ def main() -> None:
     size = (words.dims, words.width, words.depth)
     sides = {"monge": ours(*size)}
     sides |= {name: build(*size) for name, build in PEERS.items() if installed(name)}
-    print(f"D={words.dims}, {words.depth}x{words.width}, {words.rows} rows, {words.repeats} "
-          "turns, one thread; weights: "
-          + ", ".join(f"{name} {weights(side.module)}" for name, side in sides.items()))
+    print(
+        f"D={words.dims}, {words.depth}x{words.width}, {words.rows} rows, {words.repeats} "
+        "turns, one thread; weights: "
+        + ", ".join(f"{name} {weights(side.module)}" for name, side in sides.items())
+    )
     compare(sides, words.rows, words.dims, words.repeats)
 
 

@@ -20,7 +20,7 @@ import statistics
 
 import torch
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.pixelcnn import PixelCNN
 from monge.models.autoregressive.pixelrnn import PixelRNN
@@ -31,8 +31,11 @@ from monge.nn.autoregressive.pixelrnn import Diagonal, Recurrent, Row
 from .clock import power, show, timed
 
 NETS: dict[str, Raster.Config] = {
-    "gated": Gated.Config(width=64, depth=7), "plain": Plain.Config(width=64, depth=7),
-    "row": Row.Config(width=64, depth=3), "diagonal": Diagonal.Config(width=64, depth=3)}
+    "gated": Gated.Config(width=64, depth=7),
+    "plain": Plain.Config(width=64, depth=7),
+    "row": Row.Config(width=64, depth=3),
+    "diagonal": Diagonal.Config(width=64, depth=3),
+}
 
 
 def owner(net: Raster.Config) -> type[PixelCNN] | type[PixelRNN]:
@@ -50,27 +53,31 @@ def built(net: Raster.Config, side: int) -> PixelCNN | PixelRNN:
 @torch.no_grad()
 def compare(net: Raster.Config, side: int, rows: int, repeats: int, passes: int) -> None:
     model, pixels, choice = built(net, side), side * side, random.Random(0)
-    x = model.sample(rows, generator=fresh(0))
+    x = model.sample(rows, generator=make_generator(0))
     full = model.net.stepper(cached=False)(torch.zeros(rows, 0))
     for place, values in enumerate(x.flatten(1).T):
         full.feed(place, 2 * values[:, None] - 1)
     full.parameters(0)
     scans, each, scores = [], [], []
     for _ in range(repeats):
-        scans.append(timed(lambda: model.sample(rows, generator=fresh(1))))
+        scans.append(timed(lambda: model.sample(rows, generator=make_generator(1))))
         for place in choice.sample(range(pixels), passes):
-            each.append(timed(lambda place=place: full.parameters(place)) * pixels)
+            each.append(timed(lambda compute=place: full.parameters(compute)) * pixels)
         scores.append(timed(lambda: model.log_prob(x)))
     name = type(net).__qualname__.partition(".")[0]
-    print(f"{name} {owner(net).__name__} {net.depth}x{net.width}, {side}x{side}, {rows} pictures, "
-          f"{repeats} rounds, one thread")
+    print(
+        f"{name} {owner(net).__name__} {net.depth}x{net.width}, {side}x{side}, {rows} pictures, "
+        f"{repeats} rounds, one thread"
+    )
     show({"cached": scans, f"{pixels} x one full pass": each, "one log_prob": scores})
 
 
 def agree(net: Raster.Config, side: int, rows: int) -> None:
     model = built(net, side)
-    quick, slow = (model.sample(rows, None, model.Sampling(cached=cached), fresh(2))
-                   for cached in (True, False))
+    quick, slow = (
+        model.sample(rows, None, model.SamplingConfig(cached=cached), make_generator(2))
+        for cached in (True, False)
+    )
     share = (quick == slow).double().mean()
     print(f"  both ways agree on {share:.4%} of {quick.numel()} pixels ({side}x{side})")
 
@@ -79,13 +86,16 @@ def grow(net: Raster.Config, rows: int, repeats: int) -> None:
     sides, times = (14, 28, 56), []
     for side in sides:
         model = built(net, side)
-        model.sample(rows, generator=fresh(0))
-        spent = [timed(lambda model=model: model.sample(rows, generator=fresh(1)))
-                 for _ in range(repeats)]
+        model.sample(rows, generator=make_generator(0))
+        spent = [
+            timed(lambda model=model: model.sample(rows, generator=make_generator(1)))
+            for _ in range(repeats)
+        ]
         times.append(statistics.median(spent))
     exponent = power([side * side for side in sides], times)
-    each = ", ".join(f"{side}x{side} {1e3 * spent:.0f} ms"
-                     for side, spent in zip(sides, times, strict=True))
+    each = ", ".join(
+        f"{side}x{side} {1e3 * spent:.0f} ms" for side, spent in zip(sides, times, strict=True)
+    )
     print(f"  {each}: pixels to the power {exponent:.2f}")
 
 

@@ -21,7 +21,7 @@ from functools import partial
 
 import torch
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
@@ -37,15 +37,26 @@ def built(dims: int, width: int, depth: int, kind: str) -> MADE:
 
 def compare(dims: int, width: int, depth: int, rows: int, repeats: int, kind: str) -> None:
     model = built(dims, width, depth, kind)
-    ways = {"cached": MADE.Sampling(cached=True), "full passes": MADE.Sampling(cached=False)}
-    one, other = (model.sample(rows, None, how, fresh(1)) for how in ways.values())
+    ways = {
+        "cached": MADE.SamplingConfig(cached=True),
+        "full passes": MADE.SamplingConfig(cached=False),
+    }
+    one, other = (model.sample(rows, None, how, make_generator(1)) for how in ways.values())
     agree = (one - other).abs().le(1e-3).double().mean()
-    times = turns({name: partial(model.sample, rows, None, how, fresh(1))
-                   for name, how in ways.items()}, repeats, warm=0)
+    times = turns(
+        {
+            name: partial(model.sample, rows, None, how, make_generator(1))
+            for name, how in ways.items()
+        },
+        repeats,
+        warm=0,
+    )
     with torch.no_grad():
         times |= turns({"one log_prob": lambda: model.log_prob(one)}, 5)
-    print(f"MADE D={dims}, {depth}x{width}, {kind}, {rows} rows, {repeats} rounds, one thread; "
-          f"the samples agree on {agree:.4%} of the entries")
+    print(
+        f"MADE D={dims}, {depth}x{width}, {kind}, {rows} rows, {repeats} rounds, one thread; "
+        f"the samples agree on {agree:.4%} of the entries"
+    )
     show(times)
 
 
@@ -54,16 +65,22 @@ def grow(width: int, rows: int, repeats: int) -> None:
     draws, passes = [], []
     for dims in sizes:
         model = built(dims, width, 1, "binary")
-        x = model.sample(rows, generator=fresh(0))
+        x = model.sample(rows, generator=make_generator(0))
         full = model.stepper(0, cached=False)(torch.zeros(rows, 0))
         for place, values in enumerate(x.T):
             full.feed(place, 2 * values[:, None] - 1)
         with torch.no_grad():
-            draws.append(statistics.median(
-                timed(lambda model=model: model.sample(rows, generator=fresh(1)))
-                for _ in range(repeats)))
-            passes.append(statistics.median(
-                timed(lambda full=full: full.parameters(0)) for _ in range(repeats)))
+            draws.append(
+                statistics.median(
+                    timed(lambda model=model: model.sample(rows, generator=make_generator(1)))
+                    for _ in range(repeats)
+                )
+            )
+            passes.append(
+                statistics.median(
+                    timed(lambda full=full: full.parameters(0)) for _ in range(repeats)
+                )
+            )
     print(f"MADE 1x{width}, binary, {rows} rows, D = {', '.join(map(str, sizes))}")
     for name, times in (("cached draw", draws), ("full pass", passes)):
         each = ", ".join(f"{1e3 * spent:.1f}" for spent in times)

@@ -23,8 +23,9 @@ def weights(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
 
 
-def stepper(net: nn.Module, loss: Callable[[], Tensor], decayed: bool = False
-            ) -> Callable[[], None]:
+def stepper(
+    net: nn.Module, loss: Callable[[], Tensor], decayed: bool = False
+) -> Callable[[], None]:
     """A step of training, with torch's fused Adam for every side; `decayed`, AdamW."""
     kind = torch.optim.AdamW if decayed else torch.optim.Adam
     mover = kind(net.parameters(), 1e-4, fused=True)

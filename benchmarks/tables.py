@@ -18,17 +18,25 @@ import time
 from collections.abc import Sequence
 
 import monge
-from monge.train.device import Place
+from monge.train.device import ComputeConfig
 
 REFERENCES = {"gaussian": (), "mixture": ("components=10",)}
 
 
-def score(model: str, data: str, split: int, budget: str, threads: int, words: Sequence[str]
-          ) -> float:
+def score(
+    model: str, data: str, split: int, budget: str, threads: int, words: Sequence[str]
+) -> float:
     """Nats a test row of one fit."""
     with tempfile.TemporaryDirectory() as folder:
-        run = monge.fit(model, data, *words, f"data.seed={split}", budget=budget,
-                        out=f"{folder}/run", place=Place("cpu", threads=threads))
+        run = monge.fit(
+            model,
+            data,
+            *words,
+            f"data.seed={split}",
+            budget=budget,
+            out=f"{folder}/run",
+            compute=ComputeConfig("cpu", threads=threads),
+        )
         return run.score().score.value
 
 
@@ -50,14 +58,21 @@ def main() -> None:
         found: dict[str, list[float]] = {}
         for model in [*REFERENCES, *chosen.models]:
             begun, words = time.perf_counter(), REFERENCES.get(model, chosen.words)
-            found[model] = [score(model, data, split, chosen.budget, chosen.threads, words)
-                            for split in range(chosen.splits)]
-            best = [max(found[name][split] for name in REFERENCES if name in found)
-                    for split in range(chosen.splits)]
+            found[model] = [
+                score(model, data, split, chosen.budget, chosen.threads, words)
+                for split in range(chosen.splits)
+            ]
+            best = [
+                max(found[name][split] for name in REFERENCES if name in found)
+                for split in range(chosen.splits)
+            ]
             won = sum(mine > other for mine, other in zip(found[model], best, strict=True))
             ahead = "" if model in REFERENCES else f"  won {won} of {chosen.splits}"
-            print(f"{data:28}{model:12}{told(found[model])}{ahead}"
-                  f"  {time.perf_counter() - begun:.0f} s", flush=True)
+            print(
+                f"{data:28}{model:12}{told(found[model])}{ahead}"
+                f"  {time.perf_counter() - begun:.0f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Tokenising: our byte-level BPE, data to tensors, against a bare `tokenizers` on the same merges.
 
-    python -m benchmarks.tokens [FILE]       # a text file; without one, generated words
+python -m benchmarks.tokens [FILE]       # a text file; without one, generated words
 """
 
 from __future__ import annotations
@@ -32,14 +32,23 @@ def main() -> None:
     codec = Text.fit("bpe", lines, lines, 4000, ends=True)
     bare = tokenizer(codec.merges)
     rows = codec.codes(lines, str)
-    same = all(row[:-1].tolist() == own.ids for row, own in
-               zip(rows[:500], bare.encode_batch_fast(lines[:500]), strict=True))
-    work = {"monge": lambda: codec.encode(codec.codes(lines, str), str),
-            "tokenizers": lambda: [own.ids for own in bare.encode_batch_fast(lines)]}
+    same = all(
+        row[:-1].tolist() == own.ids
+        for row, own in zip(rows[:500], bare.encode_batch_fast(lines[:500]), strict=True)
+    )
+    work = {
+        "monge": lambda: codec.encode(codec.codes(lines, str), str),
+        "tokenizers": lambda: [own.ids for own in bare.encode_batch_fast(lines)],
+    }
     times, count = turns(work, ROUNDS), sum(map(len, rows))
     print(f"{count} tokens, equal to those of tokenizers: {same}")
-    show(times, {name: f"{count / statistics.median(spent) / 1e6:.2f} M tokens/s"
-                 for name, spent in times.items()})
+    show(
+        times,
+        {
+            name: f"{count / statistics.median(spent) / 1e6:.2f} M tokens/s"
+            for name, spent in times.items()
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ import torch
 
 from monge.core.batch import Batch
 from monge.core.model import Model
-from monge.core.rng import fold, fresh
+from monge.core.rng import derive_seed, make_generator
 from monge.core.space import Space
-from monge.core.train_config import Recipe
+from monge.core.train_config import TrainConfig
 from monge.models.latent._encoder_decoder import Dense
 from monge.models.latent.vae import VAE
 from monge.train.budget import Budget
@@ -41,7 +41,7 @@ def build() -> Model:
 
 
 def ours(rows: Held) -> Model:
-    trainer = Trainer(build(), rows, Recipe(rate=RATE, batch=BATCH, warmup=0))
+    trainer = Trainer(build(), rows, TrainConfig(lr=RATE, batch_size=BATCH, warmup=0))
     for _ in fit(trainer, Budget(epochs=1)):
         pass
     return trainer.model
@@ -50,14 +50,14 @@ def ours(rows: Held) -> Model:
 def bare(rows: Held, seeded: bool = False) -> Model:
     """What a person would write by hand; `seeded`, each step has the noise that ours has."""
     model = build()
-    model.begin(rows.batch(torch.arange(min(ROWS, BEGINNING))))
+    model.initialise_from_data(rows.batch(torch.arange(min(ROWS, BEGINNING))))
     model.train()
     optimiser = torch.optim.Adam(model.parameters(), RATE, fused=True)
-    order = torch.randperm(ROWS, generator=fresh(fold(0, "epoch", 0)))
+    order = torch.randperm(ROWS, generator=make_generator(derive_seed(0, "epoch", 0)))
     for step in range(ROWS // BATCH):
         if seeded:
-            torch.manual_seed(fold(0, "step", step, "model"))
-        index = order[step * BATCH:(step + 1) * BATCH]
+            torch.manual_seed(derive_seed(0, "step", step, "model"))
+        index = order[step * BATCH : (step + 1) * BATCH]
         batch = Batch(rows.x.index_select(0, index).float())
         losses = model.loss(batch)
         optimiser.zero_grad(set_to_none=True)
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    rows = Held((torch.rand(ROWS, 784, generator=fresh(0)) < 0.3).byte())
+    rows = Held((torch.rand(ROWS, 784, generator=make_generator(0)) < 0.3).byte())
     models = ours(rows), bare(rows, seeded=True)
     weights = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models]
     apart = (weights[0] - weights[1]).abs().max().item()

@@ -61,9 +61,16 @@ def pot(x: Tensor, y: Tensor, part: float) -> Solver:
     def solve() -> Tensor:
         cost = ot.dist(x, y)
         # POT stops on the L2 error of the columns, checked every ten passes.
-        plan = ot.sinkhorn(weights, weights, cost, float(part * cost.mean()), method=method,
-                           stopThr=ERROR / math.sqrt(n), numItermax=MOST[part > 0.01],
-                           warn=False)
+        plan = ot.sinkhorn(
+            weights,
+            weights,
+            cost,
+            float(part * cost.mean()),
+            method=method,
+            stopThr=ERROR / math.sqrt(n),
+            numItermax=MOST[part > 0.01],
+            warn=False,
+        )
         return (plan.sum(1) - weights).abs().sum() + (plan.sum(0) - weights).abs().sum()
 
     return solve
@@ -80,8 +87,9 @@ def ott(x: Tensor, y: Tensor, part: float) -> Solver:
     def run(a, b):  # type: ignore[no-untyped-def]
         geometry = pointcloud.PointCloud(a, b, epsilon=part, relative_epsilon="mean")
         threshold = ERROR if len(a) < 4096 else 10 * ERROR
-        solver = other.Sinkhorn(threshold=threshold, max_iterations=MOST[part > 0.01],
-                                lse_mode=part <= 0.01)
+        solver = other.Sinkhorn(
+            threshold=threshold, max_iterations=MOST[part > 0.01], lse_mode=part <= 0.01
+        )
         found = solver(linear_problem.LinearProblem(geometry))
         return abs(found.marginal(1) - 1 / len(a)).sum()
 
@@ -106,8 +114,13 @@ def race(title: str, sides: dict[str, Solver], rounds: int) -> None:
 
     print(title)
     times = turns({name: partial(solved, name) for name in sides}, rounds, warm=0)
-    show(times, {name: f"error {error:.1e}{', a larger one' * (error > 1.5 * ERROR)}"
-                 for name, error in errors.items()})
+    show(
+        times,
+        {
+            name: f"error {error:.1e}{', a larger one' * (error > 1.5 * ERROR)}"
+            for name, error in errors.items()
+        },
+    )
 
 
 def entropic(rounds: int, quick: bool, makers: Makers) -> None:
@@ -136,7 +149,8 @@ def assignments(rounds: int, makers: Makers) -> None:
     zero = torch.zeros(1)
     sides: dict[str, Solver] = {
         "monge": lambda: exact(cost).cost * 0,
-        "scipy": lambda: zero + 0 * linear_sum_assignment(cost.numpy())[0][0]}
+        "scipy": lambda: zero + 0 * linear_sum_assignment(cost.numpy())[0][0],
+    }
     if "POT" in makers:
         import ot
 
@@ -162,8 +176,10 @@ def large() -> None:
     plan = sinkhorn(x, y, 0.05, relative=True, tolerance=ERROR)
     spent = time.perf_counter() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"n=20000: {spent:.1f} s, {plan.passes} passes, error {plan.error:.1e}, peak memory of "
-          f"the process {peak:.2f} GB")
+    print(
+        f"n=20000: {spent:.1f} s, {plan.passes} passes, error {plan.error:.1e}, peak memory of "
+        f"the process {peak:.2f} GB"
+    )
 
 
 def main() -> None:

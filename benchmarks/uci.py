@@ -30,9 +30,19 @@ PUBLISHED = {  # root mean square error, its standard error; log-likelihood, its
     "energy": (0.54, 0.06, -1.21, 0.01),
     "yacht": (0.67, 0.05, -1.25, 0.01),
 }
-SETTINGS = ("spread=constant", "net.activation=gelu", "net.width=100", "net.dropout=0.1",
-            "train.optimiser=adamw", "train.rate=3e-3", "train.decay=0.01", "train.average=0",
-            "train.batch=64", "train.schedule=cosine", "train.check=1000000")
+SETTINGS = (
+    "spread=constant",
+    "net.activation=gelu",
+    "net.width=100",
+    "net.dropout=0.1",
+    "train.optimiser=adamw",
+    "train.lr=3e-3",
+    "train.weight_decay=0.01",
+    "train.ema_decay=0",
+    "train.batch_size=64",
+    "train.schedule=cosine",
+    "train.eval_every=1000000",
+)
 """A small smooth network with one scale for all rows, trained to the end on all rows but a few:
 the dozens that early stopping would need are worth more as training rows."""
 HELD, EPOCHS, STEPS = 0.02, 500, 4000
@@ -53,8 +63,10 @@ def main() -> None:
     chosen = parser.parse_args()
     begun = time.perf_counter()
     found = list(results(chosen))
-    print(f"{'data':10}{'splits':>6}  {'rmse':>15}  {'published':>13}  {'log-likelihood':>16}  "
-          f"{'published':>15}{'s a split':>11}")
+    print(
+        f"{'data':10}{'splits':>6}  {'rmse':>15}  {'published':>13}  {'log-likelihood':>16}  "
+        f"{'published':>15}{'s a split':>11}"
+    )
     for name in chosen.tables:
         tell(name, [each for each in found if each["name"] == name])
     print(f"{time.perf_counter() - begun:.0f} s")
@@ -84,27 +96,43 @@ def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
     from monge.core.abilities import HasLikelihood
     from monge.evaluate.held_out import chunks
     from monge.evaluate.predictions import measures, predict
-    from monge.train.device import Place
+    from monge.train.device import ComputeConfig
 
     begun = time.perf_counter()
     source = data.open(f"uci/{name}", f"split={split}", f"valid={HELD}")
     steps = max(EPOCHS * (len(source.rows_of("train")) // 64), STEPS)
     with tempfile.TemporaryDirectory() as folder:
-        run = monge.fit("predict.mlp", source, *SETTINGS, *words, budget=f"{steps}steps",
-                        ensemble=members, out=f"{folder}/run", place=Place("cpu", threads=1))
-        how = run.able(HasLikelihood).Scoring().override(PASSES)
-        rmse = measures(predict(run.model, chunks(run.rows()), how=how))["rmse"].value
+        run = monge.fit(
+            "predict.mlp",
+            source,
+            *SETTINGS,
+            *words,
+            budget=f"{steps}steps",
+            ensemble=members,
+            out=f"{folder}/run",
+            compute=ComputeConfig("cpu", threads=1),
+        )
+        options = run.require(HasLikelihood).LikelihoodConfig().override(PASSES)
+        rmse = measures(predict(run.model, chunks(run.rows()), options=options))["rmse"].value
         score = run.score(None, PASSES).score.value
-    return {"name": name, "split": split, "rmse": rmse, "log_likelihood": score,
-            "seconds": time.perf_counter() - begun}
+    return {
+        "name": name,
+        "split": split,
+        "rmse": rmse,
+        "log_likelihood": score,
+        "seconds": time.perf_counter() - begun,
+    }
 
 
 def tell(name: str, found: Sequence[Found]) -> None:
     rmse, rmse_error, score, score_error = PUBLISHED[name]
     seconds = mean(each["seconds"] for each in found)
-    print(f"{name:10}{len(found):6}  {spread(found, 'rmse'):>15}  {rmse:6.2f} ± {rmse_error:.2f}"
-          f"  {spread(found, 'log_likelihood'):>16}  {score:8.2f} ± {score_error:.2f}"
-          f"{seconds:11.1f}", flush=True)
+    print(
+        f"{name:10}{len(found):6}  {spread(found, 'rmse'):>15}  {rmse:6.2f} ± {rmse_error:.2f}"
+        f"  {spread(found, 'log_likelihood'):>16}  {score:8.2f} ± {score_error:.2f}"
+        f"{seconds:11.1f}",
+        flush=True,
+    )
 
 
 def spread(found: Sequence[Found], what: str) -> str:

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.core.train_config import Recipe
+from monge.core.train_config import TrainConfig
 from monge.models.latent._encoder_decoder import Dense
 from monge.models.latent.vae import VAE
 from monge.train.budget import Budget
@@ -44,8 +44,8 @@ def build(rows: int) -> VAE:
 
 
 def ours(rows: Held) -> Callable[[], object]:
-    trainer = Trainer(build(len(rows)), rows, Recipe(rate=RATE, batch=BATCH, warmup=0))
-    trainer.begin()
+    trainer = Trainer(build(len(rows)), rows, TrainConfig(lr=RATE, batch_size=BATCH, warmup=0))
+    trainer.initialise_from_data()
     epochs = iter(range(1, 1000))
 
     def epoch() -> None:
@@ -66,10 +66,12 @@ def theirs(rows: Held, folder: str) -> Callable[[], object]:
     from pythae.data.datasets import BaseDataset
     from pythae.trainers import BaseTrainer, BaseTrainerConfig
 
-    config = BaseTrainerConfig(output_dir=folder, learning_rate=RATE,
-                               per_device_train_batch_size=BATCH, no_cuda=True)
-    trainer = BaseTrainer(peer(), BaseDataset(rows.x, torch.zeros(len(rows))),
-                          training_config=config)
+    config = BaseTrainerConfig(
+        output_dir=folder, learning_rate=RATE, per_device_train_batch_size=BATCH, no_cuda=True
+    )
+    trainer = BaseTrainer(
+        peer(), BaseDataset(rows.x, torch.zeros(len(rows))), training_config=config
+    )
     trainer.prepare_training()
     return lambda: trainer.train_step(1)
 
@@ -83,13 +85,16 @@ def losses(rows: Held) -> tuple[float, float]:
     encoder, decoder = own.nets.encoder, own.nets.decoder
     last = torch.cat([other.encoder.embedding.weight, other.encoder.log_var.weight / 2])
     bias = torch.cat([other.encoder.embedding.bias, other.encoder.log_var.bias / 2])
-    pairs = [(encoder.hidden[0].weight, other.encoder.layers[0][0].weight),
-             (encoder.hidden[0].bias, other.encoder.layers[0][0].bias),
-             (encoder.out.weight, last), (encoder.out.bias, bias),
-             (decoder.hidden[0].weight, other.decoder.layers[0][0].weight),
-             (decoder.hidden[0].bias, other.decoder.layers[0][0].bias),
-             (decoder.out.weight, other.decoder.layers[1][0].weight),
-             (decoder.out.bias, other.decoder.layers[1][0].bias)]
+    pairs = [
+        (encoder.hidden[0].weight, other.encoder.layers[0][0].weight),
+        (encoder.hidden[0].bias, other.encoder.layers[0][0].bias),
+        (encoder.out.weight, last),
+        (encoder.out.bias, bias),
+        (decoder.hidden[0].weight, other.decoder.layers[0][0].weight),
+        (decoder.hidden[0].bias, other.decoder.layers[0][0].bias),
+        (decoder.out.weight, other.decoder.layers[1][0].weight),
+        (decoder.out.bias, other.decoder.layers[1][0].bias),
+    ]
     for here, there in pairs:
         here.copy_(there)
     # Bits are read as they are by one and as -1 and 1 by the other.
@@ -110,7 +115,7 @@ def main() -> None:
     if not installed("pythae"):
         return
     # Floats, as the peer keeps them.
-    rows = Held((torch.rand(words.rows, DIMS, generator=fresh(0)) < 0.3).float())
+    rows = Held((torch.rand(words.rows, DIMS, generator=make_generator(0)) < 0.3).float())
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         mine, yours = losses(rows)
         times = turns({"monge": ours(rows), "pythae": theirs(rows, folder)}, words.rounds)

@@ -18,7 +18,7 @@ import statistics
 
 import torch
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models._sequence_sampling import hidden, walks
 from monge.models.autoregressive.wavenet import WaveNet
@@ -29,19 +29,26 @@ from .clock import power, show, timed
 
 def built(layers: int, width: int, steps: int) -> WaveNet:
     torch.manual_seed(0)
-    space = Space(kind="levels", shape=(steps,), size=256, varies=True, mean=(128.0,),
-                  scale=(40.0,), high=(255.0,))
+    space = Space(
+        kind="levels",
+        shape=(steps,),
+        size=256,
+        varies=True,
+        mean=(128.0,),
+        scale=(40.0,),
+        high=(255.0,),
+    )
     net = dilated.WaveNet.Config(layers=layers, width=width)
     return WaveNet.Config(net=net, levels="categorical").build(space).eval()
 
 
 @torch.no_grad()
 def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) -> None:
-    how, net = WaveNet.Sampling(steps=steps), model.net
+    options, net = WaveNet.SamplingConfig(steps=steps), model.net
     assert isinstance(net, dilated.DilatedStack)
-    plain = WaveNet.Sampling(steps=steps, cached=False)
-    (walk,) = walks(model, hidden(model, rows, None, plain), plain, fresh(1))
-    walk.x.copy_(model.sample(rows, None, how, fresh(1)).T)
+    plain = WaveNet.SamplingConfig(steps=steps, cached=False)
+    (walk,) = walks(model, hidden(model, rows, None, plain), plain, make_generator(1))
+    walk.x.copy_(model.sample(rows, None, options, make_generator(1)).T)
     past = torch.randint(0, 256, (rows, net.reach)).float()
     spread = range(steps // (2 * passes), steps, max(steps // passes, 1))
 
@@ -49,23 +56,32 @@ def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) ->
         params = net.window(model.entries(past, torch.zeros(1, dtype=torch.long)))[:, 0]
         walk.law.draw(params + model.offset[0], walk.noise[step], 0)
 
-    times: dict[str, list[float]] = {"queues": [], "recomputing all": [],
-                                     "recomputing the reach": []}
+    times: dict[str, list[float]] = {
+        "queues": [],
+        "recomputing all": [],
+        "recomputing the reach": [],
+    }
     for _ in range(repeats + 1):
-        times["queues"].append(timed(lambda: model.sample(rows, None, how, fresh(1))))
+        times["queues"].append(timed(lambda: model.sample(rows, None, options, make_generator(1))))
         for name, one in (("recomputing all", walk.advance), ("recomputing the reach", within)):
             each = [timed(lambda t=t, one=one: one(t)) for t in spread]
             times[name].append(statistics.mean(each) * steps)
-    print(f"WaveNet {len(net.blocks)}x{net.inputs}, reach {net.reach}, {steps} steps, {rows} rows,"
-          f" {repeats} rounds, one thread")
+    print(
+        f"WaveNet {len(net.blocks)}x{net.inputs}, reach {net.reach}, {steps} steps, {rows} rows,"
+        f" {repeats} rounds, one thread"
+    )
     times = {name: found[1:] for name, found in times.items()}
     show(times, {"queues": f"{statistics.median(times['queues']) / steps * 1e6:.0f} us a step"})
 
 
 def agree(model: WaveNet, steps: int, rows: int) -> None:
     model = model.double()
-    quick, slow = (model.sample(rows, None, WaveNet.Sampling(steps=steps, cached=cached), fresh(2))
-                   for cached in (True, False))
+    quick, slow = (
+        model.sample(
+            rows, None, WaveNet.SamplingConfig(steps=steps, cached=cached), make_generator(2)
+        )
+        for cached in (True, False)
+    )
     share = (quick == slow).double().mean()
     print(f"  both ways agree on {share:.4%} of {quick.numel()} steps")
     model.float()
@@ -73,11 +89,22 @@ def agree(model: WaveNet, steps: int, rows: int) -> None:
 
 def grow(model: WaveNet, rows: int) -> None:
     lengths = [250, 500, 1000, 2000]
-    model.sample(rows, None, WaveNet.Sampling(steps=50), fresh(0))
-    times = [min(timed(lambda n=n: model.sample(rows, None, WaveNet.Sampling(steps=n), fresh(0)))
-                 for _ in range(3)) for n in lengths]
-    print(f"  time grows as length^{power(lengths, times):.2f} from {lengths[0]} to "
-          f"{lengths[-1]} steps")
+    model.sample(rows, None, WaveNet.SamplingConfig(steps=50), make_generator(0))
+    times = [
+        min(
+            timed(
+                lambda n=n: model.sample(
+                    rows, None, WaveNet.SamplingConfig(steps=n), make_generator(0)
+                )
+            )
+            for _ in range(3)
+        )
+        for n in lengths
+    ]
+    print(
+        f"  time grows as length^{power(lengths, times):.2f} from {lengths[0]} to "
+        f"{lengths[-1]} steps"
+    )
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import torch
 from monge.core.batch import Batch
 from monge.core.space import Space
 from monge.data.codecs.tokens import Text
-from monge.evaluate.held_out import Judge
+from monge.evaluate.held_out import HeldOutScorer
 from monge.evaluate.text import bleu
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.nn.recurrent import GRU
@@ -28,8 +28,12 @@ SHAPES, SIDES = ("square", "cross", "ring", "bar"), ("left", "right")
 
 def paint(shape: str, size: int = 6) -> np.ndarray:
     y, x = np.mgrid[:size, :size] - (size - 1) / 2
-    shapes = {"square": np.ones((size, size), bool), "cross": (abs(x) < 1) | (abs(y) < 1),
-              "ring": np.maximum(abs(x), abs(y)) > 1.9, "bar": abs(y) < 1}
+    shapes = {
+        "square": np.ones((size, size), bool),
+        "cross": (abs(x) < 1) | (abs(y) < 1),
+        "ring": np.maximum(abs(x), abs(y)) > 1.9,
+        "bar": abs(y) < 1,
+    }
     return shapes[shape].astype(np.float32)
 
 
@@ -40,7 +44,7 @@ def scene(rng: np.random.Generator) -> tuple[np.ndarray, str]:
     for side in sides:
         shape = str(rng.choice(SHAPES))
         top, start = rng.integers(0, 10), (0 if side == "left" else 8) + rng.integers(0, 3)
-        picture[0, top:top + 6, start:start + 6] += paint(shape)
+        picture[0, top : top + 6, start : start + 6] += paint(shape)
         told.append(f"a {shape} on the {side}")
     return picture, " and ".join(told)
 
@@ -59,8 +63,12 @@ class Scenes:
         return len(self.x)
 
     def batch(self, index: torch.Tensor, train: bool = False) -> Batch:
-        return Batch(self.x[index], {"picture": Batch(self.pictures[index])},
-                     length=self.length[index], row=index)
+        return Batch(
+            self.x[index],
+            {"picture": Batch(self.pictures[index])},
+            length=self.length[index],
+            row=index,
+        )
 
     def whole(self) -> Batch:
         return self.batch(torch.arange(len(self)))
@@ -73,15 +81,27 @@ def main() -> None:
     rng = np.random.default_rng(0)
     pictures, captions = zip(*(scene(rng) for _ in range(3000)), strict=True)
     codec = Text.fit("words", list(captions), list(captions), 50, ends=True)
-    train, test = (Scenes(np.stack(pictures[part]), list(captions[part]), codec)
-                   for part in (slice(300, None), slice(0, 300)))
-    space = Space(kind="tokens", shape=(train.x.shape[1],), size=codec.size, varies=True,
-                  end=codec.end, rows=len(train), given={"picture": Space(
-                      kind="real", shape=(1, 16, 16), name="picture", mean=(0.15,), scale=(0.4,))})
-    recipe = Seq2Seq.suit(space).recipe
+    train, test = (
+        Scenes(np.stack(pictures[part]), list(captions[part]), codec)
+        for part in (slice(300, None), slice(0, 300))
+    )
+    space = Space(
+        kind="tokens",
+        shape=(train.x.shape[1],),
+        size=codec.size,
+        varies=True,
+        end=codec.end,
+        rows=len(train),
+        given={
+            "picture": Space(
+                kind="real", shape=(1, 16, 16), name="picture", mean=(0.15,), scale=(0.4,)
+            )
+        },
+    )
+    recipe = Seq2Seq.defaults(space).recipe
     torch.manual_seed(0)
     trainer = Trainer(Seq2Seq.Config(net=GRU.Config(width=96)).build(space), train, recipe)
-    for _ in fit(trainer, budget, Judge(trainer.model, test)):
+    for _ in fit(trainer, budget, HeldOutScorer(trainer.model, test)):
         pass
     model = trainer.model.eval()
     said = list(codec.decode(model.mode(test.whole().given).numpy()))

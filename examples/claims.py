@@ -28,7 +28,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import monge
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.evaluate.energy_distance import energy
 from monge.plot.image_grid import as_bytes, grid
 from monge.run.run import start
@@ -56,10 +56,27 @@ class Claim:
     test: Callable[[int, Path, Figure], Verdict]
 
 
-def fitted(where: Path, title: str, model: str, data: str, *words: str, steps: int,
-           target: str | None = None, ensemble: int = 0, bag: bool = False) -> monge.Run:
-    return monge.fit(model, data, *words, budget=f"{steps}steps", target=target,
-                     ensemble=ensemble, bag=bag, out=where / title)
+def fitted(
+    where: Path,
+    title: str,
+    model: str,
+    data: str,
+    *words: str,
+    steps: int,
+    target: str | None = None,
+    ensemble: int = 0,
+    bag: bool = False,
+) -> monge.Run:
+    return monge.fit(
+        model,
+        data,
+        *words,
+        budget=f"{steps}steps",
+        target=target,
+        ensemble=ensemble,
+        bag=bag,
+        out=where / title,
+    )
 
 
 def bars(axes: Axes, sides: dict[str, dict[str, float]], name: str) -> None:
@@ -71,29 +88,51 @@ def dropout_and_bagging(steps: int, where: Path, figure: Figure) -> Verdict:
     """Members of a bag are independent, each trained to its end; those of dropout share weights.
     Both should predict better than one plain network; only the bag pays for it with its size."""
     plain, count = "net.dropout=0", 5
-    ways = {"one network": ((plain,), 0), "dropout": (("net.dropout=0.5",), 0),
-            "bagging": ((plain,), count)}
+    ways = {
+        "one network": ((plain,), 0),
+        "dropout": (("net.dropout=0.5",), 0),
+        "bagging": ((plain,), count),
+    }
     sides: dict[str, dict[str, float]] = {}
     first = None
     for title, (words, members) in ways.items():
-        run = fitted(where, title, "predict.mlp", "digits", "net.width=256", *words, steps=steps,
-                     target="label", ensemble=members, bag=members > 0)
+        run = fitted(
+            where,
+            title,
+            "predict.mlp",
+            "digits",
+            "net.width=256",
+            *words,
+            steps=steps,
+            target="label",
+            ensemble=members,
+            bag=members > 0,
+        )
         rows = run.score().value
         first = rows if first is None else first
         size = sum(p.numel() for p in run.model.parameters())
         right = (run.predict()["label"].astype(str).to_numpy() == truth(run)).mean()
-        sides[title] = {"nats a label": -rows.mean(), "accuracy": float(right),
-                        "parameters": float(size), "gain": (rows - first).mean(),
-                        "error of the gain": (rows - first).std() / len(rows) ** 0.5}
-    for axes, name in zip(figure.subplots(1, 3), ("nats a label", "accuracy", "parameters"),
-                          strict=True):
+        sides[title] = {
+            "nats a label": -rows.mean(),
+            "accuracy": float(right),
+            "parameters": float(size),
+            "gain": (rows - first).mean(),
+            "error of the gain": (rows - first).std() / len(rows) ** 0.5,
+        }
+    for axes, name in zip(
+        figure.subplots(1, 3), ("nats a label", "accuracy", "parameters"), strict=True
+    ):
         bars(axes, sides, name)
     one, drop, bag = sides.values()
-    return Verdict(sides, {
-        "dropout predicts better than one network": drop["nats a label"] < one["nats a label"],
-        "bagging predicts better than one network": bag["nats a label"] < one["nats a label"],
-        "a bag is as large as its members, dropout as one": bag["parameters"] ==
-        count * drop["parameters"]})
+    return Verdict(
+        sides,
+        {
+            "dropout predicts better than one network": drop["nats a label"] < one["nats a label"],
+            "bagging predicts better than one network": bag["nats a label"] < one["nats a label"],
+            "a bag is as large as its members, dropout as one": bag["parameters"]
+            == count * drop["parameters"],
+        },
+    )
 
 
 def truth(run: monge.Run) -> np.ndarray:
@@ -106,10 +145,13 @@ def vae_and_gan(steps: int, where: Path, figure: Figure) -> Verdict:
     has a bound on the likelihood, the GAN samples alone."""
     vae = fitted(where, "vae", "vae", "digits", "latent=4", steps=steps)
     gan = fitted(where, "gan", "dcgan", "digits", steps=steps)
-    z = torch.randn(DRAWN, 4, generator=fresh(0))
+    z = torch.randn(DRAWN, 4, generator=make_generator(0))
     real = vae.rows().whole().x.float().numpy()
-    shown = {"data": real, "VAE": np.asarray(vae.decode(z), np.float32).reshape(-1, 1, 8, 8),
-             "GAN": gan.draw(DRAWN).float().numpy()}
+    shown = {
+        "data": real,
+        "VAE": np.asarray(vae.decode(z), np.float32).reshape(-1, 1, 8, 8),
+        "GAN": gan.draw(DRAWN).float().numpy(),
+    }
     sides = {name: {"sharpness": sharpness(x) / sharpness(real)} for name, x in shown.items()}
     *sheets, last = figure.subplots(1, 4)
     for axes, (name, x) in zip(sheets, shown.items(), strict=True):
@@ -118,16 +160,21 @@ def vae_and_gan(steps: int, where: Path, figure: Figure) -> Verdict:
         axes.axis("off")
     bars(last, sides, "sharpness")
     far = {name: abs(found["sharpness"] - 1) for name, found in sides.items()}
-    return Verdict(sides, {
-        "pictures of the VAE are blurred": sides["VAE"]["sharpness"] < 0.9,
-        "those of the GAN are nearer to the sharpness of the data": far["GAN"] < far["VAE"]})
+    return Verdict(
+        sides,
+        {
+            "pictures of the VAE are blurred": sides["VAE"]["sharpness"] < 0.9,
+            "those of the GAN are nearer to the sharpness of the data": far["GAN"] < far["VAE"],
+        },
+    )
 
 
 def sharpness(pictures: np.ndarray) -> float:
     """The mean square of second differences, (n, 1, H, W)."""
     x = pictures.reshape(-1, 8, 8)
-    bend = 4 * x[:, 1:-1, 1:-1] - x[:, 2:, 1:-1] - x[:, :-2, 1:-1] - x[:, 1:-1, 2:] \
-        - x[:, 1:-1, :-2]
+    bend = (
+        4 * x[:, 1:-1, 1:-1] - x[:, 2:, 1:-1] - x[:, :-2, 1:-1] - x[:, 1:-1, 2:] - x[:, 1:-1, :-2]
+    )
     return float((bend**2).mean())
 
 
@@ -136,8 +183,14 @@ def pixelrnn_and_pixelcnn(steps: int, where: Path, figure: Figure) -> Verdict:
     pixel after the other."""
     sides, curves = {}, {}
     for name in ("pixelrnn", "pixelcnn"):
-        run = start(name, "digits", "train.batch=32", "train.check=20", out=where / name,
-                    budget=f"{steps}steps")
+        run = start(
+            name,
+            "digits",
+            "train.batch_size=32",
+            "train.eval_every=20",
+            out=where / name,
+            budget=f"{steps}steps",
+        )
         for _ in run.train(f"{steps}steps"):
             pass
         curves[name] = run.history.dropna(subset="held_out")
@@ -161,18 +214,26 @@ def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
         for _ in run.train(f"{steps}steps"):
             pass
         found = run.score().score
-        sides[name] = {"ms a step": 1000 * run.cost.step, "nats": found.value,
-                       "samples a second": pace(run)}
+        sides[name] = {
+            "ms a step": 1000 * run.cost.step,
+            "nats": found.value,
+            "samples a second": pace(run),
+        }
     *rest, last = figure.subplots(1, 3)
     for axes, name in zip(rest, ("nats", "ms a step"), strict=True):
         bars(axes, sides, name)
     bars(last, sides, "samples a second")
     maf, coupling = sides.values()
-    return Verdict(sides, {
-        "the determinant is no burden: steps cost the same within a factor of 2":
-        0.5 < coupling["ms a step"] / maf["ms a step"] < 2,
-        "coupling layers draw faster": coupling["samples a second"] > maf["samples a second"],
-        "both come within 0.3 nats of each other": abs(maf["nats"] - coupling["nats"]) < 0.3})
+    return Verdict(
+        sides,
+        {
+            "the determinant is no burden: steps cost the same within a factor of 2": 0.5
+            < coupling["ms a step"] / maf["ms a step"]
+            < 2,
+            "coupling layers draw faster": coupling["samples a second"] > maf["samples a second"],
+            "both come within 0.3 nats of each other": abs(maf["nats"] - coupling["nats"]) < 0.3,
+        },
+    )
 
 
 def pace(run: monge.Run) -> float:
@@ -188,8 +249,10 @@ def rnn_and_lstm(steps: int, where: Path, figure: Figure) -> Verdict:
     gap, sides, courses = 20, {}, {}
     for name in ("RNN", "LSTM"):
         courses[name] = fading(NETS[name])
-        sides[name] = {"gradient at lag 40": courses[name][40],
-                       "nats a copied symbol": train(NETS[name], "copying", gap, steps)}
+        sides[name] = {
+            "gradient at lag 40": courses[name][40],
+            "nats a copied symbol": train(NETS[name], "copying", gap, steps),
+        }
     left, right = figure.subplots(1, 2)
     for name, course in courses.items():
         left.semilogy(course, label=name)
@@ -197,11 +260,15 @@ def rnn_and_lstm(steps: int, where: Path, figure: Figure) -> Verdict:
     left.legend(frameon=False)
     bars(right, sides, "nats a copied symbol")
     rnn, lstm = sides.values()
-    return Verdict(sides, {
-        "the gradient of the RNN fades sooner": rnn["gradient at lag 40"]
-        < lstm["gradient at lag 40"],
-        f"the LSTM copies over a gap of {gap} better": lstm["nats a copied symbol"]
-        < rnn["nats a copied symbol"]})
+    return Verdict(
+        sides,
+        {
+            "the gradient of the RNN fades sooner": rnn["gradient at lag 40"]
+            < lstm["gradient at lag 40"],
+            f"the LSTM copies over a gap of {gap} better": lstm["nats a copied symbol"]
+            < rnn["nats a copied symbol"],
+        },
+    )
 
 
 def ae_and_vae(steps: int, where: Path, figure: Figure) -> Verdict:
@@ -212,11 +279,13 @@ def ae_and_vae(steps: int, where: Path, figure: Figure) -> Verdict:
         run = fitted(where, name, name, "digits", "latent=8", steps=steps)
         rows = run.rows().whole()
         real = rows.x.float().flatten(1)
-        z = torch.randn(DRAWN, 8, generator=fresh(0))
+        z = torch.randn(DRAWN, 8, generator=make_generator(0))
         made = torch.as_tensor(np.asarray(run.decode(z), np.float32)).flatten(1)
         back = torch.as_tensor(np.asarray(run.decode(run.encode()), np.float32)).flatten(1)
-        sides[name] = {"restoring error": float((back - real).square().mean()),
-                       "distance of decoded noise": energy(made, real).value}
+        sides[name] = {
+            "restoring error": float((back - real).square().mean()),
+            "distance of decoded noise": energy(made, real).value,
+        }
         shown[name] = made[:36].reshape(-1, 1, 8, 8).numpy()
         space = run.space
     left, middle, *sheets = figure.subplots(1, 4)
@@ -228,8 +297,13 @@ def ae_and_vae(steps: int, where: Path, figure: Figure) -> Verdict:
         axes.axis("off")
     ae, vae = sides.values()
     noise, error = "distance of decoded noise", "restoring error"
-    return Verdict(sides, {"the AE restores better": ae[error] < vae[error],
-                           "the VAE decodes noise to data": vae[noise] < ae[noise]})
+    return Verdict(
+        sides,
+        {
+            "the AE restores better": ae[error] < vae[error],
+            "the VAE decodes noise to data": vae[noise] < ae[noise],
+        },
+    )
 
 
 CLAIMS = {
@@ -237,7 +311,9 @@ CLAIMS = {
     2: Claim("VAE and GAN", 1200, vae_and_gan),
     3: Claim("PixelRNN and PixelCNN", 60, pixelrnn_and_pixelcnn),
     4: Claim("autoregressive flow and coupling flow", 400, autoregression_and_flow),
-    5: Claim("RNN and LSTM", 600, rnn_and_lstm), 6: Claim("AE and VAE", 1500, ae_and_vae)}
+    5: Claim("RNN and LSTM", 600, rnn_and_lstm),
+    6: Claim("AE and VAE", 1500, ae_and_vae),
+}
 
 
 def examine(number: int, out: Path, steps: int = 0) -> Verdict:

@@ -29,7 +29,7 @@ def blend(share: NDArray, first: tuple[int, ...], second: tuple[int, ...]) -> ND
 
 def dawn() -> NDArray:
     """A sky from violet to orange with a sun, above the sea."""
-    y, x = np.mgrid[0:1:HEIGHT * 1j, 0:1.5:WIDTH * 1j]
+    y, x = np.mgrid[0 : 1 : HEIGHT * 1j, 0 : 1.5 : WIDTH * 1j]
     sky = blend(np.clip(y / 0.65, 0, 1), (58, 30, 96), (250, 160, 90))
     sun = np.clip(1.3 - np.hypot(x - 1.0, y - 0.48) / 0.1, 0, 1)
     sky += sun[..., None] * (np.array((255, 240, 190)) - sky)
@@ -40,13 +40,14 @@ def dawn() -> NDArray:
 
 def wood(rng: np.random.Generator) -> NDArray:
     """Dark trunks in front of leaves in the light."""
-    y, x = np.mgrid[0:1:HEIGHT * 1j, 0:1.5:WIDTH * 1j]
+    y, x = np.mgrid[0 : 1 : HEIGHT * 1j, 0 : 1.5 : WIDTH * 1j]
     leaves = 0.5 + 0.5 * np.sin(23 * x + 5 * np.sin(17 * y)) * np.sin(19 * y + 3 * np.sin(13 * x))
     picture = blend(np.clip(leaves * (1.2 - y), 0, 1), (18, 60, 28), (206, 226, 110))
     for place in (0.2, 0.55, 0.9, 1.3):
         trunk = np.abs(x - place - 0.03 * np.sin(6 * y)) < 0.04
-        picture[trunk] = blend(np.clip(0.4 + 6 * (x - place), 0, 1), (40, 26, 16),
-                               (110, 80, 52))[trunk]
+        picture[trunk] = blend(np.clip(0.4 + 6 * (x - place), 0, 1), (40, 26, 16), (110, 80, 52))[
+            trunk
+        ]
     return picture + rng.normal(0, 6, picture.shape)
 
 
@@ -54,8 +55,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--out", type=Path, default=Path("colour.png"))
     out = parser.parse_args().out
-    pictures = [np.clip(picture, 0, 255).astype(np.float32)
-                for picture in (dawn(), wood(np.random.default_rng(0)))]
+    pictures = [
+        np.clip(picture, 0, 255).astype(np.float32)
+        for picture in (dawn(), wood(np.random.default_rng(0)))
+    ]
     source, target = (picture.reshape(-1, 3) for picture in pictures)
     run = monge.fit("entropic_map", (source, target), "anchors=1500", "epsilon=0.01")
     parts = torch.from_numpy(source).split(4000)

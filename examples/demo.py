@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 import monge
 from monge.cli.main import attempt
-from monge.comparison.runner import JUDGED, Comparison
+from monge.comparison.runner import RESULTS, Comparison
 from monge.core.abilities import CanSample
 from monge.plot.image_grid import as_bytes, grid
 from monge.run import storage
@@ -37,19 +37,19 @@ def main() -> None:
 def entrants(where: Path) -> list[monge.Run]:
     """The runs that draw, in the order of their score."""
     found = [where / model for model in Comparison.read(where).plan.models]
-    runs = [monge.load(place) for place in found if (place / JUDGED).exists()]
+    runs = [monge.load(place) for place in found if (place / RESULTS).exists()]
     return sorted((run for run in runs if isinstance(run.model, CanSample)), key=place_of)
 
 
 def place_of(run: monge.Run) -> tuple[float, float]:
-    measures = json.loads((run.folder / JUDGED).read_text())["measures"]
+    measures = json.loads((run.folder / RESULTS).read_text())["measures"]
     score = measures.get("log_likelihood", {}).get("value", -np.inf)
     return -score, measures["energy_distance"]["value"]
 
 
 def draw(runs: list[monge.Run], out: Path) -> None:
     """Two rows of pictures for the data and for each law."""
-    real = runs[0].rows().whole().x[:2 * ACROSS].numpy()
+    real = runs[0].rows().whole().x[: 2 * ACROSS].numpy()
     drawn = [run.draw(2 * ACROSS).numpy() for run in runs]
     pictures = as_bytes(np.concatenate([real, *drawn]), runs[0].space)
     sheet = Image.fromarray(grid(pictures, columns=ACROSS, zoom=4))

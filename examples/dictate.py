@@ -16,7 +16,7 @@ import torch
 from monge.core.batch import Batch
 from monge.core.space import Space
 from monge.data.codecs.tokens import Text
-from monge.evaluate.held_out import Judge
+from monge.evaluate.held_out import HeldOutScorer
 from monge.evaluate.text import word_errors
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.nn.recurrent import GRU
@@ -38,7 +38,7 @@ def spoken(rng: np.random.Generator) -> tuple[np.ndarray, str]:
         parts += [tones, np.zeros(FRAME * rng.integers(1, 4))]
     sound = np.concatenate(parts)
     sound = sound + rng.normal(0, 0.5, len(sound))
-    frames = sound[:len(sound) // FRAME * FRAME].reshape(-1, FRAME) * np.hanning(FRAME)
+    frames = sound[: len(sound) // FRAME * FRAME].reshape(-1, FRAME) * np.hanning(FRAME)
     spectra = np.log(np.abs(np.fft.rfft(frames)) + 0.1)
     return spectra.astype(np.float32), " ".join(NAMES[digit] for digit in digits)
 
@@ -58,7 +58,7 @@ class Recordings:
 
     def batch(self, index: torch.Tensor, train: bool = False) -> Batch:
         heard = self.heard[index]
-        sound = Batch(self.frames[index, :int(heard.max())], length=heard)
+        sound = Batch(self.frames[index, : int(heard.max())], length=heard)
         return Batch(self.x[index], {"sound": sound}, length=self.length[index], row=index)
 
     def whole(self) -> Batch:
@@ -72,17 +72,35 @@ def main() -> None:
     rng = np.random.default_rng(0)
     spectra, words = zip(*(spoken(rng) for _ in range(3000)), strict=True)
     codec = Text.fit("words", list(words), list(words), 50, ends=True)
-    train, test = (Recordings(list(spectra[part]), list(words[part]), codec)
-                   for part in (slice(300, None), slice(0, 300)))
+    train, test = (
+        Recordings(list(spectra[part]), list(words[part]), codec)
+        for part in (slice(300, None), slice(0, 300))
+    )
     every = np.concatenate(spectra[300:])
-    heard = Space(kind="real", shape=(int(train.heard.max()), 33), varies=True, name="sound",
-                  mean=tuple(every.mean(0).tolist()), scale=tuple(every.std(0).tolist()))
-    space = Space(kind="tokens", shape=(train.x.shape[1],), size=codec.size, varies=True,
-                  end=codec.end, rows=len(train), given={"sound": heard})
+    heard = Space(
+        kind="real",
+        shape=(int(train.heard.max()), 33),
+        varies=True,
+        name="sound",
+        mean=tuple(every.mean(0).tolist()),
+        scale=tuple(every.std(0).tolist()),
+    )
+    space = Space(
+        kind="tokens",
+        shape=(train.x.shape[1],),
+        size=codec.size,
+        varies=True,
+        end=codec.end,
+        rows=len(train),
+        given={"sound": heard},
+    )
     torch.manual_seed(0)
-    trainer = Trainer(Seq2Seq.Config(net=GRU.Config(width=96)).build(space), train,
-                      Seq2Seq.suit(space).recipe)
-    for _ in fit(trainer, budget, Judge(trainer.model, test)):
+    trainer = Trainer(
+        Seq2Seq.Config(net=GRU.Config(width=96)).build(space),
+        train,
+        Seq2Seq.defaults(space).recipe,
+    )
+    for _ in fit(trainer, budget, HeldOutScorer(trainer.model, test)):
         pass
     said = list(codec.decode(trainer.model.eval().mode(test.whole().given).numpy()))
     score = word_errors(said, list(words[:300]))

@@ -21,7 +21,10 @@ from torch import Tensor, nn
 from monge.nn.recurrent import GRU, LSTM, RNN, Recurrent
 
 NETS: dict[str, Recurrent.Config] = {
-    "RNN": RNN.Config(width=48), "GRU": GRU.Config(width=48), "LSTM": LSTM.Config(width=48)}
+    "RNN": RNN.Config(width=48),
+    "GRU": GRU.Config(width=48),
+    "LSTM": LSTM.Config(width=48),
+}
 GAPS, SYMBOLS, COPIED, BATCH = (5, 20, 50), 4, 4, 64
 
 
@@ -29,7 +32,7 @@ def copying(gap: int, n: int) -> tuple[Tensor, Tensor]:
     """Inputs (n, T, symbols + 2), the last two a pause and a call, and the symbols (n, 4)."""
     told = torch.randint(SYMBOLS, (n, COPIED))
     x = torch.full((n, 2 * COPIED + gap), SYMBOLS)
-    x[:, :COPIED], x[:, COPIED + gap:] = told, SYMBOLS + 1
+    x[:, :COPIED], x[:, COPIED + gap :] = told, SYMBOLS + 1
     return F.one_hot(x, SYMBOLS + 2).float(), told
 
 
@@ -53,8 +56,11 @@ def train(config: Recurrent.Config, task: str, gap: int, steps: int) -> float:
     for _ in range(steps):
         x, y = (copying if copy else adding)(gap, BATCH)
         h = net(x)
-        loss = F.cross_entropy(out(h[:, -COPIED:]).flatten(0, 1), y.flatten()) if copy else \
-            F.mse_loss(out(h[:, -1]), y)
+        loss = (
+            F.cross_entropy(out(h[:, -COPIED:]).flatten(0, 1), y.flatten())
+            if copy
+            else F.mse_loss(out(h[:, -1]), y)
+        )
         mover.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_([*net.parameters(), *out.parameters()], 1.0)
@@ -68,7 +74,7 @@ def fading(config: Recurrent.Config, steps: int = 60) -> list[float]:
     torch.manual_seed(1)
     net = config.build(8)
     x = torch.randn(16, steps, 8, requires_grad=True)
-    slope, = torch.autograd.grad(net(x)[:, -1].square().sum(), x)
+    (slope,) = torch.autograd.grad(net(x)[:, -1].square().sum(), x)
     norms = slope.norm(dim=2).mean(0).flip(0)
     return (norms / norms[0]).tolist()
 
@@ -85,16 +91,25 @@ def main() -> None:
     for name, config in NETS.items():
         lag.semilogy(fading(config), label=name)
     lag.set(title="gradient of the last state", xlabel="lag", ylabel="relative norm")
-    for axes, (task, guess) in zip(tasks, (("copying", math.log(SYMBOLS)), ("adding", 1 / 6)),
-                                   strict=True):
+    for axes, (task, guess) in zip(
+        tasks, (("copying", math.log(SYMBOLS)), ("adding", 1 / 6)), strict=True
+    ):
         for name, config in NETS.items():
             errors = [train(config, task, gap, asked.steps) for gap in GAPS]
             axes.plot(GAPS, errors, "o-", label=name)
-            print(task, name, " ".join(f"gap {gap}: {error:.3f}" for gap, error in
-                                       zip(GAPS, errors, strict=True)))
+            print(
+                task,
+                name,
+                " ".join(
+                    f"gap {gap}: {error:.3f}" for gap, error in zip(GAPS, errors, strict=True)
+                ),
+            )
         axes.axhline(guess, color="0.6", linestyle=":")
-        axes.set(title=task, xlabel="gap", ylabel="nats a symbol" if task == "copying" else
-                 "mean square error")
+        axes.set(
+            title=task,
+            xlabel="gap",
+            ylabel="nats a symbol" if task == "copying" else "mean square error",
+        )
     lag.legend(frameon=False)
     figure.savefig(asked.out, dpi=120)
     print(asked.out)

@@ -21,8 +21,15 @@ GAMES = ("nonsaturating", "minimax")
 
 
 def fitted(game: str, budget: str) -> Run:
-    return monge.fit("gan", "ring", f"game={game}", "penalty=0", "rounds=8", "train.check=50",
-                     budget=budget)
+    return monge.fit(
+        "gan",
+        "ring",
+        f"game={game}",
+        "penalty=0",
+        "rounds=8",
+        "train.eval_every=50",
+        budget=budget,
+    )
 
 
 def main() -> None:
@@ -38,8 +45,10 @@ def main() -> None:
         axes[0, 0].plot(log["step"], log["watch/slope"], label=game)
         axes[0, 1].plot(log["step"], log["watch/right"], label=game)
         found = run.evaluate()
-        print(f"{game:14} modes {found['modes_found'].value} {found['modes_found'].unit}, within "
-              f"4 sigma {found['within_4_sigma'].value:.0%}, C2ST {found['c2st'].value:.3f}")
+        print(
+            f"{game:14} modes {found['modes_found'].value} {found['modes_found'].unit}, within "
+            f"4 sigma {found['within_4_sigma'].value:.0%}, C2ST {found['c2st'].value:.3f}"
+        )
     axes[0, 0].set(title="slope at the generator", xlabel="step", yscale="log")
     axes[0, 1].set(title="discriminator right", xlabel="step", ylim=(0, 1))
     axes[0, 1].legend(frameon=False)

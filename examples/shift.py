@@ -31,14 +31,22 @@ from monge.prob.divergence import (
 THETAS = torch.arange(-40, 41, dtype=torch.float64) / 20
 CELLS = 2001
 SPREAD = 0.5
-COLOURS = {"KL": "tab:red", "JS": "tab:orange", "total variation": "tab:green", "W₁": "tab:blue",
-           "Sinkhorn divergence": "tab:purple"}
+COLOURS = {
+    "KL": "tab:red",
+    "JS": "tab:orange",
+    "total variation": "tab:green",
+    "W₁": "tab:blue",
+    "Sinkhorn divergence": "tab:purple",
+}
 Curves = dict[str, list[float]]
 
 
 def on_tables(p: Tensor, q: Tensor) -> dict[str, float]:
-    return {"KL": float(kl(p, q)), "JS": float(jensen_shannon(p, q)),
-            "total variation": float(total_variation(p, q))}
+    return {
+        "KL": float(kl(p, q)),
+        "JS": float(jensen_shannon(p, q)),
+        "total variation": float(total_variation(p, q)),
+    }
 
 
 def on_points(x: Tensor, y: Tensor) -> dict[str, float]:
@@ -77,8 +85,14 @@ def draw(axes: Axes, title: str, found: Curves, top: float) -> None:
             axes.plot([0], [0], "o", color=COLOURS[name], markersize=5, zorder=3)
             shown[middle] = math.nan
         if math.isinf(values[0]):
-            axes.plot(THETAS[THETAS != 0], [top] * (len(THETAS) - 1), "^", markersize=4,
-                      color=COLOURS[name], clip_on=False)
+            axes.plot(
+                THETAS[THETAS != 0],
+                [top] * (len(THETAS) - 1),
+                "^",
+                markersize=4,
+                color=COLOURS[name],
+                clip_on=False,
+            )
         label = f"{name} (infinite)" if math.isinf(values[0]) else name
         axes.plot(THETAS, shown, color=COLOURS[name], label=label, linewidth=2)
     axes.axhline(math.log(2), color="0.6", linewidth=0.8, linestyle=":")

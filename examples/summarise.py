@@ -16,18 +16,28 @@ from monge.evaluate.text import rouge
 from monge.run.text import translate
 
 CITIES = ("Bern", "Lyon", "Turin", "Graz", "Ghent", "Porto")
-SKIES = {"rain": "it has been raining since the morning", "sun": "the sun is out and it is warm",
-         "snow": "snow lies on the roofs", "fog": "nobody sees further than ten metres"}
-ROADS = {"jams": "cars stand still on every road", "calm": "the streets are almost empty",
-         "works": "the bridge is being repaired"}
+SKIES = {
+    "rain": "it has been raining since the morning",
+    "sun": "the sun is out and it is warm",
+    "snow": "snow lies on the roofs",
+    "fog": "nobody sees further than ten metres",
+}
+ROADS = {
+    "jams": "cars stand still on every road",
+    "calm": "the streets are almost empty",
+    "works": "the bridge is being repaired",
+}
 FILLERS = ("as everyone knows", "according to our reporter", "to tell the truth", "once again")
 
 
 def report(rng: random.Random) -> tuple[str, str]:
     """A report and its summary."""
     city, sky, road = rng.choice(CITIES), rng.choice([*SKIES]), rng.choice([*ROADS])
-    parts = [f"we are in {city} today", f"{rng.choice(FILLERS)} {SKIES[sky]}",
-             f"{ROADS[road]} {rng.choice(FILLERS)}"]
+    parts = [
+        f"we are in {city} today",
+        f"{rng.choice(FILLERS)} {SKIES[sky]}",
+        f"{ROADS[road]} {rng.choice(FILLERS)}",
+    ]
     rng.shuffle(parts)
     return " . ".join(parts) + " .", f"{city} : {sky} , {road}"
 
@@ -39,8 +49,14 @@ def main() -> None:
     rng = random.Random(0)
     pairs = [report(rng) for _ in range(2000)]
     held, known = pairs[:200], pairs[200:]
-    run = monge.fit("transformer", tuple(map(list, zip(*known, strict=True))), "data.tokens=words",
-                    "train.warmup=100", "train.schedule=constant", budget=budget)
+    run = monge.fit(
+        "transformer",
+        tuple(map(list, zip(*known, strict=True))),
+        "data.tokens=words",
+        "train.warmup=100",
+        "train.schedule=constant",
+        budget=budget,
+    )
     said = translate(run, [text for text, _ in held])
     score = rouge(said, [summary for _, summary in held])
     print(f"{held[0][0]}\n  -> {said[0]}   (truth: {held[0][1]})")

@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from .run.run import Run, fit, load
 
 
-
 __version__ = "0.1.0"
 __all__ = ["Estimator", "Run", "__version__", "compare", "fit", "load", "open"]
 
-HOMES = {"compare": "comparison.api", "fit": "run.run", "load": "run.run", "Run": "run.run",
-         "open": "data", "Estimator": "estimator"}
+HOMES = {
+    "compare": "comparison.api",
+    "fit": "run.run",
+    "load": "run.run",
+    "Run": "run.run",
+    "open": "data",
+    "Estimator": "estimator",
+}
 
 
 def __getattr__(name: str) -> Any:

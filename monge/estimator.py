@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 PREFIX = "config__"
 Task = Literal["density", "classify", "regress"]
 CLASSES = {"label", "binary"}
@@ -46,9 +45,10 @@ CLASSES = {"label", "binary"}
 
 def able(ability: type[Ability]) -> Any:
     """A method that is there only where the model is a density with the ability."""
+
     def check(estimator: Estimator) -> bool:
         entry = registry.describe(estimator.model)
-        return ability.ability in entry.abilities and not entry.predicts
+        return ability.ability in entry.abilities and not entry.is_predictor
 
     return available_if(check)
 
@@ -71,8 +71,14 @@ class Estimator(BaseEstimator):
     """A law p(x) over the columns of X, each a real number; or, where the model predicts, p(y | x)
     of classes or of a number."""
 
-    def __init__(self, model: str = "made", config: Mapping[str, Any] | Config | None = None,
-                 budget: str = "10s", random_state: Any = None, task: Task | None = None) -> None:
+    def __init__(
+        self,
+        model: str = "made",
+        config: Mapping[str, Any] | Config | None = None,
+        budget: str = "10s",
+        random_state: Any = None,
+        task: Task | None = None,
+    ) -> None:
         self.model, self.config = model, config
         self.budget, self.random_state, self.task = budget, random_state, task
 
@@ -80,7 +86,7 @@ class Estimator(BaseEstimator):
     def doing(self) -> Task | None:
         """What it does; None while only y could tell."""
         entry = registry.describe(self.model)
-        if not entry.predicts:
+        if not entry.is_predictor:
             return "density"
         if self.task is None and set(entry.events) <= CLASSES:
             return "classify"
@@ -89,8 +95,12 @@ class Estimator(BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         doing = self.doing
-        tags.estimator_type = {"density": "density_estimator", "classify": "classifier",
-                               "regress": "regressor", None: None}[doing]
+        tags.estimator_type = {
+            "density": "density_estimator",
+            "classify": "classifier",
+            "regress": "regressor",
+            None: None,
+        }[doing]
         tags.target_tags.required = doing != "density"
         tags.classifier_tags = ClassifierTags() if doing == "classify" else None
         tags.regressor_tags = RegressorTags() if doing == "regress" else None
@@ -104,8 +114,11 @@ class Estimator(BaseEstimator):
 
     def set_params(self, **params: Any) -> Self:
         """Parameters, and fields of the model as config__name."""
-        fields = {name.removeprefix(PREFIX): params.pop(name) for name in list(params)
-                  if name.startswith(PREFIX)}
+        fields = {
+            name.removeprefix(PREFIX): params.pop(name)
+            for name in list(params)
+            if name.startswith(PREFIX)
+        }
         super().set_params(**params)
         if fields:
             self.config = {**self.words(), **fields}
@@ -122,19 +135,23 @@ class Estimator(BaseEstimator):
         if self.doing == "density":
             return self.learn(self.read(X, reset=True, ensure_min_samples=3))
         if y is None:
-            raise ValueError(f"{self.model} predicts y from X: it requires y to be passed, but "
-                             "the target y is None")
+            raise ValueError(
+                f"{self.model} predicts y from X: it requires y to be passed, but "
+                "the target y is None"
+            )
         self.task_ = self.settle(y)
         numeric = self.task_ == "regress"
-        rows, target = validate_data(self, X, y, dtype=np.float64, y_numeric=numeric,
-                                     ensure_min_samples=3)
+        rows, target = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=numeric, ensure_min_samples=3
+        )
         if numeric:
             return self.learn((rows, np.asarray(target, np.float64)), "data.test=0.001")
         check_classification_targets(target)
         self.classes_, codes = np.unique(target, return_inverse=True)
         if len(self.classes_) == 1:
-            raise ValueError(f"y holds the class {self.classes_[0]} alone; give rows of at least "
-                             "two classes")
+            raise ValueError(
+                f"y holds the class {self.classes_[0]} alone; give rows of at least two classes"
+            )
         return self.learn((rows, codes.astype(str).astype(object)), "data.test=0.001")
 
     def settle(self, y: Any) -> Task:
@@ -150,8 +167,15 @@ class Estimator(BaseEstimator):
         whole = self.config if isinstance(self.config, Config) else None
         fields = [] if whole else [f"{name}={value}" for name, value in self.words().items()]
         with tempfile.TemporaryDirectory() as place:
-            run = fit(whole or self.model, rows, *fields, *words, budget=self.budget, seed=seed,
-                      out=Path(place) / "run")
+            run = fit(
+                whole or self.model,
+                rows,
+                *fields,
+                *words,
+                budget=self.budget,
+                seed=seed,
+                out=Path(place) / "run",
+            )
             self.model_: Any = run.model.double()
             self.seed_, self.n_iter_ = seed, run.result["step"]
         return self
@@ -179,12 +203,12 @@ class Estimator(BaseEstimator):
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """log p of each row in nats; a lower bound where the model gives one."""
         from .core.batch import Batch
-        from .evaluate.likelihood import CHUNK, scores
+        from .evaluate.likelihood import CHUNK, row_likelihoods
 
         rows = self.tensor(X)
         keys = content(rows).split(CHUNK)
         batches = (Batch(x, row=key) for x, key in zip(rows.split(CHUNK), keys, strict=True))
-        return scores(self.model_, batches, rows.shape[1], seed=self.seed_).value
+        return row_likelihoods(self.model_, batches, rows.shape[1], seed=self.seed_).value
 
     def score(self, X: ArrayLike, y: Any = None, sample_weight: Any = None) -> float:
         """Of classes the accuracy, of a number R squared, of a density the mean of score_samples:
@@ -197,10 +221,10 @@ class Estimator(BaseEstimator):
     @able(CanSample)
     def sample(self, n_samples: int = 1) -> NDArray[np.float64]:
         """Rows drawn from the law, the same each time."""
-        from .core.rng import fresh
+        from .core.rng import make_generator
 
         check_is_fitted(self)
-        return self.model_.sample(n_samples, generator=fresh(self.seed_)).numpy()
+        return self.model_.sample(n_samples, generator=make_generator(self.seed_)).numpy()
 
     @able(CanEncode)
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -215,5 +239,6 @@ class Estimator(BaseEstimator):
         return torch.from_numpy(np.ascontiguousarray(self.read(X, reset=False)))
 
     def read(self, X: ArrayLike, reset: bool, ensure_min_samples: int = 1) -> NDArray[np.float64]:
-        return validate_data(self, X, reset=reset, dtype=np.float64,
-                             ensure_min_samples=ensure_min_samples)
+        return validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_min_samples=ensure_min_samples
+        )

@@ -16,13 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core.errors import WordError, nearest
+from .core.errors import UsageError, nearest
 from .core.tags import USER_MODULE
 
 if TYPE_CHECKING:
     from .core.config import Config
     from .core.model import Model
-
 
 
 PACKAGE = Path(__file__).parent
@@ -40,10 +39,10 @@ class Entry:
     summary: str
     events: tuple[str, ...]
     givens: tuple[str, ...]
-    missing: bool
-    lengths: bool
-    predicts: bool
-    leads: int
+    supports_missing: bool
+    supports_variable_length: bool
+    is_predictor: bool
+    family_priority: int
     abilities: tuple[str, ...]  # the `ability` of each that it inherits
     owner: str  # the class
 
@@ -63,18 +62,28 @@ def entries() -> tuple[Entry, ...]:
 
 def read(path: Path) -> Iterator[Entry]:
     """The one public Model a file holds; more than one is an error of whoever wrote the file."""
-    found = [(node, line) for node in classes(path).values()
-             if not node.name.startswith("_") and is_model(line := lineage(node.name, path))]
+    found = [
+        (node, line)
+        for node in classes(path).values()
+        if not node.name.startswith("_") and is_model(line := lineage(node.name, path))
+    ]
     if len(found) > 1:
-        raise WordError(f"{path.name} holds {len(found)} public models; a file is one model")
+        raise UsageError(f"{path.name} holds {len(found)} public models; a file is one model")
     for node, line in found:
         summary = (ast.get_docstring(tree(path)) or "").partition("\n")[0].rstrip(".")
-        yield Entry(f"{path.parent.name}.{path.stem}", path.parent.name, summary,
-                    tuple(sorted(literal(line, "events", ()))),
-                    tuple(sorted(literal(line, "givens", ()))),
-                    literal(line, "missing", False), literal(line, "lengths", False),
-                    literal(line, "predicts", False), literal(line, "leads", 0),
-                    abilities(line), node.name)
+        yield Entry(
+            f"{path.parent.name}.{path.stem}",
+            path.parent.name,
+            summary,
+            tuple(sorted(literal(line, "events", ()))),
+            tuple(sorted(literal(line, "givens", ()))),
+            literal(line, "supports_missing", False),
+            literal(line, "supports_variable_length", False),
+            literal(line, "is_predictor", False),
+            literal(line, "family_priority", 0),
+            abilities(line),
+            node.name,
+        )
 
 
 def abilities(line: Lineage) -> tuple[str, ...]:
@@ -148,11 +157,13 @@ def entry(name: str) -> Entry:
     matches = [e for e in known if name in (e.name, e.name.partition(".")[2])]
     if len(matches) > 1:
         names = " and ".join(e.name for e in matches)
-        raise WordError(f"{name!r} names {names}; write one of them")
+        raise UsageError(f"{name!r} names {names}; write one of them")
     if not matches:
         short = {e.name.partition(".")[2] for e in known}
-        raise WordError(f"there is no model {name!r}"
-                        + nearest(name, sorted(short | {e.name for e in known if "." in name})))
+        raise UsageError(
+            f"there is no model {name!r}"
+            + nearest(name, sorted(short | {e.name for e in known if "." in name}))
+        )
     return matches[0]
 
 
@@ -173,8 +184,10 @@ def name_of(config: Config) -> str:
     for known in entries():
         if where == f"{MODULES}.{known.name}":
             return known.name
-    raise WordError(f"expected the settings of a model, found {config.tag or type(config)}; give "
-                    "those of a model of the library, or of a file that was named before")
+    raise UsageError(
+        f"expected the settings of a model, found {config.tag or type(config)}; give "
+        "those of a model of the library, or of a file that was named before"
+    )
 
 
 def describe(name: str) -> Entry:
@@ -183,8 +196,10 @@ def describe(name: str) -> Entry:
         return entry(name)
     own = list(read(Path(name))) if Path(name).is_file() else []
     if not own:
-        raise WordError(f"{name} is not a file that holds a model; write a class that descends "
-                        "from monge.core.model.Model")
+        raise UsageError(
+            f"{name} is not a file that holds a model; write a class that descends "
+            "from monge.core.model.Model"
+        )
     return own[0]
 
 

@@ -11,14 +11,14 @@ import torch
 import worlds
 
 from monge import registry
-from monge.compatibility import admit
+from monge.compatibility import check_compatible
 from monge.core.abilities import HasCritic, HasDiscriminator, HasLikelihood
 from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.space import Space
-from monge.evaluate.held_out import Judge
+from monge.evaluate.held_out import HeldOutScorer
 from monge.train.budget import Budget
-from monge.train.loop import examine, fit
+from monge.train.loop import evaluate_ema, fit
 from monge.train.trainer import Trainer
 
 KINDS = ("real", "binary", "levels", "label", "counts", "columns")
@@ -28,15 +28,15 @@ that begins with noise takes longest."""
 
 
 @functools.cache
-def world(kind: str, how: str) -> tuple[Space, Batch]:
+def world(kind: str, options: str) -> tuple[Space, Batch]:
     """A world of this kind, given one thing or nothing."""
     alone = worlds.make(kind)
-    return worlds.conditioned(*alone, how) if how else alone
+    return worlds.conditioned(*alone, options) if options else alone
 
 
 def takes(name: str, space: Space) -> bool:
     try:
-        admit(name, registry.find(name), space)
+        check_compatible(name, registry.find(name), space)
     except DataError:
         return False
     return True
@@ -48,12 +48,13 @@ def examined(name: str) -> list[tuple[str, str]]:
     also with a text, where it reads one."""
     found = []
     for kind in KINDS:
-        if not registry.find(name).predicts and takes(name, world(kind, "")[0]):
+        if not registry.find(name).is_predictor and takes(name, world(kind, "")[0]):
             found.append((kind, ""))
         names = worlds.conditions(world(kind, "")[0])
         taken = [how for how in names if takes(name, world(kind, how)[0])]
-        found += [(kind, how) for how in taken
-                  if how == taken[0] or (kind, how) == ("real", "text")]
+        found += [
+            (kind, how) for how in taken if how == taken[0] or (kind, how) == ("real", "text")
+        ]
     return found
 
 
@@ -68,10 +69,13 @@ def subjects(*abilities: type) -> Iterator[tuple[str, str, str]]:
 def every(*abilities: type, given: bool | None = None, finite: bool = False, field: str = ""):
     """Run a check on every subject with these abilities, and with a field of this name in its
     `Sampling`; all checks of a subject run in one process, which fits it once."""
-    cases = [pytest.param(name, kind, how, id="-".join(filter(None, (name, kind, how))))
-             for name, kind, how in subjects(*abilities)
-             if given in (None, bool(how)) and worlds.is_finite(world(kind, "")[0]) >= finite
-             and (not field or field in registry.find(name).Sampling.__dataclass_fields__)]
+    cases = [
+        pytest.param(name, kind, how, id="-".join(filter(None, (name, kind, how))))
+        for name, kind, how in subjects(*abilities)
+        if given in (None, bool(how))
+        and worlds.is_finite(world(kind, "")[0]) >= finite
+        and (not field or field in registry.find(name).SamplingConfig.__dataclass_fields__)
+    ]
     return pytest.mark.parametrize(("name", "kind", "given"), cases)
 
 
@@ -82,10 +86,17 @@ class Subject:
         self.owner = registry.find(name)
         self.space, self.batch = world(kind, given)
         self.train, self.valid = worlds.Rows(self.batch[:600]), worlds.Rows(self.batch[600:])
-        self.config = self.owner.tiny(self.space)
-        recipe = self.owner.suit(self.space).recipe
-        self.recipe = replace(recipe, batch=64, warmup=10, check=20, patience=0, average=0.9,
-                              rate=max(recipe.rate, 3e-3))
+        self.config = self.owner.smallest_config(self.space)
+        recipe = self.owner.defaults(self.space).recipe
+        self.recipe = replace(
+            recipe,
+            batch_size=64,
+            warmup=10,
+            eval_every=20,
+            patience=0,
+            ema_decay=0.9,
+            lr=max(recipe.lr, 3e-3),
+        )
 
     def build(self):
         torch.manual_seed(0)
@@ -110,12 +121,12 @@ def trained(name: str, kind: str, given: str):
     case = subject(name, kind, given)
     train, valid = (worlds.Rows(rows.all.double()) for rows in (case.train, case.valid))
     trainer = Trainer(case.build().double(), train, case.recipe, seed=1)
-    judge = Judge(trainer.model, valid)
-    before = examine(trainer, judge)
-    game = isinstance(trainer.model, (HasCritic, HasDiscriminator)) and not case.owner.predicts
+    judge = HeldOutScorer(trainer.model, valid)
+    before = evaluate_ema(trainer, judge)
+    game = isinstance(trainer.model, (HasCritic, HasDiscriminator)) and not case.owner.is_predictor
     steps = STEPS if isinstance(trainer.model, HasLikelihood) else GAME if game else DRAWS
     for _ in fit(trainer, Budget(steps=steps)):
         pass
-    after = examine(trainer, judge)
+    after = evaluate_ema(trainer, judge)
     trainer.average.put(trainer.average.weights)
     return trainer.model.eval(), before, after

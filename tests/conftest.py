@@ -40,7 +40,10 @@ def pytest_collection_modifyitems(items):
 def _runs_apart(request, tmp_path_factory, monkeypatch):
     """Each test has a place of its own, which is made when a run is."""
     own = "tmp_path" in request.fixturenames
-    place = (request.getfixturevalue("tmp_path") / "runs" if own
-             else tmp_path_factory.getbasetemp() / f"runs-{next(NUMBERS)}")
+    place = (
+        request.getfixturevalue("tmp_path") / "runs"
+        if own
+        else tmp_path_factory.getbasetemp() / f"runs-{next(NUMBERS)}"
+    )
     monkeypatch.setenv("MONGE_RUNS", str(place))
     monkeypatch.delenv("MONGE_DATA", raising=False)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from monge.comparison.plan import Plan, plan
-from monge.comparison.runner import JUDGED, Outcome
+from monge.comparison.runner import RESULTS, Outcome
 from monge.comparison.worker import ROWS
-from monge.core.metric import Score
+from monge.core.metric import Metric
 from monge.run import storage
 
 
@@ -18,19 +18,28 @@ def planned(*models: str, words: tuple[str, ...] = (), one: bool = False, target
     return plan("moons", models, words, "3steps", target=target, one=one)
 
 
-def folder_of(place: Path, name: str, value: float, rows: np.ndarray | None, seed: int = 0,
-              shape: int = 2, fingerprint: str = "a") -> Outcome:
+def folder_of(
+    compute: Path,
+    name: str,
+    value: float,
+    rows: np.ndarray | None,
+    seed: int = 0,
+    shape: int = 2,
+    fingerprint: str = "a",
+) -> Outcome:
     """A run as the leaderboard reads it."""
-    run = place / f"{name}-{seed}"
+    run = compute / f"{name}-{seed}"
     run.mkdir()
     space = {"is": "data/space", "kind": "real", "shape": [shape]}
     about = storage.stamped({"space": space, "data": {"fingerprint": fingerprint}})
     (run / "run.json").write_text(json.dumps(about))
-    measures = {"energy_distance": Score(value, "distance", 0.1, "energy"),
-                "energy_distance_of_real_rows": Score(0.05, "distance", 0.1, "energy")}
+    measures = {
+        "energy_distance": Metric(value, "distance", 0.1, "energy"),
+        "energy_distance_of_real_rows": Metric(0.05, "distance", 0.1, "energy"),
+    }
     if rows is not None:
         np.save(run / ROWS, rows)
-        measures["log_likelihood"] = Score(rows.mean(), "exact", 0.1)
+        measures["log_likelihood"] = Metric(rows.mean(), "exact", 0.1)
     told = {"measures": {k: v.to_dict() for k, v in measures.items()}, "seconds": 1.0, "steps": 3}
-    (run / JUDGED).write_text(json.dumps(storage.stamped(told)))
+    (run / RESULTS).write_text(json.dumps(storage.stamped(told)))
     return Outcome(name, seed, run)

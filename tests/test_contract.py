@@ -31,7 +31,7 @@ from monge.core.abilities import (
 from monge.core.batch import Batch
 from monge.core.config import Config
 from monge.core.errors import DataError
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries()])
@@ -42,7 +42,7 @@ def test_takes_some_of_these_worlds(name):
 @every()
 def test_builds_and_is_described_by_its_config(name, kind, given):
     case = subject(name, kind, given)
-    suit = case.owner.suit(case.space)
+    suit = case.owner.defaults(case.space)
     for config in (case.config, suit.config, suit.recipe):
         assert type(config).from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
@@ -52,12 +52,12 @@ def test_losses_are_finite_and_each_parameter_is_moved_by_one_turn(name, kind, g
     case = subject(name, kind, given)
     trainer = case.trainer()
     trainer.begin()
-    moved = [id(p) for turn in trainer.turns for p in turn.params]
+    moved = [id(p) for turn in trainer.updates for p in turn.params]
     own = [id(p) for p in trainer.model.parameters() if p.requires_grad]
     assert sorted(moved) == sorted(own)
-    for turn in trainer.turns:
+    for turn in trainer.updates:
         with torch.set_grad_enabled(bool(turn.params)):
-            losses = turn.loss(case.train.batch(torch.arange(32)))
+            losses = turn.loss(case.train.batch_size(torch.arange(32)))
         assert losses
         for term in losses.values():
             assert term.isfinite().all()
@@ -81,11 +81,13 @@ def test_samples_are_events(name, kind, given):
     model, *_ = trained(name, kind, given)
     case = subject(name, kind, given)
     conditions = case.valid.batch(torch.arange(100)).given
-    x, again, other = (model.sample(100, conditions, generator=fresh(seed)) for seed in (0, 0, 1))
+    x, again, other = (
+        model.sample(100, conditions, generator=make_generator(seed)) for seed in (0, 0, 1)
+    )
     assert x.shape == (100, *case.space.shape)
     assert x.dtype == (torch.int64 if kind == "label" else torch.float64)
     assert torch.equal(x, again)
-    assert case.owner.unpaired or not torch.equal(x, other)  # sets nobody paired may have a map
+    assert case.owner.is_unpaired or not torch.equal(x, other)  # sets nobody paired may have a map
     for part, column in zip(case.space.parts, x.reshape(100, -1).T, strict=True):
         if part.kind in ("binary", "levels", "label"):
             top = 2 if part.kind == "binary" else part.size
@@ -98,7 +100,9 @@ def test_samples_are_events(name, kind, given):
 @every(CanSample, given=True)
 def test_samples_heed_what_is_given(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
-    x, y = (model.sample(100, case.told(code), generator=fresh(0)).double() for code in (0, 2))
+    x, y = (
+        model.sample(100, case.told(code), generator=make_generator(0)).double() for code in (0, 2)
+    )
     assert not torch.equal(x, y)
     with pytest.raises(DataError, match=next(iter(case.space.given))):
         model.sample(3)
@@ -110,8 +114,10 @@ def test_samples_heed_what_is_given(name, kind, given):
 def test_a_score_does_not_depend_on_batching(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
     rows = case.valid.batch(torch.arange(40)).double()
-    together = model.likelihood(rows, generator=fresh(3)).value
-    apart = torch.cat([model.likelihood(part, generator=fresh(3)).value for part in rows.chunk(3)])
+    together = model.likelihood(rows, generator=make_generator(3)).value
+    apart = torch.cat(
+        [model.likelihood(part, generator=make_generator(3)).value for part in rows.chunk(3)]
+    )
     assert together.shape == (len(rows),)
     torch.testing.assert_close(together, apart, rtol=1e-9, atol=1e-9)
 
@@ -127,7 +133,7 @@ def test_an_exact_law_sums_to_one_and_draws_what_it_scores(name, kind, given):
     log_p = model.likelihood(Batch(every, case.told(*[1] * len(every)))).value
     assert abs(log_p.exp().sum().item() - 1) < 1e-10
     entropy = -(log_p.exp() * log_p).sum().item()
-    x = model.sample(4000, label, generator=fresh(5))
+    x = model.sample(4000, label, generator=make_generator(5))
     own = model.likelihood(Batch(x, case.told(*[1] * 4000))).value
     assert abs(own.mean().item() + entropy) < 5 * own.std().item() / 4000**0.5
 
@@ -140,8 +146,12 @@ def test_a_bound_tightens(name, kind, given):
     assert kinds in ("exact", "bound", "estimate")
     if kinds != "bound":
         pytest.skip("its likelihood is no bound")
-    one, many = (model.likelihood(rows, model.Scoring().override(f"samples={k}"), fresh(0))
-                 for k in (1, 16))
+    one, many = (
+        model.likelihood(
+            rows, model.LikelihoodConfig().override(f"samples={k}"), make_generator(0)
+        )
+        for k in (1, 16)
+    )
     gain = many.value - one.value
     assert gain.mean().item() > -3 * gain.std().item() / len(gain) ** 0.5
 
@@ -176,12 +186,13 @@ def test_the_mean_is_that_of_samples(name, kind, given):
     model, *_ = trained(name, kind, given)
     case = subject(name, kind, given)
     label = case.told(1)
-    x, mean = model.sample(4000, label, generator=fresh(4)), model.mean(label)[0]
+    x, mean = model.sample(4000, label, generator=make_generator(4)), model.mean(label)[0]
     if kind == "label":
         assert abs(mean.sum().item() - 1) < 1e-12
         x = torch.nn.functional.one_hot(x, case.space.size).double()
-    for part, draws, value in zip(case.space.parts, x.reshape(4000, -1).T, mean.flatten(),
-                                  strict=False):
+    for part, draws, value in zip(
+        case.space.parts, x.reshape(4000, -1).T, mean.flatten(), strict=False
+    ):
         if kind == "label" or part.kind != "label":
             error = draws.std() / len(draws) ** 0.5
             assert abs(draws.mean() - value) < 5 * error + 1e-9, part
@@ -206,7 +217,7 @@ def test_no_value_is_more_probable_than_the_mode(name, kind, given):
 def test_marginals_are_those_of_the_law(name, kind, given):
     (model, *_), case = trained(name, kind, given), subject(name, kind, given)
     label = case.told(1)
-    law, x = model.marginals(label), model.sample(4000, label, generator=fresh(6))
+    law, x = model.marginals(label), model.sample(4000, label, generator=make_generator(6))
     x = x.reshape(4000, -1).double()
     for level in (0.1, 0.5, 0.9):
         t = law.quantile(level)  # (1, D)
@@ -237,8 +248,12 @@ def test_codes_have_the_shape_of_the_latent(name, kind, given):
 
 def briefly(model) -> Config:
     """How to draw what is hidden: by few moves, where a chain draws it."""
-    how = model.Sampling()
-    return how.override("moves=3", "leaps=2") if "moves" in how.__dataclass_fields__ else how
+    options = model.SamplingConfig()
+    return (
+        options.override("moves=3", "leaps=2")
+        if "moves" in options.__dataclass_fields__
+        else options
+    )
 
 
 @every(CanComplete)
@@ -249,25 +264,27 @@ def test_completing_keeps_what_is_seen(name, kind, given):
     seen = torch.zeros(20, case.space.dims, dtype=torch.bool)
     seen[:, : case.space.dims // 2] = True
     seen = seen.reshape(20, *case.space.shape)
-    question, how = replace(rows, observed=seen), briefly(model)
-    x = model.complete(question, how, fresh(0))
+    question, options = replace(rows, observed=seen), briefly(model)
+    x = model.complete(question, options, make_generator(0))
     assert x.shape == rows.x.shape
     assert torch.equal(x[seen], rows.x.to(x.dtype)[seen])
-    assert torch.equal(x, model.complete(question, how, fresh(0)))
+    assert torch.equal(x, model.complete(question, options, make_generator(0)))
 
 
 @every(CanStream)
 def test_the_last_of_a_stream_is_the_sample(name, kind, given):
     model, *_ = trained(name, kind, given)
     conditions = subject(name, kind, given).told(1)
-    *_, last = model.stream(5, conditions, generator=fresh(2))
-    assert torch.equal(last, model.sample(5, conditions, generator=fresh(2)))
+    *_, last = model.stream(5, conditions, generator=make_generator(2))
+    assert torch.equal(last, model.sample(5, conditions, generator=make_generator(2)))
 
 
 @every(CanSample, field="cached")
 def test_cached_sampling_equals_uncached(name, kind, given):
     model, *_ = trained(name, kind, given)
     conditions = subject(name, kind, given).told(1)
-    quick, slow = (model.sample(40, conditions, model.Sampling(cached=cached), fresh(2))
-                   for cached in (True, False))
+    quick, slow = (
+        model.sample(40, conditions, model.SamplingConfig(cached=cached), make_generator(2))
+        for cached in (True, False)
+    )
     torch.testing.assert_close(quick, slow, rtol=1e-10, atol=1e-10)

@@ -13,17 +13,22 @@ from training import advance
 from monge import registry
 from monge.core.abilities import CanComplete, CanSample, HasLikelihood
 from monge.core.errors import DataError
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.train.trainer import Trainer
 
 
 def chains(*abilities: type):
     """Run a check on every model that takes rows of unequal length, on every kind of sequence."""
     needed = {ability.ability for ability in abilities}
-    cases = [pytest.param(entry.name, kind, id=f"{entry.name}-{kind}-varying")
-             for entry in registry.entries()
-             if entry.lengths and not entry.predicts and needed <= set(entry.abilities)
-             for kind in worlds.SEQUENCES if worlds.sequence(kind, 2)[0].kind in entry.events]
+    cases = [
+        pytest.param(entry.name, kind, id=f"{entry.name}-{kind}-varying")
+        for entry in registry.entries()
+        if entry.supports_variable_length
+        and not entry.is_predictor
+        and needed <= set(entry.abilities)
+        for kind in worlds.SEQUENCES
+        if worlds.sequence(kind, 2)[0].kind in entry.events
+    ]
     return pytest.mark.parametrize(("name", "kind"), cases)
 
 
@@ -33,8 +38,8 @@ def varying(name: str, kind: str):
     space, batch = worlds.sequence(kind)
     rows, owner = batch.double(), registry.find(name)
     torch.manual_seed(0)
-    model = owner.tiny(space).build(space).double()
-    recipe = replace(owner.suit(space).recipe, batch=64, warmup=0, rate=3e-3)
+    model = owner.smallest_config(space).build(space).double()
+    recipe = replace(owner.defaults(space).recipe, batch_size=64, warmup=0, lr=3e-3)
     trainer = Trainer(model, worlds.Rows(rows[:400]), recipe, seed=1)
     advance(trainer, 20)
     return model.eval(), replace(rows[400:], row=torch.arange(200))
@@ -50,7 +55,7 @@ def test_padding_never_changes_a_number(name, kind):
     cleared = rows.x.clone()
     cleared[beyond] = 0
     torch.testing.assert_close(model.likelihood(replace(rows, x=cleared)).value, together)
-    alone = [rows[i:i + 1] for i in range(8)]
+    alone = [rows[i : i + 1] for i in range(8)]
     cut = [replace(row, x=row.x[:, : int(row.length)]) for row in alone]
     apart = torch.cat([model.likelihood(row).value for row in cut])
     torch.testing.assert_close(apart, together[:8], rtol=1e-9, atol=1e-9)
@@ -82,13 +87,16 @@ def test_every_step_that_exists_counts(name, kind):
 def test_sequences_are_drawn_as_long_as_asked(name, kind):
     model, _ = varying(name, kind)
     usual = int(model.typical) if model.space.end is None else model.space.shape[0]
-    for how, steps in ((None, usual), (model.Sampling(steps=7), 7)):
-        x = model.sample(30, how=how, generator=fresh(0))
+    for options, steps in ((None, usual), (model.SamplingConfig(steps=7), 7)):
+        x = model.sample(30, options=options, generator=make_generator(0))
         assert x.shape == (30, steps, *model.space.shape[1:])
         assert x.dtype == (torch.int64 if kind == "tokens" else torch.float64)
-        assert torch.equal(x, model.sample(30, how=how, generator=fresh(0)))
-        slow = model.sample(30, how=replace(how or model.Sampling(), cached=False),
-                            generator=fresh(0))
+        assert torch.equal(x, model.sample(30, options=options, generator=make_generator(0)))
+        slow = model.sample(
+            30,
+            options=replace(options or model.SamplingConfig(), cached=False),
+            generator=make_generator(0),
+        )
         torch.testing.assert_close(x, slow, rtol=1e-10, atol=1e-10)
         if model.space.size:
             assert set(x.flatten().tolist()) <= set(range(model.space.size))
@@ -98,7 +106,7 @@ def test_sequences_are_drawn_as_long_as_asked(name, kind):
 def test_sequences_are_completed_from_their_beginning(name, kind):
     model, rows = varying(name, kind)
     observed = torch.arange(rows.x.shape[1]).expand(len(rows), -1) < 3
-    x = model.complete(replace(rows, observed=observed), generator=fresh(0))
+    x = model.complete(replace(rows, observed=observed), generator=make_generator(0))
     kept = observed | (torch.arange(rows.x.shape[1]) >= rows.length[:, None])
     assert torch.equal(x[kept], rows.x[kept])
     assert x.shape == rows.x.shape

@@ -9,14 +9,23 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import monge
-from monge.core.errors import WordError
+from monge.core.errors import UsageError
 
 SMALL = {"width": 8, "depth": 1}
-QUICK = {"net.width": 32, "net.dropout": 0, "train.rate": 2e-2, "train.warmup": 5,
-         "train.average": 0.9}
-SUBJECTS = [monge.Estimator("made", SMALL, budget="3steps", random_state=0),
-            *(monge.Estimator("predict.mlp", QUICK, budget="4steps", random_state=0, task=task)
-              for task in ("classify", "regress"))]
+QUICK = {
+    "net.width": 32,
+    "net.dropout": 0,
+    "train.lr": 2e-2,
+    "train.warmup": 5,
+    "train.ema_decay": 0.9,
+}
+SUBJECTS = [
+    monge.Estimator("made", SMALL, budget="3steps", random_state=0),
+    *(
+        monge.Estimator("predict.mlp", QUICK, budget="4steps", random_state=0, task=task)
+        for task in ("classify", "regress")
+    ),
+]
 LEARNING = ("classifiers_train", "classifiers_classes", "regressors_train")
 """Checks that ask for good predictions."""
 CHECKS = [found for subject in SUBJECTS for found in estimator_checks_generator(subject)]
@@ -40,8 +49,11 @@ def flowers():
 
 
 def test_a_grid_over_fields(flowers):
-    search = GridSearchCV(monge.Estimator("made", {"depth": 1}, budget="20steps", random_state=0),
-                          {"config__width": [4, 16], "budget": ["5steps"]}, cv=2)
+    search = GridSearchCV(
+        monge.Estimator("made", {"depth": 1}, budget="20steps", random_state=0),
+        {"config__width": [4, 16], "budget": ["5steps"]},
+        cv=2,
+    )
     search.fit(flowers)
     assert set(search.best_params_) == {"config__width", "budget"}
     assert search.best_estimator_.model_.config.width == search.best_params_["config__width"]
@@ -91,5 +103,5 @@ def test_y_decides_what_is_predicted():
 
 
 def test_a_wrong_field_is_a_sentence(flowers):
-    with pytest.raises(WordError, match="no field 'widht'; did you mean width"):
+    with pytest.raises(UsageError, match="no field 'widht'; did you mean width"):
         monge.Estimator("made", {"widht": 3}, budget="1steps").fit(flowers)

@@ -8,9 +8,15 @@ import pytest
 ROOT = Path(__file__).parents[1] / "monge"
 
 SEES = {
-    "core": set(), "solve": {"core"}, "nn": {"core"}, "prob": {"core", "solve"},
-    "models": {"core", "nn", "prob", "solve"}, "data": {"core"}, "train": {"core"},
-    "evaluate": {"core", "nn", "prob", "solve"}, "plot": {"core", "evaluate"},
+    "core": set(),
+    "solve": {"core"},
+    "nn": {"core"},
+    "prob": {"core", "solve"},
+    "models": {"core", "nn", "prob", "solve"},
+    "data": {"core"},
+    "train": {"core"},
+    "evaluate": {"core", "nn", "prob", "solve"},
+    "plot": {"core", "evaluate"},
     "verify": {"core", "solve", "nn", "prob", "models", "data", "train", "evaluate", "registry"},
 }
 
@@ -44,14 +50,18 @@ def test_models_never_import_one_another():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.level in (1, 2):
                 names = [node.module] if node.module else [alias.name for alias in node.names]
-                assert all(name.startswith("_") and "." not in name for name in names), \
+                assert all(name.startswith("_") and "." not in name for name in names), (
                     f"{path.name} imports {names}"
+                )
 
 
 def test_only_the_command_line_prints():
     for path in ROOT.rglob("*.py"):
         if path.is_relative_to(ROOT / "cli"):
             continue
-        calls = [n.func.id for n in ast.walk(ast.parse(path.read_text()))
-                 if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+        calls = [
+            n.func.id
+            for n in ast.walk(ast.parse(path.read_text()))
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        ]
         assert not {"print", "hasattr"} & set(calls), path

@@ -18,20 +18,28 @@ def tent(n, rng):
     return rng.normal(size=(n, 3)) @ mix.T + mean, stats.multivariate_normal(mean, mix @ mix.T)
 
 
-@pytest.mark.parametrize(("model", "words", "gap"), [
-    ("gaussian", (), 0.03), ("mixture", ("components=1",), 0.03),
-    ("made", ("width=64", "depth=1"), 0.15), ("vae", ("latent=3",), 0.15)])
+@pytest.mark.parametrize(
+    ("model", "words", "gap"),
+    [
+        ("gaussian", (), 0.03),
+        ("mixture", ("components=1",), 0.03),
+        ("made", ("width=64", "depth=1"), 0.15),
+        ("vae", ("latent=3",), 0.15),
+    ],
+)
 def test_a_gaussian_is_learned_in_the_units_of_the_data(model, words, gap):
     """The held-out score comes near the truth on the same rows, and never much above it."""
     x, law = tent(3000, np.random.default_rng(7))
     test, _ = tent(2000, np.random.default_rng(8))
-    run = monge.fit(model, x, *words, "train.rate=3e-3", budget="600steps")
+    run = monge.fit(model, x, *words, "train.lr=3e-3", budget="600steps")
     truth, found = law.logpdf(test).mean(), run.score(test).score
     assert found.value <= truth + 4 * found.stderr
     assert found.value > truth - gap
 
 
-@pytest.mark.parametrize("model", ["gaussian", "mixture", "made", "vae", "independent", "chow_liu"])
+@pytest.mark.parametrize(
+    "model", ["gaussian", "mixture", "made", "vae", "independent", "chow_liu"]
+)
 def test_a_change_of_units_costs_its_jacobian(model):
     """log p of 1000 x + 7 is log p of x, less log 1000 for each dimension."""
     x, _ = tent(400, np.random.default_rng(7))
@@ -63,9 +71,12 @@ def test_the_tree_finds_the_chain():
     rng = np.random.default_rng(7)
     x, _ = chain(6000, rng)
     shuffle = rng.permutation(8)
-    straight, shuffled = (monge.fit("chow_liu", rows, budget="1steps") for rows in (x, x[:, shuffle]))
-    np.testing.assert_allclose(straight.score(x).value, shuffled.score(x[:, shuffle]).value,
-                               rtol=1e-5)
+    straight, shuffled = (
+        monge.fit("chow_liu", rows, budget="1steps") for rows in (x, x[:, shuffle])
+    )
+    np.testing.assert_allclose(
+        straight.score(x).value, shuffled.score(x[:, shuffle]).value, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", ["counts", "levels"])
@@ -76,8 +87,15 @@ def test_a_small_law_is_learned_to_the_last_state(kind):
     p = rng.dirichlet(np.full(18, 0.5))
     codes = rng.choice(18, size=8000, p=p)
     states = np.stack(np.unravel_index(np.arange(18), (3, 2, 3)), 1).astype(dtype)
-    run = monge.fit("made", states[codes], "width=64", "levels=categorical", "dropout=0",
-                    "train.rate=1e-2", budget="600steps")
+    run = monge.fit(
+        "made",
+        states[codes],
+        "width=64",
+        "levels=categorical",
+        "dropout=0",
+        "train.lr=1e-2",
+        budget="600steps",
+    )
     q = np.exp(run.score(states).value)
     empirical = np.bincount(codes, minlength=18) / 8000
     assert 0.5 * np.abs(q - p).sum() < 0.02 + 0.5 * np.abs(empirical - p).sum()
@@ -97,9 +115,11 @@ def test_no_law_beats_the_true_density(name):
 
 def test_energy_distance_of_two_gaussians():
     """2 E|X - Y| - E|X - X'| - E|Y - Y'| for N(0, 1) and N(m, 1) by the folded normal."""
+
     def folded(m, s):
-        return s * math.sqrt(2 / math.pi) * math.exp(-m * m / (2 * s * s)) \
-            + m * math.erf(m / (s * math.sqrt(2)))
+        return s * math.sqrt(2 / math.pi) * math.exp(-m * m / (2 * s * s)) + m * math.erf(
+            m / (s * math.sqrt(2))
+        )
 
     g = torch.Generator().manual_seed(0)
     x, y = (torch.randn(2000, 1, generator=g, dtype=torch.float64) for _ in range(2))

@@ -35,9 +35,18 @@ def test_every_file_it_points_to_is_there():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "bits"), [
-    ("independent", 2.43), ("chow_liu", 2.20), ("made", 1.90), ("vae", 1.95), ("pixelcnn", 1.85),
-    ("pixelrnn", 1.85), ("gpt", 2.00)])
+@pytest.mark.parametrize(
+    ("model", "bits"),
+    [
+        ("independent", 2.43),
+        ("chow_liu", 2.20),
+        ("made", 1.90),
+        ("vae", 1.95),
+        ("pixelcnn", 1.85),
+        ("pixelrnn", 1.85),
+        ("gpt", 2.00),
+    ],
+)
 def test_digits_are_learned_as_well_as_it_says(model, bits):
     """Within a minute on one thread, with default settings."""
     import monge

@@ -13,8 +13,10 @@ QUICK = [["--help"], ["fit", "--help"], ["models"], ["models", "--json"], ["--ve
 
 def run(*words, probe="torch"):
     """Run a command line in a new process; whether `probe` was imported, and its output."""
-    code = (f"import sys; from monge.cli.main import attempt; code = attempt({list(words)!r}); "
-            f"print({probe!r} in sys.modules, file=sys.stderr); sys.exit(code)")
+    code = (
+        f"import sys; from monge.cli.main import attempt; code = attempt({list(words)!r}); "
+        f"print({probe!r} in sys.modules, file=sys.stderr); sys.exit(code)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return done, done.stderr.strip().endswith("True")
 
@@ -34,8 +36,9 @@ def test_importing_monge_imports_no_torch():
 
 def test_help_within_a_fifth_of_a_second():
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "monge.cli.main", "--help"], check=True,
-                   capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "monge.cli.main", "--help"], check=True, capture_output=True
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.2
 
@@ -50,18 +53,24 @@ def test_models_lists_what_the_classes_are():
         owner = registry.find(row["name"])
         assert set(row["events"]) == owner.events
         assert set(row["givens"]) == owner.givens
-        assert row["missing"] == owner.missing
-        assert row["lengths"] == owner.lengths
-        assert set(row["abilities"]) == {vars(base)["ability"] for base in owner.__mro__
-                                         if "ability" in vars(base)}
+        assert row["supports_missing"] == owner.supports_missing
+        assert row["supports_variable_length"] == owner.supports_variable_length
+        assert set(row["abilities"]) == {
+            vars(base)["ability"] for base in owner.__mro__ if "ability" in vars(base)
+        }
         assert row["summary"]
 
 
 def test_every_ability_has_words_of_its_own():
     from monge.core import abilities
 
-    known = [each for each in vars(abilities).values() if isinstance(each, type)
-             and issubclass(each, abilities.Ability) and each is not abilities.Ability]
+    known = [
+        each
+        for each in vars(abilities).values()
+        if isinstance(each, type)
+        and issubclass(each, abilities.Ability)
+        and each is not abilities.Ability
+    ]
     assert len({vars(each)["ability"] for each in known}) == len(known) > 20
     assert len({vars(each)["task"] for each in known}) == len(known)
 
@@ -70,14 +79,20 @@ def test_no_name_of_a_class_of_abilities_is_shown():
     from monge.core import abilities
 
     names = {name for name in vars(abilities) if name.startswith(("Has", "Can"))}
-    shown = run("models", "--json")[0].stdout + run("models")[0].stdout + \
-        run("models", "vae")[0].stdout + run("models", "vae", "--json")[0].stdout
+    shown = (
+        run("models", "--json")[0].stdout
+        + run("models")[0].stdout
+        + run("models", "vae")[0].stdout
+        + run("models", "vae", "--json")[0].stdout
+    )
     assert not names & set(re.findall(r"\w+", shown))
 
 
 def test_abilities_are_known_from_wherever_they_are_imported(tmp_path):
     from monge import registry
 
-    (tmp_path / "mine.py").write_text("from monge import CanEncode, CanSample, Model\n"
-                                      "class Mine(Model, CanSample, CanEncode): ...\n")
+    (tmp_path / "mine.py").write_text(
+        "from monge import CanEncode, CanSample, Model\n"
+        "class Mine(Model, CanSample, CanEncode): ...\n"
+    )
     assert registry.describe(str(tmp_path / "mine.py")).abilities == ("sample", "encode")

@@ -27,14 +27,19 @@ BINARY, LEVELS, LABEL, COUNTS, REAL, COLUMNS, BINARY_GIVEN, REAL_GIVEN = subject
 
 def tiny(name, space, **fields):
     """A fresh subject that a test may spoil."""
-    return subjects.subject(name, replace(registry.find(name).tiny(space), **fields), space)
+    return subjects.subject(
+        name, replace(registry.find(name).smallest_config(space), **fields), space
+    )
 
 
 def outcome(prefix, subject):
     """The rows of the identities that concern the subject and begin so, by name."""
-    rows = {each.listing.name: row for each in identities()
-            if each.needs and each.listing.name.startswith(prefix)
-            for row in hold(each, [subject], every=True)}
+    rows = {
+        each.listing.name: row
+        for each in identities()
+        if each.needs and each.listing.name.startswith(prefix)
+        for row in hold(each, [subject], every=True)
+    }
     assert rows
     assert not [row.error for row in rows.values() if row.error]
     return rows
@@ -46,8 +51,22 @@ def failed(rows):
 
 SLOW = {("independent", (2,)), ("chow_liu", (2,))}
 """Step functions of two reals or counts take long to integrate."""
-UNDOES = {"X91", "X92", "X93", "X94", "X95", "X96", "X97", "X100", "X102", "X103", "X104", "X106",
-          "X107", "X114"}
+UNDOES = {
+    "X91",
+    "X92",
+    "X93",
+    "X94",
+    "X95",
+    "X96",
+    "X97",
+    "X100",
+    "X102",
+    "X103",
+    "X104",
+    "X106",
+    "X107",
+    "X114",
+}
 """Those of laws that undo noise."""
 ADMITTED = {
     "made": {"X22", "X50", "X52", "X56", "X57", "X114"},
@@ -84,19 +103,43 @@ ADMITTED = {
     "resnet": {"X50", "X57"},
     "predict.recurrent": {"X50", "X57"},
 }
-ELSEWHERE = {"nade", "count_table", "independent", "gaussian", "mixture", "chow_liu", "hvae", "mhvae",
-             "vrnn", "stcn"}
+ELSEWHERE = {
+    "nade",
+    "count_table",
+    "independent",
+    "gaussian",
+    "mixture",
+    "chow_liu",
+    "hvae",
+    "mhvae",
+    "vrnn",
+    "stcn",
+}
 """Examined in tests of their own."""
-ALONE = {"cyclegan", "ae", "contrastive", "mae", "noisy_classifier", "entropic_map", "neural_map",
-         "sinkhorn_generator", "direct_forecast", "recursive_forecast"}
+ALONE = {
+    "cyclegan",
+    "ae",
+    "contrastive",
+    "mae",
+    "noisy_classifier",
+    "entropic_map",
+    "neural_map",
+    "sinkhorn_generator",
+    "direct_forecast",
+    "recursive_forecast",
+}
 """Those whose abilities or spaces admit none; their parts are examined without them."""
 
 
 @pytest.mark.parametrize("name", ADMITTED)
 def test_every_identity_holds_on_every_small_space(name):
     """But for completions, which the contract asks of every kind: one space shows X114 here."""
-    rows = [row for each in identities() if each.needs
-            for row in hold(each, subjects.small(name), every=each.listing.id != "X114")]
+    rows = [
+        row
+        for each in identities()
+        if each.needs
+        for row in hold(each, subjects.small(name), every=each.listing.id != "X114")
+    ]
     assert not [row for row in rows if row.passed is False]
     assert {row.id for row in rows if row.passed} == ADMITTED[name]
 
@@ -104,17 +147,25 @@ def test_every_identity_holds_on_every_small_space(name):
 def test_no_model_is_forgotten():
     told = {name.rpartition(".")[2] for name in ADMITTED} | ELSEWHERE | ALONE
     assert told == {entry.name.rpartition(".")[2] for entry in registry.entries()}
-    admitted = {row.member.partition(",")[0] for each in identities() if each.needs
-                for entry in registry.entries() if entry.name.rpartition(".")[2] in ALONE
-                for row in hold(each, subjects.small(entry.name), every=True)
-                if row.passed is not None}
+    admitted = {
+        row.member.partition(",")[0]
+        for each in identities()
+        if each.needs
+        for entry in registry.entries()
+        if entry.name.rpartition(".")[2] in ALONE
+        for row in hold(each, subjects.small(entry.name), every=True)
+        if row.passed is not None
+    }
     assert not admitted
 
 
 @pytest.mark.parametrize("name", ["independent", "gaussian", "mixture", "chow_liu"])
 def test_references_are_normalised_and_sample_their_own_law(name):
-    taken = [space for space in (BINARY, LEVELS, COUNTS, REAL, REAL_GIVEN)
-             if subjects.takes(registry.find(name), space) and (name, space.shape) not in SLOW]
+    taken = [
+        space
+        for space in (BINARY, LEVELS, COUNTS, REAL, REAL_GIVEN)
+        if subjects.takes(registry.find(name), space) and (name, space.shape) not in SLOW
+    ]
     rows = [row for space in taken for row in outcome("x5", tiny(name, space)).values()]
     assert not [row for row in rows if row.passed is False]
     assert {row.id for row in rows if row.passed} == {"X50", "X57"}
@@ -128,15 +179,16 @@ def test_several_orders_and_masks_hold_too(space):
 
 
 def test_listing_imports_no_torch_and_matches_the_functions():
-    code = ("import sys, json; from monge.verify.framework import listed; "
-            "print(json.dumps([vars(each) for each in listed()])); "
-            "assert 'torch' not in sys.modules")
+    code = (
+        "import sys, json; from monge.verify.framework import listed; "
+        "print(json.dumps([vars(each) for each in listed()])); "
+        "assert 'torch' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)
     assert told == [vars(each.listing) for each in identities()]
     assert {each["id"] for each in told} >= set.union(*ADMITTED.values())
-    assert all(0 < len(each["statement"]) <= (72 if each["id"][0] == "X" else 92)
-               for each in told)
+    assert all(0 < len(each["statement"]) <= (72 if each["id"][0] == "X" else 92) for each in told)
 
 
 CITATION = r"[^\d;]*[A-Z][^\d;]+ (?:19|20)\d\d, [^;]*[A-Za-z]{3}[^;]*"
@@ -145,16 +197,25 @@ PRIVATE = r"\bnotes?\b|\blines?\b|\b\d{3}:\d|\[|\]"
 """What a stranger could not look up."""
 
 
-@pytest.mark.parametrize("source", [
-    "", "002:57-61", "the course, eq. 3", "Kingma & Welling, Auto-Encoding Variational Bayes",
-    "Kingma & Welling 2014", "Lin 1991, Divergence Measures; 003:12"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "002:57-61",
+        "the course, eq. 3",
+        "Kingma & Welling, Auto-Encoding Variational Bayes",
+        "Kingma & Welling 2014",
+        "Lin 1991, Divergence Measures; 003:12",
+    ],
+)
 def test_the_pattern_of_sources_rejects_what_nobody_can_look_up(source):
     assert not public(source)
 
 
 def public(source):
-    return all(re.fullmatch(CITATION, each) for each in source.split("; ")) \
-        and not re.search(PRIVATE, source)
+    return all(re.fullmatch(CITATION, each) for each in source.split("; ")) and not re.search(
+        PRIVATE, source
+    )
 
 
 def test_every_identity_cites_an_author_and_a_year():
@@ -162,8 +223,9 @@ def test_every_identity_cites_an_author_and_a_year():
     sources |= {name: source for name, (source, _, _) in PROSE.items()}
     assert not {name: source for name, source in sources.items() if not public(source)}
     texts = {path: path.read_text() for path in framework.FOLDER.rglob("*.py")}
-    assert not [path for path, text in texts.items()
-                if re.search(r"\bthe notes?\b|\[\d{3}:\d", text)]
+    assert not [
+        path for path, text in texts.items() if re.search(r"\bthe notes?\b|\[\d{3}:\d", text)
+    ]
 
 
 def test_a_source_is_the_last_paragraph_of_a_docstring(tmp_path, monkeypatch):
@@ -184,7 +246,8 @@ def x2_without():
 ''')
     assert [(each.id, each.statement, each.source) for each in framework.read(path)] == [
         ("X1", "A = B", "Lin 1991, Divergence Measures Based on the Shannon Entropy, eq. 2"),
-        ("X2", "A = C", "")]
+        ("X2", "A = C", ""),
+    ]
 
 
 def test_verbose_shows_the_source(capsys):
@@ -213,7 +276,7 @@ def test_beta_reported_as_a_bound_fails_x59():
     model = subject.model
     assert not failed(outcome("x59", subject))
 
-    def penalised(batch, how=None, generator=None):
+    def penalised(batch, options=None, generator=None):
         return Likelihood(-sum(model.loss(as_batch(batch)).values()), "bound")
 
     model.likelihood = penalised
@@ -242,7 +305,8 @@ def test_an_unnormalised_law_fails_x50(space):
 def test_a_likelihood_that_forgets_an_entry_fails_x56():
     subject = tiny("made", BINARY)
     subject.model.likelihood = lambda batch: Likelihood(
-        subject.model.conditionals(batch)[:, 1:].sum(1), "exact")
+        subject.model.conditionals(batch)[:, 1:].sum(1), "exact"
+    )
     assert failed(outcome("x56", subject))
 
 
@@ -251,21 +315,24 @@ def test_a_wrong_rate_fails_x58_and_x59():
     rate = subject.model.rate
     subject.model.rate = lambda batch: 1.2 * rate(batch)
     assert failed(outcome("x58", subject))
-    assert failed(outcome("x59", subject)) == {"x59_rate_is_the_divergence_from_the_prior",
-                                               "x59_both_estimators_are_unbiased"}
+    assert failed(outcome("x59", subject)) == {
+        "x59_rate_is_the_divergence_from_the_prior",
+        "x59_both_estimators_are_unbiased",
+    }
 
 
 def test_a_score_that_ignores_its_samples_fails_x60():
     subject = tiny("vae", BINARY)
     right = subject.model.likelihood
 
-    def stubborn(batch, how=None, generator=None):
-        return right(batch, subject.model.Scoring(samples=1), generator)
+    def stubborn(batch, options=None, generator=None):
+        return right(batch, subject.model.LikelihoodConfig(samples=1), generator)
 
     subject.model.likelihood = stubborn
     assert failed(outcome("x60", subject)) == {"x60_score_is_the_importance_weighted_bound"}
-    subject.model.likelihood = lambda batch, how=None, generator=None: Likelihood(
-        right(batch, how, generator).value + 2, "bound")
+    subject.model.likelihood = lambda batch, options=None, generator=None: Likelihood(
+        right(batch, options, generator).value + 2, "bound"
+    )
     assert "x60_bound_stays_below_the_evidence" in failed(outcome("x60", subject))
 
 
@@ -300,8 +367,11 @@ def test_what_raises_fails_and_what_is_skipped_says_why():
 
 def test_integrals_of_known_value():
     step = integral(lambda x: (x.abs() < 1 / 3).double(), 1, 1e-9)
-    ridge = integral(lambda x: (-x.square().sum(1) / 2 - 500 * (x[:, :1] - x[:, 1:])[:, 0] ** 2)
-                     .exp()[:, None], 2, 1e-7)
+    ridge = integral(
+        lambda x: (-x.square().sum(1) / 2 - 500 * (x[:, :1] - x[:, 1:])[:, 0] ** 2).exp()[:, None],
+        2,
+        1e-7,
+    )
     assert float(step[0]) == pytest.approx(2 / 3, abs=1e-8)
     assert float(ridge[0]) == pytest.approx(2 * math.pi / math.sqrt(2001), abs=1e-6)
     assert math.isnan(integral(lambda x: x * math.nan, 1, 1e-9)[0])
@@ -314,8 +384,17 @@ def told(capsys, *words):
 
 def test_the_verb_selects_and_counts(capsys):
     code, value = told(capsys, "X52", "X22", "made")
-    keys = {"id", "member", "statement", "source", "residual", "tolerance", "passed", "skipped",
-            "wrong"}
+    keys = {
+        "id",
+        "member",
+        "statement",
+        "source",
+        "residual",
+        "tolerance",
+        "passed",
+        "skipped",
+        "wrong",
+    }
     assert code == 0
     assert all(keys <= set(row) for row in value["rows"])
     assert {row["id"] for row in value["rows"]} == {"X52", "X22"}
@@ -352,5 +431,9 @@ def test_a_run_is_examined_with_its_own_weights(capsys):
 
 
 def test_ids_and_groups_are_told_apart_by_their_names():
-    assert {each.group for each in listed()} >= {"adversarial", "autoregressive", "latent",
-                                                 "layers"}
+    assert {each.group for each in listed()} >= {
+        "adversarial",
+        "autoregressive",
+        "latent",
+        "layers",
+    }

@@ -14,10 +14,19 @@ from monge.core.space import Space
 LABEL = Space(kind="label", size=3, name="label", rows=1000)
 CONDITIONS = {
     "label": LABEL,
-    "picture": Space(kind="real", shape=(1, 4, 4), name="picture", rows=1000, mean=(0.25,),
-                     scale=(0.4,)),
-    "small": Space(kind="levels", shape=(1, 1, 1), size=4, name="small", rows=1000, mean=(1.5,),
-                   scale=(0.8,), high=(3.0,)),
+    "picture": Space(
+        kind="real", shape=(1, 4, 4), name="picture", rows=1000, mean=(0.25,), scale=(0.4,)
+    ),
+    "small": Space(
+        kind="levels",
+        shape=(1, 1, 1),
+        size=4,
+        name="small",
+        rows=1000,
+        mean=(1.5,),
+        scale=(0.8,),
+        high=(3.0,),
+    ),
     "past": Space(kind="real", shape=(4,), name="past", rows=1000, mean=(0.5,), scale=(0.6,)),
     "text": Space(kind="tokens", shape=(4,), size=3, varies=True, name="text", rows=1000),
 }
@@ -42,8 +51,9 @@ class Rows:
 
     @property
     def lengths(self) -> Tensor | None:
-        parts = [part.length for part in (self.all, *self.all.given.values())
-                 if part.length is not None]
+        parts = [
+            part.length for part in (self.all, *self.all.given.values()) if part.length is not None
+        ]
         return torch.stack(parts, 1) if parts else None
 
 
@@ -56,9 +66,14 @@ def fitted(space: Space, x: Tensor) -> Space:
     def values(t: Tensor) -> tuple[float, ...]:
         return tuple(t.reshape(-1).tolist())
 
-    return replace(space, rows=len(x), mean=values(rows.mean(axes)),
-                   scale=values(torch.where(scale > 0, scale, 1.0)),
-                   low=values(rows.amin(axes)), high=values(rows.amax(axes)))
+    return replace(
+        space,
+        rows=len(x),
+        mean=values(rows.mean(axes)),
+        scale=values(torch.where(scale > 0, scale, 1.0)),
+        low=values(rows.amin(axes)),
+        high=values(rows.amax(axes)),
+    )
 
 
 def make(kind: str, n: int = 1000, seed: int = 0) -> tuple[Space, Batch]:
@@ -94,9 +109,11 @@ def table(cause: Tensor, noise) -> tuple[Space, Batch]:
     flag = (noise() < cause).float()
     name = (3 * (0.7 * cause + 0.3 * noise())).floor().clamp(max=2)
     number = 10 * cause + noise()
-    columns = (fitted(Space(kind="binary", size=2, name="flag"), flag),
-               Space(kind="label", size=3, name="name", rows=len(cause)),
-               fitted(Space(kind="real", name="number"), number))
+    columns = (
+        fitted(Space(kind="binary", size=2, name="flag"), flag),
+        Space(kind="label", size=3, name="name", rows=len(cause)),
+        fitted(Space(kind="real", name="number"), number),
+    )
     x = torch.stack([flag, name, number], 1)
     return Space(kind="columns", shape=(3,), columns=columns, name="row", rows=len(x)), Batch(x)
 
@@ -104,19 +121,23 @@ def table(cause: Tensor, noise) -> tuple[Space, Batch]:
 def conditions(space: Space) -> dict[str, Space]:
     """What an event may be given; a model is examined with the first that it takes. The last is
     the event itself, coarse and half as large."""
-    own = replace(space, name="own", mean=tuple(m / 2 for m in space.mean),
-                  scale=tuple(s / 2 for s in space.scale))
+    own = replace(
+        space,
+        name="own",
+        mean=tuple(m / 2 for m in space.mean),
+        scale=tuple(s / 2 for s in space.scale),
+    )
     return CONDITIONS | ({"own": own} if space.kind in ("real", "levels") else {})
 
 
-def conditioned(space: Space, batch: Batch, how: str = "label") -> tuple[Space, Batch]:
+def conditioned(space: Space, batch: Batch, options: str = "label") -> tuple[Space, Batch]:
     """The same event given what tells something of its first entry."""
-    given = replace(space, given={how: conditions(space)[how]})
-    if how == "small" and space.shape == (1, 2, 2):
+    given = replace(space, given={options: conditions(space)[options]})
+    if options == "small" and space.shape == (1, 2, 2):
         means = Batch(batch.x.mean((2, 3), keepdim=True).round())
-        return given, replace(batch, given={how: means})
-    if how == "own":
-        return given, replace(batch, given={how: Batch((batch.x / 2).floor())})
+        return given, replace(batch, given={options: means})
+    if options == "own":
+        return given, replace(batch, given={options: Batch((batch.x / 2).floor())})
     first = batch.x.reshape(len(batch), -1)[:, 0].double()
     code = (3 * first.argsort().argsort() // len(first)).clamp(max=2)
     return given, replace(batch, given=told(given, code))
@@ -127,18 +148,18 @@ def told(space: Space, code: Tensor) -> dict[str, Batch]:
     return {how: condition(how, code, space.shape) for how in space.given}
 
 
-def condition(how: str, code: Tensor, shape: tuple[int, ...]) -> Batch:
+def condition(options: str, code: Tensor, shape: tuple[int, ...]) -> Batch:
     """One of three, said by its name, by one pixel, by a series, by a text of two to four symbols,
     by a picture of a bar or by an event of this shape whose entries are equal."""
-    if how == "label":
+    if options == "label":
         return Batch(code)
-    if how == "own":
+    if options == "own":
         return Batch(code.float().reshape(-1, *(1,) * len(shape)).expand(-1, *shape).contiguous())
-    if how == "small":
+    if options == "small":
         return Batch(code.float().reshape(-1, 1, 1, 1))
-    if how == "past":
+    if options == "past":
         return Batch(code[:, None] * torch.tensor([0.1, 0.3, 0.6, 1.0]))
-    if how == "text":
+    if options == "text":
         exist = torch.arange(4) < 2 + code[:, None]
         return Batch(torch.where(exist, code[:, None], 77), length=2 + code)
     bars = torch.nn.functional.one_hot(code, 4).float()
@@ -172,9 +193,19 @@ def sequence(kind: str, n: int = 600, seed: int = 0) -> tuple[Space, Batch]:
     x = x if kind == "real" else x.round().clamp(0, 3)
     x = x if kind == "channels" else x[..., 0]  # (n, T) or (n, T, 2)
     name = "levels" if kind == "channels" else kind
-    space = Space(kind=name, shape=x.shape[1:], size=0 if kind == "real" else 4, varies=True,
-                  end=3 if kind == "tokens" else None, name="x", rows=n, mean=(1.5,), scale=(1.2,),
-                  low=(-2.0 if kind == "real" else 0.0,), high=(5.0 if kind == "real" else 3.0,))
+    space = Space(
+        kind=name,
+        shape=x.shape[1:],
+        size=0 if kind == "real" else 4,
+        varies=True,
+        end=3 if kind == "tokens" else None,
+        name="x",
+        rows=n,
+        mean=(1.5,),
+        scale=(1.2,),
+        low=(-2.0 if kind == "real" else 0.0,),
+        high=(5.0 if kind == "real" else 3.0,),
+    )
     beyond = torch.arange(LONGEST) >= length[:, None]
     x[beyond] = 1e9 if kind == "real" else 77.0
     return space, Batch(x.long() if kind == "tokens" else x, length=length)
@@ -187,12 +218,23 @@ def sentences(n: int = 600, seed: int = 0) -> tuple[Space, Batch]:
     length = torch.randint(1, 5, (n,), generator=g)
     x = torch.randint(0, 3, (n, 4), generator=g)
     places = (length[:, None] - 1 - torch.arange(4)).clamp(min=0)
-    y = torch.where(torch.rand(n, 4, generator=g) < 0.8, x.gather(1, places),
-                    torch.randint(0, 3, (n, 4), generator=g))
+    y = torch.where(
+        torch.rand(n, 4, generator=g) < 0.8,
+        x.gather(1, places),
+        torch.randint(0, 3, (n, 4), generator=g),
+    )
     y = torch.cat([y, torch.full((n, 1), 3)], 1)
     y.scatter_(1, length[:, None], 3)  # the symbol that ends a row
     y[torch.arange(5) > length[:, None]], x[torch.arange(4) >= length[:, None]] = 77, 77
     source = Space(kind="tokens", shape=(4,), size=3, varies=True, name="source", rows=n)
-    space = Space(kind="tokens", shape=(5,), size=4, varies=True, end=3, name="target", rows=n,
-                  given={"source": source})
+    space = Space(
+        kind="tokens",
+        shape=(5,),
+        size=4,
+        varies=True,
+        end=3,
+        name="target",
+        rows=n,
+        given={"source": source},
+    )
     return space, Batch(y, {"source": Batch(x, length=length)}, length=length + 1)

@@ -1,6 +1,1 @@
 """The command line: a verb is a file of this folder."""
-
-
-
-
-

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..nn.attention.position import sinusoids
 from ..nn.attention.softmax import attend, causal_mask
 
@@ -33,8 +33,10 @@ class Step:
 def attention(tokens: Sequence[str], causal: bool = False, seed: int = 0) -> list[Step]:
     """The six steps; equal tokens have equal vectors but for their places."""
     x = torch.stack([vector(token, seed) for token in tokens]) + sinusoids(len(tokens), WIDTH)
-    maps = [torch.randn(WIDTH, KEYS, generator=fresh(seed + place), dtype=torch.float64)
-            for place in (1, 2, 3)]
+    maps = [
+        torch.randn(WIDTH, KEYS, generator=make_generator(seed + place), dtype=torch.float64)
+        for place in (1, 2, 3)
+    ]
     q, k, v = (x @ each for each in maps)  # (T, 3)
     scores = q @ k.T  # (T, T)
     scaled = scores / math.sqrt(KEYS)
@@ -44,11 +46,17 @@ def attention(tokens: Sequence[str], causal: bool = False, seed: int = 0) -> lis
     z = parts.sum(1)
     assert torch.allclose(z, attend(q, k, v, causal=causal)), "the steps are attention"
     return [
-        Step("1 vectors to queries, keys and values", "Q = X W_Q, K = X W_K, V = X W_V",
-             {"X": x, "Q": q, "K": k, "V": v}),
+        Step(
+            "1 vectors to queries, keys and values",
+            "Q = X W_Q, K = X W_K, V = X W_V",
+            {"X": x, "Q": q, "K": k, "V": v},
+        ),
         Step("2 each query against every key", "S = Q K'", {"S": scores}),
-        Step(f"3 divided by the square root of {KEYS}, the width of the keys", "S / sqrt(d_k)" + (
-            " + mask" if causal else ""), {"S / √d": masked}),
+        Step(
+            f"3 divided by the square root of {KEYS}, the width of the keys",
+            "S / sqrt(d_k)" + (" + mask" if causal else ""),
+            {"S / √d": masked},
+        ),
         Step("4 softmax: weights that sum to one", "A = softmax(S / sqrt(d_k))", {"A": weights}),
         Step(f"5 values weighted, here those of {tokens[-1]!r}", "a_ts v_s", {"a v": parts[-1]}),
         Step("6 their sum", "Z = A V", {"Z": z}),
@@ -58,5 +66,8 @@ def attention(tokens: Sequence[str], causal: bool = False, seed: int = 0) -> lis
 def vector(token: str, seed: int) -> Tensor:
     """A vector (4,) that depends on the token alone."""
     digest = hashlib.sha256(token.encode()).digest()
-    return torch.randn(WIDTH, generator=fresh(seed + int.from_bytes(digest[:4], "big")),
-                       dtype=torch.float64)
+    return torch.randn(
+        WIDTH,
+        generator=make_generator(seed + int.from_bytes(digest[:4], "big")),
+        dtype=torch.float64,
+    )

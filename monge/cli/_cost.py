@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from ..train.cost_estimate import Cost
 
 
-
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -22,9 +21,11 @@ def priced_row(told: dict[str, Any], budget: str) -> str:
 
 def priced(cost: Cost, budget: str) -> str:
     """Parameters, time, memory, and what the budget buys, in one line."""
-    return (f"{cost.parameters} parameters, {duration(cost.epoch)} an epoch of "
-            f"{cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}, {size(cost.memory)} of "
-            f"memory ({size(cost.weights)} for weights and moments); {bought(cost, budget)}")
+    return (
+        f"{cost.parameters} parameters, {duration(cost.epoch)} an epoch of "
+        f"{cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}, {size(cost.memory)} of "
+        f"memory ({size(cost.weights)} for weights and moments); {bought(cost, budget)}"
+    )
 
 
 def bought(cost: Cost, budget: str) -> str:
@@ -51,4 +52,4 @@ def duration(seconds: float) -> str:
 def size(count: float) -> str:
     """Bytes in the unit that suits them."""
     place = min(int(math.log(max(count, 1), 1000)), len(UNITS) - 1)
-    return f"{count / 1000 ** place:.3g} {UNITS[place]}"
+    return f"{count / 1000**place:.3g} {UNITS[place]}"

@@ -14,19 +14,20 @@ import click
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every verb: --json, -q, -v, --debug (which main takes off)."""
+
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
     @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
     @click.option("-v", "--verbose", is_flag=True, help="Say more.")
     @click.option("--debug", is_flag=True, help="Show where an error comes from.")
     @functools.wraps(command)
     def wrapped(as_json: bool, quiet: bool, verbose: bool, debug: bool, **rest: Any) -> Any:
-        voice = Voice(as_json, quiet, verbose)
+        voice = Console(as_json, quiet, verbose)
         return command(voice, **rest)
 
     return wrapped
 
 
-class Voice:
+class Console:
     """Results on stdout, everything else on stderr; with --json one value and nothing else."""
 
     def __init__(self, as_json: bool, quiet: bool, verbose: bool) -> None:
@@ -34,7 +35,7 @@ class Voice:
         self.quiet = quiet or as_json
 
     @property
-    def lively(self) -> bool:
+    def is_interactive(self) -> bool:
         """Whether a person watches, so that a bar may move."""
         return sys.stderr.isatty() and not self.quiet
 
@@ -59,8 +60,9 @@ class Voice:
 
         return Console(file=stream).width
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1,
-              err: bool = False) -> str:
+    def table(
+        self, head: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1, err: bool = False
+    ) -> str:
         """A table for stdout or stderr; where a terminal is too narrow for all columns, the first
         `keys` of them stand in every block."""
         from ._table import written

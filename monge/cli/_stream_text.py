@@ -8,30 +8,36 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ..core.files import replacing
-from ._output import Voice
+from ._output import Console
 
 if TYPE_CHECKING:
     from ..run.run import Run
-
 
 
 BROKEN = "\ufffd"
 """What stands for a character of which only some bytes are told yet."""
 
 
-def speak(voice: Voice, run: Run, prompt: str, count: int | None, out: Path | None,
-          words: Sequence[str], seed: int) -> None:
+def speak(
+    voice: Console,
+    run: Run,
+    prompt: str,
+    count: int | None,
+    out: Path | None,
+    words: Sequence[str],
+    seed: int,
+) -> None:
     """Texts that begin with a prompt. One is shown as it comes about; several when they are whole,
     each on a line of its own or, where a text has lines itself, with a line between them."""
-    from ..run.text import codec_of, proceed
+    from ..run.text import codec_of, continue_text
 
     if out and out.suffix != ".txt":
-        raise WordError(f"text is written to a .txt, not to {out.name}; rename it")
+        raise UsageError(f"text is written to a .txt, not to {out.name}; rename it")
     ends = codec_of(run).ends
     count = count or (16 if ends and not prompt else 1)
-    states = proceed(run, prompt, count, words, seed)
+    states = continue_text(run, prompt, count, words, seed)
     shown = out is None and count == 1 and not voice.as_json
     texts = show(states) if shown else last(states)
     between = "\n" if ends else "\n\n---\n\n"

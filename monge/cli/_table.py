@@ -27,9 +27,14 @@ def written(head: Sequence[str], rows: Cells, keys: int = 1, room: int | None = 
         return rendered(plain(head, rows), Console(width=UNLIMITED, height=1, color_system=None))
     console = Console(width=room, height=1)
     need = [narrowest(column) for column in columns(head, rows)]
-    parts = [pretty([head[place] for place in block], [[row[place] for place in block]
-                                                       for row in rows], room)
-             for block in blocks(need, keys, room)]
+    parts = [
+        pretty(
+            [head[place] for place in block],
+            [[row[place] for place in block] for row in rows],
+            room,
+        )
+        for block in blocks(need, keys, room)
+    ]
     return "\n\n".join(rendered(part, console) for part in parts)
 
 
@@ -51,9 +56,12 @@ def pretty(head: Sequence[str], rows: Cells, room: int) -> Table:
     fits = sum(narrowest(column) + 2 for column in cells) - 2 <= room
     for place, column in enumerate(cells):
         numeric = {type(row[place]) for row in rows} <= {int, float, type(None)}
-        table.add_column(Text(head[place], "bold"), overflow="fold",
-                         justify="right" if numeric else "left",
-                         no_wrap=fits and max(map(cell_len, column)) <= narrowest(column))
+        table.add_column(
+            Text(head[place], "bold"),
+            overflow="fold",
+            justify="right" if numeric else "left",
+            no_wrap=fits and max(map(cell_len, column)) <= narrowest(column),
+        )
     for row in rows:
         table.add_row(*(Text(show(cell)) for cell in row))
     return table

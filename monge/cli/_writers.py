@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ..core.files import replacing
 from ..run.storage import apart
 
 if TYPE_CHECKING:
     from ..run.run import Run
-
 
 
 class Output(click.Path):
@@ -27,8 +26,9 @@ class Output(click.Path):
 OUTPUT = Output(dir_okay=False, path_type=Path)
 
 
-def write(run: Run, x: Any, out: Path, length: Any = None, columns: int | None = None
-          ) -> list[Path]:
+def write(
+    run: Run, x: Any, out: Path, length: Any = None, columns: int | None = None
+) -> list[Path]:
     """Samples in the form the suffix asks for, and the files that were written; sequences end
     where `length` says, pictures stand so many to a line."""
     import numpy as np
@@ -43,8 +43,11 @@ def write(run: Run, x: Any, out: Path, length: Any = None, columns: int | None =
         write_table(frame(run, x), out)
     elif out.suffix == ".npz":
         decoded: Any = run.view.decode(x)
-        arrays: Any = {"x": decoded} if isinstance(decoded, np.ndarray) else {
-            name: column.to_numpy() for name, column in decoded.items()}
+        arrays: Any = (
+            {"x": decoded}
+            if isinstance(decoded, np.ndarray)
+            else {name: column.to_numpy() for name, column in decoded.items()}
+        )
         arrays |= {} if length is None else {"length": length.numpy()}
         write_arrays(out, **arrays)
     elif out.suffix == ".png" and (sound := run.view.sound):
@@ -56,10 +59,12 @@ def write(run: Run, x: Any, out: Path, length: Any = None, columns: int | None =
     elif out.suffix == ".png" and run.space.shape == (2,):
         image_grid.write_points(out, x.numpy())
     elif out.suffix == ".png":
-        raise WordError(f"{run.space} cannot be drawn as a picture; use -o samples.csv or .npz")
+        raise UsageError(f"{run.space} cannot be drawn as a picture; use -o samples.csv or .npz")
     else:
-        raise WordError(f"cannot write {out.suffix or 'a file without a suffix'}; "
-                        "use .png, .csv, .npz or, for sound, .wav")
+        raise UsageError(
+            f"cannot write {out.suffix or 'a file without a suffix'}; "
+            "use .png, .csv, .npz or, for sound, .wav"
+        )
     return [out]
 
 
@@ -69,12 +74,17 @@ def write_sounds(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
 
     sound = run.view.sound
     if sound is None:
-        raise WordError(f"{run.space} is no sound; use .png, .csv or .npz")
+        raise UsageError(f"{run.space} is no sound; use .png, .csv or .npz")
     clips = sounds(run, x, length)
     digits = len(str(len(clips)))
-    paths = [out] if len(clips) == 1 else [
-        out.with_name(f"{out.stem}-{place:0{digits}}{out.suffix}")
-        for place in range(1, len(clips) + 1)]
+    paths = (
+        [out]
+        if len(clips) == 1
+        else [
+            out.with_name(f"{out.stem}-{place:0{digits}}{out.suffix}")
+            for place in range(1, len(clips) + 1)
+        ]
+    )
     for path, samples in zip(paths, clips, strict=True):
         with replacing(path) as fresh:
             wav.save(fresh, sound.clip(samples))
@@ -97,8 +107,9 @@ def write_table(table: Any, out: Path) -> None:
             else:
                 table.to_csv(fresh, index=False)
     except ImportError as error:
-        raise WordError(f"{out.name} needs pyarrow, which is not installed; install it, or write "
-                        ".csv") from error
+        raise UsageError(
+            f"{out.name} needs pyarrow, which is not installed; install it, or write .csv"
+        ) from error
 
 
 def write_arrays(out: Path, **arrays: Any) -> None:

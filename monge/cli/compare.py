@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ._cost import duration, priced_row
-from ._output import Voice, common
+from ._output import Console, common
 
 if TYPE_CHECKING:
-    from ..comparison.leaderboard import Leaderboard, Row
+    from ..comparison.leaderboard import Leaderboard, LeaderboardRow
     from ..comparison.runner import Comparison, Outcome, Started
-    from ..core.metric import Score
+    from ..core.metric import Metric
 
 
-
-COLUMNS = {"energy_distance": "distance", "c2st": "c2st", "coverage": "coverage",
-           "accuracy": "accuracy", "rmse": "rmse", "parameters": "parameters",
-           "samples_per_second": "samples/s"}
+COLUMNS = {
+    "energy_distance": "distance",
+    "c2st": "c2st",
+    "coverage": "coverage",
+    "accuracy": "accuracy",
+    "rmse": "rmse",
+    "parameters": "parameters",
+    "samples_per_second": "samples/s",
+}
 """What else the leaderboard shows of the measures, where any model has it."""
 
 
@@ -27,23 +32,48 @@ COLUMNS = {"energy_distance": "distance", "c2st": "c2st", "coverage": "coverage"
 @click.argument("data")
 @click.argument("models", nargs=-1, metavar="[MODEL ...] [data.WORDS ...]")
 @click.option("--budget", help="Of each model: 90s, 5m, 500steps, 3epochs.  [default: 60s]")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True,
-              help="Fits of each model.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
-              help="Fits at a time; they share the cores.")
-@click.option("--ray", metavar="ADDRESS", help="Fit on the machines of a Ray cluster that share "
-              "this folder: its address, auto, or local.")
+@click.option(
+    "--seeds", type=click.IntRange(1), default=1, show_default=True, help="Fits of each model."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Fits at a time; they share the cores.",
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Fit on the machines of a Ray cluster that share "
+    "this folder: its address, auto, or local.",
+)
 @click.option("--one", is_flag=True, help="One model of each family instead of all.")
-@click.option("--given", multiple=True, metavar="FIELD",
-              help="Condition on this field; may be repeated.")
-@click.option("--target", multiple=True, metavar="FIELD", help="The event is this field given all "
-              "others.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the comparison; one that "
-              "was cut goes on.")
+@click.option(
+    "--given", multiple=True, metavar="FIELD", help="Condition on this field; may be repeated."
+)
+@click.option(
+    "--target", multiple=True, metavar="FIELD", help="The event is this field given all others."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of the comparison; one that was cut goes on.",
+)
 @common
-def command(voice: Voice, data: str, models: tuple[str, ...], budget: str | None, seeds: int,
-            jobs: int, ray: str | None, one: bool, given: tuple[str, ...],
-            target: tuple[str, ...], out: Path | None) -> None:
+def command(
+    voice: Console,
+    data: str,
+    models: tuple[str, ...],
+    budget: str | None,
+    seeds: int,
+    jobs: int,
+    ray: str | None,
+    one: bool,
+    given: tuple[str, ...],
+    target: tuple[str, ...],
+    out: Path | None,
+) -> None:
     """Fit every model that takes DATA, or the MODELs named, and rank them on test rows.
 
     The baselines are always among them. A comparison that was stopped goes on where it stood.
@@ -52,11 +82,21 @@ def command(voice: Voice, data: str, models: tuple[str, ...], budget: str | None
     from ..comparison.runner import BUDGET
     from ..core.errors import RunError
 
-    crier = Crier(voice, jobs, ray)
+    crier = ProgressReporter(voice, jobs, ray)
     try:
-        found = compare(data, *models, budget=BUDGET if budget is None else budget, seeds=seeds,
-                        jobs=jobs, one=one, given=given, target=target, out=out, ray=ray,
-                        tell=crier.tell)
+        found = compare(
+            data,
+            *models,
+            budget=BUDGET if budget is None else budget,
+            seeds=seeds,
+            jobs=jobs,
+            one=one,
+            given=given,
+            target=target,
+            out=out,
+            ray=ray,
+            tell=crier.tell,
+        )
     except KeyboardInterrupt:
         raise RunError("stopped; what was done is kept, and the same command goes on") from None
     voice.result(found.to_dict(), f"{text(voice, found)}\n\n{found.report}")
@@ -64,10 +104,10 @@ def command(voice: Voice, data: str, models: tuple[str, ...], budget: str | None
         raise click.exceptions.Exit(1)
 
 
-class Crier:
+class ProgressReporter:
     """Says what is about to happen and what it costs, and what has come of each entrant."""
 
-    def __init__(self, voice: Voice, jobs: int, ray: str | None) -> None:
+    def __init__(self, voice: Console, jobs: int, ray: str | None) -> None:
         self.voice, self.jobs, self.ray = voice, jobs, ray
         self.ended, self.of, self.budget = 0, 0, ""
 
@@ -93,15 +133,19 @@ class Crier:
             pace = f"on the Ray cluster {self.ray}"
         elif seconds < float("inf"):
             pace += f", at most {duration(seconds)} of training"
-        self.voice.note(f"{len(plan.models)} models on {plan.data}, {plan.seeds} seed"
-                        f"{'s' * (plan.seeds > 1)}, {plan.budget} each, {pace}; each is then "
-                        f"judged on test rows; in {comparison.folder}")
+        self.voice.note(
+            f"{len(plan.models)} models on {plan.data}, {plan.seeds} seed"
+            f"{'s' * (plan.seeds > 1)}, {plan.budget} each, {pace}; each is then "
+            f"judged on test rows; in {comparison.folder}"
+        )
         if self.voice.verbose:
             for name, reason in plan.refused.items():
                 self.voice.note(f"left out {name}: {reason}")
         elif holes := [name for name, why in plan.refused.items() if "missing values" in why]:
-            self.voice.note(f"{len(holes)} models do not train on missing values and are left "
-                            "out; data.missing=drop leaves out such rows instead")
+            self.voice.note(
+                f"{len(holes)} models do not train on missing values and are left "
+                "out; data.missing=drop leaves out such rows instead"
+            )
 
 
 def named(event: Started | Outcome) -> str:
@@ -114,16 +158,36 @@ def told(outcome: Outcome) -> str:
     return f"{named(outcome)} is fitted and judged"
 
 
-def text(voice: Voice, found: Leaderboard) -> str:
+def text(voice: Console, found: Leaderboard) -> str:
     """The leaderboard for people."""
     rows = found.rows
     shown = {name: head for name, head in COLUMNS.items() if any(name in r.measures for r in rows)}
     seeds = any(row.interval for row in rows)
-    head = ("", "model", "nats", "±", "kind", "bits/dim", "behind", "±",
-            *(["95% over seeds"] if seeds else []), *shown.values(), "seconds")
-    body = [[place, row.model, *likelihood(row), *(row.behind or (None, None)),
-             *([interval(row)] if seeds else []), *cells(row.measures, shown), row.seconds]
-            for place, row in enumerate(rows, 1)]
+    head = (
+        "",
+        "model",
+        "nats",
+        "±",
+        "kind",
+        "bits/dim",
+        "behind",
+        "±",
+        *(["95% over seeds"] if seeds else []),
+        *shown.values(),
+        "seconds",
+    )
+    body = [
+        [
+            place,
+            row.model,
+            *likelihood(row),
+            *(row.behind or (None, None)),
+            *([interval(row)] if seeds else []),
+            *cells(row.measures, shown),
+            row.seconds,
+        ]
+        for place, row in enumerate(rows, 1)
+    ]
     if any(name in found.reference for name in shown):
         blank = [None] * (6 + seeds)
         body.append(["", "training rows", *blank, *cells(found.reference, shown), None])
@@ -131,15 +195,15 @@ def text(voice: Voice, found: Leaderboard) -> str:
     return table + "".join(f"\n{name} failed: {why}" for name, why in found.failures.items())
 
 
-def cells(measures: dict[str, Score], shown: dict[str, str]) -> list[float | None]:
+def cells(measures: dict[str, Metric], shown: dict[str, str]) -> list[float | None]:
     return [measures[name].value if name in measures else None for name in shown]
 
 
-def interval(row: Row) -> str:
+def interval(row: LeaderboardRow) -> str:
     return "{:.4g} to {:.4g}".format(*row.interval) if row.interval else ""
 
 
-def likelihood(row: Row) -> list[Any]:
+def likelihood(row: LeaderboardRow) -> list[Any]:
     score, bits = row.measures.get("log_likelihood"), row.measures.get("bits_per_dim")
     if score is None:
         return [None] * 4

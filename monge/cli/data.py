@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ._output import Voice, choosing, common
+from ._output import Console, choosing, common
 
 UNIFORM = ("rows", "dropped")
 """What is the same of every field and told of all."""
@@ -21,7 +21,7 @@ LISTED = 4
 @click.argument("what", required=False)
 @click.argument("words", nargs=-1)
 @common
-def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
+def command(voice: Console, what: str | None, words: tuple[str, ...]) -> None:
     """List the built-in data, or tell how WHAT (a name, a file or a folder) is understood.
 
     WORDS are those of data.*, such as data.header=no, with or without the head.
@@ -31,23 +31,38 @@ def command(voice: Voice, what: str | None, words: tuple[str, ...]) -> None:
     if what is None:
         rows = [{"name": name, "summary": summary} for name, summary in data.names()]
         known = voice.table(("name", "summary"), [list(row.values()) for row in rows])
-        voice.result(rows, f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
-                     "pictures, of sounds, of text, of splits, of pairs of sentences (train.de, "
-                     f"train.en).\n\n{words_of(voice)}")
+        voice.result(
+            rows,
+            f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
+            "pictures, of sounds, of text, of splits, of pairs of sentences (train.de, "
+            f"train.en).\n\n{words_of(voice)}",
+        )
         return
     source = data.open(what, *(word.removeprefix("data.") for word in words))
     fields = source.summary()
     splits = {name: len(source.view().rows(name)) for name in ("train", "valid", "test")}
-    told = {"name": source.name, "splits": splits, "fingerprint": source.fingerprint,
-            "event": str(source.view().space), "fields": fields, "notes": source.notes}
-    head = [key for key in fields[0] if key not in UNIFORM
-            and any(shown(field[key]) for field in fields)]
+    told = {
+        "name": source.name,
+        "splits": splits,
+        "fingerprint": source.fingerprint,
+        "event": str(source.view().space),
+        "fields": fields,
+        "notes": source.notes,
+    }
+    head = [
+        key
+        for key in fields[0]
+        if key not in UNIFORM and any(shown(field[key]) for field in fields)
+    ]
     less = f"; {source.dropped} with missing cells dropped" if source.dropped else ""
     counts = ", ".join(f"{count} {name}" for name, count in splits.items())
     origin = "as given" if source.has_splits else "drawn by data.seed"
-    voice.result(told, f"{source.name}: {told['event']}; rows {counts} ({origin}){less}\n\n"
-                 + voice.table(head, [[brief(field[key]) for key in head] for field in fields])
-                 + "".join(f"\n\n{note}" for note in source.notes))
+    voice.result(
+        told,
+        f"{source.name}: {told['event']}; rows {counts} ({origin}){less}\n\n"
+        + voice.table(head, [[brief(field[key]) for key in head] for field in fields])
+        + "".join(f"\n\n{note}" for note in source.notes),
+    )
 
 
 def shown(cell: Any) -> bool:
@@ -64,19 +79,24 @@ def brief(cell: Any) -> Any:
     return cell
 
 
-def words_of(voice: Voice) -> str:
+def words_of(voice: Console) -> str:
     """The words that say how data are read."""
     from ..core.config_help import choices_of, help_of
     from ..data.builtin.catalogue import listing
     from ..data.options import Options
 
     helps, choices, plain = help_of(Options), choices_of(Options), Options()
-    rows = [[f"data.{name}", str(getattr(plain, name)), choosing(text, choices[name])]
-            for name, text in helps.items()]
+    rows = [
+        [f"data.{name}", str(getattr(plain, name)), choosing(text, choices[name])]
+        for name, text in helps.items()
+    ]
     tables = [voice.table(("word", "default", ""), rows)]
-    for head, *modules in (("after a plus", "transforms/ops", "transforms/pair_ops"),
-                           ("data.augment", "augmentations/geometry", "augmentations/corruption")):
-        found = [[name.replace("_", "-"), text] for module in modules
-                 for name, text in listing(module)]
+    for head, *modules in (
+        ("after a plus", "transforms/ops", "transforms/pair_ops"),
+        ("data.augment", "augmentations/geometry", "augmentations/corruption"),
+    ):
+        found = [
+            [name.replace("_", "-"), text] for module in modules for name, text in listing(module)
+        ]
         tables.append(voice.table((head, ""), found))
     return "\n\n".join(tables)

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.errors import WordError
-from ._output import Voice, common
+from ..core.errors import UsageError
+from ._output import Console, common
 from ._writers import OUTPUT, write, write_arrays, write_table
 from .sample import pair
 
 if TYPE_CHECKING:
     from ..run.run import Run
-
 
 
 TABLES = (".csv", ".parquet", ".npz")
@@ -26,47 +25,90 @@ TABLES = (".csv", ".parquet", ".npz")
 @click.command("encode")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.option("-o", "--out", type=OUTPUT, required=True,
-              help="File: .csv, .parquet or .npz of codes, .png for a map of them; with a flag "
-              "below .png, .csv or .npz of what is decoded.")
-@click.option("--traverse", is_flag=True, help="Each dimension of the code over its range, a line "
-              "each.")
+@click.option(
+    "-o",
+    "--out",
+    type=OUTPUT,
+    required=True,
+    help="File: .csv, .parquet or .npz of codes, .png for a map of them; with a flag "
+    "below .png, .csv or .npz of what is decoded.",
+)
+@click.option(
+    "--traverse", is_flag=True, help="Each dimension of the code over its range, a line each."
+)
 @click.option("--interpolate", is_flag=True, help="Walks between the codes of rows, a line each.")
-@click.option("--arithmetic", metavar="SUM", help="Mean codes of labels added and subtracted: "
-              "\"+a -b +c\".")
-@click.option("--transfer", is_flag=True, help="Rows whose codes are kept while what they are "
-              "given changes: to what --given says, or else to what each other row is given.")
-@click.option("--given", multiple=True, metavar="NAME=VALUE",
-              help="A condition that --transfer changes for all rows.")
+@click.option(
+    "--arithmetic", metavar="SUM", help='Mean codes of labels added and subtracted: "+a -b +c".'
+)
+@click.option(
+    "--transfer",
+    is_flag=True,
+    help="Rows whose codes are kept while what they are "
+    "given changes: to what --given says, or else to what each other row is given.",
+)
+@click.option(
+    "--given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A condition that --transfer changes for all rows.",
+)
 @click.option("--field", help="The labels that --arithmetic means, where there are several.")
-@click.option("--row", type=click.IntRange(1), default=1, show_default=True,
-              help="The row whose code --traverse starts from.")
+@click.option(
+    "--row",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="The row whose code --traverse starts from.",
+)
 @click.option("-n", "lines", type=click.IntRange(1), help="Lines: dimensions or walks, at most.")
-@click.option("--steps", type=click.IntRange(2), default=9, show_default=True,
-              help="Events in a line.")
-@click.option("--split", type=click.Choice(["train", "valid", "test", "all"]),
-              help="Rows to encode: by default test where there are splits, all otherwise.")
-@click.option("--seed", default=0, show_default=True, help="Codes drawn where the model is a "
-              "generator, which has none of data.")
+@click.option(
+    "--steps", type=click.IntRange(2), default=9, show_default=True, help="Events in a line."
+)
+@click.option(
+    "--split",
+    type=click.Choice(["train", "valid", "test", "all"]),
+    help="Rows to encode: by default test where there are splits, all otherwise.",
+)
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Codes drawn where the model is a generator, which has none of data.",
+)
 @common
-def command(voice: Voice, run: str, data: str | None, out: Path, traverse: bool, interpolate: bool,
-            arithmetic: str | None, transfer: bool, given: tuple[str, ...], field: str | None,
-            row: int, lines: int | None, steps: int, split: str | None, seed: int) -> None:
+def command(
+    voice: Console,
+    run: str,
+    data: str | None,
+    out: Path,
+    traverse: bool,
+    interpolate: bool,
+    arithmetic: str | None,
+    transfer: bool,
+    given: tuple[str, ...],
+    field: str | None,
+    row: int,
+    lines: int | None,
+    steps: int,
+    split: str | None,
+    seed: int,
+) -> None:
     """Write the codes of DATA (or of the run's own test rows) under RUN, or what comes of moving
     along them."""
     from ..run import latent
     from ..run import run as runs
 
     if traverse + interpolate + (arithmetic is not None) + transfer > 1:
-        raise WordError("--traverse, --interpolate, --arithmetic and --transfer are four "
-                        "pictures; ask for one at a time")
+        raise UsageError(
+            "--traverse, --interpolate, --arithmetic and --transfer are four "
+            "pictures; ask for one at a time"
+        )
     if given and not transfer:
-        raise WordError(f"--given {given[0]} says what --transfer changes; add --transfer")
+        raise UsageError(f"--given {given[0]} says what --transfer changes; add --transfer")
     found = runs.load(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     if traverse:
-        sheet = latent.traverse(found, data, split, row - 1, lines or latent.LINES, steps,
-                                  seed)
+        sheet = latent.traverse(found, data, split, row - 1, lines or latent.LINES, steps, seed)
     elif interpolate:
         sheet = latent.interpolate(found, data, split, lines or 8, steps, seed)
     elif arithmetic is not None:
@@ -79,12 +121,16 @@ def command(voice: Voice, run: str, data: str | None, out: Path, traverse: bool,
         write_codes(voice, found, data, split, out)
         return
     paths = write(found, sheet.x, out, columns=sheet.columns)
-    told = {"run": str(found.folder), "lines": list(sheet.lines), "columns": sheet.columns,
-            "file": str(paths[0])}
+    told = {
+        "run": str(found.folder),
+        "lines": list(sheet.lines),
+        "columns": sheet.columns,
+        "file": str(paths[0]),
+    }
     voice.result(told, str(paths[0]))
 
 
-def write_codes(voice: Voice, run: Run, data: str | None, split: str | None, out: Path) -> None:
+def write_codes(voice: Console, run: Run, data: str | None, split: str | None, out: Path) -> None:
     """A table of codes, or a map of them."""
     import numpy as np
 
@@ -92,8 +138,10 @@ def write_codes(voice: Voice, run: Run, data: str | None, split: str | None, out
     from ..run.latent import table
 
     if out.suffix not in (*TABLES, ".png"):
-        raise WordError(f"cannot write codes to {out.suffix or 'a file without a suffix'}; use "
-                        ".csv, .parquet, .npz or .png")
+        raise UsageError(
+            f"cannot write codes to {out.suffix or 'a file without a suffix'}; use "
+            ".csv, .parquet, .npz or .png"
+        )
     codes = table(run, data, split)
     if out.suffix == ".npz":
         arrays: Any = {name: np.array(codes[name].to_list()) for name in codes}

@@ -9,16 +9,21 @@ from pathlib import Path
 
 import click
 
-from ._output import Voice, common
+from ._output import Console, common
 from ._writers import OUTPUT
 
 
 @click.command("export")
 @click.argument("run")
-@click.option("-o", "--out", type=OUTPUT, required=True,
-              help="File: .pt2, or .onnx with the extra monge[onnx].")
+@click.option(
+    "-o",
+    "--out",
+    type=OUTPUT,
+    required=True,
+    help="File: .pt2, or .onnx with the extra monge[onnx].",
+)
 @common
-def command(voice: Voice, run: str, out: Path) -> None:
+def command(voice: Console, run: str, out: Path) -> None:
     """Write the step of RUN's model, and tell what it takes.
 
     Of a model that decodes it is (z, *given) -> x, in the units of the data. Of diffusion it is

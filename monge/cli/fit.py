@@ -11,73 +11,119 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ._cost import priced
-from ._output import Voice, common
+from ._output import Console, common
 
 if TYPE_CHECKING:
     from ..run.run import Run
     from ..train.loop import Progress
 
 
-
 @click.command("fit")
 @click.argument("model", required=False)
 @click.argument("data", required=False)
 @click.argument("words", nargs=-1)
-@click.option("--given", multiple=True, metavar="FIELD",
-              help="Condition on this field; may be repeated.")
-@click.option("--target", multiple=True, metavar="FIELD", help="The event is this field, or these "
-              "columns together, given all others.")
-@click.option("--ensemble", type=click.IntRange(0), default=0, metavar="N",
-              help="Train N such models as one law, the mean of theirs.")
+@click.option(
+    "--given", multiple=True, metavar="FIELD", help="Condition on this field; may be repeated."
+)
+@click.option(
+    "--target",
+    multiple=True,
+    metavar="FIELD",
+    help="The event is this field, or these columns together, given all others.",
+)
+@click.option(
+    "--ensemble",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Train N such models as one law, the mean of theirs.",
+)
 @click.option("--bag", is_flag=True, help="Each of them on a bootstrap of the training rows.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run, a new one.")
 @click.option("--resume", metavar="RUN", help="Go on with this run; MODEL and DATA are its own.")
-@click.option("--budget", help="90s, 5m, 500steps, 3epochs; +60s on top of a resumed run. "
-              "Default: 2m.")
+@click.option(
+    "--budget", help="90s, 5m, 500steps, 3epochs; +60s on top of a resumed run. Default: 2m."
+)
 @click.option("--seed", default=0, show_default=True, help="Same seed, same weights.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
-@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto",
-              show_default=True, help="Of losses in training; auto is fp32 in a new run and that "
-              "of the run with --resume. Scores are always fp32.")
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "fp32", "bf16"]),
+    default="auto",
+    show_default=True,
+    help="Of losses in training; auto is fp32 in a new run and that "
+    "of the run with --resume. Scores are always fp32.",
+)
 @click.option("--threads", type=click.IntRange(0), default=0, help="On a CPU; 0: torch decides.")
-@click.option("--compile", "compiled", is_flag=True, help="torch.compile the losses: slow to "
-              "start, worth it for long fits of elementwise-heavy networks.")
+@click.option(
+    "--compile",
+    "compiled",
+    is_flag=True,
+    help="torch.compile the losses: slow to "
+    "start, worth it for long fits of elementwise-heavy networks.",
+)
 @common
-def command(voice: Voice, model: str | None, data: str | None, words: tuple[str, ...],
-            given: tuple[str, ...], target: tuple[str, ...], ensemble: int, bag: bool,
-            out: Path | None, resume: str | None,
-            budget: str | None, seed: int, device: str, precision: str, threads: int,
-            compiled: bool) -> None:
+def command(
+    voice: Console,
+    model: str | None,
+    data: str | None,
+    words: tuple[str, ...],
+    given: tuple[str, ...],
+    target: tuple[str, ...],
+    ensemble: int,
+    bag: bool,
+    out: Path | None,
+    resume: str | None,
+    budget: str | None,
+    seed: int,
+    device: str,
+    precision: str,
+    threads: int,
+    compiled: bool,
+) -> None:
     """Train MODEL on DATA (a built-in name, a file or a folder).
 
-    WORDS set fields: width=64 of the model, train.rate=1e-3 of the training, data.seed=1 of the
+    WORDS set fields: width=64 of the model, train.lr=1e-3 of the training, data.seed=1 of the
     data. `monge models MODEL` lists the model's.
     """
     from ..run import run as runs
     from ..train.budget import Budget
-    from ..train.device import Place
+    from ..train.device import ComputeConfig
 
     budget = runs.BUDGET if budget is None else budget
     Budget.read(budget)
-    place = Place(device, precision, threads, compiled)
+    place = ComputeConfig(device, precision, threads, compiled)
     if resume:
         if model or data or words or out or given or target or ensemble or bag:
             said = next((str(word) for word in (model, data, *words, out) if word), "the rest")
-            raise WordError(f"--resume {resume} goes on with a run as it is; leave out {said} and "
-                            "all but --budget and where to compute")
+            raise UsageError(
+                f"--resume {resume} goes on with a run as it is; leave out {said} and "
+                "all but --budget and where to compute"
+            )
         run = runs.load(resume, place)
     elif model is None or data is None:
-        raise WordError("fit needs a MODEL and DATA; `monge models` and `monge data` list them")
+        raise UsageError("fit needs a MODEL and DATA; `monge models` and `monge data` list them")
     else:
-        run = runs.start(model, data, *words, given=given, target=target, ensemble=ensemble,
-                         bag=bag, seed=seed, out=out, place=place, budget=budget)
+        run = runs.start(
+            model,
+            data,
+            *words,
+            given=given,
+            target=target,
+            ensemble=ensemble,
+            bag=bag,
+            seed=seed,
+            out=out,
+            compute=place,
+            budget=budget,
+        )
     last = watch(voice, run, budget)
     report(voice, run, last)
 
 
-def watch(voice: Voice, run: Run, budget: str) -> Progress | None:
+def watch(voice: Console, run: Run, budget: str) -> Progress | None:
     """Train with a moving bar for a person, or a line at each held-out score for a file."""
     voice.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
     voice.note(f"{priced(run.cost, budget)}; pictures and findings come after it")
@@ -86,11 +132,15 @@ def watch(voice: Voice, run: Run, budget: str) -> Progress | None:
         voice.note(note)
     if voice.verbose:
         settings = run.about["config"] | {f"train.{k}": v for k, v in run.about["recipe"].items()}
-        voice.note(voice.table(("setting", "value"), [
-            [name, value] for name, value in settings.items() if not name.endswith("is")],
-            err=True))
+        voice.note(
+            voice.table(
+                ("setting", "value"),
+                [[name, value] for name, value in settings.items() if not name.endswith("is")],
+                err=True,
+            )
+        )
     last = None
-    bar = Bar() if voice.lively else None
+    bar = Bar() if voice.is_interactive else None
     try:
         for last in run.train(budget):
             if bar:
@@ -108,8 +158,10 @@ def line(progress: Progress) -> str:
     loss = sum(progress.terms.values()) if progress.terms else float("nan")
     held = progress.held_out
     score = f"held out {held.value:.4f}{' *' if progress.best else ''}  " if held else ""
-    return (f"step {progress.step:>7}  epoch {progress.epoch:>6.1f}  loss {loss:>10.4f}  "
-            f"{score}{progress.speed:.0f} steps/s  {progress.seconds:.0f} s")
+    return (
+        f"step {progress.step:>7}  epoch {progress.epoch:>6.1f}  loss {loss:>10.4f}  "
+        f"{score}{progress.speed:.0f} steps/s  {progress.seconds:.0f} s"
+    )
 
 
 class Bar:
@@ -119,8 +171,12 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-        self.bar = Progress(BarColumn(30), TaskProgressColumn(), TextColumn("{task.description}"),
-                            console=Console(file=sys.stderr))
+        self.bar = Progress(
+            BarColumn(30),
+            TaskProgressColumn(),
+            TextColumn("{task.description}"),
+            console=Console(file=sys.stderr),
+        )
         self.task = self.bar.add_task("", total=1.0)
         self.held = "held out  --"
         self.bar.start()
@@ -131,43 +187,60 @@ class Bar:
         fraction = min(progress.fraction, 1.0)
         left = progress.seconds * (1 - fraction) / max(fraction, 1e-9)
         loss = sum(progress.terms.values())
-        text = (f"step {progress.step}  loss {loss:.3f}  {self.held}  {progress.speed:.0f} steps/s"
-                f"  {left:.0f} s left")
+        text = (
+            f"step {progress.step}  loss {loss:.3f}  {self.held}  {progress.speed:.0f} steps/s"
+            f"  {left:.0f} s left"
+        )
         self.bar.update(self.task, completed=fraction, description=text)
 
     def close(self) -> None:
         self.bar.stop()
 
 
-WHY = {"budget": "the budget is used up", "patience": "the held-out score has stopped improving",
-       "complete": "the fit is complete", "asked": "you asked", "refit": "the refit is complete"}
+WHY = {
+    "budget": "the budget is used up",
+    "patience": "the held-out score has stopped improving",
+    "complete": "the fit is complete",
+    "asked": "you asked",
+    "refit": "the refit is complete",
+}
 
 
-def report(voice: Voice, run: Run, last: Progress | None) -> None:
+def report(voice: Console, run: Run, last: Progress | None) -> None:
     """What came of it, and what can be done with it."""
     from ..run.diagnostics import sentence
-    from ..run.figures import draw
+    from ..run.figures import write_figures
 
     result = run.result
     held: dict[str, Any] = result["held_out"] or {}
-    draw(run)
+    write_figures(run)
     findings = run.diagnose()
     for finding in findings:
         voice.note(sentence(finding))
     steps = f"{result['step']} step{'s' * (result['step'] != 1)}"
-    voice.note(f"stopped after {steps} and {result['seconds']:.1f} s: "
-               f"{WHY.get(result['stopped'], result['stopped'])}")
+    voice.note(
+        f"stopped after {steps} and {result['seconds']:.1f} s: "
+        f"{WHY.get(result['stopped'], result['stopped'])}"
+    )
     if result.get("refit"):
         from ..run.model_card import retold
 
         voice.note(retold(result["refit"]))
     if result["stopped"] == "asked":
         voice.note(f"resume with: monge fit --resume {run.folder}")
-    told = {"run": str(run.folder), "steps": result["step"], "seconds": result["seconds"],
-            "stopped": result["stopped"], "held_out": held or None,
-            "findings": [vars(finding) for finding in findings]}
+    told = {
+        "run": str(run.folder),
+        "steps": result["step"],
+        "seconds": result["seconds"],
+        "stopped": result["stopped"],
+        "held_out": held or None,
+        "findings": [vars(finding) for finding in findings],
+    }
     if result.get("refit"):
         told["refit"] = result["refit"]
-    score = (f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} "
-             f"({held['kind']})  " if held else "")
+    score = (
+        f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} ({held['kind']})  "
+        if held
+        else ""
+    )
     voice.result(told, f"{score}{run.folder}")

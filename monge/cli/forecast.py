@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import WordError
-from ._output import Voice, common
+from ..core.errors import UsageError
+from ._output import Console, common
 from ._writers import OUTPUT, write_table
 
 if TYPE_CHECKING:
-    from ..run.forecast import Outlook
-
+    from ..run.forecast import Forecast
 
 
 SHOWN = 3
@@ -28,20 +27,45 @@ SHOWN = 3
 @click.argument("run")
 @click.argument("data", required=False)
 @click.argument("words", nargs=-1)
-@click.option("--horizon", type=click.IntRange(1), help="Steps to forecast: by default those the "
-              "run was fitted for; further ones are drawn given the ones before.")
+@click.option(
+    "--horizon",
+    type=click.IntRange(1),
+    help="Steps to forecast: by default those the "
+    "run was fitted for; further ones are drawn given the ones before.",
+)
 @click.option("-o", "--out", type=OUTPUT, help="File: .csv or .parquet.")
 @click.option("--plot", type=OUTPUT, help="Picture of it: .png.")
 @click.option("--paths", type=OUTPUT, help="File of all trajectories: .csv.")
-@click.option("-n", "count", type=click.IntRange(2), default=1000, show_default=True,
-              help="Trajectories to draw.")
-@click.option("--interval", type=float, default=0.8, show_default=True,
-              help="Probability of the central interval.")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(2),
+    default=1000,
+    show_default=True,
+    help="Trajectories to draw.",
+)
+@click.option(
+    "--interval",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="Probability of the central interval.",
+)
 @click.option("--seed", default=0, show_default=True, help="Same seed, same trajectories.")
 @common
-def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], horizon: int | None,
-            out: Path | None, plot: Path | None, paths: Path | None, count: int, interval: float,
-            seed: int) -> None:
+def command(
+    voice: Console,
+    run: str,
+    data: str | None,
+    words: tuple[str, ...],
+    horizon: int | None,
+    out: Path | None,
+    plot: Path | None,
+    paths: Path | None,
+    count: int,
+    interval: float,
+    seed: int,
+) -> None:
     """Forecast the series of DATA, or the run's own, from its last step on under RUN. WORDS say
     how DATA are read (data.gaps=fill) and how draws are made."""
     from ..run import run as runs
@@ -50,11 +74,13 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], ho
     if data is not None and "=" in data and not Path(data).exists():
         words, data = (data, *words), None
     if not 0 < interval < 1:
-        raise WordError(f"--interval {interval:g} must lie between 0 and 1, such as 0.8")
+        raise UsageError(f"--interval {interval:g} must lie between 0 and 1, such as 0.8")
     for path, kinds in ((out, (".csv", ".parquet")), (plot, (".png",)), (paths, (".csv",))):
         if path and path.suffix not in kinds:
-            raise WordError(f"cannot write {path.suffix or 'a file without a suffix'} here; use "
-                            f"{' or '.join(kinds)}")
+            raise UsageError(
+                f"cannot write {path.suffix or 'a file without a suffix'} here; use "
+                f"{' or '.join(kinds)}"
+            )
     found = runs.load(run)
     told = forecast(found, horizon, data, words, count, seed)
     table, files = told.table(interval), [path for path in (out, plot, paths) if path]
@@ -66,13 +92,18 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], ho
         draw(told, plot, interval)
     if paths:
         write_table(told.drawn(), paths)
-    about = {"run": str(found.folder), "horizon": len(table), "interval": interval,
-             "channels": list(told.series.channels), "files": list(map(str, files)),
-             "forecast": table.to_dict("records")}
+    about = {
+        "run": str(found.folder),
+        "horizon": len(table),
+        "interval": interval,
+        "channels": list(told.series.channels),
+        "files": list(map(str, files)),
+        "forecast": table.to_dict("records"),
+    }
     voice.result(about, "\n".join(map(str, files)) or table.to_csv(index=False).rstrip())
 
 
-def draw(told: Outlook, path: Path, interval: float) -> None:
+def draw(told: Forecast, path: Path, interval: float) -> None:
     """The end of the series and what comes after it."""
     import numpy as np
 
@@ -81,5 +112,11 @@ def draw(told: Outlook, path: Path, interval: float) -> None:
     series, times = told.series, told.times
     shown = min(len(series), max(SHOWN * len(times), 12))
     first = series.clock.written(np.array([float(len(series) - shown)]))[0]
-    write_forecast(path, series.values[-shown:], told.paths, series.channels,
-                   [first, times[0], times[-1]], interval)
+    write_forecast(
+        path,
+        series.values[-shown:],
+        told.paths,
+        series.channels,
+        [first, times[0], times[-1]],
+        interval,
+    )

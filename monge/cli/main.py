@@ -64,8 +64,12 @@ def attempt(words: list[str]) -> int:
     """The exit code of a command line; errors are told in one sentence."""
     debug = "--debug" in words
     try:
-        return monge.main([w for w in words if w != "--debug"], prog_name="monge",
-                          standalone_mode=False) or 0
+        return (
+            monge.main(
+                [w for w in words if w != "--debug"], prog_name="monge", standalone_mode=False
+            )
+            or 0
+        )
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -95,8 +99,10 @@ def refused(error: OSError) -> str:
     """What the system would not do, to which file, and what to try."""
     if error.filename is None:
         return f"the system refused: {error}"
-    return (f"{error.filename} cannot be opened or written ({error.strerror}); check the path, "
-            "who may write there and the space left, or choose another place")
+    return (
+        f"{error.filename} cannot be opened or written ({error.strerror}); check the path, "
+        "who may write there and the space left, or choose another place"
+    )
 
 
 def tell(sentence: str, code: int, words: list[str]) -> int:

@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from .. import registry
-from ._output import Voice, choosing, common
+from ._output import Console, choosing, common
 
 
 @click.command("models")
 @click.argument("name", required=False)
 @common
-def command(voice: Voice, name: str | None) -> None:
+def command(voice: Console, name: str | None) -> None:
     """List every model, or tell all about NAME: its law, and its fields with help and defaults."""
     if name is None:
         rows = [entry.to_dict() for entry in registry.entries()]
@@ -26,15 +26,25 @@ def command(voice: Voice, name: str | None) -> None:
         return
     entry, owner = registry.describe(name), registry.find(name)
     fields = list(described(owner.Config, ""))
-    voice.result(entry.to_dict() | {"law": inspect.getdoc(owner), "fields": fields,
-                                    "presets": dict(owner.presets)},
-                 page(voice, entry, owner, fields))
+    voice.result(
+        entry.to_dict()
+        | {"law": inspect.getdoc(owner), "fields": fields, "presets": dict(owner.presets)},
+        page(voice, entry, owner, fields),
+    )
 
 
-def listing(voice: Voice, entries: Sequence[registry.Entry]) -> str:
+def listing(voice: Console, entries: Sequence[registry.Entry]) -> str:
     """A line for each model."""
-    body = [[entry.name, ", ".join(entry.events), ", ".join(entry.givens) or "none",
-             ", ".join(entry.abilities), entry.summary] for entry in entries]
+    body = [
+        [
+            entry.name,
+            ", ".join(entry.events),
+            ", ".join(entry.givens) or "none",
+            ", ".join(entry.abilities),
+            entry.summary,
+        ]
+        for entry in entries
+    ]
     return voice.table(("model", "takes", "conditions", "does", "summary"), body)
 
 
@@ -50,44 +60,64 @@ def described(config: Any, head: str, chosen: Any = None) -> Any:
         nested = isinstance(default, Config)
         whose = getattr(type(default), "owner", type(default))
         shown = whose.__name__.lower() if nested else default
-        yield {"field": head + field.name, "default": shown, "help": helps[field.name],
-               "choices": list(choices[field.name])}
+        yield {
+            "field": head + field.name,
+            "default": shown,
+            "help": helps[field.name],
+            "choices": list(choices[field.name]),
+        }
         if nested:
             yield from described(type(default), f"{head}{field.name}.", default)
 
 
-def page(voice: Voice, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:
+def page(voice: Console, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:
     """What a person reads about one model."""
-    lines = [f"{entry.name}: {entry.summary}", "", inspect.getdoc(owner) or "", "",
-             voice.table(("about", ""), [
-                 ["takes", ", ".join(entry.events)],
-                 ["conditions", ", ".join(entry.givens) or "none"],
-                 ["missing values", "marginalised" if entry.missing else "refused"],
-                 ["lengths", "of each row" if entry.lengths else "one for all rows"],
-                 ["does", ", ".join(entry.abilities)]])]
+    lines = [
+        f"{entry.name}: {entry.summary}",
+        "",
+        inspect.getdoc(owner) or "",
+        "",
+        voice.table(
+            ("about", ""),
+            [
+                ["takes", ", ".join(entry.events)],
+                ["conditions", ", ".join(entry.givens) or "none"],
+                ["missing values", "marginalised" if entry.supports_missing else "refused"],
+                [
+                    "lengths",
+                    "of each row" if entry.supports_variable_length else "one for all rows",
+                ],
+                ["does", ", ".join(entry.abilities)],
+            ],
+        ),
+    ]
     if owner.presets:
         told = [[f"preset={name}", line] for name, line in owner.presets.items()]
         lines += ["", voice.table(("presets", ""), told)]
     for title, rows in (("fields", fields), *chosen(owner, voice.verbose)):
-        body = [[row["field"], str(row["default"]), choosing(row["help"], row["choices"])]
-                for row in rows]
+        body = [
+            [row["field"], str(row["default"]), choosing(row["help"], row["choices"])]
+            for row in rows
+        ]
         if body:
             lines += ["", voice.table((title, "default", ""), body)]
     lines += ["", "Defaults are chosen anew for the data at hand; `monge fit ... -v` shows them."]
     if not voice.verbose:
-        lines += [f"The words of training, train.*, are the same for all models: `monge models "
-                  f"{entry.name} -v` lists them."]
+        lines += [
+            f"The words of training, train.*, are the same for all models: `monge models "
+            f"{entry.name} -v` lists them."
+        ]
     return "\n".join(lines)
 
 
 def chosen(owner: Any, training: bool) -> Any:
     """What can be chosen when the model is used, and when it is trained."""
     from ..core.abilities import CanSample, HasLikelihood
-    from ..core.train_config import Recipe
+    from ..core.train_config import TrainConfig
 
     if issubclass(owner, CanSample):
-        yield "when sampling", list(described(owner.Sampling, "how."))
+        yield "when sampling", list(described(owner.SamplingConfig, "sample."))
     if issubclass(owner, HasLikelihood):
-        yield "when scoring", list(described(owner.Scoring, "how."))
+        yield "when scoring", list(described(owner.LikelihoodConfig, "score."))
     if training:
-        yield "training", list(described(Recipe, "train."))
+        yield "training", list(described(TrainConfig, "train."))

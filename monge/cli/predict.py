@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import WordError
-from ._output import Voice, common
+from ..core.errors import UsageError
+from ._output import Console, common
 from ._writers import OUTPUT, write_table
 
 if TYPE_CHECKING:
     from ..run.predict import By
-
 
 
 @click.command("predict")
@@ -24,29 +23,53 @@ if TYPE_CHECKING:
 @click.argument("data", required=False)
 @click.argument("words", nargs=-1)
 @click.option("-o", "--out", type=OUTPUT, help="File: .csv or .parquet.")
-@click.option("--by", type=click.Choice(["mean", "mode", "sample"]), default="mean",
-              show_default=True, help="What stands for a number's law; a draw tells no interval.")
-@click.option("--interval", type=float, default=0.9, show_default=True,
-              help="Probability of the central interval of a number.")
-@click.option("--split", type=click.Choice(["train", "valid", "test", "all"]),
-              help="Rows to predict: by default all of DATA, or the test rows of the run's own.")
+@click.option(
+    "--by",
+    type=click.Choice(["mean", "mode", "sample"]),
+    default="mean",
+    show_default=True,
+    help="What stands for a number's law; a draw tells no interval.",
+)
+@click.option(
+    "--interval",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="Probability of the central interval of a number.",
+)
+@click.option(
+    "--split",
+    type=click.Choice(["train", "valid", "test", "all"]),
+    help="Rows to predict: by default all of DATA, or the test rows of the run's own.",
+)
 @click.option("--seed", default=0, show_default=True, help="Same seed, same draws.")
 @common
-def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], out: Path | None,
-            by: By, interval: float, split: str | None, seed: int) -> None:
+def command(
+    voice: Console,
+    run: str,
+    data: str | None,
+    words: tuple[str, ...],
+    out: Path | None,
+    by: By,
+    interval: float,
+    split: str | None,
+    seed: int,
+) -> None:
     """Predict the target of every row of DATA, or of the run's own test rows, under RUN. WORDS
     such as passes=50 say how: the mean of so many networks thinned by dropout."""
-    from ..core.overrides import Words
+    from ..core.overrides import Overrides
     from ..run import run as runs
 
     if data is not None and "=" in data and not Path(data).exists():
         words, data = (data, *words), None
     if out and out.suffix not in (".csv", ".parquet"):
-        raise WordError(f"cannot write {out.suffix or 'a file without a suffix'}; use .csv or "
-                        ".parquet")
-    spoken, found = Words.sort(words), runs.load(run)
-    table = found.predict(data, *spoken.model, *spoken.how, split=split, by=by, interval=interval,
-                          seed=seed)
+        raise UsageError(
+            f"cannot write {out.suffix or 'a file without a suffix'}; use .csv or .parquet"
+        )
+    spoken, found = Overrides.parse(words), runs.load(run)
+    table = found.predict(
+        data, *spoken.model, *spoken.sample, split=split, by=by, interval=interval, seed=seed
+    )
     told = {"run": str(found.folder), "rows": len(table), "columns": list(table)}
     if out is None:
         text = table.to_csv(index=False).rstrip()

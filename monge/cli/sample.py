@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import WordError
-from ._output import Voice, common
+from ..core.errors import UsageError
+from ._output import Console, common
 from ._stream_text import speak
 from ._writers import OUTPUT, frame, write
 
@@ -24,48 +24,71 @@ if TYPE_CHECKING:
     from ..run.run import Run
 
 
-
 @click.command("sample")
 @click.argument("run")
 @click.argument("words", nargs=-1)
-@click.option("-n", "count", type=click.IntRange(1),
-              help="How many: 16 by default; of each row of --given FILE, 1.")
-@click.option("-o", "--out", type=OUTPUT,
-              help="File: .png, .csv, .npz, .txt, or .wav; several sounds become out-1.wav, "
-              "out-2.wav and so on.")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(1),
+    help="How many: 16 by default; of each row of --given FILE, 1.",
+)
+@click.option(
+    "-o",
+    "--out",
+    type=OUTPUT,
+    help="File: .png, .csv, .npz, .txt, or .wav; several sounds become out-1.wav, "
+    "out-2.wav and so on.",
+)
 @click.option("--prompt", help="What a text begins with; it is told as it comes about.")
-@click.option("--stream", is_flag=True, help="Show the draws as they come about: in the terminal, "
-              "or as a film with -o film.gif.")
-@click.option("--given", multiple=True, metavar="NAME=VALUE|FILE",
-              help="A condition for all draws, or data whose rows are each drawn for.")
+@click.option(
+    "--stream",
+    is_flag=True,
+    help="Show the draws as they come about: in the terminal, or as a film with -o film.gif.",
+)
+@click.option(
+    "--given",
+    multiple=True,
+    metavar="NAME=VALUE|FILE",
+    help="A condition for all draws, or data whose rows are each drawn for.",
+)
 @click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
-def command(voice: Voice, run: str, words: tuple[str, ...], count: int | None, out: Path | None,
-            prompt: str | None, stream: bool, given: tuple[str, ...], seed: int) -> None:
+def command(
+    voice: Console,
+    run: str,
+    words: tuple[str, ...],
+    count: int | None,
+    out: Path | None,
+    prompt: str | None,
+    stream: bool,
+    given: tuple[str, ...],
+    seed: int,
+) -> None:
     """Draw -n samples from RUN. WORDS such as temperature=0.8 say how.
 
     Without -o a table is printed as csv, text as text, and pictures and sounds go into the run's
     pictures/.
     """
-    from ..core.overrides import Words
+    from ..core.overrides import Overrides
     from ..run import run as runs
 
-    found, spoken = runs.load(run), Words.sort(words)
-    how = (*spoken.model, *spoken.how)
+    found, spoken = runs.load(run), Overrides.parse(words)
+    options = (*spoken.model, *spoken.sample)
     told_as_text = out is None or out.suffix == ".txt"
     if prompt is not None or (found.view.text and not found.space.given and told_as_text):
-        speak(voice, found, prompt or "", count, out, how, seed)
+        speak(voice, found, prompt or "", count, out, options, seed)
         return
-    count, conditions = asked(found, count, given, how)
+    count, conditions = asked(found, count, given, options)
     if stream or (out and out.suffix == ".gif"):
-        states = found.stream(count, conditions, *how, seed=seed)
+        states = found.stream(count, conditions, *options, seed=seed)
         show(voice, found, states, out)
         return
     outs = [out] if out else []
     if out is None and (found.space.is_picture or found.view.sound):
         suffixes = (".wav", ".png") if found.view.sound else (".png",)
         outs = [found.folder / "pictures" / f"samples{suffix}" for suffix in suffixes]
-    x = found.draw(count, conditions, *how, seed=seed)
+    x = found.draw(count, conditions, *options, seed=seed)
     if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()
         voice.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)
@@ -75,35 +98,38 @@ def command(voice: Voice, run: str, words: tuple[str, ...], count: int | None, o
     voice.result(told, "\n".join(files))
 
 
-def asked(run: Run, count: int | None, given: tuple[str, ...], how: tuple[str, ...]
-          ) -> tuple[int, dict[str, Batch]]:
+def asked(
+    run: Run, count: int | None, given: tuple[str, ...], options: tuple[str, ...]
+) -> tuple[int, dict[str, Batch]]:
     """How many draws, and what each is given."""
     import torch
 
-    from ..run.conditions import typed
+    from ..run.conditions import parse_condition
 
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
         rows = run.rows(given[0], "all").whole()
         every = rows[torch.arange(len(rows)).repeat_interleave(count or 1)]
-        return len(every), dict(every.to(run.place.settle()).given)
+        return len(every), dict(every.to(run.compute.torch_device()).given)
     pairs = map(pair, given)
-    return count or 16, {name: typed(run, name, text, how) for name, text in pairs}
+    return count or 16, {name: parse_condition(run, name, text, options) for name, text in pairs}
 
 
-def show(voice: Voice, run: Run, states: Iterator[Tensor], out: Path | None) -> None:
+def show(voice: Console, run: Run, states: Iterator[Tensor], out: Path | None) -> None:
     """Pictures as they come about, as a film or, a line at a time, in the terminal."""
     from ..plot import animation
 
     if not (run.space.is_picture or animation.is_plane(run.space)):
-        raise WordError(f"--stream shows pictures and points of a plane, and these are "
-                        f"{run.space}; leave it out")
+        raise UsageError(
+            f"--stream shows pictures and points of a plane, and these are "
+            f"{run.space}; leave it out"
+        )
     if out is None:
         for text in animation.frames(states, run.space):
             click.clear()
             click.echo(text)
         return
     if out.suffix != ".gif":
-        raise WordError(f"a film is a .gif, not {out.suffix or 'a file without a suffix'}")
+        raise UsageError(f"a film is a .gif, not {out.suffix or 'a file without a suffix'}")
     count = animation.write(out, states, run.space)
     told = {"run": str(run.folder), "frames": count, "file": str(out)}
     voice.result(told, str(out))
@@ -112,5 +138,5 @@ def show(voice: Voice, run: Run, states: Iterator[Tensor], out: Path | None) -> 
 def pair(word: str) -> tuple[str, str]:
     name, equals, text = word.partition("=")
     if not equals:
-        raise WordError(f"--given {word!r} is not of the form name=value")
+        raise UsageError(f"--given {word!r} is not of the form name=value")
     return name, text

@@ -10,46 +10,69 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._output import Voice, common
+from ._output import Console, common
 from ._writers import OUTPUT, write_table
 
 if TYPE_CHECKING:
-    from ..evaluate.likelihood import Scores
-
+    from ..evaluate.likelihood import RowLikelihoods
 
 
 @click.command("score")
 @click.argument("run")
 @click.argument("data", required=False)
 @click.argument("words", nargs=-1)
-@click.option("--split", type=click.Choice(["train", "valid", "test", "all"]),
-              help="Rows to score: by default test where there are splits, all otherwise.")
-@click.option("-o", "--out", type=OUTPUT,
-              help="csv with a line a row: row, nats, kind, stderr, rank (1 = least likely).")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "valid", "test", "all"]),
+    help="Rows to score: by default test where there are splits, all otherwise.",
+)
+@click.option(
+    "-o",
+    "--out",
+    type=OUTPUT,
+    help="csv with a line a row: row, nats, kind, stderr, rank (1 = least likely).",
+)
 @click.option("--seed", default=0, show_default=True, help="Noise of a bound.")
 @common
-def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], split: str | None,
-            out: Path | None, seed: int) -> None:
+def command(
+    voice: Console,
+    run: str,
+    data: str | None,
+    words: tuple[str, ...],
+    split: str | None,
+    out: Path | None,
+    seed: int,
+) -> None:
     """Score DATA (or the run's own test rows) under RUN. WORDS such as samples=100 say how."""
-    from ..core.overrides import Words
+    from ..core.overrides import Overrides
     from ..run import run as runs
-    from ..run.text import surprise
+    from ..run.text import perplexity
 
     if data is not None and "=" in data and not Path(data).exists():
         words, data = (data, *words), None
-    spoken = Words.sort(words)
+    spoken = Overrides.parse(words)
     found = runs.load(run)
-    scores = found.score(data, *spoken.model, *spoken.how, split=split, seed=seed)
+    scores = found.score(data, *spoken.model, *spoken.score, split=split, seed=seed)
     if out:
         write(out, scores)
     mean = scores.score
     if scores.impossible:
-        voice.note(f"{scores.impossible} of {len(scores.value)} rows have no finite score: the "
-                   "law excludes their values, or they lie too far out to compute")
-    told = {"rows": len(scores.value), "mean": mean.value, "stderr": mean.stderr,
-            "kind": mean.kind, "unit": mean.unit, "bits_per_dim": scores.bits_per_dim}
-    text = (f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "
-            f"{scores.bits_per_dim:.4f} bits/dim, {told['rows']} rows")
+        voice.note(
+            f"{scores.impossible} of {len(scores.value)} rows have no finite score: the "
+            "law excludes their values, or they lie too far out to compute"
+        )
+    told = {
+        "rows": len(scores.value),
+        "mean": mean.value,
+        "stderr": mean.stderr,
+        "kind": mean.kind,
+        "unit": mean.unit,
+        "bits_per_dim": scores.bits_per_dim,
+    }
+    text = (
+        f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "
+        f"{scores.bits_per_dim:.4f} bits/dim, {told['rows']} rows"
+    )
     if scores.told:
         told["method"] = scores.told
         text += f"\n{scores.told}"
@@ -57,19 +80,21 @@ def command(voice: Voice, run: str, data: str | None, words: tuple[str, ...], sp
         told["noise"] = scores.noise
         text += f"\n± {scores.noise:.4f} of the mean is the noise of its own draws"
     if found.view.text:
-        measured = surprise(found, found.rows(data, split), scores)
+        measured = perplexity(found, found.rows(data, split), scores)
         told |= {name: score.value for name, score in measured.items()}
-        text += "".join(f"\n{name.replace('_', ' ')} {score.value:.4f}"
-                        for name, score in measured.items())
+        text += "".join(
+            f"\n{name.replace('_', ' ')} {score.value:.4f}" for name, score in measured.items()
+        )
     voice.result(told, text + (f"\n{out}" if out else ""))
 
 
-def write(out: Path, scores: Scores) -> None:
+def write(out: Path, scores: RowLikelihoods) -> None:
     import numpy as np
     import pandas as pd
 
-    table = pd.DataFrame({"row": np.arange(1, len(scores.value) + 1), "nats": scores.value,
-                          "kind": scores.kind})
+    table = pd.DataFrame(
+        {"row": np.arange(1, len(scores.value) + 1), "nats": scores.value, "kind": scores.kind}
+    )
     if scores.stderr is not None:
         table["stderr"] = scores.stderr
     table["rank"] = table["nats"].rank(method="first").astype(int)

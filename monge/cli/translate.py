@@ -11,38 +11,40 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import WordError
-from ._output import Voice, common
+from ..core.errors import UsageError
+from ._output import Console, common
 from ._writers import OUTPUT
 
 if TYPE_CHECKING:
     from ..run.run import Run
 
 
-
 @click.command("translate")
 @click.argument("run")
 @click.argument("text")
 @click.argument("words", nargs=-1)
-@click.option("--attention", type=OUTPUT,
-              help="Draw what each piece of the translation looks at, as a .png.")
+@click.option(
+    "--attention", type=OUTPUT, help="Draw what each piece of the translation looks at, as a .png."
+)
 @common
-def command(voice: Voice, run: str, text: str, words: tuple[str, ...], attention: Path | None
-            ) -> None:
+def command(
+    voice: Console, run: str, text: str, words: tuple[str, ...], attention: Path | None
+) -> None:
     """Translate TEXT, or with - every line of stdin, under RUN. WORDS such as beams=10 penalty=0.6
     say how the best sentence is sought."""
-    from ..core.overrides import Words
+    from ..core.overrides import Overrides
     from ..run import run as runs
     from ..run.text import translate
 
-    texts = [line for line in sys.stdin.read().split("\n") if line.strip()] if text == "-" \
-        else [text]
+    texts = (
+        [line for line in sys.stdin.read().split("\n") if line.strip()] if text == "-" else [text]
+    )
     if not texts or not texts[0].strip():
-        raise WordError("there is no text to translate; give a sentence, or lines on stdin")
+        raise UsageError("there is no text to translate; give a sentence, or lines on stdin")
     if attention and len(texts) > 1:
-        raise WordError(f"--attention draws one sentence, and there are {len(texts)}; give one")
-    found, spoken = runs.load(run), Words.sort(words)
-    said = translate(found, texts, *spoken.model, *spoken.how)
+        raise UsageError(f"--attention draws one sentence, and there are {len(texts)}; give one")
+    found, spoken = runs.load(run), Overrides.parse(words)
+    said = translate(found, texts, *spoken.model, *spoken.sample)
     told = {"run": str(found.folder), "texts": texts, "translations": said}
     if attention:
         draw(found, texts[0], said[0], attention)
@@ -52,10 +54,10 @@ def command(voice: Voice, run: str, text: str, words: tuple[str, ...], attention
 
 def draw(run: Run, text: str, said: str, path: Path) -> None:
     from ..plot.attention import write_map
-    from ..run.text import attended
+    from ..run.text import cross_attention
 
     if path.suffix != ".png":
-        raise WordError(f"an attention map is a .png, not {path.suffix or 'without a suffix'}")
+        raise UsageError(f"an attention map is a .png, not {path.suffix or 'without a suffix'}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows, columns, weights = attended(run, text, said)
+    rows, columns, weights = cross_attention(run, text, said)
     write_map(path, weights.numpy(), rows, columns)

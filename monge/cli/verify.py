@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import registry
-from ..core.errors import MongeError, WordError, nearest
+from ..core.errors import MongeError, UsageError, nearest
 from ..run import storage
 from ..verify.errata.uncomputable import PROSE
 from ..verify.framework import ITSELF, Listing, Row, hold, listed, load
-from ._output import Voice, common
+from ._output import Console, common
 
 if TYPE_CHECKING:
     from ..verify.subjects import Subject
-
 
 
 ERRATA = "errata"
@@ -48,10 +47,14 @@ class Choice:
 
 @click.command("verify")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--all", "every", is_flag=True,
-              help="Check every model that an identity applies to, not only the first.")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Check every model that an identity applies to, not only the first.",
+)
 @common
-def command(voice: Voice, names: tuple[str, ...], every: bool) -> None:
+def command(voice: Console, names: tuple[str, ...], every: bool) -> None:
     """Check identities on models. NAME is a model, a run, an identity (X52), a common error (R36)
     or a group (latent, errata).
 
@@ -66,13 +69,15 @@ def command(voice: Voice, names: tuple[str, ...], every: bool) -> None:
     rows = []
     for row in examined(voice, choice, every):
         rows.append(row)
-        if voice.lively:
+        if voice.is_interactive:
             click.echo(f"\r\033[K{row.id} {row.member}", nl=False, err=True)
-    if voice.lively:
+    if voice.is_interactive:
         click.echo("\r\033[K", nl=False, err=True)
     if not rows:
-        raise WordError(f"nothing that {' '.join(names)} names goes together; "
-                        "`monge models` tells who can what")
+        raise UsageError(
+            f"nothing that {' '.join(names)} names goes together; "
+            "`monge models` tells who can what"
+        )
     voice.result({"rows": [row.to_dict() for row in rows]}, text(voice, rows))
     if any(row.passed is False for row in rows):
         raise click.exceptions.Exit(1)
@@ -85,7 +90,8 @@ def choose(names: Sequence[str]) -> Choice:
     models, runs = [], []
     for name in names:
         if name.upper() in {each.id for each in known} | {*PROSE} or name in {
-                each.group for each in known}:
+            each.group for each in known
+        }:
             words.add(name)
         elif is_model(name):
             models.append(name if name.endswith(".py") else registry.entry(name).name)
@@ -112,15 +118,16 @@ def run_folder(name: str) -> Path:
     known = [short(entry.name) for entry in registry.entries()]
     known += [word for each in listed() for word in (each.id, each.group)]
     known += [place.name for place in storage.listing()]
-    raise WordError(f"there is no model, run, identity or group {name!r}"
-                    + nearest(name, dict.fromkeys(known)))
+    raise UsageError(
+        f"there is no model, run, identity or group {name!r}" + nearest(name, dict.fromkeys(known))
+    )
 
 
 def short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def examined(voice: Voice, choice: Choice, every: bool) -> Iterator[Row]:
+def examined(voice: Console, choice: Choice, every: bool) -> Iterator[Row]:
     """The rows, one after the other."""
     from ..verify.subjects import able
 
@@ -137,11 +144,11 @@ def examined(voice: Voice, choice: Choice, every: bool) -> Iterator[Row]:
         yield Row(name, ITSELF, statement, source, skipped=reason)
 
 
-def subjects(voice: Voice, choice: Choice) -> Iterator[Subject]:
+def subjects(voice: Console, choice: Choice) -> Iterator[Subject]:
     """Those who are named; a run whose data cannot be had is examined on random rows."""
     import torch
 
-    from ..core.rng import fresh
+    from ..core.rng import make_generator
     from ..run import run as runs
     from ..verify.subjects import random_rows, small, trained
 
@@ -154,21 +161,28 @@ def subjects(voice: Voice, choice: Choice) -> Iterator[Subject]:
             batch = rows.batch(torch.arange(min(len(rows), READ)))
         except MongeError as error:
             voice.note(f"{error}; random rows stand in")
-            batch = random_rows(run.space, READ, fresh(0))
+            batch = random_rows(run.space, READ, make_generator(0))
         yield trained(str(place), run.model, batch)
 
 
-def text(voice: Voice, rows: list[Row]) -> str:
+def text(voice: Console, rows: list[Row]) -> str:
     """The table, and a line that counts."""
     shown = [row for row in rows if voice.verbose or row.skipped is None] or rows
-    table = voice.table(("id", "member", "statement", "residual", "tolerance", ""),
-                        [line(row) for row in shown], keys=2)
+    table = voice.table(
+        ("id", "member", "statement", "residual", "tolerance", ""),
+        [line(row) for row in shown],
+        keys=2,
+    )
     if voice.verbose:
         cited = dict.fromkeys((row.id, row.source) for row in shown)
         table += "\n\n" + voice.table(("id", "source"), [*cited]) + "\n"
-    held, failed, skipped = (sum(found) for found in zip(*(
-        (row.passed is True, row.passed is False, row.skipped is not None) for row in rows),
-        strict=True))
+    held, failed, skipped = (
+        sum(found)
+        for found in zip(
+            *((row.passed is True, row.passed is False, row.skipped is not None) for row in rows),
+            strict=True,
+        )
+    )
     reasons = " (-v tells why)" if len(shown) < len(rows) else ""
     return f"{table}\n{held} hold, {failed} fail, {skipped} skipped{reasons}"
 

@@ -22,11 +22,19 @@ from .plan import plan
 from .runner import BUDGET, Comparison, Outcome, Started
 
 
-def compare(what: Any, *models: str, budget: str = BUDGET, seeds: int = 1, jobs: int = 1,
-            one: bool = False, given: Sequence[str] = (), target: str | Sequence[str] = (),
-            out: str | Path | None = None, ray: str | None = None,
-            tell: Callable[[Comparison | Started | Outcome], None] = lambda _: None
-            ) -> Leaderboard:
+def compare(
+    what: Any,
+    *models: str,
+    budget: str = BUDGET,
+    seeds: int = 1,
+    jobs: int = 1,
+    one: bool = False,
+    given: Sequence[str] = (),
+    target: str | Sequence[str] = (),
+    out: str | Path | None = None,
+    ray: str | None = None,
+    tell: Callable[[Comparison | Started | Outcome], None] = lambda _: None,
+) -> Leaderboard:
     """Fit the models named, or every one that takes the data, with the same budget on the same
     rows, and rank them on test rows; `models` may hold words of data.* too. `tell` hears of the
     comparison before it begins, and of each entrant as it begins and ends."""
@@ -36,12 +44,14 @@ def compare(what: Any, *models: str, budget: str = BUDGET, seeds: int = 1, jobs:
     where = None if out is None else Path(out)
     if not isinstance(what, str | Path):
         what, where = kept(what, where)
-    comparison = Comparison.begin(plan(str(what), names, words, budget, seeds, given, aims, one),
-                                  where)
+    comparison = Comparison.begin(
+        plan(str(what), names, words, budget, seeds, given, aims, one), where
+    )
     tell(comparison)
     outcomes = []
-    entrants: Generator[Started | Outcome, None, None] = \
+    entrants: Generator[Started | Outcome, None, None] = (
         ray_backend.run(comparison, ray) if ray else comparison.run(jobs)
+    )
     with closing(entrants):
         for event in entrants:
             tell(event)
@@ -61,11 +71,14 @@ def kept(what: Any, where: Path | None) -> tuple[str, Path]:
         storage.write(path, text)
         return str(path), where
     pair = isinstance(what, tuple) and len(what) == 2
-    arrays = dict(zip("xy", map(np.asarray, what), strict=True)) if pair else \
-        {"x": np.asarray(what)}
+    arrays = (
+        dict(zip("xy", map(np.asarray, what), strict=True)) if pair else {"x": np.asarray(what)}
+    )
     if any(array.dtype == object for array in arrays.values()):
-        raise DataError(f"a {type(what).__name__} cannot be handed to the entrants; give compare "
-                        "a name, a path, a frame, an array or an (x, y) pair")
+        raise DataError(
+            f"a {type(what).__name__} cannot be handed to the entrants; give compare "
+            "a name, a path, a frame, an array or an (x, y) pair"
+        )
     path = where / f"data-{digest(*(array.tobytes() for array in arrays.values()))}.npz"
     with replacing(path) as fresh, open(fresh, "wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from ..core.errors import RunError
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.space import Space
 from ..evaluate.samples import REAL
 from ..run import storage
-from .runner import JUDGED, Comparison, Outcome
+from .runner import RESULTS, Comparison, Outcome
 from .worker import ROWS
 
 LIKELIHOOD, DISTANCE = "log_likelihood", "energy_distance"
@@ -34,13 +34,13 @@ SURE = 0.95
 
 
 @dataclass(frozen=True)
-class Row:
+class LeaderboardRow:
     """One model over its seeds."""
 
     model: str
     runs: tuple[Path, ...]
     seconds: float
-    measures: dict[str, Score]  # mean over seeds; the error is over seeds where there are several
+    measures: dict[str, Metric]  # mean over seeds; the error is over seeds where there are several
     rows: NDArray[np.float64] | None  # log p of each test row, (seeds, N)
     behind: tuple[float, float] | None = None  # nats behind the first, and the error of that
     cost: dict[str, Any] = field(default_factory=dict)  # as it was foreseen before training
@@ -66,15 +66,20 @@ class Row:
         if count < 2:
             return None
         reach = float(student.ppf((1 + SURE) / 2, count - 1))
-        reach *= statistics.stdev(self.values) / count ** 0.5
+        reach *= statistics.stdev(self.values) / count**0.5
         middle = statistics.mean(self.values)
         return middle - reach, middle + reach
 
     def to_dict(self) -> dict[str, Any]:
         told: dict[str, Any] = {
-            "model": self.model, "family": self.family, "run": str(self.runs[0]),
-            "seconds": self.seconds, "places": self.places, "cost": self.cost,
-            "measures": {name: score.to_dict() for name, score in self.measures.items()}}
+            "model": self.model,
+            "family": self.family,
+            "run": str(self.runs[0]),
+            "seconds": self.seconds,
+            "places": self.places,
+            "cost": self.cost,
+            "measures": {name: score.to_dict() for name, score in self.measures.items()},
+        }
         if self.interval:
             told |= {"runs": [str(run) for run in self.runs], "interval": list(self.interval)}
         if self.behind:
@@ -88,7 +93,7 @@ class Leaderboard:
     failed and who was left out and why, and where its page is."""
 
     folder: Path
-    rows: list[Row]
+    rows: list[LeaderboardRow]
     failures: dict[str, str]
     refused: dict[str, str]
     report: Path | None = None
@@ -99,35 +104,42 @@ class Leaderboard:
         return cls(comparison.folder, leaderboard(outcomes), failures, comparison.plan.refused)
 
     @property
-    def reference(self) -> dict[str, Score]:
+    def reference(self) -> dict[str, Metric]:
         """Each measure of samples with training rows in their place."""
-        found: dict[str, Score] = {}
+        found: dict[str, Metric] = {}
         for row in reversed(self.rows):
             found |= reference(row.measures)
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        return {"rows": [row.to_dict() for row in self.rows],
-                "reference": {name: score.to_dict() for name, score in self.reference.items()},
-                "failures": self.failures, "refused": self.refused, "folder": str(self.folder),
-                "report": None if self.report is None else str(self.report)}
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "reference": {name: score.to_dict() for name, score in self.reference.items()},
+            "failures": self.failures,
+            "refused": self.refused,
+            "folder": str(self.folder),
+            "report": None if self.report is None else str(self.report),
+        }
 
 
-def reference(measures: Mapping[str, Score]) -> dict[str, Score]:
-    return {name.removesuffix(REAL): score for name, score in measures.items()
-            if name.endswith(REAL)}
+def reference(measures: Mapping[str, Metric]) -> dict[str, Metric]:
+    return {
+        name.removesuffix(REAL): score for name, score in measures.items() if name.endswith(REAL)
+    }
 
 
-def leaderboard(outcomes: Sequence[Outcome]) -> list[Row]:
+def leaderboard(outcomes: Sequence[Outcome]) -> list[LeaderboardRow]:
     """A row for each model that has come through, the best first."""
     done = [outcome for outcome in outcomes if not outcome.failure]
-    alike([outcome.run for outcome in done])
-    found = [row([o.run for o in done if o.model == model], model)
-             for model in dict.fromkeys(outcome.model for outcome in done)]
-    return placed(compared(sorted(found, key=lambda row: row.order)))
+    check_comparable([outcome.run for outcome in done])
+    found = [
+        row([o.run for o in done if o.model == model], model)
+        for model in dict.fromkeys(outcome.model for outcome in done)
+    ]
+    return rank(compared(sorted(found, key=lambda row: row.order)))
 
 
-def alike(runs: Sequence[Path]) -> None:
+def check_comparable(runs: Sequence[Path]) -> None:
     """A RunError where two are laws of different spaces, or were fitted to different data."""
     known: tuple[Path, str, str] | None = None
     for run in runs:
@@ -137,44 +149,56 @@ def alike(runs: Sequence[Path]) -> None:
         known = known or (run, event, about["data"]["fingerprint"])
         first, theirs, fingerprint = known
         if event != theirs:
-            raise RunError(f"{run.name} is a law of {event} and {first.name} of {theirs}; only "
-                           "laws of one space can be compared")
+            raise RunError(
+                f"{run.name} is a law of {event} and {first.name} of {theirs}; only "
+                "laws of one space can be compared"
+            )
         if about["data"]["fingerprint"] != fingerprint:
-            raise RunError(f"{run.name} and {first.name} were fitted to different data; fit one "
-                           "of them again")
+            raise RunError(
+                f"{run.name} and {first.name} were fitted to different data; fit one of them again"
+            )
 
 
-def row(runs: Sequence[Path], model: str) -> Row:
-    told = [storage.read(run, JUDGED) for run in runs]
+def row(runs: Sequence[Path], model: str) -> LeaderboardRow:
+    told = [storage.read(run, RESULTS) for run in runs]
     names = [name for name in told[0]["measures"] if all(name in one["measures"] for one in told)]
-    scores = {name: [Score(**one["measures"][name]) for one in told] for name in names}
+    scores = {name: [Metric(**one["measures"][name]) for one in told] for name in names}
     files = [run / ROWS for run in runs]
     rows = np.stack([np.load(file) for file in files]) if files[0].exists() else None
     first = next((name for name in (LIKELIHOOD, DISTANCE) if name in scores), None)
-    return Row(model, tuple(runs), statistics.mean(one["seconds"] for one in told),
-               {name: mean(found) for name, found in scores.items()}, rows,
-               cost=told[0].get("cost", {}),
-               values=tuple(score.value for score in scores[first]) if first else ())
+    return LeaderboardRow(
+        model,
+        tuple(runs),
+        statistics.mean(one["seconds"] for one in told),
+        {name: mean(found) for name, found in scores.items()},
+        rows,
+        cost=told[0].get("cost", {}),
+        values=tuple(score.value for score in scores[first]) if first else (),
+    )
 
 
-def mean(scores: Sequence[Score]) -> Score:
+def mean(scores: Sequence[Metric]) -> Metric:
     """Over seeds: their mean, with the error of one, or with that over seeds if it is larger."""
     values = [score.value for score in scores]
     error = max(score.stderr for score in scores)
-    return Score(statistics.mean(values), scores[0].kind, max(error, over_seeds(values)),
-                 scores[0].unit)
+    return Metric(
+        statistics.mean(values), scores[0].kind, max(error, over_seeds(values)), scores[0].unit
+    )
 
 
 def over_seeds(values: Sequence[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
-def compared(rows: list[Row]) -> list[Row]:
+def compared(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
     """Each with how far it is behind the first on the same rows."""
     first = next((row.rows for row in rows if row.rows is not None), None)
-    return [replace(each, behind=gap(first, each.rows)) if first is not None
-            and each.rows is not None and each.rows.shape[1] == first.shape[1] else each
-            for each in rows]
+    return [
+        replace(each, behind=gap(first, each.rows))
+        if first is not None and each.rows is not None and each.rows.shape[1] == first.shape[1]
+        else each
+        for each in rows
+    ]
 
 
 def gap(first: NDArray[np.float64], rows: NDArray[np.float64]) -> tuple[float, float]:
@@ -186,7 +210,7 @@ def gap(first: NDArray[np.float64], rows: NDArray[np.float64]) -> tuple[float, f
     return float(each.mean()), max(float(each.std(ddof=1) / len(each) ** 0.5), seeds)
 
 
-def placed(rows: list[Row]) -> list[Row]:
+def rank(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
     """Each with its place by likelihood, and among all by the distance of samples."""
     places: dict[str, dict[str, int]] = {row.model: {} for row in rows}
     for name, measure, sign in (("likelihood", LIKELIHOOD, -1), ("distance", DISTANCE, 1)):

@@ -14,14 +14,13 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RunError, WordError
+from ..core.errors import RunError, UsageError
 from .runner import Comparison, Outcome, cores
 
 LOCAL = "local"
 
 
-def run(comparison: Comparison, address: str, threads: int = 1
-        ) -> Generator[Outcome, None, None]:
+def run(comparison: Comparison, address: str, threads: int = 1) -> Generator[Outcome, None, None]:
     """Each entrant as it ends; `address` is that of a cluster, auto for the one this machine is
     part of, local for this machine alone."""
     ray = library()
@@ -29,8 +28,10 @@ def run(comparison: Comparison, address: str, threads: int = 1
     with tempfile.TemporaryDirectory() as empty:
         join(ray, address, empty)
         task = ray.remote(entered).options(num_cpus=threads, max_retries=1)
-        waiting = {task.remote(where, model, seed, threads, here): (model, seed)
-                   for model, seed in comparison.plan.entrants}
+        waiting = {
+            task.remote(where, model, seed, threads, here): (model, seed)
+            for model, seed in comparison.plan.entrants
+        }
         try:
             while waiting:
                 (done, *_), _ = ray.wait(list(waiting), num_returns=1)
@@ -56,17 +57,20 @@ def join(ray: Any, address: str, empty: str) -> None:
         with chdir(empty):
             ray.init(**joined, log_to_driver=False, include_dashboard=False)
     except Exception as error:  # Ray raises the plain class where a node does not start
-        raise RunError(f"there is no Ray cluster at {address} ({told(error)}); "
-                       "start one with `ray start --head`, or use --jobs on this machine"
-                       ) from error
+        raise RunError(
+            f"there is no Ray cluster at {address} ({told(error)}); "
+            "start one with `ray start --head`, or use --jobs on this machine"
+        ) from error
 
 
 def library() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise WordError("--ray needs the package ray, which is not installed; "
-                        "pip install 'monge[ray]', or use --jobs on this machine") from error
+        raise UsageError(
+            "--ray needs the package ray, which is not installed; "
+            "pip install 'monge[ray]', or use --jobs on this machine"
+        ) from error
 
 
 def entered(where: str, model: str, seed: int, threads: int, cwd: str) -> str | None:

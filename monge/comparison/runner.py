@@ -27,7 +27,7 @@ from ..train.loop import terminable
 from .plan import Plan, tupled
 
 FILE = "compare.json"
-JUDGED = "judged.json"
+RESULTS = "judged.json"
 """In an entrant's folder, once it is fitted and judged."""
 BUDGET = "60s"
 GRACE = 20.0
@@ -55,7 +55,7 @@ class Outcome:
     failure: str | None = None
 
 
-Tell = Callable[[Started], None]
+Report = Callable[[Started], None]
 
 
 class Comparison:
@@ -74,11 +74,15 @@ class Comparison:
         if (where / FILE).exists():
             known = cls.read(where).plan
             if not known.same(plan):
-                raise RunError(f"{where} compares {known.data} with budget {known.budget} and "
-                               "other words; give --out another name")
+                raise RunError(
+                    f"{where} compares {known.data} with budget {known.budget} and "
+                    "other words; give --out another name"
+                )
             if known.fingerprint and known.fingerprint != plan.fingerprint:
-                raise RunError(f"{plan.data} has changed since the comparison in {where} was "
-                               "started; restore it, or give --out another name")
+                raise RunError(
+                    f"{plan.data} has changed since the comparison in {where} was "
+                    "started; restore it, or give --out another name"
+                )
         where.mkdir(parents=True, exist_ok=True)
         storage.write(where / FILE, json.dumps(storage.stamped(asdict(plan)), indent=1) + "\n")
         return cls(plan, where)
@@ -90,9 +94,10 @@ class Comparison:
     @property
     def outcomes(self) -> list[Outcome]:
         """Of the entrants that are done."""
-        every = [Outcome(model, seed, self.place(model, seed))
-                 for model, seed in self.plan.entrants]
-        return [outcome for outcome in every if (outcome.run / JUDGED).exists()]
+        every = [
+            Outcome(model, seed, self.place(model, seed)) for model, seed in self.plan.entrants
+        ]
+        return [outcome for outcome in every if (outcome.run / RESULTS).exists()]
 
     def place(self, model: str, seed: int) -> Path:
         return self.folder / self.plan.title(model, seed)
@@ -104,8 +109,10 @@ class Comparison:
         told: queue.Queue[Started | Future[Outcome]] = queue.Queue()
         with terminable(), ThreadPoolExecutor(jobs) as pool:
             try:
-                left = [pool.submit(self.enter, model, seed, threads, told.put)
-                        for model, seed in self.plan.entrants]
+                left = [
+                    pool.submit(self.enter, model, seed, threads, told.put)
+                    for model, seed in self.plan.entrants
+                ]
                 for each in left:
                     each.add_done_callback(told.put)
                 while left:
@@ -119,20 +126,33 @@ class Comparison:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()
 
-    def enter(self, model: str, seed: int, threads: int, tell: Tell = lambda _: None,
-              cwd: str | None = None) -> Outcome:
+    def enter(
+        self,
+        model: str,
+        seed: int,
+        threads: int,
+        tell: Report = lambda _: None,
+        cwd: str | None = None,
+    ) -> Outcome:
         """Fit and judge one in a process of its own, unless that is done; `cwd` is the folder that
         relative paths start from."""
         run = self.place(model, seed)
-        if (run / JUDGED).exists():
+        if (run / RESULTS).exists():
             return Outcome(model, seed, run)
         words = [*COMMAND, str(self.folder), model, str(seed), str(threads)]
         with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
             with self.guard:
                 if self.stopping:
                     return Outcome(model, seed, run, "stopped before it began")
-                child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=errors, text=True, start_new_session=True, cwd=cwd)
+                child = subprocess.Popen(
+                    words,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    start_new_session=True,
+                    cwd=cwd,
+                )
                 self.running.add(child)
             assert child.stdout
             for line in child.stdout:  # the first is its cost, the others nobody waits for

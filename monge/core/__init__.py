@@ -1,6 +1,1 @@
 """The contract: configuration, spaces, batches, models and what they can do."""
-
-
-
-
-

@@ -62,12 +62,17 @@ class CanSample(Ability):
     ability = "sample"
     task = "sample"
 
-    class Sampling(Config):
+    class SamplingConfig(Config):
         """How to draw; no model needs more than its defaults."""
 
     @abc.abstractmethod
-    def sample(self, n: int, given: Given | None = None, how: Config | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         """(n, *event); `given` has n rows, or one that is repeated."""
 
 
@@ -77,12 +82,16 @@ class HasLikelihood(Ability):
     ability = "log-likelihood"
     task = "compute log-likelihoods"
 
-    class Scoring(Config):
+    class LikelihoodConfig(Config):
         """How to score; exact laws need no choice."""
 
     @abc.abstractmethod
-    def likelihood(self, batch: Batch | Tensor, how: Config | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         """Nats of each row, with kind and standard error."""
 
     def log_prob(self, batch: Batch | Tensor) -> Tensor:
@@ -96,8 +105,12 @@ class HasTerms(HasLikelihood):
     task = "split its bound into terms"
 
     @abc.abstractmethod
-    def terms(self, batch: Batch | Tensor, how: Config | None = None,
-              generator: Generator | None = None) -> dict[str, Tensor]:
+    def terms(
+        self,
+        batch: Batch | Tensor,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> dict[str, Tensor]:
         """What each part takes off the score, nats of each row, (B,): the bound is minus their
         sum."""
 
@@ -286,7 +299,7 @@ class HasMean(Ability):
     task = "predict means"
 
     @abc.abstractmethod
-    def mean(self, given: Given, how: Config | None = None) -> Tensor:
+    def mean(self, given: Given, options: Config | None = None) -> Tensor:
         """E[x | given]; of a label, its probabilities (B, size)."""
 
 
@@ -295,7 +308,7 @@ class HasMode(Ability):
     task = "predict the most probable value"
 
     @abc.abstractmethod
-    def mode(self, given: Given, how: Config | None = None) -> Tensor:
+    def mode(self, given: Given, options: Config | None = None) -> Tensor:
         """The most probable x."""
 
 
@@ -314,7 +327,7 @@ class HasMarginals(Ability):
     task = "predict targets"
 
     @abc.abstractmethod
-    def marginals(self, given: Given, how: Config | None = None) -> Marginals:
+    def marginals(self, given: Given, options: Config | None = None) -> Marginals:
         """The law of each entry alone: its probabilities, and what lies below a value."""
 
 
@@ -326,8 +339,9 @@ class CanComplete(Ability):
     """By what method, and how far it can be trusted: `monge complete` says it."""
 
     @abc.abstractmethod
-    def complete(self, batch: Batch, how: Config | None = None,
-                 generator: Generator | None = None) -> Tensor:
+    def complete(
+        self, batch: Batch, options: Config | None = None, generator: Generator | None = None
+    ) -> Tensor:
         """x with what `observed` hides drawn given what it shows, (B, *event)."""
 
 
@@ -361,8 +375,13 @@ class CanStream(Ability):
     task = "stream samples"
 
     @abc.abstractmethod
-    def stream(self, n: int, given: Given | None = None, how: Config | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
         """The whole sample so far, again and again; the last equals `sample`."""
 
 

@@ -34,8 +34,14 @@ class Batch:
             return None if value is None else change(value)
 
         given = {name: part.map(change) for name, part in self.given.items()}
-        return replace(self, x=change(self.x), given=given, observed=maybe(self.observed),
-                       length=maybe(self.length), row=maybe(self.row))
+        return replace(
+            self,
+            x=change(self.x),
+            given=given,
+            observed=maybe(self.observed),
+            length=maybe(self.length),
+            row=maybe(self.row),
+        )
 
     def __getitem__(self, rows: Any) -> Batch:
         return self.map(lambda value: value[rows])
@@ -57,7 +63,7 @@ class Batch:
         return torch.arange(len(self), device=self.x.device) if self.row is None else self.row
 
     @property
-    def seen(self) -> Tensor:
+    def observed_mask(self) -> Tensor:
         """`observed` in the full shape of x; all true where nothing is missing."""
         if self.observed is None:
             return torch.ones_like(self.x, dtype=torch.bool)
@@ -70,18 +76,22 @@ def as_batch(question: Batch | Tensor) -> Batch:
     return question if isinstance(question, Batch) else Batch(question)
 
 
-def conform(given: Mapping[str, Batch], space: Space, n: int) -> dict[str, Batch]:
+def broadcast_conditions(given: Mapping[str, Batch], space: Space, n: int) -> dict[str, Batch]:
     """The conditions that `space` asks for, each with `n` rows; one row is repeated."""
     for name in given:
         if name not in space.given:
             known = ", ".join(space.given) or "no condition"
-            raise DataError(f"given {name!r}, but the model was fitted with {known}; leave it "
-                            f"out, or fit one with --given {name}")
+            raise DataError(
+                f"given {name!r}, but the model was fitted with {known}; leave it "
+                f"out, or fit one with --given {name}"
+            )
     ready = {}
     for name in space.given:
         if name not in given:
-            raise DataError(f"the model needs a value of {name!r} for each row; give it with "
-                            f"--given {name}=VALUE, in Python with given={{{name!r}: VALUE}}")
+            raise DataError(
+                f"the model needs a value of {name!r} for each row; give it with "
+                f"--given {name}=VALUE, in Python with given={{{name!r}: VALUE}}"
+            )
         part = given[name]
         if len(part) == 1 and n != 1:
             part = part.map(lambda value: value.expand(n, *value.shape[1:]))

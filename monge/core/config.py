@@ -19,7 +19,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from . import tags
-from .errors import WordError, nearest, shown
+from .errors import UsageError, nearest, shown
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Part:
+class RunRef:
     """Another run, named by its folder; the built model is handed to the owner's constructor."""
 
     run: str
@@ -81,8 +81,9 @@ class Config:
         try:
             return check("config", cls, tree)
         except RecursionError:
-            raise WordError("the configuration is nested too deeply to be read; it was not "
-                            "written by Monge") from None
+            raise UsageError(
+                "the configuration is nested too deeply to be read; it was not written by Monge"
+            ) from None
 
     def override(self, *words: str) -> Self:
         """A copy changed by words such as `net.width=64`; shallow words first, so that
@@ -97,7 +98,7 @@ class Config:
         for word in sorted(words, key=depth):
             path, equals, text = word.partition("=")
             if not (path and equals):
-                raise WordError(f"{word!r} is not of the form name=value")
+                raise UsageError(f"{word!r} is not of the form name=value")
             changed = put(changed, path.split("."), text, path)
         return changed
 
@@ -122,7 +123,7 @@ def plain(value: Any) -> Any:
     """`value` as JSON would hold it."""
     if isinstance(value, Config):
         return value.to_dict()
-    if isinstance(value, Part):
+    if isinstance(value, RunRef):
         return {"part": value.run}
     if isinstance(value, tuple):
         return [plain(entry) for entry in value]
@@ -139,29 +140,29 @@ def check(name: str, kind: Any, value: Any) -> Any:
         value = check(name, args[0], value)
         for limit in args[1:]:
             if value is not None and not limit.admits(value):
-                raise WordError(f"{name}={value} must be {limit}")
+                raise UsageError(f"{name}={value} must be {limit}")
         return value
     if origin in (Union, UnionType):
         return check_union(name, args, value)
     if origin is Literal:
         if value not in args:
             text = value if isinstance(value, str) and len(value) < 80 else shown(value)
-            raise WordError(f"{name}={text} is not a choice{nearest(text, map(str, args))}")
+            raise UsageError(f"{name}={text} is not a choice{nearest(text, map(str, args))}")
         return value
     if origin is tuple:
         return check_tuple(name, args, value)
     if origin in (Mapping, dict):
         if not isinstance(value, Mapping):
-            raise WordError(f"{name}={shown(value)} must be a mapping")
+            raise UsageError(f"{name}={shown(value)} must be a mapping")
         return {key: check(f"{name}.{key}", args[1], entry) for key, entry in value.items()}
-    if kind is Part and isinstance(value, Mapping) and set(value) == {"part"}:
-        return Part(check(f"{name}.part", str, value["part"]))
+    if kind is RunRef and isinstance(value, Mapping) and set(value) == {"part"}:
+        return RunRef(check(f"{name}.part", str, value["part"]))
     if isinstance(kind, type) and issubclass(kind, Config):
         return check_config(name, kind, value)
     if kind is float and type(value) is int and abs(value) < 1e300:
         return float(value)
     if type(value) is not kind:
-        raise WordError(f"{name}={shown(value)} must be {spell(kind)}")
+        raise UsageError(f"{name}={shown(value)} must be {spell(kind)}")
     return value
 
 
@@ -172,17 +173,17 @@ def check_union(name: str, args: tuple, value: Any) -> Any:
     for choice in choices[:-1]:
         try:
             return check(name, choice, value)
-        except WordError:
+        except UsageError:
             continue
     return check(name, choices[-1], value)
 
 
 def check_tuple(name: str, args: tuple, value: Any) -> tuple:
     if not isinstance(value, (tuple, list)):
-        raise WordError(f"{name}={shown(value)} must be a list")
+        raise UsageError(f"{name}={shown(value)} must be a list")
     kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
     if len(kinds) != len(value):
-        raise WordError(f"{name}={shown(value)} must have {len(kinds)} entries")
+        raise UsageError(f"{name}={shown(value)} must have {len(kinds)} entries")
     pairs = enumerate(zip(kinds, value, strict=True))
     return tuple(check(f"{name}[{place}]", kind, entry) for place, (kind, entry) in pairs)
 
@@ -192,7 +193,7 @@ def check_config(name: str, kind: type[Config], value: Any) -> Config:
         value = read(value)
     if not isinstance(value, kind):
         found = value.tag if isinstance(value, Config) else shown(value)
-        raise WordError(f"{name}: expected {expected(kind)}, found {found}")
+        raise UsageError(f"{name}: expected {expected(kind)}, found {found}")
     return value
 
 
@@ -215,11 +216,16 @@ def read(tree: Mapping[str, Any]) -> Config:
     given = {key: entry for key, entry in tree.items() if key != "is"}
     for key in given:
         if key not in known:
-            raise WordError(f"{kind.tag} has no field {shown(key)}{nearest(key, known)}")
-    lacking = [field.name for field in fields(kind) if field.name not in given
-               and field.default is MISSING and field.default_factory is MISSING]
+            raise UsageError(f"{kind.tag} has no field {shown(key)}{nearest(key, known)}")
+    lacking = [
+        field.name
+        for field in fields(kind)
+        if field.name not in given
+        and field.default is MISSING
+        and field.default_factory is MISSING
+    ]
     if lacking:
-        raise WordError(f"{kind.tag} lacks {', '.join(lacking)}; the configuration is incomplete")
+        raise UsageError(f"{kind.tag} lacks {', '.join(lacking)}; the configuration is incomplete")
     return kind(**given)
 
 
@@ -231,7 +237,7 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
     name, rest = path[0], path[1:]
     if isinstance(config, Mapping):
         if name not in config:
-            raise WordError(f"{full}: there is no {name!r}{nearest(name, config)}")
+            raise UsageError(f"{full}: there is no {name!r}{nearest(name, config)}")
         entry = put(config[name], rest, text, full) if rest else text
         return {**config, name: entry}
     kinds = hints(type(config)) if isinstance(config, Config) else {}  # type: ignore[arg-type]
@@ -251,20 +257,30 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
 
 def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
     """The one part of a configuration that has a field of this name, which need not be said."""
-    parts = [part for part in kinds if isinstance(inner := getattr(config, part), Config)
-             and name in inner.__dataclass_fields__]
+    parts = [
+        part
+        for part in kinds
+        if isinstance(inner := getattr(config, part), Config)
+        and name in inner.__dataclass_fields__
+    ]
     if len(parts) == 1:
         return parts[0]
     whose = getattr(type(config), "owner", type(config)).__name__
     if parts:
-        raise WordError(f"{name!r} is a field of {' and of '.join(parts)}; write "
-                        f"{' or '.join(f'{part}.{name}' for part in parts)}")
-    inner = {field: f"{part}.{field}" for part in kinds
-             if isinstance(within := getattr(config, part), Config)
-             for field in within.__dataclass_fields__ if field not in kinds}
+        raise UsageError(
+            f"{name!r} is a field of {' and of '.join(parts)}; write "
+            f"{' or '.join(f'{part}.{name}' for part in parts)}"
+        )
+    inner = {
+        field: f"{part}.{field}"
+        for part in kinds
+        if isinstance(within := getattr(config, part), Config)
+        for field in within.__dataclass_fields__
+        if field not in kinds
+    }
     close = difflib.get_close_matches(name, [*kinds, *inner], 1, 0.6)
     hint = f"; did you mean {inner.get(close[0], close[0])}?" if close else nearest(name, kinds)
-    raise WordError(f"{whose} has no field {name!r}{hint}")
+    raise UsageError(f"{whose} has no field {name!r}{hint}")
 
 
 def first(kind: type[Config], owner: Config) -> Config:
@@ -281,9 +297,9 @@ def choose(kind: Any, text: str, full: str) -> Config:
     found = [each for each in known if text.lower() in (tags.name_of(each), each.tag.lower())]
     if len(found) > 1:
         names = " and ".join(each.tag for each in found)
-        raise WordError(f"{full}={text} is the name of {names}; write one of these in full")
+        raise UsageError(f"{full}={text} is the name of {names}; write one of these in full")
     if not found:
-        raise WordError(f"{full}={text} is not a part{nearest(text, map(tags.name_of, known))}")
+        raise UsageError(f"{full}={text} is not a part{nearest(text, map(tags.name_of, known))}")
     return found[0]()
 
 
@@ -300,8 +316,8 @@ def parse(kind: Any, text: str) -> Any:
         return [parse(args[0], entry.strip()) for entry in text.strip("[]()").split(",") if entry]
     if origin is Literal:
         return next((choice for choice in args if str(choice) == text), text)
-    if kind is Part:
-        return Part(text)
+    if kind is RunRef:
+        return RunRef(text)
     if kind is bool:
         return TRUTH.get(text.lower(), text)
     if kind in (int, float):

@@ -57,24 +57,24 @@ from .abilities import (
     Likelihood,
     LikelihoodKind,
 )
-from .batch import Batch, as_batch, conform
+from .batch import Batch, as_batch, broadcast_conditions
 from .config import Config, Range
 from .config import Config as BaseConfig
-from .errors import DataError, WordError
-from .marginals import Marginals, Mixed
-from .model import Losses, Model, Suit, Turn
-from .rng import fold, fresh, row_uniform, seed_of
+from .errors import DataError, UsageError
+from .marginals import Marginals, MixedMarginals
+from .model import Defaults, Losses, Model, Update
+from .rng import derive_seed, keyed_uniform, make_generator, seed_of
 from .space import Space
-from .train_config import Recipe
+from .train_config import TrainConfig
 
 
-class Stack:
+class StackedModels:
     """Calling it gives the losses of model k on the k-th piece of a batch, summed over models, so
     that the gradient of each is what it would be alone. Pieces are of one size, what is left over
     is left out; noise differs from model to model."""
 
     def __init__(self, models: Sequence[Model]) -> None:
-        self.models, self.first = models, Lossy(models[0])
+        self.models, self.first = models, LossModule(models[0])
         self.weights = columns(models, lambda model: dict(model.named_parameters()))
         shared = len(list(models[0].named_parameters(remove_duplicate=False)))
         self.tied = shared > len(self.weights)
@@ -83,8 +83,11 @@ class Stack:
     def buffers(self) -> dict[str, Tensor]:
         """Those in which models differ, stacked; a stackable loss leaves them as they are."""
         found = columns(self.models, lambda model: dict(model.named_buffers()))
-        return {name: torch.stack(each) for name, each in found.items()
-                if not all(torch.equal(each[0], other) for other in each[1:])}
+        return {
+            name: torch.stack(each)
+            for name, each in found.items()
+            if not all(torch.equal(each[0], other) for other in each[1:])
+        }
 
     def __call__(self, batch: Batch) -> Losses:
         names, many = [*self.weights, *self.buffers], len(self.models)
@@ -92,7 +95,7 @@ class Stack:
         pieces: list[Tensor] = []
 
         def apart(value: Tensor) -> Tensor:
-            pieces.append(value[:many * size].unflatten(0, (many, size)))  # (K, B, ...)
+            pieces.append(value[: many * size].unflatten(0, (many, size)))  # (K, B, ...)
             return value
 
         def one(*own: Tensor) -> Losses:
@@ -107,7 +110,7 @@ class Stack:
         return {name: term.sum(0) for name, term in losses.items()}
 
 
-class Lossy(nn.Module):
+class LossModule(nn.Module):
     """A model whose forward pass is its loss."""
 
     def __init__(self, model: Model) -> None:
@@ -118,17 +121,18 @@ class Lossy(nn.Module):
         return self.model.loss(batch)
 
 
-def columns(models: Sequence[Model], tensors: Callable[[Model], dict[str, Tensor]]
-            ) -> dict[str, list[Tensor]]:
+def columns(
+    models: Sequence[Model], tensors: Callable[[Model], dict[str, Tensor]]
+) -> dict[str, list[Tensor]]:
     """The tensors of one name in all models, by the name they have in `Lossy`."""
     each = [tensors(model) for model in models]
     return {f"model.{name}": [own[name] for own in each] for name in each[0]}
 
 
-class Mixture(Model):
+class Ensemble(Model):
     """p(x | given) = (1/K) sum_k p_k(x | given), each member a model of its own."""
 
-    kin: ClassVar[type[Model]]
+    member_class: ClassVar[type[Model]]
     """What the members are."""
 
     class Config(BaseConfig):
@@ -141,30 +145,41 @@ class Mixture(Model):
         """Whether each is trained on a bootstrap of the training rows."""
 
         def build(self, *args: Any) -> Any:
-            return law_of(self.kin)(self, *args)
+            return ensemble_class(self.member_class)(self, *args)
 
         @property
-        def kin(self) -> type[Model]:
+        def member_class(self) -> type[Model]:
             return cast(type[Model], self.member.owner)
 
-        def recipe(self, recipe: Recipe) -> Recipe:
+        def recipe(self, recipe: TrainConfig) -> TrainConfig:
             """A member's recipe for all: what it says of a turn or of a parameter holds for that
             turn and that parameter of every member."""
             each = range(self.members)
-            alike = ["{}"] if self.kin.stackable else [f"member{k + 1}/{{}}" for k in each]
-            turns = {form.format(name): mover for name, mover in recipe.turns.items()
-                     for form in alike}
+            alike = (
+                ["{}"]
+                if self.member_class.supports_vmap
+                else [f"member{k + 1}/{{}}" for k in each]
+            )
+            turns = {
+                form.format(name): mover
+                for name, mover in recipe.updates.items()
+                for form in alike
+            }
             freeze = tuple(f"members.{k}.{head}" for head in recipe.freeze for k in each)
-            rates = {f"members.{k}.{head}": rate for head, rate in recipe.rates.items()
-                     for k in each}
-            return replace(recipe, turns=turns, freeze=freeze, rates=rates)
+            rates = {
+                f"members.{k}.{head}": rate
+                for head, rate in recipe.lr_multipliers.items()
+                for k in each
+            }
+            return replace(recipe, updates=turns, freeze=freeze, lr_multipliers=rates)
 
     config: Config
     seed: Tensor  # of the bags
     drawn: Tensor  # how many rows there were when they were drawn
 
-    def __init__(self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
-                 ) -> None:
+    def __init__(
+        self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
+    ) -> None:
         super().__init__(config, space)
         args = (space, parts) if parts else (space,)
         self.members = nn.ModuleList(config.member.build(*args) for _ in range(config.members))
@@ -176,28 +191,44 @@ class Mixture(Model):
     def each(self) -> list[Any]:
         return list(self.members)
 
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         for member in self.each:
-            member.begin(batch)
+            member.initialise_from_data(batch)
 
     def loss(self, batch: Batch) -> Losses:
-        return {f"member{k + 1}/{name}": term for k, member in enumerate(self.each)
-                for name, term in member.loss(batch).items()}
+        return {
+            f"member{k + 1}/{name}": term
+            for k, member in enumerate(self.each)
+            for name, term in member.loss(batch).items()
+        }
 
-    def turns(self) -> Sequence[Turn]:
+    def updates(self) -> Sequence[Update]:
         """Those of the members; one for all where members stack."""
-        if self.kin.stackable:
+        if self.member_class.supports_vmap:
             params = [p for p in self.parameters() if p.requires_grad]
-            return [Turn("model", Stack(self.each), params, batches=len(self.each),
-                         rows=self.bags if self.config.bag else None)]
-        return [replace(turn, name=f"member{k + 1}/{turn.name}",
-                        rows=partial(self.bag, k) if self.config.bag else None)
-                for k, member in enumerate(self.each) for turn in member.turns()]
+            return [
+                Update(
+                    "model",
+                    StackedModels(self.each),
+                    params,
+                    batches=len(self.each),
+                    rows=self.bags if self.config.bag else None,
+                )
+            ]
+        return [
+            replace(
+                turn,
+                name=f"member{k + 1}/{turn.name}",
+                rows=partial(self.bag, k) if self.config.bag else None,
+            )
+            for k, member in enumerate(self.each)
+            for turn in member.updates()
+        ]
 
     def bag(self, member: int, index: Tensor, n: int) -> Tensor:
         """The rows that stand for rows `index` of n in the bootstrap of one member."""
         self.drawn.fill_(n)
-        return bootstrap(fold(int(self.seed), "bag", member), index, n)
+        return bootstrap(derive_seed(int(self.seed), "bag", member), index, n)
 
     def bags(self, index: Tensor, n: int) -> Tensor:
         """The same where consecutive pieces of `index` are the members'."""
@@ -212,76 +243,100 @@ class Mixture(Model):
         return ~seen[:, rows]
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
-        return cls.kin.refuses(space)
+    def unsupported_reason(cls, space: Space) -> str | None:
+        return cls.member_class.unsupported_reason(space)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
-        suit = cls.kin.suit(space)
+    def defaults(cls, space: Space) -> Defaults:
+        suit = cls.member_class.defaults(space)
         config = cls.Config(member=suit.config)
-        return Suit(config, config.recipe(suit.recipe))
+        return Defaults(config, config.recipe(suit.recipe))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(member=cls.kin.tiny(space), members=2)
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(member=cls.member_class.smallest_config(space), members=2)
 
 
 def bootstrap(seed: int, index: Tensor, n: int) -> Tensor:
     """Entries `index` of n draws with replacement from n rows, each a function of its place."""
-    return (n * row_uniform(index, (), seed)).long().clamp(max=n - 1)
+    return (n * keyed_uniform(index, (), seed)).long().clamp(max=n - 1)
 
 
-def gather(config: BaseConfig, recipe: Recipe, members: int, bag: bool
-           ) -> tuple[BaseConfig, Recipe]:
+def as_ensemble(
+    config: BaseConfig, recipe: TrainConfig, members: int, bag: bool
+) -> tuple[BaseConfig, TrainConfig]:
     """A model's configuration and recipe as those of an ensemble; 0 members ask for none."""
     if bag and not members:
-        raise WordError("bagging draws rows anew for each member of an ensemble; say how many "
-                        "with --ensemble 5")
+        raise UsageError(
+            "bagging draws rows anew for each member of an ensemble; say how many "
+            "with --ensemble 5"
+        )
     if not members:
         return config, recipe
-    mixture = Mixture.Config(member=config, members=members, bag=bag)
+    mixture = Ensemble.Config(member=config, members=members, bag=bag)
     return mixture, mixture.recipe(recipe)
 
 
 @cache
-def law_of(kin: type[Model]) -> type[Mixture]:
+def ensemble_class(member_class: type[Model]) -> type[Ensemble]:
     """The class of mixtures of a model, with the abilities that carry over from it."""
     # which stands on Mixture
 
-    bases = tuple(mixed for mixed in CARRIED if mixed.carries(kin)) or (Mixture,)
-    same = ("events", "givens", "missing", "predicts", "unpaired", "Sampling", "Scoring")
-    body = {name: vars(base)[name] for name in same for base in reversed(kin.__mro__)
-            if name in vars(base)}
-    about = {"kin": kin, "__module__": __name__, "__doc__": Mixture.__doc__}
-    made = abc.ABCMeta(f"MixtureOf{kin.__name__}", bases, body | about)
-    return cast(type[Mixture], made)
+    bases = tuple(mixed for mixed in ENSEMBLE_ABILITIES if mixed.carries(member_class)) or (
+        Ensemble,
+    )
+    same = (
+        "events",
+        "givens",
+        "supports_missing",
+        "is_predictor",
+        "is_unpaired",
+        "SamplingConfig",
+        "LikelihoodConfig",
+    )
+    body = {
+        name: vars(base)[name]
+        for name in same
+        for base in reversed(member_class.__mro__)
+        if name in vars(base)
+    }
+    about = {"member_class": member_class, "__module__": __name__, "__doc__": Ensemble.__doc__}
+    made = abc.ABCMeta(f"EnsembleOf{member_class.__name__}", bases, body | about)
+    return cast(type[Ensemble], made)
 
 
 Share = tuple[Tensor, Any, Generator]
 """The rows a member was drawn for, the member, and noise of its own."""
 
 
-class Carried(Mixture):
+class EnsembleAbility(Ensemble):
     """An ability that carries over to mixtures of some models."""
 
     needs: ClassVar[Sequence[type]] = ()
 
     @classmethod
-    def carries(cls, kin: type[Model]) -> bool:
-        return all(issubclass(kin, need) for need in cls.needs)
+    def carries(cls, member_class: type[Model]) -> bool:
+        return all(issubclass(member_class, need) for need in cls.needs)
 
 
-class Drawn(Carried, CanSample):
+class EnsembleSample(EnsembleAbility, CanSample):
     """Draws a member for each row, and lets it draw the row."""
 
     needs: ClassVar[Sequence[type]] = (CanSample,)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: Config | None = None,
-               generator: Generator | None = None) -> Tensor:
-        given = conform(given or {}, self.space, n)
-        return joined((rows, member.sample(len(rows), taken(given, rows), how, own))
-                      for rows, member, own in self.even(n, generator))
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        given = broadcast_conditions(given or {}, self.space, n)
+        return joined(
+            (rows, member.sample(len(rows), taken(given, rows), options, own))
+            for rows, member, own in self.even(n, generator)
+        )
 
     def even(self, n: int, generator: Generator | None) -> list[Share]:
         """Every member as likely as any other."""
@@ -295,58 +350,74 @@ class Drawn(Carried, CanSample):
         for k, (member, seed) in enumerate(zip(self.each, seeds.tolist(), strict=True)):
             rows = (which == k).nonzero()[:, 0]
             if len(rows):
-                yield rows, member, fresh(seed, which.device)
+                yield rows, member, make_generator(seed, which.device)
 
 
-class Streamed(Drawn, CanStream):
+class EnsembleStream(EnsembleSample, CanStream):
     """Members draw side by side."""
 
     needs: ClassVar[Sequence[type]] = (CanSample, CanStream)
 
     @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: Config | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
-        given, shares = conform(given or {}, self.space, n), self.even(n, generator)
-        streams = [member.stream(len(rows), taken(given, rows), how, own)
-                   for rows, member, own in shares]
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
+        given, shares = broadcast_conditions(given or {}, self.space, n), self.even(n, generator)
+        streams = [
+            member.stream(len(rows), taken(given, rows), options, own)
+            for rows, member, own in shares
+        ]
         last: tuple[Tensor, ...] = ()
         for now in zip_longest(*streams):
             last = tuple(last[k] if x is None else x for k, x in enumerate(now))
             yield joined((share[0], x) for share, x in zip(shares, last, strict=True))
 
 
-class Filled(Drawn, CanComplete):
+class EnsembleComplete(EnsembleSample, CanComplete):
     """Draws a member for each row in proportion to what it makes of the values seen, p_k(x_seen),
     and lets it complete the row: as exact as the members' own scores and completions are."""
 
     needs: ClassVar[Sequence[type]] = (CanSample, CanComplete)
 
     @classmethod
-    def carries(cls, kin: type[Model]) -> bool:
-        knows = issubclass(kin, HasLikelihood) and kin.missing
-        return super().carries(kin) and (knows or issubclass(kin, HasConditionals))
+    def carries(cls, member_class: type[Model]) -> bool:
+        knows = issubclass(member_class, HasLikelihood) and member_class.supports_missing
+        return super().carries(member_class) and (
+            knows or issubclass(member_class, HasConditionals)
+        )
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: Config | None = None,
-                 generator: Generator | None = None) -> Tensor:
+    def complete(
+        self, batch: Batch, options: Config | None = None, generator: Generator | None = None
+    ) -> Tensor:
         place = generator.device if generator else None
         log_p = torch.stack([seen_score(member, batch) for member in self.each])  # (K, B)
         uniform = torch.rand(len(batch), generator=generator, device=place, dtype=torch.float64)
         ends = log_p.double().softmax(0).cumsum(0)
         which = (uniform.to(ends.device) > ends).sum(0).clamp(max=len(self.each) - 1)
-        return joined((rows, member.complete(batch[rows], how, own))
-                      for rows, member, own in self.shares(which, generator))
+        return joined(
+            (rows, member.complete(batch[rows], options, own))
+            for rows, member, own in self.shares(which, generator)
+        )
 
 
-class Scored(Carried, HasLikelihood):
+class EnsembleLikelihood(EnsembleAbility, HasLikelihood):
     """log (1/K) sum_k p_k(x): exact where every member's is, a bound where it is one."""
 
     needs: ClassVar[Sequence[type]] = (HasLikelihood,)
 
-    def likelihood(self, batch: Batch | Tensor, how: Config | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         even = torch.full((len(self.each), 1), -math.log(len(self.each)), dtype=torch.float64)
-        return self.weighed(as_batch(batch), even, how, seed_of(generator))
+        return self.weighed(as_batch(batch), even, options, seed_of(generator))
 
     def out_of_bag(self, batch: Batch) -> Likelihood:
         """log p of training rows, each by the members that have not seen it; NaN where all
@@ -354,26 +425,34 @@ class Scored(Carried, HasLikelihood):
         unseen = self.left_out(batch.rows).double()  # (K, B)
         return self.weighed(batch, (unseen / unseen.sum(0)).log(), None, 0)
 
-    def weighed(self, batch: Batch, prior: Tensor, how: Config | None, seed: int) -> Likelihood:
+    def weighed(
+        self, batch: Batch, prior: Tensor, options: Config | None, seed: int
+    ) -> Likelihood:
         """log sum_k exp(prior_k) p_k(x) for prior (K, 1) or (K, B)."""
-        found = self.scores(batch, how, seed)
+        found = self.scores(batch, options, seed)
         kind = kind_of(found)
-        other = self.scores(batch, how, fold(seed, "weights")) if kind == "bound" else found
-        value, free = (torch.stack([each.value for each in scores]) + prior.to(scores[0].value)
-                       for scores in (found, other))  # (K, B)
+        other = (
+            self.scores(batch, options, derive_seed(seed, "weights")) if kind == "bound" else found
+        )
+        value, free = (
+            torch.stack([each.value for each in scores]) + prior.to(scores[0].value)
+            for scores in (found, other)
+        )  # (K, B)
         total = under(value, free) if kind == "bound" else value.logsumexp(0)
         errors = [each.stderr for each in found if each.stderr is not None]
         if len(errors) < len(found):
             return Likelihood(total, kind)
         return Likelihood(total, kind, (free.softmax(0) * torch.stack(errors)).norm(dim=0))
 
-    def scores(self, batch: Batch, how: Config | None, seed: int) -> list[Likelihood]:
+    def scores(self, batch: Batch, options: Config | None, seed: int) -> list[Likelihood]:
         """Every member's, each with noise of its own."""
-        return [member.likelihood(batch, how, fresh(fold(seed, "member", k)))
-                for k, member in enumerate(self.each)]
+        return [
+            member.likelihood(batch, options, make_generator(derive_seed(seed, "member", k)))
+            for k, member in enumerate(self.each)
+        ]
 
 
-class Ordered(Carried, HasConditionals):
+class EnsembleConditionals(EnsembleAbility, HasConditionals):
     """As many products of conditionals as the members have together."""
 
     needs: ClassVar[Sequence[type]] = (HasConditionals,)
@@ -391,50 +470,52 @@ class Ordered(Carried, HasConditionals):
         return self.each[whose].parameters_of_conditionals(batch, own)
 
 
-class Margined(Carried, HasMarginals):
+class EnsembleMarginals(EnsembleAbility, HasMarginals):
     """The mean of the members' laws of each entry."""
 
     needs: ClassVar[Sequence[type]] = (HasMarginals,)
 
-    def marginals(self, given: Given, how: Config | None = None) -> Marginals:
-        return Mixed([member.marginals(given, how) for member in self.each])
+    def marginals(self, given: Given, options: Config | None = None) -> Marginals:
+        return MixedMarginals([member.marginals(given, options) for member in self.each])
 
 
-class Averaged(Carried, HasMean):
+class EnsembleMean(EnsembleAbility, HasMean):
     """The mean of means; of a label, the mean of probabilities."""
 
     needs: ClassVar[Sequence[type]] = (HasMean,)
 
     @torch.no_grad()
-    def mean(self, given: Given, how: Config | None = None) -> Tensor:
+    def mean(self, given: Given, options: Config | None = None) -> Tensor:
         """Among columns, a name stands as its most probable code."""
-        mean = torch.stack([member.mean(given, how) for member in self.each]).mean(0)
+        mean = torch.stack([member.mean(given, options) for member in self.each]).mean(0)
         for place, column in enumerate(self.space.columns):
             if column.kind == "label":
                 assert isinstance(self, HasMarginals), "names among columns have probabilities"
-                mean[:, place] = self.marginals(given, how).probabilities[place].argmax(1)
+                mean[:, place] = self.marginals(given, options).probabilities[place].argmax(1)
         return mean
 
 
-class Peaked(Scored, HasMode):
+class EnsembleMode(EnsembleLikelihood, HasMode):
     """The most probable value of a single label, flag or level; otherwise the most probable of
     the members' modes, which need not be the mixture's own."""
 
     needs: ClassVar[Sequence[type]] = (HasLikelihood, HasMode)
 
     @torch.no_grad()
-    def mode(self, given: Given, how: Config | None = None) -> Tensor:
-        options = torch.stack([member.mode(given, how) for member in self.each])  # (K, B, *event)
-        n, space = options.shape[1], self.space
+    def mode(self, given: Given, options: Config | None = None) -> Tensor:
+        modes = torch.stack(
+            [member.mode(given, options) for member in self.each]
+        )  # (K, B, *event)
+        n, space = modes.shape[1], self.space
         if not space.shape and space.kind in ("label", "binary", "levels"):
             size = 2 if space.kind == "binary" else space.size
-            options = torch.arange(size).to(options)[:, None].expand(size, n)
-        ready = conform(given, space, n)
-        heights = torch.stack([self.likelihood(Batch(x, ready), how).value for x in options])
-        return options[heights.argmax(0), torch.arange(n, device=options.device)]
+            modes = torch.arange(size).to(modes)[:, None].expand(size, n)
+        ready = broadcast_conditions(given, space, n)
+        heights = torch.stack([self.likelihood(Batch(x, ready), options).value for x in modes])
+        return modes[heights.argmax(0), torch.arange(n, device=modes.device)]
 
 
-class Examined(Carried, CanDiagnose):
+class EnsembleDiagnose(EnsembleAbility, CanDiagnose):
     """What ails any member, told once, with how many it ails."""
 
     needs: ClassVar[Sequence[type]] = (CanDiagnose,)
@@ -443,12 +524,26 @@ class Examined(Carried, CanDiagnose):
         found = [finding for member in self.each for finding in member.diagnose(batch)]
         first = {finding.name: finding for finding in reversed(found)}
         counts = {name: sum(finding.name == name for finding in found) for name in first}
-        return [replace(finding, sentence=f"In {counts[name]} of {len(self.each)} members: "
-                        f"{finding.sentence}") for name, finding in first.items()]
+        return [
+            replace(
+                finding,
+                sentence=f"In {counts[name]} of {len(self.each)} members: {finding.sentence}",
+            )
+            for name, finding in first.items()
+        ]
 
 
-CARRIED: tuple[type[Carried], ...] = (Filled, Streamed, Drawn, Peaked, Scored, Ordered, Averaged,
-                                      Margined, Examined)
+ENSEMBLE_ABILITIES: tuple[type[EnsembleAbility], ...] = (
+    EnsembleComplete,
+    EnsembleStream,
+    EnsembleSample,
+    EnsembleMode,
+    EnsembleLikelihood,
+    EnsembleConditionals,
+    EnsembleMean,
+    EnsembleMarginals,
+    EnsembleDiagnose,
+)
 """Those that stand on others come first, as a class's bases must."""
 
 
@@ -481,12 +576,14 @@ def seen_score(member: Any, batch: Batch) -> Tensor:
     seen, which must come first in its orders."""
     if not isinstance(member, HasConditionals):
         return member.likelihood(batch).value
-    seen, whole = batch.seen.reshape(len(batch), -1), replace(batch, observed=None)
+    seen, whole = batch.observed_mask.reshape(len(batch), -1), replace(batch, observed=None)
     each = []
     for number, order in enumerate(member.orders):
         entries = order.argsort()
         if bool((seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]).any()):
-            raise DataError("an ensemble of such models completes rows whose seen entries come "
-                            "first in their order; hide what follows, or fit a single model")
+            raise DataError(
+                "an ensemble of such models completes rows whose seen entries come "
+                "first in their order; hide what follows, or fit a single model"
+            )
         each.append(torch.where(seen, member.conditionals(whole, number), 0.0).sum(1))
     return torch.stack(each).logsumexp(0)

@@ -17,7 +17,7 @@ class MongeError(Exception):
     code = 1
 
 
-class WordError(MongeError, ValueError):
+class UsageError(MongeError, ValueError):
     """The words of a command or the arguments of a call are wrong."""
 
     code = 2

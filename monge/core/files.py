@@ -42,9 +42,9 @@ def is_stream(path: Path) -> bool:
     return path.parent == Path("/dev") or (path.exists() and not (path.is_file() or path.is_dir()))
 
 
-def flush(path: Path, how: int) -> None:
+def flush(path: Path, options: int) -> None:
     """Bring a file or a folder to the disk."""
-    handle = os.open(path, how)
+    handle = os.open(path, options)
     try:
         os.fsync(handle)
     finally:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Modes:
+class GaussianModes:
     """log p(x) of equal round Gaussians: p = (1 / K) sum_k N(x; c_k, s^2 I)."""
 
     centres: Tensor  # (K, D)

@@ -60,7 +60,7 @@ class Marginals(abc.ABC):
         return values.to(like).expand(len(like), -1)
 
 
-class Mixed(Marginals):
+class MixedMarginals(Marginals):
     """The mean of several laws of the same entries."""
 
     def __init__(self, members: Sequence[Marginals]) -> None:

@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-ScoreKind = Literal["exact", "bound", "estimate", "distance", "loss"]
+MetricKind = Literal["exact", "bound", "estimate", "distance", "loss"]
 
 
 @dataclass(frozen=True)
-class Score:
+class Metric:
     """A mean over rows with its standard error. Log-likelihoods (nats) are better when higher, a
     distance and a loss are better when lower."""
 
     value: float
-    kind: ScoreKind
+    kind: MetricKind
     stderr: float = 0.0
     unit: str = "nats"
 
-    def better_than(self, other: Score | None) -> bool:
+    def better_than(self, other: Metric | None) -> bool:
         if not math.isfinite(self.value):
             return False
         if other is None:
@@ -27,7 +27,7 @@ class Score:
         lower = self.kind in ("distance", "loss")
         return self.value < other.value if lower else self.value > other.value
 
-    def replaces(self, best: Score | None) -> bool:
+    def replaces(self, best: Metric | None) -> bool:
         """Whether weights with this score are kept instead of the best before them. A distance
         below its own error cannot be told from none: there the later weights, which have seen
         more, are kept."""

@@ -17,14 +17,14 @@ from .batch import Batch
 from .config import Config as BaseConfig
 from .config import Configured
 from .space import Space
-from .train_config import Recipe
+from .train_config import TrainConfig
 
 Losses = dict[str, Tensor]
 """Named terms, each (B,) or (); the mean of their sum is minimised."""
 
 
 @dataclass(frozen=True)
-class Turn:
+class Update:
     """One move of the training game: lower `loss` by moving `params`, `repeat` times a step, each
     time on a fresh batch.
 
@@ -43,7 +43,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Suit:
+class Defaults:
     """A configuration and a recipe chosen for some data.
 
     `data` are words of data.* that concern training batches alone, such as
@@ -51,7 +51,7 @@ class Suit:
     """
 
     config: BaseConfig
-    recipe: Recipe
+    recipe: TrainConfig
     data: tuple[str, ...] = ()
 
 
@@ -62,25 +62,25 @@ class Model(Configured, nn.Module, abc.ABC):
     """Kinds of event it takes: a literal, since the registry reads it without importing."""
     givens: ClassVar[set[str]] = set()
     """Kinds of condition it takes; empty means none."""
-    missing: ClassVar[bool] = False
+    supports_missing: ClassVar[bool] = False
     """Whether a value that was not seen is marginalised; otherwise such data are refused."""
-    lengths: ClassVar[bool] = False
+    supports_variable_length: ClassVar[bool] = False
     """Whether event and conditions may have a length in each row; otherwise they are refused."""
-    predicts: ClassVar[bool] = False
+    is_predictor: ClassVar[bool] = False
     """Whether its event is what the data call their target, given the rest."""
-    unpaired: ClassVar[bool] = False
+    is_unpaired: ClassVar[bool] = False
     """Whether events and conditions are rows of two data sets that nobody paired, so that only
     the law of events alone can be compared with data."""
-    leads: ClassVar[int] = 0
+    family_priority: ClassVar[int] = 0
     """Which of its family stands for it where one of each is compared: the highest that takes the
     data."""
-    stackable: ClassVar[bool] = False
+    supports_vmap: ClassVar[bool] = False
     """Whether the losses of several such models can be one batched pass: one turn, which neither
     branches on values nor changes a buffer."""
 
     presets: ClassVar[Mapping[str, str]] = {}
     """Configurations that have a name, such as a paper's, with a line about each."""
-    references: ClassVar[Mapping[str, float]] = {}
+    optimal_values: ClassVar[Mapping[str, float]] = {}
     """Where curves of the log ("turn/term") would end at the optimum; drawn beside them."""
 
     class Config(BaseConfig):
@@ -101,33 +101,33 @@ class Model(Configured, nn.Module, abc.ABC):
     def loss(self, batch: Batch) -> Losses:
         """What training lowers; noise comes from torch's global generator."""
 
-    def turns(self) -> Sequence[Turn]:
-        return [Turn("model", self.loss, [p for p in self.parameters() if p.requires_grad])]
+    def updates(self) -> Sequence[Update]:
+        return [Update("model", self.loss, [p for p in self.parameters() if p.requires_grad])]
 
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         """Called once before step 0 with training rows: scales, codebooks, first centres."""
 
     @property
-    def looks(self) -> int:
+    def evals_per_score(self) -> int:
         """How many times, about, the score of a row asks a network."""
         return 1
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         """None, or one sentence why this data does not fit, beyond what `events` says."""
         return None
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Configuration and recipe that do well on data of this kind and size."""
-        return Suit(cls.Config(), Recipe())
+        return Defaults(cls.Config(), TrainConfig())
 
     @classmethod
     def preset(cls, name: str, space: Space) -> Any:
         """The configuration of one of `presets` for these data: the word preset=NAME."""
-        return cls.suit(space).config
+        return cls.defaults(space).config
 
     @classmethod
     @abc.abstractmethod
-    def tiny(cls, space: Space) -> Any:
+    def smallest_config(cls, space: Space) -> Any:
         """The smallest honest configuration; what the contract test builds."""

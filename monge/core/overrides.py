@@ -1,4 +1,4 @@
-"""The user's words sorted by whom they concern: `width=64 train.rate=1e-3 data.rows=500`."""
+"""Settings given as `key=value`, sorted by what they concern: `width=64 train.lr=1e-3`."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ from dataclasses import dataclass
 
 from .config import Config
 
-HEADS = ("train", "data", "how")
+PREFIXES = ("train", "data", "sample", "score")
 
 
 @dataclass(frozen=True)
-class Words:
-    """Bare names are fields of the model; `train.` the recipe's, `data.` the source's, `how.` of
-    sampling and scoring. Heads are taken off."""
+class Overrides:
+    """Bare names are fields of the model's config; the prefix `train.` is for training, `data.` for
+    the dataset, `sample.` for sampling and `score.` for log-likelihoods. Prefixes are taken off."""
 
     model: tuple[str, ...] = ()
     train: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
-    how: tuple[str, ...] = ()
+    sample: tuple[str, ...] = ()
+    score: tuple[str, ...] = ()
 
     @classmethod
-    def sort(cls, words: Sequence[str]) -> Words:
-        sorted_words: dict[str, list[str]] = {head: [] for head in ("model", *HEADS)}
-        for word in words:
-            head, dot, rest = word.partition(".")
-            if dot and head in HEADS:
-                sorted_words[head].append(rest)
+    def parse(cls, settings: Sequence[str]) -> Overrides:
+        found: dict[str, list[str]] = {name: [] for name in ("model", *PREFIXES)}
+        for setting in settings:
+            prefix, dot, rest = setting.partition(".")
+            if dot and prefix in PREFIXES:
+                found[prefix].append(rest)
             else:
-                sorted_words["model"].append(word)
-        return cls(**{head: tuple(found) for head, found in sorted_words.items()})
+                found["model"].append(setting)
+        return cls(**{name: tuple(each) for name, each in found.items()})
 
 
-def said(how: Config, words: Sequence[str]) -> Config:
-    """How to sample or score, as words say; `how=ode` is said of the first choice there is, such
-    as the method."""
-    first = next(iter(how.__dataclass_fields__), "how")
-    return how.override(*(f"{first}={word[4:]}" if word.startswith("how=") else word
-                          for word in words))
+def apply_overrides(options: Config, settings: Sequence[str], prefix: str) -> Config:
+    """Options of sampling or scoring with settings applied; `prefix` may stand before each."""
+    return options.override(*(setting.removeprefix(f"{prefix}.") for setting in settings))

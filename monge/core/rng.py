@@ -17,13 +17,13 @@ from torch import Generator, Tensor
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
 
 
-def fold(*keys: int | str) -> int:
+def derive_seed(*keys: int | str) -> int:
     """A seed from keys: the same keys give the same seed on every machine."""
     digest = hashlib.blake2b(repr(keys).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
-def fresh(seed: int, device: torch.device | str = "cpu") -> Generator:
+def make_generator(seed: int, device: torch.device | str = "cpu") -> Generator:
     """A generator at the start of the stream of `seed`."""
     return torch.Generator(device).manual_seed(seed)
 
@@ -43,18 +43,18 @@ def seed_of(generator: Generator | None) -> int:
     return 0 if generator is None else generator.initial_seed()
 
 
-def row_uniform(rows: Tensor, shape: Sequence[int], seed: int = 0) -> Tensor:
+def keyed_uniform(rows: Tensor, shape: Sequence[int], seed: int = 0) -> Tensor:
     """Uniforms in (0, 1), float64, (B, *shape), the entry keyed by (seed, row, place)."""
     places = torch.arange(math.prod(shape), device=rows.device)
-    start = scramble(rows.long() * GOLDEN + fold(seed, "rows"))
+    start = scramble(rows.long() * GOLDEN + derive_seed(seed, "rows"))
     state = scramble(start[:, None] + (places + 1) * GOLDEN)  # (B, prod(shape))
     bits = (state >> 11) & ((1 << 53) - 1)
     return ((bits.double() + 0.5) * 2.0**-53).reshape(len(rows), *shape)
 
 
-def row_normal(rows: Tensor, shape: Sequence[int], seed: int = 0) -> Tensor:
+def keyed_normal(rows: Tensor, shape: Sequence[int], seed: int = 0) -> Tensor:
     """Standard normals, float64, (B, *shape), the entry keyed by (seed, row, place)."""
-    return torch.special.ndtri(row_uniform(rows, shape, seed))
+    return torch.special.ndtri(keyed_uniform(rows, shape, seed))
 
 
 def scramble(z: Tensor) -> Tensor:

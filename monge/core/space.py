@@ -76,8 +76,17 @@ class Space(Config):
         names = ("mean", "scale", "low", "high")
         tables = [self.spread(name).flatten().tolist() for name in names]
         return tuple(
-            Space(kind=self.kind, size=self.size, name=self.name, rows=self.rows, mean=(m,),
-                  scale=(s,), low=(a,), high=(b,), missing=self.missing)
+            Space(
+                kind=self.kind,
+                size=self.size,
+                name=self.name,
+                rows=self.rows,
+                mean=(m,),
+                scale=(s,),
+                low=(a,),
+                high=(b,),
+                missing=self.missing,
+            )
             for m, s, a, b in zip(*tables, strict=True)
         )
 
@@ -96,9 +105,13 @@ class Space(Config):
 
     def __str__(self) -> str:
         what = {
-            "real": "real numbers", "binary": "binary values", "counts": "counts",
-            "levels": f"{self.size} levels", "label": f"{self.size} labels",
-            "tokens": f"tokens of {self.size} symbols", "columns": "columns",
+            "real": "real numbers",
+            "binary": "binary values",
+            "counts": "counts",
+            "levels": f"{self.size} levels",
+            "label": f"{self.size} labels",
+            "tokens": f"tokens of {self.size} symbols",
+            "columns": "columns",
         }[self.kind]
         shape = "x".join(map(str, self.shape))
         if self.varies:

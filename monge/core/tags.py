@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .errors import WordError, shown
+from .errors import UsageError, shown
 
 PACKAGE = __name__.partition(".")[0]
 USER_MODULE = "monge_user_"
@@ -70,8 +70,10 @@ def register(kind: Any) -> None:
     same = other is None or path_of(other) == path_of(kind)
     taken = not inside and kind.tag in modules()
     if taken or (declared and not same):
-        raise WordError(f"the tag {kind.tag!r} of {kind.__qualname__} is taken by another class; "
-                        "choose one that no other has, or leave it out")
+        raise UsageError(
+            f"the tag {kind.tag!r} of {kind.__qualname__} is taken by another class; "
+            "choose one that no other has, or leave it out"
+        )
     defined[kind.tag] = kind
 
 
@@ -88,14 +90,19 @@ def path_of(kind: Any) -> tuple[str, str]:
 def find(tag: Any) -> Any:
     """The class of a stored tag, its module imported now; a sentence where there is none."""
     if not isinstance(tag, str):
-        raise WordError(f"expected a tag such as 'net/mlp' in \"is\", found {shown(tag)}; "
-                        "the configuration was not written by Monge")
+        raise UsageError(
+            f"expected a tag such as 'net/mlp' in \"is\", found {shown(tag)}; "
+            "the configuration was not written by Monge"
+        )
     if tag not in defined and tag in modules():
         importlib.import_module(modules()[tag])
     if tag not in defined:
-        remedy = "name its model file in MONGE_MODELS" if tag.startswith("user/") else \
-            "use the version of Monge that wrote it"
-        raise WordError(f"there is no configuration with the tag {shown(tag)}; {remedy}")
+        remedy = (
+            "name its model file in MONGE_MODELS"
+            if tag.startswith("user/")
+            else "use the version of Monge that wrote it"
+        )
+        raise UsageError(f"there is no configuration with the tag {shown(tag)}; {remedy}")
     return defined[tag]
 
 
@@ -107,6 +114,10 @@ def fillers(kind: Any) -> Iterator[Any]:
             yield find(tag)
     for tag, own in list(defined.items()):
         owner = vars(own).get("owner")
-        if (tag not in modules() and issubclass(own, kind) and owner is not None
-                and not inspect.isabstract(owner)):
+        if (
+            tag not in modules()
+            and issubclass(own, kind)
+            and owner is not None
+            and not inspect.isabstract(owner)
+        ):
             yield own

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from ..core.errors import WordError, nearest
+from ..core.errors import UsageError, nearest
 from ..core.space import Space
 from .augmentations import corruption, geometry
 from .builtin.catalogue import listing
@@ -46,16 +46,22 @@ class Word:
 
 def find(word: str) -> Word:
     """The function behind a word such as rotate10."""
-    known = {name.replace("_", "-"): home for home, module in
-             ((geometry, "augmentations/geometry"), (corruption, "augmentations/corruption")) for name, _ in listing(module)}
+    known = {
+        name.replace("_", "-"): home
+        for home, module in (
+            (geometry, "augmentations/geometry"),
+            (corruption, "augmentations/corruption"),
+        )
+        for name, _ in listing(module)
+    }
     parts = re.fullmatch(r"(.*?)(\d*\.?\d*)", word)
     name, digits = (parts[1], parts[2]) if parts else (word, "")
     if name not in known:
-        raise WordError(f"data.augment={word}: there is no such change{nearest(name, known)}")
+        raise UsageError(f"data.augment={word}: there is no such change{nearest(name, known)}")
     home, function = known[name], name.replace("-", "_")
     takes = "most" in inspect.signature(getattr(home, function)).parameters
     if takes != bool(digits) or digits in (".", "0"):
-        raise WordError(f"data.augment={word} must be written {name}{'5' * takes}")
+        raise UsageError(f"data.augment={word} must be written {name}{'5' * takes}")
     return Word(word, home, function, (float(digits),) if digits else ())
 
 
@@ -69,8 +75,11 @@ class Augment:
         self.spoils = [word for word in found if word.home is corruption]
         fields = {EVENT: space} | dict(space.given)
         self.pictures = {name: field for name, field in fields.items() if field.is_picture}
-        inputs = {name: field for name, field in space.given.items()
-                  if field.is_picture or (field.kind == "real" and not field.varies)}
+        inputs = {
+            name: field
+            for name, field in space.given.items()
+            if field.is_picture or (field.kind == "real" and not field.varies)
+        }
         self.inputs = inputs or ({EVENT: space} if EVENT in self.pictures else {})
         for word in found:
             self.check(word, space)
@@ -80,10 +89,14 @@ class Augment:
         if word.name == "channels":
             fields = {name: field for name, field in fields.items() if field.shape[0] > 1}
         if not fields or any(field.missing for field in fields.values()):
-            what = {"noise": "inputs that are real or pictures", "channels": "pictures of several "
-                    "channels"}.get(word.name, "pictures")
-            raise WordError(f"data.augment={word.word} needs {what} without missing values, and "
-                            f"{space.name} holds none; leave it out")
+            what = {
+                "noise": "inputs that are real or pictures",
+                "channels": "pictures of several channels",
+            }.get(word.name, "pictures")
+            raise UsageError(
+                f"data.augment={word.word} needs {what} without missing values, and "
+                f"{space.name} holds none; leave it out"
+            )
 
     def __bool__(self) -> bool:
         return bool(self.moves or self.spoils)
@@ -92,8 +105,10 @@ class Augment:
     def notes(self) -> tuple[str, ...]:
         """What a change does to the meaning of the numbers."""
         if self and list(self.pictures) == [EVENT]:
-            return ("data.augment changes what is modelled: the law of changed pictures, while "
-                    "held-out ones stay as they are",)
+            return (
+                "data.augment changes what is modelled: the law of changed pictures, while "
+                "held-out ones stay as they are",
+            )
         if self.moves and EVENT not in self.pictures and self.space.kind != "label":
             return (f"data.augment takes {self.space.name} to be the same when pictures move",)
         return ()
@@ -103,8 +118,10 @@ class Augment:
         if not self:
             return {}
         theta = self.motion(n) if self.moves else None
-        return {name: self.change(name, field, theta)
-                for name, field in (self.pictures | self.inputs).items()}
+        return {
+            name: self.change(name, field, theta)
+            for name, field in (self.pictures | self.inputs).items()
+        }
 
     def motion(self, n: int) -> Tensor:
         """The product of the motions, in coordinates from -1 to 1, (n, 2, 3)."""

@@ -28,21 +28,29 @@ ARCHIVES = (".npy", ".npz")
 """Endings of files that numpy may read as zip archives."""
 BOUNDS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Where Linux states the memory that a container may use."""
-KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a character device",
-         stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
+KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 def available() -> int:
     """Bytes of memory that are free to use."""
     try:
-        listed = dict(line.split(":") for line in
-                      Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        listed = dict(
+            line.split(":")
+            for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        )
         free = 1024 * int(listed["MemAvailable"].removesuffix("kB"))
     except (OSError, ValueError, KeyError):  # not on Linux
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in BOUNDS:
-        if os.path.isfile(path) and (bound := Path(path).read_text(encoding="ascii")).strip() \
-                .isdigit():
+        if (
+            os.path.isfile(path)
+            and (bound := Path(path).read_text(encoding="ascii")).strip().isdigit()
+        ):
             free = min(free, int(bound))
     return free
 
@@ -54,12 +62,14 @@ def check_kind(path: Path) -> None:
         mode = path.stat().st_mode
     except OSError as error:
         what = "a link to nothing" if path.is_symlink() else f"none that opens ({error.strerror})"
-        raise DataError(f"expected a file or a folder at {path}, found {what}; remove or replace "
-                        "it") from error
+        raise DataError(
+            f"expected a file or a folder at {path}, found {what}; remove or replace it"
+        ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         found = KINDS.get(stat.S_IFMT(mode), "something else")
-        raise DataError(f"expected a file or a folder at {path}, found {found}; copy its content "
-                        "to a file")
+        raise DataError(
+            f"expected a file or a folder at {path}, found {found}; copy its content to a file"
+        )
 
 
 def check(path: Path) -> None:
@@ -79,17 +89,22 @@ def check_size(what: str, size: int, free: int, packed: bool = True) -> None:
     most = free // COPIES if packed else free
     if size > most:
         part = f"a quarter of the {shown(free)}" if packed else f"the {shown(free)}"
-        raise DataError(f"{what} {'unpacks to' if packed else 'has'} more than {shown(most)}, "
-                        f"{part} of memory available; give a smaller part of the data, or more "
-                        "memory")
+        raise DataError(
+            f"{what} {'unpacks to' if packed else 'has'} more than {shown(most)}, "
+            f"{part} of memory available; give a smaller part of the data, or more "
+            "memory"
+        )
 
 
 def unpacked(path: Path, most: int) -> int:
     """Bytes that a file unpacks to; counting ends once they are more than `most`."""
     try:
         if not is_gz(path):
-            return sum(entry.file_size for entry in zipfile.ZipFile(path).infolist()) \
-                if zipfile.is_zipfile(path) else 0
+            return (
+                sum(entry.file_size for entry in zipfile.ZipFile(path).infolist())
+                if zipfile.is_zipfile(path)
+                else 0
+            )
         size = 0
         with gzip.open(path) as file:
             while size <= most and (piece := file.read(PIECE)):

@@ -18,18 +18,17 @@ import torch
 from torch import Tensor
 
 from ..core.config import Config
-from ..core.errors import WordError, nearest
+from ..core.errors import UsageError, nearest
 from ..core.space import Space
 from .codecs.array import Array
 from .codecs.base import Codec
-from .codecs.scalar import MISSING, Names, Offset
+from .codecs.scalar import MISSING, Categorical, Offset
 from .codecs.sequence import SequenceCodec
 from .options import Options
-from .ragged import Kept, Ragged, holes
+from .ragged import PackedTensor, Ragged, holes
 
 if TYPE_CHECKING:
     from .view import View
-
 
 
 OPTIONS = Options()
@@ -76,16 +75,26 @@ class Schema(Config):
         goal = self.target
         if goal is None or not self.field(goal).space.is_picture:
             return ()
-        return (f"a law of {event} alone; say --target {goal} for one of {goal} given what it is "
-                "paired with",)
+        return (
+            f"a law of {event} alone; say --target {goal} for one of {goal} given what it is "
+            "paired with",
+        )
 
 
-class Source:
+class Dataset:
     """Data that were opened."""
 
-    def __init__(self, schema: Schema, tensors: Mapping[str, Kept], splits: Mapping[str, Tensor],
-                 has_splits: bool = False, density: Callable[[Tensor], Tensor] | None = None,
-                 notes: Sequence[str] = (), dropped: int = 0, options: Options = OPTIONS) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        tensors: Mapping[str, PackedTensor],
+        splits: Mapping[str, Tensor],
+        has_splits: bool = False,
+        density: Callable[[Tensor], Tensor] | None = None,
+        notes: Sequence[str] = (),
+        dropped: int = 0,
+        options: Options = OPTIONS,
+    ) -> None:
         self.schema, self.tensors, self.splits, self.options = schema, tensors, splits, options
         self.has_splits, self.density = has_splits, density
         self.notes, self.dropped = tuple(notes), dropped
@@ -132,23 +141,39 @@ class Source:
         if split == "all":
             return torch.arange(len(self))
         if split not in self.splits:
-            raise WordError(f"there is no split {split!r}{nearest(split, [*self.splits, 'all'])}")
+            raise UsageError(f"there is no split {split!r}{nearest(split, [*self.splits, 'all'])}")
         return self.splits[split]
 
-    def view(self, event: str | None = None, given: Sequence[str] = (),
-             target: str | Sequence[str] | None = None) -> View:
+    def view(
+        self,
+        event: str | None = None,
+        given: Sequence[str] = (),
+        target: str | Sequence[str] | None = None,
+    ) -> View:
         """event | given, as a run sees it."""
         from .selection import select
         from .view import View
 
         return View(select(self.schema, event, given, target), self)
 
-    def suited(self, *words: str) -> tuple[Source, list[str]]:
+    def with_defaults(self, *words: str) -> tuple[Dataset, list[str]]:
         """The same rows under those of more words that nobody has said otherwise, and these."""
-        unsaid = [word for word in words if (name := word.partition("=")[0]) in LATE
-                  and getattr(self.options, name) == getattr(OPTIONS, name)]
-        return Source(self.schema, self.tensors, self.splits, self.has_splits, self.density,
-                      self.notes, self.dropped, self.options.override(*unsaid)), unsaid
+        unsaid = [
+            word
+            for word in words
+            if (name := word.partition("=")[0]) in LATE
+            and getattr(self.options, name) == getattr(OPTIONS, name)
+        ]
+        return Dataset(
+            self.schema,
+            self.tensors,
+            self.splits,
+            self.has_splits,
+            self.density,
+            self.notes,
+            self.dropped,
+            self.options.override(*unsaid),
+        ), unsaid
 
     def fields_dict(self) -> dict[str, Any]:
         return self.schema.to_dict()
@@ -164,15 +189,19 @@ class Source:
         return 0 if found is None else int(found.sum())
 
 
-def summary(source: Source) -> list[dict[str, Any]]:
+def summary(source: Dataset) -> list[dict[str, Any]]:
     return [entry(field, source) for field in source.schema.fields]
 
 
-def entry(field: Field, source: Source) -> dict[str, Any]:
+def entry(field: Field, source: Dataset) -> dict[str, Any]:
     """kind, shape, size; low, high and mean of the training rows; cells not seen in any row."""
     space, codec = field.space, field.codec
-    told: dict[str, Any] = {"name": field.name, "kind": space.kind, "shape": list(space.shape),
-                            "size": space.size or None}
+    told: dict[str, Any] = {
+        "name": field.name,
+        "kind": space.kind,
+        "shape": list(space.shape),
+        "size": space.size or None,
+    }
     parts = space.columns or (space,)
     low, high = ([v for part in parts for v in getattr(part, end)] for end in ("low", "high"))
     if space.kind == "label":
@@ -180,26 +209,36 @@ def entry(field: Field, source: Source) -> dict[str, Any]:
     else:
         means = [mean for part in parts for mean in part.mean]
         base = codec.offset if isinstance(codec, Offset) else 0
-        told |= {"low": base + min(low), "high": base + max(high),
-                 "mean": base + sum(means) / len(means)}
-    return told | {"missing": source.missing(field.name), "constant": is_constant(field, source),
-                   "example": example(field, source), "rows": space.rows,
-                   "dropped": source.dropped,
-                   "names": list(codec.names) if isinstance(codec, Names) else None}
+        told |= {
+            "low": base + min(low),
+            "high": base + max(high),
+            "mean": base + sum(means) / len(means),
+        }
+    return told | {
+        "missing": source.missing(field.name),
+        "constant": is_constant(field, source),
+        "example": example(field, source),
+        "rows": space.rows,
+        "dropped": source.dropped,
+        "names": list(codec.names) if isinstance(codec, Categorical) else None,
+    }
 
 
-def is_constant(field: Field, source: Source) -> bool:
+def is_constant(field: Field, source: Dataset) -> bool:
     """Whether training rows never vary: the field, or some entry of a vector."""
     space = field.space
     if space.kind == "label":
         train = source.tensors[field.name][source.splits["train"]]
         return isinstance(train, Tensor) and len(train.unique()) <= 1
-    same = [low == high for part in space.columns or (space,)
-            for low, high in zip(part.low, part.high, strict=True)]
+    same = [
+        low == high
+        for part in space.columns or (space,)
+        for low, high in zip(part.low, part.high, strict=True)
+    ]
     return all(same) if len(space.shape) == 3 else any(same)
 
 
-def example(field: Field, source: Source) -> Any:
+def example(field: Field, source: Dataset) -> Any:
     """The first value of a single, the form of anything larger."""
     codec, kept = field.codec, source.tensors[field.name]
     if isinstance(codec, SequenceCodec) and isinstance(kept, Ragged):

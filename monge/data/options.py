@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from ..core.config import Config, Range
-from ..core.errors import WordError
+from ..core.errors import UsageError
 
 
 class Options(Config):
@@ -76,5 +76,7 @@ class Options(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.valid + self.test >= 1:
-            raise WordError(f"data.valid={self.valid} and data.test={self.test} leave no training "
-                            "rows; make them sum to less than 1")
+            raise UsageError(
+                f"data.valid={self.valid} and data.test={self.test} leave no training "
+                "rows; make them sum to less than 1"
+            )

@@ -33,7 +33,7 @@ class Ragged:
     def rows(self) -> list[Tensor]:
         """Each row (length, *step) as it is stored."""
         pairs = zip(self.start.tolist(), self.length.tolist(), strict=True)
-        return [self.flat[start:start + length] for start, length in pairs]
+        return [self.flat[start : start + length] for start, length in pairs]
 
     @property
     def steps(self) -> Tensor:
@@ -48,8 +48,9 @@ class Ragged:
             return [self.flat, self.start, self.length]
         return [self.steps, self.length]
 
-    def pad(self, rows: Tensor, dtype: torch.dtype = torch.float32, shift: Tensor | int = 0
-            ) -> tuple[Tensor, Tensor]:
+    def pad(
+        self, rows: Tensor, dtype: torch.dtype = torch.float32, shift: Tensor | int = 0
+    ) -> tuple[Tensor, Tensor]:
         """The values of some rows, (B, T, *step) with zeros after the end, and their lengths; T is
         the longest of these. Rows begin `shift` (B,) steps late and read on in what follows."""
         start, length = self.start[rows] + shift, self.length[rows]
@@ -65,7 +66,7 @@ class Ragged:
         return Ragged(flat, self.start, self.length, base)
 
 
-Kept = Tensor | Ragged
+PackedTensor = Tensor | Ragged
 """The compact rows of a field."""
 
 
@@ -76,7 +77,7 @@ def unseen(x: Tensor) -> Tensor | None:
     return x < 0 if x.dtype == torch.int64 else None
 
 
-def holes(kept: Kept) -> Tensor | None:
+def holes(kept: PackedTensor) -> Tensor | None:
     """How many cells of each row were not seen, (N,); None for a form that cannot say."""
     mask = unseen(kept.flat if isinstance(kept, Ragged) else kept)
     if mask is None:

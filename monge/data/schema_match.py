@@ -17,16 +17,16 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from .codecs.array import Array
-from .codecs.base import At, Codec
-from .codecs.scalar import Names, listed
+from .codecs.base import Codec, Locator
+from .codecs.scalar import Categorical, listed
 from .codecs.sequence import SequenceCodec, is_uneven, pack
 from .dataset import Schema
-from .ragged import Kept
+from .ragged import PackedTensor
 from .readers.arrays import from_arrays
-from .readers.raw import Raw
+from .readers.raw import RawData
 
 
-def match(raw: Raw, schema: Schema, needed: Collection[str]) -> Raw:
+def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:
     """The same rows under the names of the run's fields; what the run does not know is left out,
     and what it needs is there."""
     if schema.table != raw.table:
@@ -38,71 +38,99 @@ def match(raw: Raw, schema: Schema, needed: Collection[str]) -> Raw:
     known = [field.name for field in schema.fields]
     absent = [name for name in known if name not in raw.values and name in needed]
     if absent:
-        raise DataError(f"{raw.name} lacks {listed(absent)}, which the run was fitted on; it has "
-                        f"{listed(raw.values)}")
+        raise DataError(
+            f"{raw.name} lacks {listed(absent)}, which the run was fitted on; it has "
+            f"{listed(raw.values)}"
+        )
     extra = [name for name in raw.values if name not in known]
     notes = (f"{listed(extra)} is not known to the run and was left out",) if extra else ()
     values = {name: raw.values[name] for name in known if name in raw.values}
-    values |= {field.name: pack(list(values[field.name])) for field in schema.fields
-               if isinstance(field.codec, SequenceCodec) and field.name in values
-               and not is_uneven(values[field.name])}
+    values |= {
+        field.name: pack(list(values[field.name]))
+        for field in schema.fields
+        if isinstance(field.codec, SequenceCodec)
+        and field.name in values
+        and not is_uneven(values[field.name])
+    }
     return replace(raw, values=values, notes=raw.notes + notes)
 
 
-def same_columns(raw: Raw, schema: Schema) -> Raw:
+def same_columns(raw: RawData, schema: Schema) -> RawData:
     """Columns without names of their own are taken in the run's order."""
     known = [field.name for field in schema.fields]
     unnamed = not raw.named or all(re.fullmatch(r"c\d+", name) for name in known)
     if not unnamed or set(known) <= set(raw.values):
         return raw
     if len(known) != len(raw.values):
-        raise DataError(f"{raw.name} has {len(raw.values)} columns without names where the run "
-                        f"has {len(known)}; add a first line that names them")
+        raise DataError(
+            f"{raw.name} has {len(raw.values)} columns without names where the run "
+            f"has {len(known)}; add a first line that names them"
+        )
     return replace(raw, values=dict(zip(known, raw.values.values(), strict=True)))
 
 
-def same_roles(raw: Raw, schema: Schema) -> Raw:
+def same_roles(raw: RawData, schema: Schema) -> RawData:
     """The main field is the run's main field whatever it is called, and so is the target."""
     names = {raw.main[0]: schema.main[0]}
     if raw.target and schema.target:
         names[raw.target] = schema.target
-    return replace(raw, main=schema.main, target=schema.target,
-                   values={names.get(name, name): value for name, value in raw.values.items()})
+    return replace(
+        raw,
+        main=schema.main,
+        target=schema.target,
+        values={names.get(name, name): value for name, value in raw.values.items()},
+    )
 
 
-def as_columns(raw: Raw, schema: Schema) -> Raw:
+def as_columns(raw: RawData, schema: Schema) -> RawData:
     """An array (N, D) as the columns of the run's table."""
     import pandas as pd
 
     x = raw.values[raw.main[0]]
     rows = x.reshape(len(x), -1)  # (N, D)
-    names = next((names for names in (schema.main, [field.name for field in schema.fields])
-                  if len(names) == rows.shape[1]), None)
+    names = next(
+        (
+            names
+            for names in (schema.main, [field.name for field in schema.fields])
+            if len(names) == rows.shape[1]
+        ),
+        None,
+    )
     if names is None:
-        raise DataError(f"{raw.name} has {rows.shape[1]} columns where the run has "
-                        f"{len(schema.main)}; give the columns {listed(schema.main)}")
+        raise DataError(
+            f"{raw.name} has {rows.shape[1]} columns where the run has "
+            f"{len(schema.main)}; give the columns {listed(schema.main)}"
+        )
     values = {name: pd.Series(rows[:, place]) for place, name in enumerate(names)}
     if raw.target and schema.target:
         values[schema.target] = pd.Series(raw.values[raw.target])
     return replace(raw, values=values, table=True)
 
 
-def as_array(raw: Raw, schema: Schema) -> Raw:
+def as_array(raw: RawData, schema: Schema) -> RawData:
     """The columns of a table as the run's vector."""
     columns = [name for name in raw.values if name != schema.target]
     try:
         rows = np.stack([raw.values[name].to_numpy(np.float64) for name in columns], 1)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{raw.name} holds cells that are not numbers where the run has vectors "
-                        f"({error}); give numbers alone") from error
+        raise DataError(
+            f"{raw.name} holds cells that are not numbers where the run has vectors "
+            f"({error}); give numbers alone"
+        ) from error
     values = {schema.main[0]: rows}
     if schema.target in raw.values:
         values[str(schema.target)] = raw.values[str(schema.target)].to_numpy()
-    return replace(from_arrays(values, raw.name), places=raw.places, main=schema.main,
-                   target=schema.target, split=raw.split, notes=raw.notes)
+    return replace(
+        from_arrays(values, raw.name),
+        places=raw.places,
+        main=schema.main,
+        target=schema.target,
+        split=raw.split,
+        notes=raw.notes,
+    )
 
 
-def adopt(wanted: Array, other: Codec, x: Any, name: str, at: At) -> Tensor:
+def adopt(wanted: Array, other: Codec, x: Any, name: str, at: Locator) -> Tensor:
     """Rows that `other` encoded, as the run's codec would have."""
     if not isinstance(other, Array) or other.shape != wanted.shape:
         raise DataError(misfit(wanted, other, name))
@@ -112,9 +140,11 @@ def adopt(wanted: Array, other: Codec, x: Any, name: str, at: At) -> Tensor:
     if other.drawn:
         return x
     if wanted.kind == "binary" and other.kind == "levels" and int(x.max()) > 1:
-        raise DataError(f"{name} holds {other.size} levels where the run has binary values; "
-                        "write the name of the data with the run's transform, as in "
-                        "mnist+binarise")
+        raise DataError(
+            f"{name} holds {other.size} levels where the run has binary values; "
+            "write the name of the data with the run's transform, as in "
+            "mnist+binarise"
+        )
     if wanted.drawn:
         return x * wanted.top  # what is 0 or 1 already is certain
     return wanted.keep(x.numpy(), at)
@@ -122,8 +152,11 @@ def adopt(wanted: Array, other: Codec, x: Any, name: str, at: At) -> Tensor:
 
 def misfit(wanted: Array, other: Codec, name: str) -> str:
     got = spell(other.shape) if isinstance(other, Array) else "single values"
-    mend = f"; write the name of the data with +resize{wanted.shape[-1]}" \
-        if len(wanted.shape) == 3 and wanted.shape[-1] == wanted.shape[-2] else "; reshape it"
+    mend = (
+        f"; write the name of the data with +resize{wanted.shape[-1]}"
+        if len(wanted.shape) == 3 and wanted.shape[-1] == wanted.shape[-2]
+        else "; reshape it"
+    )
     return f"{name} has the shape {got} where the run has {spell(wanted.shape)}{mend}"
 
 
@@ -135,16 +168,17 @@ def absent(codec: Codec, n: int, name: str) -> Tensor:
     """A field nobody has seen."""
     if isinstance(codec, SequenceCodec):
         raise DataError(f"the rows lack {name}, and a sequence is not predicted; give it")
-    if isinstance(codec, Names):
+    if isinstance(codec, Categorical):
         return torch.full((n,), -1)
     shape: tuple[int, ...] = codec.shape if isinstance(codec, Array) else ()
     return torch.full((n, *shape), torch.nan)
 
 
-def encode(raw: Raw, schema: Schema, fitted: Mapping[str, Codec], tensors: Mapping[str, Kept]
-           ) -> dict[str, Kept]:
+def encode(
+    raw: RawData, schema: Schema, fitted: Mapping[str, Codec], tensors: Mapping[str, PackedTensor]
+) -> dict[str, PackedTensor]:
     """Every field of the run: arrays from what was made of them, the rest from their values."""
-    found: dict[str, Kept] = {}
+    found: dict[str, PackedTensor] = {}
     for field in schema.fields:
         name, codec = field.name, field.codec
         if name not in raw.values:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.config import Config
-from ..core.errors import WordError, nearest
+from ..core.errors import UsageError, nearest
 from ..core.space import Space
 from .codecs.scalar import listed
 from .dataset import Schema
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     pass
 
 
-
 COLUMNS = "columns"
 """What an event of several columns is called."""
 INPUTS = "inputs"
 """The condition that the columns beside a target form together."""
 
 
-class Terms(Config):
+class Selection(Config):
     """How a run reads data: their schema, and which fields are the event and its conditions."""
 
     tag = "data/selection"
@@ -36,48 +35,66 @@ class Terms(Config):
     """Whether the event is a target, which other data need not have."""
 
 
-def select(schema: Schema, event: str | None, given: Sequence[str],
-           target: str | Sequence[str] | None) -> Terms:
+def select(
+    schema: Schema, event: str | None, given: Sequence[str], target: str | Sequence[str] | None
+) -> Selection:
     """The words of a run made whole: what is not said is the schema's default."""
     known = [field.name for field in schema.fields]
-    targets = aims(target, known)
+    targets = parse_targets(target, known)
     for name in [event, *targets, *given]:
         if name is not None and name not in known:
-            raise WordError(f"{schema.name} has no field {name!r}{nearest(name, known)}")
+            raise UsageError(f"{schema.name} has no field {name!r}{nearest(name, known)}")
     if event and targets and (event,) != targets:
-        raise WordError(f"event {event!r} and target {listed(targets)!r} are two names for one "
-                        "thing; give one of them")
+        raise UsageError(
+            f"event {event!r} and target {listed(targets)!r} are two names for one "
+            "thing; give one of them"
+        )
     usual = schema.main if {*schema.main} - {*given} else (schema.target or "",)
-    chosen = targets or ((event,) if event else
-                         tuple(name for name in usual if name and name not in given))
+    chosen = targets or (
+        (event,) if event else tuple(name for name in usual if name and name not in given)
+    )
     if not chosen or set(chosen) & set(given):
-        raise WordError(f"{listed(given)} cannot be both the event and given; leave something to "
-                        "model")
+        raise UsageError(
+            f"{listed(given)} cannot be both the event and given; leave something to model"
+        )
     shaped = [name for name in chosen if schema.field(name).space.shape]
     if shaped and len(chosen) > 1:
-        raise WordError(f"{shaped[0]} is not a single value and cannot be a target beside others; "
-                        "give one target")
+        raise UsageError(
+            f"{shaped[0]} is not a single value and cannot be a target beside others; "
+            "give one target"
+        )
     others = schema.inputs if targets == (schema.target,) and schema.inputs else known
     beside = [name for name in others if name not in chosen] if targets and not given else given
-    return Terms(schema=schema, event=chosen, predicted=bool(targets),
-                 given=conditions(schema, targets, given, beside))
+    return Selection(
+        schema=schema,
+        event=chosen,
+        predicted=bool(targets),
+        given=conditions(schema, targets, given, beside),
+    )
 
 
-def aims(target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+def parse_targets(target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
     """The targets that were named one by one or with commas between them."""
     words = [target] if isinstance(target, str) else target or []
-    return tuple(dict.fromkeys(name for word in words for name in
-                               ([word] if word in known else word.split(","))))
+    return tuple(
+        dict.fromkeys(
+            name for word in words for name in ([word] if word in known else word.split(","))
+        )
+    )
 
 
-def conditions(schema: Schema, targets: Sequence[str], given: Sequence[str],
-               beside: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def conditions(
+    schema: Schema, targets: Sequence[str], given: Sequence[str], beside: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
     """Each a field of its own, but for the columns beside a target, which stand together."""
     if targets and not beside:
-        raise WordError(f"{schema.name} has nothing beside {listed(targets)!r} to predict it from")
+        raise UsageError(
+            f"{schema.name} has nothing beside {listed(targets)!r} to predict it from"
+        )
     if targets and not given and schema.table:  # but for text, which is given where it is named
-        return {INPUTS: tuple(name for name in beside
-                              if schema.field(name).space.kind != "tokens")}
+        return {
+            INPUTS: tuple(name for name in beside if schema.field(name).space.kind != "tokens")
+        }
     return {name: (name,) for name in beside}
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, WordError
-from ..core.rng import fold, row_uniform
+from ..core.errors import DataError, UsageError
+from ..core.rng import derive_seed, keyed_uniform
 from .options import Options
 from .readers.raw import SPLITS
 
@@ -17,22 +17,31 @@ FEWEST = 3
 
 def shuffle(n: int, *keys: int | str) -> Tensor:
     """A permutation of n rows that depends on the keys alone."""
-    return row_uniform(torch.arange(n), (1,), fold(*keys))[:, 0].argsort(stable=True)
+    return keyed_uniform(torch.arange(n), (1,), derive_seed(*keys))[:, 0].argsort(stable=True)
 
 
-def divide(n: int, options: Options, given: np.ndarray | None = None, name: str = "the data",
-           whole: bool = False) -> dict[str, Tensor]:
+def divide(
+    n: int,
+    options: Options,
+    given: np.ndarray | None = None,
+    name: str = "the data",
+    whole: bool = False,
+) -> dict[str, Tensor]:
     """Row numbers of each split, in order. Splits that files give are kept; what they do not give
     is carved from their training rows. Too few rows are refused, or where `whole` all train."""
     whose = torch.zeros(n, dtype=torch.long) if given is None else torch.from_numpy(given).long()
     free = (whose == 0).nonzero()[:, 0]
-    parts = [(code, part) for code, part in ((1, options.valid), (2, options.test))
-             if not (whose == code).any()]
+    parts = [
+        (code, part)
+        for code, part in ((1, options.valid), (2, options.test))
+        if not (whose == code).any()
+    ]
     if len(free) <= len(parts) and whole:
         parts = []
     elif len(free) <= len(parts):
-        raise DataError(f"{name} has {n} rows, too few to train, validate and test on; give at "
-                        f"least {FEWEST}")
+        raise DataError(
+            f"{name} has {n} rows, too few to train, validate and test on; give at least {FEWEST}"
+        )
     order = free[shuffle(len(free), options.seed, "split")]
     for code, part in parts:
         size = min(max(1, round(part * len(free))), len(order) - (1 if code == 2 else len(parts)))
@@ -44,23 +53,28 @@ def labelled(codes: Tensor, options: Options) -> Tensor:
     """The rows that `data.labels` keeps, in order: as evenly over the classes as can be."""
     seen = len(codes[codes >= 0].unique())
     if options.labels < seen:
-        raise WordError(f"data.labels={options.labels} leaves some of the {seen} classes without "
-                        "a row; keep at least one of each")
+        raise UsageError(
+            f"data.labels={options.labels} leaves some of the {seen} classes without "
+            "a row; keep at least one of each"
+        )
     order = shuffle(len(codes), options.seed, "labels")
     order = order[codes[order] >= 0]
     rank = torch.empty_like(order)
     for code in codes[order].unique():
         mine = codes[order] == code
         rank[mine] = torch.arange(int(mine.sum()))
-    return order[rank.argsort(stable=True)][:options.labels].sort().values
+    return order[rank.argsort(stable=True)][: options.labels].sort().values
 
 
 def balanced(codes: Tensor) -> Tensor:
     """Rows repeated until every class has as many as the commonest; unseen labels left out."""
     classes = [(codes == code).nonzero()[:, 0] for code in codes[codes >= 0].unique()]
     most = max(map(len, classes), default=0)
-    return torch.cat([rows[torch.arange(most) % len(rows)] for rows in classes]).sort().values \
-        if classes else torch.empty(0, dtype=torch.long)
+    return (
+        torch.cat([rows[torch.arange(most) % len(rows)] for rows in classes]).sort().values
+        if classes
+        else torch.empty(0, dtype=torch.long)
+    )
 
 
 def keep(n: int, options: Options, given: np.ndarray | None = None) -> Tensor:
@@ -69,5 +83,5 @@ def keep(n: int, options: Options, given: np.ndarray | None = None) -> Tensor:
     if not options.rows or options.rows >= len(free):
         return torch.arange(n)
     mask = torch.ones(n, dtype=torch.bool)
-    mask[free[shuffle(len(free), options.seed, "rows")][options.rows:]] = False
+    mask[free[shuffle(len(free), options.seed, "rows")][options.rows :]] = False
     return mask.nonzero()[:, 0]

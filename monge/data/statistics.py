@@ -34,8 +34,14 @@ def statistics(x: Tensor, groups: int) -> Statistics:
     parts = [group.flatten() for group in x.reshape(len(x), groups, -1).unbind(1)]
     found = [of_levels(part) if x.dtype in LOWEST else of_numbers(part) for part in parts]
     mean, scale, low, high = (tuple(column) for column in zip(*found, strict=True))
-    return Statistics(mean=mean, scale=scale, low=low, high=high, rows=len(x),
-                      missing=x.is_floating_point() and bool(x.isnan().any()))
+    return Statistics(
+        mean=mean,
+        scale=scale,
+        low=low,
+        high=high,
+        rows=len(x),
+        missing=x.is_floating_point() and bool(x.isnan().any()),
+    )
 
 
 def of_numbers(x: Tensor) -> tuple[float, ...]:

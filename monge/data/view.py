@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch
-from ..core.errors import DataError, RunError, WordError, nearest
+from ..core.errors import DataError, RunError, UsageError, nearest
 from ..core.space import Space
 from .augment import EVENT, Augment, Change
 from .codecs.array import Array
-from .codecs.scalar import Names, listed
+from .codecs.scalar import Categorical, listed
 from .codecs.sequence import SequenceCodec
 from .codecs.sequence import SequenceCodec as Steps
 from .codecs.sound import Sound
 from .codecs.tokens import Text
 from .codecs.window import Window
-from .dataset import Field, Source
-from .ragged import Kept, Ragged, unseen
-from .selection import COLUMNS, Terms, is_class
+from .dataset import Dataset, Field
+from .ragged import PackedTensor, Ragged, unseen
+from .selection import COLUMNS, Selection, is_class
 from .splits import balanced, labelled
 from .statistics import Moments
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-
 @dataclass(frozen=True)
-class Compact:
+class PackedRows:
     """The rows of an event or a condition as they are kept."""
 
-    rows: Kept  # (N, ...): bytes, codes, or float32 with NaN where unseen
+    rows: PackedTensor  # (N, ...): bytes, codes, or float32 with NaN where unseen
     filling: Tensor | None = None  # what stands where nothing was seen, where that happens
     drawn: Array | None = None  # draws what a batch holds
     varies: bool = False  # whether rows have lengths of their own
     coded: bool = False  # whether steps are codes rather than numbers
 
-    def batch(self, where: Tensor, train: bool, change: Change | None = None,
-              shift: Tensor | int = 0) -> Batch:
+    def batch(
+        self, where: Tensor, train: bool, change: Change | None = None, shift: Tensor | int = 0
+    ) -> Batch:
         """Rows as a model sees them, changed before anything is drawn; those of unequal length are
         padded to their longest, and begin `shift` steps late."""
         if isinstance(self.rows, Ragged):
@@ -66,7 +66,7 @@ class Compact:
 
 
 @dataclass(frozen=True)
-class Group:
+class FieldGroup:
     """An event or a condition: one field, or columns side by side."""
 
     name: str
@@ -85,27 +85,45 @@ class Group:
         missing = any(space.missing for space in spaces)
         kinds = {space.kind for space in spaces}
         if kinds not in ({"real"}, {"binary"}):
-            return Space(kind="columns", shape=shape, name=self.name, columns=spaces, rows=rows,
-                         missing=missing)
-        moments = Moments(mean=tuple(space.mean[0] for space in spaces),
-                          scale=tuple(space.scale[0] for space in spaces),
-                          low=tuple(space.low[0] for space in spaces),
-                          high=tuple(space.high[0] for space in spaces))
-        return Space(kind=spaces[0].kind, shape=shape, name=self.name, rows=rows, missing=missing,
-                     **moments)
+            return Space(
+                kind="columns",
+                shape=shape,
+                name=self.name,
+                columns=spaces,
+                rows=rows,
+                missing=missing,
+            )
+        moments = Moments(
+            mean=tuple(space.mean[0] for space in spaces),
+            scale=tuple(space.scale[0] for space in spaces),
+            low=tuple(space.low[0] for space in spaces),
+            high=tuple(space.high[0] for space in spaces),
+        )
+        return Space(
+            kind=spaces[0].kind, shape=shape, name=self.name, rows=rows, missing=missing, **moments
+        )
 
-    def compact(self, tensors: Mapping[str, Kept]) -> Compact:
+    def compact(self, tensors: Mapping[str, PackedTensor]) -> PackedRows:
         codec = self.fields[0].codec
         filling = self.filling() if self.space.missing else None
         if self.single:
             drawn = codec if isinstance(codec, Array) and codec.drawn else None
-            return Compact(tensors[self.fields[0].name], filling, drawn, self.space.varies,
-                           self.space.kind == "tokens")
+            return PackedRows(
+                tensors[self.fields[0].name],
+                filling,
+                drawn,
+                self.space.varies,
+                self.space.kind == "tokens",
+            )
         kept = [tensors[field.name] for field in self.fields]
         columns = [column for column in kept if isinstance(column, Tensor)]
-        numbers = [column if column.is_floating_point() else
-                   torch.where(column < 0, torch.nan, column.float()) for column in columns]
-        return Compact(torch.stack(numbers, 1), filling)  # (N, D)
+        numbers = [
+            column
+            if column.is_floating_point()
+            else torch.where(column < 0, torch.nan, column.float())
+            for column in columns
+        ]
+        return PackedRows(torch.stack(numbers, 1), filling)  # (N, D)
 
     def filling(self) -> Tensor:
         """What stands where nothing was seen: a value of the support, in the shape of an event."""
@@ -129,13 +147,14 @@ class Group:
 class View:
     """event | given. Without a source it still decodes, and reads other data in its terms."""
 
-    def __init__(self, terms: Terms, source: Source | None = None) -> None:
+    def __init__(self, terms: Selection, source: Dataset | None = None) -> None:
         self.terms, self.source = terms, source
         pick = terms.schema.field
         title = terms.event[0] if len(terms.event) == 1 else COLUMNS
-        self.event = Group(title, tuple(map(pick, terms.event)))
-        self.given = {name: Group(name, tuple(map(pick, names)))
-                      for name, names in terms.given.items()}
+        self.event = FieldGroup(title, tuple(map(pick, terms.event)))
+        self.given = {
+            name: FieldGroup(name, tuple(map(pick, names))) for name, names in terms.given.items()
+        }
         given = {name: group.space for name, group in self.given.items()}
         self.space = replace(self.event.space, given=given)
         self.augment = Augment(source.options.augment if source else (), self.space)
@@ -155,11 +174,12 @@ class View:
         return (self.event.fields[0].name,)
 
     @cached_property
-    def compact(self) -> tuple[Compact, dict[str, Compact]]:
+    def compact(self) -> tuple[PackedRows, dict[str, PackedRows]]:
         """Event and conditions of every row."""
         tensors = self.opened.tensors
-        return self.event.compact(tensors), {name: group.compact(tensors)
-                                             for name, group in self.given.items()}
+        return self.event.compact(tensors), {
+            name: group.compact(tensors) for name, group in self.given.items()
+        }
 
     @property
     def sound(self) -> Sound | None:
@@ -174,7 +194,7 @@ class View:
         return codec if self.event.single and isinstance(codec, Text) else None
 
     @property
-    def opened(self) -> Source:
+    def opened(self) -> Dataset:
         if self.source is None:
             raise RunError("a view that was read from a run holds no rows; open the data first")
         return self.source
@@ -185,16 +205,16 @@ class View:
         alone = () if self.given else self.terms.schema.one_sided(self.event.name)
         return (*self.opened.notes, *alone, *self.augment.notes)
 
-    def rows(self, split: str) -> Rows:
+    def rows(self, split: str) -> Split:
         """A split as it is."""
-        return Rows(self, self.index(split))
+        return Split(self, self.index(split))
 
-    def training(self, split: str = "train") -> Rows:
+    def training(self, split: str = "train") -> Split:
         """A split as training sees it: balanced and augmented where the words say so."""
         index = self.index(split)
         if self.opened.options.balance:
             index = index[balanced(self.classes("balance=true")[index])]
-        return Rows(self, index, self.augment, self.reach(index))
+        return Split(self, index, self.augment, self.reach(index))
 
     def reach(self, index: Tensor) -> Tensor | None:
         """By how many steps each row (n,) may begin late: blocks of running text begin anywhere,
@@ -226,9 +246,11 @@ class View:
     def classes(self, word: str) -> Tensor:
         """The class of every row of the source."""
         if len(self.labels) != 1:
-            raise WordError(f"data.{word} needs one label that the run looks at, and it looks at "
-                            f"{listed(self.labels) or 'none'}; leave it out, or name one with "
-                            "--target or --given")
+            raise UsageError(
+                f"data.{word} needs one label that the run looks at, and it looks at "
+                f"{listed(self.labels) or 'none'}; leave it out, or name one with "
+                "--target or --given"
+            )
         codes = self.opened.tensors[self.labels[0]]
         assert isinstance(codes, Tensor), "a class is one code a row"
         return torch.where(codes.isnan(), -1, codes).long()
@@ -239,9 +261,11 @@ class View:
             values = self.opened.tensors[field.name][self.index("train")]
             if isinstance(values, Tensor) and values.ndim == 1 and len(values.unique()) == 1:
                 shown = field.codec.decode(values[:1].numpy())[0]
-                raise DataError(f"target {field.name!r} is {shown} in every training row, so that "
-                                "there is nothing to predict; choose another target, or give rows "
-                                "in which it varies")
+                raise DataError(
+                    f"target {field.name!r} is {shown} in every training row, so that "
+                    "there is nothing to predict; choose another target, or give rows "
+                    "in which it varies"
+                )
 
     def decode(self, x: Tensor) -> np.ndarray | pd.DataFrame:
         """Events in the form the data had: a frame where that was a table, an array otherwise."""
@@ -250,8 +274,12 @@ class View:
             return values[0]
         from .readers.tables import assemble
 
-        return assemble([(field.key, field.codec, column)
-                         for field, column in zip(self.event.fields, values, strict=True)])
+        return assemble(
+            [
+                (field.key, field.codec, column)
+                for field, column in zip(self.event.fields, values, strict=True)
+            ]
+        )
 
     def encode_given(self, name: str, text: str) -> Batch:
         """A condition of one row as a user types it."""
@@ -263,39 +291,47 @@ class View:
             return self.read_given(name, [text])
         return self.encode_word(group, name, text)
 
-    def encode_word(self, group: Group, name: str, text: str) -> Batch:
+    def encode_word(self, group: FieldGroup, name: str, text: str) -> Batch:
         """One row of a group of fields that is one word."""
         codec = group.fields[0].codec
         if not group.single or isinstance(codec, Array | Steps | Window):
             raise DataError(f"{name} cannot be typed as one word; give a file of its rows")
-        if isinstance(codec, Names) and text.strip() not in codec.names:
-            raise DataError(f"{name}={text} is none of its {len(codec.names)} names; choose from "
-                            f"{listed(codec.names, 30)}")
+        if isinstance(codec, Categorical) and text.strip() not in codec.names:
+            raise DataError(
+                f"{name}={text} is none of its {len(codec.names)} names; choose from "
+                f"{listed(codec.names, 30)}"
+            )
         value = codec.encode(np.array([text], object), lambda _: f"{name}={text}")
-        return Compact(value).batch(torch.zeros(1, dtype=torch.long), False)
+        return PackedRows(value).batch(torch.zeros(1, dtype=torch.long), False)
 
     def read_given(self, name: str, texts: Sequence[str]) -> Batch:
         """A condition that is text, of one row for each of some texts."""
         codec = self.given[name].fields[0].codec
         assert isinstance(codec, Text), "only text is read as text"
-        rows = codec.encode(codec.codes(texts, lambda row: f"text {row + 1}"),
-                            lambda row: f"text {row + 1}")
+        rows = codec.encode(
+            codec.codes(texts, lambda row: f"text {row + 1}"), lambda row: f"text {row + 1}"
+        )
         rows = codec.adopt(codec, rows, name)
-        return Compact(rows, varies=True, coded=True).batch(torch.arange(len(texts)), False)
+        return PackedRows(rows, varies=True, coded=True).batch(torch.arange(len(texts)), False)
 
     def to_dict(self) -> dict[str, Any]:
         return self.terms.to_dict()
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> View:
-        return cls(Terms.from_dict(tree))
+        return cls(Selection.from_dict(tree))
 
 
-class Rows:
+class Split:
     """Rows made into batches on demand."""
 
-    def __init__(self, view: View, index: Tensor, augment: Augment | None = None,
-                 reach: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        view: View,
+        index: Tensor,
+        augment: Augment | None = None,
+        reach: Tensor | None = None,
+    ) -> None:
         self.space, self.augment, self.reach = view.space, augment, reach
         self.index, self.density = index, view.opened.density  # (n,) row numbers of the source
         self.event, self.given = view.compact
@@ -308,8 +344,9 @@ class Rows:
         function of the row elsewhere."""
         where = self.index[index]
         changes = self.augment.draw(len(index)) if train and self.augment else {}
-        given = {name: part.batch(where, train, changes.get(name))
-                 for name, part in self.given.items()}
+        given = {
+            name: part.batch(where, train, changes.get(name)) for name, part in self.given.items()
+        }
         shift: Tensor | int = 0
         if train and self.reach is not None:
             shift = (torch.rand(len(index)) * (self.reach[index] + 1)).long()
@@ -320,8 +357,11 @@ class Rows:
     def lengths(self) -> Tensor | None:
         """Steps of the event and of each condition of every row, (n, parts); None where all rows
         are alike."""
-        parts = [part.rows.length[self.index] for part in (self.event, *self.given.values())
-                 if isinstance(part.rows, Ragged) and part.varies]
+        parts = [
+            part.rows.length[self.index]
+            for part in (self.event, *self.given.values())
+            if isinstance(part.rows, Ragged) and part.varies
+        ]
         return torch.stack(parts, 1) if parts else None
 
     def whole(self) -> Batch:

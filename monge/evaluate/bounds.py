@@ -22,12 +22,12 @@ from torch import Tensor
 
 from ..core.abilities import HasLikelihood, HasPosterior
 from ..core.batch import Batch
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..solve.quadrature import integral, lattice
-from .held_out import Rows
-from .likelihood import Scores, entries, home
+from .held_out import HeldOutRows
+from .likelihood import RowLikelihoods, entries, home
 
 STEPS = 50
 """Steps from what the encoder says to a row's own posterior."""
@@ -35,20 +35,26 @@ GAP_ROWS, GAP_ELEMENTS = 200, 160_000
 """Rows, and entries of them, that the gap stands on at most."""
 
 
-def amortisation(model: Model, rows: Rows, seed: int = 0) -> dict[str, Score]:
+def amortisation(model: Model, rows: HeldOutRows, seed: int = 0) -> dict[str, Metric]:
     """The gap in nats a row, of models whose score can seek a row's own posterior."""
-    if not (isinstance(model, HasPosterior) and isinstance(model, HasLikelihood)
-            and "refine" in model.Scoring.__dataclass_fields__):
+    if not (
+        isinstance(model, HasPosterior)
+        and isinstance(model, HasLikelihood)
+        and "refine" in model.LikelihoodConfig.__dataclass_fields__
+    ):
         return {}
     count = min(len(rows), GAP_ROWS, max(GAP_ELEMENTS // max(model.space.dims, 1), 16))
     batch = rows.batch(torch.linspace(0, len(rows) - 1, count).long()).to(home(model))
-    plain, own = (model.Scoring().override("samples=1", f"refine={steps}")
-                  for steps in (0, STEPS))
+    plain, own = (
+        model.LikelihoodConfig().override("samples=1", f"refine={steps}") for steps in (0, STEPS)
+    )
     with torch.no_grad():
-        gap = (model.likelihood(batch, own, fresh(seed)).value
-               - model.likelihood(batch, plain, fresh(seed)).value).double()
+        gap = (
+            model.likelihood(batch, own, make_generator(seed)).value
+            - model.likelihood(batch, plain, make_generator(seed)).value
+        ).double()
     error = float(gap.std()) / count**0.5 if count > 1 else float("nan")
-    return {"amortisation_gap": Score(float(gap.mean()), "estimate", error)}
+    return {"amortisation_gap": Metric(float(gap.mean()), "estimate", error)}
 
 
 SAMPLES = (1, 10, 100, 1000)
@@ -69,13 +75,17 @@ class Rung:
     """The bound at so many importance samples, over the same rows as the other rungs."""
 
     samples: int
-    score: Score  # mean over rows, with its error over rows
+    score: Metric  # mean over rows, with its error over rows
     error: float | None  # of this mean, from the draws alone, where several were drawn
     effective: float  # samples that carried a row's estimate, mean over rows
 
     def to_dict(self) -> dict[str, Any]:
-        return {"samples": self.samples, **self.score.to_dict(), "error": self.error,
-                "effective": self.effective}
+        return {
+            "samples": self.samples,
+            **self.score.to_dict(),
+            "error": self.error,
+            "effective": self.effective,
+        }
 
 
 @dataclass(frozen=True)
@@ -84,20 +94,30 @@ class Tightness:
 
     rows: int
     rungs: list[Rung]
-    evidence: Score | None
+    evidence: Metric | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "rungs": [rung.to_dict() for rung in self.rungs],
-                "evidence": self.evidence.to_dict() if self.evidence else None}
+        return {
+            "rows": self.rows,
+            "rungs": [rung.to_dict() for rung in self.rungs],
+            "evidence": self.evidence.to_dict() if self.evidence else None,
+        }
 
 
-def tightness(model: Model, rows: Rows, seed: int = 0) -> Tightness | None:
+def tightness(model: Model, rows: HeldOutRows, seed: int = 0) -> Tightness | None:
     """None of a model without codes, or whose likelihood is no bound that samples tighten."""
-    if not (isinstance(model, HasLikelihood) and isinstance(model, HasPosterior)
-            and "samples" in model.Scoring.__dataclass_fields__):
+    if not (
+        isinstance(model, HasLikelihood)
+        and isinstance(model, HasPosterior)
+        and "samples" in model.LikelihoodConfig.__dataclass_fields__
+    ):
         return None
     flat = model.latent.dims <= 2
-    most = INTEGRATED if flat else min(max(CURVE_ELEMENTS // max(model.space.dims, 1), MIN_CURVE_ROWS), MAX_CURVE_ROWS)
+    most = (
+        INTEGRATED
+        if flat
+        else min(max(CURVE_ELEMENTS // max(model.space.dims, 1), MIN_CURVE_ROWS), MAX_CURVE_ROWS)
+    )
     index = torch.linspace(0, len(rows) - 1, min(len(rows), most)).long()
     batch = rows.batch(index).to(home(model))
     with torch.no_grad():
@@ -107,25 +127,28 @@ def tightness(model: Model, rows: Rows, seed: int = 0) -> Tightness | None:
 
 
 def rung(model: HasLikelihood, batch: Batch, samples: int, seed: int) -> Rung:
-    found = model.likelihood(batch, model.Scoring().override(f"samples={samples}"), fresh(seed))
+    found = model.likelihood(
+        batch, model.LikelihoodConfig().override(f"samples={samples}"), make_generator(seed)
+    )
     value = found.value.double().cpu().numpy()
-    scores = Scores(value, found.kind, entries(batch, batch.x[0].numel()) / len(batch))
+    scores = RowLikelihoods(value, found.kind, entries(batch, batch.x[0].numel()) / len(batch))
     if found.stderr is None or samples == 1:
         return Rung(samples, scores.score, None, 1.0)
     spread = found.stderr.double().square()  # the variance of mean(w) / E w of each row
     effective = samples / (1 + (samples - 1) * spread)
-    return Rung(samples, scores.score, float(spread.mean() / len(value)) ** 0.5,
-                float(effective.mean()))
+    return Rung(
+        samples, scores.score, float(spread.mean() / len(value)) ** 0.5, float(effective.mean())
+    )
 
 
-def evidence(model: HasPosterior, batch: Batch) -> Score:
+def evidence(model: HasPosterior, batch: Batch) -> Metric:
     """log p(x | given) with the code integrated out, row by row and in float64."""
     exact = copy.deepcopy(model)
     assert isinstance(exact, Model)
     exact = exact.cpu().double()
     rows = batch.to("cpu").double()
-    value = torch.stack([integrated(exact, rows[i:i + 1]) for i in range(len(rows))])
-    return Scores(value.numpy(), "exact", batch.x[0].numel()).score
+    value = torch.stack([integrated(exact, rows[i : i + 1]) for i in range(len(rows))])
+    return RowLikelihoods(value.numpy(), "exact", batch.x[0].numel()).score
 
 
 def integrated(model: Any, row: Batch) -> Tensor:
@@ -137,10 +160,9 @@ def integrated(model: Any, row: Batch) -> Tensor:
         return torch.cat([model.log_joint(row, part) for part in parts])
 
     z, volume = lattice(dims, *GRID)
-    noise = torch.randn(DRAWS, 1, *shape, generator=fresh(0), dtype=torch.float64)
+    noise = torch.randn(DRAWS, 1, *shape, generator=make_generator(0), dtype=torch.float64)
     drawn = model.infer(row, noise)
     weights = model.log_joint(row, drawn) - model.log_posterior(row, drawn)
-    guess = torch.maximum(joint(z).logsumexp(0) + volume,
-                          weights.logsumexp(0) - math.log(DRAWS))
+    guess = torch.maximum(joint(z).logsumexp(0) + volume, weights.logsumexp(0) - math.log(DRAWS))
     total, _ = integral(lambda z: (joint(z) - guess).exp(), dims, WANTED, POINTS)
     return (total.log() + guess)[0]

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import DataError
-from ..core.metric import Score
-from ..core.rng import fresh
+from ..core.metric import Metric
+from ..core.rng import make_generator
 from ..nn.mlp import MLP
 
 FEWEST = 20
@@ -27,21 +27,26 @@ NORMAL = 1.96
 """Standard errors to either side of an interval of 95 %."""
 
 
-def c2st(x: Tensor, y: Tensor, seed: int = 0) -> Score:
+def c2st(x: Tensor, y: Tensor, seed: int = 0) -> Metric:
     """Accuracy of telling x (n, F) from y (m, F), as many of each, with its standard error."""
     n = min(len(x), len(y)) // 2 * 2
     if n < FEWEST:
-        raise DataError(f"the smaller side has {min(len(x), len(y))} rows; a classifier "
-                        f"two-sample test needs {FEWEST} at least")
-    orders = [torch.randperm(len(side), generator=fresh(seed))[:n] for side in (x, y)]
-    halves = [side[order].float().unflatten(0, (2, -1))
-              for side, order in zip((x, y), orders, strict=True)]
+        raise DataError(
+            f"the smaller side has {min(len(x), len(y))} rows; a classifier "
+            f"two-sample test needs {FEWEST} at least"
+        )
+    orders = [torch.randperm(len(side), generator=make_generator(seed))[:n] for side in (x, y)]
+    halves = [
+        side[order].float().unflatten(0, (2, -1))
+        for side, order in zip((x, y), orders, strict=True)
+    ]
     share = told_apart(halves[0], halves[1], seed).double().mean().item()
-    return Score(share, "estimate", math.sqrt(max(share * (1 - share), 0.25 / n) / (2 * n)),
-                 "accuracy")
+    return Metric(
+        share, "estimate", math.sqrt(max(share * (1 - share), 0.25 / n) / (2 * n)), "accuracy"
+    )
 
 
-def interval(score: Score) -> tuple[float, float]:
+def interval(score: Metric) -> tuple[float, float]:
     """Where the accuracy lies with a confidence of 95 %."""
     return score.value - NORMAL * score.stderr, score.value + NORMAL * score.stderr
 
@@ -56,8 +61,9 @@ def told_apart(x: Tensor, y: Tensor, seed: int) -> Tensor:
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         layers = stacked([NET.build(rows.shape[2], 1) for _ in range(2)])
-        adam = torch.optim.AdamW([part for layer in layers for part in layer], RATE,
-                                 weight_decay=0.01, fused=True)
+        adam = torch.optim.AdamW(
+            [part for layer in layers for part in layer], RATE, weight_decay=0.01, fused=True
+        )
         for pick in torch.randint(rows.shape[1], (STEPS, 2, BATCH)):
             chosen = near.gather(1, pick[..., None].expand(-1, -1, near.shape[2]))
             adam.zero_grad()
@@ -71,9 +77,13 @@ def told_apart(x: Tensor, y: Tensor, seed: int) -> Tensor:
 
 def stacked(nets: Sequence[MLP]) -> list[tuple[Tensor, Tensor]]:
     """Weights (K, inputs, outputs) and biases (K, 1, outputs) of each layer of K networks."""
-    return [(torch.stack([layer.weight.detach().T for layer in layers]).requires_grad_(),
-             torch.stack([layer.bias.detach()[None] for layer in layers]).requires_grad_())
-            for layers in zip(*(net.linears for net in nets), strict=True)]
+    return [
+        (
+            torch.stack([layer.weight.detach().T for layer in layers]).requires_grad_(),
+            torch.stack([layer.bias.detach()[None] for layer in layers]).requires_grad_(),
+        )
+        for layers in zip(*(net.linears for net in nets), strict=True)
+    ]
 
 
 def answer(layers: Sequence[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:

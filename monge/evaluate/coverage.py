@@ -22,8 +22,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.gaussian_modes import Modes
-from ..core.metric import Score
+from ..core.gaussian_modes import GaussianModes
+from ..core.metric import Metric
 
 NEIGHBOURS = 5
 """k."""
@@ -33,16 +33,23 @@ SHARE = 0.05
 """Part of its fair share of samples that a mode must have to be found."""
 
 
-def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS) -> dict[str, Score]:
+def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS) -> dict[str, Metric]:
     """The four measures of samples (m, F) against real points (n, F)."""
     k = min(k, len(real) - 1, len(fake) - 1)
     between = torch.cdist(real, fake)  # (n, m)
     inside = between < radii(real, k)[:, None]
-    found = {"precision": inside.any(0).double(),
-             "recall": (between < radii(fake, k)).any(1).double(),
-             "density": inside.sum(0).double() / k, "coverage": inside.any(1).double()}
-    return {name: Score(float(each.mean()), "estimate", float(each.std()) / math.sqrt(len(each)),
-                        "share") for name, each in found.items()}
+    found = {
+        "precision": inside.any(0).double(),
+        "recall": (between < radii(fake, k)).any(1).double(),
+        "density": inside.sum(0).double() / k,
+        "coverage": inside.any(1).double(),
+    }
+    return {
+        name: Metric(
+            float(each.mean()), "estimate", float(each.std()) / math.sqrt(len(each)), "share"
+        )
+        for name, each in found.items()
+    }
 
 
 def radii(x: Tensor, k: int) -> Tensor:
@@ -50,7 +57,7 @@ def radii(x: Tensor, k: int) -> Tensor:
     return torch.cdist(x, x).kthvalue(k + 1).values  # the nearest is the point itself
 
 
-def modes(x: Tensor, density: Modes) -> dict[str, Score]:
+def modes(x: Tensor, density: GaussianModes) -> dict[str, Metric]:
     """How many modes of a known density the samples x (n, D) have found, and how many samples
     belong to one."""
     apart, nearest = torch.cdist(x.double(), density.centres.double()).min(1)
@@ -60,8 +67,10 @@ def modes(x: Tensor, density: Modes) -> dict[str, Score]:
     found = int((held >= SHARE * len(x) / count).sum())
     share = float(near.double().mean())
     error = math.sqrt(share * (1 - share) / len(x))
-    return {"modes_found": Score(found, "estimate", 0.0, f"of {count}"),
-            "within_4_sigma": Score(share, "estimate", error, "share")}
+    return {
+        "modes_found": Metric(found, "estimate", 0.0, f"of {count}"),
+        "within_4_sigma": Metric(share, "estimate", error, "share"),
+    }
 
 
 LEVEL = 0.01
@@ -70,13 +79,13 @@ ROWS = 512
 """Rows whose distances are made at once."""
 
 
-def memorised(fake: Tensor, held_out: Tensor, train: Tensor) -> Score:
+def memorised(fake: Tensor, held_out: Tensor, train: Tensor) -> Metric:
     """The share of samples nearer to a training row than 99 % of held-out rows are."""
     limit = nearest(held_out, train).quantile(LEVEL)
     return share(nearest(fake, train) < limit)
 
 
-def duplicates(fake: Tensor, real: Tensor) -> Score:
+def duplicates(fake: Tensor, real: Tensor) -> Metric:
     """The share of samples nearer to another sample than 99 % of as many real rows are to one
     another."""
     n = min(len(fake), len(real))
@@ -95,6 +104,6 @@ def among(x: Tensor) -> Tensor:
     return pairs.fill_diagonal_(torch.inf).amin(1)
 
 
-def share(which: Tensor) -> Score:
+def share(which: Tensor) -> Metric:
     value = float(which.double().mean())
-    return Score(value, "estimate", math.sqrt(value * (1 - value) / len(which)), "share")
+    return Metric(value, "estimate", math.sqrt(value * (1 - value) / len(which)), "share")

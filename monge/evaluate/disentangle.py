@@ -15,29 +15,33 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
-from ..core.metric import Score
+from ..core.metric import Metric
 
 BINS = 20
 """Bins that the values of a coordinate fall into."""
 
 
-def gaps(codes: Tensor, factors: Mapping[str, Tensor]) -> dict[str, Score]:
+def gaps(codes: Tensor, factors: Mapping[str, Tensor]) -> dict[str, Metric]:
     """The gap of each factor (N,), whole numbers, in codes (N, d), and "mig", their mean."""
     if codes.ndim != 2 or codes.shape[1] < 2:
-        raise DataError(f"a gap needs codes of two coordinates at least, not {tuple(codes.shape)}"
-                        "; give (N, d)")
+        raise DataError(
+            f"a gap needs codes of two coordinates at least, not {tuple(codes.shape)}; give (N, d)"
+        )
     told = information(codes, factors)
-    found = {name: Score(gap(told[name], entropy(v)), "estimate", 0.0, "share")
-             for name, v in factors.items()}
+    found = {
+        name: Metric(gap(told[name], entropy(v)), "estimate", 0.0, "share")
+        for name, v in factors.items()
+    }
     mean = sum(score.value for score in found.values()) / len(found)
-    return found | {"mig": Score(mean, "estimate", 0.0, "share")}
+    return found | {"mig": Metric(mean, "estimate", 0.0, "share")}
 
 
 def information(codes: Tensor, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """I(z_j; v) in nats of each coordinate, (d,), for each factor."""
     binned = [cut(column) for column in codes.double().T]
-    return {name: torch.tensor([mutual(z, v.long()) for z in binned])
-            for name, v in factors.items()}
+    return {
+        name: torch.tensor([mutual(z, v.long()) for z in binned]) for name, v in factors.items()
+    }
 
 
 def gap(information: Tensor, whole: float) -> float:

@@ -7,25 +7,26 @@ from importlib.util import find_spec
 
 import torch
 
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.model import Model
 from .likelihood import home
 
 MEGABYTE = 1e6
 
 
-def cost(model: Model, speed: float | None = None, seconds: float | None = None
-         ) -> dict[str, Score]:
+def cost(
+    model: Model, speed: float | None = None, seconds: float | None = None
+) -> dict[str, Metric]:
     """What is known of: its parameters, the seconds it was trained, the samples that come in a
     second, and the most memory that this process, or the device the law is on, has taken."""
     count = sum(p.numel() for p in model.parameters())
-    found = {"parameters": Score(count, "exact", 0.0, "numbers")}
+    found = {"parameters": Metric(count, "exact", 0.0, "numbers")}
     if seconds is not None:
-        found["train_seconds"] = Score(seconds, "exact", 0.0, "s")
+        found["train_seconds"] = Metric(seconds, "exact", 0.0, "s")
     if speed is not None:
-        found["samples_per_second"] = Score(speed, "estimate", 0.0, "1/s")
+        found["samples_per_second"] = Metric(speed, "estimate", 0.0, "1/s")
     if (taken := memory(home(model))) is not None:
-        found["peak_memory"] = Score(taken / MEGABYTE, "exact", 0.0, "MB")
+        found["peak_memory"] = Metric(taken / MEGABYTE, "exact", 0.0, "MB")
     return found
 
 

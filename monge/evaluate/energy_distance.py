@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..core.abilities import CanSample
 from ..core.batch import Batch
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..core.space import Space
 from ..nn.inputs.features import Conditions, Features
 from .likelihood import home
@@ -29,7 +29,7 @@ FIRST, PATIENCE = 64, 40.0
 """Samples that show how fast they come, and seconds that all of an evaluation may take."""
 
 
-def energy(x: Tensor, y: Tensor) -> Score:
+def energy(x: Tensor, y: Tensor) -> Metric:
     """The energy distance of two samples (n, F) and (m, F), with its standard error from the
     first-order terms of the statistic."""
     n, m = len(x), len(y)
@@ -39,10 +39,10 @@ def energy(x: Tensor, y: Tensor) -> Score:
     value = 2 * cross.mean() - within_x.mean() - within_y.mean()
     spread_x = (2 * (cross.mean(1) - within_x)).var() / n
     spread_y = (2 * (cross.mean(0) - within_y)).var() / m
-    return Score(value.item(), "distance", (spread_x + spread_y).sqrt().item(), "energy")
+    return Metric(value.item(), "distance", (spread_x + spread_y).sqrt().item(), "energy")
 
 
-class Eye:
+class FeatureMap:
     """Rows as points: the standardised features of an event and of its conditions."""
 
     def __init__(self, space: Space) -> None:
@@ -50,9 +50,9 @@ class Eye:
         self.features, self.conditions = Features(space), Conditions(space)
 
     @classmethod
-    def of(cls, model: object, space: Space) -> Eye:
+    def of(cls, model: object, space: Space) -> FeatureMap:
         """What a model's samples are looked at with."""
-        unpaired = isinstance(model, Model) and model.unpaired
+        unpaired = isinstance(model, Model) and model.is_unpaired
         return cls(replace(space, given={}) if unpaired else space)
 
     def __call__(self, batch: Batch) -> Tensor:  # (B, F)
@@ -60,10 +60,12 @@ class Eye:
         return torch.cat(points, 1).double()
 
 
-def distance(model: CanSample, space: Space, rows: Batch, seed: int = 0) -> Score:
+def distance(model: CanSample, space: Space, rows: Batch, seed: int = 0) -> Metric:
     """Energy distance between held-out rows and samples given the same conditions."""
-    eye, device, every = Eye.of(model, space), home(model), repeated(rows)
-    x = model.sample(len(every), every.to(device).given, generator=fresh(seed, device)).cpu()
+    eye, device, every = FeatureMap.of(model, space), home(model), repeated(rows)
+    x = model.sample(
+        len(every), every.to(device).given, generator=make_generator(seed, device)
+    ).cpu()
     return energy(eye(Batch(x, given=every.given)), eye(rows))
 
 
@@ -77,14 +79,14 @@ def drawn(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, floa
     """The rows that were asked for, a sample for each, and how many come in a second; a sampler so
     slow that all would take longer than `PATIENCE` draws fewer, of rows spread over all."""
     device = home(model)
-    rows = rows[torch.randperm(len(rows), generator=fresh(seed))]
-    generator, begun = fresh(seed, device), time.perf_counter()
+    rows = rows[torch.randperm(len(rows), generator=make_generator(seed))]
+    generator, begun = make_generator(seed, device), time.perf_counter()
     first = model.sample(min(FIRST, len(rows)), rows[:FIRST].to(device).given, generator=generator)
     speed = len(first) / (time.perf_counter() - begun)
     n = min(len(rows), max(len(first), int(PATIENCE * speed)))
     pieces = [first.cpu()]
     if n > len(first):
-        begun, rest = time.perf_counter(), rows[len(first):n]
+        begun, rest = time.perf_counter(), rows[len(first) : n]
         pieces.append(model.sample(len(rest), rest.to(device).given, generator=generator).cpu())
         speed = len(rest) / (time.perf_counter() - begun)
     return rows[:n], torch.cat(pieces), speed

@@ -21,7 +21,7 @@ from ..core.batch import Batch
 from ..core.space import Space
 from ..nn.inputs.features import Features
 from ..nn.layers.specs import Act, Conv, Dense, Flatten, Layer, Shape, Stack
-from .held_out import Rows, chunks
+from .held_out import HeldOutRows, chunks
 
 NETWORK = "features/1"
 """The architecture in a saved file; the number rises when `planned` changes."""
@@ -68,8 +68,10 @@ class FeatureNet(nn.Module):
 
     @torch.no_grad()
     def forward(self, batch: Batch) -> Tensor:  # (B, 64)
-        parts = [(self.body(self.look(part)) - self.mean) / self.scale
-                 for part in batch.chunk(-(-len(batch) // MEASURED))]
+        parts = [
+            (self.body(self.look(part)) - self.mean) / self.scale
+            for part in batch.chunk(-(-len(batch) // MEASURED))
+        ]
         return torch.cat(parts).double()
 
     def loss(self, batch: Batch, names: Tensor | None) -> Tensor:
@@ -80,10 +82,11 @@ class FeatureNet(nn.Module):
         return (answer - x.flatten(1)).square().mean()
 
     @torch.no_grad()
-    def accuracy(self, rows: Rows, names: Tensor) -> float:
+    def accuracy(self, rows: HeldOutRows, names: Tensor) -> float:
         """The share of rows whose name, where it is known (not below 0), is told right."""
-        said = torch.cat([self.head(self.body(self.look(part))).argmax(1)
-                          for part in chunks(rows)])
+        said = torch.cat(
+            [self.head(self.body(self.look(part))).argmax(1) for part in chunks(rows)]
+        )
         return float((said == names)[names >= 0].double().mean())
 
 
@@ -97,8 +100,9 @@ def planned(shape: Shape) -> Stack:
     return Stack((*layers, Dense(WIDTH)))
 
 
-def learned(space: Space, rows: Rows, names: Tensor | None = None, classes: int = 0,
-            seed: int = 0) -> FeatureNet:
+def learned(
+    space: Space, rows: HeldOutRows, names: Tensor | None = None, classes: int = 0, seed: int = 0
+) -> FeatureNet:
     """The network after training: a function of the rows, their names (n,) where there are some
     (below 0 where one is not known), and the seed."""
     known = torch.arange(len(rows)) if names is None else (names >= 0).nonzero()[:, 0]
@@ -115,7 +119,7 @@ def learned(space: Space, rows: Rows, names: Tensor | None = None, classes: int 
     return standardised(net.eval(), rows)
 
 
-def standardised(net: FeatureNet, rows: Rows) -> FeatureNet:
+def standardised(net: FeatureNet, rows: HeldOutRows) -> FeatureNet:
     """The same network with mean 0 and deviation 1 of its features over these rows."""
     some = torch.linspace(0, len(rows) - 1, min(len(rows), MEASURED)).long()
     found = net(rows.batch(some))

@@ -22,11 +22,11 @@ from torch import Generator, Tensor
 
 from ..core.abilities import CanComplete, CanSample, HasMarginals, HasMean
 from ..core.batch import Batch
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..core.space import Space
-from .held_out import Rows
+from .held_out import HeldOutRows
 from .likelihood import home
 
 PAST = "past"
@@ -61,8 +61,9 @@ class Reference:
         naive = (x[:, lag:] - x[:, :-lag]).abs().mean((0, 1)).clamp_min(1e-12)
         before, after = x[:, :-1].flatten(0, 1), x[:, 1:].flatten(0, 1)
         centre, later = before.mean(0), after.mean(0)
-        rho = ((before - centre) * (after - later)).sum(0) \
-            / (before - centre).square().sum(0).clamp_min(1e-12)
+        rho = ((before - centre) * (after - later)).sum(0) / (before - centre).square().sum(
+            0
+        ).clamp_min(1e-12)
         rho = rho.clamp(-0.9999, 0.9999)
         mean = (later - rho * centre) / (1 - rho)
         sigma = (after - mean - rho * (before - mean)).square().mean(0).sqrt()
@@ -112,15 +113,16 @@ def draw(model: Model, batch: Batch, horizon: int, n: int, generator: Generator)
 
 
 @torch.no_grad()
-def measures(model: Model, rows: Rows, training: Batch, season: int, horizon: int, seed: int = 0
-             ) -> dict[str, Score]:
+def measures(
+    model: Model, rows: HeldOutRows, training: Batch, season: int, horizon: int, seed: int = 0
+) -> dict[str, Metric]:
     """Of the model and of the three references; what needs draws is measured on some windows,
     spread over all of them, and the rest too unless the law tells it exactly."""
     reference = Reference.of(cut(model, training, horizon)[0], season, scale_of(model.space))
     place = home(model)
     draws, most = (DRAWS, WINDOWS) if is_forecast(model) else SLOW
     exact = is_forecast(model) and isinstance(model, HasMean) and isinstance(model, HasMarginals)
-    watched, generator = spread(len(rows), most), fresh(seed, place)
+    watched, generator = spread(len(rows), most), make_generator(seed, place)
     told: dict[str, list[Tensor]] = {}
     for index in watched.split(PIECE):
         batch = rows.batch(index)
@@ -133,8 +135,11 @@ def measures(model: Model, rows: Rows, training: Batch, season: int, horizon: in
     for index in torch.arange(len(rows)).split(PIECE) if exact else ():
         batch = rows.batch(index)
         keep(told, judged(model, batch, reference, horizon, *said(model, batch.to(place))))
-    names = [*MEASURES, f"coverage_{LEVEL:g}",
-             *(f"{rival}.{name}" for rival in RIVALS for name in MEASURES)]
+    names = [
+        *MEASURES,
+        f"coverage_{LEVEL:g}",
+        *(f"{rival}.{name}" for rival in RIVALS for name in MEASURES),
+    ]
     return {name: score(name, torch.cat(told[name]), horizon) for name in names}
 
 
@@ -153,16 +158,26 @@ def said(model: Any, batch: Batch) -> list[Tensor]:
     """The mean and the ends of the central interval, (B, H, C), by the law itself."""
     law, mean = model.marginals(batch.given), model.mean(batch.given)
     steps = mean.reshape(len(batch), mean.shape[1], -1)
-    return [part.reshape(steps.shape).double().cpu()
-            for part in (steps, *(law.quantile(end) for end in ENDS))]
+    return [
+        part.reshape(steps.shape).double().cpu()
+        for part in (steps, *(law.quantile(end) for end in ENDS))
+    ]
 
 
-def judged(model: Model, batch: Batch, reference: Reference, horizon: int, mean: Tensor,
-           low: Tensor, high: Tensor) -> dict[str, Tensor]:
+def judged(
+    model: Model,
+    batch: Batch,
+    reference: Reference,
+    horizon: int,
+    mean: Tensor,
+    low: Tensor,
+    high: Tensor,
+) -> dict[str, Tensor]:
     """A forecast (B, H, C) with its interval, and the references, a number for each window."""
     past, truth = (part.double() for part in cut(model, batch, horizon))
     found = points(mean, truth, reference) | {
-        f"coverage_{LEVEL:g}": ((low <= truth) & (truth <= high)).double().mean((1, 2))}
+        f"coverage_{LEVEL:g}": ((low <= truth) & (truth <= high)).double().mean((1, 2))
+    }
     for name, forecast in beside(past, horizon, reference.season).items():
         found |= named(name, points(forecast, truth, reference))
     ar1, sigma = reference.ar1(past, horizon)
@@ -181,16 +196,19 @@ def points(forecast: Tensor, truth: Tensor, reference: Reference) -> dict[str, T
     """The measures of forecasts without spread, a number for each window."""
     gap = (forecast - truth).abs()
     both = (forecast.abs() + truth.abs()).clamp_min(1e-12)
-    return {"mse": (gap / reference.scale).square().mean((1, 2)),
-            "mae": (gap / reference.scale).mean((1, 2)),
-            "mase": (gap / reference.naive).mean((1, 2)),
-            "smape": (200 * gap / both).mean((1, 2))}
+    return {
+        "mse": (gap / reference.scale).square().mean((1, 2)),
+        "mae": (gap / reference.scale).mean((1, 2)),
+        "mase": (gap / reference.naive).mean((1, 2)),
+        "smape": (200 * gap / both).mean((1, 2)),
+    }
 
 
 def named(name: str, found: dict[str, Tensor]) -> dict[str, Tensor]:
     """Under a name of its own; without spread, the CRPS is the absolute error."""
     return {f"{name}.{key}": values for key, values in found.items()} | {
-        f"{name}.crps": found["mae"]}
+        f"{name}.crps": found["mae"]
+    }
 
 
 def crps(draws: Tensor, truth: Tensor, scale: Tensor) -> Tensor:
@@ -210,12 +228,19 @@ def normal_crps(mean: Tensor, sigma: Tensor, truth: Tensor, scale: Tensor) -> Te
     return (sigma * each / scale).mean((1, 2))
 
 
-def score(name: str, values: Tensor, horizon: int) -> Score:
+def score(name: str, values: Tensor, horizon: int) -> Metric:
     """The mean over windows, of which one in `horizon` counts."""
     last = name.rpartition(".")[2] if not name.startswith("coverage") else "coverage"
-    unit = {"mse": "standardised", "mae": "standardised", "crps": "standardised", "mase": "naive",
-            "smape": "%", "coverage": "share"}[last]
+    unit = {
+        "mse": "standardised",
+        "mae": "standardised",
+        "crps": "standardised",
+        "mase": "naive",
+        "smape": "%",
+        "coverage": "share",
+    }[last]
     count = max(len(values) / horizon, 1.0)
     error = float(values.std() / math.sqrt(count)) if len(values) > 1 else 0.0
-    return Score(float(values.mean()), "estimate" if last == "coverage" else "distance", error,
-                 unit)
+    return Metric(
+        float(values.mean()), "estimate" if last == "coverage" else "distance", error, unit
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..prob.divergence import off_diagonal
 from ..solve.transport.exact import bures
 from .two_sample import jackknife
@@ -22,10 +22,12 @@ PAIRED = 1000
 """Rows of each side that the kernel distance stands on: its cost grows with the square."""
 
 
-def perceived(x: Tensor, y: Tensor) -> dict[str, Score]:
+def perceived(x: Tensor, y: Tensor) -> dict[str, Metric]:
     """Both distances between features x (n, F) and y (m, F), with errors over groups of rows."""
-    return {"frechet_distance": jackknife(frechet, x, y, UNIT),
-            "kernel_distance": jackknife(kernel, x[:PAIRED], y[:PAIRED], UNIT)}
+    return {
+        "frechet_distance": jackknife(frechet, x, y, UNIT),
+        "kernel_distance": jackknife(kernel, x[:PAIRED], y[:PAIRED], UNIT),
+    }
 
 
 def frechet(x: Tensor, y: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..core.abilities import CanEnlarge, CanSample
 from ..core.batch import Batch
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 
 ROWS, DRAWS = 256, 4
 """Rows that are enlarged, and how often each is."""
@@ -24,24 +24,31 @@ WINDOW = 7
 
 
 @torch.no_grad()
-def enlargements(model: Model, batch: Batch, seed: int = 0) -> dict[str, Score]:
+def enlargements(model: Model, batch: Batch, seed: int = 0) -> dict[str, Metric]:
     """psnr and ssim of single draws; what their small pictures miss of what was given and how
     much draws of one row differ, both in shares of the range."""
     if not isinstance(model, CanEnlarge) or not isinstance(model, CanSample):
         return {}
     batch = batch[:ROWS]
     span = float(max(model.space.size - 1, 1))
-    draws = torch.stack([model.sample(len(batch), batch.given, generator=fresh(seed + k))
-                         for k in range(DRAWS)])  # (DRAWS, B, C, H, W)
+    draws = torch.stack(
+        [
+            model.sample(len(batch), batch.given, generator=make_generator(seed + k))
+            for k in range(DRAWS)
+        ]
+    )  # (DRAWS, B, C, H, W)
     error = (draws - batch.x).square().flatten(2).mean(2)  # (DRAWS, B)
     psnr = 10 * torch.log10(span**2 / error.clamp_min(1e-12)).mean(0)
     alike = torch.stack([similarity(x, batch.x, span) for x in draws]).mean(0)
     small = torch.stack([model.shrink(x) for x in draws])
     missed = (small - batch.given[model.source].x).abs().flatten(2).mean((0, 2)) / span
     varied = draws.std(0).flatten(1).mean(1) / span
-    return {"psnr": score(psnr, "dB"), "ssim": score(alike, "of 1"),
-            "small_picture_error": score(missed, "of range"),
-            "spread_of_draws": score(varied, "of range")}
+    return {
+        "psnr": score(psnr, "dB"),
+        "ssim": score(alike, "of 1"),
+        "small_picture_error": score(missed, "of range"),
+        "spread_of_draws": score(varied, "of range"),
+    }
 
 
 def similarity(x: Tensor, y: Tensor, span: float) -> Tensor:
@@ -64,30 +71,38 @@ def similarity(x: Tensor, y: Tensor, span: float) -> Tensor:
     return (found / ((a.square() + b.square() + low) * (spread + rough))).flatten(1).mean(1)
 
 
-def score(values: Tensor, unit: str) -> Score:
+def score(values: Tensor, unit: str) -> Metric:
     """The mean over rows."""
-    return Score(float(values.mean()), "estimate", float(values.std() / len(values) ** 0.5), unit)
+    return Metric(float(values.mean()), "estimate", float(values.std() / len(values) ** 0.5), unit)
 
 
 def is_translation(model: Model) -> bool:
     """Whether events and their one condition are pictures of one size, in pairs."""
     given = list(model.space.given.values())
-    return (not model.unpaired and len(given) == 1 and model.space.is_picture
-            and given[0].is_picture and given[0].shape[1:] == model.space.shape[1:])
+    return (
+        not model.is_unpaired
+        and len(given) == 1
+        and model.space.is_picture
+        and given[0].is_picture
+        and given[0].shape[1:] == model.space.shape[1:]
+    )
 
 
-def translated(x: Tensor, rows: Batch, train: Batch) -> dict[str, Score]:
+def translated(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metric]:
     """Mean absolute error a pixel, in units of the data: of draws, of the source taken for the
     target, and of the mean training picture."""
-    source, = rows.given.values()
-    guess = source.x if source.x.shape == rows.x.shape else \
-        source.x.mean(1, keepdim=True).expand_as(rows.x)
+    (source,) = rows.given.values()
+    guess = (
+        source.x
+        if source.x.shape == rows.x.shape
+        else source.x.mean(1, keepdim=True).expand_as(rows.x)
+    )
     mean = train.x.mean(0, keepdim=True).expand_as(rows.x)
     known = {"l1": x, "l1_of_source": guess, "l1_of_mean": mean}
     return {name: told((each - rows.x).abs().flatten(1).mean(1)) for name, each in known.items()}
 
 
-def told(error: Tensor) -> Score:  # (B,)
+def told(error: Tensor) -> Metric:  # (B,)
     value = error.double()
     spread = float(value.std()) / math.sqrt(len(value)) if len(value) > 1 else math.nan
-    return Score(float(torch.mean(value)), "distance", spread, "a pixel")
+    return Metric(float(torch.mean(value)), "distance", spread, "a pixel")

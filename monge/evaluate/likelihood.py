@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from ..core.abilities import HasLikelihood, LikelihoodKind
 from ..core.batch import Batch
 from ..core.config import Config
-from ..core.metric import Score
-from ..core.rng import fresh
+from ..core.metric import Metric
+from ..core.rng import make_generator
 
 CHUNK = 1024
 """Rows scored at once: large enough for full speed, small enough for any memory."""
 
 
 @dataclass(frozen=True)
-class Scores:
+class RowLikelihoods:
     """log p of every row, float64, in the units of the data."""
 
     value: NDArray[np.float64]  # (N,)
@@ -32,11 +32,11 @@ class Scores:
     told: str = ""  # by what draws and to what tolerance
 
     @property
-    def score(self) -> Score:
+    def score(self) -> Metric:
         """The mean over rows; its error is that of the mean, Monte-Carlo noise included."""
         known = len(self.value) > 1 and not self.impossible
         spread = self.value.std(ddof=1) if known else math.nan
-        return Score(float(self.value.mean()), self.kind, float(spread / len(self.value) ** 0.5))
+        return Metric(float(self.value.mean()), self.kind, float(spread / len(self.value) ** 0.5))
 
     @property
     def noise(self) -> float | None:
@@ -54,11 +54,11 @@ class Scores:
     def bits_per_dim(self) -> float:
         return -float(self.value.mean()) / (self.dims * math.log(2))
 
-    def less(self, other: Scores) -> Score:
+    def less(self, other: RowLikelihoods) -> Metric:
         """The mean of these rows less that of others, with the error of both."""
         own, known = self.score, other.score
         error = math.hypot(own.stderr, known.stderr)
-        return Score(own.value - known.value, own.kind, error)
+        return Metric(own.value - known.value, own.kind, error)
 
 
 def home(model: Any) -> torch.device:
@@ -73,18 +73,23 @@ def entries(batch: Batch, dims: int) -> int:
     return int(batch.length.sum()) * math.prod(batch.x.shape[2:])
 
 
-def scores(model: HasLikelihood, batches: Iterator[Batch], dims: int, how: Config | None = None,
-           seed: int = 0) -> Scores:
+def row_likelihoods(
+    model: HasLikelihood,
+    batches: Iterator[Batch],
+    dims: int,
+    options: Config | None = None,
+    seed: int = 0,
+) -> RowLikelihoods:
     """Score every row of `batches`; the noise of a bound is keyed by row and `seed`."""
     values, errors, kind, told, count = [], [], "exact", "", 0
     with torch.no_grad():
         for batch in batches:
             count += entries(batch, dims)
-            found = model.likelihood(batch.to(home(model)), how, fresh(seed))
+            found = model.likelihood(batch.to(home(model)), options, make_generator(seed))
             kind, told = found.kind, found.told
             values.append(found.value.double().cpu().numpy())
             if found.stderr is not None:
                 errors.append(found.stderr.double().cpu().numpy())
     stderr = np.concatenate(errors) if errors else None
     value = np.concatenate(values)
-    return Scores(value, kind, count / len(value), stderr, told)  # type: ignore[arg-type]
+    return RowLikelihoods(value, kind, count / len(value), stderr, told)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.optim import LBFGS
 
 from ..core.abilities import CanEncode
-from ..core.metric import Score
-from .held_out import Rows, chunks
+from ..core.metric import Metric
+from .held_out import HeldOutRows, chunks
 from .likelihood import home
 
 MOST = 10_000
@@ -24,14 +24,15 @@ MOST = 10_000
 PENALTY = 1e-4
 
 
-def codes(model: CanEncode, rows: Rows) -> Tensor:
+def codes(model: CanEncode, rows: HeldOutRows) -> Tensor:
     """The code of every row, (N, F), float64."""
-    found = [model.encode(batch.to(home(model))).flatten(1).double().cpu()
-             for batch in chunks(rows)]
+    found = [
+        model.encode(batch.to(home(model))).flatten(1).double().cpu() for batch in chunks(rows)
+    ]
     return torch.cat(found)
 
 
-def probe(train: Tensor, names: Tensor, test: Tensor, truth: Tensor) -> Score:
+def probe(train: Tensor, names: Tensor, test: Tensor, truth: Tensor) -> Metric:
     """The share of rows of `test` (M, F) whose label `truth` (M,) a linear map finds that was
     fitted to codes `train` (N, F) with labels `names` (N,)."""
     train, names = train[:MOST], names[:MOST]
@@ -40,7 +41,7 @@ def probe(train: Tensor, names: Tensor, test: Tensor, truth: Tensor) -> Score:
     found = F.pad((test - mean) / scale, (0, 1), value=1.0) @ weights
     right = (found.argmax(1) == truth).double()
     share = float(right.mean())
-    return Score(share, "estimate", math.sqrt(share * (1 - share) / len(right)), "share")
+    return Metric(share, "estimate", math.sqrt(share * (1 - share) / len(right)), "share")
 
 
 def regress(x: Tensor, names: Tensor, classes: int) -> Tensor:

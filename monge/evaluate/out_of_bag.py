@@ -15,16 +15,16 @@ from torch import Tensor
 
 from ..core.abilities import HasMean
 from ..core.batch import Batch
-from ..core.ensemble import Scored
-from ..core.metric import Score, ScoreKind
+from ..core.ensemble import EnsembleLikelihood
+from ..core.metric import Metric, MetricKind
 from ..core.model import Model
 from .likelihood import home
 
 
 @torch.no_grad()
-def out_of_bag(model: Model, batches: Iterable[Batch]) -> dict[str, Score]:
+def out_of_bag(model: Model, batches: Iterable[Batch]) -> dict[str, Metric]:
     """Measures over training rows; none where the model is no ensemble of bags."""
-    if not (isinstance(model, Scored) and model.config.bag):
+    if not (isinstance(model, EnsembleLikelihood) and model.config.bag):
         return {}
     each = [batch.to(home(model)) for batch in batches]
     said = [model.out_of_bag(batch) for batch in each]
@@ -35,7 +35,7 @@ def out_of_bag(model: Model, batches: Iterable[Batch]) -> dict[str, Score]:
     return found
 
 
-def errors(model: Any, batches: Iterable[Batch]) -> dict[str, Score]:
+def errors(model: Any, batches: Iterable[Batch]) -> dict[str, Metric]:
     """Of the prediction of one target: how often the class is right, or how far the number is."""
     right, squares = [], []
     for batch in batches:
@@ -51,10 +51,10 @@ def errors(model: Any, batches: Iterable[Batch]) -> dict[str, Score]:
         return {"out_of_bag_accuracy": mean_of(torch.cat(right), "exact", "share")}
     square = mean_of(torch.cat(squares), "distance", "units")
     root = square.value**0.5
-    return {"out_of_bag_rmse": Score(root, "distance", square.stderr / (2 * root or 1), "units")}
+    return {"out_of_bag_rmse": Metric(root, "distance", square.stderr / (2 * root or 1), "units")}
 
 
-def mean_of(value: Tensor, kind: ScoreKind, unit: str) -> Score:
+def mean_of(value: Tensor, kind: MetricKind, unit: str) -> Metric:
     """Over the rows that some member has not seen."""
     known = value[~value.isnan()].double()
-    return Score(known.mean().item(), kind, (known.std() / len(known) ** 0.5).item(), unit)
+    return Metric(known.mean().item(), kind, (known.std() / len(known) ** 0.5).item(), unit)

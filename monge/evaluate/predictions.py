@@ -19,7 +19,7 @@ from ..core.abilities import HasMarginals, HasMean, HasMode
 from ..core.batch import Batch
 from ..core.config import Config
 from ..core.errors import DataError
-from ..core.metric import Score, ScoreKind
+from ..core.metric import Metric, MetricKind
 from ..core.model import Model
 from ..core.space import Space
 from .forecasts import is_forecast
@@ -54,50 +54,67 @@ class Prediction:
 
     def known(self) -> Prediction:
         """The rows whose truth is known."""
-        return Prediction(self.space, self.level, *(getattr(self, field.name)[self.seen]
-                                                    for field in fields(self)[2:]))
+        return Prediction(
+            self.space,
+            self.level,
+            *(getattr(self, field.name)[self.seen] for field in fields(self)[2:]),
+        )
 
 
 def predicts(model: Model) -> bool:
     """Whether it is judged by its predictions: a law of targets that tells them one by one. Of a
     future, whose steps belong together, the forecast is judged."""
     told = isinstance(model, HasMarginals) and isinstance(model, HasMean)
-    return model.predicts and told and isinstance(model, HasMode) and not is_forecast(model)
+    return model.is_predictor and told and isinstance(model, HasMode) and not is_forecast(model)
 
 
 @torch.no_grad()
-def predict(model: Model, batches: Iterable[Batch], level: float = LEVEL,
-            how: Config | None = None) -> list[Prediction]:
+def predict(
+    model: Model, batches: Iterable[Batch], level: float = LEVEL, options: Config | None = None
+) -> list[Prediction]:
     """One for each target of the event, over all rows."""
-    pieces = [tell(model, batch.to(home(model)), level, how) for batch in batches]
+    pieces = [tell(model, batch.to(home(model)), level, options) for batch in batches]
     return [join(column) for column in zip(*pieces, strict=True)]
 
 
-def tell(model: Any, batch: Batch, level: float, how: Config | None) -> list[Prediction]:
+def tell(model: Any, batch: Batch, level: float, options: Config | None) -> list[Prediction]:
     """Of one batch."""
     space: Space = model.space
-    law, n = model.marginals(batch.given, how), len(batch)
-    truth, seen = batch.x.reshape(n, -1), batch.seen.reshape(n, -1)
-    mode = model.mode(batch.given, how).reshape(n, -1).to(truth)
-    mean = mode if space.kind == "label" else model.mean(batch.given, how).reshape(n, -1)
+    law, n = model.marginals(batch.given, options), len(batch)
+    truth, seen = batch.x.reshape(n, -1), batch.observed_mask.reshape(n, -1)
+    mode = model.mode(batch.given, options).reshape(n, -1).to(truth)
+    mean = mode if space.kind == "label" else model.mean(batch.given, options).reshape(n, -1)
     ends = [law.quantile((1 + side * level) / 2) for side in (-1, 1)]
     whole = torch.tensor([part.kind != "real" for part in space.parts]).to(truth.device)
     at = truth.to(ends[0])
     below = (law.cumulative(at) + law.cumulative(at - whole.to(at))) / 2
-    columns = zip(mean.T, mode.T, *(end.T for end in ends), law.probabilities, truth.T, seen.T,
-                  below.T, strict=True)
-    return [Prediction(part, level, *(value.cpu() for value in column))
-            for part, column in zip(space.parts, columns, strict=True)]
+    columns = zip(
+        mean.T,
+        mode.T,
+        *(end.T for end in ends),
+        law.probabilities,
+        truth.T,
+        seen.T,
+        below.T,
+        strict=True,
+    )
+    return [
+        Prediction(part, level, *(value.cpu() for value in column))
+        for part, column in zip(space.parts, columns, strict=True)
+    ]
 
 
 def join(pieces: Sequence[Prediction]) -> Prediction:
     """The rows of all pieces one after the other."""
     names = [field.name for field in fields(Prediction)[2:]]
-    return Prediction(pieces[0].space, pieces[0].level, *(
-        torch.cat([getattr(piece, name) for piece in pieces]) for name in names))
+    return Prediction(
+        pieces[0].space,
+        pieces[0].level,
+        *(torch.cat([getattr(piece, name) for piece in pieces]) for name in names),
+    )
 
 
-def measures(predictions: Sequence[Prediction]) -> dict[str, Score]:
+def measures(predictions: Sequence[Prediction]) -> dict[str, Metric]:
     """Of each target what its kind admits; where there are several, the name of each stands
     before, and where there are very many, as in a picture, they are measured as one."""
     if not any(bool(said.seen.any()) for said in predictions):
@@ -108,38 +125,43 @@ def measures(predictions: Sequence[Prediction]) -> dict[str, Score]:
     names = [said.space.name for said in predictions]
     if len(set(names)) < len(names):
         names = [str(place) for place in range(1, len(names) + 1)]
-    found: dict[str, Score] = {}
+    found: dict[str, Metric] = {}
     for name, said in zip(names, map(Prediction.known, predictions), strict=True):
         head = f"{name}." if len(names) > 1 else ""
-        told = {} if not len(said.truth) else of_classes(said) if said.is_class else \
-            of_numbers(said)
+        told = (
+            {} if not len(said.truth) else of_classes(said) if said.is_class else of_numbers(said)
+        )
         found |= {head + key: score for key, score in told.items()}
     return found
 
 
-def of_classes(said: Prediction) -> dict[str, Score]:
+def of_classes(said: Prediction) -> dict[str, Metric]:
     own = said.probabilities.double().gather(1, said.truth.long()[:, None])[:, 0]
-    return {"accuracy": mean_of(said.mode == said.truth, "share"),
-            "nll": mean_of(-own.clamp_min(1e-300).log(), "nats", "distance"),
-            "calibration_error": Score(calibration_error(said), "distance", 0.0, "share")}
+    return {
+        "accuracy": mean_of(said.mode == said.truth, "share"),
+        "nll": mean_of(-own.clamp_min(1e-300).log(), "nats", "distance"),
+        "calibration_error": Metric(calibration_error(said), "distance", 0.0, "share"),
+    }
 
 
-def of_numbers(said: Prediction) -> dict[str, Score]:
+def of_numbers(said: Prediction) -> dict[str, Metric]:
     gap = (said.mean - said.truth).double()
     square = mean_of(gap.square(), "")
     root = square.value**0.5
     inside = (said.low <= said.truth) & (said.truth <= said.high)
-    return {"rmse": Score(root, "distance", square.stderr / (2 * root or 1), "units"),
-            "mae": mean_of(gap.abs(), "units", "distance"),
-            f"coverage_{said.level:g}": mean_of(inside, "share"),
-            "interval_width": mean_of(said.high - said.low, "units")}
+    return {
+        "rmse": Metric(root, "distance", square.stderr / (2 * root or 1), "units"),
+        "mae": mean_of(gap.abs(), "units", "distance"),
+        f"coverage_{said.level:g}": mean_of(inside, "share"),
+        "interval_width": mean_of(said.high - said.low, "units"),
+    }
 
 
-def mean_of(values: Tensor, unit: str, kind: ScoreKind = "estimate") -> Score:
+def mean_of(values: Tensor, unit: str, kind: MetricKind = "estimate") -> Metric:
     """The mean over rows and its standard error."""
     values = values.double()
     error = values.std().item() / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return Score(values.mean().item(), kind, error, unit)
+    return Metric(values.mean().item(), kind, error, unit)
 
 
 def calibration_error(said: Prediction) -> float:
@@ -161,7 +183,8 @@ def reliability(said: Prediction) -> tuple[Tensor, Tensor, Tensor]:
     right = (said.mode == said.truth).double()
     bins = (top * BINS).long().clamp(max=BINS - 1)
     count = torch.bincount(bins, minlength=BINS)
-    sums = [torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, value)
-            for value in (top, right)]
+    sums = [
+        torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, value) for value in (top, right)
+    ]
     here = count > 0
     return sums[0][here] / count[here], sums[1][here] / count[here], count[here]

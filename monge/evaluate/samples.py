@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ..core.abilities import CanSample, Finding, HasLikelihood
 from ..core.batch import Batch
-from ..core.gaussian_modes import Modes
-from ..core.metric import Score
+from ..core.gaussian_modes import GaussianModes
+from ..core.metric import Metric
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from .c2st import FEWEST, c2st
 from .coverage import LEVEL, duplicates, memorised, modes, prdc
-from .energy_distance import Eye
+from .energy_distance import FeatureMap
 from .likelihood import home
 from .two_sample import apart
 
@@ -40,7 +40,7 @@ swing, and how many scores must have been seen."""
 
 
 @dataclass(frozen=True)
-class Look:
+class SampleComparison:
     """Samples beside held-out rows and training rows, all as points (n, F)."""
 
     fake: Tensor
@@ -50,14 +50,14 @@ class Look:
     truth: Tensor  # the held-out rows as they are
 
     @classmethod
-    def at(cls, model: Model, x: Tensor, rows: Batch, train: Batch) -> Look:
-        eye = Eye.of(model, model.space)
+    def at(cls, model: Model, x: Tensor, rows: Batch, train: Batch) -> SampleComparison:
+        eye = FeatureMap.of(model, model.space)
         return cls(eye(Batch(x, given=rows.given)), eye(rows), eye(train), x, rows.x)
 
 
-def judged(look: Look, density: Density | None, seed: int = 0) -> dict[str, Score]:
+def judged(look: SampleComparison, density: Density | None, seed: int = 0) -> dict[str, Metric]:
     """Measures of samples, each that has one with its value for real rows instead of them."""
-    n, found = min(len(look.real), len(look.fake)), dict[str, Score]()
+    n, found = min(len(look.real), len(look.fake)), dict[str, Metric]()
     real, fake, train = (spread(side, n) for side in (look.real, look.fake, look.train))
     if min(len(real), len(train)) >= FEWEST:
         few = min(CLOSE, max(NUMBERS // real.shape[1], FEWEST))
@@ -65,18 +65,23 @@ def judged(look: Look, density: Density | None, seed: int = 0) -> dict[str, Scor
         found |= beside(*(apart(spread(side, few), near, seed) for side in (fake, train)))
         found |= beside(*({"c2st": c2st(side, real, seed)} for side in (fake, train)))
         found |= beside(*(prdc(real, side) for side in (fake, train)))
-        copied = {"memorised": memorised(look.fake, look.real, look.train),
-                  "duplicates": duplicates(look.fake, look.real)}
-        found |= beside(copied, dict.fromkeys(copied, Score(LEVEL, "exact", 0.0, "share")))
-    if isinstance(density, Modes):
+        copied = {
+            "memorised": memorised(look.fake, look.real, look.train),
+            "duplicates": duplicates(look.fake, look.real),
+        }
+        found |= beside(copied, dict.fromkeys(copied, Metric(LEVEL, "exact", 0.0, "share")))
+    if isinstance(density, GaussianModes):
         found |= beside(*(modes(side, density) for side in (look.x, look.truth)))
     return found
 
 
-def beside(found: Mapping[str, Score], ideal: Mapping[str, Score]) -> dict[str, Score]:
+def beside(found: Mapping[str, Metric], ideal: Mapping[str, Metric]) -> dict[str, Metric]:
     """Each measure of samples, followed by its reference."""
-    return {key: score for name in found
-            for key, score in ((name, found[name]), (name + REAL, ideal[name]))}
+    return {
+        key: score
+        for name in found
+        for key, score in ((name, found[name]), (name + REAL, ideal[name]))
+    }
 
 
 def spread(rows: Tensor, n: int) -> Tensor:
@@ -86,60 +91,103 @@ def spread(rows: Tensor, n: int) -> Tensor:
 
 def ails(model: Model, rows: Batch, train: Batch, density: Density | None) -> list[Finding]:
     """Modes that are missing, duplicates and copies, of a law known by its samples alone."""
-    if isinstance(model, HasLikelihood) or not isinstance(model, CanSample) or \
-            min(len(rows), len(train)) < FEWEST:
+    if (
+        isinstance(model, HasLikelihood)
+        or not isinstance(model, CanSample)
+        or min(len(rows), len(train)) < FEWEST
+    ):
         return []
     few = rows[:DRAWN]
     every = few[torch.arange(DRAWN) % len(few)]
-    x = model.sample(len(every), every.to(home(model)).given,
-                     generator=fresh(0, home(model))).cpu()
-    look = Look.at(model, x, every, train)
-    return told(look, density, Look.at(model, few.x, few, train).real)
+    x = model.sample(
+        len(every), every.to(home(model)).given, generator=make_generator(0, home(model))
+    ).cpu()
+    look = SampleComparison.at(model, x, every, train)
+    return told(look, density, SampleComparison.at(model, few.x, few, train).real)
 
 
-def told(look: Look, density: Density | None, held_out: Tensor) -> list[Finding]:
+def told(look: SampleComparison, density: Density | None, held_out: Tensor) -> list[Finding]:
     n = min(len(held_out), len(look.train))
     held = spread(held_out, n)
     found, ideal = (prdc(held, spread(side, n)) for side in (look.fake, look.train))
     part = {name: found[name].value / max(ideal[name].value, 1e-9) for name in found}
-    seen = modes(look.x, density)["modes_found"] if isinstance(density, Modes) else None
+    seen = modes(look.x, density)["modes_found"] if isinstance(density, GaussianModes) else None
     double = duplicates(look.fake, held_out).value
     copied = memorised(look.fake, held_out, look.train).value
-    few = max(part["coverage"], part["recall"]) < FAR or \
-        (seen is not None and f"of {int(seen.value)}" != seen.unit)
+    few = max(part["coverage"], part["recall"]) < FAR or (
+        seen is not None and f"of {int(seen.value)}" != seen.unit
+    )
     count = f", {int(seen.value)} {seen.unit} modes found" if seen else ""
-    return [finding for ill, finding in (
-        (few, Finding(
-            "mode collapse", f"samples cover {found['coverage'].value:.0%} of held-out rows, where"
-            f" training rows cover {ideal['coverage'].value:.0%}{count}", "train longer, with a "
-            "larger train.batch, or with adversarial.wgan, whose distance sees what is missing")),
-        (part["precision"] < FAR, Finding(
-            "samples beside the data", f"{found['precision'].value:.0%} of samples lie where "
-            f"held-out rows do, of training rows {ideal['precision'].value:.0%}",
-            "train longer, or give a larger network")),
-        (double > COPIED, Finding(
-            "duplicates", f"{double:.0%} of samples are nearer to another sample than 99% of real "
-            "rows are to one another", "give a larger latent, or train with adversarial.wgan")),
-        (copied > COPIED, Finding(
-            "memorisation", f"{copied:.0%} of samples are nearer to a training row than 99% of "
-            "held-out rows are", "give more rows or data.augment, or a smaller generator")),
-    ) if ill]
+    return [
+        finding
+        for ill, finding in (
+            (
+                few,
+                Finding(
+                    "mode collapse",
+                    f"samples cover {found['coverage'].value:.0%} of held-out rows, where"
+                    f" training rows cover {ideal['coverage'].value:.0%}{count}",
+                    "train longer, with a "
+                    "larger train.batch_size, or with adversarial.wgan, whose distance sees what is missing",
+                ),
+            ),
+            (
+                part["precision"] < FAR,
+                Finding(
+                    "samples beside the data",
+                    f"{found['precision'].value:.0%} of samples lie where "
+                    f"held-out rows do, of training rows {ideal['precision'].value:.0%}",
+                    "train longer, or give a larger network",
+                ),
+            ),
+            (
+                double > COPIED,
+                Finding(
+                    "duplicates",
+                    f"{double:.0%} of samples are nearer to another sample than 99% of real "
+                    "rows are to one another",
+                    "give a larger latent, or train with adversarial.wgan",
+                ),
+            ),
+            (
+                copied > COPIED,
+                Finding(
+                    "memorisation",
+                    f"{copied:.0%} of samples are nearer to a training row than 99% of "
+                    "held-out rows are",
+                    "give more rows or data.augment, or a smaller generator",
+                ),
+            ),
+        )
+        if ill
+    ]
 
 
 def oscillation(log: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """A held-out distance that goes up and down and no longer improves."""
-    checks = [line["held_out"] for line in log if line["held_out"]
-              and line["held_out"]["kind"] == "distance"]
+    checks = [
+        line["held_out"]
+        for line in log
+        if line["held_out"] and line["held_out"]["kind"] == "distance"
+    ]
     if len(checks) < CHECKS:
         return []
-    late = torch.tensor([check["value"] for check in checks[len(checks) // 2:]])
+    late = torch.tensor([check["value"] for check in checks[len(checks) // 2 :]])
     error = max(check["stderr"] or 0.0 for check in checks)
     jump = float(late.diff().abs().median())
-    before = min(check["value"] for check in checks[:len(checks) // 2])
-    if not (jump > SWINGS * float(late.median().abs()) and jump > 3 * error
-            and float(late.min()) >= before):
+    before = min(check["value"] for check in checks[: len(checks) // 2])
+    if not (
+        jump > SWINGS * float(late.median().abs())
+        and jump > 3 * error
+        and float(late.min()) >= before
+    ):
         return []
-    return [Finding("oscillation", f"the held-out distance changes by {jump:.3g} from one look to "
-                    f"the next and has not improved on {before:.3g} in the second half of the "
-                    "fit; the best weights are kept", "lower train.rate, raise train.average "
-                    "towards 1, or say rounds=5")]
+    return [
+        Finding(
+            "oscillation",
+            f"the held-out distance changes by {jump:.3g} from one look to "
+            f"the next and has not improved on {before:.3g} in the second half of the "
+            "fit; the best weights are kept",
+            "lower train.lr, raise train.ema_decay towards 1, or say rounds=5",
+        )
+    ]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.space import Space
 from ..nn.inputs.features import Features
 from ..prob.divergence import total_variation
@@ -33,8 +33,10 @@ def columns_of(space: Space, names: Sequence[str] = ()) -> Space | None:
     None where the event is no row of a table."""
     if not is_plain(space):
         return None
-    parts = [replace(part, name=name) for part, name in zip(space.parts, titles(space, names),
-                                                            strict=True)]
+    parts = [
+        replace(part, name=name)
+        for part, name in zip(space.parts, titles(space, names), strict=True)
+    ]
     for title, given in space.given.items():
         if is_plain(given):
             parts += [replace(part, name=part.name or title) for part in given.parts]
@@ -42,8 +44,12 @@ def columns_of(space: Space, names: Sequence[str] = ()) -> Space | None:
 
 
 def is_plain(space: Space) -> bool:
-    return (len(space.shape) <= 1 and not space.varies and space.dims <= WIDEST
-            and space.kind in ("columns", *NAMES, *NUMBERS))
+    return (
+        len(space.shape) <= 1
+        and not space.varies
+        and space.dims <= WIDEST
+        and space.kind in ("columns", *NAMES, *NUMBERS)
+    )
 
 
 def titles(space: Space, names: Sequence[str]) -> list[str]:
@@ -58,31 +64,48 @@ def titles(space: Space, names: Sequence[str]) -> list[str]:
 def cells(batch: Batch, space: Space) -> Tensor:
     """The rows of a batch of this space as the table of `columns_of`, (n, D), float64."""
     parts = [batch, *(batch.given[name] for name, part in space.given.items() if is_plain(part))]
-    return torch.cat([torch.where(part.seen, part.x.double(), torch.nan).reshape(len(batch), -1)
-                      for part in parts], 1)
+    return torch.cat(
+        [
+            torch.where(part.observed_mask, part.x.double(), torch.nan).reshape(len(batch), -1)
+            for part in parts
+        ],
+        1,
+    )
 
 
-def tabled(x: Tensor, y: Tensor, space: Space) -> dict[str, Score]:
+def tabled(x: Tensor, y: Tensor, space: Space) -> dict[str, Metric]:
     """Marginals and pairs of the tables x (n, D) and y (m, D), the worst column by its name."""
     each = marginals(x, y, space)
     worst = int(each.argmax())
     pair, column = space.columns[worst], slice(worst, worst + 1)
-    found = {"marginals": jackknife(lambda x, y: marginals(x, y, space).mean(), x, y, "share"),
-             "worst_marginal": jackknife(
-                 lambda x, y: marginals(x, y, replace(space, shape=(1,), columns=(pair,))).mean(),
-                 x[:, column], y[:, column], f"in {pair.name}")}
+    found = {
+        "marginals": jackknife(lambda x, y: marginals(x, y, space).mean(), x, y, "share"),
+        "worst_marginal": jackknife(
+            lambda x, y: marginals(x, y, replace(space, shape=(1,), columns=(pair,))).mean(),
+            x[:, column],
+            y[:, column],
+            f"in {pair.name}",
+        ),
+    }
     if len(space.columns) > 1:
         read = Features(space).double()
         found["pair_correlations"] = jackknife(
             lambda x, y: between(correlations(x, read), correlations(y, read), read.owner),
-            x, y, "mean difference")
+            x,
+            y,
+            "mean difference",
+        )
     return found
 
 
 def marginals(x: Tensor, y: Tensor, space: Space) -> Tensor:
     """How far the columns of two tables are from one another, (D,)."""
-    return torch.stack([marginal(a[~a.isnan()], b[~b.isnan()], part) for a, b, part in
-                        zip(x.unbind(1), y.unbind(1), space.columns, strict=True)])
+    return torch.stack(
+        [
+            marginal(a[~a.isnan()], b[~b.isnan()], part)
+            for a, b, part in zip(x.unbind(1), y.unbind(1), space.columns, strict=True)
+        ]
+    )
 
 
 def marginal(x: Tensor, y: Tensor, space: Space) -> Tensor:
@@ -91,11 +114,11 @@ def marginal(x: Tensor, y: Tensor, space: Space) -> Tensor:
         return x.new_zeros(())
     if space.kind in NAMES:
         size = max(space.size, 2)
-        return total_variation(*(torch.bincount(side.long(), minlength=size).double() / len(side)
-                                 for side in (x, y)))
+        return total_variation(
+            *(torch.bincount(side.long(), minlength=size).double() / len(side) for side in (x, y))
+        )
     at = torch.cat([x, y])
-    below = [torch.searchsorted(side.sort().values, at, right=True) / len(side)
-             for side in (x, y)]
+    below = [torch.searchsorted(side.sort().values, at, right=True) / len(side) for side in (x, y)]
     return (below[0] - below[1]).abs().max().double()
 
 

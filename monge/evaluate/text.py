@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..core.errors import DataError
-from ..core.metric import Score, ScoreKind
+from ..core.metric import Metric, MetricKind
 
 ORDER, LETTERS, RECALL = 4, 6, 2
 """Longest n-grams of words, of characters, and how much recall weighs in chrF."""
@@ -44,10 +44,10 @@ def cut(line: str) -> list[str]:
 
 
 def grams(items: Sequence[str] | str, order: int) -> Counter[tuple[str, ...]]:
-    return Counter(tuple(items[i:i + order]) for i in range(len(items) - order + 1))
+    return Counter(tuple(items[i : i + order]) for i in range(len(items) - order + 1))
 
 
-def bleu(candidates: Sequence[str], references: Sequence[str]) -> Score:
+def bleu(candidates: Sequence[str], references: Sequence[str]) -> Metric:
     """In per cent, higher is better; the error is that of drawing other sentences."""
     counts = [word_counts(cut(own), cut(true)) for own, true in pairs(candidates, references)]
     return corpus(np.array(counts, float), bleu_of)
@@ -65,7 +65,7 @@ def word_counts(own: Sequence[str], true: Sequence[str]) -> list[int]:
 
 def bleu_of(counts: np.ndarray) -> float:
     """From counts (10,) summed over a corpus."""
-    agree, total, (own, true) = counts[:ORDER], counts[ORDER:2 * ORDER], counts[2 * ORDER:]
+    agree, total, (own, true) = counts[:ORDER], counts[ORDER : 2 * ORDER], counts[2 * ORDER :]
     if not agree.any() or not total.all():
         return 0.0
     halved = 1.0
@@ -78,10 +78,12 @@ def bleu_of(counts: np.ndarray) -> float:
     return 100 * math.exp(brevity + sum(logs) / ORDER)
 
 
-def chrf(candidates: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(candidates: Sequence[str], references: Sequence[str]) -> Metric:
     """In per cent, higher is better."""
-    counts = [letter_counts("".join(own.split()), "".join(true.split()))
-              for own, true in pairs(candidates, references)]
+    counts = [
+        letter_counts("".join(own.split()), "".join(true.split()))
+        for own, true in pairs(candidates, references)
+    ]
     return corpus(np.array(counts, float), chrf_of)
 
 
@@ -107,15 +109,16 @@ def chrf_of(counts: np.ndarray) -> float:
     return float(100 * (1 + weight) * precision * recall / (weight * precision + recall))
 
 
-def corpus(counts: np.ndarray, score: Callable[[np.ndarray], float]) -> Score:
+def corpus(counts: np.ndarray, score: Callable[[np.ndarray], float]) -> Metric:
     """The score of counts (N, K) summed over a corpus, with its error over drawn corpora."""
-    draws = np.random.default_rng(0).multinomial(len(counts), [1 / len(counts)] * len(counts),
-                                                 RESAMPLED)
+    draws = np.random.default_rng(0).multinomial(
+        len(counts), [1 / len(counts)] * len(counts), RESAMPLED
+    )
     spread = np.std([score(row) for row in draws @ counts])
-    return Score(score(counts.sum(0)), "estimate", float(spread), "%")
+    return Metric(score(counts.sum(0)), "estimate", float(spread), "%")
 
 
-def rouge(candidates: Sequence[str], references: Sequence[str]) -> Score:
+def rouge(candidates: Sequence[str], references: Sequence[str]) -> Metric:
     """ROUGE-L (Lin 2004): the F-score of the longest common subsequence of words, mean over
     sentences, in per cent."""
     found = []
@@ -132,18 +135,22 @@ def common(a: Sequence[str], b: Sequence[str]) -> int:
     for word in a:
         above = 0
         for place, other in enumerate(b, 1):
-            above, row[place] = row[place], \
-                above + 1 if word == other else max(row[place], row[place - 1])
+            above, row[place] = (
+                row[place],
+                above + 1 if word == other else max(row[place], row[place - 1]),
+            )
     return row[-1]
 
 
-def word_errors(candidates: Sequence[str], references: Sequence[str]) -> Score:
+def word_errors(candidates: Sequence[str], references: Sequence[str]) -> Metric:
     """Words to change, add or take out for each word of the references, in per cent; lower is
     better."""
-    counts = [[distance(own.split(), true.split()), len(true.split())]
-              for own, true in pairs(candidates, references)]
+    counts = [
+        [distance(own.split(), true.split()), len(true.split())]
+        for own, true in pairs(candidates, references)
+    ]
     score = corpus(np.array(counts, float), lambda sums: 100 * sums[0] / max(sums[1], 1))
-    return Score(score.value, "loss", score.stderr, "%")
+    return Metric(score.value, "loss", score.stderr, "%")
 
 
 def distance(a: Sequence[str], b: Sequence[str]) -> int:
@@ -152,18 +159,22 @@ def distance(a: Sequence[str], b: Sequence[str]) -> int:
     for count, word in enumerate(a, 1):
         corner, row[0] = row[0], count
         for place, other in enumerate(b, 1):
-            corner, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1,
-                                                 corner + (word != other))
+            corner, row[place] = (
+                row[place],
+                min(row[place] + 1, row[place - 1] + 1, corner + (word != other)),
+            )
     return row[-1]
 
 
-def mean(values: Sequence[float], kind: ScoreKind) -> Score:
+def mean(values: Sequence[float], kind: MetricKind) -> Metric:
     spread = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return Score(float(np.mean(values)), kind, float(spread), "%")
+    return Metric(float(np.mean(values)), kind, float(spread), "%")
 
 
 def pairs(candidates: Sequence[str], references: Sequence[str]) -> list[tuple[str, str]]:
     if len(candidates) != len(references) or not candidates:
-        raise DataError(f"{len(candidates)} candidates cannot be held against {len(references)} "
-                        "references; give one for each")
+        raise DataError(
+            f"{len(candidates)} candidates cannot be held against {len(references)} "
+            "references; give one for each"
+        )
     return list(zip(candidates, references, strict=True))

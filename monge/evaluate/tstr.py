@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.space import Space
 from ..nn.inputs.features import Features
 from .tabular import NAMES, correlations
@@ -48,8 +48,9 @@ def enough(values: Tensor) -> bool:
     return len(known) >= FEWEST and len(known.unique()) > 1
 
 
-def taught(rows: Tensor, test: Tensor, space: Space, chosen: Sequence[int], seed: int = 0
-           ) -> dict[str, Score]:
+def taught(
+    rows: Tensor, test: Tensor, space: Space, chosen: Sequence[int], seed: int = 0
+) -> dict[str, Metric]:
     """How well each column that was chosen is predicted in `test` (m, D) from the others by what
     learned from `rows` (n, D)."""
     found = {}
@@ -65,11 +66,12 @@ def taught(rows: Tensor, test: Tensor, space: Space, chosen: Sequence[int], seed
 def divided(rows: Tensor, column: int) -> tuple[Tensor, Tensor]:
     """What a column (n,) is predicted from (n, D - 1), and itself, where it was seen."""
     rows = rows[~rows[:, column].isnan()]
-    return torch.cat([rows[:, :column], rows[:, column + 1:]], 1), rows[:, column]
+    return torch.cat([rows[:, :column], rows[:, column + 1 :]], 1), rows[:, column]
 
 
-def told(x: Tensor, y: Tensor, asked: Tensor, columns: list[Space], names: bool, seed: int
-         ) -> Tensor:
+def told(
+    x: Tensor, y: Tensor, asked: Tensor, columns: list[Space], names: bool, seed: int
+) -> Tensor:
     """What trees that learned y (n,) from x (n, D) say of other rows (m, D)."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
@@ -77,21 +79,27 @@ def told(x: Tensor, y: Tensor, asked: Tensor, columns: list[Space], names: bool,
         return y[0].expand(len(asked))
     maker: Any = HistGradientBoostingClassifier if names else HistGradientBoostingRegressor
     kinds = [part.kind == "label" and part.size <= BINNED for part in columns]
-    trees = maker(max_iter=ROUNDS, max_leaf_nodes=LEAVES, learning_rate=RATE, random_state=seed,
-                  categorical_features=kinds, early_stopping=False)
+    trees = maker(
+        max_iter=ROUNDS,
+        max_leaf_nodes=LEAVES,
+        learning_rate=RATE,
+        random_state=seed,
+        categorical_features=kinds,
+        early_stopping=False,
+    )
     said = trees.fit(x.numpy(), y.numpy()).predict(asked.numpy())
     return torch.as_tensor(said, dtype=y.dtype)
 
 
-def right(said: Tensor, truth: Tensor) -> Score:
+def right(said: Tensor, truth: Tensor) -> Metric:
     share = float((said == truth).double().mean())
-    return Score(share, "estimate", (share * (1 - share) / len(truth)) ** 0.5, "accuracy")
+    return Metric(share, "estimate", (share * (1 - share) / len(truth)) ** 0.5, "accuracy")
 
 
-def explained(said: Tensor, truth: Tensor) -> Score:
+def explained(said: Tensor, truth: Tensor) -> Metric:
     """R^2, with the error of a ratio of means."""
     left, spread = (truth - said).square(), (truth - truth.mean()).square()
     whole = spread.mean().clamp_min(1e-300)
     share = left.mean() / whole
     error = (left - share * spread).std() / whole / len(truth) ** 0.5
-    return Score(float(1 - share), "estimate", float(error), "R²")
+    return Metric(float(1 - share), "estimate", float(error), "R²")

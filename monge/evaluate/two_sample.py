@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
-from ..core.metric import Score
-from ..core.rng import fresh
+from ..core.metric import Metric
+from ..core.rng import make_generator
 from ..core.space import Space
 from ..prob import divergence
 from ..solve.transport.exact import bures, sliced
@@ -36,47 +36,59 @@ EPSILON = 0.05
 Measure = Callable[[Tensor, Tensor], Tensor]
 
 
-def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Score]:
+def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
     """Every distance between points x (n, F) and y (m, F), float64."""
     if min(len(x), len(y)) < 2 * GROUPS:
-        raise DataError(f"the smaller data set has {min(len(x), len(y))} rows; a distance with "
-                        f"its error needs {2 * GROUPS} at least")
+        raise DataError(
+            f"the smaller data set has {min(len(x), len(y))} rows; a distance with "
+            f"its error needs {2 * GROUPS} at least"
+        )
 
     few = x[:EXACT], y[:EXACT]
-    found = {"energy": energy(x, y), **apart(x, y, seed),
-             "wasserstein_1": jackknife(divergence.wasserstein, *few),
-             "wasserstein_2": jackknife(lambda x, y: divergence.wasserstein(x, y, 2.0), *few)}
+    found = {
+        "energy": energy(x, y),
+        **apart(x, y, seed),
+        "wasserstein_1": jackknife(divergence.wasserstein, *few),
+        "wasserstein_2": jackknife(lambda x, y: divergence.wasserstein(x, y, 2.0), *few),
+    }
     if min(len(x), len(y)) > 2 * x.shape[1]:
-        found |= {"gaussian_kl": jackknife(gaussian_kl, x, y),
-                  "gaussian_wasserstein_2": jackknife(gaussian_w2, x, y)}
+        found |= {
+            "gaussian_kl": jackknife(gaussian_kl, x, y),
+            "gaussian_wasserstein_2": jackknife(gaussian_w2, x, y),
+        }
     found["c2st"] = c2st(x, y, seed)
-    found["p_value"] = Score(p_value(x, y, seed), "estimate", unit="probability")
+    found["p_value"] = Metric(p_value(x, y, seed), "estimate", unit="probability")
     return found
 
 
-def apart(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Score]:
+def apart(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
     """The distances that many rows admit: by a kernel, along lines, by an entropic plan."""
 
     def slices(x: Tensor, y: Tensor) -> Tensor:
-        return sliced(x, y, generator=fresh(seed))
+        return sliced(x, y, generator=make_generator(seed))
 
     def entropic(x: Tensor, y: Tensor) -> Tensor:
         return divergence.sinkhorn_divergence(x.float(), y.float(), EPSILON)
 
-    return {"mmd": jackknife(divergence.mmd, x, y, "kernel"),
-            "sliced_wasserstein_2": jackknife(slices, x, y),
-            "sinkhorn_divergence": jackknife(entropic, x, y, "variances")}
+    return {
+        "mmd": jackknife(divergence.mmd, x, y, "kernel"),
+        "sliced_wasserstein_2": jackknife(slices, x, y),
+        "sinkhorn_divergence": jackknife(entropic, x, y, "variances"),
+    }
 
 
-def frequencies(x: Tensor, y: Tensor, space: Space) -> dict[str, Score]:
+def frequencies(x: Tensor, y: Tensor, space: Space) -> dict[str, Metric]:
     """Divergences of the frequencies of a single finite entry; none for other data."""
     size = {"binary": 2, "label": space.size, "levels": space.size}.get(space.kind, 0)
     if space.dims != 1 or not 0 < size <= STATES:
         return {}
     known: dict[str, Measure] = {
-        "kl": divergence.kl, "reverse_kl": lambda p, q: divergence.kl(q, p),
-        "jeffreys": divergence.jeffreys, "jensen_shannon": divergence.jensen_shannon,
-        "total_variation": divergence.total_variation}
+        "kl": divergence.kl,
+        "reverse_kl": lambda p, q: divergence.kl(q, p),
+        "jeffreys": divergence.jeffreys,
+        "jensen_shannon": divergence.jensen_shannon,
+        "total_variation": divergence.total_variation,
+    }
 
     def table(rows: Tensor) -> Tensor:
         return torch.bincount(rows.flatten().long(), minlength=size).double() / len(rows)
@@ -87,7 +99,7 @@ def frequencies(x: Tensor, y: Tensor, space: Space) -> dict[str, Score]:
     return {name: jackknife(between(measure), x, y) for name, measure in known.items()}
 
 
-def jackknife(measure: Measure, x: Tensor, y: Tensor, unit: str = "standard deviations") -> Score:
+def jackknife(measure: Measure, x: Tensor, y: Tensor, unit: str = "standard deviations") -> Metric:
     """A measure with its standard error, from what it is without each group of rows."""
     value = float(measure(x, y))
     without = []
@@ -95,7 +107,7 @@ def jackknife(measure: Measure, x: Tensor, y: Tensor, unit: str = "standard devi
         keep = [torch.arange(len(rows)) % GROUPS != group for rows in (x, y)]
         without.append(measure(x[keep[0]], y[keep[1]]))
     spread = torch.stack(without).double().var(correction=0) * (GROUPS - 1)
-    return Score(value, "distance", float(spread.sqrt()), unit)
+    return Metric(value, "distance", float(spread.sqrt()), unit)
 
 
 def gaussian_kl(x: Tensor, y: Tensor) -> Tensor:
@@ -116,7 +128,7 @@ def p_value(x: Tensor, y: Tensor, seed: int = 0) -> float:
     """The part of random divisions of all rows with an energy distance at least as large."""
     pool, n, m = torch.cat([x, y]), len(x), len(y)
     pairs = torch.cdist(pool, pool)
-    order = torch.rand(SHUFFLES, len(pool), generator=fresh(seed)).argsort(1)
+    order = torch.rand(SHUFFLES, len(pool), generator=make_generator(seed)).argsort(1)
     first = torch.zeros(SHUFFLES + 1, len(pool), dtype=pairs.dtype)
     first[:-1].scatter_(1, order[:, :n], 1.0)
     first[-1, :n] = 1.0

@@ -1,6 +1,1 @@
 """One file is one model; the folder is the registry."""
-
-
-
-
-

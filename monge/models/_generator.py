@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..core.abilities import CanDecode, CanSample, Given
-from ..core.batch import Batch, conform
+from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config as BaseConfig
 from ..core.config import Range
 from ..core.model import Model
@@ -46,8 +46,13 @@ class Pushforward(Model, CanSample, CanDecode):
         """Points (n, D) in the coordinates where both sides meet."""
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         return self.decode(self.noise(n, generator), given)
 
     @torch.no_grad()
@@ -60,11 +65,12 @@ class Pushforward(Model, CanSample, CanDecode):
 
     def noise(self, n: int, generator: Generator | None = None) -> Tensor:
         like = self.coordinates.shift
-        return torch.randn(n, *self.latent.shape, generator=generator, dtype=like.dtype,
-                           device=like.device)
+        return torch.randn(
+            n, *self.latent.shape, generator=generator, dtype=like.dtype, device=like.device
+        )
 
     def context(self, given: Given, n: int) -> Tensor:
-        return self.conditions(conform(given, self.space, n), n)  # (n, C)
+        return self.conditions(broadcast_conditions(given, self.space, n), n)  # (n, C)
 
     def real(self, batch: Batch) -> Tensor:
         """The rows where they meet what is generated, whole numbers spread over their step."""

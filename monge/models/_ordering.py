@@ -26,8 +26,10 @@ def blank(space: Space) -> Tensor:
 
 def check_whole(name: str, batch: Batch) -> None:
     if batch.observed is not None and not bool(batch.observed.all()):
-        raise DataError(f"{name} needs every value of a row, but some are missing; fill them with "
-                        "`monge complete`, or choose a model that marginalises them")
+        raise DataError(
+            f"{name} needs every value of a row, but some are missing; fill them with "
+            "`monge complete`, or choose a model that marginalises them"
+        )
 
 
 def check_codes(name: str, space: Space, x: Tensor) -> None:
@@ -37,8 +39,10 @@ def check_codes(name: str, space: Space, x: Tensor) -> None:
     top = 1 if space.kind == "binary" else space.size - 1
     low, high = (int(end) for end in x.aminmax())
     if low < 0 or high > top:
-        raise DataError(f"{name} was fitted with values 0 to {top}, but a row holds "
-                        f"{low if low < 0 else high}; score data of the same alphabet")
+        raise DataError(
+            f"{name} was fitted with values 0 to {top}, but a row holds "
+            f"{low if low < 0 else high}; score data of the same alphabet"
+        )
 
 
 def check_prefix(name: str, orders: Iterable[Tensor], seen: Tensor) -> None:
@@ -52,7 +56,8 @@ def check_prefix(name: str, orders: Iterable[Tensor], seen: Tensor) -> None:
             raise DataError(
                 f"{name} completes rows whose seen entries come first in its order, but "
                 f"row {row} shows entry {second} and hides entry {first}, which comes before "
-                f"it; hide what follows, or choose a model that completes any pattern")
+                f"it; hide what follows, or choose a model that completes any pattern"
+            )
 
 
 @dataclass(frozen=True)
@@ -144,9 +149,16 @@ def frame(space: Space) -> Space:
 
 def vector(space: Space, mean: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Space:
     """The same kind of values as a vector with these statistics."""
-    return replace(space, shape=(len(mean),), varies=False, given={}, mean=tuple(mean.tolist()),
-                   scale=tuple(scale.tolist()), low=tuple(low.tolist()),
-                   high=tuple(high.tolist()))
+    return replace(
+        space,
+        shape=(len(mean),),
+        varies=False,
+        given={},
+        mean=tuple(mean.tolist()),
+        scale=tuple(scale.tolist()),
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+    )
 
 
 def frames(space: Space, x: Tensor) -> Tensor:

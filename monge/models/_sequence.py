@@ -26,7 +26,7 @@ from ..core.abilities import (
     HasLikelihood,
     Likelihood,
 )
-from ..core.batch import Batch, as_batch, conform
+from ..core.batch import Batch, as_batch, broadcast_conditions
 from ..core.config import Config as BaseConfig
 from ..core.config import Range
 from ..core.model import Losses, Model
@@ -49,7 +49,7 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
     """
 
     events = {"real", "binary", "levels", "tokens"}
-    lengths = True
+    supports_variable_length = True
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
 
     class Config(Model.Config):
@@ -58,7 +58,7 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         levels: LevelsLaw = "auto"
         """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
 
-    class Sampling(Choice):
+    class SamplingConfig(Choice):
         steps: Annotated[int, Range(0)] = 0
         """Steps to draw where rows vary in length; 0 takes the median of the training rows, or
         their longest where a symbol ends them."""
@@ -88,8 +88,10 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         self.step_space = step_space(cycle)
         self.head = Head(self.step_space, config.components, config.levels)
         real = space.kind == "real"  # other kinds are scored in their own units
-        for name, value in (("shift", cycle.spread("mean") if real else torch.zeros(1)),
-                            ("scale", cycle.spread("scale") if real else torch.ones(1))):
+        for name, value in (
+            ("shift", cycle.spread("mean") if real else torch.zeros(1)),
+            ("scale", cycle.spread("scale") if real else torch.ones(1)),
+        ):
             self.register_buffer(name, value.expand(self.cycle).clone(), persistent=False)
         self.register_buffer("blank", blank(cycle), persistent=False)  # (cycle,)
         self.register_buffer("typical", torch.tensor((space.shape or (1,))[0]))
@@ -101,11 +103,17 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
     def cycle(self) -> int:
         return self.layout.cycle
 
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         """Let each place begin with the law of its training values alone."""
-        rows, exist = self.flat(batch.x), self.layout.exist(batch) & self.layout.steps(batch.seen)
-        places = Head(replace(self.step_space, shape=(self.cycle,)), self.config.components,
-                      self.config.levels).to(rows)
+        rows, exist = (
+            self.flat(batch.x),
+            self.layout.exist(batch) & self.layout.steps(batch.observed_mask),
+        )
+        places = Head(
+            replace(self.step_space, shape=(self.cycle,)),
+            self.config.components,
+            self.config.levels,
+        ).to(rows)
         places.fit(rows.reshape(-1, self.cycle), exist.reshape(-1, self.cycle))
         with torch.no_grad():
             self.offset.copy_(places.start().reshape(self.cycle, -1))
@@ -146,8 +154,12 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
                 parts.append(log_p.sum(1))
         return torch.cat(parts)[torch.cat(order).argsort()]
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         return Likelihood(self.conditionals(as_batch(batch)).sum(1), "exact")
 
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
@@ -170,7 +182,7 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         while start < len(order):
             most = max(int(count[order[start]]), 1)
             size = max(1, room // min(most, self.stretch))
-            yield order[start:start + size], most
+            yield order[start : start + size], most
             start += size
 
     @property
@@ -220,7 +232,7 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         if self.place is not None:
             inputs = inputs + self.place[steps % self.cycle]
         inputs = torch.where((steps >= 0)[..., None], inputs, net.before)
-        scored = steps[:, net.reach - 1:]  # (B, S)
+        scored = steps[:, net.reach - 1 :]  # (B, S)
         places = scored.clamp(max=end)
         params = net.window(inputs, rows.at(steps.clamp(0, end)))
         params = params + self.offset[places % self.cycle]
@@ -239,7 +251,7 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         """The rows as steps; what is beyond a row's length is put at zero, unread."""
         check_whole(self.name, batch)
         x, exist = self.flat(batch.x), self.layout.exist(batch)
-        given = conform(batch.given, self.space, len(batch))
+        given = broadcast_conditions(batch.given, self.space, len(batch))
         x = torch.where(exist, x, 0.0)
         check_codes(self.name, self.space, x)
         return Laid(x, exist, self.context(given, *x.shape))
@@ -248,36 +260,47 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         return self.layout.steps(x).to(self.blank.dtype)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         """(n, steps, ...) where rows vary in length; what follows the end of a row repeats it."""
-        return fill(self, hidden(self, n, given, how), how, generator)
+        return fill(self, hidden(self, n, given, options), options, generator)
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
         """What lies beyond a row's length is left as it is."""
-        x, seen = self.flat(batch.x), self.layout.steps(batch.seen)
+        x, seen = self.flat(batch.x), self.layout.steps(batch.observed_mask)
         order = self.layout.event(torch.arange(x.shape[1])[None]).flatten()
-        check_prefix(self.name, [order], batch.seen.reshape(len(x), -1))
+        check_prefix(self.name, [order], batch.observed_mask.reshape(len(x), -1))
         seen = seen & self.layout.within(batch)
         known = torch.where(seen, x, self.blank.repeat(x.shape[1] // self.cycle))
-        given = conform(batch.given, self.space, len(x))
-        full = fill(self, Batch(known, given, seen), how, generator)
+        given = broadcast_conditions(batch.given, self.space, len(x))
+        full = fill(self, Batch(known, given, seen), options, generator)
         return torch.where(self.layout.event(self.layout.within(batch)), full, batch.x.to(full))
 
     @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
         """One yield for each entry; those not yet drawn stand at their training mean or low."""
-        batch = hidden(self, n, given, how)
-        started = list(walks(self, batch, how, generator))
+        batch = hidden(self, n, given, options)
+        started = list(walks(self, batch, options, generator))
         for step in range(batch.x.shape[1]):
             for walk in started:
                 walk.advance(step)
                 batch.x[walk.rows, step] = walk.x[step]
             if all(walk.over for walk in started):
-                batch.x[:, step + 1:] = batch.x[:, step, None]
+                batch.x[:, step + 1 :] = batch.x[:, step, None]
                 yield self.shaped(batch.x)
                 return
             yield self.shaped(batch.x.clone())
@@ -295,5 +318,10 @@ def step_space(places: Space) -> Space:
         return Space(kind="label", shape=(1,), size=places.size)
     mean, scale = places.spread("mean"), places.spread("scale")
     spread = (scale.square().mean() + mean.var(correction=0)).sqrt()
-    return Space(kind=places.kind, shape=(1,), size=places.size, mean=(float(mean.mean()),),
-                 scale=(float(spread),))
+    return Space(
+        kind=places.kind,
+        shape=(1,),
+        size=places.size,
+        mean=(float(mean.mean()),),
+        scale=(float(spread),),
+    )

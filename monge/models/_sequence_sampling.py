@@ -10,18 +10,17 @@ import torch
 from torch import Generator, Tensor
 
 from ..core.abilities import Given
-from ..core.batch import Batch, conform
+from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ..core.space import Space
 from ..nn.stepwise import Reaching
 from ..prob.decoding import Choice, narrowed
-from ..prob.distributions import Categorical, Law, Mixture
+from ..prob.distributions import Categorical, Distribution, Mixture
 from ._ordering import Laid
 
 if TYPE_CHECKING:
     from ._sequence import Chain
-
 
 
 ROOM = 1 << 22
@@ -34,24 +33,34 @@ class Walk:
     """Some rows (m of them) and what they have left behind; steps first, so that a step moves
     rows of memory."""
 
-    def __init__(self, model: Chain, how: Chain.Sampling, rows: Tensor, x: Tensor, seen: Tensor,
-                 noise: Tensor, context: Tensor | None) -> None:
+    def __init__(
+        self,
+        model: Chain,
+        options: Chain.SamplingConfig,
+        rows: Tensor,
+        x: Tensor,
+        seen: Tensor,
+        noise: Tensor,
+        context: Tensor | None,
+    ) -> None:
         """x, seen: (m, D); noise: (D, m, 2); context: (m, 1 or D, K). What a step needs is laid
         out here, since looking it up in a module takes longer than using it."""
         self.model, self.rows, self.context = model, rows, context
         self.x, self.seen = x.T.contiguous(), seen.T.contiguous()  # (D, m)
         self.kept = self.seen.any(1).tolist()
         self.noise, self.steps = noise.unbind(), self.x.unbind()  # (m, 2) and (m,) each
-        self.law, self.how = model.head.each()[0], how
+        self.law, self.options = model.head.each()[0], options
         self.end, self.ended = model.space.end, torch.zeros_like(self.seen[0])
         self.read, self.offset = model.entries.reader(), model.offset.unbind()
         self.place, self.cycle = model.place, model.cycle
         self.real, self.net = model.space.kind == "real", model.net
-        self.state: Any = model.net.start(len(rows), len(self.x), context) if how.cached else None
+        self.state: Any = (
+            model.net.start(len(rows), len(self.x), context) if options.cached else None
+        )
 
     def advance(self, step: int) -> None:
         here = self.steps[step]
-        params = cooled(self.law, self.parameters(step), self.how)
+        params = cooled(self.law, self.parameters(step), self.options)
         drawn = self.law.draw(params, self.noise[step], 0)
         if self.real:
             place = step % self.cycle
@@ -83,15 +92,17 @@ class Walk:
         return self.net.step(self.state, vector) + self.offset[step % self.cycle]
 
 
-def cooled(law: Law, params: Tensor, how: Choice) -> Tensor:
+def cooled(law: Distribution, params: Tensor, options: Choice) -> Tensor:
     """Logits divided by the temperature, unlikely symbols left out; of a mixture, scales
     multiplied by the temperature besides."""
-    temperature = how.temperature
+    temperature = options.temperature
     if isinstance(law, Categorical):
-        return narrowed(params, how)
-    if how.top or how.nucleus < 1:
-        raise WordError("top and nucleus choose among symbols, and these are numbers; say "
-                        "temperature=0.8 instead")
+        return narrowed(params, options)
+    if options.top or options.nucleus < 1:
+        raise UsageError(
+            "top and nucleus choose among symbols, and these are numbers; say "
+            "temperature=0.8 instead"
+        )
     if temperature == 1:
         return params
     if not isinstance(law, Mixture):
@@ -101,38 +112,43 @@ def cooled(law: Law, params: Tensor, how: Choice) -> Tensor:
     return torch.cat([*logits, means, scales + math.log(temperature)], -1)
 
 
-def hidden(model: Chain, n: int, given: Given | None, how: Config | None) -> Batch:
+def hidden(model: Chain, n: int, given: Given | None, options: Config | None) -> Batch:
     """n rows of which nothing is seen, laid out as steps; as long as what they are given step by
     step, as is asked, or as half of the training rows are at most."""
-    ready = conform(given or {}, model.space, n)
-    frames, asked = int(model.typical), settings(model, how).steps
+    ready = broadcast_conditions(given or {}, model.space, n)
+    frames, asked = int(model.typical), settings(model, options).steps
     if asked and not model.space.varies:
-        raise WordError(f"steps={asked}: every row of this data has {model.space}; leave it out")
+        raise UsageError(f"steps={asked}: every row of this data has {model.space}; leave it out")
     along = [ready[name].x.shape[1] for name in model.context.local]
     frames = model.space.shape[0] if model.space.end is not None else frames
     frames = min(along, default=asked or frames) if model.space.varies else frames
     steps = frames * model.layout.channels if model.space.varies else model.space.dims
     x = model.blank.repeat(steps // model.cycle).repeat(n, 1)  # (n, D)
     seen = torch.zeros_like(x, dtype=torch.bool)
-    if prompt := settings(model, how).prompt:
+    if prompt := settings(model, options).prompt:
         check_prompt(model.space, prompt, steps)
-        x[:, :len(prompt)], seen[:, :len(prompt)] = x.new_tensor(prompt), True
+        x[:, : len(prompt)], seen[:, : len(prompt)] = x.new_tensor(prompt), True
     return Batch(x, ready, seen)
 
 
 def check_prompt(space: Space, prompt: Sequence[int], steps: int) -> None:
     if space.kind != "tokens":
-        raise WordError(f"a prompt is text, and these are {space}; leave it out")
+        raise UsageError(f"a prompt is text, and these are {space}; leave it out")
     if len(prompt) >= steps:
-        raise WordError(f"the prompt has {len(prompt)} tokens and a row has {steps} at most, so "
-                        "that nothing is left to draw; shorten it")
+        raise UsageError(
+            f"the prompt has {len(prompt)} tokens and a row has {steps} at most, so "
+            "that nothing is left to draw; shorten it"
+        )
     if min(prompt) < 0 or max(prompt) >= space.size:
-        raise WordError(f"the prompt holds a symbol that is none of 0 to {space.size - 1}; "
-                        "encode it as the run does")
+        raise UsageError(
+            f"the prompt holds a symbol that is none of 0 to {space.size - 1}; "
+            "encode it as the run does"
+        )
 
 
-def walks(model: Chain, batch: Batch, how: Config | None,
-          generator: Generator | None) -> Iterator[Walk]:
+def walks(
+    model: Chain, batch: Batch, options: Config | None, generator: Generator | None
+) -> Iterator[Walk]:
     """The rows of a batch laid out as steps, in pieces, each before its first step."""
     n, steps = batch.x.shape
     noise = model.head.noise(steps * n, generator).reshape(steps, n, 2)
@@ -141,22 +157,31 @@ def walks(model: Chain, batch: Batch, how: Config | None,
     size = max(1, min(ROWS, ROOM // (min(reach, steps) * model.width)))
     for rows in torch.arange(n, device=batch.x.device).split(size):
         own = None if context is None else context[rows]
-        yield Walk(model, settings(model, how), rows, batch.x[rows], batch.seen[rows],
-                   noise[:, rows], own)
+        yield Walk(
+            model,
+            settings(model, options),
+            rows,
+            batch.x[rows],
+            batch.observed_mask[rows],
+            noise[:, rows],
+            own,
+        )
 
 
-def fill(model: Chain, batch: Batch, how: Config | None, generator: Generator | None) -> Tensor:
+def fill(
+    model: Chain, batch: Batch, options: Config | None, generator: Generator | None
+) -> Tensor:
     x = batch.x.clone()
     with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
-        for walk in walks(model, batch, how, generator):
+        for walk in walks(model, batch, options, generator):
             for step in range(x.shape[1]):
                 walk.advance(step)
                 if walk.over:
-                    walk.x[step + 1:] = walk.x[step]
+                    walk.x[step + 1 :] = walk.x[step]
                     break
             x[walk.rows] = walk.x.T
     return model.shaped(x)
 
 
-def settings(model: Chain, how: Config | None) -> Chain.Sampling:
-    return cast("Chain.Sampling", how or model.Sampling())
+def settings(model: Chain, options: Config | None) -> Chain.SamplingConfig:
+    return cast("Chain.SamplingConfig", options or model.SamplingConfig())

@@ -1,6 +1,1 @@
 """Architectures: shapes in, shapes out."""
-
-
-
-
-

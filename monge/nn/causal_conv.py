@@ -27,8 +27,10 @@ class Queue(State):
     def cut(self, slots: Tensor) -> None:
         """Views into the slots, made once."""
         self.slots, rows = slots, slots.unbind()
-        self.views = [(row, row[:, :-self.width], row[:, self.width:], row[:, -self.width:])
-                      for row in rows]
+        self.views = [
+            (row, row[:, : -self.width], row[:, self.width :], row[:, -self.width :])
+            for row in rows
+        ]
         self.overlap = slots.shape[2] > 2 * self.width
 
     def fill(self, x: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ class CausalConv(Stepwise[Queue]):
         """Where every tap lies inside: (B, past + T, inputs) -> (B, T, outputs)."""
         steps = x.shape[1] - self.past
         starts = range(0, self.past + 1, self.dilation)
-        taps = torch.cat([x[:, start:start + steps] for start in starts], 2)
+        taps = torch.cat([x[:, start : start + steps] for start in starts], 2)
         return F.linear(taps, self.weight, self.bias)
 
     def start(self, n: int, most: int) -> Queue:
@@ -89,8 +91,8 @@ class Rings(State):
         device = one.weight.device
         self.slots = one.weight.new_empty(int(sizes.sum()), n, one.inputs)
         weights = torch.stack([conv.weight for conv in convs])  # (C, outputs, k inputs)
-        self.old = weights[:, :, :-one.inputs].mT.contiguous()  # (C, (k - 1) inputs, outputs)
-        self.new = weights[:, :, -one.inputs:].mT.contiguous().unbind()
+        self.old = weights[:, :, : -one.inputs].mT.contiguous()  # (C, (k - 1) inputs, outputs)
+        self.new = weights[:, :, -one.inputs :].mT.contiguous().unbind()
         self.bias = torch.stack([conv.bias for conv in convs])[:, None]  # (C, 1 or n, outputs)
         start = sizes.cumsum(0) - sizes
         apart = torch.tensor([conv.dilation for conv in convs])[:, None]
@@ -102,9 +104,12 @@ class Rings(State):
     def fill(self, number: int, x: Tensor) -> Tensor:
         """As if x (n, inputs) had come to this convolution for ever; what it puts out."""
         start = int(self.writes[0][number])
-        size = len(self.slots) - start if number + 1 == len(self.new) else \
-            int(self.writes[0][number + 1]) - start
-        self.slots[start:start + size] = x
+        size = (
+            len(self.slots) - start
+            if number + 1 == len(self.new)
+            else int(self.writes[0][number + 1]) - start
+        )
+        self.slots[start : start + size] = x
         past = x.repeat(1, self.taps) @ self.old[number] + self.bias[number]
         return torch.addmm(past, x, self.new[number])
 

@@ -187,14 +187,15 @@ class GatedBlock(Block):
     r"""$z = \tanh(W_f * h + V_f c) \odot \sigma(W_g * h + V_g c)$; h + U z goes on, z is read by
     the end."""
 
-    def __init__(self, width: int, kernel: int, dilation: int, context: int,
-                 dropout: float) -> None:
+    def __init__(
+        self, width: int, kernel: int, dilation: int, context: int, dropout: float
+    ) -> None:
         super().__init__([CausalConv(width, 2 * width, kernel, dilation)], context, dropout)
         self.out = nn.Linear(width, width, bias=False)
 
     def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         z = self.drop(gate(self.first(x, context)))
-        return x[:, self.past:] + self.out(z), z
+        return x[:, self.past :] + self.out(z), z
 
     def stepper(self, number: int) -> BlockStep:
         width, mix = self.out.in_features, self.out.weight.T
@@ -244,15 +245,16 @@ class WaveNet(DilatedStack):
 class PlainBlock(Block):
     """relu(h + F(h)), F two causal convolutions of the same dilation, each followed by a ReLU."""
 
-    def __init__(self, width: int, kernel: int, dilation: int, context: int,
-                 dropout: float) -> None:
+    def __init__(
+        self, width: int, kernel: int, dilation: int, context: int, dropout: float
+    ) -> None:
         convs = [CausalConv(width, width, kernel, dilation) for _ in range(2)]
         super().__init__(convs, context, dropout)
 
     def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         y = self.drop(F.relu(self.first(x, context)))
         y = self.drop(F.relu(self.convs[1].over(y)))
-        h = F.relu(x[:, self.past:] + y)
+        h = F.relu(x[:, self.past :] + y)
         return h, h
 
     def stepper(self, number: int) -> BlockStep:

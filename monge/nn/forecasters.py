@@ -66,13 +66,15 @@ class Linear(Outlook):
 
     config: Config
 
-    def __init__(self, config: Config, lookback: int, horizon: int, channels: int,
-                 features: int) -> None:
+    def __init__(
+        self, config: Config, lookback: int, horizon: int, channels: int, features: int
+    ) -> None:
         super().__init__(config, lookback, horizon, channels)
         self.config = config
         maps = 1 if config.shared else channels
-        self.weight = nn.Parameter(torch.zeros(maps, features, horizon),
-                                   requires_grad=not config.solve)
+        self.weight = nn.Parameter(
+            torch.zeros(maps, features, horizon), requires_grad=not config.solve
+        )
 
     @abc.abstractmethod
     def read(self, past: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,8 +82,9 @@ class Linear(Outlook):
 
     def forward(self, past: Tensor) -> Tensor:
         phi, offset = self.read(past)
-        return (torch.einsum("bcf,cfh->bch", phi, self.weight.expand(self.channels, -1, -1))
-                + offset).mT
+        return (
+            torch.einsum("bcf,cfh->bch", phi, self.weight.expand(self.channels, -1, -1)) + offset
+        ).mT
 
     @torch.no_grad()
     def solve(self, past: Tensor, future: Tensor) -> Tensor:
@@ -100,10 +103,16 @@ class Linear(Outlook):
             sides = (slice(0, begin), slice(end, n))
             each = [self.sums(past[side], future[side]) for side in sides]
             kept.append((each[0][0] + each[1][0], each[0][1] + each[1][1]))
-        best = self.config.ridge or min(RIDGES, key=lambda ridge: sum(
-            squares(*own, ridged(*rest, ridge)) for own, rest in zip(held, kept, strict=True)))
-        unseen = sum(self.missed(past[fold], future[fold], ridged(*rest, best))
-                     for fold, rest in zip(folds, kept, strict=True))
+        best = self.config.ridge or min(
+            RIDGES,
+            key=lambda ridge: sum(
+                squares(*own, ridged(*rest, ridge)) for own, rest in zip(held, kept, strict=True)
+            ),
+        )
+        unseen = sum(
+            self.missed(past[fold], future[fold], ridged(*rest, best))
+            for fold, rest in zip(folds, kept, strict=True)
+        )
         gram, cross = (sum(parts) for parts in zip(*held, strict=True))
         self.weight.copy_(ridged(torch.as_tensor(gram), torch.as_tensor(cross), best))
         seen = self.missed(past, future, self.weight)
@@ -114,16 +123,19 @@ class Linear(Outlook):
         total = weight.new_zeros(self.channels)
         for x, y in zip(past.split(PIECE), future.split(PIECE), strict=True):
             phi, offset = self.read(x)
-            said = torch.einsum("bcf,cfh->bch", phi,
-                                weight.to(phi).expand(self.channels, -1, -1)) + offset
+            said = (
+                torch.einsum("bcf,cfh->bch", phi, weight.to(phi).expand(self.channels, -1, -1))
+                + offset
+            )
             total += (said.mT - y).square().sum((0, 1))
         return total
 
     def sums(self, past: Tensor, future: Tensor) -> tuple[Tensor, Tensor]:
         """phi' phi (maps, F, F) and phi' y (maps, F, H), float64."""
         maps, size, steps = self.weight.shape
-        gram, cross = (self.weight.new_zeros(maps, size, wide, dtype=torch.float64)
-                       for wide in (size, steps))
+        gram, cross = (
+            self.weight.new_zeros(maps, size, wide, dtype=torch.float64) for wide in (size, steps)
+        )
         for x, y in zip(past.split(PIECE), future.split(PIECE), strict=True):
             phi, offset = self.read(x)
             rows, aim = phi.transpose(0, 1), (y.mT - offset).transpose(0, 1)  # (C, B, ...)
@@ -261,8 +273,9 @@ class Attention(Reader):
 
     class Config(Reader.Config):
         tag = "forecaster/attention"
-        net: transformer.Encoder.Config = transformer.Encoder.Config(width=64, depth=2,
-                                                                     dropout=0.2)
+        net: transformer.Encoder.Config = transformer.Encoder.Config(
+            width=64, depth=2, dropout=0.2
+        )
         """The blocks."""
         patch: Annotated[int, Range(1)] = 16
         """Steps that are one token; what is left over at the beginning is not read."""
@@ -274,5 +287,5 @@ class Attention(Reader):
         self.last = self.ends(self.net.outputs)
 
     def hidden(self, x: Tensor) -> Tensor:
-        tokens = x[:, x.shape[1] % self.patch:].unflatten(1, (-1, self.patch)).flatten(2)
+        tokens = x[:, x.shape[1] % self.patch :].unflatten(1, (-1, self.patch)).flatten(2)
         return self.net(tokens).mean(1)

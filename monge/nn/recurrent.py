@@ -86,8 +86,9 @@ class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
         """Steps from `length` (B,) on are not read, and give zeros."""
         return self.scan(x, None, length)[0]
 
-    def scan(self, x: Tensor, state: Hidden | None = None,
-             length: Tensor | None = None) -> tuple[Tensor, Hidden]:
+    def scan(
+        self, x: Tensor, state: Hidden | None = None, length: Tensor | None = None
+    ) -> tuple[Tensor, Hidden]:
         """Every step, going on from `state`, and the state after the last step that exists."""
         if length is not None:
             check_lengths(length)
@@ -95,8 +96,11 @@ class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
 
     def run(self, x: Tensor, state: Hidden, length: Tensor | None) -> tuple[Tensor, Hidden]:
         carried = tuple(torch.stack(part) for part in zip(*state.layers, strict=True))
-        read = x if length is None else pack_padded_sequence(
-            x, length.cpu(), batch_first=True, enforce_sorted=False)
+        read = (
+            x
+            if length is None
+            else pack_padded_sequence(x, length.cpu(), batch_first=True, enforce_sorted=False)
+        )
         y, last = self.core(read, carried if self.carries > 1 else carried[0])
         if length is not None:
             y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
@@ -201,9 +205,9 @@ class GRU(Recurrent):
 def reset_before(read: Tensor, h: Tensor, u: Tensor, bias: Tensor) -> Tensor:
     """The next vector (n, width) from W x + b (n, 3 width), with r before the product U h."""
     width = h.shape[1]
-    gates = (read[:, :2 * width] + F.linear(h, u[:2 * width], bias[:2 * width])).sigmoid()
+    gates = (read[:, : 2 * width] + F.linear(h, u[: 2 * width], bias[: 2 * width])).sigmoid()
     r, z = gates.split(width, 1)
-    new = torch.tanh(read[:, 2 * width:] + F.linear(r * h, u[2 * width:], bias[2 * width:]))
+    new = torch.tanh(read[:, 2 * width :] + F.linear(r * h, u[2 * width :], bias[2 * width :]))
     return z * h + (1 - z) * new
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from .layers.activation import Activation
 from .layers.init import initialise
 from .layers.norm import Norm, centres
@@ -44,8 +44,10 @@ class Skip(Layer):
     def shape(self, inputs: Shape) -> Shape:
         inner, around = self.body.shape(inputs), self.projection.shape(inputs)
         if inner != around:
-            raise WordError(f"a residual layer adds {told(inner)} to {told(around)}; give it a "
-                            "projection to the shape of its body")
+            raise UsageError(
+                f"a residual layer adds {told(inner)} to {told(around)}; give it a "
+                "projection to the shape of its body"
+            )
         return inner
 
     def parameters(self, inputs: Shape) -> int:
@@ -88,7 +90,7 @@ class ResNet(Configured, nn.Module):
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__()
         plan = planned(config)
-        self.width, = plan.shape(shape)
+        (self.width,) = plan.shape(shape)
         self.layers = plan.build(shape)
         initialise(self, "he", config.activation)
 
@@ -99,7 +101,7 @@ class ResNet(Configured, nn.Module):
 def planned(config: ResNet.Config) -> Stack:
     """The network before it is built."""
     if not config.widths:
-        raise WordError("widths is empty, so that there is no network; give widths=32,64,128")
+        raise UsageError("widths is empty, so that there is no network; give widths=32,64,128")
     before, layers = config.widths[0], list(folded(config, config.widths[0], config.stride))
     for level, width in enumerate(config.widths):
         for number in range(config.blocks):

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from .attention.softmax import CrossAttention
 from .layers.activation import Activation, activation
 from .layers.conv import NonLocal
@@ -84,8 +84,9 @@ class UNet(Configured, nn.Module):
             """What the sides of a map must divide by."""
             return self.patch * 2 ** (len(self.multipliers) - 1)
 
-    def __init__(self, config: Config, shape: Shape, outputs: int, context: int = 0,
-                 words: int = 0) -> None:
+    def __init__(
+        self, config: Config, shape: Shape, outputs: int, context: int = 0, words: int = 0
+    ) -> None:
         super().__init__()
         check(shape[1:], config)
         self.config, self.context, dims = config, context, len(shape) - 1
@@ -102,20 +103,24 @@ class UNet(Configured, nn.Module):
         self.first = conv(shape[0], widths[0], 3 * patch, patch, patch)
         self.down = nn.ModuleList(tier(width, level) for level, width in enumerate(widths))
         self.shrink = nn.ModuleList(conv(above, below, 3, 2, 1) for above, below in pairs)
-        self.grow = nn.ModuleList(double(config.doubling, dims, below, above)
-                                  for above, below in pairs)
+        self.grow = nn.ModuleList(
+            double(config.doubling, dims, below, above) for above, below in pairs
+        )
         self.up = nn.ModuleList(tier(2 * width, level) for level, width in enumerate(widths[:-1]))
         self.norm = norm(config.norm, widths[0], dims)
         self.act = activation(config.activation, axis=1)
         self.out = zero(conv(widths[0], outputs * patch**dims, 3, padding=1))
 
-    def forward(self, x: Tensor, context: Tensor | None = None, words: Words | None = None
-                ) -> Tensor:
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, words: Words | None = None
+    ) -> Tensor:
         check(x.shape[2:], self.config)
         width = 0 if context is None else context.shape[1]
         if width != self.context:
-            raise WordError(f"this U-Net reads a context of {self.context} numbers a row, but got "
-                            f"{width}; give that many")
+            raise UsageError(
+                f"this U-Net reads a context of {self.context} numbers a row, but got "
+                f"{width}; give that many"
+            )
         if x.ndim == 4:  # channels innermost: convolutions of few channels are a sixth faster
             x = x.contiguous(memory_format=torch.channels_last)
         h, bridges = self.down[0](self.first(x), context, words), []
@@ -131,17 +136,29 @@ class Tier(nn.Module):
     """The blocks of one level; where it attends, a non-local layer follows each, and a look at
     the sequence that is told."""
 
-    def __init__(self, config: UNet.Config, inputs: int, width: int, context: int, dims: int,
-                 count: int, attends: bool, words: int) -> None:
+    def __init__(
+        self,
+        config: UNet.Config,
+        inputs: int,
+        width: int,
+        context: int,
+        dims: int,
+        count: int,
+        attends: bool,
+        words: int,
+    ) -> None:
         super().__init__()
         befores = [inputs] + [width] * (count - 1)
-        self.blocks = nn.ModuleList(Block(config, before, width, context, dims)
-                                    for before in befores)
+        self.blocks = nn.ModuleList(
+            Block(config, before, width, context, dims) for before in befores
+        )
         self.attends = nn.ModuleList(
             NonLocal(width, width=width, before=config.norm) if attends else nn.Identity()
-            for _ in befores)
-        self.looks = nn.ModuleList(Look(width, words, config.norm)
-                                   for _ in befores if attends and words)
+            for _ in befores
+        )
+        self.looks = nn.ModuleList(
+            Look(width, words, config.norm) for _ in befores if attends and words
+        )
 
     def forward(self, x: Tensor, context: Tensor | None, words: Words | None) -> Tensor:
         for block, attend, look in itertools.zip_longest(self.blocks, self.attends, self.looks):
@@ -168,17 +185,20 @@ class Look(nn.Module):
 class Block(nn.Module):
     """h + C2 a((1 + s) N(C1 a(N h)) + t), where s and t come from the context."""
 
-    def __init__(self, config: UNet.Config, inputs: int, width: int, context: int, dims: int
-                 ) -> None:
+    def __init__(
+        self, config: UNet.Config, inputs: int, width: int, context: int, dims: int
+    ) -> None:
         super().__init__()
         conv = CONV[dims - 1]
         self.act = activation(config.activation, axis=1)
-        self.first = nn.Sequential(norm(config.norm, inputs, dims), self.act,
-                                   conv(inputs, width, 3, padding=1))
+        self.first = nn.Sequential(
+            norm(config.norm, inputs, dims), self.act, conv(inputs, width, 3, padding=1)
+        )
         self.norm = norm(config.norm, width, dims)
         self.told = nn.Linear(context, 2 * width) if context else None
-        self.second = nn.Sequential(self.act, dropout(config.dropout),
-                                    zero(conv(width, width, 3, padding=1)))
+        self.second = nn.Sequential(
+            self.act, dropout(config.dropout), zero(conv(width, width, 3, padding=1))
+        )
         self.around = nn.Identity() if inputs == width else conv(inputs, width, 1)
 
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
@@ -218,23 +238,33 @@ def suited(config: Kind, sides: Sequence[int]) -> Kind:
         return replace(config, width=32, multipliers=(1, 2), blocks=1)
     while side >= 28 and levels < 4:
         side, levels = side // 2, levels + 1
-    return replace(config, width=32, multipliers=(1, 3, 3, 4)[:levels], patch=2, blocks=1,
-                   middle=2, doubling="transposed")
+    return replace(
+        config,
+        width=32,
+        multipliers=(1, 3, 3, 4)[:levels],
+        patch=2,
+        blocks=1,
+        middle=2,
+        doubling="transposed",
+    )
 
 
 def check(sides: Sequence[int], config: UNet.Config) -> None:
     """Whether the sides can be cut into patches and halved between the levels."""
     levels, patch, factor = len(config.multipliers), config.patch, config.factor
     if len(sides) not in (1, 2):
-        raise WordError(f"a U-Net reads maps of 1 or 2 sides, but here are {len(sides)}; reshape "
-                        "them")
+        raise UsageError(
+            f"a U-Net reads maps of 1 or 2 sides, but here are {len(sides)}; reshape them"
+        )
     if levels < 1:
-        raise WordError("multipliers is empty, so that there is no level; give multipliers=1,2,4")
+        raise UsageError("multipliers is empty, so that there is no level; give multipliers=1,2,4")
     if any(side % factor for side in sides):
         padded = told([-(-side // factor) * factor for side in sides])
-        raise WordError(f"a U-Net of {levels} levels{f' and patch={patch}' * (patch > 1)} needs "
-                        f"sides that divide by {factor}, but here are {told(sides)}; "
-                        f"{remedy(sides, patch)}, or pad to {padded}")
+        raise UsageError(
+            f"a U-Net of {levels} levels{f' and patch={patch}' * (patch > 1)} needs "
+            f"sides that divide by {factor}, but here are {told(sides)}; "
+            f"{remedy(sides, patch)}, or pad to {padded}"
+        )
 
 
 def remedy(sides: Sequence[int], patch: int) -> str:

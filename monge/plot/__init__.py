@@ -1,6 +1,1 @@
 """Pictures of samples and of training."""
-
-
-
-
-

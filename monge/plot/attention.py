@@ -10,13 +10,15 @@ import numpy as np
 from .figure import save
 
 
-def write_map(path: Path, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
-              ) -> None:
+def write_map(
+    path: Path, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
+) -> None:
     """Weights (T, S) as a picture, dark where a row looks."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.5 + 0.35 * len(columns), 1.2 + 0.3 * len(rows)),
-                    layout="constrained")
+    figure = Figure(
+        figsize=(1.5 + 0.35 * len(columns), 1.2 + 0.3 * len(rows)), layout="constrained"
+    )
     axes = figure.subplots()
     axes.imshow(weights, cmap="Greys", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(columns)), shown(columns), rotation=90)
@@ -30,16 +32,20 @@ def write_steps(path: Path, tokens: Sequence[str], steps: Mapping[str, np.ndarra
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.4 * len(steps), 1.4 + 0.42 * len(tokens)), layout="constrained")
-    for axes, (name, values) in zip(figure.subplots(1, len(steps), squeeze=False)[0],
-                                    steps.items(), strict=True):
+    for axes, (name, values) in zip(
+        figure.subplots(1, len(steps), squeeze=False)[0], steps.items(), strict=True
+    ):
         finite = np.where(np.isfinite(values), values, np.nan)
         reach = max(np.nanmax(np.abs(finite)), 1e-9)
         axes.imshow(finite, cmap="RdBu_r", vmin=-1.6 * reach, vmax=1.6 * reach, aspect="auto")
         for (row, column), value in np.ndenumerate(values):
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7)
         wide = name[0] in "SA"  # scores and weights have a column for each token
-        axes.set_xticks(range(values.shape[1]), shown(tokens) if wide else range(values.shape[1]),
-                        rotation=90 if wide else 0)
+        axes.set_xticks(
+            range(values.shape[1]),
+            shown(tokens) if wide else range(values.shape[1]),
+            rotation=90 if wide else 0,
+        )
         axes.set_yticks(range(len(tokens)), shown(tokens))
         axes.set_title(name, fontsize=9)
     save(figure, path)

@@ -32,8 +32,14 @@ def write_density(path: Path, log_prob: Callable[[Tensor], Tensor], rows: NDArra
     figure = Figure(figsize=(8, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     extent = (low[0], high[0], low[1], high[1])
-    left.imshow(p, origin="lower", extent=extent, aspect="auto", vmin=0,
-                vmax=float(np.percentile(p, 99.5)) or 1.0)
+    left.imshow(
+        p,
+        origin="lower",
+        extent=extent,
+        aspect="auto",
+        vmin=0,
+        vmax=float(np.percentile(p, 99.5)) or 1.0,
+    )
     right.hist2d(rows[:, 0], rows[:, 1], bins=60, range=list(zip(low, high, strict=True)))
     left.set(title="learned density")
     right.set(title="data")

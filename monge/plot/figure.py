@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-
 DOTS = 120
 """Dots per inch."""
 
@@ -23,7 +22,7 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(fresh, dpi=DOTS)
 
 
-def save_image(image: Image, path: Path, **how: Any) -> None:
+def save_image(image: Image, path: Path, **options: Any) -> None:
     """Pixels in the format of the suffix; `how` is that of Pillow."""
     with replacing(path) as fresh:
-        image.save(fresh, **how)
+        image.save(fresh, **options)

@@ -16,8 +16,14 @@ PATHS = 5
 """Trajectories drawn behind the interval."""
 
 
-def write_forecast(path: Path, past: NDArray, paths: NDArray, names: Sequence[str],
-                   times: Sequence[str], interval: float) -> None:
+def write_forecast(
+    path: Path,
+    past: NDArray,
+    paths: NDArray,
+    names: Sequence[str],
+    times: Sequence[str],
+    interval: float,
+) -> None:
     """past (T, C), paths (n, H, C); `times` are those of the first and the last step shown, and of
     the first that is forecast."""
     from matplotlib.figure import Figure
@@ -33,8 +39,9 @@ def write_forecast(path: Path, past: NDArray, paths: NDArray, names: Sequence[st
         low, middle, high = np.quantile(every, levels, axis=0)
         panel.plot(before, past[:, place], color="0.3", linewidth=1)
         panel.plot(after, every[:PATHS].T, color="C0", linewidth=0.5, alpha=0.5)
-        panel.fill_between(after, low, high, color="C0", alpha=0.25, linewidth=0,
-                           label=f"{interval:.0%} interval")
+        panel.fill_between(
+            after, low, high, color="C0", alpha=0.25, linewidth=0, label=f"{interval:.0%} interval"
+        )
         panel.plot(after, middle, color="C0", linewidth=1.5, label="median")
         panel.set(ylabel=names[place])
     axes[0].legend(frameon=False, loc="upper left")

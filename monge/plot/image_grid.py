@@ -26,7 +26,7 @@ def grid(pictures: NDArray, columns: int | None = None, zoom: int | None = None)
     for place, picture in enumerate(pictures):
         big = picture.repeat(zoom, 0).repeat(zoom, 1)
         top, left = place // columns * h + gap, place % columns * w + gap
-        sheet[top:top + height * zoom, left:left + width * zoom] = big
+        sheet[top : top + height * zoom, left : left + width * zoom] = big
     return sheet
 
 
@@ -71,8 +71,9 @@ def write_points(path: Path, x: NDArray, other: NDArray | None = None) -> None:
     limits = np.concatenate([points for _, points in panels])
     low, high = np.percentile(limits, [0.5, 99.5])
     span = (low - 0.1 * (high - low), high + 0.1 * (high - low))
-    for axes, (title, points) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels,
-                                     strict=True):
+    for axes, (title, points) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+    ):
         axes.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, linewidths=0)
         axes.set(title=title, xlim=span, ylim=span, aspect="equal")
     save(figure, path)
@@ -91,8 +92,9 @@ def write_plan(path: Path, x: NDArray, y: NDArray, plan: NDArray) -> None:
     columns = np.concatenate([plan.argmax(1), np.arange(m)])
     strength = np.clip(plan[rows, columns] * min(n, m), 0.1, 0.8)
     colours = np.column_stack([np.full((n + m, 3), 0.4), strength])
-    axes.add_collection(LineCollection(list(np.stack([x[rows], y[columns]], 1)), colors=colours,
-                                       linewidths=0.8))
+    axes.add_collection(
+        LineCollection(list(np.stack([x[rows], y[columns]], 1)), colors=colours, linewidths=0.8)
+    )
     for points, name in ((x, "A"), (y, "B")):
         axes.scatter(points[:, 0], points[:, 1], s=6, alpha=0.7, linewidths=0, label=name)
     axes.set(aspect="equal")

@@ -13,8 +13,9 @@ NAMED = 20
 """Labels that have a colour of their own; more are drawn in grey."""
 
 
-def write_map(path: Path, z: NDArray, names: NDArray | None = None,
-              sheet: NDArray | None = None) -> None:
+def write_map(
+    path: Path, z: NDArray, names: NDArray | None = None, sheet: NDArray | None = None
+) -> None:
     """Codes (N, 2), a colour for each name (N,), and a sheet of pictures over their range."""
     from matplotlib.figure import Figure
 
@@ -26,8 +27,14 @@ def write_map(path: Path, z: NDArray, names: NDArray | None = None,
     else:
         for place, name in enumerate(kinds):
             own = z[names == name]
-            panels[0].scatter(own[:, 0], own[:, 1], s=6, color=f"C{place}" if len(kinds) <= 10 else
-                              colour(place), linewidths=0, label=str(name))
+            panels[0].scatter(
+                own[:, 0],
+                own[:, 1],
+                s=6,
+                color=f"C{place}" if len(kinds) <= 10 else colour(place),
+                linewidths=0,
+                label=str(name),
+            )
         panels[0].legend(frameon=False, markerscale=3, loc="upper left", bbox_to_anchor=(1, 1))
     panels[0].set(title="codes", xlabel="z1", ylabel="z2")
     if sheet is not None:
@@ -36,8 +43,8 @@ def write_map(path: Path, z: NDArray, names: NDArray | None = None,
     save(figure, path)
 
 
-def colour(place: int) -> tuple[float, ...]:
+def colour(compute: int) -> tuple[float, ...]:
     """One of twenty colours."""
     from matplotlib import colormaps
 
-    return tuple(np.asarray(colormaps["tab20"](place % NAMED)))
+    return tuple(np.asarray(colormaps["tab20"](compute % NAMED)))

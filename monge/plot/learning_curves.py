@@ -11,20 +11,24 @@ from typing import Any
 from .figure import save
 
 
-def write_curves(path: Path, history: Iterable[Mapping[str, Any]],
-                 references: Mapping[str, float] | None = None) -> None:
+def write_curves(
+    path: Path, history: Iterable[Mapping[str, Any]], references: Mapping[str, float] | None = None
+) -> None:
     """Draw the records of a run's log, with dotted lines where some curves would end."""
     from matplotlib.figure import Figure
 
     records = list(history)
-    held = [(r["step"], r["held_out"]["value"], r["held_out"]["kind"]) for r in records
-            if r.get("held_out")]
+    held = [
+        (r["step"], r["held_out"]["value"], r["held_out"]["kind"])
+        for r in records
+        if r.get("held_out")
+    ]
     names = sorted({name for r in records for name in r["terms"]})
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name in names:
         points = [(r["step"], r["terms"][name]) for r in records if name in r["terms"]]
-        curve, = left.plot(*zip(*points, strict=True), label=name)
+        (curve,) = left.plot(*zip(*points, strict=True), label=name)
         if references and name in references:
             left.axhline(references[name], color=curve.get_color(), linestyle=":")
     if held:
@@ -46,10 +50,19 @@ def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]])
     distances; whether there was anything to draw."""
     from matplotlib.figure import Figure
 
-    courses = {name: [(max(line["seconds"], SOON), line["held_out"]["value"]) for line in lines
-                      if is_score(line)] for name, lines in histories.items()}
-    scores = {name: next(line["held_out"]["kind"] in NATS for line in lines if is_score(line))
-              for name, lines in histories.items() if courses[name]}
+    courses = {
+        name: [
+            (max(line["seconds"], SOON), line["held_out"]["value"])
+            for line in lines
+            if is_score(line)
+        ]
+        for name, lines in histories.items()
+    }
+    scores = {
+        name: next(line["held_out"]["kind"] in NATS for line in lines if is_score(line))
+        for name, lines in histories.items()
+        if courses[name]
+    }
     kinds = [kind for kind in (True, False) if kind in scores.values()]
     if not kinds:
         return False
@@ -58,13 +71,24 @@ def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]])
     for axes, kind in zip(below, kinds, strict=True):
         drawn = {name: courses[name] for name, scored in scores.items() if scored == kind}
         for number, (name, course) in enumerate(drawn.items()):
-            axes.plot(*zip(*course, strict=True), label=name, marker=".",
-                      linestyle="-" if number < 10 else "--")
-        axes.set(xlabel="seconds", ylabel="held-out log-likelihood, nats a row" if kind else
-                 "held-out distance", xscale="log")
+            axes.plot(
+                *zip(*course, strict=True),
+                label=name,
+                marker=".",
+                linestyle="-" if number < 10 else "--",
+            )
+        axes.set(
+            xlabel="seconds",
+            ylabel="held-out log-likelihood, nats a row" if kind else "held-out distance",
+            xscale="log",
+        )
         if kind:
-            axes.set_ylim(bottom=floor([score for course in drawn.values() for _, score in course],
-                                       [course[-1][1] for course in drawn.values()]))
+            axes.set_ylim(
+                bottom=floor(
+                    [score for course in drawn.values() for _, score in course],
+                    [course[-1][1] for course in drawn.values()],
+                )
+            )
         axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, path)
     return True

@@ -22,7 +22,9 @@ def write_strokes(path: Path, strokes: Sequence[NDArray]) -> None:
     """Steps (T, 2) each, all on one scale."""
     from matplotlib.figure import Figure
 
-    paths = [np.concatenate([np.zeros((1, 2)), np.cumsum(steps, 0)]) for steps in strokes[:MAX_STROKES]]
+    paths = [
+        np.concatenate([np.zeros((1, 2)), np.cumsum(steps, 0)]) for steps in strokes[:MAX_STROKES]
+    ]
     middles = [(places.min(0) + places.max(0)) / 2 for places in paths]
     reach = 0.55 * max(float(np.ptp(places, 0).max()) for places in paths)
     side = math.ceil(math.sqrt(len(paths)))
@@ -46,8 +48,10 @@ def write_waves(path: Path, sounds: Sequence[NDArray], rate: int) -> None:
     """Samples (T,) or (T, channels) each, all on one scale."""
     from matplotlib.figure import Figure
 
-    shown = [outline(samples.reshape(len(samples), -1).mean(1), rate)
-             for samples in sounds[:MAX_WAVEFORMS]]
+    shown = [
+        outline(samples.reshape(len(samples), -1).mean(1), rate)
+        for samples in sounds[:MAX_WAVEFORMS]
+    ]
     figure = Figure(figsize=(8, 0.8 * len(shown) + 0.6), layout="constrained")
     axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for panel, (time, low, high) in zip(axes, shown, strict=True):

@@ -1,6 +1,1 @@
 """Laws and maps as values; networks come as arguments and are never built here."""
-
-
-
-
-

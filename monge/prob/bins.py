@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.space import Space
-from .distributions import ALL, At, Law, pick, tally
+from .distributions import ALL, At, Distribution, pick, tally
 
 FAR = 2**60
 """A cell no value reaches: the end of an open run, and where runs that are not used lie."""
@@ -29,7 +29,7 @@ RESOLUTION = 256
 """Cells to a standard deviation of a real; it bounds the density of a value that repeats."""
 
 
-class Runs(nn.Module):
+class Bins(nn.Module):
     """At most `bins` runs of each of R numeric entries; a run is the cells low <= c < high."""
 
     real: Tensor  # (R,)
@@ -196,14 +196,14 @@ def cut(cells: Tensor, bins: int, real: bool) -> Tensor:
     return torch.cat([value[heavy], after[heavy], picks]).unique()
 
 
-class Binned(Law):
+class Binned(Distribution):
     """Laws of d counts: logits over at most `bins` runs each."""
 
     share: Tensor
 
     def __init__(self, parts: Sequence[Space], bins: int) -> None:
         super().__init__()
-        self.count, self.runs = bins, Runs(parts, bins)
+        self.count, self.runs = bins, Bins(parts, bins)
         self.register_buffer("share", self.runs.live.float(), persistent=False)  # (d, bins)
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
@@ -217,8 +217,9 @@ class Binned(Law):
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         run, inside = self.runs.encode(x.reshape(-1, x.shape[-1]))  # (N, d)
         chosen = run.reshape(*x.shape, 1)
-        return self.live(params, ALL).log_softmax(-1).gather(-1, chosen)[..., 0] \
-            + inside.reshape(x.shape)
+        return self.live(params, ALL).log_softmax(-1).gather(-1, chosen)[..., 0] + inside.reshape(
+            x.shape
+        )
 
     def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
         if isinstance(at, int):

@@ -56,8 +56,9 @@ class Margins(nn.Module):
             self.shape.fill_(shape)
             self.log_scale.copy_((size / (edge / self.delta).sinh()).clamp_min(1e-4).log())
             z, slope = self(r)
-            score = torch.zeros_like(best).index_add_(0, self.owner,
-                                                      (slope - 0.5 * z.square()).sum(0))
+            score = torch.zeros_like(best).index_add_(
+                0, self.owner, (slope - 0.5 * z.square()).sum(0)
+            )
             shapes = torch.where(score > best, self.shape, shapes)
             best = torch.maximum(best, score)
         self.shape.copy_(shapes)
@@ -113,8 +114,9 @@ class Dependence(nn.Module):
             return torch.zeros_like(z[:, 0])
         own, causes = self.parts
         scaled = z / own
-        root = torch.linalg.cholesky(causes.mT @ (causes / own[:, None])
-                                     + torch.eye(self.rank).to(z))
+        root = torch.linalg.cholesky(
+            causes.mT @ (causes / own[:, None]) + torch.eye(self.rank).to(z)
+        )
         along = torch.linalg.solve_triangular(root, (scaled @ causes).mT, upper=False)
         distance = (z * (scaled - z)).sum(1) - along.square().sum(0)
         return -0.5 * distance - 0.5 * own.log().sum() - root.diagonal().log().sum()

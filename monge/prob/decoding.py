@@ -42,7 +42,7 @@ class Choice(Config):
     """Draw among the most probable symbols that have this probability together."""
 
 
-class Speaker(Protocol):
+class StepDecoder(Protocol):
     """Rows on their way, each ready to be told its next symbol."""
 
     def next(self, symbol: Tensor | None) -> Tensor:
@@ -53,27 +53,29 @@ class Speaker(Protocol):
         neighbours among them have the same origin, as the beginnings of one search do."""
 
 
-def narrowed(logits: Tensor, how: Choice) -> Tensor:
+def narrowed(logits: Tensor, options: Choice) -> Tensor:
     """Logits (..., V) of the law that is drawn from; minus infinity for what is excluded."""
-    if how.temperature != 1:
-        logits = logits / how.temperature
-    if how.top and how.top < logits.shape[-1]:
-        least = logits.topk(how.top, -1).values[..., -1:]
+    if options.temperature != 1:
+        logits = logits / options.temperature
+    if options.top and options.top < logits.shape[-1]:
+        least = logits.topk(options.top, -1).values[..., -1:]
         logits = logits.masked_fill(logits < least, -math.inf)
-    if how.nucleus < 1:
+    if options.nucleus < 1:
         p, order = logits.softmax(-1).sort(-1, descending=True)
-        late = p.cumsum(-1) - p >= how.nucleus  # what precedes it has the probability already
+        late = p.cumsum(-1) - p >= options.nucleus  # what precedes it has the probability already
         logits = logits.masked_fill(late.scatter(-1, order, late), -math.inf)
     return logits
 
 
-def draw(speaker: Speaker, uniform: Tensor, end: int | None, how: Choice) -> Iterator[Tensor]:
+def draw(
+    speaker: StepDecoder, uniform: Tensor, end: int | None, options: Choice
+) -> Iterator[Tensor]:
     """The next symbol of every row (n,), step by step, one for each row of `uniform` (most, n) at
     most; rows that have ended repeat their end, and when all have, nothing more comes."""
     n, device = uniform.shape[1], uniform.device
     rows, symbol, ended = torch.arange(n, device=device), None, None
     for noise in uniform:
-        logits = narrowed(speaker.next(symbol), how)
+        logits = narrowed(speaker.next(symbol), options)
         symbol = pick(logits, noise[rows])
         if end is None:
             yield symbol
@@ -92,8 +94,9 @@ def draw(speaker: Speaker, uniform: Tensor, end: int | None, how: Choice) -> Ite
             rows, symbol, ended = rows[on], symbol[on], None
 
 
-def beam(speaker: Speaker, n: int, most: int, end: int, beams: int = 5, penalty: float = 1.0
-         ) -> tuple[Tensor, Tensor]:
+def beam(
+    speaker: StepDecoder, n: int, most: int, end: int, beams: int = 5, penalty: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """The best sequences found (n, most), their end repeated, and the score of each (n,)."""
     search = Search(speaker, n, most, end, beams, penalty)
     for length in range(1, most + 1):
@@ -111,28 +114,33 @@ def best(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor
     (m, k), size = live.shape, log_p.shape[1]
     runs = size // RUN
     if k * runs <= most:
-        score, which = (live[..., None] + log_p.view(m, k, size)).flatten(1).topk(
-            min(most, k * size), 1)
+        score, which = (
+            (live[..., None] + log_p.view(m, k, size)).flatten(1).topk(min(most, k * size), 1)
+        )
         return score, which // size, which % size
-    cut = log_p[:, :runs * RUN].unflatten(1, (runs, RUN))  # (m k, runs, RUN)
+    cut = log_p[:, : runs * RUN].unflatten(1, (runs, RUN))  # (m k, runs, RUN)
     top = (cut.amax(2).view(m, k, runs) + live[..., None]).flatten(1).topk(most, 1).indices
     origin, run = top // runs, top % runs  # (m, most)
     rows = torch.arange(m, device=live.device)[:, None] * k
     sums = cut[rows + origin, run] + live.gather(1, origin)[..., None]  # (m, most, RUN)
-    rest = log_p[:, runs * RUN:].reshape(m, k, -1) + live[..., None]  # fewer than a run
+    rest = log_p[:, runs * RUN :].reshape(m, k, -1) + live[..., None]  # fewer than a run
     score, which = torch.cat([sums.flatten(1), rest.flatten(1)], 1).topk(most, 1)
     late, left = which - most * RUN, max(size - runs * RUN, 1)
     inside = which.clamp(max=most * RUN - 1)
     symbol = run.gather(1, inside // RUN) * RUN + inside % RUN
-    return (score, torch.where(late < 0, origin.gather(1, inside // RUN), late // left),
-            torch.where(late < 0, symbol, runs * RUN + late % left))
+    return (
+        score,
+        torch.where(late < 0, origin.gather(1, inside // RUN), late // left),
+        torch.where(late < 0, symbol, runs * RUN + late % left),
+    )
 
 
 class Search:
     """Rows that are still searched, each with k beginnings, and the best that each row found."""
 
-    def __init__(self, speaker: Speaker, n: int, most: int, end: int, beams: int,
-                 penalty: float) -> None:
+    def __init__(
+        self, speaker: StepDecoder, n: int, most: int, end: int, beams: int, penalty: float
+    ) -> None:
         self.speaker, self.most, self.end, self.penalty = speaker, most, end, penalty
         self.beams = beams
         self.symbol: Tensor | None = None
@@ -157,7 +165,7 @@ class Search:
         if length == self.most:
             self.finish(words, score.masked_fill(over | ~first, -math.inf), length)
             return False
-        order = (over | score.isneginf()).long().argsort(dim=1, stable=True)[:, :self.beams]
+        order = (over | score.isneginf()).long().argsort(dim=1, stable=True)[:, : self.beams]
         held = self.live.shape[1]
         self.live = score.masked_fill(over, -math.inf).gather(1, order)
         self.words = words.gather(1, order[..., None].expand(-1, -1, length))

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..core.space import Space
-from .bins import Runs
+from .bins import Bins
 
 
 class Codes(nn.Module):
@@ -30,7 +30,7 @@ class Codes(nn.Module):
         self.register_buffer("offset", sizes.cumsum(0) - sizes, persistent=False)
         self.register_buffer("owner", owner, persistent=False)
         self.register_buffer("grouped", torch.tensor(grouped, dtype=torch.long), persistent=False)
-        self.runs = Runs([parts[i] for i in grouped], bins)
+        self.runs = Bins([parts[i] for i in grouped], bins)
 
     @property
     def total(self) -> int:
@@ -59,8 +59,9 @@ class Codes(nn.Module):
 
     def draw(self, code: Tensor, generator: Generator | None) -> Tensor:
         """A value drawn from each code, (B, D)."""
-        u, v = torch.rand(2, *code.shape, generator=generator, dtype=self.runs.unit.dtype,
-                          device=code.device)
+        u, v = torch.rand(
+            2, *code.shape, generator=generator, dtype=self.runs.unit.dtype, device=code.device
+        )
         return self.decode(code, u, v)
 
     def one_hot(self, code: Tensor, seen: Tensor) -> Tensor:
@@ -96,8 +97,13 @@ class Codes(nn.Module):
         begins = torch.cat([torch.zeros_like(ends[:, :1]), ends[:, :-1]], 1)
         line = (cumulative - begins[:, self.owner]) / (ends - begins)[:, self.owner] + self.owner
         line = line + entries * torch.arange(len(line), device=line.device)[:, None]  # (G, C)
-        u = torch.rand(len(which), entries, generator=generator, dtype=log_p.dtype,
-                       device=log_p.device).double().clamp(max=1 - 1e-9)
+        u = (
+            torch.rand(
+                len(which), entries, generator=generator, dtype=log_p.dtype, device=log_p.device
+            )
+            .double()
+            .clamp(max=1 - 1e-9)
+        )
         place = u + torch.arange(entries, device=u.device) + entries * which[:, None]
         found = torch.searchsorted(line.flatten(), place, right=True)
         return found - which[:, None] * self.total - self.offset

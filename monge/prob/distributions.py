@@ -54,7 +54,7 @@ At = int | slice
 """Which of a group's entries are meant: one (its axis dropped) or all."""
 
 
-class Law(nn.Module, abc.ABC):
+class Distribution(nn.Module, abc.ABC):
     """Laws of d numbers of one kind, independent given `count` parameters each."""
 
     count: int
@@ -95,7 +95,7 @@ class Law(nn.Module, abc.ABC):
         return self.values(params).argmax(-1).to(params.dtype)
 
 
-class Bernoulli(Law):
+class Bernoulli(Distribution):
     """P(x = 1) = sigmoid(l)."""
 
     normal = False
@@ -127,7 +127,7 @@ class Bernoulli(Law):
         return F.logsigmoid(torch.cat([-params, params], -1))
 
 
-class Categorical(Law):
+class Categorical(Distribution):
     """P(x = k) = softmax(l)_k over k = 0..size-1; `ordered` where the codes are numbers."""
 
     normal = False
@@ -160,7 +160,7 @@ class Categorical(Law):
         return params.log_softmax(-1)
 
 
-class Mixture(Law):
+class Mixture(Distribution):
     """K components with means and scales in the standardised coordinate.
 
     A scale is exp(floor) + exp(l): free above its floor, never below it.
@@ -249,7 +249,7 @@ class Gaussians(Mixture):
         y = sum_k r_k m_k / s_k^2 / sum_k r_k / s_k^2 with r_k the share of k in p(y); the
         highest of the places reached (Carreira-Perpinan 2000)."""
         logits, means, scales = (part[..., None, :] for part in self.split(params))
-        y, precision = means.mT, scales ** -2  # (*S, d, K, 1)
+        y, precision = means.mT, scales**-2  # (*S, d, K, 1)
         terms = logits.log_softmax(-1) - scales.log()
         for _ in range(CLIMB if self.components > 1 else 0):
             share = (terms - 0.5 * (y - means).square() * precision).softmax(-1) * precision

@@ -96,10 +96,15 @@ def wasserstein(x: Tensor, y: Tensor, p: float = 1.0) -> Tensor:
     return exact(Power(p)(x, y)).cost.pow(1 / p)
 
 
-def sinkhorn_divergence(x: Tensor, y: Tensor, epsilon: float = 0.05,
-                        cost: CostName | float | Cost = "squared",
-                        variant: Literal["entropic", "sharp"] = "entropic",
-                        relative: bool = True, tolerance: float = 1e-4) -> Tensor:
+def sinkhorn_divergence(
+    x: Tensor,
+    y: Tensor,
+    epsilon: float = 0.05,
+    cost: CostName | float | Cost = "squared",
+    variant: Literal["entropic", "sharp"] = "entropic",
+    relative: bool = True,
+    tolerance: float = 1e-4,
+) -> Tensor:
     """S(x, y) = OT(x, y) - OT(x, x) / 2 - OT(y, y) / 2 (Genevay et al. 2018, Feydy et al. 2019):
     zero where the samples agree, which the entropic cost itself is not.
 
@@ -111,7 +116,6 @@ def sinkhorn_divergence(x: Tensor, y: Tensor, epsilon: float = 0.05,
         epsilon = first.epsilon
     else:
         first = sinkhorn(x, y, epsilon, cost_of=cost, tolerance=tolerance)
-    plans = [first] + [sinkhorn(z, z, epsilon, cost_of=cost, tolerance=tolerance)
-                       for z in (x, y)]
+    plans = [first] + [sinkhorn(z, z, epsilon, cost_of=cost, tolerance=tolerance) for z in (x, y)]
     values = [plan.value if variant == "entropic" else plan.cost for plan in plans]
     return values[0] - (values[1] + values[2]) / 2

@@ -21,7 +21,7 @@ from ..core.errors import DataError
 from ..core.marginals import Marginals
 from ..core.space import Kind, Space
 from .bins import Binned
-from .distributions import Bernoulli, Categorical, Gaussians, Law, Logistics, Mixture
+from .distributions import Bernoulli, Categorical, Distribution, Gaussians, Logistics, Mixture
 
 
 class Scales(nn.Module):
@@ -50,7 +50,7 @@ class Scales(nn.Module):
 
     def without(self, params: Tensor) -> Tensor:
         """What the network must say for these parameters (P,), (inputs,)."""
-        return params[self.places.argsort()[:self.inputs]]
+        return params[self.places.argsort()[: self.inputs]]
 
 
 def scale_places(head: Head) -> Tensor:
@@ -58,7 +58,7 @@ def scale_places(head: Head) -> Tensor:
     found = torch.zeros(head.width, dtype=torch.bool)
     for (law, _), own in zip(head.homes, head.slices, strict=True):
         if isinstance(law, Mixture):
-            found[own.stop - law.components:own.stop] = True
+            found[own.stop - law.components : own.stop] = True
     return found
 
 
@@ -101,8 +101,11 @@ class Head(nn.Module):
         self.dims = sum(self.sizes)
         order = torch.cat([group.entries for group in groups])  # (D,): entries, group by group
         inverse = order.argsort()
-        homes = [(law, place) for law, size in zip(self.each(), self.sizes, strict=True)
-                 for place in range(size)]
+        homes = [
+            (law, place)
+            for law, size in zip(self.each(), self.sizes, strict=True)
+            for place in range(size)
+        ]
         self.homes = [homes[i] for i in inverse.tolist()]  # the law of each entry, and its place
         counts = torch.tensor([law.count for law, _ in self.homes])
         ends = counts.cumsum(0)
@@ -115,8 +118,8 @@ class Head(nn.Module):
             self.register_buffer(name, index, persistent=False)
         self.register_buffer("zero", torch.zeros(()), persistent=False)  # knows the dtype
 
-    def each(self) -> Sequence[Law]:
-        return [cast(Law, law) for law in self.laws]
+    def each(self) -> Sequence[Distribution]:
+        return [cast(Distribution, law) for law in self.laws]
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
         """Let each law see training values (B, D); before that, it knows their statistics."""
@@ -218,11 +221,13 @@ def grouped(space: Space) -> list[Group]:
     found: dict[tuple[Kind, int], list[int]] = {}
     for place, column in enumerate(space.columns):
         found.setdefault((column.kind, column.size), []).append(place)
-    return [Group(kind, size, torch.tensor(entries), mean[entries], scale[entries])
-            for (kind, size), entries in found.items()]
+    return [
+        Group(kind, size, torch.tensor(entries), mean[entries], scale[entries])
+        for (kind, size), entries in found.items()
+    ]
 
 
-def law_of(group: Group, components: int, levels: LevelsLaw) -> Law:
+def law_of(group: Group, components: int, levels: LevelsLaw) -> Distribution:
     """The law of a group's entries."""
     few = group.size <= FEW if levels == "auto" else levels == "categorical"
     match group.kind:
@@ -235,8 +240,13 @@ def law_of(group: Group, components: int, levels: LevelsLaw) -> Law:
         case "levels":
             return Logistics(components, group.mean, group.scale, top=group.size - 1)
         case "counts":
-            return Binned([Space(kind="counts", mean=(m,), scale=(s,)) for m, s in
-                           zip(group.mean.tolist(), group.scale.tolist(), strict=True)], BINS)
+            return Binned(
+                [
+                    Space(kind="counts", mean=(m,), scale=(s,))
+                    for m, s in zip(group.mean.tolist(), group.scale.tolist(), strict=True)
+                ],
+                BINS,
+            )
         case "real":
             return Gaussians(components, group.mean, group.scale)
     raise DataError(f"{group.kind} has no law of single entries; choose a model of sequences")

@@ -48,11 +48,14 @@ class Hamiltonian:
                 rate = rate * (gain * (chance - WANTED))[:, None].exp()
         return s
 
-    def leap(self, s: Tensor, value: Tensor, slope: Tensor, rate: Tensor
-             ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def leap(
+        self, s: Tensor, value: Tensor, slope: Tensor, rate: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Where a move leads, log p and its slope there, and the chance that it is taken."""
-        before = torch.randn(s.shape, generator=self.generator, dtype=s.dtype,
-                             device=s.device) * self.free
+        before = (
+            torch.randn(s.shape, generator=self.generator, dtype=s.dtype, device=s.device)
+            * self.free
+        )
         step = rate * (0.8 + 0.4 * self.uniform(value))[:, None]  # no orbit closes for ever
         momentum = before + step / 2 * slope
         for number in range(self.leaps):
@@ -71,5 +74,6 @@ class Hamiltonian:
         return value.detach(), slope * self.free
 
     def uniform(self, like: Tensor) -> Tensor:
-        return torch.rand(like.shape, generator=self.generator, dtype=like.dtype,
-                          device=like.device)
+        return torch.rand(
+            like.shape, generator=self.generator, dtype=like.dtype, device=like.device
+        )

@@ -20,7 +20,7 @@ def step_up(kappa: Tensor) -> Tensor:
     """Partial autocorrelations (..., p) to coefficients (..., p)."""
     phi = kappa[..., :0]
     for m in range(kappa.shape[-1]):
-        k = kappa[..., m:m + 1]
+        k = kappa[..., m : m + 1]
         phi = torch.cat([phi - k * phi.flip(-1), k], -1)
     return phi
 
@@ -58,7 +58,7 @@ def autocovariance(phi: Tensor, v: Tensor, lags: int) -> Tensor:
     gamma, most = variances(kappa, v)[..., :1], phi.shape[-1]
     for lag in range(1, lags + 1):
         own = predictors[min(lag, most)]
-        past = gamma.flip(-1)[..., :own.shape[-1]]
+        past = gamma.flip(-1)[..., : own.shape[-1]]
         gamma = torch.cat([gamma, (own * past).sum(-1, keepdim=True)], -1)
     return gamma
 
@@ -70,7 +70,7 @@ def levinson(gamma: Tensor) -> tuple[Tensor, Tensor]:
     kappa, every = [], [v]
     for m in range(1, gamma.shape[-1]):
         past = gamma[..., 1:m].flip(-1)
-        k = (gamma[..., m:m + 1] - (phi * past).sum(-1, keepdim=True)) / v
+        k = (gamma[..., m : m + 1] - (phi * past).sum(-1, keepdim=True)) / v
         phi, v = torch.cat([phi - k * phi.flip(-1), k], -1), v * (1 - k.square())
         kappa.append(k)
         every.append(v)
@@ -80,7 +80,7 @@ def levinson(gamma: Tensor) -> tuple[Tensor, Tensor]:
 def sample_autocovariance(x: Tensor, lags: int) -> Tensor:
     """Of series x (N, T) with mean zero, pooled, divided by the number of all values so that the
     matrix of them is positive, (lags + 1,)."""
-    products = [(x[:, lag:] * x[:, :x.shape[1] - lag]).sum() for lag in range(lags + 1)]
+    products = [(x[:, lag:] * x[:, : x.shape[1] - lag]).sum() for lag in range(lags + 1)]
     return torch.stack(products) / x.numel()
 
 
@@ -93,7 +93,7 @@ def predicted(x: Tensor, intercept: Tensor, phi: Tensor, first: Tensor) -> Tenso
     order, steps = phi.shape[-1], x.shape[1]
     late = intercept.expand(len(x), max(steps - order, 0), -1)
     for lag in range(1, order + 1) if steps > order else ():
-        late = late + phi[:, lag - 1] * x[:, order - lag:steps - lag]
+        late = late + phi[:, lag - 1] * x[:, order - lag : steps - lag]
     mean = intercept / (1 - phi.sum(-1))
     early = [mean.expand(len(x), -1)] if order else []
     for t in range(1, min(order, steps)):

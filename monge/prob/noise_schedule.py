@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from ..core.errors import WordError
+from ..core.errors import UsageError
 
 Family = Literal["preserving", "exploding", "sub"]
 SLOWEST, FASTEST = 0.1, 20.0
@@ -41,8 +41,10 @@ LOUDEST = -4.0
 def check_end(low: float) -> None:
     """Whether what is left of the data at this log-SNR is little enough to begin from noise."""
     if low > LOUDEST:
-        raise WordError(f"low={low:g} ends the schedule at SNR {math.exp(low):.3g}, which is not "
-                        f"noise; give low={LOUDEST:g} or less")
+        raise UsageError(
+            f"low={low:g} ends the schedule at SNR {math.exp(low):.3g}, which is not "
+            f"noise; give low={LOUDEST:g} or less"
+        )
 
 
 class Step(NamedTuple):
@@ -94,8 +96,11 @@ class Noising(abc.ABC):
     def drift(self, t: Tensor) -> Tensor:
         """f, the rate at which data fade."""
         alpha, sigma = coefficients(self.family, self.log_snr(t))
-        share = {"preserving": sigma.square(), "exploding": torch.zeros_like(sigma),
-                 "sub": sigma / (1 + alpha.square())}[self.family]
+        share = {
+            "preserving": sigma.square(),
+            "exploding": torch.zeros_like(sigma),
+            "sub": sigma / (1 + alpha.square()),
+        }[self.family]
         return 0.5 * share * self.slope(t)
 
     def diffusion(self, t: Tensor) -> Tensor:
@@ -105,7 +110,7 @@ class Noising(abc.ABC):
     def grid(self, steps: int, like: Tensor | None = None) -> Tensor:
         """t_0 = 0, ..., t_steps = 1, (steps + 1,), of the device and type of `like`."""
         if steps < 1:
-            raise WordError(f"steps={steps} leave no way from noise to data; give at least 1")
+            raise UsageError(f"steps={steps} leave no way from noise to data; give at least 1")
         ticks = torch.arange(steps + 1)
         return (ticks if like is None else ticks.to(like)) / steps
 
@@ -113,10 +118,15 @@ class Noising(abc.ABC):
         """q(z_s | z_t, x) and the variance of q(z_t | z_s), for 0 <= s < t <= 1."""
         before, after = self.log_snr(s), self.log_snr(t)
         (alpha_s, sigma_s), (alpha_t, sigma_t) = (
-            coefficients(self.family, each) for each in (before, after))
+            coefficients(self.family, each) for each in (before, after)
+        )
         gone = -torch.expm1(after - before)  # c
-        return Step(alpha_s / alpha_t * torch.exp(after - before), alpha_s * gone,
-                    sigma_s.square() * gone, sigma_t.square() * gone)
+        return Step(
+            alpha_s / alpha_t * torch.exp(after - before),
+            alpha_s * gone,
+            sigma_s.square() * gone,
+            sigma_t.square() * gone,
+        )
 
 
 class Schedule(Configured, Noising):
@@ -247,7 +257,12 @@ class EDM(Curve):
 
 
 CURVES: dict[str, type[Curve]] = {
-    "linear": Linear, "cosine": Cosine, "sigmoid": Sigmoid, "logsnr": LogSNR, "edm": EDM}
+    "linear": Linear,
+    "cosine": Cosine,
+    "sigmoid": Sigmoid,
+    "logsnr": LogSNR,
+    "edm": EDM,
+}
 
 
 def coefficients(family: Family, log_snr: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,15 +53,19 @@ def page(title: str, lead: str, sections: Mapping[str, Sequence[str]]) -> str:
     """The whole document; a section without content is left out."""
     full = {name: parts for name, parts in sections.items() if any(parts)}
     links = "".join(f'<li><a href="#{anchor(name)}">{escape(name)}</a></li>' for name in full)
-    body = "\n".join(f'<section id="{anchor(name)}" aria-labelledby="{anchor(name)}-title">\n'
-                     f'<h2 id="{anchor(name)}-title">{escape(name)}</h2>\n'
-                     + "\n".join(parts) + "\n</section>" for name, parts in full.items())
-    return (f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-            f"<header>\n<h1>{escape(title)}</h1>\n<p>{escape(lead)}</p>\n</header>\n"
-            f'<nav aria-label="Parts of this page">\n<ul>{links}</ul>\n</nav>\n'
-            f"<main>\n{body}\n</main>\n</body>\n</html>\n")
+    body = "\n".join(
+        f'<section id="{anchor(name)}" aria-labelledby="{anchor(name)}-title">\n'
+        f'<h2 id="{anchor(name)}-title">{escape(name)}</h2>\n' + "\n".join(parts) + "\n</section>"
+        for name, parts in full.items()
+    )
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<header>\n<h1>{escape(title)}</h1>\n<p>{escape(lead)}</p>\n</header>\n"
+        f'<nav aria-label="Parts of this page">\n<ul>{links}</ul>\n</nav>\n'
+        f"<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
 
 
 def anchor(name: str) -> str:
@@ -77,8 +81,11 @@ def part(title: str, *parts: str, level: int = 3) -> str:
 
 def folded(title: str, *parts: str, level: int = 3) -> str:
     """What is opened by whoever wants it."""
-    return (f"<details>\n<summary><h{level}>{escape(title)}</h{level}></summary>\n"
-            + "\n".join(parts) + "\n</details>")
+    return (
+        f"<details>\n<summary><h{level}>{escape(title)}</h{level}></summary>\n"
+        + "\n".join(parts)
+        + "\n</details>"
+    )
 
 
 def paragraph(text: str) -> str:
@@ -90,33 +97,48 @@ def preformatted(text: str) -> str:
 
 
 def listing(items: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>" if items \
-        else ""
+    return (
+        "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>" if items else ""
+    )
 
 
 def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]], apart: int = 0) -> str:
     """Rows under a head, the last `apart` of them set off; a column of numbers stands to the
     right, and the first names its row. A wide table scrolls in its own box."""
-    numeric = [any(row[i] not in (None, "") for row in rows)
-               and all(is_number(row[i]) for row in rows) for i in range(len(head))]
+    numeric = [
+        any(row[i] not in (None, "") for row in rows) and all(is_number(row[i]) for row in rows)
+        for i in range(len(head))
+    ]
 
     def cell(kind: str, value: Any, i: int, scope: str = "") -> str:
         mark = ' class="number"' if numeric[i] else ""
         return f"<{kind}{scope}{mark}>{escape(shown(value))}</{kind}>"
 
     top = "".join(cell("th", name, i, ' scope="col"') for i, name in enumerate(head))
-    body = "".join(("<tr class=\"apart\">" if number >= len(rows) - apart else "<tr>") + "".join(
-        cell("th" if i == 0 else "td", value, i, ' scope="row"' if i == 0 else "")
-        for i, value in enumerate(row)) + "</tr>\n" for number, row in enumerate(rows))
-    return (f'<div class="wide" role="region" aria-label="{escape(caption)}" tabindex="0"><table>'
-            f"\n<caption>{escape(caption)}</caption>\n<thead><tr>{top}</tr></thead>\n"
-            f"<tbody>\n{body}</tbody>\n</table></div>")
+    body = "".join(
+        ('<tr class="apart">' if number >= len(rows) - apart else "<tr>")
+        + "".join(
+            cell("th" if i == 0 else "td", value, i, ' scope="row"' if i == 0 else "")
+            for i, value in enumerate(row)
+        )
+        + "</tr>\n"
+        for number, row in enumerate(rows)
+    )
+    return (
+        f'<div class="wide" role="region" aria-label="{escape(caption)}" tabindex="0"><table>'
+        f"\n<caption>{escape(caption)}</caption>\n<thead><tr>{top}</tr></thead>\n"
+        f"<tbody>\n{body}</tbody>\n</table></div>"
+    )
 
 
 def is_number(value: Any) -> bool:
     """Whether a cell is a number, with or without its error, or empty."""
-    return value is None or value == "" or isinstance(value, int | float) or \
-        (isinstance(value, str) and NUMBER.fullmatch(value) is not None)
+    return (
+        value is None
+        or value == ""
+        or isinstance(value, int | float)
+        or (isinstance(value, str) and NUMBER.fullmatch(value) is not None)
+    )
 
 
 def shown(value: Any) -> str:
@@ -129,8 +151,10 @@ def picture(path: Path, told: str, smooth: bool = False) -> str:
     """A PNG file in the page itself, with what a person who does not see it should know."""
     inside = base64.b64encode(path.read_bytes()).decode()
     look = ' class="smooth"' if smooth else ""
-    return (f'<figure><img{look} alt="{escape(told)}" src="data:image/png;base64,{inside}">'
-            f"<figcaption>{escape(told)}</figcaption></figure>")
+    return (
+        f'<figure><img{look} alt="{escape(told)}" src="data:image/png;base64,{inside}">'
+        f"<figcaption>{escape(told)}</figcaption></figure>"
+    )
 
 
 def gallery(pictures: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from .. import data
 from ..core.abilities import Finding
 from ..core.errors import RunError
 from ..core.model import Model
-from ..evaluate.held_out import Rows
+from ..evaluate.held_out import HeldOutRows
 from ..evaluate.likelihood import home
 from ..evaluate.samples import oscillation
 from ..evaluate.suite import findings
@@ -38,8 +38,13 @@ WORSE, BETTER = 0.5, 0.1
 NATS = ("exact", "bound", "estimate")
 
 
-def examine(model: Model, rows: Rows, log: Iterable[Mapping[str, Any]], result: Mapping[str, Any],
-            train: data.Rows | None = None) -> list[Finding]:
+def diagnose(
+    model: Model,
+    rows: HeldOutRows,
+    log: Iterable[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    train: data.Split | None = None,
+) -> list[Finding]:
     """Everything that can be said of a fit: its log and result, its model, held-out rows, and
     samples beside training rows."""
     if not len(rows):
@@ -47,14 +52,22 @@ def examine(model: Model, rows: Rows, log: Iterable[Mapping[str, Any]], result: 
     few = rows.batch(torch.arange(min(len(rows), PROFILED))).to(home(model))
     begun = result.get("step", BEGUN) >= BEGUN
     density = None if train is None else train.density
-    return [*of_log(list(log), result), *findings(model, rows, train, density),
-            *(alarms(profile(model, few)) if begun else [])]
+    return [
+        *of_log(list(log), result),
+        *findings(model, rows, train, density),
+        *(alarms(profile(model, few)) if begun else []),
+    ]
 
 
 def of_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:
     """What the course of training shows."""
-    checks = [line for line in log if line["held_out"] and line["held_out"]["kind"] in NATS
-              and line["held_out"]["value"] is not None]
+    checks = [
+        line
+        for line in log
+        if line["held_out"]
+        and line["held_out"]["kind"] in NATS
+        and line["held_out"]["value"] is not None
+    ]
     found = [over_fitted(checks), cut_short(checks, result)] if len(checks) > CHECKS else []
     return [finding for finding in found if finding] + oscillation(log)
 
@@ -63,7 +76,7 @@ def over_fitted(checks: Sequence[Mapping[str, Any]]) -> Finding | None:
     """Held-out rows got steadily worse after the best while the training loss fell."""
     values = [line["held_out"]["value"] for line in checks]
     best = max(range(len(values)), key=values.__getitem__)
-    later = values[best + 1:]
+    later = values[best + 1 :]
     least = WORSE * checks[best]["held_out"]["stderr"]
     if len(later) < CHECKS or not values[best] - max(later[-CHECKS:]) > least:
         return None
@@ -71,10 +84,12 @@ def over_fitted(checks: Sequence[Mapping[str, Any]]) -> Finding | None:
     if not now < then:
         return None
     return Finding(
-        "over-fitting", f"after step {checks[best]['step']} the held-out score fell from "
+        "over-fitting",
+        f"after step {checks[best]['step']} the held-out score fell from "
         f"{values[best]:.4g} to {later[-1]:.4g} nats while the training loss went on from "
         f"{then:.4g} to {now:.4g}, so that the weights of step {checks[best]['step']} are kept",
-        "more rows, data.augment, dropout, train.decay or a smaller network would help")
+        "more rows, data.augment, dropout, train.weight_decay or a smaller network would help",
+    )
 
 
 def cut_short(checks: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Finding | None:
@@ -86,22 +101,25 @@ def cut_short(checks: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
     least = BETTER * checks[-1]["held_out"]["stderr"]
     if result["stopped"] != "budget" or not (rising and gain > least):
         return None
-    return Finding("cut short", f"the held-out score was still rising, by {gain:.4g} nats over "
-                   f"the last {CHECKS} checks, when the budget was used up",
-                   "go on with `monge fit --resume RUN --budget +2m`")
+    return Finding(
+        "cut short",
+        f"the held-out score was still rising, by {gain:.4g} nats over "
+        f"the last {CHECKS} checks, when the budget was used up",
+        "go on with `monge fit --resume RUN --budget +2m`",
+    )
 
 
 def loss(line: Mapping[str, Any]) -> float:
     return sum(line["terms"].values())
 
 
-def keep(folder: Path, found: Sequence[Finding], step: int) -> None:
+def save_findings(folder: Path, found: Sequence[Finding], step: int) -> None:
     """Write what was found about the weights of this step."""
     told = stamped({"step": step, "findings": [vars(finding) for finding in found]})
     write(folder / FILE, json.dumps(told, indent=1) + "\n")
 
 
-def kept(folder: Path, step: int) -> list[Finding] | None:
+def saved_findings(folder: Path, step: int) -> list[Finding] | None:
     """What was found about the weights of this step; None where nobody has looked."""
     path = folder / FILE
     if not path.exists():
@@ -110,8 +128,9 @@ def kept(folder: Path, step: int) -> list[Finding] | None:
         told = json.loads(path.read_text(encoding="utf-8"))
         return [Finding(**each) for each in told["findings"]] if told["step"] == step else None
     except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} cannot be read ({error}); delete it, and the run is examined "
-                       "again") from error
+        raise RunError(
+            f"{path} cannot be read ({error}); delete it, and the run is examined again"
+        ) from error
 
 
 def sentence(finding: Finding) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.abilities import CanDecode, CanExport
 from ..core.batch import Batch
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ..core.files import replacing
 from ..core.model import Model
 from ..core.space import Space
@@ -20,7 +20,6 @@ from .storage import apart
 
 if TYPE_CHECKING:
     from .run import Run
-
 
 
 SUFFIXES = (".pt2", ".onnx")
@@ -52,8 +51,10 @@ class Positional(nn.Module):
 def export(run: Run, out: Path) -> dict[str, Any]:
     """Write the step of a run's model; what it takes: names, shapes and axes that may vary."""
     if out.suffix not in SUFFIXES:
-        raise WordError(f"cannot export to {out.suffix or 'a file without a suffix'}; use "
-                        f"{' or '.join(SUFFIXES)}")
+        raise UsageError(
+            f"cannot export to {out.suffix or 'a file without a suffix'}; use "
+            f"{' or '.join(SUFFIXES)}"
+        )
     apart(out)
     if out.suffix == ".onnx":
         check_onnx(out)
@@ -63,12 +64,15 @@ def export(run: Run, out: Path) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(Positional(module).eval(), inputs,
-                                      dynamic_shapes=(shapes,), strict=True)
+        program = torch.export.export(
+            Positional(module).eval(), inputs, dynamic_shapes=(shapes,), strict=True
+        )
         with replacing(out) as fresh:
             save(program, list(axes), fresh)
-    told = {name: [axes[name].get(axis, size) for axis, size in enumerate(x.shape)]
-            for name, x in zip(axes, inputs, strict=True)}
+    told = {
+        name: [axes[name].get(axis, size) for axis, size in enumerate(x.shape)]
+        for name, x in zip(axes, inputs, strict=True)
+    }
     return {"file": str(out), "inputs": told}
 
 
@@ -77,32 +81,39 @@ def step_of(run: Run) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mappi
     how it decodes."""
     model = run.model
     if isinstance(model, CanExport) or not isinstance(model, CanDecode):
-        return run.able(CanExport).step()
+        return run.require(CanExport).step()
     given = model.space.given
     spaces = {"z": model.latent, **given}
-    return (Decoding(model), tuple(example(part, model) for part in spaces.values()),
-            {name: {0: "rows"} for name in spaces})
+    return (
+        Decoding(model),
+        tuple(example(part, model) for part in spaces.values()),
+        {name: {0: "rows"} for name in spaces},
+    )
 
 
 def example(space: Space, model: Model) -> Tensor:
     """Two rows of 0, of the type that a model reads."""
     like = next(p for p in model.parameters())
     whole = space.kind in ("label", "tokens")
-    return torch.zeros(2, *space.shape, dtype=torch.int64 if whole else like.dtype,
-                       device=like.device)
+    return torch.zeros(
+        2, *space.shape, dtype=torch.int64 if whole else like.dtype, device=like.device
+    )
 
 
 def check_onnx(out: Path) -> None:
     try:
         import onnxscript  # noqa: F401 - what torch.onnx writes with
     except ImportError as error:
-        raise WordError(f"{out.name} needs onnx and onnxscript, which are not installed; install "
-                        "monge[onnx], or write .pt2") from error
+        raise UsageError(
+            f"{out.name} needs onnx and onnxscript, which are not installed; install "
+            "monge[onnx], or write .pt2"
+        ) from error
 
 
 def save(program: torch.export.ExportedProgram, names: list[str], out: Path) -> None:
     if out.suffix == ".pt2":
         torch.export.save(program, out)
         return
-    torch.onnx.export(program, f=str(out), input_names=names, dynamo=True, verbose=False,
-                      external_data=False)
+    torch.onnx.export(
+        program, f=str(out), input_names=names, dynamo=True, verbose=False, external_data=False
+    )

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from .run import Run
 
 
-
 FILE = "features.safetensors"
 
 
 @dataclass(frozen=True)
-class Sight:
+class FeatureExtractor:
     """A feature network, with what it was learned from and how well."""
 
     net: FeatureNet
@@ -44,13 +43,17 @@ class Sight:
     def __str__(self) -> str:
         what = "to take noise off rows"
         if self.about["label"]:
-            what = (f"to tell {self.about['label']}, right on {self.about['accuracy']:.1%} of "
-                    "validation rows")
-        return (f"features of our own network, not Inception: {WIDTH} of a network that learned "
-                f"{what}, from {self.about['rows']} training rows of {self.about['data']}")
+            what = (
+                f"to tell {self.about['label']}, right on {self.about['accuracy']:.1%} of "
+                "validation rows"
+            )
+        return (
+            f"features of our own network, not Inception: {WIDTH} of a network that learned "
+            f"{what}, from {self.about['rows']} training rows of {self.about['data']}"
+        )
 
 
-def sight(run: Run) -> Sight | None:
+def feature_extractor(run: Run) -> FeatureExtractor | None:
     """The network of a run; none where samples are no points of several numbers, or rows few."""
     if not draws_points(run.model) or run.space.dims < 2 or run.space.rows < FEWEST:
         return None
@@ -58,31 +61,36 @@ def sight(run: Run) -> Sight | None:
     label = label_of(view)
     classes = 0 if label is None else max(view.opened.fields[label].space.size, 2)
     net, train = FeatureNet(run.space, classes), view.index("train")
-    wanted = {"fingerprint": run.about["data"]["fingerprint"], "event": list(view.terms.event),
-              "data": run.about["data"]["name"], "label": label, "rows": len(train),
-              "split": hashlib.sha256(train.numpy().tobytes()).hexdigest(),
-              "how": f"{STEPS} steps of {BATCH} rows: {NETWORK}"}
-    for path in kept(run.folder):
+    wanted = {
+        "fingerprint": run.about["data"]["fingerprint"],
+        "event": list(view.terms.event),
+        "data": run.about["data"]["name"],
+        "label": label,
+        "rows": len(train),
+        "split": hashlib.sha256(train.numpy().tobytes()).hexdigest(),
+        "how": f"{STEPS} steps of {BATCH} rows: {NETWORK}",
+    }
+    for path in cached(run.folder):
         with suppress(RunError, RuntimeError):  # what is damaged is learned anew
             if matches(about := checkpoint.about(path), wanted):
                 net.load_state_dict(checkpoint.load(path)[0])
-                found = Sight(net.eval(), about)
-                return found if path == run.folder / FILE else pin(run.folder, found)
-    return pin(run.folder, learn(run, view, wanted, classes))
+                found = FeatureExtractor(net.eval(), about)
+                return found if path == run.folder / FILE else cache(run.folder, found)
+    return cache(run.folder, learn(run, view, wanted, classes))
 
 
 def matches(about: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return all(about.get(name) == value for name, value in wanted.items())
 
 
-def kept(folder: Path) -> Iterator[Path]:
+def cached(folder: Path) -> Iterator[Path]:
     """Where the network may be: in the run, or in one beside it."""
     if (folder / FILE).exists():
         yield folder / FILE
     yield from sorted(folder.absolute().parent.glob(f"*/{FILE}"))
 
 
-def pin(folder: Path, found: Sight) -> Sight:
+def cache(folder: Path, found: FeatureExtractor) -> FeatureExtractor:
     """Keep it with the run, where that can be written to."""
     with suppress(RunError):
         checkpoint.save(folder / FILE, found.net.state_dict(), found.about)
@@ -97,14 +105,14 @@ def label_of(view: View) -> str | None:
     return name if is_class(view.opened.fields[name].space) else None
 
 
-def learn(run: Run, view: View, wanted: dict[str, Any], classes: int) -> Sight:
+def learn(run: Run, view: View, wanted: dict[str, Any], classes: int) -> FeatureExtractor:
     rows, label = view.rows("train"), wanted["label"]
     if label is None:
-        return Sight(learned(run.space, rows), wanted)
+        return FeatureExtractor(learned(run.space, rows), wanted)
     valid = view.rows("valid")
     net = learned(run.space, rows, names_of(view, label, rows.index), classes)
     right = net.accuracy(valid, names_of(view, label, valid.index)) if len(valid) else None
-    return Sight(net, wanted | {"accuracy": right})
+    return FeatureExtractor(net, wanted | {"accuracy": right})
 
 
 def names_of(view: View, label: str, index: Tensor) -> Tensor:

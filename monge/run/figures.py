@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-
 SHOWN = 64
 """Pictures of a grid, drawn or real."""
 TRANSLATED = 24
@@ -38,13 +37,16 @@ TRANSFERRED = 8
 """Pictures whose codes are seen under each other's conditions."""
 
 
-def draw(run: Run) -> None:
+def write_figures(run: Run) -> None:
     """Write the pictures of a run that was fitted."""
     folder = run.folder / "pictures"
     folder.mkdir(exist_ok=True)
-    learning_curves.write_curves(folder / "curves.png", run.log, run.model.references)
-    if isinstance(run.model, CanEncode) and isinstance(run.model, CanDecode) and \
-            run.model.latent.dims == 2:
+    learning_curves.write_curves(folder / "curves.png", run.log, run.model.optimal_values)
+    if (
+        isinstance(run.model, CanEncode)
+        and isinstance(run.model, CanDecode)
+        and run.model.latent.dims == 2
+    ):
         draw_codes(run, table(run, None, "valid"), folder / "codes.png")
     if is_from_picture(run.space) and isinstance(run.model, CanSample):
         draw_translations(run, folder / "translations.png")
@@ -58,8 +60,11 @@ def draw(run: Run) -> None:
         image_grid.write_grid(folder / "data.png", rows, run.space)
     if run.space.given:
         return
-    if run.space.shape == (2,) and run.space.kind == "real" and \
-            isinstance(run.model, HasLikelihood):
+    if (
+        run.space.shape == (2,)
+        and run.space.kind == "real"
+        and isinstance(run.model, HasLikelihood)
+    ):
         draw_density(run, folder / "density.png")
     if not isinstance(run.model, CanSample):
         return
@@ -73,29 +78,35 @@ def draw(run: Run) -> None:
 def is_from_picture(space: Space) -> bool:
     """Whether events and the one thing they are given are pictures of one size."""
     given = list(space.given.values())
-    return space.is_picture and len(given) == 1 and given[0].is_picture \
+    return (
+        space.is_picture
+        and len(given) == 1
+        and given[0].is_picture
         and given[0].shape[1:] == space.shape[1:]
+    )
 
 
 def draw_translations(run: Run, path: Path) -> None:
     """Held-out sources, what is made of each, and where they are known the true targets."""
     valid = run.rows(None, "valid")
     rows = valid.batch(torch.arange(min(len(valid), TRANSLATED)))
-    (name, source), = run.space.given.items()
-    made = run.draw(len(rows), rows.to(run.place.settle()).given)
-    shown = [image_grid.as_bytes(rows.given[name].x.numpy(), source),
-             image_grid.as_bytes(made.numpy(), run.space)]
-    if not run.model.unpaired:
+    ((name, source),) = run.space.given.items()
+    made = run.draw(len(rows), rows.to(run.compute.torch_device()).given)
+    shown = [
+        image_grid.as_bytes(rows.given[name].x.numpy(), source),
+        image_grid.as_bytes(made.numpy(), run.space),
+    ]
+    if not run.model.is_unpaired:
         shown.append(image_grid.as_bytes(rows.x.numpy(), run.space))
     image_grid.write_beside(path, shown)
 
 
 def draw_density(run: Run, path: Path) -> None:
     """What the model makes of the plane, beside training rows."""
-    model = run.able(HasLikelihood)
+    model = run.require(HasLikelihood)
     rows = run.rows(None, "train")
     some = rows.batch(torch.arange(min(len(rows), SEEN))).x.numpy()
-    device = run.place.settle()
+    device = run.compute.torch_device()
 
     def log_prob(x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -106,13 +117,16 @@ def draw_density(run: Run, path: Path) -> None:
 
 def draw_enlargements(run: Run, path: Path) -> None:
     """Held-out small pictures, several draws for each, and the truth."""
-    valid, model = run.rows(None, "valid"), run.able(CanEnlarge)
+    valid, model = run.rows(None, "valid"), run.require(CanEnlarge)
     rows = valid.batch(torch.arange(min(len(valid), ENLARGED)))
-    given = rows.to(run.place.settle()).given
+    given = rows.to(run.compute.torch_device()).given
     small = rows.given[model.source].x
     factor = run.space.shape[-1] // small.shape[-1]
-    shown = [small.repeat_interleave(factor, 2).repeat_interleave(factor, 3),
-             *(run.draw(len(rows), given, seed=seed) for seed in range(DRAWS)), rows.x]
+    shown = [
+        small.repeat_interleave(factor, 2).repeat_interleave(factor, 3),
+        *(run.draw(len(rows), given, seed=seed) for seed in range(DRAWS)),
+        rows.x,
+    ]
     image_grid.write_beside(path, [image_grid.as_bytes(x.numpy(), run.space) for x in shown])
 
 
@@ -129,6 +143,9 @@ def draw_codes(run: Run, codes: pd.DataFrame, path: Path) -> None:
     z = torch.tensor(codes[places].to_numpy())
     rest = [name for name in names if name not in (*places, "row")]
     sheet = manifold(run, z) if run.space.is_picture else None
-    over = None if sheet is None else image_grid.grid(
-        image_grid.as_bytes(sheet.x.numpy(), run.space), sheet.columns)
+    over = (
+        None
+        if sheet is None
+        else image_grid.grid(image_grid.as_bytes(sheet.x.numpy(), run.space), sheet.columns)
+    )
     latent.write_map(path, plane(z).numpy(), codes[rest[0]].to_numpy() if rest else None, over)

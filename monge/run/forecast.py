@@ -17,11 +17,11 @@ from torch import Generator, Tensor
 
 from ..core.abilities import CanComplete, CanSample
 from ..core.batch import Batch
-from ..core.errors import DataError, WordError
-from ..core.metric import Score
-from ..core.rng import fresh
-from ..data import Source
-from ..data.codecs.time_index import Clock
+from ..core.errors import DataError, UsageError
+from ..core.metric import Metric
+from ..core.rng import make_generator
+from ..data import Dataset
+from ..data.codecs.time_index import TimeIndex
 from ..data.codecs.window import Series, Window
 from ..data.ragged import Ragged
 from ..data.readers.series import reread
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from .run import Run
 
 
-
 @dataclass(frozen=True)
-class Outlook:
+class Forecast:
     """Trajectories drawn from the end of a series on."""
 
     series: Series
@@ -55,8 +54,11 @@ class Outlook:
         levels = (0.5, (1 - interval) / 2, (1 + interval) / 2)
         middle, low, high = np.quantile(self.paths, levels, axis=0)  # (H, C) each
         for place, name in enumerate(self.series.channels):
-            columns |= {name: middle[:, place], f"{name}_low": low[:, place],
-                        f"{name}_high": high[:, place]}
+            columns |= {
+                name: middle[:, place],
+                f"{name}_low": low[:, place],
+                f"{name}_high": high[:, place],
+            }
         return pd.DataFrame(columns)
 
     def drawn(self) -> pd.DataFrame:
@@ -75,8 +77,10 @@ def window_of(run: Run, name: str) -> Window:
     schema = run.view.terms.schema
     codec = next((field.codec for field in schema.fields if field.name == name), None)
     if not isinstance(codec, Window):
-        raise WordError(f"{run.folder} was not fitted on a series; `monge forecast` needs a run "
-                        "on a table with a column of times, such as `monge fit forecast x.csv`")
+        raise UsageError(
+            f"{run.folder} was not fitted on a series; `monge forecast` needs a run "
+            "on a table with a column of times, such as `monge fit forecast x.csv`"
+        )
     return codec
 
 
@@ -87,79 +91,99 @@ def series_of(run: Run, what: Any, words: Sequence[str]) -> Series:
         return reread(what, words, run.view.to_dict())
     source = run.opened.opened if run.opened is not None else run.source()
     values, clock = steps(source, "series"), source.fields["time"]
-    assert isinstance(clock.codec, Clock), "a series has a clock"
+    assert isinstance(clock.codec, TimeIndex), "a series has a clock"
     known = steps(source, "known") if "known" in source.fields else values[:, :0]
     covariates = window_of(run, "known").channels if "known" in source.fields else ()
-    return Series(source.name, values, codec.channels, clock.codec, known, covariates,
-                  str(clock.key), (len(values),))
+    return Series(
+        source.name,
+        values,
+        codec.channels,
+        clock.codec,
+        known,
+        covariates,
+        str(clock.key),
+        (len(values),),
+    )
 
 
-def steps(source: Source, name: str) -> NDArray[np.float32]:
+def steps(source: Dataset, name: str) -> NDArray[np.float32]:
     """All steps that the windows of a field are cut from, (T, C)."""
     kept = source.tensors[name]
     assert isinstance(kept, Ragged), "windows are views of one array"
     return kept.flat.reshape(len(kept.flat), -1).numpy()
 
 
-def forecast(run: Run, horizon: int | None, what: Any, words: Sequence[str], n: int, seed: int
-             ) -> Outlook:
+def forecast(
+    run: Run, horizon: int | None, what: Any, words: Sequence[str], n: int, seed: int
+) -> Forecast:
     """n trajectories of so many steps after the end of the series."""
     past, future = window_of(run, "past"), window_of(run, "future")
     asked = [word for word in words if not word.startswith("data.")]
-    how = run.able(CanSample).Sampling().override(*asked)
+    options = run.require(CanSample).SamplingConfig().override(*asked)
     spoken = [word.removeprefix("data.") for word in words if word.startswith("data.")]
     series, wanted = series_of(run, what, spoken), horizon or future.steps
     if len(series) < past.steps:
-        raise DataError(f"{series.name} has {len(series)} steps, and the model looks back on "
-                        f"{past.steps}; give more steps")
-    model, generator = run.model, fresh(seed, home(run.model))
+        raise DataError(
+            f"{series.name} has {len(series)} steps, and the model looks back on "
+            f"{past.steps}; give more steps"
+        )
+    model, generator = run.model, make_generator(seed, home(run.model))
     if not is_forecast(model):
-        run.able(CanComplete)
-    known = torch.from_numpy(series.values[len(series) - past.steps:].astype(np.float32))
+        run.require(CanComplete)
+    known = torch.from_numpy(series.values[len(series) - past.steps :].astype(np.float32))
     paths = known.expand(n, *known.shape).to(home(model))  # (n, L + drawn, C)
     while (done := paths.shape[1] - past.steps) < wanted:
         place = len(series) + done
-        block = following(run, series, paths[:, -past.steps:], place, how, generator)
+        block = following(run, series, paths[:, -past.steps :], place, options, generator)
         paths = torch.cat([paths, block.to(paths)], 1)
-    return Outlook(series, paths[:, past.steps:past.steps + wanted].double().cpu().numpy())
+    return Forecast(series, paths[:, past.steps : past.steps + wanted].double().cpu().numpy())
 
 
-def following(run: Run, series: Series, past: Tensor, place: int, how: Any, generator: Generator
-              ) -> Tensor:
+def following(
+    run: Run, series: Series, past: Tensor, compute: int, options: Any, generator: Generator
+) -> Tensor:
     """What comes after pasts (n, L, C), (n, H, C); the first step is number `place`."""
     model, size = run.model, window_of(run, "future").steps
     shaped = past if window_of(run, "past").vector else past[..., 0]
     if is_forecast(model):
-        rest = {name: Batch(beside(series, name, place, size).to(past).expand(len(past), -1, -1))
-                for name in model.space.given if name != "past"}
-        drawn = run.able(CanSample).sample(len(past), {"past": Batch(shaped), **rest}, how,
-                                           generator)
+        rest = {
+            name: Batch(beside(series, name, compute, size).to(past).expand(len(past), -1, -1))
+            for name in model.space.given
+            if name != "past"
+        }
+        drawn = run.require(CanSample).sample(
+            len(past), {"past": Batch(shaped), **rest}, options, generator
+        )
         return drawn.reshape(len(past), size, -1)
     x = torch.cat([shaped, shaped[:, -1:].expand(-1, size, *shaped.shape[2:])], 1)
     seen = torch.ones_like(x, dtype=torch.bool)
     seen[:, -size:] = False
-    drawn = run.able(CanComplete).complete(Batch(x, observed=seen), how, generator)
+    drawn = run.require(CanComplete).complete(Batch(x, observed=seen), options, generator)
     return drawn[:, -size:].reshape(len(past), size, -1)
 
 
-def beside(series: Series, name: str, place: int, steps: int) -> Tensor:
+def beside(series: Series, name: str, compute: int, steps: int) -> Tensor:
     """What is known of the steps from `place` on, (steps, K)."""
     if name == "calendar":
-        ticks = place + np.arange(steps, dtype=np.float64)
+        ticks = compute + np.arange(steps, dtype=np.float64)
         return torch.from_numpy(series.clock.calendar(ticks))
     if name != "known":
-        raise WordError(f"the run is given {name!r} besides the past, and nothing tells what it "
-                        "will be; fit on past, known and calendar alone")
-    there = series.known[place:place + steps]
+        raise UsageError(
+            f"the run is given {name!r} besides the past, and nothing tells what it "
+            "will be; fit on past, known and calendar alone"
+        )
+    there = series.known[compute : compute + steps]
     if len(there) < steps:
-        last = series.clock.written(np.array([place + steps - 1.0]))[0]
-        raise DataError(f"{', '.join(series.covariates)} must be known up to {last}, and "
-                        f"{series.name} ends {steps - len(there)} steps before; add rows that "
-                        "hold them and leave the other columns empty")
+        last = series.clock.written(np.array([compute + steps - 1.0]))[0]
+        raise DataError(
+            f"{', '.join(series.covariates)} must be known up to {last}, and "
+            f"{series.name} ends {steps - len(there)} steps before; add rows that "
+            "hold them and leave the other columns empty"
+        )
     return torch.from_numpy(there)
 
 
-def foretold(run: Run, what: Any = None, split: str | None = None) -> dict[str, Score]:
+def forecast_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
     """The measures of forecasts, of a run on windows of a series."""
     schema, event = run.view.terms.schema, run.view.terms.event
     codecs = {field.name: field.codec for field in schema.fields}
@@ -167,5 +191,10 @@ def foretold(run: Run, what: Any = None, split: str | None = None) -> dict[str, 
     whole = event == ("series",) and isinstance(run.model, CanComplete)
     if not isinstance(future, Window) or not (whole or is_forecast(run.model)):
         return {}
-    return measures(run.model, run.rows(what, split), some(run.rows(None, "train")),
-                    future.season, future.steps)
+    return measures(
+        run.model,
+        run.rows(what, split),
+        some(run.rows(None, "train")),
+        future.season,
+        future.steps,
+    )

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from ..core.abilities import CanDecode, CanEncode, CanTransfer, Given, HasBijection, HasPosterior
 from ..core.batch import Batch
-from ..core.errors import DataError, WordError
-from ..core.rng import fresh
-from ..data.codecs.scalar import Names, listed
-from ..evaluate.energy_distance import Eye
+from ..core.errors import DataError, UsageError
+from ..core.rng import make_generator
+from ..data.codecs.scalar import Categorical, listed
+from ..evaluate.energy_distance import FeatureMap
 from ..evaluate.held_out import chunks
 from ..evaluate.likelihood import home
 from ..evaluate.linear_probe import regress
@@ -32,9 +32,8 @@ from ..evaluate.linear_probe import regress
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data import Rows, Source
+    from ..data import Dataset, Split
     from .run import Run
-
 
 
 STEPS = 9
@@ -63,8 +62,8 @@ class Coded:
     """Rows of data and their codes; of a generator, codes that were drawn."""
 
     z: Tensor  # (N, *latent)
-    rows: Rows
-    source: Source
+    rows: Split
+    source: Dataset
     drawn: bool
 
     def given(self, row: int, n: int) -> dict[str, Batch]:
@@ -78,25 +77,27 @@ def codes(run: Run, what: Any = None, split: str | None = None) -> Tensor:
     return encoded(run, own_rows(run, what, split)[1])
 
 
-def encoded(run: Run, rows: Rows) -> Tensor:
-    model = run.able(CanEncode)
+def encoded(run: Run, rows: Split) -> Tensor:
+    model = run.require(CanEncode)
     return torch.cat([model.encode(batch.to(home(model))).cpu() for batch in chunks(rows)])
 
 
 def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
     """The events that codes (N, *latent) stand for, (N, *event), as the model gives them."""
-    model, z = run.able(CanDecode), torch.as_tensor(z)
+    model, z = run.require(CanDecode), torch.as_tensor(z)
     shape = model.latent.shape
     if tuple(z.shape[1:]) != shape or not len(z):
-        raise DataError(f"the codes have the shape {tuple(z.shape)}, and those of "
-                        f"{run.about['model']} are rows of {shape}; give (N, "
-                        f"{', '.join(map(str, shape))})")
+        raise DataError(
+            f"the codes have the shape {tuple(z.shape)}, and those of "
+            f"{run.about['model']} are rows of {shape}; give (N, "
+            f"{', '.join(map(str, shape))})"
+        )
     where, like = home(model), next(run.model.parameters(), torch.zeros(()))
     conditions = {name: part.to(where) for name, part in (given or {}).items()}
     return model.decode(z.to(like), conditions).cpu()
 
 
-def own_rows(run: Run, what: Any, split: str | None) -> tuple[Source, Rows]:
+def own_rows(run: Run, what: Any, split: str | None) -> tuple[Dataset, Split]:
     """Data as the run sees them, and the rows that are asked about."""
     own = what is None and run.opened is not None
     source = run.opened.opened if own and run.opened is not None else run.source(what)
@@ -110,8 +111,8 @@ def coded(run: Run, what: Any, split: str | None, seed: int) -> Coded:
     source, rows = own_rows(run, what, split)
     if isinstance(run.model, CanEncode):
         return Coded(encoded(run, rows), rows, source, False)
-    shape = run.able(CanDecode).latent.shape
-    return Coded(torch.randn(DRAWN, *shape, generator=fresh(seed)), rows, source, True)
+    shape = run.require(CanDecode).latent.shape
+    return Coded(torch.randn(DRAWN, *shape, generator=make_generator(seed)), rows, source, True)
 
 
 def table(run: Run, what: Any = None, split: str | None = None) -> pd.DataFrame:
@@ -127,32 +128,39 @@ def table(run: Run, what: Any = None, split: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def label_field(source: Source) -> str | None:
+def label_field(source: Dataset) -> str | None:
     """The field of names that rows are told apart by: the target, or the only one there is."""
-    known = [name for name, field in source.fields.items() if isinstance(field.codec, Names)]
+    known = [name for name, field in source.fields.items() if isinstance(field.codec, Categorical)]
     if source.target in known:
         return source.target
     return known[0] if len(known) == 1 else None
 
 
-def names_of(source: Source, field: str, rows: Rows) -> np.ndarray:
+def names_of(source: Dataset, field: str, rows: Split) -> np.ndarray:
     """What each row is called; nothing where that is not known."""
     codec, kept = source.fields[field].codec, source.tensors[field]
-    assert isinstance(codec, Names)
+    assert isinstance(codec, Categorical)
     assert isinstance(kept, Tensor)
     values = np.array([*map(str, codec.names), ""], object)
     found = kept[rows.index].double().nan_to_num(-1).long().numpy()
     return values[found]
 
 
-def traverse(run: Run, what: Any = None, split: str | None = None, row: int = 0,
-             lines: int = LINES, steps: int = STEPS, seed: int = 0) -> Sheet:
+def traverse(
+    run: Run,
+    what: Any = None,
+    split: str | None = None,
+    row: int = 0,
+    lines: int = LINES,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> Sheet:
     """The code of one row with one dimension at a time moved over its range, a line each; where
     there are many dimensions, those in which codes differ most."""
     have = coded(run, what, split, seed)
     flat = have.z.flatten(1)  # (N, d)
     if row >= len(flat):
-        raise WordError(f"there is no row {row + 1} among {len(flat)}; choose another")
+        raise UsageError(f"there is no row {row + 1} among {len(flat)}; choose another")
     chosen = flat.var(0, correction=0).argsort(descending=True)[:lines].sort()[0]
     low, high = flat[:, chosen].quantile(torch.tensor([REACH, 1 - REACH]).to(flat), 0)
     z = flat[row].repeat(len(chosen), steps, 1)  # (lines, steps, d)
@@ -163,14 +171,20 @@ def traverse(run: Run, what: Any = None, split: str | None = None, row: int = 0,
     return Sheet(x, steps, tuple(f"z{int(dim) + 1}" for dim in chosen))
 
 
-def interpolate(run: Run, what: Any = None, split: str | None = None, lines: int = 8,
-                steps: int = STEPS, seed: int = 0) -> Sheet:
+def interpolate(
+    run: Run,
+    what: Any = None,
+    split: str | None = None,
+    lines: int = 8,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> Sheet:
     """Walks from each odd row to the even one after it, given what the first of them is."""
     have = coded(run, what, split, seed)
     lines = min(lines, len(have.z) // 2)
     if not lines:
         raise DataError("a walk needs two rows to go between; give more")
-    ends = have.z[:2 * lines].unflatten(0, (lines, 2))
+    ends = have.z[: 2 * lines].unflatten(0, (lines, 2))
     t = torch.linspace(0, 1, steps)
     arc = isinstance(run.model, HasPosterior | HasBijection) or have.drawn
     z = (slerp if arc else lerp)(ends[:, 0], ends[:, 1], t).flatten(0, 1)
@@ -179,13 +193,18 @@ def interpolate(run: Run, what: Any = None, split: str | None = None, lines: int
     return Sheet(x, steps, tuple(f"{2 * i + 1} to {2 * i + 2}" for i in range(lines)))
 
 
-def transfer(run: Run, what: Any = None, split: str | None = None, lines: int = 8,
-             given: Given | None = None) -> Sheet:
+def transfer(
+    run: Run,
+    what: Any = None,
+    split: str | None = None,
+    lines: int = 8,
+    given: Given | None = None,
+) -> Sheet:
     """Each row, and then what its code is under the conditions that `given` names; where it names
     none, under those of each of the rows."""
-    model, (_, rows) = run.able(CanTransfer), own_rows(run, what, split)
+    model, (_, rows) = run.require(CanTransfer), own_rows(run, what, split)
     batch = rows.batch(torch.arange(min(lines, len(rows)))).to(home(model))
-    others = [given] if given else [batch[k:k + 1].given for k in range(len(batch))]
+    others = [given] if given else [batch[k : k + 1].given for k in range(len(batch))]
     x = torch.stack([batch.x, *(model.transfer(batch, other) for other in others)], 1)
     return Sheet(x.flatten(0, 1).cpu(), x.shape[1], tuple(map(str, range(1, len(batch) + 1))))
 
@@ -208,8 +227,14 @@ def slerp(a: Tensor, b: Tensor, t: Tensor) -> Tensor:
     return walk.unflatten(2, a.shape[1:]).to(a.dtype)
 
 
-def arithmetic(run: Run, text: str, what: Any = None, split: str | None = None,
-               field: str | None = None, seed: int = 0) -> Sheet:
+def arithmetic(
+    run: Run,
+    text: str,
+    what: Any = None,
+    split: str | None = None,
+    field: str | None = None,
+    seed: int = 0,
+) -> Sheet:
     """The mean code of each label in `text` ("+a -b +c"), decoded, and their sum at the end. Where
     signs do not add up to one, the mean of all codes makes up for it."""
     terms, have = parse(text), coded(run, what, split, seed)
@@ -227,25 +252,29 @@ def arithmetic(run: Run, text: str, what: Any = None, split: str | None = None,
 
 
 def parse(text: str) -> list[tuple[int, str]]:
-    """"+a -b +c" as signs and labels; the first sign may be left out."""
+    """ "+a -b +c" as signs and labels; the first sign may be left out."""
     pieces = re.split(r"\s+(?=[+-])", text.strip())
     pieces[0] = pieces[0] if pieces[0][:1] in ("+", "-") else f"+{pieces[0]}"
     if not all(piece[1:].strip() for piece in pieces):
-        raise WordError(f"{text!r} is no sum of labels; write it as \"+a -b +c\"")
+        raise UsageError(f'{text!r} is no sum of labels; write it as "+a -b +c"')
     return [(1 if piece[0] == "+" else -1, piece[1:].strip()) for piece in pieces]
 
 
 def known_names(run: Run, have: Coded, field: str | None) -> np.ndarray:
     """The label of each code, (N,): of a draw, the one that a linear map reads in its event."""
     source, name = have.source, field or label_field(have.source)
-    labels = [n for n, f in source.fields.items() if isinstance(f.codec, Names)]
+    labels = [n for n, f in source.fields.items() if isinstance(f.codec, Categorical)]
     if name not in labels:
         wanted = "one field" if name is None else f"a field {name!r}"
-        raise WordError(f"sums need {wanted} of labels, and {source.name} has "
-                        f"{listed(labels) or 'none'}; name one with --field, or give other data")
+        raise UsageError(
+            f"sums need {wanted} of labels, and {source.name} has "
+            f"{listed(labels) or 'none'}; name one with --field, or give other data"
+        )
     if name in run.about["given"]:
-        raise WordError(f"the run is given {name!r}, so that its codes say nothing of it; fit a "
-                        f"model without --given {name}")
+        raise UsageError(
+            f"the run is given {name!r}, so that its codes say nothing of it; fit a "
+            f"model without --given {name}"
+        )
     return read_names(run, have, name) if have.drawn else names_of(source, name, have.rows)
 
 
@@ -254,7 +283,7 @@ def read_names(run: Run, have: Coded, field: str) -> np.ndarray:
     about = run.about
     train = have.source.view(about["event"], about["given"], about["target"]).rows("train")
     train.index = train.index[:READ]
-    names, eye = names_of(have.source, field, train), Eye(replace(run.space, given={}))
+    names, eye = names_of(have.source, field, train), FeatureMap(replace(run.space, given={}))
     kinds, known = sorted(set(names) - {""}), torch.from_numpy(names != "")
     truth = torch.tensor([kinds.index(name) for name in names if name])
     weights = regress(eye(train.whole()[known]), truth, len(kinds))
@@ -280,8 +309,9 @@ def manifold(run: Run, z: Tensor, side: int = 15) -> Sheet | None:
     if z[0].numel() != 2 or not isinstance(run.model, CanDecode) or run.space.given:
         return None
     low, high = z.flatten(1).quantile(torch.tensor([REACH, 1 - REACH]).to(z), 0)
-    across, down = (torch.linspace(float(a), float(b), side)
-                    for a, b in zip(low, high, strict=True))
+    across, down = (
+        torch.linspace(float(a), float(b), side) for a, b in zip(low, high, strict=True)
+    )
     grid = torch.stack(torch.meshgrid(across, down.flip(0), indexing="xy"), -1).reshape(-1, 2)
     x = decoded(run, grid.reshape(-1, *z.shape[1:]))
     return Sheet(x, side, tuple(f"{float(value):.2f}" for value in down.flip(0)))

@@ -11,37 +11,44 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..core.abilities import CanEncode
-from ..core.metric import Score
-from ..data import Rows, Source
-from ..evaluate.likelihood import Scores
+from ..core.metric import Metric
+from ..data import Dataset, Split
+from ..evaluate.likelihood import RowLikelihoods
 from ..evaluate.linear_probe import codes, probe
 from ..evaluate.suite import Groups, Known, groups
-from .feature_extractor import sight
-from .forecast import foretold
-from .text import worded
+from .feature_extractor import feature_extractor
+from .forecast import forecast_metrics
+from .text import text_metrics
 
 if TYPE_CHECKING:
     from .run import Run
 
 
-
-def measured(run: Run, what: Any = None, split: str | None = None, scored: Scores | None = None
-             ) -> Groups:
+def run_metrics(
+    run: Run, what: Any = None, split: str | None = None, scored: RowLikelihoods | None = None
+) -> Groups:
     """Measures of the run on held-out rows, in groups; `scored` are the scores of these rows,
     where somebody has them."""
     run.opened = run.opened or run.look()
     rows, train = run.rows(what, split), run.rows(None, "train")
-    known = Known(density=train.density if what is None else None, features=sight(run),
-                  columns=run.view.columns, seconds=run.result["seconds"], scored=scored)
+    known = Known(
+        density=train.density if what is None else None,
+        features=feature_extractor(run),
+        columns=run.view.columns,
+        seconds=run.result["seconds"],
+        scored=scored,
+    )
     found = groups(run.model, rows, train, known=known)
     cost = found.pop("cost")
-    others: dict[str, dict[str, Score]] = {
-        "codes": probed(run, what, split), "words": worded(run, what, split),
-        "forecasts": foretold(run, what, split)}
+    others: dict[str, dict[str, Metric]] = {
+        "codes": probe_metrics(run, what, split),
+        "words": text_metrics(run, what, split),
+        "forecasts": forecast_metrics(run, what, split),
+    }
     return found | {name: group for name, group in others.items() if group} | {"cost": cost}
 
 
-def probed(run: Run, what: Any = None, split: str | None = None) -> dict[str, Score]:
+def probe_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
     """The linear probe, fitted to the training rows of the run's own data that have a label; none
     where the model has no codes, or has read the label itself."""
     if not isinstance(run.model, CanEncode):
@@ -59,15 +66,15 @@ def probed(run: Run, what: Any = None, split: str | None = None) -> dict[str, Sc
     return {"probe_accuracy": probe(*fitted, *asked)} if fitted and asked else {}
 
 
-def labelled(run: Run, source: Source, split: str) -> tuple[Tensor, Tensor] | None:
+def labelled(run: Run, source: Dataset, split: str) -> tuple[Tensor, Tensor] | None:
     """Codes (N, F) and labels (N,) of the rows of a split whose label is known."""
     if source.target not in source.fields:
         return None
     label = source.view(event=source.target)
-    rows = Rows(label, label.index(split)).whole()
-    known = rows.seen.nonzero()[:, 0]
+    rows = Split(label, label.index(split)).whole()
+    known = rows.observed_mask.nonzero()[:, 0]
     if not len(known):
         return None
     view = source.view(run.about["event"], run.about["given"], run.about["target"])
     assert isinstance(run.model, CanEncode)
-    return codes(run.model, Rows(view, label.index(split)[known])), rows.x[known]
+    return codes(run.model, Split(view, label.index(split)[known])), rows.x[known]

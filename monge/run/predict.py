@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..core.abilities import CanSample
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..data.codecs.array import Array
 from ..data.codecs.base import Codec
 from ..data.codecs.date import Date
 from ..data.codecs.scalar import Offset, shortest
-from ..evaluate.held_out import Rows, chunks
+from ..evaluate.held_out import HeldOutRows, chunks
 from ..evaluate.likelihood import home
 from ..evaluate.predictions import Prediction
 from ..evaluate.predictions import predict as foretell
@@ -28,28 +28,37 @@ if TYPE_CHECKING:
     from ..data import View
 
 
-
 By = Literal["mean", "mode", "sample"]
 
 
 @torch.no_grad()
-def predict(model: Model, view: View, rows: Rows, by: By, interval: float, words: Sequence[str],
-            seed: int) -> pd.DataFrame:
+def predict(
+    model: Model,
+    view: View,
+    rows: HeldOutRows,
+    by: By,
+    interval: float,
+    words: Sequence[str],
+    seed: int,
+) -> pd.DataFrame:
     """What a model says of the targets of some rows."""
     assert isinstance(model, CanSample), "a law of targets is drawn from"
     if not 0 < interval < 1:
-        raise WordError(f"interval={interval:g} must lie between 0 and 1, such as 0.9")
-    how, generator = model.Sampling().override(*words), fresh(seed, home(model))
-    said = foretell(model, chunks(rows), interval, how)
+        raise UsageError(f"interval={interval:g} must lie between 0 and 1, such as 0.9")
+    options, generator = model.SamplingConfig().override(*words), make_generator(seed, home(model))
+    said = foretell(model, chunks(rows), interval, options)
     if by != "sample":
         return table(view, said, by)
-    draws = [model.sample(len(batch), batch.to(home(model)).given, how, generator).cpu()
-             for batch in chunks(rows)]
+    draws = [
+        model.sample(len(batch), batch.to(home(model)).given, options, generator).cpu()
+        for batch in chunks(rows)
+    ]
     return table(view, said, by, torch.cat(draws).reshape(len(rows), -1))
 
 
-def table(view: View, predictions: Sequence[Prediction], by: By = "mean",
-          drawn: Tensor | None = None) -> pd.DataFrame:
+def table(
+    view: View, predictions: Sequence[Prediction], by: By = "mean", drawn: Tensor | None = None
+) -> pd.DataFrame:
     """One line a row: of a class the name and the probability of each; of a number its value with
     the ends of its central interval; where `drawn` (N, D) is given, a draw instead."""
     import pandas as pd
@@ -76,16 +85,23 @@ def of_class(said: Prediction, name: str, codec: Codec) -> dict[str, Any]:
     probabilities = said.probabilities.double().numpy()  # (N, K)
     names = codec.decode(np.arange(probabilities.shape[1]))
     columns = {name: decode(codec, said.mode), f"{name}_probability": probabilities.max(1)}
-    return columns | {f"{name}_p_{one}": column
-                      for one, column in zip(names, probabilities.T, strict=True)}
+    return columns | {
+        f"{name}_p_{one}": column for one, column in zip(names, probabilities.T, strict=True)
+    }
 
 
 def of_number(said: Prediction, name: str, codec: Codec, by: By) -> dict[str, Any]:
     plain = by == "mean" and not isinstance(codec, Date | Offset)
-    value = shortest(said.mean.numpy()) if plain else decode(
-        codec, said.mean if by == "mean" else said.mode)
-    return {name: value, f"{name}_low": decode(codec, said.low),
-            f"{name}_high": decode(codec, said.high)}
+    value = (
+        shortest(said.mean.numpy())
+        if plain
+        else decode(codec, said.mean if by == "mean" else said.mode)
+    )
+    return {
+        name: value,
+        f"{name}_low": decode(codec, said.low),
+        f"{name}_high": decode(codec, said.high),
+    }
 
 
 def decode(codec: Codec, x: Tensor) -> np.ndarray:

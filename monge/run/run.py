@@ -25,36 +25,35 @@ from ..core.abilities import (
 )
 from ..core.batch import Batch
 from ..core.config import Config
-from ..core.errors import WordError
-from ..core.metric import Score
-from ..core.overrides import Words, said
-from ..core.rng import fresh
+from ..core.errors import UsageError
+from ..core.metric import Metric
+from ..core.overrides import Overrides, apply_overrides
+from ..core.rng import make_generator
 from ..data.codecs import tokens
 from ..evaluate.held_out import chunks
-from ..evaluate.likelihood import Scores, scores
+from ..evaluate.likelihood import RowLikelihoods, row_likelihoods
 from ..evaluate.suite import flat
 from ..train.budget import Budget
 from ..train.cost_estimate import Cost, estimate
-from ..train.device import Place
-from ..train.loop import Progress, interruption
+from ..train.device import ComputeConfig
+from ..train.loop import Progress, stop_requested
 from ..train.trainer import Trainer
 from . import diagnostics, storage
-from .conditions import asking, stated
+from .conditions import encode_conditions, sampling_options
 from .export import export
 from .forecast import forecast
 from .latent import codes, decoded
-from .metrics import measured
+from .metrics import run_metrics
 from .model_card import card
 from .predict import By, predict
-from .saved import Kept, build
-from .session import Sitting
-from .setup import outset, parts
+from .saved import SavedRun, build
+from .session import TrainingSession
+from .setup import resolve_setup, submodels
 from .storage import locked
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
 
 
 Able = TypeVar("Able")
@@ -64,79 +63,121 @@ PRECISION = "fp32"
 """Of the losses of a new run by default."""
 
 
-def start(model: str | Config, what: Any, *words: str, event: str | None = None,
-          given: Sequence[str] = (), target: str | Sequence[str] | None = None, ensemble: int = 0,
-          bag: bool = False, seed: int = 0, out: str | Path | None = None,
-          place: Place | None = None, budget: str | None = None) -> Run:
+def start(
+    model: str | Config,
+    what: Any,
+    *words: str,
+    event: str | None = None,
+    given: Sequence[str] = (),
+    target: str | Sequence[str] | None = None,
+    ensemble: int = 0,
+    bag: bool = False,
+    seed: int = 0,
+    out: str | Path | None = None,
+    compute: ComputeConfig | None = None,
+    budget: str | None = None,
+) -> Run:
     """A new run folder: the data opened, the configuration settled, nothing trained yet. With a
     budget the cost is measured first, and one that is too small for a step is refused."""
-    spoken, place = Words.sort(words), place or Place()
-    precision = PRECISION if place.precision == "auto" else place.precision
-    begun = outset(model, what, spoken, event, given, target, ensemble, bag)
-    about = {"monge": __version__, "python": platform.python_version(),
-             "torch": torch.__version__, **begun.about, "seed": seed, "precision": precision}
+    spoken, compute = Overrides.parse(words), compute or ComputeConfig()
+    precision = PRECISION if compute.precision == "auto" else compute.precision
+    begun = resolve_setup(model, what, spoken, event, given, target, ensemble, bag)
+    about = {
+        "monge": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **begun.about,
+        "seed": seed,
+        "precision": precision,
+    }
     wanted = Path(out) if out else storage.named(begun.title)
-    helpers = {field: storage.locate(part.run) for field, part in parts(begun.config)}
+    helpers = {field: storage.locate(part.run) for field, part in submodels(begun.config)}
     rows = begun.view.training()  # what the words get wrong is told before there is a folder
     cost = None
     if spoken.train or helpers or budget is not None:
-        law = build(begun.config, begun.view.space, seed, place, helpers)
+        law = build(begun.config, begun.view.space, seed, compute, helpers)
         if budget is None:
             Trainer(law, rows, begun.recipe)
         else:
             cost = estimate(law, rows, begun.recipe, seed, precision)
             cost.admit(budget)
-    files = {"run.json": storage.stamped(about),
-             "fields.json": storage.stamped(begun.view.to_dict()),
-             **tokens.files(begun.view.terms.schema)}
+    files = {
+        "run.json": storage.stamped(about),
+        "fields.json": storage.stamped(begun.view.to_dict()),
+        **tokens.files(begun.view.terms.schema),
+    }
     where = storage.create(wanted, not out, files, helpers)
-    run = Run(where, place, begun.view)
+    run = Run(where, compute, begun.view)
     run.notes = begun.view.notes
     if cost:
         run.cost = cost
     return run
 
 
-def fit(model: str | Config, what: Any, *words: str, budget: str = BUDGET,
-        event: str | None = None, given: Sequence[str] = (),
-        target: str | Sequence[str] | None = None, ensemble: int = 0, bag: bool = False,
-        seed: int = 0, out: str | Path | None = None, place: Place | None = None) -> Run:
+def fit(
+    model: str | Config,
+    what: Any,
+    *words: str,
+    budget: str = BUDGET,
+    event: str | None = None,
+    given: Sequence[str] = (),
+    target: str | Sequence[str] | None = None,
+    ensemble: int = 0,
+    bag: bool = False,
+    seed: int = 0,
+    out: str | Path | None = None,
+    compute: ComputeConfig | None = None,
+) -> Run:
     """Fit a model to data and return its run: the whole of `monge fit` in one call."""
     Budget.read(budget)
-    run = start(model, what, *words, event=event, given=given, target=target, ensemble=ensemble,
-                bag=bag, seed=seed, out=out, place=place)
+    run = start(
+        model,
+        what,
+        *words,
+        event=event,
+        given=given,
+        target=target,
+        ensemble=ensemble,
+        bag=bag,
+        seed=seed,
+        out=out,
+        compute=compute,
+    )
     for _ in run.train(budget):
         pass
     run.diagnose()
     return run
 
 
-def load(name: str | Path, place: Place | None = None) -> Run:
+def load(name: str | Path, compute: ComputeConfig | None = None) -> Run:
     """The run in a folder, by path or by name."""
-    return Run(storage.locate(name), place or Place())
+    return Run(storage.locate(name), compute or ComputeConfig())
 
 
-class Run(Kept):
+class Run(SavedRun):
     """A folder that holds a law: train it, draw from it, score with it."""
 
     def beside(self, name: str) -> Run:
         """Another run, on the same device."""
-        return load(name, self.place)
+        return load(name, self.compute)
 
     @cached_property
     def cost(self) -> Cost:
         """What training takes here, measured on a copy that is thrown away."""
         self.opened = self.opened or self.look()
-        return estimate(self.build(), self.opened.training(), self.recipe, self.about["seed"],
-                        self.precision)
+        return estimate(
+            self.build(), self.opened.training(), self.recipe, self.about["seed"], self.precision
+        )
 
     @property
     def precision(self) -> str:
         """That of the losses in training, the same from the first step to the last."""
-        own, asked = self.about["precision"], self.place.precision
+        own, asked = self.about["precision"], self.compute.precision
         if asked not in ("auto", own):
-            raise WordError(f"{self.folder} is trained with --precision {own}, found {asked}; "
-                            "leave it out, or start a new run")
+            raise UsageError(
+                f"{self.folder} is trained with --precision {own}, found {asked}; "
+                "leave it out, or start a new run"
+            )
         return own
 
     def train(self, budget: str = BUDGET) -> Iterator[Progress]:
@@ -144,9 +185,17 @@ class Run(Kept):
         what was done."""
         limit = Budget.read(budget)
         view = self.opened or self.look()
-        with locked(self.folder), interruption() as asked:
-            sitting = Sitting(self.folder, self.log, self.build, view, self.recipe,
-                              self.about["seed"], self.precision, self.place.compiled)
+        with locked(self.folder), stop_requested() as asked:
+            sitting = TrainingSession(
+                self.folder,
+                self.log,
+                self.build,
+                view,
+                self.recipe,
+                self.about["seed"],
+                self.precision,
+                self.compute.compiled,
+            )
             try:
                 yield from sitting.train(limit, asked)
             finally:
@@ -160,60 +209,84 @@ class Run(Kept):
 
     def describe(self, findings: Sequence[Finding] | None = None) -> None:
         """Write the card, with what was found to ail the fit."""
-        helpers = {field: Run(self.folder / "parts" / field, self.place).title
-                   for field, _ in parts(self.config)}
-        text = card(self.about, self.owner.__doc__, self.space, self.result, helpers, findings)
+        helpers = {
+            field: Run(self.folder / "parts" / field, self.compute).title
+            for field, _ in submodels(self.config)
+        }
+        text = card(
+            self.about, self.model_class.__doc__, self.space, self.result, helpers, findings
+        )
         storage.write(self.folder / "card.md", text)
 
-    def sample(self, n: int = 1, given: Mapping[str, Any] | None = None, *words: str,
-               seed: int = 0) -> Any:
+    def sample(
+        self, n: int = 1, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
+    ) -> Any:
         """n draws in the form the data had: a frame, or an array. given={"label": 3} holds one
         value for all draws, or n of them."""
         return self.view.decode(self.draw(n, given, *words, seed=seed))
 
-    def draw(self, n: int, given: Mapping[str, Any] | None = None, *words: str,
-             seed: int = 0) -> torch.Tensor:
+    def draw(
+        self, n: int, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
+    ) -> torch.Tensor:
         """n draws as the model gives them, (n, *event)."""
-        model, how = self.able(CanSample), asking(self, words)
+        model, options = self.require(CanSample), sampling_options(self, words)
         if n < 0:
-            raise WordError(f"n={n} draws cannot be made; ask for 0 or more")
-        generator = fresh(seed, self.place.settle())
-        return model.sample(n, stated(self, given, words), how, generator).cpu()
+            raise UsageError(f"n={n} draws cannot be made; ask for 0 or more")
+        generator = make_generator(seed, self.compute.torch_device())
+        return model.sample(n, encode_conditions(self, given, words), options, generator).cpu()
 
-    def stream(self, n: int, given: Mapping[str, Any] | None = None, *words: str,
-               seed: int = 0) -> Iterator[torch.Tensor]:
+    def stream(
+        self, n: int, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
+    ) -> Iterator[torch.Tensor]:
         """The draws as they come about, (n, *event) each; the last equals `draw`."""
-        model, how = self.able(CanStream), asking(self, words)
-        generator = fresh(seed, self.place.settle())
-        for x in model.stream(n, stated(self, given, words), how, generator):
+        model, options = self.require(CanStream), sampling_options(self, words)
+        generator = make_generator(seed, self.compute.torch_device())
+        for x in model.stream(n, encode_conditions(self, given, words), options, generator):
             yield x.cpu()
 
-    def score(self, what: Any = None, *words: str, split: str | None = None, seed: int = 0
-              ) -> Scores:
+    def score(
+        self, what: Any = None, *words: str, split: str | None = None, seed: int = 0
+    ) -> RowLikelihoods:
         """log p of every row: of the test split of the run's own data or of a source that has
         splits, of every row of other data."""
-        model, rows = self.able(HasLikelihood), self.rows(what, split)
-        how = said(model.Scoring(), words)
-        return scores(model, chunks(rows), self.space.dims, how, seed)
+        model, rows = self.require(HasLikelihood), self.rows(what, split)
+        options = apply_overrides(model.LikelihoodConfig(), words, "score")
+        return row_likelihoods(model, chunks(rows), self.space.dims, options, seed)
 
-    def predict(self, what: Any = None, *words: str, split: str | None = None, by: By = "mean",
-                interval: float = 0.9, seed: int = 0) -> pd.DataFrame:
+    def predict(
+        self,
+        what: Any = None,
+        *words: str,
+        split: str | None = None,
+        by: By = "mean",
+        interval: float = 0.9,
+        seed: int = 0,
+    ) -> pd.DataFrame:
         """The target of every row (without data, of the run's own test rows): of a class its name
         and probabilities, of a number its mean, mode or a draw, and its central interval."""
-        self.able(HasMarginals)
+        self.require(HasMarginals)
         rows = self.rows(what, split or (None if what is None else "all"))
         return predict(self.model, self.view, rows, by, interval, words, seed)
 
-    def forecast(self, horizon: int | None = None, what: Any = None, *words: str, n: int = 1000,
-                 interval: float = 0.8, seed: int = 0) -> pd.DataFrame:
+    def forecast(
+        self,
+        horizon: int | None = None,
+        what: Any = None,
+        *words: str,
+        n: int = 1000,
+        interval: float = 0.8,
+        seed: int = 0,
+    ) -> pd.DataFrame:
         """Median and central interval of every step after the end of a series, the run's own where
         no other is given; `forecasting.forecast` gives the trajectories."""
         return forecast(self, horizon, what, words, n, seed).table(interval)
 
     def complete(self, batch: Batch, *words: str, seed: int = 0) -> torch.Tensor:
         """Rows with what `observed` hides drawn given what it shows, (B, *event)."""
-        device, how = self.place.settle(), asking(self, words)
-        completed = self.able(CanComplete).complete(batch.to(device), how, fresh(seed, device))
+        device, options = self.compute.torch_device(), sampling_options(self, words)
+        completed = self.require(CanComplete).complete(
+            batch.to(device), options, make_generator(seed, device)
+        )
         return completed.cpu()
 
     def encode(self, what: Any = None, split: str | None = None) -> np.ndarray:
@@ -228,18 +301,24 @@ class Run(Kept):
         """Write the step of the model as .pt2 or .onnx, and tell what it takes."""
         return export(self, Path(out))
 
-    def evaluate(self, what: Any = None, split: str | None = None, scored: Scores | None = None
-                 ) -> dict[str, Score]:
+    def evaluate(
+        self, what: Any = None, split: str | None = None, scored: RowLikelihoods | None = None
+    ) -> dict[str, Metric]:
         """Every measure the model's abilities admit, on held-out rows; `scored` are their scores,
         where somebody has them."""
-        return flat(measured(self, what, split, scored))
+        return flat(run_metrics(self, what, split, scored))
 
     def diagnose(self) -> list[Finding]:
         """What ails the fit, looked for once: findings.json and the card keep it."""
-        found = diagnostics.kept(self.folder, self.result["step"])
+        found = diagnostics.saved_findings(self.folder, self.result["step"])
         if found is None:
-            found = diagnostics.examine(self.model, self.rows(None, "valid"), self.log, self.result,
-                                   self.rows(None, "train"))
-            diagnostics.keep(self.folder, found, self.result["step"])
+            found = diagnostics.diagnose(
+                self.model,
+                self.rows(None, "valid"),
+                self.log,
+                self.result,
+                self.rows(None, "train"),
+            )
+            diagnostics.save_findings(self.folder, found, self.result["step"])
             self.describe(found)
         return found

@@ -17,35 +17,35 @@ from .. import data, registry
 from ..compatibility import either
 from ..core.abilities import Ability
 from ..core.config import Config
-from ..core.errors import RunError, WordError
+from ..core.errors import RunError, UsageError
 from ..core.model import Model
-from ..core.rng import fold
+from ..core.rng import derive_seed
 from ..core.space import Space
-from ..core.train_config import Recipe
+from ..core.train_config import TrainConfig
 from ..train import checkpoint
-from ..train.device import Place
+from ..train.device import ComputeConfig
 from ..train.log import Log
 from . import storage
-from .setup import member, parts
+from .setup import member, submodels
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-
 Able = TypeVar("Able", bound=Ability)
 
 
-def build(config: Config, space: Space, seed: int, place: Place,
-          helpers: Mapping[str, Path]) -> Model:
+def build(
+    config: Config, space: Space, seed: int, compute: ComputeConfig, helpers: Mapping[str, Path]
+) -> Model:
     """A model with first weights, which depend on the seed alone, and with the laws of its
     helpers, which are frozen."""
-    device = place.settle()
-    laws = {field: Kept(where, place).model for field, where in helpers.items()}
+    device = compute.torch_device()
+    laws = {field: SavedRun(where, compute).model for field, where in helpers.items()}
     for law in laws.values():
         law.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(seed, "weights"))
+        torch.manual_seed(derive_seed(seed, "weights"))
         return config.build(space, *([laws] if laws else [])).to(device)
 
 
@@ -54,17 +54,19 @@ def telling(path: Path) -> Iterator[None]:
     """Let an error about stored settings name the file that holds them."""
     try:
         yield
-    except WordError as error:
+    except UsageError as error:
         raise RunError(f"{path}: {error}") from error
     except KeyError as error:
         raise RunError(f"{path} lacks {error}; the run is damaged") from error
 
 
-class Kept:
+class SavedRun:
     """A folder that holds a law."""
 
-    def __init__(self, where: Path, place: Place, opened: data.View | None = None) -> None:
-        self.folder, self.place, self.opened = where, place, opened
+    def __init__(
+        self, where: Path, compute: ComputeConfig, opened: data.View | None = None
+    ) -> None:
+        self.folder, self.compute, self.opened = where, compute, opened
         self.notes: Sequence[str] = ()  # what reading the data had to say
         self.about = storage.described(where)
         self.log = Log(where / "log.jsonl")
@@ -84,9 +86,9 @@ class Kept:
             return Space.from_dict(self.about["space"])
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> TrainConfig:
         with telling(self.folder / "run.json"):
-            return Recipe.from_dict(self.about["recipe"])
+            return TrainConfig.from_dict(self.about["recipe"])
 
     @cached_property
     def config(self) -> Config:
@@ -94,19 +96,23 @@ class Kept:
         name = self.about["model"]
         if name.endswith(".py"):
             if not registry.is_named(name):
-                raise RunError(f"{self.folder} was fitted with the model file {name}; if you "
-                               f"trust its code, name it: MONGE_MODELS={name}")
+                raise RunError(
+                    f"{self.folder} was fitted with the model file {name}; if you "
+                    f"trust its code, name it: MONGE_MODELS={name}"
+                )
             registry.find(name)
         with telling(self.folder / "run.json"):
             config = Config.from_dict(self.about["config"])
         owner = getattr(member(config), "owner", None)
         if not (isinstance(owner, type) and issubclass(owner, Model)):
-            raise RunError(f"{self.folder / 'run.json'}: expected the settings of a model, found "
-                           f"{config.tag}; the run is damaged")
+            raise RunError(
+                f"{self.folder / 'run.json'}: expected the settings of a model, found "
+                f"{config.tag}; the run is damaged"
+            )
         return config
 
     @property
-    def owner(self) -> type[Model]:
+    def model_class(self) -> type[Model]:
         """The class of the model, or of the members of an ensemble."""
         return member(self.config).owner
 
@@ -117,8 +123,8 @@ class Kept:
 
     def build(self) -> Model:
         """The model with first weights."""
-        helpers = {field: self.folder / "parts" / field for field, _ in parts(self.config)}
-        return build(self.config, self.space, self.about["seed"], self.place, helpers)
+        helpers = {field: self.folder / "parts" / field for field, _ in submodels(self.config)}
+        return build(self.config, self.space, self.about["seed"], self.compute, helpers)
 
     @cached_property
     def model(self) -> Model:
@@ -128,26 +134,41 @@ class Kept:
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:
-            raise RunError(f"{self.folder / 'best.safetensors'} does not fit run.json ("
-                           f"{str(error).splitlines()[0]}); the run is damaged") from error
+            raise RunError(
+                f"{self.folder / 'best.safetensors'} does not fit run.json ("
+                f"{str(error).splitlines()[0]}); the run is damaged"
+            ) from error
         return model.eval()
 
-    def able(self, ability: type[Able]) -> Able:
+    def require(self, ability: type[Able]) -> Able:
         """The model, if it has this ability; otherwise a sentence that names those that have."""
         if isinstance(self.model, ability):
             return self.model
-        others = [entry.name for entry in registry.entries()
-                  if ability.ability in entry.abilities and self.space.kind in entry.events]
-        raise WordError(f"{self.about['model']} cannot {ability.task}; " + (
-            f"use {either(others)}" if others else f"no model of {self.space.kind} data can"))
+        others = [
+            entry.name
+            for entry in registry.entries()
+            if ability.ability in entry.abilities and self.space.kind in entry.events
+        ]
+        raise UsageError(
+            f"{self.about['model']} cannot {ability.task}; "
+            + (f"use {either(others)}" if others else f"no model of {self.space.kind} data can")
+        )
 
     @property
     def history(self) -> pd.DataFrame:
         """The log as a frame: step, seconds, epoch, each term, the held-out score."""
         import pandas as pd
 
-        rows = [{"step": r["step"], "epoch": r["epoch"], "seconds": r["seconds"], **r["terms"],
-                 "held_out": (r["held_out"] or {}).get("value")} for r in self.log]
+        rows = [
+            {
+                "step": r["step"],
+                "epoch": r["epoch"],
+                "seconds": r["seconds"],
+                **r["terms"],
+                "held_out": (r["held_out"] or {}).get("value"),
+            }
+            for r in self.log
+        ]
         return pd.DataFrame(rows)
 
     @property
@@ -155,7 +176,7 @@ class Kept:
         """What the best weights say of themselves: step, held-out score, seconds, why it ended."""
         return checkpoint.about(self.folder / "best.safetensors")
 
-    def source(self, what: Any = None) -> data.Source:
+    def source(self, what: Any = None) -> data.Dataset:
         """The run's own data, checked to be what it was, or other data read in its terms."""
         about = self.about["data"]
         if what is not None:
@@ -164,8 +185,10 @@ class Kept:
             raise RunError(f"{self.folder} was fitted on arrays; hand the data over again")
         source = data.open(about["what"], *about["words"])
         if source.fingerprint != about["fingerprint"]:
-            raise RunError(f"{about['what']} has changed since {self.folder} was started; restore "
-                           "it, or start a new run")
+            raise RunError(
+                f"{about['what']} has changed since {self.folder} was started; restore "
+                "it, or start a new run"
+            )
         return source
 
     def look(self, what: Any = None) -> data.View:
@@ -173,7 +196,7 @@ class Kept:
         source = self.source(what)
         return source.view(self.about["event"], self.about["given"], self.about["target"])
 
-    def rows(self, what: Any = None, split: str | None = None) -> data.Rows:
+    def rows(self, what: Any = None, split: str | None = None) -> data.Split:
         """The rows a question is about."""
         if what is None and self.opened is not None:
             return self.opened.rows(split or "test")

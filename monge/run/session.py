@@ -9,16 +9,16 @@ from typing import Any
 
 from ..core.errors import DivergenceError
 from ..core.model import Model
-from ..core.rng import fold
-from ..core.train_config import Recipe
+from ..core.rng import derive_seed
+from ..core.train_config import TrainConfig
 from ..data import View
-from ..evaluate.held_out import Judge
+from ..evaluate.held_out import HeldOutScorer
 from ..train import checkpoint
 from ..train.budget import Budget
-from ..train.cost_estimate import Few
-from ..train.ema import Average
+from ..train.cost_estimate import FirstRows
+from ..train.ema import EMA
 from ..train.log import Log
-from ..train.loop import Progress, examine, fit
+from ..train.loop import Progress, evaluate_ema, fit
 from ..train.trainer import Refit, Trainer
 
 FORESEEN = 256
@@ -27,7 +27,7 @@ SAVE_EVERY = 10.0
 """Seconds between checkpoints; what a power cut can cost."""
 
 
-class Sitting:
+class TrainingSession:
     """A trainer at work on a folder: the fit, and the refit that may follow it.
 
     `refit=same` trains new weights on training and held-out rows together for as many steps as
@@ -37,8 +37,17 @@ class Sitting:
     judge it by: the held-out score that a run tells is that of the weights before.
     """
 
-    def __init__(self, folder: Path, log: Log, build: Callable[[], Model], view: View,
-                 recipe: Recipe, seed: int, precision: str, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        log: Log,
+        build: Callable[[], Model],
+        view: View,
+        recipe: TrainConfig,
+        seed: int,
+        precision: str,
+        compiled: bool = False,
+    ) -> None:
         self.folder, self.log, self.build, self.view = folder, log, build, view
         self.recipe, self.seed = recipe, seed
         self.precision, self.compiled = precision, compiled
@@ -52,12 +61,12 @@ class Sitting:
     def begin(self, again: bool = False) -> Trainer:
         """First weights and the rows of the fit, or of the refit."""
         rows = self.view.training("train+valid" if again else "train")
-        seed = fold(self.seed, "refit") if again else self.seed
+        seed = derive_seed(self.seed, "refit") if again else self.seed
         return Trainer(self.build(), rows, self.recipe, seed, self.precision, self.compiled)
 
     @property
-    def judge(self) -> Judge:
-        return Judge(self.trainer.model, self.view.rows("valid"))
+    def judge(self) -> HeldOutScorer:
+        return HeldOutScorer(self.trainer.model, self.view.rows("valid"))
 
     def train(self, budget: Budget, asked: Callable[[], bool]) -> Iterator[Progress]:
         """Both trainings, as far as the budget reaches."""
@@ -74,9 +83,9 @@ class Sitting:
 
     def foresee(self) -> float:
         """Seconds that a held-out score will take, by one of few rows."""
-        rows = Few(self.view.rows("valid"), FORESEEN)
+        rows = FirstRows(self.view.rows("valid"), FORESEEN)
         begun = time.monotonic()
-        examine(self.trainer, Judge(self.trainer.model, rows))
+        evaluate_ema(self.trainer, HeldOutScorer(self.trainer.model, rows))
         spent = time.monotonic() - begun
         return spent * sum(map(len, self.judge.batches)) / max(len(rows), 1)
 
@@ -89,8 +98,8 @@ class Sitting:
             trainer.refit = Refit(first.step, best)
             return trainer
         trainer.model.load_state_dict(first.kept)
-        trainer.average = Average(trainer.model, self.recipe.average)
-        goal = examine(trainer, Judge(trainer.model, self.view.rows("train"))).value
+        trainer.average = EMA(trainer.model, self.recipe.ema_decay)
+        goal = evaluate_ema(trainer, HeldOutScorer(trainer.model, self.view.rows("train"))).value
         trainer.refit = Refit(first.step - best, 2 * best, goal)
         return trainer
 
@@ -119,9 +128,11 @@ class Sitting:
 
     def save(self) -> None:
         if not self.trainer.sound:
-            raise DivergenceError("the weights were no longer finite at step "
-                                  f"{self.trainer.step}; the checkpoint before is kept; try a "
-                                  "smaller train.rate, or train.clip=1")
+            raise DivergenceError(
+                "the weights were no longer finite at step "
+                f"{self.trainer.step}; the checkpoint before is kept; try a "
+                "smaller train.lr, or train.grad_clip=1"
+            )
         checkpoint.save(self.folder / "last.safetensors", *self.trainer.state())
 
     def conclude(self, stopped: str) -> None:
@@ -133,14 +144,18 @@ class Sitting:
             stopped, weights = "refit", self.trainer.weights()
         elif not refit and stopped != "diverged" and self.trainer.step % self.trainer.every:
             begun = time.monotonic()
-            final = examine(self.trainer, self.judge)
+            final = evaluate_ema(self.trainer, self.judge)
             seconds += time.monotonic() - begun
             if final.replaces(score):
                 score, weights = final, self.trainer.weights()
         if not weights:
             return
-        about = {"step": self.trainer.step, "seconds": seconds, "stopped": stopped,
-                 "held_out": None if score is None else score.to_dict()}
+        about = {
+            "step": self.trainer.step,
+            "seconds": seconds,
+            "stopped": stopped,
+            "held_out": None if score is None else score.to_dict(),
+        }
         if self.recipe.refit != "none":
             about["refit"] = self.told()
         checkpoint.save(self.folder / "best.safetensors", weights, about)
@@ -151,9 +166,13 @@ class Sitting:
         if refit is None:
             return {"way": self.recipe.refit, "done": False, "steps": 0, "of": None, "rows": 0}
         begun = first if self.recipe.refit == "continue" else 0
-        return {"way": self.recipe.refit, "done": self.trainer.done,
-                "steps": self.trainer.age - begun, "of": refit.until - begun,
-                "rows": len(self.trainer.rows)}
+        return {
+            "way": self.recipe.refit,
+            "done": self.trainer.done,
+            "steps": self.trainer.age - begun,
+            "of": refit.until - begun,
+            "rows": len(self.trainer.rows),
+        }
 
 
 def record(since: Sequence[Progress]) -> dict[str, Any]:
@@ -161,8 +180,16 @@ def record(since: Sequence[Progress]) -> dict[str, Any]:
     now = since[-1]
     terms, norms = mean([p.terms for p in since]), mean([p.norms for p in since])
     held = now.held_out.to_dict() if now.held_out else None
-    return {"step": now.step, "epoch": now.epoch, "seconds": now.seconds, "rate": now.rate,
-            "terms": terms, "norms": norms, "held_out": held, "stopped": now.stopped}
+    return {
+        "step": now.step,
+        "epoch": now.epoch,
+        "seconds": now.seconds,
+        "rate": now.rate,
+        "terms": terms,
+        "norms": norms,
+        "held_out": held,
+        "stopped": now.stopped,
+    }
 
 
 def mean(told: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..core.errors import RunError, WordError, nearest, shown
+from ..core.errors import RunError, UsageError, nearest, shown
 from ..core.files import leaks, replacing
 
 
@@ -36,11 +36,14 @@ def locked(folder: Path) -> Iterator[None]:
         os.stat(os.path.join(folder, ""))  # filelock would make a folder that is not there
         hold = lock.acquire()
     except Timeout:
-        raise RunError(f"{folder} is being trained by another process; wait for it, or start "
-                       "a run of its own with --out") from None
+        raise RunError(
+            f"{folder} is being trained by another process; wait for it, or start "
+            "a run of its own with --out"
+        ) from None
     except OSError as error:
-        raise RunError(f"cannot write in {folder} ({error.strerror}); choose another with --out "
-                       "or MONGE_RUNS") from error
+        raise RunError(
+            f"cannot write in {folder} ({error.strerror}); choose another with --out or MONGE_RUNS"
+        ) from error
     with hold:
         yield
 
@@ -49,11 +52,33 @@ FORMAT = 2
 """Of every JSON file of a run or a comparison; from 2 on a new format reads the older ones."""
 LONGEST = 150
 """Bytes of a name made from data; file systems take 255, and names get additions."""
-KEYS = ("monge", "model", "config", "recipe", "space", "data", "event", "given", "target", "seed",
-        "precision")
+KEYS = (
+    "monge",
+    "model",
+    "config",
+    "recipe",
+    "space",
+    "data",
+    "event",
+    "given",
+    "target",
+    "seed",
+    "precision",
+)
 """What run.json holds in every run."""
-FILES = ("run.json", "fields.json", "log.jsonl", "card.md", "findings.json", "judged.json",
-         "rows.npy", "compare.json", "parts", "tokens", ".lock")
+FILES = (
+    "run.json",
+    "fields.json",
+    "log.jsonl",
+    "card.md",
+    "findings.json",
+    "judged.json",
+    "rows.npy",
+    "compare.json",
+    "parts",
+    "tokens",
+    ".lock",
+)
 """What runs and comparisons are made of, besides their checkpoints."""
 TRASH = ".trash"
 """Beside the runs: where deleted ones are kept until someone empties it."""
@@ -70,12 +95,13 @@ def named(title: str) -> Path:
     name = re.sub(r"[^\w.+-]+", "-", title).lstrip(".") or "-"
     if len(name.encode()) > LONGEST:
         digest = hashlib.sha256(title.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        name = f"{name.encode()[:LONGEST - 9].decode('utf-8', 'ignore')}-{digest}"
+        name = f"{name.encode()[: LONGEST - 9].decode('utf-8', 'ignore')}-{digest}"
     return home() / name
 
 
-def create(wanted: Path, numbered: bool, files: Mapping[str, Any],
-           parts: Mapping[str, Path]) -> Path:
+def create(
+    wanted: Path, numbered: bool, files: Mapping[str, Any], parts: Mapping[str, Path]
+) -> Path:
     """A new folder with these JSON files and copies of these runs in it, there whole or not at
     all; a taken name gets -2, -3, ... where `numbered`, and is refused otherwise."""
     try:
@@ -86,11 +112,16 @@ def create(wanted: Path, numbered: bool, files: Mapping[str, Any],
             (draft / name).parent.mkdir(exist_ok=True)
             (draft / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         for field, run in parts.items():
-            shutil.copytree(run, draft / "parts" / field,
-                            ignore=shutil.ignore_patterns("last.safetensors", ".*", "pictures"))
+            shutil.copytree(
+                run,
+                draft / "parts" / field,
+                ignore=shutil.ignore_patterns("last.safetensors", ".*", "pictures"),
+            )
     except OSError as error:
-        raise RunError(f"cannot make a run folder at {wanted} ({error.strerror}); choose another "
-                       "place with --out or MONGE_RUNS") from error
+        raise RunError(
+            f"cannot make a run folder at {wanted} ({error.strerror}); choose another "
+            "place with --out or MONGE_RUNS"
+        ) from error
     for folder in candidates(wanted) if numbered else [wanted]:
         if folder.exists():
             continue
@@ -118,22 +149,30 @@ def locate(name: str | Path) -> Path:
             return folder
     known = [folder.name for folder in listing()]
     where = f"{name} is not a run" if os.path.exists(name) else f"there is no run {str(name)!r}"
-    raise RunError(where + (nearest(Path(name).name, known) if known else
-                            "; `monge fit MODEL DATA` makes one"))
+    raise RunError(
+        where
+        + (nearest(Path(name).name, known) if known else "; `monge fit MODEL DATA` makes one")
+    )
 
 
 def listing() -> list[Path]:
     """Every run, damaged ones too, oldest first."""
-    found = {path.parent: os.lstat(path).st_mtime for name in ("fields.json", "run.json")
-             for path in home().glob(f"*/{name}") if path.parent.name[0] != "."}
+    found = {
+        path.parent: os.lstat(path).st_mtime
+        for name in ("fields.json", "run.json")
+        for path in home().glob(f"*/{name}")
+        if path.parent.name[0] != "."
+    }
     return sorted(found, key=found.__getitem__)
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
     """A JSON file of a run, none of whose files lies elsewhere."""
     for link in leaks(folder):
-        raise RunError(f"{link} is a link that leads out of {folder}; put the file itself there, "
-                       "or remove the link")
+        raise RunError(
+            f"{link} is a link that leads out of {folder}; put the file itself there, "
+            "or remove the link"
+        )
     try:
         content = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -154,8 +193,9 @@ def unstamped(path: Path, content: Any) -> dict[str, Any]:
     if found == 1:
         raise RunError(f"{path} was written by an older version (format 1); refit it")
     if found != FORMAT:
-        raise RunError(f"{path}: expected format {FORMAT}, found {shown(found)}; use a newer "
-                       "version of Monge")
+        raise RunError(
+            f"{path}: expected format {FORMAT}, found {shown(found)}; use a newer version of Monge"
+        )
     return content
 
 
@@ -163,8 +203,10 @@ def described(folder: Path) -> dict[str, Any]:
     """The run.json of a run, with all that every run has."""
     about = read(folder, "run.json")
     if lacking := [key for key in KEYS if key not in about]:
-        raise RunError(f"{folder / 'run.json'} lacks {', '.join(lacking)}; the run is damaged, or "
-                       "not one of Monge's")
+        raise RunError(
+            f"{folder / 'run.json'} lacks {', '.join(lacking)}; the run is damaged, or "
+            "not one of Monge's"
+        )
     return about
 
 
@@ -174,8 +216,10 @@ def write(path: Path, text: str) -> None:
         with replacing(path) as fresh:
             fresh.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RunError(f"cannot write {path} ({error.strerror}); free some space, or choose a "
-                       "place where you may write") from error
+        raise RunError(
+            f"cannot write {path} ({error.strerror}); free some space, or choose a "
+            "place where you may write"
+        ) from error
 
 
 def apart(out: Path) -> Path:
@@ -185,7 +229,7 @@ def apart(out: Path) -> Path:
         first = path.relative_to(folder).parts[0].casefold()
         own = first in FILES or path.suffix.casefold() == ".safetensors"
         if own and any((folder / name).is_file() for name in ("run.json", "compare.json")):
-            raise WordError(f"{out} is part of the run in {folder}; choose another file to write")
+            raise UsageError(f"{out} is part of the run in {folder}; choose another file to write")
     return out
 
 
@@ -199,9 +243,15 @@ def discard(folder: Path) -> Path:
         os.rename(folder, place)
         return place
     except OSError as error:
-        raise RunError(f"cannot move {folder} to {trash} ({error.strerror}); see who may write "
-                       "there") from error
+        raise RunError(
+            f"cannot move {folder} to {trash} ({error.strerror}); see who may write there"
+        ) from error
+
+
 def size(folder: Path) -> int:
     """Bytes of all its files; what links point to is not among them."""
-    return sum(os.lstat(Path(where, name)).st_size for where, _, files in os.walk(folder)
-               for name in files)
+    return sum(
+        os.lstat(Path(where, name)).st_size
+        for where, _, files in os.walk(folder)
+        for name in files
+    )

@@ -11,30 +11,31 @@ from torch import Tensor
 
 from ..core.abilities import HasAttention, HasLikelihood, HasMode
 from ..core.batch import Batch
-from ..core.errors import WordError
-from ..core.metric import Score
+from ..core.errors import UsageError
+from ..core.metric import Metric
 from ..data.codecs.tokens import Text
 from ..data.readers.text import prompt as prompted
-from ..evaluate.held_out import Rows, chunks
-from ..evaluate.likelihood import Scores, scores
+from ..evaluate.held_out import HeldOutRows, chunks
+from ..evaluate.likelihood import RowLikelihoods, row_likelihoods
 from ..evaluate.text import bleu, chrf
 
 if TYPE_CHECKING:
     from .run import Run
 
 
-
 def codec_of(run: Run) -> Text:
     """How the run writes text."""
     codec = run.view.text
     if codec is None:
-        raise WordError(f"{run.about['model']} was fitted on {run.space}, which is no text; leave "
-                        "--prompt out")
+        raise UsageError(
+            f"{run.about['model']} was fitted on {run.space}, which is no text; leave --prompt out"
+        )
     return codec
 
 
-def proceed(run: Run, prompt: str, n: int = 1, words: Sequence[str] = (), seed: int = 0
-            ) -> Iterator[list[str]]:
+def continue_text(
+    run: Run, prompt: str, n: int = 1, words: Sequence[str] = (), seed: int = 0
+) -> Iterator[list[str]]:
     """n texts that begin with a prompt, as they come about; `steps=` of the words says how many
     tokens they have. Running text that is longer than the context goes on from the last half of
     it, again and again."""
@@ -42,8 +43,10 @@ def proceed(run: Run, prompt: str, n: int = 1, words: Sequence[str] = (), seed: 
     codes = prompted(codec, prompt, lambda _: "the prompt")
     context = codec.longest
     if len(codes) >= context:
-        raise WordError(f"the prompt has {len(codes)} tokens and the context of the run is "
-                        f"{context}; shorten it, or fit with data.context={2 * len(codes)}")
+        raise UsageError(
+            f"the prompt has {len(codes)} tokens and the context of the run is "
+            f"{context}; shorten it, or fit with data.context={2 * len(codes)}"
+        )
     asked = [word for word in words if word.startswith("steps=")]
     rest = [word for word in words if word not in asked]
     total = read_steps(asked[-1]) if asked and not codec.ends else context
@@ -63,12 +66,13 @@ def proceed(run: Run, prompt: str, n: int = 1, words: Sequence[str] = (), seed: 
 def read_steps(word: str) -> int:
     text = word.partition("=")[2]
     if not text.isdigit() or not int(text):
-        raise WordError(f"{word}: say how many tokens to draw, such as steps=500")
+        raise UsageError(f"{word}: say how many tokens to draw, such as steps=500")
     return int(text)
 
 
-def windows(run: Run, told: list[list[int]], size: int, words: Sequence[str], seed: int
-            ) -> Iterator[list[list[int]]]:
+def windows(
+    run: Run, told: list[list[int]], size: int, words: Sequence[str], seed: int
+) -> Iterator[list[list[int]]]:
     """Rows that begin as `told` does, drawn on to `size` tokens; `told` is brought up to date."""
     rows = []
     alike = all(row == told[0] for row in told)
@@ -87,52 +91,56 @@ def windows(run: Run, told: list[list[int]], size: int, words: Sequence[str], se
 def translate(run: Run, texts: Sequence[str], *words: str) -> list[str]:
     """The best text that the run tells for each of some."""
     codec_of(run)
-    name, model = source_of(run), run.able(HasMode)
-    given = run.view.read_given(name, texts).to(run.place.settle())
-    how = run.owner.Sampling().override(*words)  # type: ignore[attr-defined]
-    return list(run.view.decode(model.mode({name: given}, how).cpu()))
+    name, model = source_of(run), run.require(HasMode)
+    given = run.view.read_given(name, texts).to(run.compute.torch_device())
+    options = run.model_class.SamplingConfig().override(*words)  # type: ignore[attr-defined]
+    return list(run.view.decode(model.mode({name: given}, options).cpu()))
 
 
 def source_of(run: Run) -> str:
     """The one condition that is text."""
     names = [name for name, part in run.space.given.items() if part.kind == "tokens"]
     if len(names) != 1 or len(run.space.given) != 1:
-        raise WordError(f"{run.folder} does not tell text given text; fit one with `monge fit "
-                        "transformer` on pairs of sentences")
+        raise UsageError(
+            f"{run.folder} does not tell text given text; fit one with `monge fit "
+            "transformer` on pairs of sentences"
+        )
     return names[0]
 
 
 @torch.no_grad()
-def attended(run: Run, text: str, said: str) -> tuple[list[str], list[str], Tensor]:
+def cross_attention(run: Run, text: str, said: str) -> tuple[list[str], list[str], Tensor]:
     """The pieces of a translation and of its source, and how much each of the former looks at
     each of the latter, (T, S)."""
-    model, name, codec = run.able(HasAttention), source_of(run), codec_of(run)
+    model, name, codec = run.require(HasAttention), source_of(run), codec_of(run)
     source: Any = run.view.given[name].fields[0].codec
     given = run.view.read_given(name, [text])
     codes = torch.from_numpy(codec.codes([said], lambda _: "the translation")[0]).long()
-    weights = model.attention(Batch(codes[None], {name: given}).to(run.place.settle()))[0].cpu()
+    weights = model.attention(Batch(codes[None], {name: given}).to(run.compute.torch_device()))[
+        0
+    ].cpu()
     return codec.pieces(codes.tolist()), source.pieces(given.x[0].tolist()), weights
 
 
-def worded(run: Run, what: Any = None, split: str | None = None) -> dict[str, Score]:
+def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
     """Perplexity and bits a character of text, and how near translations are to the truth."""
     if run.view.text is None:
         return {}
     rows = run.rows(what, split)
-    found: dict[str, Score] = {}
+    found: dict[str, Metric] = {}
     if isinstance(run.model, HasLikelihood):
-        found |= surprise(run, rows, scores(run.model, chunks(rows), run.space.dims))
+        found |= perplexity(run, rows, row_likelihoods(run.model, chunks(rows), run.space.dims))
     if isinstance(run.model, HasMode) and len(run.space.given) == 1:
         said, true = [], []
         for batch in chunks(rows):
-            given = batch.to(run.place.settle()).given
+            given = batch.to(run.compute.torch_device()).given
             said += list(run.view.decode(run.model.mode(given).cpu()))
             true += texts_of(run, batch)
         found |= {"bleu": bleu(said, true), "chrf": chrf(said, true)}
     return found
 
 
-def surprise(run: Run, rows: Rows, known: Scores) -> dict[str, Score]:
+def perplexity(run: Run, rows: HeldOutRows, known: RowLikelihoods) -> dict[str, Metric]:
     """exp(nats a token), and bits a character, the end of a line counting as one."""
     count = len(known.value)
     letters = sum(len(text) for batch in chunks(rows) for text in texts_of(run, batch))
@@ -141,15 +149,20 @@ def surprise(run: Run, rows: Rows, known: Scores) -> dict[str, Score]:
     share = known.score.stderr / abs(known.score.value or 1)
     perplexity = math.exp(nats / (known.dims * count))
     bits = nats / (letters * math.log(2))
-    return {"perplexity": Score(perplexity, known.kind, perplexity * share * nats
-                                / (known.dims * count), "a token"),
-            "nats_per_token": Score(nats / (known.dims * count), "loss", 0.0, "nats"),
-            "bits_per_character": Score(bits, known.kind, bits * share, "bits")}
+    return {
+        "perplexity": Metric(
+            perplexity, known.kind, perplexity * share * nats / (known.dims * count), "a token"
+        ),
+        "nats_per_token": Metric(nats / (known.dims * count), "loss", 0.0, "nats"),
+        "bits_per_character": Metric(bits, known.kind, bits * share, "bits"),
+    }
 
 
 def texts_of(run: Run, batch: Batch) -> list[str]:
     codec = codec_of(run)
-    ends = batch.length if batch.length is not None else torch.full((len(batch),),
-                                                                    batch.x.shape[1])
-    return [codec.spell(row[:end]) for row, end in zip(batch.x.tolist(), ends.tolist(),
-                                                       strict=True)]
+    ends = (
+        batch.length if batch.length is not None else torch.full((len(batch),), batch.x.shape[1])
+    )
+    return [
+        codec.spell(row[:end]) for row, end in zip(batch.x.tolist(), ends.tolist(), strict=True)
+    ]

@@ -1,6 +1,1 @@
 """Numerical algorithms on tensors; no probability, no networks."""
-
-
-
-
-

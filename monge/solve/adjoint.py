@@ -20,30 +20,36 @@ from torch import Tensor
 from .ode import USUAL, Field, Solver, State, Tally, integrate, walk
 
 
-def integrate_adjoint(f: Field, start: State, params: Sequence[Tensor], begin: float = 0.0,
-                      end: float = 1.0, how: Solver = USUAL) -> State:
+def integrate_adjoint(
+    f: Field,
+    start: State,
+    params: Sequence[Tensor],
+    begin: float = 0.0,
+    end: float = 1.0,
+    options: Solver = USUAL,
+) -> State:
     """y(end), whose gradients with respect to `start` and `params` come from the adjoint; f may
     depend on nothing else that wants one."""
     with torch.no_grad():
-        reached = integrate(f, start, (begin, end), how).end
-    return _Adjoint.apply((f, begin, end, how, len(start)), *reached, *start, *params)
+        reached = integrate(f, start, (begin, end), options).end
+    return _Adjoint.apply((f, begin, end, options, len(start)), *reached, *start, *params)
 
 
 class _Adjoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, problem: tuple, *tensors: Tensor) -> State:
         size = problem[-1]
-        reached, ctx.params, ctx.problem = tensors[:size], tensors[2 * size:], problem
+        reached, ctx.params, ctx.problem = tensors[:size], tensors[2 * size :], problem
         ctx.save_for_backward(*reached)
         return tuple(part.clone() for part in reached)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        f, begin, end, how, size = ctx.problem
+        f, begin, end, options, size = ctx.problem
         reached, params = ctx.saved_tensors, ctx.params
         state = (*reached, *slopes, *map(torch.zeros_like, params))
-        how = replace(how, control="batch")
-        steps = walk(backwards(f, params, size), state, (end, begin), how, Tally(), 2 * size)
+        options = replace(options, control="batch")
+        steps = walk(backwards(f, params, size), state, (end, begin), options, Tally(), 2 * size)
         *_, (_, found) = steps
         return (None, *[None] * size, *found[size:])
 
@@ -55,11 +61,16 @@ def backwards(f: Field, params: Sequence[Tensor], size: int) -> Field:
         with torch.enable_grad():
             y = tuple(part.detach().requires_grad_() for part in state[:size])
             v = f(t, y)
-            pairs = [(part, -a) for part, a in zip(v, state[size:], strict=False)
-                     if part.requires_grad]
+            pairs = [
+                (part, -a) for part, a in zip(v, state[size:], strict=False) if part.requires_grad
+            ]
             slopes = torch.autograd.grad(
-                [part for part, _ in pairs], [*y, *params], [a for _, a in pairs],
-                allow_unused=True, materialize_grads=True)
+                [part for part, _ in pairs],
+                [*y, *params],
+                [a for _, a in pairs],
+                allow_unused=True,
+                materialize_grads=True,
+            )
         return (*(part.detach() for part in v), *slopes)
 
     return together

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.rng import row_normal, row_uniform
+from ..core.rng import keyed_normal, keyed_uniform
 
 Map = Callable[[Tensor], Tensor]
 Probe = Literal["rademacher", "gaussian"]
@@ -38,8 +38,10 @@ def hutchinson_trace(v: Map, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]
     keep = torch.is_grad_enabled()
     with torch.enable_grad():
         point, value = follow(v, x)
-        each = [(slope((value * e).sum(), point, keep) * e).reshape(len(x), -1).sum(1)
-                for e in probes.unbind(1)]
+        each = [
+            (slope((value * e).sum(), point, keep) * e).reshape(len(x), -1).sum(1)
+            for e in probes.unbind(1)
+        ]
     found = torch.stack(each, 1)
     return (value, found) if keep else (value.detach(), found.detach())
 
@@ -52,16 +54,18 @@ def follow(v: Map, x: Tensor) -> tuple[Tensor, Tensor]:
 def slope(value: Tensor, x: Tensor, keep: bool) -> Tensor:
     if not value.requires_grad:
         return torch.zeros_like(x)
-    return torch.autograd.grad(value, x, retain_graph=True, create_graph=keep,
-                               materialize_grads=True)[0]
+    return torch.autograd.grad(
+        value, x, retain_graph=True, create_graph=keep, materialize_grads=True
+    )[0]
 
 
-def draw_probes(rows: Tensor, count: int, shape: Sequence[int], seed: int = 0,
-                kind: Probe = "rademacher") -> Tensor:
+def draw_probes(
+    rows: Tensor, count: int, shape: Sequence[int], seed: int = 0, kind: Probe = "rademacher"
+) -> Tensor:
     """Probes keyed by the row's number, float64, (B, count, *shape)."""
     if kind == "gaussian":
-        return row_normal(rows, (count, *shape), seed)
-    return torch.where(row_uniform(rows, (count, *shape), seed) < 0.5, -1.0, 1.0).double()
+        return keyed_normal(rows, (count, *shape), seed)
+    return torch.where(keyed_uniform(rows, (count, *shape), seed) < 0.5, -1.0, 1.0).double()
 
 
 def mean_and_error(estimates: Tensor) -> tuple[Tensor, Tensor | None]:

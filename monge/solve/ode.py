@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import DivergenceError, WordError
+from ..core.errors import DivergenceError, UsageError
 
 Method = Literal["euler", "midpoint", "heun", "rk4", "dopri5"]
 State = tuple[Tensor, ...]
@@ -52,14 +52,25 @@ TABLEAUX: dict[Method, Tableau] = {
     "euler": Tableau(1, (0.0,), (), (1.0,)),
     "midpoint": Tableau(2, (0.0, 0.5), ((0.5,),), (0.0, 1.0)),
     "heun": Tableau(2, (0.0, 1.0), ((1.0,),), (0.5, 0.5)),
-    "rk4": Tableau(4, (0.0, 0.5, 0.5, 1.0), ((0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)),
-                   (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
+    "rk4": Tableau(
+        4,
+        (0.0, 0.5, 0.5, 1.0),
+        ((0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)),
+        (1 / 6, 1 / 3, 1 / 3, 1 / 6),
+    ),
     "dopri5": Tableau(
-        5, (0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0),
-        ((1 / 5,), (3 / 40, 9 / 40), (44 / 45, -56 / 15, 32 / 9),
-         (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
-         (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656)),
-        LAST, (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)),
+        5,
+        (0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0),
+        (
+            (1 / 5,),
+            (3 / 40, 9 / 40),
+            (44 / 45, -56 / 15, 32 / 9),
+            (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+            (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+        ),
+        LAST,
+        (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40),
+    ),
 }
 
 
@@ -75,8 +86,10 @@ class Solver:
     def check(self, dtype: torch.dtype) -> None:
         least = 4 * torch.finfo(dtype).eps
         if self.method == "dopri5" and not self.tolerance >= least:
-            raise WordError(f"tolerance={self.tolerance:g} is below what {str(dtype)[6:]} can "
-                            f"tell apart; give at least {least:.0e} or compute in float64")
+            raise UsageError(
+                f"tolerance={self.tolerance:g} is below what {str(dtype)[6:]} can "
+                f"tell apart; give at least {least:.0e} or compute in float64"
+            )
 
 
 USUAL = Solver()
@@ -100,32 +113,43 @@ class Solution:
     tally: Tally = field(default_factory=Tally)
 
 
-def integrate(f: Field, start: State, times: Sequence[float] = (0.0, 1.0),
-              how: Solver = USUAL) -> Solution:
+def integrate(
+    f: Field, start: State, times: Sequence[float] = (0.0, 1.0), options: Solver = USUAL
+) -> Solution:
     """y at each of the times, from y(times[0]) = start; every tensor of a state is (B, ...)."""
     tally = Tally()
-    path = tuple(y for reached, y in walk(f, start, times, how, tally) if reached)
+    path = tuple(y for reached, y in walk(f, start, times, options, tally) if reached)
     return Solution(path[-1], path, tally)
 
 
-def integrate_one(f: Callable[[Tensor, Tensor], Tensor], start: Tensor,
-                  times: Sequence[float] = (0.0, 1.0), how: Solver = USUAL) -> Tensor:
+def integrate_one(
+    f: Callable[[Tensor, Tensor], Tensor],
+    start: Tensor,
+    times: Sequence[float] = (0.0, 1.0),
+    options: Solver = USUAL,
+) -> Tensor:
     """y at the last of the times, of an equation of one tensor."""
-    return integrate(lambda t, y: (f(t, y[0]),), (start,), times, how).end[0]
+    return integrate(lambda t, y: (f(t, y[0]),), (start,), times, options).end[0]
 
 
-def walk(f: Field, start: State, times: Sequence[float], how: Solver, tally: Tally,
-         counted: int | None = None) -> Iterator[tuple[bool, State]]:
+def walk(
+    f: Field,
+    start: State,
+    times: Sequence[float],
+    options: Solver,
+    tally: Tally,
+    counted: int | None = None,
+) -> Iterator[tuple[bool, State]]:
     """y after every step, and whether one of the times is reached there; only the first `counted`
     tensors of the state have a say in the length of a step, or all. Rows with steps of their own
     are at times of their own between those asked for."""
     rises = {a < b for a, b in itertools.pairwise(times) if a != b}
     if len(rises) > 1:
-        raise WordError(f"times={list(times)} turn round; give times that rise or that fall")
-    how.check(start[0].dtype)
-    march = adaptive if how.method == "dopri5" else fixed
+        raise UsageError(f"times={list(times)} turn round; give times that rise or that fall")
+    options.check(start[0].dtype)
+    march = adaptive if options.method == "dopri5" else fixed
     yield True, start
-    yield from march(counting(f, tally), start, times, how, tally, counted)
+    yield from march(counting(f, tally), start, times, options, tally, counted)
 
 
 def counting(f: Field, tally: Tally) -> Field:
@@ -136,11 +160,12 @@ def counting(f: Field, tally: Tally) -> Field:
     return counted
 
 
-def fixed(f: Field, y: State, times: Sequence[float], how: Solver, tally: Tally,
-          counted: int | None) -> Iterator[tuple[bool, State]]:
-    tableau, total = TABLEAUX[how.method], abs(times[-1] - times[0])
+def fixed(
+    f: Field, y: State, times: Sequence[float], options: Solver, tally: Tally, counted: int | None
+) -> Iterator[tuple[bool, State]]:
+    tableau, total = TABLEAUX[options.method], abs(times[-1] - times[0])
     for start, end in itertools.pairwise(times):
-        count = max(1, math.ceil(how.steps * abs(end - start) / total - 1e-9)) if total else 0
+        count = max(1, math.ceil(options.steps * abs(end - start) / total - 1e-9)) if total else 0
         grid = torch.linspace(start, end, count + 1, dtype=torch.float64)
         ticks = grid.to(y[0]).unbind()
         h = y[0].new_tensor((end - start) / max(count, 1))
@@ -151,12 +176,13 @@ def fixed(f: Field, y: State, times: Sequence[float], how: Solver, tally: Tally,
         yield True, y
 
 
-def adaptive(f: Field, y: State, times: Sequence[float], how: Solver, tally: Tally,
-             counted: int | None) -> Iterator[tuple[bool, State]]:
-    tableau, shape = TABLEAUX[how.method], y[0].shape[:1] if how.control == "row" else ()
+def adaptive(
+    f: Field, y: State, times: Sequence[float], options: Solver, tally: Tally, counted: int | None
+) -> Iterator[tuple[bool, State]]:
+    tableau, shape = TABLEAUX[options.method], y[0].shape[:1] if options.control == "row" else ()
     t = y[0].new_full(shape, times[0])
     first = f(t, y)
-    h = first_step(f, t, y, first, times[-1] - times[0], how, counted)
+    h = first_step(f, t, y, first, times[-1] - times[0], options, counted)
     before = torch.ones_like(h)
     for end in times[1:]:
         while bool((left := end - t).any()):
@@ -164,7 +190,7 @@ def adaptive(f: Field, y: State, times: Sequence[float], how: Solver, tally: Tal
             k = slopes(f, t, step, y, tableau, first)
             new = move(y, step, tableau.weights, k)
             last = f(t + step, new)
-            ratio = miss(y, new, step, tableau.error, [*k, last], how, counted)
+            ratio = miss(y, new, step, tableau.error, [*k, last], options, counted)
             good = ratio <= 1  # false of a NaN
             tally.steps, tally.rejected = tally.steps + 1, tally.rejected + int(not good.all())
             check_step(t, step, left, tally, good)
@@ -176,8 +202,9 @@ def adaptive(f: Field, y: State, times: Sequence[float], how: Solver, tally: Tal
         yield True, y
 
 
-def slopes(f: Field, t: Tensor, h: Tensor, y: State, tableau: Tableau, first: State
-           ) -> list[State]:
+def slopes(
+    f: Field, t: Tensor, h: Tensor, y: State, tableau: Tableau, first: State
+) -> list[State]:
     """k_1 .. k_s of a step of length h."""
     k = [first]
     for node, row in zip(tableau.nodes[1:], tableau.rows, strict=True):
@@ -187,8 +214,10 @@ def slopes(f: Field, t: Tensor, h: Tensor, y: State, tableau: Tableau, first: St
 
 def move(y: State, h: Tensor, weights: Sequence[float], k: Sequence[State]) -> State:
     """y + h sum_i w_i k_i."""
-    return tuple(torch.addcmul(part, along(h, part), mix(weights, [each[place] for each in k]))
-                 for place, part in enumerate(y))
+    return tuple(
+        torch.addcmul(part, along(h, part), mix(weights, [each[place] for each in k]))
+        for place, part in enumerate(y)
+    )
 
 
 def mix(weights: Sequence[float], tensors: Sequence[Tensor]) -> Tensor:
@@ -211,43 +240,58 @@ def choose(good: Tensor, new: State, old: State) -> State:
 
 
 @torch.no_grad()
-def miss(y: State, new: State, h: Tensor, weights: Sequence[float], k: Sequence[State],
-         how: Solver, counted: int | None) -> Tensor:
+def miss(
+    y: State,
+    new: State,
+    h: Tensor,
+    weights: Sequence[float],
+    k: Sequence[State],
+    options: Solver,
+    counted: int | None,
+) -> Tensor:
     """The error of a step in units of what is tolerated: (B,), or () for the batch."""
     errors, scales = [], []
     for place, (a, b) in enumerate(zip(y[:counted], new[:counted], strict=True)):
         errors.append(along(h, a) * mix(weights, [each[place] for each in k]))
-        scales.append(how.tolerance * (1 + torch.maximum(a.abs(), b.abs())))
-    return size(errors, scales, how)
+        scales.append(options.tolerance * (1 + torch.maximum(a.abs(), b.abs())))
+    return size(errors, scales, options)
 
 
-def size(values: Sequence[Tensor], scales: Sequence[Tensor], how: Solver) -> Tensor:
+def size(values: Sequence[Tensor], scales: Sequence[Tensor], options: Solver) -> Tensor:
     """The root mean square of value / scale over a row or the batch, the largest of a state's."""
     ratios = [(value / scale).square() for value, scale in zip(values, scales, strict=True)]
-    if how.control == "batch":
+    if options.control == "batch":
         return torch.stack([ratio.mean() for ratio in ratios]).amax().sqrt()
     return torch.stack([ratio.reshape(len(ratio), -1).mean(1) for ratio in ratios]).amax(0).sqrt()
 
 
 @torch.no_grad()
-def first_step(f: Field, t: Tensor, y: State, slope: State, length: float, how: Solver,
-               counted: int | None) -> Tensor:
+def first_step(
+    f: Field,
+    t: Tensor,
+    y: State,
+    slope: State,
+    length: float,
+    options: Solver,
+    counted: int | None,
+) -> Tensor:
     """A step whose error will be about as tolerated (Hairer, Norsett & Wanner 1993, II.4)."""
-    scales = [how.tolerance * (1 + part.abs()) for part in y[:counted]]
-    place, speed = size(y[:counted], scales, how), size(slope[:counted], scales, how)
+    scales = [options.tolerance * (1 + part.abs()) for part in y[:counted]]
+    place, speed = size(y[:counted], scales, options), size(slope[:counted], scales, options)
     trial = torch.where((place > 1e-5) & (speed > 1e-5), 0.01 * place / speed, 1e-6)
     trial = trial.clamp(max=abs(length)) * math.copysign(1.0, length)
     ahead = f(t + trial, move(y, trial, (1.0,), [slope]))
     turn = [b - a for a, b in zip(slope[:counted], ahead[:counted], strict=True)]
-    bend = size(turn, scales, how) / trial.abs().clamp_min(torch.finfo(trial.dtype).tiny)
+    bend = size(turn, scales, options) / trial.abs().clamp_min(torch.finfo(trial.dtype).tiny)
     steep = torch.maximum(speed, bend)
     fine = torch.where(steep > 1e-15, (0.01 / steep).pow(1 / 5), 1e-3)
     most = torch.minimum(100 * trial.abs(), fine).clamp(max=abs(length))
     return torch.where(most.isfinite(), most, 1e-6) * math.copysign(1.0, length)
 
 
-def next_step(h: Tensor, step: Tensor, ratio: Tensor, before: Tensor, good: Tensor,
-              cut: Tensor) -> Tensor:
+def next_step(
+    h: Tensor, step: Tensor, ratio: Tensor, before: Tensor, good: Tensor, cut: Tensor
+) -> Tensor:
     """What the rule makes of a step; a step that was cut short to end in time is no evidence that
     steps should be short."""
     grown = SAFETY * ratio.clamp_min(1e-10).pow(-0.7 / 5) * before.pow(0.4 / 5)
@@ -261,6 +305,8 @@ def check_step(t: Tensor, step: Tensor, left: Tensor, tally: Tally, good: Tensor
     stuck = ~good & (step.abs() < least * t.abs().clamp_min(1e-3))
     if bool(stuck.any()) or tally.steps > MOST:
         where = t.flatten()[stuck.flatten().int().argmax()]
-        raise DivergenceError(f"the steps of the solver became too short at t={float(where):.3g}, "
-                              "where the field is too steep or not finite; raise the tolerance or "
-                              "take a method of fixed steps such as rk4")
+        raise DivergenceError(
+            f"the steps of the solver became too short at t={float(where):.3g}, "
+            "where the field is too steep or not finite; raise the tolerance or "
+            "take a method of fixed steps such as rk4"
+        )

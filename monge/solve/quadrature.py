@@ -22,8 +22,9 @@ POINTS = 1 << 20
 """Points after which no box is halved, where a point is cheap."""
 
 
-def integral(f: Callable[[Tensor], Tensor], dims: int, wanted: float,
-             points: int = POINTS) -> tuple[Tensor, float]:
+def integral(
+    f: Callable[[Tensor], Tensor], dims: int, wanted: float, points: int = POINTS
+) -> tuple[Tensor, float]:
     """The integrals (m,) of f: (N, dims) -> (N, m) over the whole of R^dims, and how uncertain
     they are: as wanted, or more where that would take too many points."""
     corners = grid(torch.tensor([-0.5, 0.5], dtype=torch.float64), dims)  # (2^dims, dims)
@@ -42,7 +43,7 @@ def integral(f: Callable[[Tensor], Tensor], dims: int, wanted: float,
         room = (wanted - error) / 2 if spent < points else math.inf
         fine = ~(gap.cumsum(0) > room)  # true of a NaN, which would never settle
         done, rough = order[fine], order[~fine]
-        total, error = total + parts[done].sum((0, 1)), error + float(gap[:len(done)].sum())
+        total, error = total + parts[done].sum((0, 1)), error + float(gap[: len(done)].sum())
         whole = parts[rough].flatten(0, 1)
         centres = centres.unflatten(0, (-1, len(corners)))[rough].flatten(0, 1)
     return total, error

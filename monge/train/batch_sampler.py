@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from ..core.batch import Batch
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """The training rows."""
 
     def __len__(self) -> int: ...
@@ -23,14 +23,14 @@ class Rows(Protocol):
         """Steps of the event and of each condition of every row, (n, parts), where they differ."""
 
 
-def grouped(order: Tensor, lengths: Tensor | None, size: int, generator: Generator) -> Tensor:
+def bucketed(order: Tensor, lengths: Tensor | None, size: int, generator: Generator) -> Tensor:
     """The rows of an epoch's order such that every `size` neighbours are alike in length, first of
     the event, then of each condition; rows of one length keep their order, which is random, and
     batches come in a random one. `lengths` (n, parts); what is left over stays at the end."""
     if lengths is None:
         return order
     left = len(order) % size
-    rest, order = order[len(order) - left:], order[:len(order) - left]
+    rest, order = order[len(order) - left :], order[: len(order) - left]
     for part in reversed(range(lengths.shape[1])):
         order = order[lengths[order, part].argsort(stable=True)]
     batches = order.reshape(-1, size)

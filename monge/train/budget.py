@@ -6,11 +6,13 @@ import math
 import re
 from dataclasses import dataclass
 
-from ..core.errors import WordError
+from ..core.errors import UsageError
 
-SECONDS = {**dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
-           **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
-           **dict.fromkeys(("h", "hour", "hours"), 3600)}
+SECONDS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+}
 COUNTS = {"step": "steps", "steps": "steps", "epoch": "epochs", "epochs": "epochs"}
 
 
@@ -28,19 +30,23 @@ class Budget:
         text = str(text)  # Python's users may forget the unit
         match = re.fullmatch(r"(\+?)(\d+(?:\.\d+)?)\s*(.*)", text.strip().lower())
         if match is None:
-            raise WordError(f"expected a number with a unit as budget, found {text!r}; write 90s, "
-                            "5m, 500steps or 3epochs")
+            raise UsageError(
+                f"expected a number with a unit as budget, found {text!r}; write 90s, "
+                "5m, 500steps or 3epochs"
+            )
         unit, amount, more = match[3], float(match[2]), bool(match[1])
         if unit not in SECONDS and unit not in COUNTS:
-            raise WordError(f"expected budget {text!r} to end in one of the units s, m, h, steps "
-                            f"and epochs, found {unit or 'none'}; write 90s, 5m, 500steps or "
-                            "3epochs")
+            raise UsageError(
+                f"expected budget {text!r} to end in one of the units s, m, h, steps "
+                f"and epochs, found {unit or 'none'}; write 90s, 5m, 500steps or "
+                "3epochs"
+            )
         if not math.isfinite(amount):
-            raise WordError(f"budget {text!r} has no end; write a smaller number")
+            raise UsageError(f"budget {text!r} has no end; write a smaller number")
         if amount <= 0:
-            raise WordError(f"budget {text!r} leaves no time to train; give it more than 0")
+            raise UsageError(f"budget {text!r} leaves no time to train; give it more than 0")
         if COUNTS.get(unit) == "steps" and amount < 1:
-            raise WordError(f"budget {text!r} is too small for one step; give 1step or more")
+            raise UsageError(f"budget {text!r} is too small for one step; give 1step or more")
         if unit in COUNTS:
             return cls(more=more, **{COUNTS[unit]: amount})
         return cls(more=more, seconds=amount * SECONDS[unit])

@@ -45,8 +45,10 @@ def save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) ->
             save_file(unique, fresh, header)
             fresh.chmod(0o644)  # the library writes for its owner alone; a run may be shared
     except (OSError, SafetensorError) as error:
-        raise RunError(f"cannot write {path} ({error}); the checkpoint before it is untouched, "
-                       "so free some space or repair the folder and resume") from error
+        raise RunError(
+            f"cannot write {path} ({error}); the checkpoint before it is untouched, "
+            "so free some space or repair the folder and resume"
+        ) from error
 
 
 def sum_of_counters(header: Mapping[str, str]) -> str:
@@ -80,8 +82,10 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         about, alias = json.loads(header["about"]), json.loads(header["alias"])
         return tensors | {name: tensors[source] for name, source in alias.items()}, about
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise RunError(f"{path} is damaged or not a checkpoint of Monge's ({error}); restore it "
-                       "from a copy, or fit again") from error
+        raise RunError(
+            f"{path} is damaged or not a checkpoint of Monge's ({error}); restore it "
+            "from a copy, or fit again"
+        ) from error
 
 
 def about(path: Path) -> dict[str, Any]:
@@ -94,5 +98,7 @@ def about(path: Path) -> dict[str, Any]:
         compare(header, COUNTERS, sum_of_counters(header))
         return json.loads(header["about"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise RunError(f"{path} is damaged or not a checkpoint of Monge's ({error}); restore it "
-                       "from a copy, or fit again") from error
+        raise RunError(
+            f"{path} is damaged or not a checkpoint of Monge's ({error}); restore it "
+            "from a copy, or fit again"
+        ) from error

@@ -22,10 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..core.batch import Batch
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ..core.model import Model
-from ..core.train_config import Recipe
-from .batch_sampler import Rows
+from ..core.train_config import TrainConfig
+from .batch_sampler import RowSource
 from .budget import Budget
 from .param_groups import epoch_steps
 from .trainer import Trainer
@@ -60,15 +60,21 @@ class Cost:
 
     def steps(self, budget: Budget) -> float:
         """How many steps the budget buys, held-out scores left aside."""
-        return min(budget.seconds / self.step, budget.steps, budget.epochs * self.epoch_steps,
-                   self.limit or math.inf)
+        return min(
+            budget.seconds / self.step,
+            budget.steps,
+            budget.epochs * self.epoch_steps,
+            self.limit or math.inf,
+        )
 
     def admit(self, budget: str) -> None:
         """A WordError where not one step is in it."""
         if self.steps(Budget.read(budget)) < 1:
-            raise WordError(f"budget {budget!r} is too small for one step, which takes about "
-                            f"{self.step:.2g} s, of {self.epoch_steps} an epoch; give at least "
-                            f"{math.ceil(10 * self.step)}s")
+            raise UsageError(
+                f"budget {budget!r} is too small for one step, which takes about "
+                f"{self.step:.2g} s, of {self.epoch_steps} an epoch; give at least "
+                f"{math.ceil(10 * self.step)}s"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"epoch": self.epoch, "memory": self.memory}
@@ -78,23 +84,29 @@ class Cost:
         return cls(**{name: told[name] for name in cls.__dataclass_fields__})
 
 
-def estimate(model: Model, rows: Rows, recipe: Recipe, seed: int = 0, precision: str = "fp32"
-             ) -> Cost:
+def estimate(
+    model: Model, rows: RowSource, recipe: TrainConfig, seed: int = 0, precision: str = "fp32"
+) -> Cost:
     """The cost of fitting such a model to these rows; `model` itself is spent."""
-    few = Few(rows, max(FEW, recipe.batch))
+    few = FirstRows(rows, max(FEW, recipe.batch_size))
     with torch.random.fork_rng(devices=[]):
         trainer = Trainer(model, few, recipe, seed, precision)
         step, working = needed(trainer)
-        if len(few) < len(rows) and any(turn.whole for turn in trainer.turns):
-            part = Trainer(model, Few(rows, len(few) // PART), recipe, seed, precision)
+        if len(few) < len(rows) and any(turn.whole for turn in trainer.updates):
+            part = Trainer(model, FirstRows(rows, len(few) // PART), recipe, seed, precision)
             less, narrow = needed(part)
             times = len(rows) / len(few)
             step, working = grown(less, step, times), round(grown(narrow, working, times))
     state, _ = trainer.state()
-    size = min(recipe.batch, len(rows))
-    return Cost(sum(p.numel() for p in model.parameters()), step,
-                epoch_steps(len(rows), size, trainer.turns), sum(map(bytes_of, state.values())),
-                working, recipe.steps)
+    size = min(recipe.batch_size, len(rows))
+    return Cost(
+        sum(p.numel() for p in model.parameters()),
+        step,
+        epoch_steps(len(rows), size, trainer.updates),
+        sum(map(bytes_of, state.values())),
+        working,
+        recipe.max_steps,
+    )
 
 
 def needed(trainer: Trainer) -> tuple[float, int]:
@@ -116,7 +128,7 @@ def grown(part: float, whole: float, times: float) -> float:
 
 def gauged(trainer: Trainer) -> tuple[float, int]:
     """Seconds of a step that is watched, and the bytes that it needed."""
-    gauge, begun = Gauge(), time.perf_counter()
+    gauge, begun = MemoryGauge(), time.perf_counter()
     with gauge:
         trainer.advance(0.0)
     return time.perf_counter() - begun, gauge.peak
@@ -136,10 +148,10 @@ def bytes_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class Few:
+class FirstRows:
     """Some of the training rows, spread over all of them."""
 
-    def __init__(self, rows: Rows, most: int) -> None:
+    def __init__(self, rows: RowSource, most: int) -> None:
         self.rows = rows
         self.index = torch.linspace(0, max(len(rows) - 1, 0), min(len(rows), most)).long()
 
@@ -158,7 +170,7 @@ class Few:
         return None if lengths is None else lengths[self.index]
 
 
-class Gauge(TorchDispatchMode):
+class MemoryGauge(TorchDispatchMode):
     """The peak of what all tensors hold that are made inside it and not yet dropped."""
 
     def __init__(self) -> None:
@@ -166,11 +178,19 @@ class Gauge(TorchDispatchMode):
         self.held: dict[int, int] = {}  # bytes by storage
         self.now = self.peak = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (),
-                           kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         made = func(*args, **(kwargs or {}))
-        before = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs))
-                  if isinstance(leaf, Tensor)}
+        before = {
+            id(leaf.untyped_storage())
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor)
+        }
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor):
                 self.hold(leaf.untyped_storage(), before)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-class Average:
+class EMA:
     """a <- d a + (1 - d) w at each step, for weights w and their average a.
 
     d = min(decay, (1 + k) / (10 + k)) at step k, so that the first weights are soon forgotten.
@@ -61,7 +61,12 @@ def same_names(what: str, found: Collection[str], expected: Collection[str]) -> 
 
 def statistics(model: nn.Module) -> dict[str, Tensor]:
     """The running means and variances of every batch norm, by name."""
-    norms = [(name, module) for name, module in model.named_modules()
-             if isinstance(module, _BatchNorm)]
-    return {f"{name}.{key}" if name else key: value for name, module in norms
-            for key, value in module.named_buffers(recurse=False) if value.is_floating_point()}
+    norms = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, _BatchNorm)
+    ]
+    return {
+        f"{name}.{key}" if name else key: value
+        for name, module in norms
+        for key, value in module.named_buffers(recurse=False)
+        if value.is_floating_point()
+    }

@@ -41,7 +41,7 @@ def profile(model: Model, batch: Batch) -> list[Layer]:
             if any(p.requires_grad and p.ndim > 1 for p in layer.parameters(recurse=False)):
                 handle = layer.register_forward_hook(watch(name, seen))
                 hooks.callback(handle.remove)
-        played = [turn for turn in model.turns() if turn.params]
+        played = [turn for turn in model.updates() if turn.params]
         terms = [term.mean() for turn in played for term in turn.loss(batch).values()]
         moving = [term for term in terms if term.requires_grad]
         if not moving or not seen:
@@ -58,6 +58,7 @@ def profile(model: Model, batch: Batch) -> list[Layer]:
 
 def watch(name: str, seen: dict[str, list[Tensor]]) -> Any:
     """A hook that remembers the outputs a gradient can reach."""
+
     def hook(layer: nn.Module, inputs: Any, output: Any) -> None:
         y = output[0] if isinstance(output, tuple) else output
         if isinstance(y, Tensor) and y.requires_grad:
@@ -80,11 +81,21 @@ def alarms(layers: Sequence[Layer]) -> list[Finding]:
     first, last = alive[0], alive[-1]
     found = []
     if first.gradient * APART < last.gradient:
-        found.append(Finding("vanishing gradients", f"the gradient at {first.name} is "
-                             f"{first.gradient / last.gradient:.0e} of that at {last.name}",
-                             "add residual connections or normalisation, or use fewer layers"))
+        found.append(
+            Finding(
+                "vanishing gradients",
+                f"the gradient at {first.name} is "
+                f"{first.gradient / last.gradient:.0e} of that at {last.name}",
+                "add residual connections or normalisation, or use fewer layers",
+            )
+        )
     if first.gradient > APART * last.gradient:
-        found.append(Finding("exploding gradients", f"the gradient at {first.name} is "
-                             f"{first.gradient / last.gradient:.0e} times that at {last.name}",
-                             "try train.clip=1, a smaller train.rate or normalisation"))
+        found.append(
+            Finding(
+                "exploding gradients",
+                f"the gradient at {first.name} is "
+                f"{first.gradient / last.gradient:.0e} times that at {last.name}",
+                "try train.grad_clip=1, a smaller train.lr or normalisation",
+            )
+        )
     return found

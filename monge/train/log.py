@@ -17,8 +17,9 @@ from torch import Tensor
 from ..core.files import replacing
 
 
-def means(noted: list[tuple[int, str, Tensor]]
-          ) -> tuple[dict[str, float], tuple[int, str, float] | None]:
+def means(
+    noted: list[tuple[int, str, Tensor]],
+) -> tuple[dict[str, float], tuple[int, str, float] | None]:
     """The mean of what was noted under each name, and the first value that is not finite."""
     values = torch.stack([value.float() for *_, value in noted]).tolist() if noted else []
     sums: dict[str, list[float]] = {}

@@ -15,14 +15,14 @@ from types import FrameType
 
 import torch
 
-from ..core.metric import Score
+from ..core.metric import Metric
 from .budget import Budget
-from .optimiser import factor, horizon
+from .optimiser import lr_factor, schedule_length
 from .trainer import Trainer
 
 
 @contextmanager
-def interruption() -> Iterator[Callable[[], bool]]:
+def stop_requested() -> Iterator[Callable[[], bool]]:
     """A question whether someone has asked to stop; a second Ctrl-C stops at once. Outside the
     main thread, where Python delivers no signals, nobody ever asks."""
     asked = threading.Event()
@@ -46,6 +46,7 @@ def interruption() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def terminable() -> Iterator[None]:
     """SIGTERM interrupts as Ctrl-C does, where whoever waits must tidy up before it leaves."""
+
     def leave(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
@@ -59,7 +60,7 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-Judge = Callable[[], Score]
+Evaluate = Callable[[], Metric]
 
 
 @dataclass(frozen=True)
@@ -73,27 +74,32 @@ class Progress:
     speed: float  # steps a second
     rate: float
     terms: dict[str, float] = field(default_factory=dict)  # "turn/term" -> mean
-    held_out: Score | None = None
+    held_out: Metric | None = None
     best: bool = False  # the held-out score is a new best
     stopped: str | None = None  # budget, complete, patience, asked, diverged, refit
     sentence: str = ""  # why it diverged
     norms: dict[str, float] = field(default_factory=dict)  # turn -> norm of gradients, unclipped
 
 
-def fit(trainer: Trainer, budget: Budget, judge: Judge | None = None,
-        asked: Callable[[], bool] = lambda: False, pause: float = 0.25,
-        foresee: Callable[[], float] = lambda: 0.0) -> Iterator[Progress]:
+def fit(
+    trainer: Trainer,
+    budget: Budget,
+    judge: Evaluate | None = None,
+    asked: Callable[[], bool] = lambda: False,
+    pause: float = 0.25,
+    foresee: Callable[[], float] = lambda: 0.0,
+) -> Iterator[Progress]:
     """Train until the budget, the recipe, patience or `asked` ends it, telling every `pause`
     seconds and at every held-out score that `judge` gives. A budget of seconds covers the last
     score too: as much is left as one took, or, before there is one, as `foresee` says it will."""
     recipe = trainer.recipe
-    limit = 0 if trainer.refit else recipe.steps
+    limit = 0 if trainer.refit else recipe.max_steps
     end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, limit)
-    length = horizon(recipe, end.steps)
+    length = schedule_length(recipe, end.steps)
     clock = Clock(trainer)
     stopped = reason(trainer, end, asked, 0.0)
     while stopped is None:
-        trainer.advance(factor(recipe, trainer.age, length))
+        trainer.advance(lr_factor(recipe, trainer.age, length))
         clock.tick()
         if clock.look is None and judge and trainer.seconds > end.seconds / 2:
             clock.look = foresee()
@@ -105,17 +111,26 @@ def fit(trainer: Trainer, budget: Budget, judge: Judge | None = None,
         terms, norms, sentence = trainer.read()
         score, best = None, False
         if due and judge and not sentence:
-            found = examine(trainer, judge)
+            found = evaluate_ema(trainer, judge)
             best = trainer.consider(found)
             score = None if trainer.refit else found  # what a refit reads is not held out
             clock.looked()
             stopped = reason(trainer, end, asked, clock.look or 0.0)
         stopped = "diverged" if sentence else stopped
-        yield Progress(trainer.step, trainer.step / trainer.epoch_steps, trainer.seconds,
-                       end.fraction(trainer.step, trainer.seconds + (clock.look or 0.0)),
-                       clock.tell(),
-                       recipe.rate * factor(recipe, trainer.age, length), terms, score, best,
-                       stopped, sentence, norms)
+        yield Progress(
+            trainer.step,
+            trainer.step / trainer.epoch_steps,
+            trainer.seconds,
+            end.fraction(trainer.step, trainer.seconds + (clock.look or 0.0)),
+            clock.tell(),
+            recipe.lr * lr_factor(recipe, trainer.age, length),
+            terms,
+            score,
+            best,
+            stopped,
+            sentence,
+            norms,
+        )
 
 
 class Clock:
@@ -146,7 +161,7 @@ class Clock:
         return steps / max(spent, 1e-9)
 
 
-def examine(trainer: Trainer, judge: Judge) -> Score:
+def evaluate_ema(trainer: Trainer, judge: Evaluate) -> Metric:
     """The held-out score of the averaged weights; nothing of it trains."""
     trainer.model.eval()
     with trainer.average.swapped(), torch.no_grad():
@@ -159,7 +174,7 @@ def reason(trainer: Trainer, end: Budget, asked: Callable[[], bool], look: float
     if trainer.refit:
         if trainer.done:
             return "refit"
-    elif recipe.steps and trainer.step >= recipe.steps:
+    elif recipe.max_steps and trainer.step >= recipe.max_steps:
         return "complete"
     elif recipe.patience and trainer.stale >= recipe.patience:
         return "patience"

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from ..core.errors import WordError
-from ..core.train_config import Mover, Recipe
+from ..core.errors import UsageError
+from ..core.train_config import OptimiserConfig, TrainConfig
 from .ema import same_names
 
 
-def factor(recipe: Recipe, step: int, horizon: float) -> float:
+def lr_factor(recipe: TrainConfig, step: int, horizon: float) -> float:
     """What multiplies the rate at this step."""
     rise = min(1.0, (step + 1) / recipe.warmup) if recipe.warmup else 1.0
     if recipe.schedule == "constant":
@@ -36,12 +36,14 @@ def factor(recipe: Recipe, step: int, horizon: float) -> float:
     return rise * (1 - done if recipe.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
-def horizon(recipe: Recipe, steps: float) -> float:
+def schedule_length(recipe: TrainConfig, steps: float) -> float:
     """Steps over which the schedule runs, given the steps of the budget."""
-    length = recipe.horizon or steps
+    length = recipe.schedule_steps or steps
     if recipe.schedule in ("cosine", "linear") and not math.isfinite(length):
-        raise WordError(f"train.schedule={recipe.schedule} needs its length: give the budget in "
-                        "steps or epochs, or add train.horizon=5000")
+        raise UsageError(
+            f"train.schedule={recipe.schedule} needs its length: give the budget in "
+            "steps or epochs, or add train.schedule_steps=5000"
+        )
     return length
 
 
@@ -51,27 +53,32 @@ SCRATCH = "al"
 """What L-BFGS keeps between calls only to spare itself an allocation."""
 
 
-def optimiser(mover: Mover, params: Sequence[nn.Parameter],
-              factors: Mapping[int, float] | None = None) -> Optimizer:
+def optimiser(
+    mover: OptimiserConfig,
+    params: Sequence[nn.Parameter],
+    factors: Mapping[int, float] | None = None,
+) -> Optimizer:
     """The optimiser a mover describes, its rate times `factors` (by id of the parameter); fused
     where torch has it, since its loop is 3 to 6 times slower on a CPU."""
     if mover.optimiser == "lbfgs":
         return lbfgs(mover, params, bool(factors))
     groups = grouped(params, factors or {})
-    optim, rate, decay = torch.optim, mover.rate, mover.decay
+    optim, rate, decay = torch.optim, mover.lr, mover.weight_decay
     if mover.optimiser == "adam":
         return optim.Adam(groups, rate, mover.betas, weight_decay=decay, fused=True)
     if mover.optimiser == "adamw":
         return optim.AdamW(groups, rate, mover.betas, weight_decay=decay, fused=True)
     if mover.optimiser == "sgd":
         if mover.nesterov and not mover.momentum:
-            raise WordError("nesterov=true needs a momentum; add train.momentum=0.9")
-        return optim.SGD(groups, rate, mover.momentum, weight_decay=decay,
-                         nesterov=mover.nesterov, fused=True)
+            raise UsageError("nesterov=true needs a momentum; add train.momentum=0.9")
+        return optim.SGD(
+            groups, rate, mover.momentum, weight_decay=decay, nesterov=mover.nesterov, fused=True
+        )
     if mover.optimiser == "adagrad":
         return optim.Adagrad(groups, rate, weight_decay=decay, fused=True)
-    return optim.RMSprop(groups, rate, mover.betas[1], weight_decay=decay,
-                         momentum=mover.momentum, foreach=True)
+    return optim.RMSprop(
+        groups, rate, mover.betas[1], weight_decay=decay, momentum=mover.momentum, foreach=True
+    )
 
 
 def grouped(params: Sequence[nn.Parameter], factors: Mapping[int, float]) -> list[dict[str, Any]]:
@@ -82,16 +89,23 @@ def grouped(params: Sequence[nn.Parameter], factors: Mapping[int, float]) -> lis
     return [{"params": members, "factor": factor} for factor, members in groups.items()]
 
 
-def lbfgs(mover: Mover, params: Sequence[nn.Parameter], factors: bool) -> LBFGS:
+def lbfgs(mover: OptimiserConfig, params: Sequence[nn.Parameter], factors: bool) -> LBFGS:
     """One iteration a step: ten pairs of differences, a line search to the strong Wolfe conditions
     (Liu & Nocedal 1989), no rate."""
-    refused = {"train.clip": mover.clip, "train.lasso": mover.lasso, "train.rates": factors}
+    refused = {
+        "train.grad_clip": mover.grad_clip,
+        "train.l1": mover.l1,
+        "train.lr_multipliers": factors,
+    }
     for word, value in refused.items():
         if value:
-            raise WordError(f"train.optimiser=lbfgs finds the length of its steps itself, so "
-                            f"{word} means nothing to it; leave it out or take adam")
-    return LBFGS(params, 1.0, max_iter=1, max_eval=LOOKS, history_size=10,
-                 line_search_fn="strong_wolfe")
+            raise UsageError(
+                f"train.optimiser=lbfgs finds the length of its steps itself, so "
+                f"{word} means nothing to it; leave it out or take adam"
+            )
+    return LBFGS(
+        params, 1.0, max_iter=1, max_eval=LOOKS, history_size=10, line_search_fn="strong_wolfe"
+    )
 
 
 def iterate(mover: LBFGS, look: Callable[[], Tensor]) -> None:
@@ -117,7 +131,7 @@ def is_settled(mover: Optimizer | None) -> bool:
 
 
 @torch.no_grad()
-def tidy(mover: Optimizer) -> None:
+def flush_denormals(mover: Optimizer) -> None:
     """Make 0 of moments too small to matter. Those of parameters whose gradients have ceased decay
     to denormal numbers and stay there, and arithmetic with few of them makes Adam's step twice as
     dear."""
@@ -148,22 +162,35 @@ def pack(mover: Optimizer, names: Mapping[int, str]) -> tuple[dict[str, Tensor],
     return tensors, numbers
 
 
-def unpack(mover: Optimizer, params: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor],
-           numbers: Mapping[str, Any]) -> None:
+def unpack(
+    mover: Optimizer,
+    params: Mapping[str, nn.Parameter],
+    tensors: Mapping[str, Tensor],
+    numbers: Mapping[str, Any],
+) -> None:
     """Give an optimiser the memory that `pack` took."""
-    lists = {path: [f"{path}.{place}" for place in range(count[0])]
-             for path, count in numbers.items() if isinstance(count, list)}
+    lists = {
+        path: [f"{path}.{place}" for place in range(count[0])]
+        for path, count in numbers.items()
+        if isinstance(count, list)
+    }
     inside = {name for members in lists.values() for name in members}
-    values: Iterator[tuple[str, Any]] = iter([
-        *((path, value.clone()) for path, value in tensors.items() if path not in inside),
-        *((path, [tensors[name].clone() for name in members]) for path, members in lists.items()),
-        *((path, value) for path, value in numbers.items() if path not in lists)])
+    values: Iterator[tuple[str, Any]] = iter(
+        [
+            *((path, value.clone()) for path, value in tensors.items() if path not in inside),
+            *(
+                (path, [tensors[name].clone() for name in members])
+                for path, members in lists.items()
+            ),
+            *((path, value) for path, value in numbers.items() if path not in lists),
+        ]
+    )
     for path, value in values:
         name, _, slot = path.rpartition("/")
         mover.state[params[name]][slot] = value
 
 
-def check_slots(mover: Optimizer, settings: Mover) -> None:
+def check_slots(mover: Optimizer, settings: OptimiserConfig) -> None:
     """Refuse a memory that is not one of these settings: each parameter with a memory has what a
     step of such an optimiser leaves behind."""
     if isinstance(mover, LBFGS):  # what its memory holds depends on how its search went

@@ -20,7 +20,7 @@ from ..core.space import Space
 
 
 @contextmanager
-def shaken(params: Sequence[nn.Parameter], scale: float) -> Iterator[None]:
+def weight_noise(params: Sequence[nn.Parameter], scale: float) -> Iterator[None]:
     """Parameters with Gaussian noise on them for as long as the block lasts, and then exactly as
     they were; forward and backward pass both belong inside."""
     kept = [param.detach().clone() for param in params]
@@ -36,7 +36,7 @@ def shaken(params: Sequence[nn.Parameter], scale: float) -> Iterator[None]:
 
 
 @torch.no_grad()
-def shrink(mover: Optimizer, penalty: float) -> None:
+def l1_prox(mover: Optimizer, penalty: float) -> None:
     """The proximal step of penalty |w|: w <- sign(w) max(|w| - rate penalty, 0), for weights (two
     axes or more) alone."""
     for group in mover.param_groups:
@@ -53,8 +53,9 @@ def reals(space: Space) -> Tensor | None:
     return space.statistic("scale") * number if number.any() else None
 
 
-def disturb(batch: Batch, space: Space, noise: float) -> Batch:
+def input_noise(batch: Batch, space: Space, noise: float) -> Batch:
     """The batch with noise on the real values it is given, in standard deviations of training."""
+
     def around(part: Batch, where: Space) -> Batch:
         scale = reals(where)
         if scale is None:

@@ -1,6 +1,1 @@
 """Executable identities: statements of the theory, checked on the library's own models."""
-
-
-
-
-

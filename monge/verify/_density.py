@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.abilities import Given, HasLikelihood, HasPosterior
-from ..core.batch import Batch, conform
+from ..core.batch import Batch, broadcast_conditions
 from ..core.model import Model
 from ..core.space import Space
 from ..solve.quadrature import POINTS, integral, lattice
@@ -66,8 +66,10 @@ class Law:
         if not reals:
             return self.weigh(states, statistic).sum(0), 0.0
         if len(reals) > REALS or len(states) > BESIDE:
-            raise Skip(f"needs at most {REALS} real entries and {BESIDE} states of the others, "
-                       f"not {len(reals)} and {len(states)}")
+            raise Skip(
+                f"needs at most {REALS} real entries and {BESIDE} states of the others, "
+                f"not {len(reals)} and {len(states)}"
+            )
         shift = torch.tensor([parts[i].mean[0] for i in reals], dtype=torch.float64)
         scale = torch.tensor([parts[i].scale[0] for i in reals], dtype=torch.float64)
 
@@ -77,8 +79,12 @@ class Law:
             terms = self.weigh(x, statistic) * scale.prod()
             return terms.unflatten(0, (len(y), -1)).sum(1)
 
-        found, error = integral(chunked(slices, WIDTH // (len(states) * len(parts))),
-                                len(reals), wanted, POINTS // len(states))
+        found, error = integral(
+            chunked(slices, WIDTH // (len(states) * len(parts))),
+            len(reals),
+            wanted,
+            POINTS // len(states),
+        )
         if USELESS < error < math.inf:
             raise Skip(f"its integral cannot be had to better than {error:.0e}")
         return found, error
@@ -169,4 +175,4 @@ def rows(x: Tensor, space: Space, given: Given) -> Batch:
     """Flat events (N, D) as a batch under the one condition."""
     shaped = x.reshape(len(x), *space.shape)
     shaped = shaped.long() if space.kind == "label" else shaped
-    return Batch(shaped, conform(given, space, len(x)))
+    return Batch(shaped, broadcast_conditions(given, space, len(x)))

@@ -54,8 +54,9 @@ def jacobian_of_row(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.cat(parts)[None]
 
 
-def couplings(model: HasBijection, batch: Batch, z: Tensor
-              ) -> list[tuple[Coupling, Tensor, Tensor | None]]:
+def couplings(
+    model: HasBijection, batch: Batch, z: Tensor
+) -> list[tuple[Coupling, Tensor, Tensor | None]]:
     """The couplings of a model, each with its input when latent codes z are decoded, and its
     context."""
     assert isinstance(model, nn.Module)
@@ -65,8 +66,11 @@ def couplings(model: HasBijection, batch: Batch, z: Tensor
         assert isinstance(layer, Coupling)
         found.append((layer, entered[0], entered[1] if len(entered) > 1 else None))
 
-    hooks = [layer.register_forward_hook(note) for layer in model.modules()
-             if isinstance(layer, Coupling)]
+    hooks = [
+        layer.register_forward_hook(note)
+        for layer in model.modules()
+        if isinstance(layer, Coupling)
+    ]
     try:
         model.push(z, batch.given)
     finally:

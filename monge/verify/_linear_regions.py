@@ -71,8 +71,10 @@ def fold(units: int, depth: int) -> MLP:
     some scale. All units but the last face right; the last faces left, which gives the first
     piece its slope without a unit of its own.
     """
-    slopes = torch.tensor([(-1.0) ** k * (1 if k < units - 1 else 0.5) for k in range(units + 1)],
-                          dtype=torch.float64)
+    slopes = torch.tensor(
+        [(-1.0) ** k * (1 if k < units - 1 else 0.5) for k in range(units + 1)],
+        dtype=torch.float64,
+    )
     joints = (1 / slopes.abs()).cumsum(0)
     total = joints[-1]
     net, at = rectified(units, depth), joints[:-1] / total

@@ -76,13 +76,17 @@ class Normals:
 
 def line() -> Normals:
     """Three normals on a line."""
-    return Normals(torch.tensor([0.5, 0.3, 0.2]).double(),
-                   torch.tensor([[-1.2], [0.3], [1.5]]).double(),
-                   torch.tensor([0.2, 0.1, 0.3]).double())
+    return Normals(
+        torch.tensor([0.5, 0.3, 0.2]).double(),
+        torch.tensor([[-1.2], [0.3], [1.5]]).double(),
+        torch.tensor([0.2, 0.1, 0.3]).double(),
+    )
 
 
 def plane() -> Normals:
     """Three normals in the plane."""
-    return Normals(torch.tensor([0.5, 0.3, 0.2]).double(),
-                   torch.tensor([[-1.2, 0.4], [0.3, -1.0], [1.2, 1.0]]).double(),
-                   torch.tensor([0.2, 0.15, 0.3]).double())
+    return Normals(
+        torch.tensor([0.5, 0.3, 0.2]).double(),
+        torch.tensor([[-1.2, 0.4], [0.3, -1.0], [1.2, 1.0]]).double(),
+        torch.tensor([0.2, 0.15, 0.3]).double(),
+    )

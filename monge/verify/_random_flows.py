@@ -12,7 +12,7 @@ from ..nn.mlp import MLP
 from ..prob.bijections.autoregressive import Autoregressive
 from ..prob.bijections.base import Bijection
 from ..prob.bijections.coupling import Coupling
-from ..prob.bijections.univariate import Warp
+from ..prob.bijections.univariate import UnivariateMap
 
 DIMS = 5
 """Entries that layers are examined on."""
@@ -41,7 +41,7 @@ class Reads(nn.Module):
         return self.net(x)
 
 
-def coupling(warp: Warp, flip: bool) -> Coupling:
+def coupling(warp: UnivariateMap, flip: bool) -> Coupling:
     """A coupling of DIMS entries with a random network."""
     size = DIMS // 2
     stays, moves = (DIMS - size, size) if flip else (size, DIMS - size)
@@ -49,12 +49,13 @@ def coupling(warp: Warp, flip: bool) -> Coupling:
     return Coupling(Reads(net), warp, size, flip).double()
 
 
-def autoregressive(warp: Warp, back: bool = False) -> Autoregressive:
+def autoregressive(warp: UnivariateMap, back: bool = False) -> Autoregressive:
     """A masked map of DIMS entries with a random network, in one order or against it."""
     entries = torch.arange(DIMS)
     places = entries.flip(0) if back else entries
-    net = Masked.Config(width=16).build(entries, entries.repeat_interleave(warp.count),
-                                        places[None])
+    net = Masked.Config(width=16).build(
+        entries, entries.repeat_interleave(warp.count), places[None]
+    )
     return Autoregressive(net, warp, places).double()
 
 

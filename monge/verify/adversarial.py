@@ -42,8 +42,13 @@ def game(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
 
 def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int = 50) -> None:
     """Bring a smooth loss to its end by L-BFGS."""
-    mover = torch.optim.LBFGS(list(parameters), max_iter=steps, tolerance_grad=1e-13,
-                              tolerance_change=1e-16, line_search_fn="strong_wolfe")
+    mover = torch.optim.LBFGS(
+        list(parameters),
+        max_iter=steps,
+        tolerance_grad=1e-13,
+        tolerance_change=1e-16,
+        line_search_fn="strong_wolfe",
+    )
 
     def look() -> Tensor:
         mover.zero_grad()
@@ -64,7 +69,7 @@ def x82_best_discriminator_is_the_share_of_data() -> Residual:
     best = p / (p + q)
     with torch.enable_grad():
         d = best.clone().requires_grad_()
-        slope, = torch.autograd.grad(game(p, q, d), d)
+        (slope,) = torch.autograd.grad(game(p, q, d), d)
     moved = (best + 0.1 * normal(1000, len(p))).clamp(1e-6, 1 - 1e-6)
     gain = game(p, q, moved) - game(p, q, best)
     return Residual(most(float(slope.abs().amax()), float(gain.amax())), 1e-13)
@@ -98,8 +103,10 @@ def x82_trained_discriminator_is_the_best_one() -> Residual:
             return (p * terms["real"] + q * terms["fake"]).sum()
 
         lowered([a], loss)
-        worst += [gap(torch.sigmoid(a), (1 - smooth) * p / (p + q)),
-                  gap(log_ratio("nonsaturating", a, smooth).exp(), p / q)]
+        worst += [
+            gap(torch.sigmoid(a), (1 - smooth) * p / (p + q)),
+            gap(log_ratio("nonsaturating", a, smooth).exp(), p / q),
+        ]
     return Residual(most(worst), 1e-4)
 
 
@@ -109,8 +116,10 @@ def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, prop. 1; Sugiyama, Suzuki &
     Kanamori 2012, Density Ratio Estimation in Machine Learning."""
     x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
-    first, second = (torch.distributions.Normal(torch.tensor(mean, dtype=torch.float64), std)
-                     for mean, std in ((0.5, 1.0), (-0.3, 1.4)))
+    first, second = (
+        torch.distributions.Normal(torch.tensor(mean, dtype=torch.float64), std)
+        for mean, std in ((0.5, 1.0), (-0.3, 1.4))
+    )
     p, q = (law.log_prob(x).exp() * (x[1] - x[0]) for law in (first, second))
     features = torch.stack([torch.ones_like(x), x, x.square()], 1)  # (X, 3)
     w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
@@ -120,8 +129,10 @@ def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
         return (p * terms["real"] + q * terms["fake"]).sum()
 
     lowered([w], loss)
-    return Residual(gap((features @ w)[x.abs() < 3], (first.log_prob(x) - second.log_prob(x))
-                        [x.abs() < 3]), 1e-5)
+    return Residual(
+        gap((features @ w)[x.abs() < 3], (first.log_prob(x) - second.log_prob(x))[x.abs() < 3]),
+        1e-5,
+    )
 
 
 def x83_least_value_is_minus_log_four() -> Residual:
@@ -149,12 +160,20 @@ def x84_gradients_at_the_best_discriminator() -> Residual:
         logits = start.log().requires_grad_()
         q = logits.softmax(0)
         verdict = (p / q).log().detach()  # logit of D*, held fixed
-        sides = {"minimax": (2 * (q * generator_terms("minimax", verdict)).sum(),
-                             2 * jensen_shannon(p, q)),
-                 "nonsaturating": (2 * (q * generator_terms("nonsaturating", verdict)).sum(),
-                                   kl(q, p) - 2 * jensen_shannon(p, q))}
-        slopes = [[torch.autograd.grad(side, logits, retain_graph=True)[0] for side in pair]
-                  for pair in sides.values()]
+        sides = {
+            "minimax": (
+                2 * (q * generator_terms("minimax", verdict)).sum(),
+                2 * jensen_shannon(p, q),
+            ),
+            "nonsaturating": (
+                2 * (q * generator_terms("nonsaturating", verdict)).sum(),
+                kl(q, p) - 2 * jensen_shannon(p, q),
+            ),
+        }
+        slopes = [
+            [torch.autograd.grad(side, logits, retain_graph=True)[0] for side in pair]
+            for pair in sides.values()
+        ]
     return Residual(most(*(gap(left, right) for left, right in slopes)), 1e-12)
 
 
@@ -164,8 +183,8 @@ def x85_minimax_saturates_where_the_other_does_not() -> Residual:
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 3."""
     with torch.enable_grad():
         a = torch.tensor(-12.0, dtype=torch.float64, requires_grad=True)
-        flat, = torch.autograd.grad(2 * generator_terms("minimax", a), a)
-        steep, = torch.autograd.grad(2 * generator_terms("nonsaturating", a), a)
+        (flat,) = torch.autograd.grad(2 * generator_terms("minimax", a), a)
+        (steep,) = torch.autograd.grad(2 * generator_terms("nonsaturating", a), a)
     share = 1 / (1 + math.exp(12.0))
     return Residual(most(abs(float(flat) + share), abs(float(steep) + 1 - share)), 1e-12)
 
@@ -180,8 +199,10 @@ def x86_loss_is_the_cross_entropy_of_a_balanced_batch() -> Residual:
     labels = torch.cat([torch.ones(50), torch.zeros(50)]).double()
     entropy = nn.functional.binary_cross_entropy_with_logits(torch.cat([real, fake]), labels)
     rival = float(generator_terms("minimax", fake).mean() - terms["real"].mean())
-    return Residual(most(abs(own - float(entropy)), abs(own + float(value(real, fake)) / 2),
-                         abs(own + rival)), 1e-13)
+    return Residual(
+        most(abs(own - float(entropy)), abs(own + float(value(real, fake)) / 2), abs(own + rival)),
+        1e-13,
+    )
 
 
 def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Residual:
@@ -193,14 +214,15 @@ def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Res
     if chosen.get("smooth") or chosen["game"] == "squares":
         raise Skip("its labels are not 0 and 1, or its loss is no cross entropy")
     torch.manual_seed(1)
-    losses = next(turn for turn in model.turns() if turn.params).loss(batch)
+    losses = next(turn for turn in model.updates() if turn.params).loss(batch)
     torch.manual_seed(1)
     whole = float(value(*model.verdicts(batch)))
     return Residual(abs(float(losses["real"].mean() + losses["fake"].mean()) + whole / 2), 1e-12)
 
 
-def x82_bound_of_the_divergence_stays_below_log_two(model: HasDiscriminator, batch: Batch
-                                                    ) -> Residual:
+def x82_bound_of_the_divergence_stays_below_log_two(
+    model: HasDiscriminator, batch: Batch
+) -> Residual:
     """(V + log 4)/2 never exceeds log 2, the largest JS.
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1; Lin 1991, Divergence
@@ -221,12 +243,16 @@ def x87_only_transport_sees_how_far_supports_are() -> Residual:
             shift = torch.tensor(t, dtype=torch.float64, requires_grad=True)
             far = torch.cat([shift.expand(6, 1), spots], 1)
             distance = wasserstein(torch.cat([torch.zeros(6, 1), spots], 1).double(), far)
-            slope, = torch.autograd.grad(distance, shift)
+            (slope,) = torch.autograd.grad(distance, shift)
         apart = torch.eye(2, dtype=torch.float64)  # which line a point lies on
         js = jensen_shannon(apart[0], apart[1])
-        worst = max(worst, abs(float(js) - math.log(2)), abs(float(distance) - abs(t)),
-                    abs(float(slope) - math.copysign(1, t)),
-                    0.0 if math.isinf(float(kl(apart[0], apart[1]))) else 1.0)
+        worst = max(
+            worst,
+            abs(float(js) - math.log(2)),
+            abs(float(distance) - abs(t)),
+            abs(float(slope) - math.copysign(1, t)),
+            0.0 if math.isinf(float(kl(apart[0], apart[1]))) else 1.0,
+        )
     return Residual(worst, 1e-12)
 
 

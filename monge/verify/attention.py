@@ -49,8 +49,14 @@ def x31_positions_tell_steps_apart() -> Residual:
     """With positions, added or concatenated, MHA(P X, E) is not P MHA(X, E).
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
-    nets = [shaken(Encoder.Config(width=WIDTH, depth=1, heads=HEADS, positions="sinusoidal",
-                                  join=join).build(WIDTH)) for join in ("add", "concatenate")]
+    nets = [
+        shaken(
+            Encoder.Config(
+                width=WIDTH, depth=1, heads=HEADS, positions="sinusoidal", join=join
+            ).build(WIDTH)
+        )
+        for join in ("add", "concatenate")
+    ]
     x, order = normal(3, STEPS, WIDTH), torch.arange(STEPS).roll(1)
     least = min(gap(net(x[:, order]), net(x)[:, order]) for net in nets)
     return Residual(1e-2 / least, 1.0)
@@ -210,8 +216,10 @@ def x37_sinusoids_turn() -> Residual:
     worst = 0.0
     for k in (1, 5, 17):
         cos, sin = (k * frequencies(WIDTH)).cos(), (k * frequencies(WIDTH)).sin()
-        turned = torch.stack([cos * waves[..., 0] + sin * waves[..., 1],
-                              cos * waves[..., 1] - sin * waves[..., 0]], 2)
+        turned = torch.stack(
+            [cos * waves[..., 0] + sin * waves[..., 1], cos * waves[..., 1] - sin * waves[..., 0]],
+            2,
+        )
         worst = most(worst, gap(turned[:-k], waves[k:]))
     return Residual(worst, ROUNDING)
 
@@ -231,6 +239,7 @@ def x38_scores_have_unit_variance() -> Residual:
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.1."""
     widths = (1, 4, 16, 64)
-    found = [float(((normal(FEWER, d) * normal(FEWER, d)).sum(1) / math.sqrt(d)).var())
-             for d in widths]
+    found = [
+        float(((normal(FEWER, d) * normal(FEWER, d)).sum(1) / math.sqrt(d)).var()) for d in widths
+    ]
     return Residual(most(*(abs(variance - 1) for variance in found)), 5e-2)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.abilities import CanSample, HasConditionals, HasLikelihood, HasPosterior
-from ..core.batch import Batch, conform
+from ..core.batch import Batch, broadcast_conditions
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..nn.autoregressive.masked_mlp import Masked, MaskedLinear
 from ._density import Law, decoded, exact, marginal
 from .framework import Residual, Skip
@@ -80,8 +80,10 @@ def jacobian(model: HasConditionals, batch: Batch, member: int) -> Tensor:
     if not parameters.requires_grad:
         raise Skip("its conditionals are tables without a derivative; X22 changes entries instead")
     mixed = (parameters * torch.randn_like(parameters)).sum((0, 2))  # (D,)
-    rows = [torch.autograd.grad(entry, x, retain_graph=True, materialize_grads=True)[0]
-            for entry in mixed]
+    rows = [
+        torch.autograd.grad(entry, x, retain_graph=True, materialize_grads=True)[0]
+        for entry in mixed
+    ]
     return torch.stack([row.reshape(len(batch), -1).abs().amax(0) for row in rows])
 
 
@@ -204,8 +206,8 @@ def draw(model: HasLikelihood, batch: Batch) -> Tensor:
     """Samples given the condition of the first row, flattened, (DRAWS, D)."""
     assert isinstance(model, Model)
     assert isinstance(model, CanSample)
-    given = conform(batch[:1].given, model.space, DRAWS)
-    return model.sample(DRAWS, given, generator=fresh(4)).reshape(DRAWS, -1).double()
+    given = broadcast_conditions(batch[:1].given, model.space, DRAWS)
+    return model.sample(DRAWS, given, generator=make_generator(4)).reshape(DRAWS, -1).double()
 
 
 def frequencies(x: Tensor, states: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.abilities import HasConditionals, HasSubsets
 from ..core.batch import Batch
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..models.autoregressive.count_table import Tabular
 from ..models.autoregressive.fvsbn import FVSBN
 from ..models.autoregressive.nade import NADE
@@ -112,7 +112,7 @@ def x53_parameters_are_as_many_as_told(model: HasConditionals) -> Residual:
 @torch.enable_grad()
 def moving(model: FVSBN) -> int:
     """How many parameters the likelihood of random rows depends on."""
-    rows = random_rows(model.space, FITTED, fresh(7))
+    rows = random_rows(model.space, FITTED, make_generator(7))
     terms = [model.conditionals(rows, member) for member in range(len(model.orders))]
     mixed = torch.stack([(term * torch.randn_like(term)).sum() for term in terms]).sum()
     slopes = torch.autograd.grad(mixed, list(model.parameters()))

@@ -100,8 +100,10 @@ def x79_adjoint_is_back_propagation() -> Residual:
         start = (x.requires_grad_(), normal(4, 1) * 0)
         z, total = made.solve(x, told, (0.0, 1.0), FAIR)
         other, paid = integrate_adjoint(field, start, wanted, 0.0, 1.0, FAIR)
-        ways = [torch.autograd.grad((y.sin().sum(1) * p[:, 0]).sum(), [x, *wanted])
-                for y, p in ((z, total), (other, paid))]
+        ways = [
+            torch.autograd.grad((y.sin().sum(1) * p[:, 0]).sum(), [x, *wanted])
+            for y, p in ((z, total), (other, paid))
+        ]
     return Residual(most(map(gap, *ways)), 1e-6)
 
 
@@ -116,7 +118,9 @@ def x79_methods_have_their_order() -> Residual:
     start, truth = torch.ones(1, 1).double(), math.exp(math.sin(2.0))
     missed = []
     for name in ("euler", "midpoint", "heun", "rk4"):
-        errors = [abs(float(integrate_one(field, start, (0.0, 2.0), Solver(name, steps=n)))
-                      - truth) for n in (64, 128)]
+        errors = [
+            abs(float(integrate_one(field, start, (0.0, 2.0), Solver(name, steps=n))) - truth)
+            for n in (64, 128)
+        ]
         missed.append(abs(math.log2(errors[0] / errors[1]) - TABLEAUX[name].order))
     return Residual(most(missed), 0.15)

@@ -203,8 +203,10 @@ def support(stack: Sequence[Layer]) -> int:
     x = normal(1, 1, 96).requires_grad_()
     y = net(x)[0, 0]
     middle, period = len(y) // 2, Stack(stack).period
-    slopes = [torch.autograd.grad(y[middle + place], x, retain_graph=True)[0].flatten()
-              for place in range(period)]
+    slopes = [
+        torch.autograd.grad(y[middle + place], x, retain_graph=True)[0].flatten()
+        for place in range(period)
+    ]
     seen = [slope.nonzero() for slope in slopes]
     return max(int(places[-1] - places[0]) + 1 for places in seen)
 
@@ -228,9 +230,13 @@ def x24_transposed_is_the_adjoint() -> Residual:
     return Residual(worst, 1e-11)
 
 
-DILATED_STACKS = (WaveNet.Config(width=4, layers=4, skip=5), WaveNet.Config(width=4, layers=2, cycles=2),
-          WaveNet.Config(width=3, layers=2, kernel=3), TCN.Config(width=4, layers=3),
-          TCN.Config(width=3, layers=2, kernel=3))
+DILATED_STACKS = (
+    WaveNet.Config(width=4, layers=4, skip=5),
+    WaveNet.Config(width=4, layers=2, cycles=2),
+    WaveNet.Config(width=3, layers=2, kernel=3),
+    TCN.Config(width=4, layers=3),
+    TCN.Config(width=3, layers=2, kernel=3),
+)
 ROWS, STEPS, CONTEXT = 3, 40, 2
 DILATED_ROUNDING = 1e-12
 
@@ -304,6 +310,8 @@ def x23_reach_doubles_with_each_layer() -> Residual:
 
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     deep = [stack(WaveNet.Config(width=2, layers=n, skip=2)).reach - 2**n for n in range(1, 11)]
-    flat = [stack(WaveNet.Config(width=2, layers=1, cycles=n, skip=2)).reach - 1 - n
-            for n in range(1, 6)]
+    flat = [
+        stack(WaveNet.Config(width=2, layers=1, cycles=n, skip=2)).reach - 1 - n
+        for n in range(1, 6)
+    ]
     return Residual(sum(map(abs, deep + flat)), 0.0)

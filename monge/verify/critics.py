@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.abilities import HasCritic
-from ..core.batch import Batch, conform
+from ..core.batch import Batch, broadcast_conditions
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..models.adversarial._lipschitz import Clipping
 from ..nn.mlp import MLP
 from ..prob.divergence import wasserstein
@@ -31,15 +31,16 @@ ROUNDING = 1e-12
 """What float64 leaves of a ratio."""
 
 
-def x72_a_critic_gives_no_more_than_k_times_the_distance(model: HasCritic, batch: Batch
-                                                         ) -> Residual:
+def x72_a_critic_gives_no_more_than_k_times_the_distance(
+    model: HasCritic, batch: Batch
+) -> Residual:
     """E_p f - E_q f <= K W_1(p, q) between any rows, K = prod ||W||.
 
     Source: Arjovsky, Chintala & Bottou 2017, Wasserstein GAN, sec. 3."""
     assert isinstance(model, Model)
-    given = conform(batch[:1].given, model.space, MOVED)
+    given = broadcast_conditions(batch[:1].given, model.space, MOVED)
     event = replace(model.space, given={})
-    x, y = (Batch(random_rows(event, MOVED, fresh(seed)).x, given) for seed in (5, 6))
+    x, y = (Batch(random_rows(event, MOVED, make_generator(seed)).x, given) for seed in (5, 6))
     (u, f), (v, g) = (read(model, rows) for rows in (x, y))
     whole = norm(model.critic_layers()) * wasserstein(u, v)
     return Residual(float((f.mean() - g.mean()).abs() - whole), ROUNDING)
@@ -71,9 +72,9 @@ def x88_critic_is_lipschitz(model: HasCritic, batch: Batch) -> Residual:
     Source: Miyato et al. 2018, Spectral Normalization for Generative Adversarial Networks, sec.
     2.1."""
     assert isinstance(model, Model)
-    given = conform(batch[:1].given, model.space, PAIRS)
+    given = broadcast_conditions(batch[:1].given, model.space, PAIRS)
     event = replace(model.space, given={})
-    x, y = (Batch(random_rows(event, PAIRS, fresh(seed)).x, given) for seed in (5, 6))
+    x, y = (Batch(random_rows(event, PAIRS, make_generator(seed)).x, given) for seed in (5, 6))
     (u, f), (v, g) = (read(model, rows) for rows in (x, y))
     reach = norm(model.critic_layers()) * (u - v).norm(dim=1)  # (PAIRS,)
     slope = torch.where(f == g, 0.0, (f - g).abs() / reach)

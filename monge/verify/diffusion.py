@@ -27,8 +27,11 @@ TARGETS: tuple[Target, ...] = ("x0", "noise", "score", "velocity")
 
 def noisings() -> list[Noising]:
     """Every shape in every family."""
-    return [Schedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
-            for family in FAMILIES for shape in SHAPES]
+    return [
+        Schedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
+        for family in FAMILIES
+        for shape in SHAPES
+    ]
 
 
 def log_normal(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -60,8 +63,10 @@ def x91_steps_compose_to_the_marginal() -> Residual:
             alpha = ratio * alpha
             variance = ratio.square() * variance + noising.step(before, after).forward
         scale = noising.spread(t[-1])
-        missed += [gap(alpha / scale, noising.alpha(t[-1]) / scale),
-                   gap(variance / scale**2, noising.sigma(t[-1]).square() / scale**2)]
+        missed += [
+            gap(alpha / scale, noising.alpha(t[-1]) / scale),
+            gap(variance / scale**2, noising.sigma(t[-1]).square() / scale**2),
+        ]
     return Residual(most(missed), 1e-12)
 
 
@@ -85,9 +90,11 @@ def x92_posterior_is_bayes_rule() -> Residual:
         spread = noising.spread(s), noising.spread(t)
         z_s, z_t = normal(50) * spread[0], normal(50) * spread[1]
         ratio = noising.alpha(t) / noising.alpha(s)
-        left = (log_normal(z_t, ratio * z_s, step.forward)
-                + log_normal(z_s, noising.alpha(s) * x, noising.sigma(s).square())
-                - log_normal(z_t, noising.alpha(t) * x, noising.sigma(t).square()))
+        left = (
+            log_normal(z_t, ratio * z_s, step.forward)
+            + log_normal(z_s, noising.alpha(s) * x, noising.sigma(s).square())
+            - log_normal(z_t, noising.alpha(t) * x, noising.sigma(t).square())
+        )
         right = log_normal(z_s, step.on_z * z_t + step.on_x * x, step.variance)
         missed.append(gap(left, right) / float(right.abs().amax()))
     return Residual(most(missed), 1e-11)
@@ -112,8 +119,14 @@ class Chain:
         a = torch.cat([0.3 + torch.rand(steps, dtype=torch.float64), zero])
         c = torch.cat([0.3 * normal(steps), zero])
         s = torch.cat([0.2 + torch.rand(steps, dtype=torch.float64), one])
-        return cls(normal(1)[0], torch.cat([one, noising.alpha(t)]),
-                   torch.cat([zero, noising.sigma(t).square()]), a, c, s)
+        return cls(
+            normal(1)[0],
+            torch.cat([one, noising.alpha(t)]),
+            torch.cat([zero, noising.sigma(t).square()]),
+            a,
+            c,
+            s,
+        )
 
     @property
     def last(self) -> int:
@@ -126,8 +139,12 @@ class Chain:
     def square(self, i: int, on_i: Tensor, j: int, on_j: Tensor, plus: Tensor) -> Tensor:
         """E (on_i u_i + on_j u_j + plus)^2."""
         mean = on_i * self.alpha[i] * self.x + on_j * self.alpha[j] * self.x + plus
-        return (mean.square() + on_i.square() * self.variance[i]
-                + on_j.square() * self.variance[j] + 2 * on_i * on_j * self.covariance(i, j))
+        return (
+            mean.square()
+            + on_i.square() * self.variance[i]
+            + on_j.square() * self.variance[j]
+            + 2 * on_i * on_j * self.covariance(i, j)
+        )
 
     def forward(self, i: int) -> tuple[Tensor, Tensor]:
         """The factor and the variance of q(u_i | u_{i-1})."""
@@ -160,15 +177,16 @@ class Chain:
     def denoising(self) -> Tensor:
         """E log p(x|u_1) - KL(q(u_n|x) | p) - sum_i E KL(q(u_i|u_{i+1}, x) | p(u_i|u_{i+1}))."""
         total = self.log_back(0) - divergence(
-            self.variance[-1], self.s[-1],
-            (self.alpha[-1] * self.x - self.c[-1]).square())
+            self.variance[-1], self.s[-1], (self.alpha[-1] * self.x - self.c[-1]).square()
+        )
         for i in range(1, self.last):
             ratio, forward = self.forward(i + 1)
             variance = forward * self.variance[i] / self.variance[i + 1]
             on_u = ratio * self.variance[i] / self.variance[i + 1]
             on_x = self.alpha[i] * forward / self.variance[i + 1]
-            apart = self.square(i + 1, on_u - self.a[i], i + 1, 0 * self.x,
-                                on_x * self.x - self.c[i])
+            apart = self.square(
+                i + 1, on_u - self.a[i], i + 1, 0 * self.x, on_x * self.x - self.c[i]
+            )
             total = total - divergence(variance, self.s[i], apart)
         return total
 
@@ -190,8 +208,10 @@ class Chain:
 
     def missing(self) -> Tensor:
         """What the printed form loses: the covariance of u_i and u_{i+1} given u_{i-1}."""
-        lost = [self.a[i] * self.forward(i + 1)[0] * self.forward(i)[1] / self.s[i]
-                for i in range(1, self.last)]
+        lost = [
+            self.a[i] * self.forward(i + 1)[0] * self.forward(i)[1] / self.s[i]
+            for i in range(1, self.last)
+        ]
         return torch.stack(lost).sum()
 
 
@@ -226,8 +246,9 @@ def x94_printed_consistency_form_misses() -> Residual:
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
     diffusion models."""
     chains = [Chain.make(4) for _ in range(20)]
-    missed = [gap(each.bound() - each.consistency(as_printed=True), each.missing())
-              for each in chains]
+    missed = [
+        gap(each.bound() - each.consistency(as_printed=True), each.missing()) for each in chains
+    ]
     return Residual(most(missed), 1e-11)
 
 
@@ -240,8 +261,11 @@ def x94_printed_form_of_two_steps_is_a_looser_bound() -> Residual:
     for chain in (Chain.make(2) for _ in range(20)):
         share = chain.covariance(1, 2).square() / (chain.variance[1] * chain.variance[2])
         mean = chain.alpha[2] * chain.x
-        apart = ((chain.alpha[1] * chain.x - chain.a[1] * mean - chain.c[1]).square()
-                 + chain.variance[1] + chain.a[1].square() * chain.variance[2])
+        apart = (
+            (chain.alpha[1] * chain.x - chain.a[1] * mean - chain.c[1]).square()
+            + chain.variance[1]
+            + chain.a[1].square() * chain.variance[2]
+        )
         between = -0.5 * (apart / chain.s[1] + (2 * math.pi * chain.s[1]).log())
         entropies = 0.5 * ((2 * math.pi * chain.variance[1:]).log() + 1).sum()
         bound = chain.log_back(0) + between + chain.log_back(2) + entropies
@@ -264,16 +288,25 @@ def x95_parametrisations_agree() -> Residual:
         first = Prediction(z, alpha, sigma, "x0", said)
         apart = (noising.snr(s) - noising.snr(t))[:, None] / 2  # the weight of |x - x0|^2
         loss, mean = apart * (x - said).square(), step.on_z * z + step.on_x * said
-        values = {"x0": said, "noise": first.noise, "score": first.score,
-                  "velocity": first.velocity}
-        weights = {"x0": apart, "noise": apart / noising.snr(t)[:, None],
-                   "score": apart / noising.snr(t)[:, None] * sigma.square(),
-                   "velocity": apart * (sigma / (alpha.square() + sigma.square())).square()}
+        values = {
+            "x0": said,
+            "noise": first.noise,
+            "score": first.score,
+            "velocity": first.velocity,
+        }
+        weights = {
+            "x0": apart,
+            "noise": apart / noising.snr(t)[:, None],
+            "score": apart / noising.snr(t)[:, None] * sigma.square(),
+            "velocity": apart * (sigma / (alpha.square() + sigma.square())).square(),
+        }
         for of in TARGETS:
             told = Prediction(z, alpha, sigma, of, values[of])
             error = (told.value - target(of, x, noise, alpha, sigma)).square()
-            missed += [relative(weights[of] * error, loss),
-                       gap(step.on_z * z + step.on_x * told.x0, mean) / float(mean.abs().amax())]
+            missed += [
+                relative(weights[of] * error, loss),
+                gap(step.on_z * z + step.on_x * told.x0, mean) / float(mean.abs().amax()),
+            ]
     return Residual(most(missed), 1e-8)
 
 
@@ -287,8 +320,10 @@ def x96_weight_is_the_fall_of_the_snr() -> Residual:
         step = noising.step(t[:-1], t[1:])
         weight = step.on_x.square() / (2 * step.variance)
         snr = noising.snr(t)
-        missed += [relative(weight, (snr[:-1] - snr[1:]) / 2),
-                   relative(weight.sum(), (snr[0] - snr[-1]) / 2)]
+        missed += [
+            relative(weight, (snr[:-1] - snr[1:]) / 2),
+            relative(weight.sum(), (snr[0] - snr[-1]) / 2),
+        ]
     return Residual(most(missed), 1e-11)
 
 
@@ -303,9 +338,12 @@ def x104_learned_schedule_is_monotone() -> Residual:
             parameter.add_(3 * torch.randn_like(parameter))
         share = gamma.alpha_bar(t)
         rises = float((gamma.log_snr(t).diff() >= 0).any())
-        missed += [rises, relative(gamma.snr(t), share / gamma.sigma(t).square()),
-                   relative(share, torch.sigmoid(gamma.log_snr(t))),
-                   gap(gamma.log_snr(gamma.time(gamma.log_snr(t))), gamma.log_snr(t))]
+        missed += [
+            rises,
+            relative(gamma.snr(t), share / gamma.sigma(t).square()),
+            relative(share, torch.sigmoid(gamma.log_snr(t))),
+            gap(gamma.log_snr(gamma.time(gamma.log_snr(t))), gamma.log_snr(t)),
+        ]
     return Residual(most(missed), 1e-11)
 
 

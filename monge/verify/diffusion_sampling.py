@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.abilities import CanComplete
 from ..core.batch import Batch
 from ..core.errors import DataError
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..models.diffusion._ode_samplers import DPM, ODE, Heun, velocity
 from ..models.diffusion._parameterisation import Prediction
 from ..models.diffusion._samplers import DDIM, PC, Ancestral, Langevin, Sampler, ancestral, ddim
@@ -40,21 +40,26 @@ COMPLETED = 3
 
 def noisings() -> list[Noising]:
     """Every shape in every family."""
-    return [Schedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
-            for family in FAMILIES for shape in SHAPES]
+    return [
+        Schedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
+        for family in FAMILIES
+        for shape in SHAPES
+    ]
 
 
 def ends(noising: Noising) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """alpha and sigma at noise and at data, each (1, 1)."""
     first, last = (torch.full((1, 1), t, dtype=torch.float64) for t in (1.0, 0.0))
-    return ((noising.alpha(first), noising.sigma(first)),
-            (noising.alpha(last), noising.sigma(last)))
+    return (
+        (noising.alpha(first), noising.sigma(first)),
+        (noising.alpha(last), noising.sigma(last)),
+    )
 
 
 def led(config: Sampler.Config, noising: Noising, law: Normals, z: Tensor) -> Tensor:
     """Where a sampler with the exact score moves z (B, D)."""
     sampler: Sampler = config.build()
-    *_, (last, _) = sampler.sample(law.denoiser(noising), noising, z, fresh(0))
+    *_, (last, _) = sampler.sample(law.denoiser(noising), noising, z, make_generator(0))
     return last
 
 
@@ -90,9 +95,16 @@ def x106_ddim_keeps_the_marginals() -> Residual:
         zero, one = torch.zeros(1, 1).double(), torch.ones(1, 1).double()
         for eta in (0.0, 0.3, 1.0):
             on_x, on_noise, anew = (
-                ddim(Prediction(alpha * x + sigma * eps, alpha, sigma, "x0", x), noising, s, t,
-                     eta, n)
-                for x, eps, n in ((one, zero, zero), (zero, one, zero), (zero, zero, one)))
+                ddim(
+                    Prediction(alpha * x + sigma * eps, alpha, sigma, "x0", x),
+                    noising,
+                    s,
+                    t,
+                    eta,
+                    n,
+                )
+                for x, eps, n in ((one, zero, zero), (zero, one, zero), (zero, zero, one))
+            )
             spread = on_noise.square() + anew.square()
             missed += [gap(on_x, noising.alpha(s)), gap(spread.sqrt(), noising.sigma(s))]
     return Residual(most(missed), 1e-12)
@@ -108,8 +120,9 @@ def x106_ddim_with_eta_one_is_ancestral() -> Residual:
         z, x, noise = normal(4, 3), normal(4, 3), normal(4, 3)
         alpha, sigma = noising.alpha(t).expand(4, 1), noising.sigma(t).expand(4, 1)
         told = Prediction(z, alpha, sigma, "x0", x)
-        missed.append(gap(ddim(told, noising, s, t, 1.0, noise),
-                          ancestral(told, noising, z, s, t, noise)))
+        missed.append(
+            gap(ddim(told, noising, s, t, 1.0, noise), ancestral(told, noising, z, s, t, noise))
+        )
     return Residual(most(missed), 1e-12)
 
 
@@ -117,8 +130,9 @@ def x107_flow_gives_the_density() -> Residual:
     """The flow's log-density is the exact one of noised normal data.
 
     Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3."""
-    law = Normals(torch.ones(1).double(), torch.tensor([[0.7, -0.4]]).double(),
-                  torch.tensor([0.5]).double())
+    law = Normals(
+        torch.ones(1).double(), torch.tensor([[0.7, -0.4]]).double(), torch.tensor([0.5]).double()
+    )
     noising = Schedule.Config().build()
     predict, first = law.denoiser(noising), normal(8, 2)
 
@@ -175,8 +189,11 @@ def x108_samplers_draw_the_law() -> Residual:
     DPM-Solver++; Karras et al. 2022, Elucidating the Design Space of Diffusion-Based Generative
     Models."""
     noising = Schedule.Config().build()
-    configs = (DDIM.Config(steps=150, eta=0.5), PC.Config(steps=150),
-               Heun.Config(steps=40, churn=10.0))
+    configs = (
+        DDIM.Config(steps=150, eta=0.5),
+        PC.Config(steps=150),
+        Heun.Config(steps=40, churn=10.0),
+    )
     return Residual(most(missed(config, noising) for config in configs), 0.04)
 
 
@@ -201,7 +218,7 @@ def x114_what_is_seen_is_kept(model: CanComplete, batch: Batch) -> Residual:
     asked = torch.where(seen, flat, strangers(model, batch)).reshape(batch.x.shape)
     observed = seen.reshape(batch.x.shape)
     try:
-        x = model.complete(replace(batch, x=asked, observed=observed), generator=fresh(0))
+        x = model.complete(replace(batch, x=asked, observed=observed), generator=make_generator(0))
     except DataError as reason:
         raise Skip(str(reason)) from reason
     kept = float((x[observed] != batch.x[observed]).sum())

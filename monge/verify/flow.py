@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.abilities import CanEnlarge, CanSample, HasBijection, HasLikelihood
 from ..core.batch import Batch
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..core.space import Space
 from ..models.flow._base import Flow
 from ..models.flow.superres import Superres
@@ -61,8 +61,11 @@ def x75_log_determinant_is_the_jacobians(model: HasBijection, batch: Batch) -> R
     sec. 2.1."""
     dims = model.latent.dims
     if model.estimates or dims > WIDEST_ROW:
-        raise Skip("its log-determinant is an estimate" if model.estimates else
-                   f"needs at most {WIDEST_ROW} entries, not {dims}")
+        raise Skip(
+            "its log-determinant is an estimate"
+            if model.estimates
+            else f"needs at most {WIDEST_ROW} entries, not {dims}"
+        )
     taken, rows = (jacobian, batch) if dims <= LARGEST else (jacobian_of_row, batch[:1])
     y, _ = model.push(normal(len(rows), *model.latent.shape), rows.given)
     matrix = taken(lambda x: model.pull(x, rows.given)[0].flatten(1), y)
@@ -108,8 +111,9 @@ def x78_base_is_counted_once(model: HasBijection, batch: Batch) -> Residual:
         noise = torch.rand(len(batch), model.space.dims, dtype=torch.float64)
         y, log_q = model.spread(batch, noise)
         z, back = model.pull(y, batch.given)
-        return Residual(gap(model.log_weight(batch, noise), log_base(z) + back - log_q),
-                        tolerance(model))
+        return Residual(
+            gap(model.log_weight(batch, noise), log_base(z) + back - log_q), tolerance(model)
+        )
     z = normal(len(batch), *model.latent.shape)
     y, log_det = model.push(z, batch.given)
     drawn = Batch(y.reshape(batch.x.shape), batch.given)
@@ -132,8 +136,9 @@ def x77_jacobian_of_a_coupling_has_its_zeros() -> Residual:
 
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.3."""
     kinds = itertools.product((Additive(), Affine(), Spline(4)), (False, True))
-    return Residual(most(astray(coupling(warp, flip), normal(4, DIMS)) for warp, flip in kinds),
-                    0.0)
+    return Residual(
+        most(astray(coupling(warp, flip), normal(4, DIMS)) for warp, flip in kinds), 0.0
+    )
 
 
 def x77_couplings_have_their_zeros(model: HasBijection, batch: Batch) -> Residual:
@@ -141,8 +146,7 @@ def x77_couplings_have_their_zeros(model: HasBijection, batch: Batch) -> Residua
 
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.2."""
     z = normal(len(batch), *model.latent.shape)
-    layers = [each for each in couplings(model, batch, z)
-              if each[1][0].numel() <= LARGEST]
+    layers = [each for each in couplings(model, batch, z) if each[1][0].numel() <= LARGEST]
     if not layers:
         raise Skip(f"it has no coupling of at most {LARGEST} entries")
     return Residual(most(astray(*each) for each in layers), 0.0)
@@ -155,9 +159,11 @@ def astray(layer: Coupling, z: Tensor, told: Tensor | None = None) -> float:
     places = torch.arange(shape.numel()).reshape(1, *shape)
     stays, moves = (part.flatten() for part in layer.parts(places))
     square = matrix[:, moves][:, :, moves]
-    return most(gap(matrix[:, stays][:, :, stays], torch.eye(len(stays))),
-                float(matrix[:, stays][:, :, moves].abs().amax()),
-                gap(square, torch.diag_embed(square.diagonal(dim1=1, dim2=2))))
+    return most(
+        gap(matrix[:, stays][:, :, stays], torch.eye(len(stays))),
+        float(matrix[:, stays][:, :, moves].abs().amax()),
+        gap(square, torch.diag_embed(square.diagonal(dim1=1, dim2=2))),
+    )
 
 
 def x81_volumes_of_linear_maps(model: HasBijection, batch: Batch) -> Residual:
@@ -174,8 +180,10 @@ def x81_volumes_of_linear_maps(model: HasBijection, batch: Batch) -> Residual:
         z = normal(1, count, 2, 1)
         x, there = layer(z)
         again, back = layer.inverse(x)
-        single = jacobian(lambda v, f=layer: f(v[..., None, None])[0].flatten(1),  # type: ignore
-                          z[:, :, 0, 0])
+        single = jacobian(
+            lambda v, f=layer: f(v[..., None, None])[0].flatten(1),  # type: ignore
+            z[:, :, 0, 0],
+        )
         volume = 2 * torch.linalg.slogdet(single)[1]  # at each of two places
         missed += [gap(again, z), gap(there, volume), gap(back, -volume)]
     return Residual(most(missed), ROUNDING)
@@ -247,14 +255,20 @@ def x81_linear_maps_know_their_volume() -> Residual:
     shake(mix)
     shake(scale)
     single = jacobian(lambda v: mix.inverse(v)[0], normal(1, 4))[0]  # W
-    missed = [gap(mix.inverse(z)[1], 6 * torch.linalg.slogdet(single)[1]),
-              gap(scale(z)[1], 6 * scale.log_scale.sum()),
-              gap(squeeze(z)[0].flatten(1).sort(1)[0], z.flatten(1).sort(1)[0])]
+    missed = [
+        gap(mix.inverse(z)[1], 6 * torch.linalg.slogdet(single)[1]),
+        gap(scale(z)[1], 6 * scale.log_scale.sum()),
+        gap(squeeze(z)[0].flatten(1).sort(1)[0], z.flatten(1).sort(1)[0]),
+    ]
     for layer in (mix, scale, squeeze):
-        matrix = jacobian(lambda v, f=layer: f(v.reshape(-1, *shape))[0].flatten(1),  # type: ignore
-                          z.flatten(1))
-        missed += [gap(torch.linalg.slogdet(matrix)[1], layer(z)[1]),
-                   gap(layer.inverse(layer(z)[0])[0], z)]
+        matrix = jacobian(
+            lambda v, f=layer: f(v.reshape(-1, *shape))[0].flatten(1),  # type: ignore
+            z.flatten(1),
+        )
+        missed += [
+            gap(torch.linalg.slogdet(matrix)[1], layer(z)[1]),
+            gap(layer.inverse(layer(z)[0])[0], z),
+        ]
     return Residual(most(missed), 1e-12)
 
 
@@ -264,8 +278,10 @@ def x114_small_pictures_of_draws_are_given(model: CanEnlarge, batch: Batch) -> R
     Source: Lugmayr et al. 2020, SRFlow."""
     assert isinstance(model, CanSample)
     wanted = batch.given[model.source].x
-    draws = [model.shrink(model.sample(len(batch), batch.given, generator=fresh(seed)))
-             for seed in range(3)]
+    draws = [
+        model.shrink(model.sample(len(batch), batch.given, generator=make_generator(seed)))
+        for seed in range(3)
+    ]
     return Residual(most(float((x - wanted).abs().amax()) for x in draws), model.slack)
 
 
@@ -278,7 +294,7 @@ def x114_any_code_has_its_small_picture() -> Residual:
     Source: Lugmayr et al. 2020, SRFlow."""
     small = Space(kind="levels", shape=(1, 4, 4), size=16, mean=(7.0,), scale=(4.0,))
     space = replace(small, shape=(1, 8, 8), given={"source": small})
-    model = Superres.tiny(space).build(space).double().eval()
+    model = Superres.smallest_config(space).build(space).double().eval()
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn_like(parameter))
     low = torch.randint(0, 16, (8, 1, 4, 4)).double()

@@ -107,10 +107,15 @@ def x4_quotients_powers_and_sigmoids() -> Residual:
     s, t = torch.sigmoid(x), torch.tanh(x)
     worst = most(
         gap(slope(lambda x: torch.exp(x) / (torch.sin(x) + 2), x), (df * g - f * dg) / g**2),
-        gap(slope(lambda x: torch.exp(x) ** (torch.sin(x) + 2), x),
-            f**g * (df * g / f + dg * f.log())) / float((f**g).max()),
-        gap(slope(torch.sigmoid, x), s * (1 - s)), gap(t, 2 * torch.sigmoid(2 * x) - 1),
-        gap(slope(torch.tanh, x), 1 - t**2))
+        gap(
+            slope(lambda x: torch.exp(x) ** (torch.sin(x) + 2), x),
+            f**g * (df * g / f + dg * f.log()),
+        )
+        / float((f**g).max()),
+        gap(slope(torch.sigmoid, x), s * (1 - s)),
+        gap(t, 2 * torch.sigmoid(2 * x) - 1),
+        gap(slope(torch.tanh, x), 1 - t**2),
+    )
     return Residual(worst, 1e-13)
 
 
@@ -210,8 +215,10 @@ def x7_gaussian_divergences_are_closed() -> Residual:
     cov = low @ low.mT
     full = kl_divergence(MultivariateNormal(mean[0], cov[0]), MultivariateNormal(mean[1], cov[1]))
     flat = kl_divergence(Normal(mean[0], std[0]), Normal(mean[1], std[1])).sum()
-    gaps = [gaussian_kl(mean[0], cov[0], mean[1], cov[1]) - full,
-            diagonal_kl(mean[0], std[0], mean[1], std[1]) - flat]
+    gaps = [
+        gaussian_kl(mean[0], cov[0], mean[1], cov[1]) - full,
+        diagonal_kl(mean[0], std[0], mean[1], std[1]) - flat,
+    ]
     return Residual(float(torch.stack(gaps).abs().max()), 1e-11)
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .subjects import Subject
 
 
-
 FOLDER = Path(__file__).parent
 NAME = re.compile(r"[xr]\d+_\w+")
 SOURCE = "Source: "
@@ -130,14 +129,21 @@ def read(path: Path) -> list[Listing]:
     body = ast.parse(path.read_text(encoding="utf-8")).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     place = path.relative_to(FOLDER).with_suffix("").parts
-    return [Listing(node.name.partition("_")[0].upper(), place[0], ".".join(place), node.name,
-                    *told(node)) for node in functions if NAME.fullmatch(node.name)]
+    return [
+        Listing(
+            node.name.partition("_")[0].upper(), place[0], ".".join(place), node.name, *told(node)
+        )
+        for node in functions
+        if NAME.fullmatch(node.name)
+    ]
 
 
 def told(node: ast.FunctionDef) -> tuple[str, str]:
     """The statement of a function and its source, which is empty if none is cited."""
-    paragraphs = [" ".join(each.split()).removesuffix(".")
-                  for each in (ast.get_docstring(node) or "").split("\n\n")]
+    paragraphs = [
+        " ".join(each.split()).removesuffix(".")
+        for each in (ast.get_docstring(node) or "").split("\n\n")
+    ]
     last = paragraphs[-1]
     return paragraphs[0], last.removeprefix(SOURCE) if last.startswith(SOURCE) else ""
 
@@ -189,11 +195,21 @@ def examine(identity: Identity, subject: Subject | None = None) -> Row:
         return Row(*row, skipped=str(reason), seconds=time.perf_counter() - start)
     except Exception as error:
         sentence = " ".join(f"{type(error).__name__}: {error}".split())
-        return Row(*row, residual=math.nan, passed=False, error=sentence,
-                   seconds=time.perf_counter() - start)
-    return Row(*row, found.value, found.tolerance, found.passed,
-               wrong=found.wrong if isinstance(found, Control) else None,
-               seconds=time.perf_counter() - start)
+        return Row(
+            *row,
+            residual=math.nan,
+            passed=False,
+            error=sentence,
+            seconds=time.perf_counter() - start,
+        )
+    return Row(
+        *row,
+        found.value,
+        found.tolerance,
+        found.passed,
+        wrong=found.wrong if isinstance(found, Control) else None,
+        seconds=time.perf_counter() - start,
+    )
 
 
 def arguments(identity: Identity, subject: Subject | None) -> tuple[Any, ...]:

@@ -41,9 +41,14 @@ def curve(z: Tensor) -> Tensor:
 
 def slopes(mean: float, scale: float) -> Tensor:
     """Of E[z^3 + sin z] over N(mean, scale^2), by mean and by scale."""
-    fade = math.exp(-scale**2 / 2)
-    return torch.tensor([3 * (mean**2 + scale**2) + fade * math.cos(mean),
-                         6 * mean * scale - scale * fade * math.sin(mean)], dtype=torch.float64)
+    fade = math.exp(-(scale**2) / 2)
+    return torch.tensor(
+        [
+            3 * (mean**2 + scale**2) + fade * math.cos(mean),
+            6 * mean * scale - scale * fade * math.sin(mean),
+        ],
+        dtype=torch.float64,
+    )
 
 
 def estimators(mean: float, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,7 +58,7 @@ def estimators(mean: float, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     with torch.enable_grad():
         place = torch.tensor([mean, scale], dtype=torch.float64).expand(NODES, 2).clone()
         z = (place := place.requires_grad_())[:, 0] + place[:, 1] * noise
-        path, = torch.autograd.grad(curve(z).sum(), place)
+        (path,) = torch.autograd.grad(curve(z).sum(), place)
     score = torch.stack([noise / scale, (noise.square() - 1) / scale], 1)
     return weights, path, curve(z.detach())[:, None] * score
 
@@ -74,8 +79,9 @@ def x8_the_path_is_quieter_than_the_score() -> Residual:
     Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 3 and
     5."""
     weights, path, score = estimators(0.7, 0.8)
-    spread = [weights @ each[:, 0].square() - (weights @ each[:, 0]).square()
-              for each in (path, score)]
+    spread = [
+        weights @ each[:, 0].square() - (weights @ each[:, 0]).square() for each in (path, score)
+    ]
     return Residual(float(spread[0] / spread[1]), 0.5)
 
 
@@ -108,8 +114,12 @@ def x10_a_reparameterised_density() -> Residual:
     mean, log_scale, lower = full.factor(wide)
     law = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
     z, log_q = full.draw(wide, noise)
-    return Residual(most(one, gap(log_q.sum(-1), law.log_prob(z)),
-                         gap(full.log_prob(wide, z), law.log_prob(z))), 1e-11)
+    return Residual(
+        most(
+            one, gap(log_q.sum(-1), law.log_prob(z)), gap(full.log_prob(wide, z), law.log_prob(z))
+        ),
+        1e-11,
+    )
 
 
 class Linear:
@@ -176,7 +186,7 @@ def x59_the_gradient_of_the_bound_is_a_mean_over_q() -> Residual:
     mean = torch.einsum("n,ni,nj->ij", weight, left, grid) / law.noise**2
     with torch.enable_grad():
         law.weight = law.weight.requires_grad_()
-        slope, = torch.autograd.grad(law.bound(q), law.weight)
+        (slope,) = torch.autograd.grad(law.bound(q), law.weight)
     return Residual(gap(slope, mean), 1e-10)
 
 
@@ -225,8 +235,11 @@ def x63_a_linear_autoencoder_is_pca() -> Residual:
     Source: Baldi & Hornik 1989, Neural Networks and Principal Component Analysis."""
     rows = normal(200, 5) @ normal(5, 5)
     rows = (rows - rows.mean(0)) / rows.std(0, correction=0)
-    model: AE = AE.Config(latent=2, net=Dense.Config(depth=0)).build(
-        Space(kind="real", shape=(5,))).double()
+    model: AE = (
+        AE.Config(latent=2, net=Dense.Config(depth=0))
+        .build(Space(kind="real", shape=(5,)))
+        .double()
+    )
     with torch.enable_grad():
         descend(lambda: model.loss(Batch(rows))["error"].mean(), list(model.parameters()))
     values, vectors = torch.linalg.eigh(torch.cov(rows.T, correction=0))
@@ -238,8 +251,13 @@ def x63_a_linear_autoencoder_is_pca() -> Residual:
 
 def descend(loss: Callable[[], Tensor], params: list[Tensor]) -> None:
     """Down to the least of a smooth loss."""
-    optimiser = torch.optim.LBFGS(params, max_iter=2000, tolerance_grad=1e-10,
-                                  tolerance_change=1e-15, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS(
+        params,
+        max_iter=2000,
+        tolerance_grad=1e-10,
+        tolerance_change=1e-15,
+        line_search_fn="strong_wolfe",
+    )
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -268,7 +286,8 @@ def x64_gates_are_the_volume_of_an_inverse_flow() -> Residual:
     posterior, h, noise = flow()
     _, log_q = posterior.draw(h, noise)
     jacobian = torch.autograd.functional.jacobian(
-        lambda e: posterior.draw(h, e[None, None])[0][0, 0], noise[0, 0])
+        lambda e: posterior.draw(h, e[None, None])[0][0, 0], noise[0, 0]
+    )
     log_normal = Normal(0.0, 1.0).log_prob(noise[0, 0]).sum()
     volume = torch.linalg.slogdet(jacobian)[1]
     return Residual(gap(log_normal - log_q[0, 0].sum(), volume), 1e-11)
@@ -291,5 +310,10 @@ def x64_a_directed_graph_sums_to_one() -> Residual:
     left, right = normal(2, 3, 4).softmax(2), normal(3, 2).softmax(1)  # p(x_1 | .), p(x_2 | z_2)
     joint = torch.einsum("a,ab,abc,bd->abcd", first, second, left, right)
     given = joint / joint.sum(3, keepdim=True)  # p(x_2 | z_1, z_2, x_1)
-    return Residual(most(gap(joint.sum(), torch.ones(()).double()),
-                         gap(given, right[None, :, None].expand_as(given))), 1e-12)
+    return Residual(
+        most(
+            gap(joint.sum(), torch.ones(()).double()),
+            gap(given, right[None, :, None].expand_as(given)),
+        ),
+        1e-12,
+    )

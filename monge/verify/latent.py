@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.abilities import HasLevels, HasLikelihood, HasPosterior
 from ..core.batch import Batch
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ..solve.quadrature import integral
 from ._density import WIDTH, check_codes, coarse_evidence, spread
 from .framework import Residual, Skip
@@ -70,8 +70,9 @@ def bound(model: HasPosterior, batch: Batch) -> Tensor:
         square = noise.square().flatten(2).sum(2)
         normal = (-square / 2).exp() * (2 * math.pi) ** (-model.latent.dims / 2)
         terms = model.log_joint(batch, z)
-        terms = terms - (model.log_posterior(batch, z) if rate is None else
-                         model.log_prior(batch, z))
+        terms = terms - (
+            model.log_posterior(batch, z) if rate is None else model.log_prior(batch, z)
+        )
         return normal * terms
 
     rate = model.rate(batch)
@@ -125,8 +126,9 @@ def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Resid
     rate = model.rate(batch)
     if rate is None:
         raise Skip("its rate has no closed form")
-    log_p = over_draws(model, batch, DRAWS,
-                       lambda z: model.log_joint(batch, z) - model.log_prior(batch, z))
+    log_p = over_draws(
+        model, batch, DRAWS, lambda z: model.log_joint(batch, z) - model.log_prior(batch, z)
+    )
     return apart([log_weights(model, batch, DRAWS), log_p - rate])
 
 
@@ -136,8 +138,10 @@ def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) 
     Source: Burda, Grosse & Salakhutdinov 2016, Importance Weighted Autoencoders, theorem 1."""
     plan = ((1, 200), (10, 100), (100, 50), (1000, 20))
     means = [repeated(model, batch, k, times).mean(1) for k, times in plan]  # (times,) each
-    drops = [(before.mean() - after.mean()) / error_of([before, after])
-             for before, after in itertools.pairwise(means)]
+    drops = [
+        (before.mean() - after.mean()) / error_of([before, after])
+        for before, after in itertools.pairwise(means)
+    ]
     return Residual(float(torch.stack(drops).clamp(min=0).amax()), MOST)
 
 
@@ -179,14 +183,16 @@ def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
 
 def log_weights(model: HasPosterior, batch: Batch, n: int) -> Tensor:
     """log p(x, z) - log q(z | x) of n samples z ~ q for each row, (n, B)."""
-    return over_draws(model, batch, n,
-                      lambda z: model.log_joint(batch, z) - model.log_posterior(batch, z))
+    return over_draws(
+        model, batch, n, lambda z: model.log_joint(batch, z) - model.log_posterior(batch, z)
+    )
 
 
 def log_ratios(model: HasPosterior, batch: Batch, n: int) -> Tensor:
     """log q(z | x) - log p(z) of n samples z ~ q for each row, (n, B)."""
-    return over_draws(model, batch, n,
-                      lambda z: model.log_posterior(batch, z) - model.log_prior(batch, z))
+    return over_draws(
+        model, batch, n, lambda z: model.log_posterior(batch, z) - model.log_prior(batch, z)
+    )
 
 
 def over_draws(model: HasPosterior, batch: Batch, n: int, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -204,15 +210,21 @@ def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Ten
     """The likelihood of each row from so many samples, with fresh noise each time, (times, B)."""
     if not isinstance(model, HasLikelihood):
         raise Skip("it has no likelihood")
-    filters = "filter" in model.Scoring.__dataclass_fields__  # those weigh whole sequences here
+    filters = (
+        "filter" in model.LikelihoodConfig.__dataclass_fields__
+    )  # those weigh whole sequences here
     try:
-        how = model.Scoring().override(f"samples={samples}", *["filter=false"] * filters)
-    except WordError as error:
+        options = model.LikelihoodConfig().override(
+            f"samples={samples}", *["filter=false"] * filters
+        )
+    except UsageError as error:
         raise Skip("its score does not take a number of samples") from error
     index = torch.arange(len(batch)).repeat(times)
     many = replace(batch[index], row=None)  # numbered anew: the noise of a score is keyed by row
-    parts = [model.likelihood(replace(many[part], row=part), how).value
-             for part in torch.arange(len(many)).split(256)]
+    parts = [
+        model.likelihood(replace(many[part], row=part), options).value
+        for part in torch.arange(len(many)).split(256)
+    ]
     return torch.cat(parts).reshape(times, len(batch))
 
 

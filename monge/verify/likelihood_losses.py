@@ -38,8 +38,9 @@ def x12_gaussian_likelihood_is_a_squared_error() -> Residual:
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2.5."""
     y, mean, scale = normal(50), normal(50), (0.3 * normal(50)).exp()
     squared = (y - mean).square() / (2 * scale.square())
-    return Residual(gap(gaussian(y, mean, scale), squared + 0.5 * (2 * math.pi * scale**2).log()),
-                    ROUNDING)
+    return Residual(
+        gap(gaussian(y, mean, scale), squared + 0.5 * (2 * math.pi * scale**2).log()), ROUNDING
+    )
 
 
 def x12_the_best_variance_is_the_mean_squared_residual() -> Residual:
@@ -160,8 +161,13 @@ def x17_layers_that_fold_multiply_their_pieces() -> Residual:
 
     Source: Montúfar et al. 2014, On the Number of Linear Regions of Deep Neural Networks."""
     cases = [(3, 1), (3, 2), (3, 3), (5, 2)]
-    return Residual(sum(abs(pieces(fold(units, depth), 0.0, 1.0) - (units + 1)**depth)
-                        for units, depth in cases), 0.0)
+    return Residual(
+        sum(
+            abs(pieces(fold(units, depth), 0.0, 1.0) - (units + 1) ** depth)
+            for units, depth in cases
+        ),
+        0.0,
+    )
 
 
 def x17_units_of_one_layer_cut_a_plane() -> Residual:
@@ -181,7 +187,7 @@ def x18_one_hidden_layer_approximates_a_curve() -> Residual:
         knots = torch.linspace(0, 2 * math.pi, units + 1, dtype=torch.float64)
         x = torch.linspace(0, 2 * math.pi, 20_001, dtype=torch.float64)
         error = gap(interpolant(knots, knots.sin())(x[:, None])[:, 0], x.sin())
-        worst = most(worst, error - (2 * math.pi / units)**2 / 8)
+        worst = most(worst, error - (2 * math.pi / units) ** 2 / 8)
     return Residual(worst, 1e-12)
 
 
@@ -197,11 +203,11 @@ def x15_a_perceptron_makes_few_mistakes() -> Residual:
     far = points @ plane / plane.norm()
     kept = far.abs() > 0.2
     points, far = points[kept], far[kept]
-    model = perceptron.tiny(space).build(space).double()
+    model = perceptron.smallest_config(space).build(space).double()
     batch = Batch((far > 0).double(), {"inputs": Batch(points[:, :3])})
     for _ in range(200):
         if float(model.loss(batch)["errors"]) == 0:
             break
-    most_mistakes = (points.norm(dim=1).amax() / far.abs().amin())**2
+    most_mistakes = (points.norm(dim=1).amax() / far.abs().amin()) ** 2
     wrong = float(model.loss(batch)["errors"])
     return Residual(float(model.mistakes) / float(most_mistakes) + wrong, 1.0)

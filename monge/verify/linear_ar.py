@@ -36,7 +36,7 @@ def covariance(phi: Tensor, first: Tensor) -> Tensor:
     order = len(phi)
     system = torch.eye(STEPS, dtype=torch.float64)
     noise = SIGMA**2 * torch.eye(STEPS, dtype=torch.float64)
-    noise[:len(first), :len(first)] = first
+    noise[: len(first), : len(first)] = first
     for t in range(len(first), STEPS):
         for lag in range(1, min(order, t) + 1):
             system[t, t - lag] = -phi[lag - 1]
@@ -65,8 +65,10 @@ def x109_variance_grows_from_the_mean() -> Residual:
     matrix = covariance(phi, torch.tensor([[SIGMA**2]], dtype=torch.float64))
     law = torch.distributions.MultivariateNormal(torch.full((STEPS,), MEAN).double(), matrix)
     x = MEAN + normal(5, STEPS)
-    return Residual(most(gap(matrix.diagonal(), told), gap(model.log_prob(Batch(x)),
-                                                           law.log_prob(x))), ROUNDING)
+    return Residual(
+        most(gap(matrix.diagonal(), told), gap(model.log_prob(Batch(x)), law.log_prob(x))),
+        ROUNDING,
+    )
 
 
 def x109_autocovariance_of_a_stationary_start() -> Residual:
@@ -76,8 +78,9 @@ def x109_autocovariance_of_a_stationary_start() -> Residual:
     phi, lag = torch.tensor([RHO], dtype=torch.float64), torch.arange(STEPS).double()
     told = SIGMA**2 * RHO**lag / (1 - RHO**2)
     matrix = covariance(phi, told[:1, None])
-    return Residual(most(gap(toeplitz(phi, STEPS)[0], told),
-                         gap(matrix, toeplitz(phi, STEPS))), ROUNDING)
+    return Residual(
+        most(gap(toeplitz(phi, STEPS)[0], told), gap(matrix, toeplitz(phi, STEPS))), ROUNDING
+    )
 
 
 def x109_stationary_covariance_is_kept_by_the_recursion() -> Residual:
@@ -94,8 +97,9 @@ def x109_exact_likelihood_is_the_product_of_conditionals() -> Residual:
 
     Source: Hamilton 1994, Time Series Analysis, sec. 5.3."""
     phi, x = stable(), MEAN + normal(5, STEPS)
-    law = torch.distributions.MultivariateNormal(torch.full((STEPS,), MEAN).double(),
-                                                 toeplitz(phi, STEPS))
+    law = torch.distributions.MultivariateNormal(
+        torch.full((STEPS,), MEAN).double(), toeplitz(phi, STEPS)
+    )
     return Residual(gap(built(phi, "stationary").log_prob(Batch(x)), law.log_prob(x)), 1e-11)
 
 
@@ -109,8 +113,14 @@ def x109_yule_walker_equations() -> Residual:
     kappa, v = levinson(gamma)
     noise = gamma[0] - phi @ gamma[1:]
     found = torch.stack([noise, v[-1]])
-    return Residual(most(gap(toeplitz(phi, order) @ phi, gamma[1:]), gap(step_up(kappa), phi),
-                         gap(found, torch.full_like(found, SIGMA**2))), ROUNDING)
+    return Residual(
+        most(
+            gap(toeplitz(phi, order) @ phi, gamma[1:]),
+            gap(step_up(kappa), phi),
+            gap(found, torch.full_like(found, SIGMA**2)),
+        ),
+        ROUNDING,
+    )
 
 
 def x109_stationary_where_roots_lie_inside() -> Residual:

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..nn.layers.activation import Pointwise, activation
 from ..nn.layers.dropout import thinned
 from ..nn.layers.init import ALPHA, Init, initialise
@@ -146,7 +146,7 @@ def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
 
     Source: Gal & Ghahramani 2016, Dropout as a Bayesian Approximation."""
     net, exact, _ = thinning()
-    generator, h, found = fresh(4), torch.ones(1, 6, dtype=torch.float64), []
+    generator, h, found = make_generator(4), torch.ones(1, 6, dtype=torch.float64), []
     for _ in range(MASKS):
         with thinned(net, generator):
             found.append(net(h)[0, 0])
@@ -194,6 +194,7 @@ def x29_residual_gradients_stay_alike() -> Residual:
 def likeness(residual: bool, depth: int = 24, width: int = 200, points: int = 256) -> float:
     """The correlation of the derivatives of a centred net at neighbours on a line (Balduzzi et
     al. 2017)."""
+
     def layer() -> nn.Module:
         return nn.Sequential(norm("batch", width), nn.ReLU(), nn.Linear(width, width))
 
@@ -201,7 +202,7 @@ def likeness(residual: bool, depth: int = 24, width: int = 200, points: int = 25
     net = nn.Sequential(nn.Linear(1, width), *layers, nn.Linear(width, 1)).double()
     initialise(net)
     x = torch.linspace(-2, 2, points, dtype=torch.float64)[:, None].requires_grad_()
-    slope, = torch.autograd.grad(net(x).sum(), x)
+    (slope,) = torch.autograd.grad(net(x).sum(), x)
     centred = (slope - slope.mean()).flatten()
     return float((centred[1:] * centred[:-1]).sum() / centred.square().sum())
 
@@ -221,14 +222,14 @@ def x30_linear_layers_keep_the_variance() -> Residual:
     return Residual(abs(math.log(growth("identity", "he"))), math.log(BAND))
 
 
-def growth(name: Pointwise, how: Init, times: float = 1.0) -> float:
+def growth(name: Pointwise, options: Init, times: float = 1.0) -> float:
     """By what factor Var z grows over the layers in the mean over networks, where weights have
     `times` their variance."""
     act, layer = activation(name), nn.Linear(WIDTH, WIDTH).double()
     first, last = normal(NETWORKS, 16, WIDTH), []
     for z in first:
         for _ in range(DEPTH):
-            initialise(layer, how, name)
+            initialise(layer, options, name)
             z = layer(act(z)) * math.sqrt(times)
         last.append(z)
     return float(torch.stack(last).var() / first.var())

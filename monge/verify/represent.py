@@ -43,8 +43,10 @@ def x113_equal_pairs_cannot_be_told_beyond_log_n() -> Residual:
     Source: Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual
     Representations."""
     n = 16
-    blind = agreement(torch.ones(n, 3, dtype=torch.float64),
-                      torch.ones(n, 3, dtype=torch.float64), 0.1)
+    blind = agreement(
+        torch.ones(n, 3, dtype=torch.float64), torch.ones(n, 3, dtype=torch.float64), 0.1
+    )
     sharp = agreement(torch.eye(n, dtype=torch.float64), torch.eye(n, dtype=torch.float64), 1e-2)
-    return Residual(most(float((blind - math.log(2 * n - 1)).abs().amax()),
-                        float(sharp.abs().amax())), 1e-12)
+    return Residual(
+        most(float((blind - math.log(2 * n - 1)).abs().amax()), float(sharp.abs().amax())), 1e-12
+    )

@@ -27,7 +27,7 @@ def slope(log_p: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """The gradient of a log-density, (B, D)."""
     with torch.enable_grad():
         point = z.detach().requires_grad_()
-        found, = torch.autograd.grad(log_p(point).sum(), point)
+        (found,) = torch.autograd.grad(log_p(point).sum(), point)
     return found
 
 
@@ -57,8 +57,9 @@ def x98_score_is_the_mean_noise() -> Residual:
     z, _, alpha, sigma = noisy(law)
     said = Prediction(z, alpha, sigma, "x0", law.denoised(z, alpha, sigma))
     score = slope(lambda z: law.log_prob(z, alpha, sigma), z)
-    return Residual(most(gap(sigma * said.score, sigma * score),
-                         gap(said.noise, -sigma * score)), 1e-11)
+    return Residual(
+        most(gap(sigma * said.score, sigma * score), gap(said.noise, -sigma * score)), 1e-11
+    )
 
 
 def x98_score_is_not_the_noise_itself() -> Residual:
@@ -136,8 +137,12 @@ def component(law: Normals, z: Tensor, alpha: Tensor, sigma: Tensor, y: int) -> 
 
 def alone(law: Normals, y: int) -> Normals:
     """One component as a distribution."""
-    return replace(law, weights=law.weights[y:y + 1] ** 0, means=law.means[y:y + 1],
-                   scales=law.scales[y:y + 1])
+    return replace(
+        law,
+        weights=law.weights[y : y + 1] ** 0,
+        means=law.means[y : y + 1],
+        scales=law.scales[y : y + 1],
+    )
 
 
 def x101_conditional_score_is_bayes_rule() -> Residual:
@@ -161,9 +166,12 @@ def x102_guidance_is_one_combination() -> Residual:
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     law, missed = plane(), []
     z, _, alpha, sigma = noisy(law)
-    with_y, without = (Prediction(z, alpha, sigma, "x0", each.denoised(z, alpha, sigma))
-                       for each in (alone(law, 1), law))
+    with_y, without = (
+        Prediction(z, alpha, sigma, "x0", each.denoised(z, alpha, sigma))
+        for each in (alone(law, 1), law)
+    )
     for gamma in GAMMAS:
+
         def tilted(z: Tensor, gamma: float = gamma) -> Tensor:
             return law.log_prob(z, alpha, sigma) + gamma * component(law, z, alpha, sigma, 1)
 
@@ -171,8 +179,11 @@ def x102_guidance_is_one_combination() -> Residual:
         scores = gamma * with_y.score + (1 - gamma) * without.score
         x0 = torch.lerp(without.x0, with_y.x0, gamma)
         noise = (1 + w) * with_y.noise - w * without.noise
-        missed += [gap(sigma * scores, sigma * wanted), gap(noise, -sigma * wanted),
-                   gap(sigma * Prediction(z, alpha, sigma, "x0", x0).score, sigma * wanted)]
+        missed += [
+            gap(sigma * scores, sigma * wanted),
+            gap(noise, -sigma * wanted),
+            gap(sigma * Prediction(z, alpha, sigma, "x0", x0).score, sigma * wanted),
+        ]
     return Residual(most(missed), 1e-10)
 
 
@@ -183,5 +194,10 @@ def x102_guidance_at_its_ends() -> Residual:
     law = plane()
     z, _, alpha, sigma = noisy(law)
     with_y, without = (each.denoised(z, alpha, sigma) for each in (alone(law, 2), law))
-    return Residual(most(gap(torch.lerp(without, with_y, 0.0), without),
-                         gap(torch.lerp(without, with_y, 1.0), with_y)), 1e-12)
+    return Residual(
+        most(
+            gap(torch.lerp(without, with_y, 0.0), without),
+            gap(torch.lerp(without, with_y, 1.0), with_y),
+        ),
+        1e-12,
+    )

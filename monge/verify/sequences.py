@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.abilities import HasConditionals
 from ..core.batch import Batch
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..core.space import Space
 from ..data.codecs.tokens import Text
 from ..models.sequence.seq2seq import Seq2Seq
@@ -145,15 +145,22 @@ def x40_the_cell_carries_the_product_of_forget_gates() -> Residual:
     return Residual(gap(slopes, product) / float(product.amax()), 1e-10)
 
 
-SENTENCES = Space(kind="tokens", shape=(5,), size=4, varies=True, end=3, name="target", given={
-    "source": Space(kind="tokens", shape=(4,), size=3, varies=True, name="source")})
+SENTENCES = Space(
+    kind="tokens",
+    shape=(5,),
+    size=4,
+    varies=True,
+    end=3,
+    name="target",
+    given={"source": Space(kind="tokens", shape=(4,), size=3, varies=True, name="source")},
+)
 STRINGS = 2000
 PLANES = ((0x20, 0x7F), (0xA0, 0x800), (0x800, 0xD800), (0xE000, 0x10000), (0x10000, 0x110000))
 """Code points of one to four bytes, without the surrogates, which no UTF-8 string holds."""
 
 
 def seeded_normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(*shape, generator=make_generator(seed), dtype=torch.float64)
 
 
 def x110_scores_and_context() -> Residual:
@@ -175,20 +182,26 @@ def x110_scores_and_context() -> Residual:
         low = k.masked_fill(~seen[..., None], math.inf).amin(1)[:, None]
         high = k.masked_fill(~seen[..., None], -math.inf).amax(1)[:, None]
         outside = (low - context).clamp(min=0) + (context - high).clamp(min=0)
-        worst = max(worst, float((weights.sum(-1) - 1).abs().max()), float(beyond.max()),
-                    float((-weights).clamp(min=0).max()), float(outside.max()))
+        worst = max(
+            worst,
+            float((weights.sum(-1) - 1).abs().max()),
+            float(beyond.max()),
+            float((-weights).clamp(min=0).max()),
+            float(outside.max()),
+        )
     return Residual(worst, 1e-12)
 
 
 def strings(count: int) -> list[str]:
     """Random strings over all planes of Unicode."""
-    generator = fresh(7)
+    generator = make_generator(7)
     found = []
     for _ in range(count):
         length = int(torch.randint(0, 20, (1,), generator=generator))
         planes = torch.randint(0, len(PLANES), (length,), generator=generator).tolist()
-        points = [int(torch.randint(*PLANES[plane], (1,), generator=generator))
-                  for plane in planes]
+        points = [
+            int(torch.randint(*PLANES[plane], (1,), generator=generator)) for plane in planes
+        ]
         found.append("".join(map(chr, points)))
     return found
 
@@ -223,22 +236,26 @@ def x112_lengths_in_a_batch() -> Residual:
     Graphs."""
     x, length = seeded_normal(5, 7, 3), torch.tensor([7, 1, 4, 6, 2])
     worst = 0.0
-    for config in (RNN.Config(width=4), LSTM.Config(width=4, depth=2),
-                   GRU.Config(width=4, reset="before"), Bidirectional.Config()):
+    for config in (
+        RNN.Config(width=4),
+        LSTM.Config(width=4, depth=2),
+        GRU.Config(width=4, reset="before"),
+        Bidirectional.Config(),
+    ):
         torch.manual_seed(0)
         net = config.build(3).double()
         together = net(x, length)
         for row, size in enumerate(length.tolist()):
-            alone = net(x[row:row + 1, :size])
+            alone = net(x[row : row + 1, :size])
             worst = max(worst, float((together[row, :size] - alone[0]).abs().max()))
     for owner in (Transformer, Seq2Seq):
-        worst = max(worst, apart(build(owner.tiny(SENTENCES), SENTENCES), sentences(6)))
+        worst = max(worst, apart(build(owner.smallest_config(SENTENCES), SENTENCES), sentences(6)))
     return Residual(worst, 1e-12)
 
 
 def sentences(n: int) -> Batch:
     """Sentences and sources of random lengths; what lies beyond them is rubbish."""
-    generator = fresh(5)
+    generator = make_generator(5)
     length = torch.randint(1, 5, (2, n), generator=generator)
     y, x = (torch.randint(0, 3, (n, most), generator=generator) for most in (5, 4))
     y.scatter_(1, length[0, :, None], 3)
@@ -253,9 +270,10 @@ def apart(model: Model, batch: Batch) -> float:
     together, worst = model.conditionals(batch), 0.0
     source = batch.given["source"]
     assert source.length is not None, "so have their sources"
-    for row, (size, read) in enumerate(zip(batch.length.tolist(), source.length.tolist(),
-                                           strict=True)):
-        given = {"source": Batch(source.x[row:row + 1, :read])}
-        alone = model.conditionals(Batch(batch.x[row:row + 1, :size], given))
+    for row, (size, read) in enumerate(
+        zip(batch.length.tolist(), source.length.tolist(), strict=True)
+    ):
+        given = {"source": Batch(source.x[row : row + 1, :read])}
+        alone = model.conditionals(Batch(batch.x[row : row + 1, :size], given))
         worst = max(worst, float((together[row, :size] - alone[0]).abs().max()))
     return worst

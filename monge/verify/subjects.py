@@ -20,9 +20,9 @@ from torch import Generator, Tensor
 from .. import registry
 from ..core.batch import Batch
 from ..core.config import Config
-from ..core.errors import WordError
+from ..core.errors import UsageError
 from ..core.model import Model
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..core.space import Space
 
 ROWS = 8
@@ -37,32 +37,92 @@ SHAKE = 0.2
 LABEL = Space(kind="label", size=3, name="label", rows=FITTED)
 SPACES = (
     Space(kind="binary", shape=(6,), size=2, mean=(0.5,), scale=(0.5,), rows=FITTED),
-    Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,), scale=(0.8,), high=(2.0,),
-          rows=FITTED),
+    Space(
+        kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,), scale=(0.8,), high=(2.0,), rows=FITTED
+    ),
     Space(kind="label", size=4, rows=FITTED),
-    Space(kind="counts", shape=(2,), mean=(3.0, -1.0), scale=(2.0, 1.5), low=(-3.0, -5.0),
-          high=(9.0, 3.0), rows=FITTED),
-    Space(kind="real", shape=(2,), mean=(1.0, -2.0), scale=(2.0, 0.5), low=(-5.0, -3.5),
-          high=(7.0, -0.5), rows=FITTED),
-    Space(kind="columns", shape=(3,), rows=FITTED, columns=(
-        Space(kind="binary", size=2, mean=(0.5,), scale=(0.5,), name="flag", rows=FITTED),
-        Space(kind="label", size=3, name="name", rows=FITTED),
-        Space(kind="real", mean=(10.0,), scale=(3.0,), low=(1.0,), high=(19.0,), name="number",
-              rows=FITTED))),
-    Space(kind="binary", shape=(4,), size=2, mean=(0.5,), scale=(0.5,), rows=FITTED,
-          given={"label": LABEL}),
-    Space(kind="real", shape=(1,), mean=(-1.0,), scale=(0.3,), low=(-2.0,), high=(0.0,),
-          rows=FITTED, given={"label": LABEL}),
+    Space(
+        kind="counts",
+        shape=(2,),
+        mean=(3.0, -1.0),
+        scale=(2.0, 1.5),
+        low=(-3.0, -5.0),
+        high=(9.0, 3.0),
+        rows=FITTED,
+    ),
+    Space(
+        kind="real",
+        shape=(2,),
+        mean=(1.0, -2.0),
+        scale=(2.0, 0.5),
+        low=(-5.0, -3.5),
+        high=(7.0, -0.5),
+        rows=FITTED,
+    ),
+    Space(
+        kind="columns",
+        shape=(3,),
+        rows=FITTED,
+        columns=(
+            Space(kind="binary", size=2, mean=(0.5,), scale=(0.5,), name="flag", rows=FITTED),
+            Space(kind="label", size=3, name="name", rows=FITTED),
+            Space(
+                kind="real",
+                mean=(10.0,),
+                scale=(3.0,),
+                low=(1.0,),
+                high=(19.0,),
+                name="number",
+                rows=FITTED,
+            ),
+        ),
+    ),
+    Space(
+        kind="binary",
+        shape=(4,),
+        size=2,
+        mean=(0.5,),
+        scale=(0.5,),
+        rows=FITTED,
+        given={"label": LABEL},
+    ),
+    Space(
+        kind="real",
+        shape=(1,),
+        mean=(-1.0,),
+        scale=(0.3,),
+        low=(-2.0,),
+        high=(0.0,),
+        rows=FITTED,
+        given={"label": LABEL},
+    ),
 )
 
 PAIRED = (
     replace(SPACES[1], given={"source": replace(SPACES[1], shape=(1, 1, 1), name="source")}),
     replace(SPACES[1], given={"source": replace(SPACES[1], name="source")}),
-    replace(SPACES[4], given={"source": Space(kind="real", shape=(2,), mean=(1.0,), scale=(2.0,),
-                                              low=(-5.0,), high=(7.0,), name="source",
-                                              rows=FITTED)}),
-    Space(kind="tokens", shape=(3,), size=4, rows=FITTED, given={
-        "source": Space(kind="tokens", shape=(3,), size=3, name="source", rows=FITTED)}),
+    replace(
+        SPACES[4],
+        given={
+            "source": Space(
+                kind="real",
+                shape=(2,),
+                mean=(1.0,),
+                scale=(2.0,),
+                low=(-5.0,),
+                high=(7.0,),
+                name="source",
+                rows=FITTED,
+            )
+        },
+    ),
+    Space(
+        kind="tokens",
+        shape=(3,),
+        size=4,
+        rows=FITTED,
+        given={"source": Space(kind="tokens", shape=(3,), size=3, name="source", rows=FITTED)},
+    ),
 )
 """Spaces given one of their like, for models that take none of the others."""
 
@@ -80,8 +140,7 @@ def able(ability: type) -> Iterator[Subject]:
     """Every model of the library that has this ability, on every small space that it takes."""
     word = vars(ability).get("ability")  # None of a family, which goes by its base class
     for entry in registry.entries():
-        if word in entry.abilities if word else \
-                issubclass(registry.find(entry.name), ability):
+        if word in entry.abilities if word else issubclass(registry.find(entry.name), ability):
             yield from small(entry.name)
 
 
@@ -92,36 +151,40 @@ def small(name: str) -> tuple[Subject, ...]:
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
     taken = [space for space in SPACES if takes(owner, space)]
     taken = taken or [space for space in PAIRED if takes(owner, space) and fits(owner, space)]
-    return tuple(subject(short, owner.tiny(space), space) for space in taken)
+    return tuple(subject(short, owner.smallest_config(space), space) for space in taken)
 
 
 def fits(owner: type[Model], space: Space) -> bool:
     """Whether its smallest network can be built on so small an image."""
     try:
-        owner.tiny(space).build(space)
-    except WordError:
+        owner.smallest_config(space).build(space)
+    except UsageError:
         return False
     return True
 
 
 def subject(name: str, config: Config, space: Space) -> Subject:
     """The model of a configuration on a small space."""
-    return Subject(f"{name}, {told(space)}", build(config, space),
-                   random_rows(space, ROWS, fresh(2)))
+    return Subject(
+        f"{name}, {told(space)}", build(config, space), random_rows(space, ROWS, make_generator(2))
+    )
 
 
 def trained(name: str, model: Model, rows: Batch) -> Subject:
     """A fitted model on rows it was not fitted to, those without missing values if there are
     any."""
-    whole = rows.seen.reshape(len(rows), -1).all(1).nonzero()[:ROWS, 0]
+    whole = rows.observed_mask.reshape(len(rows), -1).all(1).nonzero()[:ROWS, 0]
     batch = replace(rows[whole], observed=None) if len(whole) else rows[:ROWS]
     return Subject(name, copy.deepcopy(model).cpu().double().eval(), batch.to("cpu").double())
 
 
 def takes(owner: type[Model], space: Space) -> bool:
     kinds = {part.kind for part in space.given.values()}
-    return (space.kind in owner.events and kinds <= owner.givens
-            and owner.refuses(space) is None)
+    return (
+        space.kind in owner.events
+        and kinds <= owner.givens
+        and owner.unsupported_reason(space) is None
+    )
 
 
 def told(space: Space) -> str:
@@ -136,9 +199,9 @@ def build(config: Config, space: Space) -> Model:
         model: Model = config.build(space).double()
         for parameter in model.parameters():
             parameter.add_(SHAKE * torch.randn_like(parameter))
-        rows = random_rows(space, FITTED, fresh(1))
-        model.begin(rows)
-        for turn in [turn for turn in model.turns() if not turn.params] * PASSES:
+        rows = random_rows(space, FITTED, make_generator(1))
+        model.initialise_from_data(rows)
+        for turn in [turn for turn in model.updates() if not turn.params] * PASSES:
             turn.loss(rows)
     return model.eval()
 
@@ -163,7 +226,7 @@ def strangers(model: object, batch: Batch) -> Tensor:
     """Valid values that are not those of the batch, laid out flat, (B, D)."""
     assert isinstance(model, Model)
     space = replace(model.space, given={})
-    return random_rows(space, len(batch), fresh(3)).x.to(batch.x).reshape(len(batch), -1)
+    return random_rows(space, len(batch), make_generator(3)).x.to(batch.x).reshape(len(batch), -1)
 
 
 def quantile(part: Space, uniform: Tensor) -> Tensor:

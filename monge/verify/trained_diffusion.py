@@ -89,8 +89,9 @@ def x92_own_ways_are_as_likely_back(model: Diffusion, batch: Batch) -> Residual:
     return Residual(gap(forth, back) / float(back.abs().amax()), 1e-10)
 
 
-def reverse(model: Diffusion, said: Prediction, z: Tensor, s: Tensor, t: Tensor
-            ) -> tuple[Tensor, Tensor]:
+def reverse(
+    model: Diffusion, said: Prediction, z: Tensor, s: Tensor, t: Tensor
+) -> tuple[Tensor, Tensor]:
     """The mean and the variance of the model's p(z_s | z_t), (B, D)."""
     step = model.schedule.step(s, t)
     mean, spread = step.on_z * z + step.on_x * said.x0, step.variance.expand_as(z)
@@ -112,7 +113,7 @@ def x93_scored_steps_are_divergences(model: Diffusion, batch: Batch) -> Residual
         return seen[-1][1]
 
     error, _, _, weight, log_snr = draw(replace(asked, predict=predict), 0, 0, 1)
-    (z, said), = seen
+    ((z, said),) = seen
     t = (model.schedule.time(log_snr) * STEPS).round() / STEPS
     s, t = (t - 1 / STEPS)[:, None], t[:, None]
     mean, spread = reverse(model, said, z, s, t)
@@ -129,15 +130,22 @@ def x94_printed_form_misses_the_law(model: Diffusion, batch: Batch) -> Residual:
     diffusion models."""
     noising, y = model.schedule, model.enter(batch).repeat_interleave(PATHS, 0)
     times, path = noising.grid(STEPS, y), ways(noising, y)
-    told = model.tell({name: part[torch.arange(len(batch)).repeat_interleave(PATHS)]
-                       for name, part in batch.given.items()}, len(y))
+    told = model.tell(
+        {
+            name: part[torch.arange(len(batch)).repeat_interleave(PATHS)]
+            for name, part in batch.given.items()
+        },
+        len(y),
+    )
     lost = y.new_zeros(len(y))
     for i in range(1, STEPS):
-        before, s, t = times[i - 1:i + 2]
+        before, s, t = times[i - 1 : i + 2]
         said = model.predict(path[i + 1], t.expand(len(y)), told)
         mean, spread = reverse(model, said, path[i + 1], s, t)
-        start, wide = noising.alpha(s) / noising.alpha(before) * path[i - 1], \
-            noising.step(before, s).forward
+        start, wide = (
+            noising.alpha(s) / noising.alpha(before) * path[i - 1],
+            noising.step(before, s).forward,
+        )
         ratio = log_normal(path[i], start, wide) - log_normal(path[i], mean, spread)
         kl = 0.5 * ((spread / wide).log() - 1 + (wide + (start - mean).square()) / spread)
         lost = lost + (kl - ratio).sum(1)
@@ -155,8 +163,10 @@ def x95_network_says_one_thing(model: Diffusion, batch: Batch) -> Residual:
     for of in TARGETS:
         told = Prediction(said.z, said.alpha, said.sigma, of, values[of])
         error = told.value - target(of, y, noise, said.alpha, said.sigma)
-        missed += [gap(told.x0, said.x0) / float(1 + said.x0.abs().amax()),
-                   gap((told.noise_per * error).square(), loss) / float(1 + loss.amax())]
+        missed += [
+            gap(told.x0, said.x0) / float(1 + said.x0.abs().amax()),
+            gap((told.noise_per * error).square(), loss) / float(1 + loss.amax()),
+        ]
     return Residual(most(missed), 1e-8)
 
 
@@ -166,8 +176,9 @@ def x96_own_weights_sum_to_the_ends(model: Diffusion) -> Residual:
     Source: Kingma et al. 2021, Variational Diffusion Models."""
     t = model.schedule.grid(model.steps or STEPS, normal(1))
     step, snr = model.schedule.step(t[:-1], t[1:]), model.schedule.snr(t[[0, -1]])
-    return Residual(relative((step.on_x.square() / (2 * step.variance)).sum(),
-                             (snr[0] - snr[1]) / 2), 1e-10)
+    return Residual(
+        relative((step.on_x.square() / (2 * step.variance)).sum(), (snr[0] - snr[1]) / 2), 1e-10
+    )
 
 
 def x97_own_score_denoises(model: Diffusion, batch: Batch) -> Residual:
@@ -177,8 +188,11 @@ def x97_own_score_denoises(model: Diffusion, batch: Batch) -> Residual:
     y, _, t, said = noised(model, batch)
     said = model.predict(said.alpha * y, t, model.tell(batch.given, len(y)))
     score = model.score(batch, t).reshape(y.shape) * model.units.scale / said.alpha
-    return Residual(gap(said.alpha * said.x0, said.z + said.sigma.square() * score)
-                    / float(1 + said.x0.abs().amax()), 1e-9)
+    return Residual(
+        gap(said.alpha * said.x0, said.z + said.sigma.square() * score)
+        / float(1 + said.x0.abs().amax()),
+        1e-9,
+    )
 
 
 def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) -> Residual:
@@ -191,8 +205,9 @@ def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) ->
     log_snr = model.schedule.log_snr(y.new_full((DRAWS,), 0.5))
     told, (alpha, sigma) = model.tell(row.given, DRAWS), columns(model.schedule, log_snr)
     probes = draw_probes(torch.arange(DRAWS), 1, y.shape[1:], 0).to(y.dtype)
-    s, trace = hutchinson_trace(lambda z: model.predict_at(z, log_snr, told).score,
-                                alpha * y + sigma * noise, probes)
+    s, trace = hutchinson_trace(
+        lambda z: model.predict_at(z, log_snr, told).score, alpha * y + sigma * noise, probes
+    )
     apart = sigma[:, 0].square() * trace[:, 0] - (sigma * noise * s).sum(1)
     error = apart.std() / DRAWS**0.5
     return Residual(float(apart.mean().abs() / error.clamp_min(1e-12)), SURE)
@@ -214,10 +229,12 @@ def x102_guidance_of_the_law(model: Diffusion, batch: Batch) -> Residual:
     _, _, t, said = noised(model, batch)
     plain, missed = model.predict(said.z, t), []
     for gamma in GAMMAS:
-        how = model.Sampling(guidance=Guidance(gamma=gamma), clip=False)
-        found = guided(model, batch.given, len(batch), how)(said.z, t)
-        for mixed, own, other in ((found.noise, said.noise, plain.noise),
-                                  (found.x0, said.x0, plain.x0)):
+        options = model.SamplingConfig(guidance=Guidance(gamma=gamma), clip=False)
+        found = guided(model, batch.given, len(batch), options)(said.z, t)
+        for mixed, own, other in (
+            (found.noise, said.noise, plain.noise),
+            (found.x0, said.x0, plain.x0),
+        ):
             wanted = gamma * own + (1 - gamma) * other
             missed.append(gap(mixed, wanted) / float(1 + wanted.abs().amax()))
     return Residual(most(missed), 1e-9)
@@ -243,10 +260,14 @@ def x104_own_schedule_falls(model: Diffusion) -> Residual:
     Source: Kingma et al. 2021, Variational Diffusion Models, sec. 3.1."""
     t = torch.linspace(0, 1, 401, dtype=torch.float64)
     noising, log_snr = model.schedule, model.schedule.log_snr(t)
-    return Residual(most(float((log_snr.diff() >= 0).any()),
-                         gap(noising.log_snr(noising.time(log_snr)), log_snr),
-                         relative(noising.alpha_bar(t) / noising.sigma(t).square(),
-                                  noising.snr(t))), 1e-8)
+    return Residual(
+        most(
+            float((log_snr.diff() >= 0).any()),
+            gap(noising.log_snr(noising.time(log_snr)), log_snr),
+            relative(noising.alpha_bar(t) / noising.sigma(t).square(), noising.snr(t)),
+        ),
+        1e-8,
+    )
 
 
 def x106_ddim_of_the_law_is_ancestral(model: Diffusion, batch: Batch) -> Residual:
@@ -279,5 +300,5 @@ def x107_own_flow_leads_back(model: Diffusion, batch: Batch) -> Residual:
 
     solver = Solver(tolerance=1e-5)
     there = integrate(field, (y,), (begin, end), solver).end
-    back, = integrate(field, there, (end, begin), solver).end
+    (back,) = integrate(field, there, (end, begin), solver).end
     return Residual(gap(back, y), 1e-3)

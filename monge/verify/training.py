@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.train_config import Mover
+from ..core.train_config import OptimiserConfig
 from ..nn.mlp import MLP
 from ..train.optimiser import optimiser
-from ..train.regularisation import shrink
+from ..train.regularisation import l1_prox
 from ._helpers import gap, most, normal
 from .framework import Residual
 
@@ -72,8 +72,10 @@ def x41_backpropagation_is_a_difference_quotient() -> Residual:
         nn.utils.vector_to_parameters(weights, net.parameters())
         return (net(x) - y).square().sum() / 2
 
-    quotients = [(loss(vector + step * unit) - loss(vector - step * unit)) / (2 * step)
-                 for unit in torch.eye(len(vector), dtype=vector.dtype)]
+    quotients = [
+        (loss(vector + step * unit) - loss(vector - step * unit)) / (2 * step)
+        for unit in torch.eye(len(vector), dtype=vector.dtype)
+    ]
     return Residual(gap(torch.stack(quotients), by_hand), 1e-6)
 
 
@@ -112,7 +114,7 @@ def adam(w: Tensor, g: Tensor, memory: dict[str, Any], step: int) -> Tensor:
     return w - RATE * first / (second.sqrt() + 1e-8)
 
 
-def follow(mover: Mover, rule: Rule) -> float:
+def follow(mover: OptimiserConfig, rule: Rule) -> float:
     """The largest gap between an optimiser of training and a rule over the same gradients."""
     param = nn.Parameter(normal(6))
     tool, w, memory = optimiser(mover, [param]), param.detach().clone(), dict[str, Any]()
@@ -130,12 +132,15 @@ def x42_optimisers_follow_their_rules() -> Residual:
     """SGD, momentum, Nesterov, AdaGrad, RMSProp, Adam equal their formulas.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.3 and 8.5."""
-    base = Mover(optimiser="sgd", rate=RATE)
-    rules: list[tuple[Mover, Rule]] = [
-        (base, sgd), (replace(base, momentum=MOMENTUM), momentum),
+    base = OptimiserConfig(optimiser="sgd", lr=RATE)
+    rules: list[tuple[OptimiserConfig, Rule]] = [
+        (base, sgd),
+        (replace(base, momentum=MOMENTUM), momentum),
         (replace(base, momentum=MOMENTUM, nesterov=True), nesterov),
         (replace(base, optimiser="adagrad"), adagrad),
-        (replace(base, optimiser="rmsprop"), rmsprop), (replace(base, optimiser="adam"), adam)]
+        (replace(base, optimiser="rmsprop"), rmsprop),
+        (replace(base, optimiser="adam"), adam),
+    ]
     return Residual(most(follow(mover, rule) for mover, rule in rules), 1e-12)
 
 
@@ -145,11 +150,11 @@ def x42_epsilon_of_adam_stands_outside_the_root() -> Residual:
     Source: Kingma & Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1."""
     param = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     param.grad = torch.full_like(param, 1e-6)
-    optimiser(Mover(rate=RATE), [param]).step()
+    optimiser(OptimiserConfig(lr=RATE), [param]).step()
     return Residual(abs(-param.item() / RATE - 1e-6 / (1e-6 + 1e-8)), 1e-9)
 
 
-def step_of(mover: Mover, w: Tensor, g: Tensor, steps: int = 1) -> Tensor:
+def step_of(mover: OptimiserConfig, w: Tensor, g: Tensor, steps: int = 1) -> Tensor:
     param = nn.Parameter(w.clone())
     tool = optimiser(mover, [param])
     for _ in range(steps):
@@ -162,12 +167,12 @@ def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
     """SGD: w (1 - lr decay) - lr g is the step on L + decay/2 |w|^2.
 
     Source: Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization, sec. 2."""
-    w, g, mover = normal(6), normal(6), Mover(optimiser="sgd", rate=RATE)
+    w, g, mover = normal(6), normal(6), OptimiserConfig(optimiser="sgd", lr=RATE)
     with torch.enable_grad():
         leaf = w.clone().requires_grad_()
         (slope,) = torch.autograd.grad(DECAY / 2 * leaf.square().sum(), leaf)
     penalised = step_of(mover, w, g + slope)
-    decayed = step_of(replace(mover, decay=DECAY), w, g)
+    decayed = step_of(replace(mover, weight_decay=DECAY), w, g)
     by_hand = (1 - RATE * DECAY) * w - RATE * g
     return Residual(most(gap(penalised, decayed), gap(by_hand, decayed)), 1e-14)
 
@@ -176,9 +181,10 @@ def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
     """Adam: an L2 penalty and decoupled decay differ by more than 0.01.
 
     Source: Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization, sec. 2."""
-    w, g, mover = normal(6), normal(6), Mover(rate=RATE, decay=DECAY)
-    apart = gap(step_of(mover, w, g, STEPS), step_of(replace(mover, optimiser="adamw"), w, g,
-                                                     STEPS))
+    w, g, mover = normal(6), normal(6), OptimiserConfig(lr=RATE, weight_decay=DECAY)
+    apart = gap(
+        step_of(mover, w, g, STEPS), step_of(replace(mover, optimiser="adamw"), w, g, STEPS)
+    )
     return Residual(1e-2 - apart, 0.0)
 
 
@@ -188,7 +194,7 @@ def x43_soft_threshold_minimises_the_l1_problem() -> Residual:
     Source: Parikh & Boyd 2014, Proximal Algorithms, sec. 6.5."""
     v, cut = 0.3 * normal(4, 50), RATE * DECAY * 20
     param = nn.Parameter(v.clone())
-    shrink(optimiser(Mover(optimiser="sgd", rate=RATE), [param]), DECAY * 20)
+    l1_prox(optimiser(OptimiserConfig(optimiser="sgd", lr=RATE), [param]), DECAY * 20)
     w = param.detach()
     inside = (w - v + cut * w.sign()).abs().where(w != 0, (v.abs() - cut).clamp(min=0))
     mixed = bool((w == 0).any() and (w != 0).any())

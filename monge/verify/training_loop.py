@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.config import Config
-from ..core.metric import Score
+from ..core.metric import Metric
 from ..core.model import Losses, Model
 from ..core.space import Space
-from ..core.train_config import Recipe
+from ..core.train_config import TrainConfig
 from ..data import open as open_data
 from ..nn.inputs.features import Features
 from ..train.budget import Budget
@@ -43,7 +43,7 @@ class Line(Model):
         return {"square": (self.slope[0] * x + self.slope[1] - y).square() / 2}
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config()
 
 
@@ -66,19 +66,19 @@ class Points:
         return self.batch(torch.arange(ROWS))
 
 
-def play(recipe: Recipe) -> tuple[Trainer, list[Progress]]:
+def play(recipe: TrainConfig) -> tuple[Trainer, list[Progress]]:
     """Fit the line with a validation loss on other rows, until early stopping."""
     trainer = Trainer(Line(Line.Config(), Space(kind="real", shape=(2,))), Points(), recipe)
     others = Batch(Points().x[:8])
 
-    def judge() -> Score:
-        return Score(trainer.model.loss(others)["square"].mean().item(), "loss")
+    def judge() -> Metric:
+        return Metric(trainer.model.loss(others)["square"].mean().item(), "loss")
 
     with torch.enable_grad():
         return trainer, list(fit(trainer, Budget(steps=5000), judge, pause=1e9))
 
 
-STOPPING = Recipe(optimiser="sgd", rate=RATE, warmup=0, batch=20, check=3, patience=4)
+STOPPING = TrainConfig(optimiser="sgd", lr=RATE, warmup=0, batch_size=20, eval_every=3, patience=4)
 
 
 def x44_early_stopping_returns_the_best() -> Residual:
@@ -88,7 +88,7 @@ def x44_early_stopping_returns_the_best() -> Residual:
     trainer, told = play(STOPPING)
     held = [(p.held_out.value, p.step) for p in told if p.held_out]
     best, step = min(held)
-    late = held[-1][1] - step != STOPPING.check * STOPPING.patience
+    late = held[-1][1] - step != STOPPING.eval_every * STOPPING.patience
     kept = trainer.best.value if trainer.best else float("nan")
     return Residual(abs(kept - best) + (late or trainer.best_step != step), 0.0)
 
@@ -98,7 +98,7 @@ def x44_early_stopping_bounds_the_way() -> Residual:
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
     largest = 0.5
-    trainer, _ = play(replace(STOPPING, clip=largest))
+    trainer, _ = play(replace(STOPPING, grad_clip=largest))
     way = trainer.kept["slope"].norm().item()  # from 0
     return Residual(way - largest * RATE * trainer.best_step, 1e-6)
 
@@ -112,7 +112,7 @@ def x45_an_epoch_visits_each_row_once() -> Residual:
     """Every row is in exactly one batch of an epoch, each time in new order.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 8.1.3."""
-    trainer, _ = play(replace(STOPPING, steps=1))
+    trainer, _ = play(replace(STOPPING, max_steps=1))
     orders = [torch.cat([batch.rows for batch in epoch(trainer, number)]) for number in range(3)]
     missed = sum(int((torch.bincount(order, minlength=ROWS) != 1).sum()) for order in orders)
     return Residual(missed + float(torch.equal(orders[0], orders[1])), 0.0)
@@ -123,11 +123,12 @@ def x45_minibatch_gradients_average_to_the_whole() -> Residual:
 
     Source: Bottou, Curtis & Nocedal 2018, Optimization Methods for Large-Scale Machine
     Learning."""
-    trainer, _ = play(replace(STOPPING, steps=1))
+    trainer, _ = play(replace(STOPPING, max_steps=1))
     model = trainer.model
     with torch.enable_grad():
-        each = [gradients(model.loss(batch)["square"].mean(), model)
-                for batch in epoch(trainer, 0)]
+        each = [
+            gradients(model.loss(batch)["square"].mean(), model) for batch in epoch(trainer, 0)
+        ]
         full = gradients(model.loss(trainer.rows.whole())["square"].mean(), model)
     return Residual(gap(torch.stack(each).mean(0), full), 1e-14)
 
@@ -138,8 +139,12 @@ def x48_standardised_training_rows_have_mean_0_and_scale_1() -> Residual:
     Source: LeCun et al. 1998, Efficient BackProp, sec. 4.3."""
     rows = open_data((5 + 3 * normal(400, 3)).float()).view().rows("train")
     features = Features(rows.space).double()(rows.whole().double())
-    return Residual(most(float(features.mean(0).abs().amax()),
-                        gap(features.std(0, correction=0), torch.ones(3))), 1e-5)
+    return Residual(
+        most(
+            float(features.mean(0).abs().amax()), gap(features.std(0, correction=0), torch.ones(3))
+        ),
+        1e-5,
+    )
 
 
 def x48_test_rows_are_read_with_training_statistics() -> Residual:

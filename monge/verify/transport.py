@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.rng import fresh
+from ..core.rng import make_generator
 from ..prob.divergence import entropy, kl, sinkhorn_divergence, wasserstein
 from ..solve.transport.exact import bures, doubly_stochastic, exact, on_line
 from ..solve.transport.sinkhorn import Plan, sinkhorn, unrolled
@@ -26,7 +26,7 @@ LAMBDA = 0.3
 
 def problem(n: int = 6, m: int = 8) -> tuple[Tensor, Tensor, Tensor]:
     """A cost matrix with two marginals that are not uniform."""
-    g = fresh(0)
+    g = make_generator(0)
     cost = torch.rand(n, m, dtype=torch.float64, generator=g)
     p, q = (torch.rand(k, dtype=torch.float64, generator=g) + 0.1 for k in (n, m))
     return cost, p / p.sum(), q / q.sum()
@@ -135,8 +135,11 @@ def x69_one_doubly_stochastic_limit() -> Residual:
     Matrices."""
     a = torch.rand(5, 5, dtype=torch.float64) + 0.05
     ways = torch.rand(2, 5, dtype=torch.float64) + 0.5
-    limits = [doubly_stochastic(a, 1e-14), doubly_stochastic(a.T, 1e-14).T,
-              doubly_stochastic(ways[0][:, None] * a * ways[1], 1e-14)]
+    limits = [
+        doubly_stochastic(a, 1e-14),
+        doubly_stochastic(a.T, 1e-14).T,
+        doubly_stochastic(ways[0][:, None] * a * ways[1], 1e-14),
+    ]
     return Residual(most(float((limits[0] - other).abs().max()) for other in limits[1:]), 1e-12)
 
 
@@ -166,10 +169,12 @@ def x71_on_a_line_sorted_points_are_matched() -> Residual:
 
     Source: Peyré & Cuturi 2019, Computational Optimal Transport, sec. 2.6."""
     x, y = (torch.randn(k, dtype=torch.float64) for k in (7, 9))
-    worst = most(float((on_line(x, y, p) - exact((x[:, None] - y).abs().pow(p)).cost).abs())
-                for p in (1.0, 2.0, 3.0))
+    worst = most(
+        float((on_line(x, y, p) - exact((x[:, None] - y).abs().pow(p)).cost).abs())
+        for p in (1.0, 2.0, 3.0)
+    )
     cuts = torch.cat([x, y]).sort().values
-    below = ((x <= cuts[:-1, None]).double().mean(1) - (y <= cuts[:-1, None]).double().mean(1))
+    below = (x <= cuts[:-1, None]).double().mean(1) - (y <= cuts[:-1, None]).double().mean(1)
     area = float((on_line(x, y, 1.0) - (below.abs() * cuts.diff()).sum()).abs())
     return Residual(most(worst, area), 1e-12)
 
@@ -209,8 +214,10 @@ def x72_a_lipschitz_potential_attains_the_distance() -> Residual:
 
     attained = float((gain(x) - gain(y) - distance).abs())
     slopes = torch.linspace(-1, 1, 41, dtype=torch.float64)[:, None]
-    critics = [torch.tanh(slopes * x).mean(1) - torch.tanh(slopes * y).mean(1),
-               (slopes * x).sin().mean(1) - (slopes * y).sin().mean(1)]
+    critics = [
+        torch.tanh(slopes * x).mean(1) - torch.tanh(slopes * y).mean(1),
+        (slopes * x).sin().mean(1) - (slopes * y).sin().mean(1),
+    ]
     beyond = most(float(each.max() - distance) for each in critics)
     return Residual(most(attained, beyond), 1e-12)
 
@@ -218,8 +225,12 @@ def x72_a_lipschitz_potential_attains_the_distance() -> Residual:
 def potential(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Points of a line, sorted, and the heights there of the best f of slope at most 1."""
     cuts = torch.cat([x, y]).sort().values
-    rise = torch.sign((y <= cuts[:-1, None]).double().mean(1)
-                      - (x <= cuts[:-1, None]).double().mean(1)) * cuts.diff()
+    rise = (
+        torch.sign(
+            (y <= cuts[:-1, None]).double().mean(1) - (x <= cuts[:-1, None]).double().mean(1)
+        )
+        * cuts.diff()
+    )
     return cuts, torch.cat([torch.zeros(1, dtype=torch.float64), rise.cumsum(0)])
 
 
@@ -245,6 +256,6 @@ def x74_the_envelope_gives_the_gradient() -> Residual:
     Divergences."""
     x, y = (torch.randn(5, 2, dtype=torch.float64) for _ in range(2))
     x.requires_grad_()
-    envelope, = torch.autograd.grad(sinkhorn(x, y, 0.5, tolerance=1e-14).value, x)
-    through, = torch.autograd.grad(unrolled(x, y, 0.5, passes=400), x)
+    (envelope,) = torch.autograd.grad(sinkhorn(x, y, 0.5, tolerance=1e-14).value, x)
+    (through,) = torch.autograd.grad(unrolled(x, y, 0.5, passes=400), x)
     return Residual(float((envelope - through).abs().max()), 1e-9)

@@ -13,30 +13,39 @@ from monge.cli.main import attempt, verbs
 @pytest.fixture
 def say(capsys):
     """Run a command line; its exit code, stdout and stderr."""
+
     def run(*words):
         code = attempt([str(word) for word in words])
         said = capsys.readouterr()
         return code, said.out, said.err
+
     return run
 
 
 @pytest.fixture
 def told(say):
     """Run a command line with --json that must succeed; its one value."""
+
     def run(*words):
         code, out, err = say(*words, "--json")
         assert code == 0, err
         assert err == ""
         return json.loads(out)
+
     return run
 
 
 @pytest.fixture
 def table(tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"age": rng.integers(17, 80, 120), "size": rng.normal(3, 1, 120).round(3),
-                          "job": rng.choice(["cook", "clerk", "smith"], 120),
-                          "ok": rng.random(120) < 0.3})
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(17, 80, 120),
+            "size": rng.normal(3, 1, 120).round(3),
+            "job": rng.choice(["cook", "clerk", "smith"], 120),
+            "ok": rng.random(120) < 0.3,
+        }
+    )
     path = tmp_path / "people.csv"
     frame.to_csv(path, index=False)
     return path
@@ -56,9 +65,9 @@ def test_every_verb_has_help_for_people(say):
 def test_a_model_is_told_with_the_words_it_admits(say):
     _, told, _ = say("models", "made")
     assert "[natural | snake | random | given]" in told
-    assert "train.rate" not in told
+    assert "train.lr" not in told
     _, more, _ = say("models", "made", "-v")
-    assert "train.rate" in more
+    assert "train.lr" in more
     assert "…" not in told + more + say("data")[1]
 
 
@@ -140,8 +149,12 @@ def test_conditions(told, say):
 def test_evaluate_models_data_runs_verify(told, table):
     told("fit", "made", table, *QUICK, "--budget", "5steps")
     measures = told("evaluate", "made-people")["measures"]
-    assert {"log_likelihood", "bits_per_dim", "energy_distance",
-            "energy_distance_of_real_rows"} <= set(measures)
+    assert {
+        "log_likelihood",
+        "bits_per_dim",
+        "energy_distance",
+        "energy_distance_of_real_rows",
+    } <= set(measures)
     assert set(measures["log_likelihood"]) == {"value", "stderr", "kind", "unit"}
     (row,) = told("runs")
     assert row["model"] == "autoregressive.made"
@@ -166,7 +179,9 @@ def test_resuming(told, say, table):
 
 
 def test_a_fit_tells_how_it_goes(say, table):
-    code, out, err = say("fit", "made", table, *QUICK, "train.check=10", "--budget", "20steps")
+    code, out, err = say(
+        "fit", "made", table, *QUICK, "train.eval_every=10", "--budget", "20steps"
+    )
     assert code == 0
     assert "held out" in out
     assert "step      10" in err
@@ -245,8 +260,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("code", "words", "part"), WRONG, ids=lambda w: " ".join(map(str, w))
-                         if isinstance(w, list) else "")
+@pytest.mark.parametrize(
+    ("code", "words", "part"),
+    WRONG,
+    ids=lambda w: " ".join(map(str, w)) if isinstance(w, list) else "",
+)
 def test_wrong_words_get_one_sentence(say, code, words, part):
     got, out, err = say(*words)
     assert part in err

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from monge.cli._output import Voice
-from monge.cli.compare import Crier
+from monge.cli._output import Console
+from monge.cli.compare import ProgressReporter
 from monge.cli.main import refused
 from monge.comparison.plan import Plan
 from monge.comparison.runner import Comparison
@@ -16,19 +16,20 @@ from monge.comparison.runner import Comparison
 
 @pytest.fixture
 def narrow(monkeypatch):
-    monkeypatch.setattr(Voice, "room", lambda voice, err=False: 40)
-    return Voice(False, False, False)
+    monkeypatch.setattr(Console, "room", lambda voice, err=False: 40)
+    return Console(False, False, False)
 
 
 @pytest.fixture
 def piped(monkeypatch):
-    monkeypatch.setattr(Voice, "room", lambda voice, err=False: None)
-    return Voice(False, False, False)
+    monkeypatch.setattr(Console, "room", lambda voice, err=False: None)
+    return Console(False, False, False)
 
 
 def test_columns_that_do_not_fit_go_on_below(narrow):
-    rows = [[place, f"family.model{place}", *(value / 7 for value in range(6))]
-            for place in range(3)]
+    rows = [
+        [place, f"family.model{place}", *(value / 7 for value in range(6))] for place in range(3)
+    ]
     text = narrow.table(("", "model", *"ABCDEF"), rows, keys=2)
     assert max(map(len, text.splitlines())) <= 40
     first, second, *_ = text.split("\n\n")
@@ -46,8 +47,11 @@ def test_long_help_is_wrapped_beneath_itself(narrow):
 def test_nothing_is_cut_on_a_terminal(narrow):
     """Neither a word that is longer than a line, nor columns none of which fits."""
     long = "".join(chr(ord("a") + place % 26) for place in range(95))
-    for head, row in ((("a", "b"), ["key", long]), (("a", "b"), [long, long[::-1]]),
-                      (("a", "b", "c"), [f"{long[:38]}", 12345678.0, "two words"])):
+    for head, row in (
+        (("a", "b"), ["key", long]),
+        (("a", "b"), [long, long[::-1]]),
+        (("a", "b", "c"), [f"{long[:38]}", 12345678.0, "two words"]),
+    ):
         text = narrow.table(head, [row])
         assert max(map(len, text.splitlines())) <= 40
         for cell in row:
@@ -57,8 +61,10 @@ def test_nothing_is_cut_on_a_terminal(narrow):
 
 
 def test_names_are_not_wrapped_where_text_can_be(narrow):
-    text = narrow.table(("model", "takes", "says"), [["family.model", "a, b, c, d, e, f, g, h, i",
-                                                      "some words " * 6]])
+    text = narrow.table(
+        ("model", "takes", "says"),
+        [["family.model", "a, b, c, d, e, f, g, h, i", "some words " * 6]],
+    )
     assert "family.model " in text
     assert len(text.splitlines()) > 3
 
@@ -80,10 +86,16 @@ def test_wide_letters_are_aligned(piped):
 
 
 def test_pipes_get_plain_text_even_where_colour_is_forced(tmp_path):
-    code = ("from monge.cli._output import Voice; v = Voice(False, False, False); "
-            "v.result(None, v.table(('a', 'b'), [['x' * 200, 1]]))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env=os.environ | {"FORCE_COLOR": "1", "COLUMNS": "40"})
+    code = (
+        "from monge.cli._output import Voice; v = Voice(False, False, False); "
+        "v.result(None, v.table(('a', 'b'), [['x' * 200, 1]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"FORCE_COLOR": "1", "COLUMNS": "40"},
+    )
     assert done.stdout == f"a{' ' * 201}b\n{'x' * 200}  1\n", done.stderr
 
 
@@ -91,11 +103,17 @@ def test_pipes_get_plain_text_even_where_colour_is_forced(tmp_path):
 def test_a_terminal_gets_its_own_width():
     import pty
 
-    code = ("from monge.cli._output import Voice; v = Voice(False, False, False); "
-            "v.result(None, v.table(('a', 'b'), [['words ' * 20, 1]]))")
+    code = (
+        "from monge.cli._output import Voice; v = Voice(False, False, False); "
+        "v.result(None, v.table(('a', 'b'), [['words ' * 20, 1]]))"
+    )
     ours, theirs = pty.openpty()
-    done = subprocess.run([sys.executable, "-c", code], stdout=theirs, stderr=subprocess.PIPE,
-                          env=os.environ | {"COLUMNS": "50", "TERM": "xterm", "NO_COLOR": "1"})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"COLUMNS": "50", "TERM": "xterm", "NO_COLOR": "1"},
+    )
     os.close(theirs)
     shown = os.read(ours, 10000).decode()
     os.close(ours)
@@ -108,7 +126,7 @@ def test_a_terminal_gets_its_own_width():
 def test_models_left_out_for_missing_values_are_told_of(tmp_path, capsys):
     reasons = {"flow.maf": "maf cannot train on rows with missing values; ..."}
     plan = Plan("my.csv", (), ("baseline.chow_liu",), "5s", refused=reasons)
-    Crier(Voice(False, False, False), 1, None).tell(Comparison(plan, tmp_path))
+    ProgressReporter(Console(False, False, False), 1, None).tell(Comparison(plan, tmp_path))
     assert "1 models do not train on missing values and are left out" in capsys.readouterr().err
 
 

@@ -19,7 +19,7 @@ from monge import registry
 from monge.cli.main import attempt
 from monge.cli.main import monge as program
 from monge.comparison import api, worker
-from monge.comparison.runner import JUDGED, Comparison, Outcome, Started
+from monge.comparison.runner import RESULTS, Comparison, Outcome, Started
 from monge.core.errors import DataError, MongeError, RunError
 from monge.report.html import page, table
 
@@ -38,11 +38,11 @@ class Broken(Model, HasLikelihood):
     def loss(self, batch):
         raise DataError("it never could")
 
-    def likelihood(self, batch, how=None, generator=None):
+    def likelihood(self, batch, options=None, generator=None):
         raise DataError("it never could")
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 '''
 
@@ -50,11 +50,12 @@ class Broken(Model, HasLikelihood):
 @pytest.fixture
 def inside(monkeypatch):
     """Entrants run in this process, one after the other."""
+
     def enter(self, model, seed, threads, tell=lambda _: None):
-        run, out = self.place(model, seed), io.StringIO()
+        run, out = self.compute(model, seed), io.StringIO()
         try:
-            if not (run / JUDGED).exists():
-                worker.enter(self.folder, model, seed, threads, out)
+            if not (run / RESULTS).exists():
+                worker.run_job(self.folder, model, seed, threads, out)
                 tell(Started(model, seed, json.loads(out.getvalue())))
         except MongeError as error:
             return Outcome(model, seed, run, str(error))
@@ -78,8 +79,17 @@ def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
     """A failure is told and costs nobody else; what is done is not done again."""
     coloured().to_csv(tmp_path / "two.csv", index=False)
     (tmp_path / "broken.py").write_text(BROKEN)
-    words = ["compare", str(tmp_path / "two.csv"), str(tmp_path / "broken.py"), "made",
-             "--budget", "5steps", "--out", str(tmp_path / "out"), "--json"]
+    words = [
+        "compare",
+        str(tmp_path / "two.csv"),
+        str(tmp_path / "broken.py"),
+        "made",
+        "--budget",
+        "5steps",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     first = CliRunner().invoke(program, words)
     assert first.exit_code == 0, first.output
     told = json.loads(first.stdout)
@@ -90,15 +100,31 @@ def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
     assert list(told["failures"].values()) == ["it never could"]
     values = [row["measures"]["log_likelihood"]["value"] for row in told["rows"]]
     assert values == sorted(values, reverse=True)
-    judged = tmp_path / "out" / "autoregressive.made" / JUDGED
+    judged = tmp_path / "out" / "autoregressive.made" / RESULTS
     stamp = judged.stat().st_mtime_ns
     CliRunner().invoke(program, words)
     assert judged.stat().st_mtime_ns == stamp
-    well_made(Path(told["report"]).read_text(), "it never could", "Learning curves", "Settings",
-              "Environment", "training rows", "Findings", "colour", "terms of the loss")
+    well_made(
+        Path(told["report"]).read_text(),
+        "it never could",
+        "Learning curves",
+        "Settings",
+        "Environment",
+        "training rows",
+        "Findings",
+        "colour",
+        "terms of the loss",
+    )
     assert attempt(["report", str(judged.parent), "-o", str(tmp_path / "run.html")]) == 0
-    well_made((tmp_path / "run.html").read_text(), "Settings", "Environment", "Findings", "colour",
-              "learning curves", "terms of the loss")
+    well_made(
+        (tmp_path / "run.html").read_text(),
+        "Settings",
+        "Environment",
+        "Findings",
+        "colour",
+        "learning curves",
+        "terms of the loss",
+    )
     with pytest.raises(RunError, match="other words"):
         Comparison.begin(planned("made"), tmp_path / "out")
     coloured(190).to_csv(tmp_path / "two.csv", index=False)
@@ -128,7 +154,9 @@ def test_python_compares_a_frame_and_hears_of_each(tmp_path, monkeypatch):
         return folder_of(self.folder, model, 0.1, None, seed)
 
     monkeypatch.setattr(Comparison, "enter", enter)
-    monkeypatch.setattr("monge.comparison.api.report", lambda where, outcomes: where / "report.html")
+    monkeypatch.setattr(
+        "monge.comparison.api.report", lambda where, outcomes: where / "report.html"
+    )
     heard = []
     found = monge.compare(coloured(), "made", seeds=2, out=tmp_path / "out", tell=heard.append)
     (first, *rest), models = heard, {row.model for row in found.rows}
@@ -143,8 +171,9 @@ def test_python_compares_a_frame_and_hears_of_each(tmp_path, monkeypatch):
 
 
 def test_a_page_stands_alone_and_escapes_what_it_shows():
-    text = page("a < b", "lead", {"Numbers": [table("t", ["name", "x"], [["<i>", 1.5]])],
-                                  "Nothing": [""]})
+    text = page(
+        "a < b", "lead", {"Numbers": [table("t", ["name", "x"], [["<i>", 1.5]])], "Nothing": [""]}
+    )
     assert "<h1>a &lt; b</h1>" in text
     assert '<th scope="row">&lt;i&gt;</th><td class="number">1.5</td>' in text
     assert "Nothing" not in text

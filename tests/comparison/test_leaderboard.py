@@ -10,8 +10,8 @@ from monge import registry
 from monge.comparison.leaderboard import Leaderboard, leaderboard, mean
 from monge.comparison.plan import Candidate, leading
 from monge.comparison.runner import Comparison, Outcome
-from monge.core.errors import DataError, RunError, WordError
-from monge.core.metric import Score
+from monge.core.errors import DataError, RunError, UsageError
+from monge.core.metric import Metric
 
 
 def test_every_model_that_takes_the_data_is_in_and_the_others_say_why():
@@ -25,8 +25,11 @@ def test_every_model_that_takes_the_data_is_in_and_the_others_say_why():
 
 def test_one_of_each_family_is_the_one_that_leads_it():
     named = [Candidate.of(name) for name in ("fvsbn", "made", "vae", "wgan")]
-    assert [each.name for each in leading(named)] == ["autoregressive.made", "latent.vae",
-                                                        "adversarial.wgan"]
+    assert [each.name for each in leading(named)] == [
+        "autoregressive.made",
+        "latent.vae",
+        "adversarial.wgan",
+    ]
     families = [name.partition(".")[0] for name in planned(one=True).models]
     others = [family for family in families if family != "baseline"]
     assert len(others) == len(set(others)) > 3
@@ -38,12 +41,15 @@ def test_baselines_are_always_there():
     assert {name.partition(".")[0] for name in names[:-1]} == {"baseline"}
 
 
-@pytest.mark.parametrize(("models", "words", "error", "said"), [
-    (("contrastive",), (), DataError, "contrastive"),
-    (("nobody",), (), WordError, "there is no model 'nobody'"),
-    (("made",), ("width=64",), WordError, "would not concern every model alike"),
-    (("predict.mlp",), (), WordError, "--target"),
-])
+@pytest.mark.parametrize(
+    ("models", "words", "error", "said"),
+    [
+        (("contrastive",), (), DataError, "contrastive"),
+        (("nobody",), (), UsageError, "there is no model 'nobody'"),
+        (("made",), ("width=64",), UsageError, "would not concern every model alike"),
+        (("predict.mlp",), (), UsageError, "--target"),
+    ],
+)
 def test_what_cannot_be_compared_is_refused_in_a_sentence(models, words, error, said):
     with pytest.raises(error, match=said):
         planned(*models, words=words)
@@ -52,9 +58,13 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(models, words, error, 
 def test_laws_stand_by_their_score_and_those_without_by_their_distance(tmp_path):
     rng = np.random.default_rng(0)
     base = rng.normal(0, 5, 400)
-    outcomes = [folder_of(tmp_path, "far", 0.9, None), folder_of(tmp_path, "low", 0.1, base - 1),
-                folder_of(tmp_path, "near", 0.2, None), folder_of(tmp_path, "high", 0.8, base),
-                Outcome("gone", 0, tmp_path / "gone", "it failed")]
+    outcomes = [
+        folder_of(tmp_path, "far", 0.9, None),
+        folder_of(tmp_path, "low", 0.1, base - 1),
+        folder_of(tmp_path, "near", 0.2, None),
+        folder_of(tmp_path, "high", 0.8, base),
+        Outcome("gone", 0, tmp_path / "gone", "it failed"),
+    ]
     rows = leaderboard(outcomes)
     assert [row.model for row in rows] == ["high", "low", "near", "far"]
     assert rows[0].behind == (0.0, 0.0)
@@ -62,8 +72,11 @@ def test_laws_stand_by_their_score_and_those_without_by_their_distance(tmp_path)
     assert rows[1].behind == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-12))
     assert rows[2].behind is None
     assert [row.places for row in rows] == [
-        {"likelihood": 1, "distance": 3}, {"likelihood": 2, "distance": 1}, {"distance": 2},
-        {"distance": 4}]
+        {"likelihood": 1, "distance": 3},
+        {"likelihood": 2, "distance": 1},
+        {"distance": 2},
+        {"distance": 4},
+    ]
     found = Leaderboard.of(Comparison(planned("made"), tmp_path), outcomes)
     assert found.reference["energy_distance"].value == 0.05
     assert found.to_dict()["failures"] == {"gone (seed 0)": "it failed"}
@@ -71,37 +84,48 @@ def test_laws_stand_by_their_score_and_those_without_by_their_distance(tmp_path)
 
 def test_several_seeds_have_an_interval_and_a_wider_difference(tmp_path):
     base = np.random.default_rng(0).normal(0, 5, 400)
-    outcomes = [folder_of(tmp_path, name, 0.1, base - low - apart, seed)
-                for name, low, apart_by in (("high", 0.0, 0.0), ("low", 1.0, 0.5))
-                for seed, apart in enumerate((-apart_by, 0.0, apart_by))]
+    outcomes = [
+        folder_of(tmp_path, name, 0.1, base - low - apart, seed)
+        for name, low, apart_by in (("high", 0.0, 0.0), ("low", 1.0, 0.5))
+        for seed, apart in enumerate((-apart_by, 0.0, apart_by))
+    ]
     high, low = leaderboard(outcomes)
     assert high.interval == (pytest.approx(base.mean()), pytest.approx(base.mean()))
     # Student's t with 2 degrees of freedom: 4.303 standard errors of three values 0.5 apart.
-    error = 0.5 / 3 ** 0.5
+    error = 0.5 / 3**0.5
     assert low.interval[1] - low.interval[0] == pytest.approx(2 * 4.3027 * error, rel=1e-4)
     assert low.behind == (pytest.approx(1.0), pytest.approx(error))
     assert len(low.to_dict()["runs"]) == 3
 
 
-@pytest.mark.parametrize(("how", "said"), [
-    ({"shape": 3}, "is a law of real numbers of shape 3 and .* of real numbers of shape 2"),
-    ({"fingerprint": "b"}, "were fitted to different data")])
-def test_laws_of_different_spaces_or_data_are_not_compared(tmp_path, how, said):
-    outcomes = [folder_of(tmp_path, "one", 0.1, None),
-                folder_of(tmp_path, "two", 0.1, None, **how)]
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"shape": 3}, "is a law of real numbers of shape 3 and .* of real numbers of shape 2"),
+        ({"fingerprint": "b"}, "were fitted to different data"),
+    ],
+)
+def test_laws_of_different_spaces_or_data_are_not_compared(tmp_path, options, said):
+    outcomes = [
+        folder_of(tmp_path, "one", 0.1, None),
+        folder_of(tmp_path, "two", 0.1, None, **options),
+    ]
     with pytest.raises(RunError, match=said):
         leaderboard(outcomes)
 
 
 def test_the_error_over_seeds_is_not_smaller_than_that_over_rows():
-    apart = mean([Score(0.0, "exact", 0.1), Score(2.0, "exact", 0.2)])
+    apart = mean([Metric(0.0, "exact", 0.1), Metric(2.0, "exact", 0.2)])
     assert (apart.value, apart.stderr) == (1.0, 1.0)
-    assert mean([Score(0.0, "exact", 0.1), Score(0.0, "exact", 0.2)]).stderr == 0.2
+    assert mean([Metric(0.0, "exact", 0.1), Metric(0.0, "exact", 0.2)]).stderr == 0.2
 
 
 def test_data_that_no_model_takes_say_why_a_line_each(monkeypatch):
-    few = [entry for entry in registry.entries()
-           if entry.name in ("predict.mlp", "represent.contrastive")]
+    few = [
+        entry
+        for entry in registry.entries()
+        if entry.name in ("predict.mlp", "represent.contrastive")
+    ]
     monkeypatch.setattr(registry, "entries", lambda: few)
     with pytest.raises(DataError, match="no model takes moons:\n  ") as caught:
         planned()

@@ -20,8 +20,8 @@ from monge.comparison import ray_backend, worker
 from monge.comparison import runner as comparison
 from monge.comparison import worker as entrant
 from monge.comparison.plan import Plan, plan
-from monge.comparison.runner import JUDGED, Comparison, Outcome
-from monge.core.errors import RunError, WordError
+from monge.comparison.runner import RESULTS, Comparison, Outcome
+from monge.core.errors import RunError, UsageError
 
 WAITER = """
 import pathlib, sys
@@ -69,12 +69,15 @@ def test_who_stops_a_comparison_stops_its_entrants(tmp_path, monkeypatch, way):
 
 def test_an_entrant_that_was_stopped_is_not_judged_and_goes_on(tmp_path, monkeypatch):
     """It hears of it from its standard input, leaves at the end of a step, and goes on later."""
-    subject = Comparison.begin(plan("moons", ["made"], budget="60steps"), tmp_path / "out")
+    subject = Comparison.begin(
+        plan("moons", ["made"], budget="60steps"), tmp_path / "out"
+    )
     reading, writing = os.pipe()
-    threading.Thread(target=worker.heed, args=(os.fdopen(reading),), daemon=True).start()
+    threading.Thread(target=worker.watch_parent, args=(os.fdopen(reading),), daemon=True).start()
     plain = worker.Run.train
-    monkeypatch.setattr(entrant, "judge", lambda run: (run.folder / JUDGED).write_text(
-        str(run.result["step"])))
+    monkeypatch.setattr(
+        entrant, "judge", lambda run: (run.folder / RESULTS).write_text(str(run.result["step"]))
+    )
 
     def train(self, budget):
         for progress in plain(self, budget):
@@ -87,12 +90,12 @@ def test_an_entrant_that_was_stopped_is_not_judged_and_goes_on(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(worker.Run, "train", train)
         with pytest.raises(RunError, match="compare again and it goes on"):
-            worker.enter(*words)
+            worker.run_job(*words)
     run = subject.folder / "autoregressive.made"
-    assert not (run / JUDGED).exists()
+    assert not (run / RESULTS).exists()
     assert monge.load(run).result["step"] < 60
-    worker.enter(*words)
-    assert (run / JUDGED).read_text() == "60"
+    worker.run_job(*words)
+    assert (run / RESULTS).read_text() == "60"
 
 
 SCRIPT = """
@@ -106,21 +109,24 @@ for event in Comparison.read(pathlib.Path(sys.argv[1])).run():
 @pytest.mark.slow
 def test_a_comparison_that_is_terminated_goes_on(tmp_path):
     """With the processes that people have."""
-    subject = Comparison.begin(Plan("moons", (), ("autoregressive.made",), "600steps"), tmp_path)
+    subject = Comparison.begin(
+        Plan("moons", (), ("autoregressive.made",), "600steps"), tmp_path
+    )
     run = tmp_path / "autoregressive.made"
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], text=True,
-                          stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], text=True, stdout=subprocess.PIPE
+    ) as parent:
         assert parent.stdout.readline() == "Started\n"
         while not (run / "log.jsonl").exists() or not (run / "log.jsonl").read_text():
             time.sleep(0.05)
         parent.terminate()
         assert parent.wait(60) != 0
-    assert not (run / JUDGED).exists()
+    assert not (run / RESULTS).exists()
     kept = monge.load(run).result["step"]
     assert 0 < kept < 600
     *_, last = subject.run()
     assert last == Outcome("autoregressive.made", 0, run)
-    assert json.loads((run / JUDGED).read_text())["steps"] > kept
+    assert json.loads((run / RESULTS).read_text())["steps"] > kept
 
 
 class Ray(SimpleNamespace):
@@ -128,16 +134,19 @@ class Ray(SimpleNamespace):
 
     exceptions = SimpleNamespace(RayError=type("RayError", (Exception,), {}))
 
-    def init(self, **how):
-        if how.get("address") == "nowhere":
+    def init(self, **options):
+        if options.get("address") == "nowhere":
             raise ConnectionError("nobody answers")
-        self.how, self.first = how, os.listdir()  # Ray puts this folder on the path of workers
+        self.options, self.first = (
+            options,
+            os.listdir(),
+        )  # Ray puts this folder on the path of workers
 
     def shutdown(self):
-        self.how = None
+        self.options = None
 
     def remote(self, function):
-        def options(**how):
+        def options(**options):
             return SimpleNamespace(remote=lambda *words: (function, *words))
 
         return SimpleNamespace(options=options)
@@ -158,18 +167,28 @@ class Ray(SimpleNamespace):
 def test_entrants_run_as_tasks_of_ray(tmp_path, monkeypatch):
     ray = Ray()
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(Comparison, "enter", lambda self, model, seed, threads, cwd: Outcome(
-        model, seed, self.place(model, seed), "it failed" if model == "bad" else None))
-    subject = Comparison.begin(Plan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path)
+    monkeypatch.setattr(
+        Comparison,
+        "enter",
+        lambda self, model, seed, threads, cwd: Outcome(
+            model, seed, self.compute(model, seed), "it failed" if model == "bad" else None
+        ),
+    )
+    subject = Comparison.begin(
+        Plan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path
+    )
     monkeypatch.chdir(tmp_path)
     found = list(ray_backend.run(subject, "auto"))
     assert ray.first == []
     assert Path.cwd() == tmp_path
     assert [outcome.failure for outcome in found] == [
-        None, "it failed", "its machine was lost (the node died); compare again"]
-    assert ray.how is None
+        None,
+        "it failed",
+        "its machine was lost (the node died); compare again",
+    ]
+    assert ray.options is None
     with pytest.raises(RunError, match="no Ray cluster at nowhere"):
         next(ray_backend.run(subject, "nowhere"))
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(WordError, match=r"pip install 'monge\[ray\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'monge\[ray\]'"):
         next(ray_backend.run(subject, "auto"))

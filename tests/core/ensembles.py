@@ -7,16 +7,16 @@ import worlds
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.ensemble import Mixture
-from monge.core.rng import fresh
+from monge.core.ensemble import Ensemble
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.core.train_config import Recipe
+from monge.core.train_config import TrainConfig
 from monge.train.trainer import Trainer
 
 
 def regression(n=400):
     """A number given three others: its space and rows."""
-    g = fresh(0)
+    g = make_generator(0)
     x = torch.randn(n, 3, generator=g)
     y = x[:, 0] * x[:, 1] + x[:, 2] + 0.1 * torch.randn(n, generator=g)
     inputs = worlds.fitted(Space(kind="real", shape=(3,), name="inputs"), x)
@@ -28,15 +28,17 @@ def classes(n=400):
     """One of three names given two numbers."""
     space, rows = worlds.make("real", n)
     label = worlds.conditioned(space, rows)[1].given["label"].x
-    return (Space(kind="label", size=3, name="y", rows=n, given={"inputs": space}),
-            Batch(label, {"inputs": rows}))
+    return (
+        Space(kind="label", size=3, name="y", rows=n, given={"inputs": space}),
+        Batch(label, {"inputs": rows}),
+    )
 
 
 def trained(config, space, batch, steps=30, recipe=None, double=True, seed=1):
     torch.manual_seed(0)
     model = config.build(space).double() if double else config.build(space)
     rows = worlds.Rows(batch.double() if double else batch)
-    trainer = Trainer(model, rows, recipe or Recipe(batch=64, rate=3e-3, warmup=0), seed)
+    trainer = Trainer(model, rows, recipe or TrainConfig(batch_size=64, lr=3e-3, warmup=0), seed)
     for _ in range(steps):
         trainer.advance(1.0)
     return trainer
@@ -45,7 +47,7 @@ def trained(config, space, batch, steps=30, recipe=None, double=True, seed=1):
 def mixture(name, kind, members=3, steps=15, **fields):
     owner = registry.find(name)
     space, batch = worlds.make(kind)
-    config = Mixture.Config(member=owner.tiny(space), members=members, **fields)
-    recipe = config.recipe(replace(owner.suit(space).recipe, batch=64, warmup=0))
+    config = Ensemble.Config(member=owner.smallest_config(space), members=members, **fields)
+    recipe = config.recipe(replace(owner.defaults(space).recipe, batch_size=64, warmup=0))
     trainer = trained(config, space, batch[:600], steps, recipe)
     return trainer.model.eval(), worlds.Rows(batch.double())

@@ -10,9 +10,9 @@ from ensembles import mixture, regression, trained
 import monge
 from monge import registry
 from monge.cli.main import attempt
-from monge.core.ensemble import Mixture, bootstrap
-from monge.core.errors import WordError
-from monge.core.train_config import Recipe
+from monge.core.ensemble import Ensemble, bootstrap
+from monge.core.errors import UsageError
+from monge.core.train_config import TrainConfig
 from monge.evaluate.held_out import chunks
 from monge.evaluate.out_of_bag import out_of_bag
 from monge.train.trainer import Trainer
@@ -30,11 +30,18 @@ def test_a_bootstrap_draws_with_replacement_and_knows_its_rows():
 def test_bagged_members_see_their_bag_alone(name, kind, monkeypatch):
     model, rows = mixture(name, kind, members=2, steps=0, bag=True)
     seen = {}
-    turns = [replace(turn, loss=lambda batch, turn=turn: (
-        seen.setdefault(turn.name, []).append(batch.row), turn.loss(batch))[1])
-        for turn in model.turns()]
+    turns = [
+        replace(
+            turn,
+            loss=lambda batch, turn=turn: (
+                seen.setdefault(turn.name, []).append(batch.row),
+                turn.loss(batch),
+            )[1],
+        )
+        for turn in model.updates()
+    ]
     monkeypatch.setattr(model, "turns", lambda: turns)
-    trainer = Trainer(model, rows, Recipe(batch=100))
+    trainer = Trainer(model, rows, TrainConfig(batch_size=100))
     for _ in range(12):
         trainer.advance(1.0)
     out = model.left_out(torch.arange(1000))  # (K, n)
@@ -51,8 +58,11 @@ def test_out_of_bag_scores_use_only_members_that_have_not_seen_the_row():
     each = torch.stack([member.likelihood(batch).value for member in model.members])
     for row in range(40):
         mine = each[out[:, row], row].exp()
-        assert found[row].isnan() if not len(mine) else \
-            found[row].exp().item() == pytest.approx(mine.mean().item())
+        assert (
+            found[row].isnan()
+            if not len(mine)
+            else found[row].exp().item() == pytest.approx(mine.mean().item())
+        )
     assert found.isnan().double().mean().item() == pytest.approx(0.632**3, abs=0.08)
     (score,) = out_of_bag(model, chunks(train)).values()
     assert score.value == pytest.approx(found[~found.isnan()].mean().item())
@@ -61,8 +71,10 @@ def test_out_of_bag_scores_use_only_members_that_have_not_seen_the_row():
 
 def test_out_of_bag_error_is_higher_than_the_error_on_rows_that_were_seen():
     space, batch = regression(200)
-    config = Mixture.Config(member=registry.find("predict.mlp").tiny(space), members=4, bag=True)
-    recipe = Recipe(batch=200, rate=2e-2, warmup=0)
+    config = Ensemble.Config(
+        member=registry.find("predict.mlp").smallest_config(space), members=4, bag=True
+    )
+    recipe = TrainConfig(batch_size=200, lr=2e-2, warmup=0)
     model = trained(config, space, batch, 150, recipe).model.eval()
     rows = worlds.Rows(batch.double())
     measured = out_of_bag(model, chunks(rows))
@@ -72,9 +84,9 @@ def test_out_of_bag_error_is_higher_than_the_error_on_rows_that_were_seen():
 
 
 def test_bags_without_an_ensemble_are_refused(capsys):
-    with pytest.raises(WordError, match="--ensemble 5"):
+    with pytest.raises(UsageError, match="--ensemble 5"):
         monge.fit("made", "moons", bag=True)
     assert attempt(["fit", "made", "moons", "--bag"]) == 2
     assert attempt(["fit", "--resume", "x", "--ensemble", "2"]) == 2
-    with pytest.raises(WordError, match="at least 1"):
-        Mixture.Config(member=registry.find("made").Config(), members=0)
+    with pytest.raises(UsageError, match="at least 1"):
+        Ensemble.Config(member=registry.find("made").Config(), members=0)

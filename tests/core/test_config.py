@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monge.core.config import Config, Configured, Part, Range
+from monge.core.config import Config, Configured, Range, RunRef
 from monge.core.config_help import help_of
-from monge.core.errors import WordError
-from monge.core.overrides import Words
+from monge.core.errors import UsageError
+from monge.core.overrides import Overrides
 from monge.core.space import Space
-from monge.core.train_config import Mover, Recipe
+from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.nn.mlp import MLP
 
 
@@ -27,33 +27,59 @@ class Owner(Configured):
         sizes: tuple[int, ...] = (1, 2)
         maybe: int | None = None
         net: MLP.Config = MLP.Config()
-        helper: Part | None = None
+        helper: RunRef | None = None
 
     def __init__(self, config):
         self.config = config
 
 
 recipes = st.builds(
-    Recipe, rate=st.floats(1e-9, 1e3), batch=st.integers(1, 10**6), clip=st.floats(0, 100),
+    TrainConfig,
+    lr=st.floats(1e-9, 1e3),
+    batch_size=st.integers(1, 10**6),
+    grad_clip=st.floats(0, 100),
     optimiser=st.sampled_from(["adam", "adamw", "sgd", "rmsprop", "adagrad"]),
-    betas=st.tuples(st.floats(0, 1), st.floats(0, 1)), nesterov=st.booleans(),
-    turns=st.dictionaries(st.sampled_from(["critic", "generator"]),
-                          st.builds(Mover, rate=st.floats(1e-9, 1))))
+    betas=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    nesterov=st.booleans(),
+    updates=st.dictionaries(
+        st.sampled_from(["critic", "generator"]),
+        st.builds(OptimiserConfig, rate=st.floats(1e-9, 1)),
+    ),
+)
 
 
 @given(recipes)
 def test_survives_json(recipe):
-    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert TrainConfig.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
 
 
-@given(st.integers(1, 512), st.floats(1e-6, 1e6), st.booleans(),
-       st.lists(st.integers(-9, 9), max_size=4), st.none() | st.integers(),
-       st.text(st.characters(blacklist_categories=["Cs"]), max_size=8))
+@given(
+    st.integers(1, 512),
+    st.floats(1e-6, 1e6),
+    st.booleans(),
+    st.lists(st.integers(-9, 9), max_size=4),
+    st.none() | st.integers(),
+    st.text(st.characters(blacklist_categories=["Cs"]), max_size=8),
+)
 def test_words_say_what_keywords_say(width, rate, flag, sizes, maybe, name):
-    words = [f"width={width}", f"rate={rate!r}", f"flag={str(flag).lower()}", f"name={name}",
-             f"sizes={','.join(map(str, sizes))}", f"maybe={maybe}", "net.width=3"]
-    expected = Owner.Config(width=width, rate=rate, flag=flag, sizes=tuple(sizes), maybe=maybe,
-                            name=name, net=MLP.Config(width=3))
+    words = [
+        f"width={width}",
+        f"rate={rate!r}",
+        f"flag={str(flag).lower()}",
+        f"name={name}",
+        f"sizes={','.join(map(str, sizes))}",
+        f"maybe={maybe}",
+        "net.width=3",
+    ]
+    expected = Owner.Config(
+        width=width,
+        rate=rate,
+        flag=flag,
+        sizes=tuple(sizes),
+        maybe=maybe,
+        name=name,
+        net=MLP.Config(width=3),
+    )
     assert Owner.Config().override(*words) == expected
     assert Owner.Config().override(*reversed(words)) == expected
 
@@ -63,39 +89,42 @@ def test_no_word_breaks_the_grammar(word):
     """Any text either changes the configuration or is refused in a sentence."""
     try:
         outcome = repr(Owner.Config().override(word))
-    except WordError as error:
+    except UsageError as error:
         outcome = str(error)
     assert outcome
 
 
-@pytest.mark.parametrize(("word", "sentence"), [
-    ("widht=3", "Owner has no field 'widht'; did you mean width?"),
-    ("width=0", "width=0 must be at least 1 and at most 512"),
-    ("width=2.5", "width=2.5 must be a whole number"),
-    ("width=many", "width='many' must be a whole number"),
-    ("rate=0", "rate=0.0 must be above 0"),
-    ("flag=perhaps", "flag='perhaps' must be true or false"),
-    ("kind=c", "kind=c is not a choice; choose from a, b"),
-    ("net.widht=3", "MLP has no field 'widht'; did you mean width?"),
-    ("drpout=0.1", "Owner has no field 'drpout'; did you mean net.dropout?"),
-    ("net=mpl", "net=mpl is not a part; did you mean mlp?"),
-    ("width", "'width' is not of the form name=value"),
-    ("name.more=1", "str has no field 'more'; there is none to choose from"),
-])
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("widht=3", "Owner has no field 'widht'; did you mean width?"),
+        ("width=0", "width=0 must be at least 1 and at most 512"),
+        ("width=2.5", "width=2.5 must be a whole number"),
+        ("width=many", "width='many' must be a whole number"),
+        ("rate=0", "rate=0.0 must be above 0"),
+        ("flag=perhaps", "flag='perhaps' must be true or false"),
+        ("kind=c", "kind=c is not a choice; choose from a, b"),
+        ("net.widht=3", "MLP has no field 'widht'; did you mean width?"),
+        ("drpout=0.1", "Owner has no field 'drpout'; did you mean net.dropout?"),
+        ("net=mpl", "net=mpl is not a part; did you mean mlp?"),
+        ("width", "'width' is not of the form name=value"),
+        ("name.more=1", "str has no field 'more'; there is none to choose from"),
+    ],
+)
 def test_wrong_words_get_a_sentence(word, sentence):
-    with pytest.raises(WordError) as caught:
+    with pytest.raises(UsageError) as caught:
         Owner.Config().override(word)
     assert str(caught.value) == sentence
 
 
 def test_a_turn_gets_settings_of_its_own():
-    recipe = Recipe(momentum=0.5).override("turns.critic.rate=2e-4", "rate=1e-3")
-    assert recipe.mover("critic") == Mover(rate=2e-4, momentum=0.5)
+    recipe = TrainConfig(momentum=0.5).override("updates.critic.lr=2e-4", "lr=1e-3")
+    assert recipe.mover("critic") == OptimiserConfig(lr=2e-4, momentum=0.5)
     assert recipe.mover("other").rate == 1e-3
 
 
 def test_whole_floats_are_whole_numbers():
-    assert Recipe().override("batch=1e3").batch == 1000
+    assert TrainConfig().override("batch=1e3").batch == 1000
 
 
 def test_frozen_and_builds_its_owner():
@@ -108,11 +137,11 @@ def test_frozen_and_builds_its_owner():
 
 def test_a_part_is_named_by_its_run():
     config = Owner.Config().override("helper=runs/other")
-    assert config.helper == Part("runs/other")
+    assert config.helper == RunRef("runs/other")
 
 
 def test_an_unknown_stored_field_is_refused():
-    with pytest.raises(WordError, match="has no field 'wdth'; did you mean width"):
+    with pytest.raises(UsageError, match="has no field 'wdth'; did you mean width"):
         MLP.Config.from_dict(MLP.Config().to_dict() | {"wdth": 3})
 
 
@@ -126,8 +155,10 @@ def test_a_space_is_a_tree_that_survives_json():
 
 
 def test_words_are_sorted_by_whom_they_concern():
-    words = Words.sort(["width=3", "train.rate=1", "data.rows=5", "how.steps=2", "net.width=.5"])
-    assert words == Words(("width=3", "net.width=.5"), ("rate=1",), ("rows=5",), ("steps=2",))
+    words = Overrides.parse(
+        ["width=3", "train.lr=1", "data.rows=5", "sample.steps=2", "net.width=.5"]
+    )
+    assert words == Overrides(("width=3", "net.width=.5"), ("lr=1",), ("rows=5",), ("steps=2",))
 
 
 class Pair(Configured):
@@ -141,10 +172,13 @@ class Pair(Configured):
 
 def test_a_field_of_one_part_alone_needs_no_path():
     assert Pair.Config().override("depth=9") == Pair.Config().override("left.depth=9")
-    with pytest.raises(WordError, match=r"'width' is a field of left and of right; write "
-                                        r"left\.width or right\.width"):
+    with pytest.raises(
+        UsageError,
+        match=r"'width' is a field of left and of right; write "
+        r"left\.width or right\.width",
+    ):
         Pair.Config().override("width=2")
-    with pytest.raises(WordError, match="Pair has no field 'dept'"):
+    with pytest.raises(UsageError, match="Pair has no field 'dept'"):
         Pair.Config().override("dept=2")
 
 

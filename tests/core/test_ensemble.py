@@ -25,18 +25,25 @@ from monge.core.abilities import (
 )
 from monge.core.batch import Batch
 from monge.core.config import Config
-from monge.core.ensemble import Mixture, kind_of, under
+from monge.core.ensemble import Ensemble, kind_of, under
 from monge.core.errors import DataError
 from monge.core.model import Model
-from monge.core.rng import fresh
-from monge.core.train_config import Mover, Recipe
-from monge.evaluate.held_out import Judge
+from monge.core.rng import make_generator
+from monge.core.train_config import OptimiserConfig, TrainConfig
+from monge.evaluate.held_out import HeldOutScorer
 from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
-MEMBERS = [("made", "binary"), ("made", "real"), ("vae", "real"), ("wgan", "real"),
-           ("chow_liu", "columns"), ("gaussian", "real"), ("deep_nade", "label")]
+MEMBERS = [
+    ("made", "binary"),
+    ("made", "real"),
+    ("vae", "real"),
+    ("wgan", "real"),
+    ("chow_liu", "columns"),
+    ("gaussian", "real"),
+    ("deep_nade", "label"),
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), MEMBERS)
@@ -45,14 +52,14 @@ def test_a_mixture_has_the_abilities_that_carry_over(name, kind):
     for ability in (CanSample, HasLikelihood, CanStream, HasMean, HasMode):
         assert isinstance(model, ability) == issubclass(owner, ability)
     assert not isinstance(model, CanEncode)
-    assert (model.events, model.missing) == (owner.events, owner.missing)
-    assert model.suit(model.space).config.members == 5
+    assert (model.events, model.supports_missing) == (owner.events, owner.supports_missing)
+    assert model.defaults(model.space).config.members == 5
     config = model.config
     assert Config.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    x = model.sample(50, generator=fresh(3))
+    x = model.sample(50, generator=make_generator(3))
     assert x.shape == (50, *model.space.shape)
-    assert torch.equal(x, model.sample(50, generator=fresh(3)))
-    assert not torch.equal(x, model.sample(50, generator=fresh(4)))
+    assert torch.equal(x, model.sample(50, generator=make_generator(3)))
+    assert not torch.equal(x, model.sample(50, generator=make_generator(4)))
 
 
 @pytest.mark.parametrize(("name", "kind"), [m for m in MEMBERS if m[0] not in ("vae", "wgan")])
@@ -71,18 +78,18 @@ def test_a_mixture_sums_to_one_and_draws_what_it_scores():
     model, _ = mixture("made", "binary", steps=60)
     states = worlds.states(model.space)
     p = model.likelihood(Batch(states)).value.exp()
-    x = model.sample(20_000, generator=fresh(0))
+    x = model.sample(20_000, generator=make_generator(0))
     frequency = (x[:, None] == states).all(2).double().mean(0)
     assert abs(p.sum().item() - 1) < 1e-10
     assert 0.5 * (frequency - p).abs().sum() < 0.02
-    *_, last = model.stream(30, generator=fresh(2))
-    assert torch.equal(last, model.sample(30, generator=fresh(2)))
+    *_, last = model.stream(30, generator=make_generator(2))
+    assert torch.equal(last, model.sample(30, generator=make_generator(2)))
     assert len(model.orders) == 3
 
 
 def test_weights_that_share_the_noise_of_a_bound_lift_it_above_the_truth():
     """Two members of evidence 0 whose bounds are noisy: the plain mean exceeds 0."""
-    noise = 2 * torch.randn(2, 2, 100_000, generator=fresh(0), dtype=torch.float64)
+    noise = 2 * torch.randn(2, 2, 100_000, generator=make_generator(0), dtype=torch.float64)
     value, free = noise - 0.5  # E value = -0.5 <= 0 = log p
     plain = value.logsumexp(0) - math.log(2)
     assert plain.mean() > 0.05
@@ -95,9 +102,16 @@ def test_a_mixture_of_bounds_is_a_bound_below_the_evidence():
     model, rows = mixture("vae", "real", steps=40)
     batch = rows.batch(torch.arange(600, 700))
     with torch.no_grad():
-        one, many = (model.likelihood(batch, model.Scoring(samples=k), fresh(0)) for k in (1, 64))
-        again = torch.cat([model.likelihood(part, model.Scoring(samples=64), fresh(0)).value
-                           for part in batch.chunk(3)])
+        one, many = (
+            model.likelihood(batch, model.LikelihoodConfig(samples=k), make_generator(0))
+            for k in (1, 64)
+        )
+        again = torch.cat(
+            [
+                model.likelihood(part, model.LikelihoodConfig(samples=64), make_generator(0)).value
+                for part in batch.chunk(3)
+            ]
+        )
     assert one.kind == many.kind == "bound"
     assert (one.value.mean() - many.value.mean()).item() < 0.02
     torch.testing.assert_close(many.value, again)
@@ -114,7 +128,7 @@ def test_a_completion_weighs_members_by_what_is_seen():
     p = model.likelihood(Batch(states)).value.exp()
     rows = Batch(torch.ones(20_000, 5, dtype=torch.float64))
     seen = torch.arange(5) < 2
-    x = model.complete(replace(rows, observed=seen.expand(20_000, 5)), generator=fresh(0))
+    x = model.complete(replace(rows, observed=seen.expand(20_000, 5)), generator=make_generator(0))
     assert (x[:, :2] == 1).all()
     agrees = (states[:, :2] == 1).all(1)
     due = torch.where(agrees, p, 0.0) / p[agrees].sum()
@@ -128,7 +142,7 @@ def test_a_completion_of_references_takes_any_pattern():
     model, rows = mixture("gaussian", "real", bag=True, steps=1)
     batch = rows.batch(torch.arange(10))
     seen = torch.tensor([False, True]).expand(10, 2)
-    x = model.complete(replace(batch, observed=seen), generator=fresh(0))
+    x = model.complete(replace(batch, observed=seen), generator=make_generator(0))
     assert isinstance(model, CanComplete)
     assert torch.equal(x[:, 1], batch.x[:, 1])
     assert not torch.equal(x[:, 0], batch.x[:, 0])
@@ -136,10 +150,12 @@ def test_a_completion_of_references_takes_any_pattern():
 
 def test_turns_are_the_members_own():
     model, _ = mixture("wgan", "real", members=2, steps=0)
-    names = [turn.name for turn in model.turns()]
+    names = [turn.name for turn in model.updates()]
     assert names[:2] == ["member1/critic", "member1/generator"]
-    assert len(names) == 2 * len(model.members[0].turns())
-    recipe = Recipe(turns={"critic": Mover(rate=0.5)}, freeze=("trunk",), rates={"out": 0.1})
+    assert len(names) == 2 * len(model.members[0].updates())
+    recipe = TrainConfig(
+        updates={"critic": OptimiserConfig(lr=0.5)}, freeze=("trunk",), lr_multipliers={"out": 0.1}
+    )
     spread = model.config.recipe(recipe)
     assert spread.mover("member2/critic").rate == 0.5
     assert spread.freeze == ("members.0.trunk", "members.1.trunk")
@@ -152,9 +168,12 @@ def test_members_begin_apart_and_see_batches_of_their_own(monkeypatch):
     assert not torch.equal(first, second)
     seen = []
     for member in model.members:
-        monkeypatch.setattr(member, "loss", lambda batch, right=member.loss: (
-            seen.append(batch.row), right(batch))[1])
-    trainer = Trainer(model, rows, Recipe(batch=50))
+        monkeypatch.setattr(
+            member,
+            "loss",
+            lambda batch, right=member.loss: (seen.append(batch.row), right(batch))[1],
+        )
+    trainer = Trainer(model, rows, TrainConfig(batch_size=50))
     trainer.advance(1.0)
     assert not set(seen[0].tolist()) & set(seen[1].tolist())
 
@@ -162,7 +181,7 @@ def test_members_begin_apart_and_see_batches_of_their_own(monkeypatch):
 @pytest.mark.parametrize("world", [regression, classes])
 def test_an_ensemble_predicts_the_mean_of_its_members(world):
     space, batch = world()
-    config = Mixture.Config(member=registry.find("predict.mlp").tiny(space), members=3)
+    config = Ensemble.Config(member=registry.find("predict.mlp").smallest_config(space), members=3)
     model = trained(config, space, batch).model.eval()
     given = batch.double().given
     each = torch.stack([member.mean(given) for member in model.members])
@@ -178,37 +197,45 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world):
 @pytest.mark.parametrize(("name", "kind"), [("made", "real"), ("wgan", "real")])
 def test_interrupted_and_resumed_equals_uninterrupted(name, kind, tmp_path):
     owner, (space, batch) = registry.find(name), worlds.make(kind)
-    config = Mixture.Config(member=owner.tiny(space), members=2, bag=True)
-    recipe = config.recipe(owner.suit(space).recipe)
+    config = Ensemble.Config(member=owner.smallest_config(space), members=2, bag=True)
+    recipe = config.recipe(owner.defaults(space).recipe)
     assert_unbroken(lambda: trained(config, space, batch, 0, recipe, False), tmp_path)
 
 
 def test_patience_watches_the_mixture():
     model, rows = mixture("made", "real", members=2, steps=0)
-    trainer = Trainer(model, rows, Recipe(batch=64, check=10, patience=2, rate=3e-2))
-    *_, last = fit(trainer, Budget(steps=400), Judge(model, rows))
+    trainer = Trainer(model, rows, TrainConfig(batch_size=64, eval_every=10, patience=2, lr=3e-2))
+    *_, last = fit(trainer, Budget(steps=400), HeldOutScorer(model, rows))
     assert trainer.best is not None
     assert last.stopped in ("patience", "budget")
 
 
 def test_a_run_keeps_its_ensemble(tmp_path, capsys):
-    run = monge.fit("made", "moons", "width=8", "depth=1", budget="20steps", ensemble=2, bag=True,
-                    out=tmp_path / "run")
+    run = monge.fit(
+        "made",
+        "moons",
+        "width=8",
+        "depth=1",
+        budget="20steps",
+        ensemble=2,
+        bag=True,
+        out=tmp_path / "run",
+    )
     assert run.about["config"]["members"] == 2
     loaded = monge.load(run.folder)
-    assert isinstance(loaded.model, Mixture)
+    assert isinstance(loaded.model, Ensemble)
     assert loaded.title == "2 x autoregressive.made on moons"
     assert loaded.sample(5).shape == run.sample(5).shape
     assert loaded.score().kind == "exact"
     assert "out_of_bag_log_likelihood" in loaded.evaluate()
     assert attempt(["fit", "--resume", str(run.folder), "--budget", "30steps", "-q"]) == 0
     assert monge.load(run.folder).result["step"] == 30
-    assert isinstance(Config.from_dict(run.about["config"]), Mixture.Config)
+    assert isinstance(Config.from_dict(run.about["config"]), Ensemble.Config)
 
 
 def test_a_mixture_config_is_taken_as_it_is(tmp_path):
     made = registry.find("made")
-    config = Mixture.Config(member=made.Config(width=8, depth=1), members=2)
+    config = Ensemble.Config(member=made.Config(width=8, depth=1), members=2)
     run = monge.fit(config, "moons", budget="3steps", out=tmp_path / "run")
     assert run.config == config
     assert issubclass(type(run.model), Model)

@@ -73,8 +73,11 @@ def test_links_out_of_a_folder_are_found(tmp_path):
     (folder / "file").write_text("")
     (folder / "pictures" / "inside").symlink_to("../file")
     assert list(leaks(folder)) == []
-    links = {folder / "folder": outside, folder / "pictures" / "up": "../../running",
-             folder / "pictures" / "gone": "/no/where"}
+    links = {
+        folder / "folder": outside,
+        folder / "pictures" / "up": "../../running",
+        folder / "pictures" / "gone": "/no/where",
+    }
     for link, target in links.items():
         link.symlink_to(target)
     assert set(leaks(folder)) == set(links)

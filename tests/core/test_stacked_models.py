@@ -5,31 +5,33 @@ import torch
 from ensembles import classes, regression, trained
 
 from monge import registry
-from monge.core.ensemble import Mixture, Stack, law_of
-from monge.core.train_config import Recipe
+from monge.core.ensemble import Ensemble, StackedModels, ensemble_class
+from monge.core.train_config import TrainConfig
 
 
 @pytest.fixture
 def apart():
     """Members of predict.mlp that are trained one by one."""
-    owner, right = registry.find("predict.mlp"), registry.find("predict.mlp").stackable
-    yield lambda stacked: (setattr(owner, "stackable", stacked), law_of.cache_clear())
-    owner.stackable = right
-    law_of.cache_clear()
+    owner, right = registry.find("predict.mlp"), registry.find("predict.mlp").supports_vmap
+    yield lambda stacked: (setattr(owner, "stackable", stacked), ensemble_class.cache_clear())
+    owner.supports_vmap = right
+    ensemble_class.cache_clear()
 
 
 @pytest.mark.parametrize("world", [regression, classes])
 @pytest.mark.parametrize("bag", [False, True])
 def test_members_as_one_network_equal_members_one_by_one(apart, world, bag):
     space, batch = world()
-    member = registry.find("predict.mlp").tiny(space)
+    member = registry.find("predict.mlp").smallest_config(space)
     member = member.override("net.dropout=0")
     states = []
     for stacked in (True, False):
         apart(stacked)
-        config = Mixture.Config(member=member, members=3, bag=bag)
-        trainer = trained(config, space, batch, recipe=Recipe(batch=64, decay=0.1))
-        assert len(trainer.turns) == (1 if stacked else 3)
+        config = Ensemble.Config(member=member, members=3, bag=bag)
+        trainer = trained(
+            config, space, batch, recipe=TrainConfig(batch_size=64, weight_decay=0.1)
+        )
+        assert len(trainer.updates) == (1 if stacked else 3)
         states.append(trainer.model.state_dict())
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=1e-9, atol=1e-12)
@@ -38,10 +40,14 @@ def test_members_as_one_network_equal_members_one_by_one(apart, world, bag):
 
 def test_what_cannot_be_shared_evenly_is_left_out():
     space, batch = regression()
-    models = [registry.find("predict.mlp").tiny(space).build(space).eval() for _ in range(3)]
-    (found,) = Stack(models)(batch[:32]).values()
-    pieces = [next(iter(model.loss(batch[10 * k:10 * k + 10]).values()))
-              for k, model in enumerate(models)]
+    models = [
+        registry.find("predict.mlp").smallest_config(space).build(space).eval() for _ in range(3)
+    ]
+    (found,) = StackedModels(models)(batch[:32]).values()
+    pieces = [
+        next(iter(model.loss(batch[10 * k : 10 * k + 10]).values()))
+        for k, model in enumerate(models)
+    ]
     torch.testing.assert_close(found, torch.stack(pieces).sum(0))
 
 
@@ -49,14 +55,14 @@ def test_what_cannot_be_shared_evenly_is_left_out():
 def test_members_as_one_network_drop_out_apart():
     space, batch = regression()
     owner = registry.find("predict.mlp")
-    member = owner.tiny(space).override("net.dropout=0.5")
-    model = Mixture.Config(member=member, members=2).build(space).train()
+    member = owner.smallest_config(space).override("net.dropout=0.5")
+    model = Ensemble.Config(member=member, members=2).build(space).train()
     first, second = model.members
     second.load_state_dict(first.state_dict())
     with torch.no_grad():
         first.out.weight.normal_()
         second.out.weight.copy_(first.out.weight)
-    (turn,) = model.turns()
+    (turn,) = model.updates()
     same = batch[torch.cat([torch.arange(64), torch.arange(64)])]
     (loss,) = turn.loss(same).values()
     loss.mean().backward()

@@ -16,17 +16,38 @@ from hypothesis import strategies as st
 import monge
 from monge import registry
 from monge.core import tags
-from monge.core.config import Config, Configured, Part, hints
-from monge.core.ensemble import Mixture
-from monge.core.errors import WordError
-from monge.core.train_config import Recipe
-from monge.data.selection import Terms
+from monge.core.config import Config, Configured, RunRef, hints
+from monge.core.ensemble import Ensemble
+from monge.core.errors import UsageError
+from monge.core.train_config import TrainConfig
+from monge.data.selection import Selection
 from monge.models.latent.vae import VAE
 from monge.nn.mlp import MLP
 
-HOSTILE = ["monge.__main__:x", "monge.models.latent.vae:VAE.Config", "monge.nn.mlp", "os:system",
-           "builtins:dict", "", "/", "net/", "net/..", "../mlp", "net/mlp\n", "NET/MLP", "model/",
-           "user/no.Such", "x" * 100_000, 3, 0.5, None, True, [], ["net/mlp"], {"is": "net/mlp"}]
+HOSTILE = [
+    "monge.__main__:x",
+    "monge.models.latent.vae:VAE.Config",
+    "monge.nn.mlp",
+    "os:system",
+    "builtins:dict",
+    "",
+    "/",
+    "net/",
+    "net/..",
+    "../mlp",
+    "net/mlp\n",
+    "NET/MLP",
+    "model/",
+    "user/no.Such",
+    "x" * 100_000,
+    3,
+    0.5,
+    None,
+    True,
+    [],
+    ["net/mlp"],
+    {"is": "net/mlp"},
+]
 
 
 def descendants(kind):
@@ -55,7 +76,7 @@ def saved():
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     queue = [registry.find(entry.name).Config for entry in registry.entries()]
-    queue += [Mixture.Config, Recipe, Terms]
+    queue += [Ensemble.Config, TrainConfig, Selection]
     found = set()
     while queue:
         kind = queue.pop()
@@ -81,8 +102,13 @@ def test_the_index_of_files_knows_every_tag_and_no_other(saved):
 
 def test_defaults_survive_json():
     kinds = [tags.find(tag) for tag in tags.modules()]
-    complete = [kind for kind in kinds if not any(
-        each.default is MISSING and each.default_factory is MISSING for each in fields(kind))]
+    complete = [
+        kind
+        for kind in kinds
+        if not any(
+            each.default is MISSING and each.default_factory is MISSING for each in fields(kind)
+        )
+    ]
     assert len(complete) > 100
     for kind in complete:
         again = Config.from_dict(json.loads(json.dumps(kind().to_dict())))
@@ -104,7 +130,7 @@ def test_hostile_tags_get_a_sentence(where, monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", forbidden)
     for tree in ({"is": where}, MLP.Config().to_dict() | {"is": where}, {}):
-        with pytest.raises(WordError) as caught:
+        with pytest.raises(UsageError) as caught:
             Config.from_dict(tree)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 300
@@ -112,20 +138,20 @@ def test_hostile_tags_get_a_sentence(where, monkeypatch):
 
 @pytest.mark.parametrize("chow_liu", [3, "net/mlp", [], None], ids=repr)
 def test_what_is_no_tree_gets_a_sentence(tree):
-    with pytest.raises(WordError, match="config"):
+    with pytest.raises(UsageError, match="config"):
         Config.from_dict(tree)
 
 
 def test_a_tag_of_another_role_gets_a_sentence():
     tree = VAE.Config().to_dict()
-    with pytest.raises(WordError, match=r"prior.*prior/.*net/mlp"):
+    with pytest.raises(UsageError, match=r"prior.*prior/.*net/mlp"):
         Config.from_dict(tree | {"prior": MLP.Config().to_dict()})
-    with pytest.raises(WordError, match=r"net/mlp.*model/latent\.vae"):
+    with pytest.raises(UsageError, match=r"net/mlp.*model/latent\.vae"):
         MLP.Config.from_dict(tree)
 
 
 def test_an_incomplete_tree_gets_a_sentence():
-    with pytest.raises(WordError, match=r"data/space lacks kind"):
+    with pytest.raises(UsageError, match=r"data/space lacks kind"):
         Config.from_dict({"is": "data/space"})
 
 
@@ -134,15 +160,27 @@ def test_deep_trees_get_a_sentence(depth):
     tree: object = 3
     for _ in range(depth):
         tree = {"is": "data/space", "kind": "real", "given": {"x": tree}}
-    with pytest.raises(WordError) as caught:
+    with pytest.raises(UsageError) as caught:
         Config.from_dict(tree)
     assert len(str(caught.value)) < 400
 
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | \
-    st.sampled_from(["net/mlp", "prior/mixture", "10" * 99, 10**400])
-trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-    st.sampled_from(["is", "width", "part", "x"]), inner, max_size=3), max_leaves=6)
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from(["net/mlp", "prior/mixture", "10" * 99, 10**400])
+)
+trees = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["is", "width", "part", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
 
 
 @given(st.sampled_from([*VAE.Config().to_dict(), "is"]), trees)
@@ -151,19 +189,21 @@ def test_any_stored_value_is_read_or_refused_in_a_sentence(field, value):
     try:
         outcome = Config.from_dict(VAE.Config().to_dict() | {field: value})
         assert Config.from_dict(outcome.to_dict()) == outcome
-    except WordError as error:
+    except UsageError as error:
         sentence = str(error)
     assert len(sentence) < 400
 
 
 def run(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_a_path_of_a_module_imports_nothing():
-    run("import sys\n"
+    run(
+        "import sys\n"
         "from monge.core.config import Config\n"
         "before = set(sys.modules)\n"
         "for where in ('monge.__main__:x', 'monge.__main__', 'monge.nn.mlp:MLP.Config'):\n"
@@ -173,16 +213,19 @@ def test_a_path_of_a_module_imports_nothing():
         "        continue\n"
         "    sys.exit('read')\n"
         "assert set(sys.modules) == before, set(sys.modules) - before\n"
-        "assert 'torch' not in before")
+        "assert 'torch' not in before"
+    )
 
 
 def test_a_tag_imports_its_module_alone():
-    run("import sys\n"
+    run(
+        "import sys\n"
         "from monge.core.config import Config\n"
         "assert Config.from_dict({'is': 'train/settings'}).tag == 'train/settings'\n"
         "assert 'torch' not in sys.modules\n"
         "Config.from_dict({'is': 'prior/normal'})\n"
-        "assert not [name for name in sys.modules if name.endswith(('.vae', '.unet', '.gan'))]")
+        "assert not [name for name in sys.modules if name.endswith(('.vae', '.unet', '.gan'))]"
+    )
 
 
 class Mine(Configured):
@@ -204,21 +247,36 @@ class Owner(Configured):
     class Config(Config):
         net: MLP.Config = MLP.Config()
         weight: float = 1.0
-        helper: Part | None = None
+        helper: RunRef | None = None
 
 
-@pytest.mark.parametrize(("field", "value"), [
-    ("weight", 10**400), ("weight", "9" * 9999), ("helper", {"part": 3}), ("helper", {"part": []}),
-    ("helper", {"run": "x"}), ("net", {"is": "net/mlp", "width": [[]]})])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("weight", 10**400),
+        ("weight", "9" * 9999),
+        ("helper", {"part": 3}),
+        ("helper", {"part": []}),
+        ("helper", {"run": "x"}),
+        ("net", {"is": "net/mlp", "width": [[]]}),
+    ],
+)
 def test_hostile_values_get_a_sentence(field, value):
-    with pytest.raises(WordError, match="width" if field == "net" else field) as caught:
+    with pytest.raises(UsageError, match="width" if field == "net" else field) as caught:
         Config.from_dict(Owner.Config().to_dict() | {field: value})
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(("text", "kind"), [
-    ("mlp", MLP.Config), ("MLP", MLP.Config), ("net/mlp", MLP.Config), ("mine", Mine.Config),
-    ("user/test_tags.Mine", Mine.Config)])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("mlp", MLP.Config),
+        ("MLP", MLP.Config),
+        ("net/mlp", MLP.Config),
+        ("mine", Mine.Config),
+        ("user/test_tags.Mine", Mine.Config),
+    ],
+)
 def test_a_part_is_chosen_by_its_name(text, kind):
     assert type(Owner.Config().override(f"net={text}").net) is kind
 
@@ -229,7 +287,7 @@ def test_two_parts_of_one_name_are_told_apart():
             tag = "elsewhere/mine"
 
     try:
-        with pytest.raises(WordError, match=r"user/test_tags\.Mine.*elsewhere/mine"):
+        with pytest.raises(UsageError, match=r"user/test_tags\.Mine.*elsewhere/mine"):
             Owner.Config().override("net=mine")
         assert type(Owner.Config().override("net=elsewhere/mine").net) is Mine.Config
     finally:
@@ -238,7 +296,7 @@ def test_two_parts_of_one_name_are_told_apart():
 
 @pytest.mark.parametrize("taken", ["net/mlp", "model/baseline.chow_liu", "mine/other"])
 def test_a_taken_tag_gets_a_sentence(taken):
-    with pytest.raises(WordError, match=taken):
+    with pytest.raises(UsageError, match=taken):
         type("Thief", (Config,), {"tag": taken, "__module__": __name__})
     assert tags.find(taken).__name__ != "Thief"
 
@@ -248,10 +306,12 @@ def test_the_choices_of_a_role_do_not_depend_on_what_is_imported(saved):
         return {each.tag for each in tags.fillers(kind) if each.tag in tags.modules()}
 
     assert choices(MLP.Config) == {"net/mlp"}
-    assert choices(hints(VAE.Config)["net"]) == {"encoder_decoder/dense",
-                                                 "encoder_decoder/convolution"}
+    assert choices(hints(VAE.Config)["net"]) == {
+        "encoder_decoder/dense",
+        "encoder_decoder/convolution",
+    }
 
 
 def test_settings_that_are_not_saved_have_no_tag():
     with pytest.raises(TypeError, match="Sampling"):
-        VAE.Sampling().to_dict()
+        VAE.SamplingConfig().to_dict()

@@ -12,24 +12,27 @@ from monge.core.errors import DataError
 rng = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(("array", "kind", "shape", "size"), [
-    (rng.normal(size=(20, 3)), "real", (3,), 0),
-    (rng.normal(size=(20, 3)).astype(np.float32), "real", (3,), 0),
-    (rng.normal(size=20), "real", (), 0),
-    (rng.integers(0, 2, (20, 3)), "binary", (3,), 0),
-    (rng.random((20, 3)) < 0.5, "binary", (3,), 0),
-    (rng.integers(-5, 9, (20, 3)), "columns", (3,), 0),
-    (rng.integers(-5, 9, 20), "counts", (), 0),
-    (rng.integers(0, 256, (20, 3), dtype=np.uint8), "levels", (3,), 256),
-    (rng.integers(0, 256, (20, 5, 4), dtype=np.uint8), "levels", (1, 5, 4), 256),
-    (rng.integers(0, 256, (20, 3, 5, 4), dtype=np.uint8), "levels", (3, 5, 4), 256),
-    (rng.integers(0, 256, (20, 5, 4, 3), dtype=np.uint8), "levels", (3, 5, 4), 256),
-    (rng.integers(0, 256, (20, 5, 4)), "levels", (1, 5, 4), 256),
-    (rng.integers(0, 2, (20, 5, 4), dtype=np.uint8), "binary", (1, 5, 4), 0),
-    (rng.normal(size=(20, 1, 5, 4)), "real", (1, 5, 4), 0),
-    (rng.normal(size=(20, 6, 7)), "real", (6, 7), 0),
-    (np.array(list("abc") * 5), "label", (), 3),
-])
+@pytest.mark.parametrize(
+    ("array", "kind", "shape", "size"),
+    [
+        (rng.normal(size=(20, 3)), "real", (3,), 0),
+        (rng.normal(size=(20, 3)).astype(np.float32), "real", (3,), 0),
+        (rng.normal(size=20), "real", (), 0),
+        (rng.integers(0, 2, (20, 3)), "binary", (3,), 0),
+        (rng.random((20, 3)) < 0.5, "binary", (3,), 0),
+        (rng.integers(-5, 9, (20, 3)), "columns", (3,), 0),
+        (rng.integers(-5, 9, 20), "counts", (), 0),
+        (rng.integers(0, 256, (20, 3), dtype=np.uint8), "levels", (3,), 256),
+        (rng.integers(0, 256, (20, 5, 4), dtype=np.uint8), "levels", (1, 5, 4), 256),
+        (rng.integers(0, 256, (20, 3, 5, 4), dtype=np.uint8), "levels", (3, 5, 4), 256),
+        (rng.integers(0, 256, (20, 5, 4, 3), dtype=np.uint8), "levels", (3, 5, 4), 256),
+        (rng.integers(0, 256, (20, 5, 4)), "levels", (1, 5, 4), 256),
+        (rng.integers(0, 2, (20, 5, 4), dtype=np.uint8), "binary", (1, 5, 4), 0),
+        (rng.normal(size=(20, 1, 5, 4)), "real", (1, 5, 4), 0),
+        (rng.normal(size=(20, 6, 7)), "real", (6, 7), 0),
+        (np.array(list("abc") * 5), "label", (), 3),
+    ],
+)
 def test_the_type_of_an_array_says_what_it_holds(array, kind, shape, size):
     view = data.open(array).view()
     assert (view.space.kind, view.space.shape, view.space.size) == (kind, shape, size)
@@ -59,8 +62,9 @@ def test_pairs_have_an_event_and_a_target():
     assert view.space.kind == "label"
     assert view.space.given["x"].kind == "real"
     assert view.decode(torch.tensor([2, 0])).tolist() == [2, 0]
-    assert data.open((rng.normal(size=(30, 2)), rng.normal(size=30))).fields["y"].space.kind == \
-        "real"
+    assert (
+        data.open((rng.normal(size=(30, 2)), rng.normal(size=30))).fields["y"].space.kind == "real"
+    )
     frame = data.open((pd.DataFrame({"a": range(9)}), pd.Series(list("uvw") * 3, name="kind")))
     assert (frame.main, frame.target) == (("a",), "kind")
     assert list(frame.view(target="kind").space.given) == ["inputs"]
@@ -107,22 +111,25 @@ def test_files_of_arrays(tmp_path):
     assert len(four.splits["test"]) == 5
 
 
-@pytest.mark.parametrize(("what", "sentence"), [
-    (np.array([[1.0, 2], [np.inf, 1], [2, 2]]), "x, row 2: inf is not finite"),
-    (np.empty((0, 2)), "no rows"),
-    (np.ones((2, 2)), "at least 3"),
-    (np.array(5.0), "shape"),
-    (np.ones((4, 2)) + 1j, "complex"),
-    ((np.ones((4, 2)), np.ones(3)), "x has 4, y has 3"),
-    ([[1.0, 2.0], [1.0], [2.0, 3.0]], "have the shapes"),
-    ([["a", 1], ["b"], ["c", 3]], "have the shapes"),
-    ({"a": [1, 2, 3], "b": [1, 2]}, "equally long"),
-    ((pd.DataFrame({"a": [1, 2, 3]}), [1, 2]), "as many rows"),
-    (rng.integers(0, 900, (5, 4, 4)), "levels from 0 to 255"),
-    (np.zeros((5, 7, 6, 6), np.uint8), "channels"),
-    (1e9 + np.array([[0.1], [0.2], [0.3]]), "subtract an offset"),
-    (object(), "a object is no data"),
-])
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (np.array([[1.0, 2], [np.inf, 1], [2, 2]]), "x, row 2: inf is not finite"),
+        (np.empty((0, 2)), "no rows"),
+        (np.ones((2, 2)), "at least 3"),
+        (np.array(5.0), "shape"),
+        (np.ones((4, 2)) + 1j, "complex"),
+        ((np.ones((4, 2)), np.ones(3)), "x has 4, y has 3"),
+        ([[1.0, 2.0], [1.0], [2.0, 3.0]], "have the shapes"),
+        ([["a", 1], ["b"], ["c", 3]], "have the shapes"),
+        ({"a": [1, 2, 3], "b": [1, 2]}, "equally long"),
+        ((pd.DataFrame({"a": [1, 2, 3]}), [1, 2]), "as many rows"),
+        (rng.integers(0, 900, (5, 4, 4)), "levels from 0 to 255"),
+        (np.zeros((5, 7, 6, 6), np.uint8), "channels"),
+        (1e9 + np.array([[0.1], [0.2], [0.3]]), "subtract an offset"),
+        (object(), "a object is no data"),
+    ],
+)
 def test_bad_arrays_get_one_sentence(what, sentence):
     with pytest.raises(DataError, match=sentence):
         data.open(what)

@@ -10,12 +10,12 @@ import torch
 
 from monge import data
 from monge.cli.main import attempt
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.data.codecs.sound import compress, expand
 from monge.data.readers import wav
 from monge.data.readers.wav import Clip
 
-RANGES = {8: (0, 256, np.uint8), 16: (-2**15, 2**15, np.int16), 24: (-2**23, 2**23, np.int32)}
+RANGES = {8: (0, 256, np.uint8), 16: (-(2**15), 2**15, np.int16), 24: (-(2**23), 2**23, np.int32)}
 
 
 def noise(bits, length, channels=1):
@@ -33,10 +33,19 @@ def fill(folder, clips):
 
 
 def spoken(folder, bits=16, channels=1, rate=8000, lengths=(30, 41, 12, 30, 25, 19, 33, 20)):
-    names = [f"{digit}_{who}_{take}.wav" for digit in (0, 1) for who in ("ann", "bob")
-             for take in (0, 1)]
-    return fill(folder, {name: Clip(noise(bits, length, channels), rate, bits)
-                         for name, length in zip(names, lengths, strict=True)})
+    names = [
+        f"{digit}_{who}_{take}.wav"
+        for digit in (0, 1)
+        for who in ("ann", "bob")
+        for take in (0, 1)
+    ]
+    return fill(
+        folder,
+        {
+            name: Clip(noise(bits, length, channels), rate, bits)
+            for name, length in zip(names, lengths, strict=True)
+        },
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -54,8 +63,12 @@ def test_files_come_back_exactly(tmp_path, bits, channels):
         assert np.array_equal(found[:length], samples)
         wav.save(tmp_path / "again.wav", view.sound.clip(found[:length]))
         with wave.open(str(tmp_path / "again.wav")) as file:  # the standard library agrees
-            assert (file.getframerate(), file.getsampwidth(), file.getnchannels(),
-                    file.getnframes()) == (11025, bits // 8, channels, length)
+            assert (
+                file.getframerate(),
+                file.getsampwidth(),
+                file.getnchannels(),
+                file.getnframes(),
+            ) == (11025, bits // 8, channels, length)
         assert np.array_equal(wav.load(tmp_path / "again.wav").samples, samples)
 
 
@@ -63,8 +76,10 @@ def test_levels_are_in_the_order_of_the_amplitude(tmp_path):
     for bits, dtype in ((8, np.uint8), (16, np.int16), (24, np.int32)):
         low, high, _ = RANGES[bits]
         path = tmp_path / str(bits) / "ends.wav"
-        fill(path.parent, {f"{i}.wav": Clip(np.array([low, high - 1], dtype), 8000, bits)
-                           for i in range(3)})
+        fill(
+            path.parent,
+            {f"{i}.wav": Clip(np.array([low, high - 1], dtype), 8000, bits) for i in range(3)},
+        )
         assert data.open(path.parent).view().rows("all").whole().x[0].tolist() == [0, 2**bits - 1]
 
 
@@ -102,8 +117,13 @@ def test_chunks_of_odd_length_are_padded(tmp_path, bits):
 
 def test_floats_of_both_sizes_stand_beside_one_another(tmp_path):
     sounds = [np.random.default_rng(n).normal(size=6) / 4 for n in range(3)]
-    fill(tmp_path, {f"{i}.wav": Clip(s.astype(dtype), 8000, 8 * np.dtype(dtype).itemsize)
-                    for i, (s, dtype) in enumerate(zip(sounds, ("f4", "f8", "f8"), strict=True))})
+    fill(
+        tmp_path,
+        {
+            f"{i}.wav": Clip(s.astype(dtype), 8000, 8 * np.dtype(dtype).itemsize)
+            for i, (s, dtype) in enumerate(zip(sounds, ("f4", "f8", "f8"), strict=True))
+        },
+    )
     view = data.open(tmp_path).view()
     assert view.sound.bits == 32
     assert np.array_equal(view.decode(view.rows("all").whole().x)[1], np.float32(sounds[1]))
@@ -115,8 +135,9 @@ def test_floats_of_both_sizes_stand_beside_one_another(tmp_path):
 def test_memory_is_bounded_by_the_file_whatever_its_header_claims(tmp_path):
     content = header()
     place = content.index(b"data") + 4
-    (tmp_path / "a.wav").write_bytes(content[:place] + struct.pack("<I", 2**31 - 2)
-                                     + content[place + 4:])
+    (tmp_path / "a.wav").write_bytes(
+        content[:place] + struct.pack("<I", 2**31 - 2) + content[place + 4 :]
+    )
     tracemalloc.start()
     with pytest.raises(DataError, match="2147483646"):
         wav.load(tmp_path / "a.wav")
@@ -132,13 +153,16 @@ def test_floats_are_real_and_other_chunks_are_passed_over(tmp_path):
     assert np.array_equal(view.decode(view.rows("all").whole().x)[1][:5], sounds[1])
     content = (tmp_path / "0.wav").read_bytes()
     odd = wav.chunk(b"LIST", b"INFOdata!")  # padded to an even length, and names another chunk
-    head = struct.pack("<HHIIHHHHI", 0xFFFE, 1, 8000, 32000, 4, 32, 22, 32, 0) + \
-        struct.pack("<H", 3) + b"\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71"
+    head = (
+        struct.pack("<HHIIHHHHI", 0xFFFE, 1, 8000, 32000, 4, 32, 22, 32, 0)
+        + struct.pack("<H", 3)
+        + b"\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71"
+    )
     sound = content.index(b"data")
     body = b"WAVE" + odd + wav.chunk(b"fmt ", head) + content[sound:]
     (tmp_path / "odd.wav").write_bytes(wav.chunk(b"RIFF", body))
     assert np.array_equal(wav.load(tmp_path / "odd.wav").samples, sounds[0])
-    streamed = content[:sound + 4] + struct.pack("<I", 0xFFFFFFFF) + content[sound + 8:]
+    streamed = content[: sound + 4] + struct.pack("<I", 0xFFFFFFFF) + content[sound + 8 :]
     (tmp_path / "streamed.wav").write_bytes(streamed)
     assert np.array_equal(wav.load(tmp_path / "streamed.wav").samples, sounds[0])
 
@@ -154,27 +178,31 @@ def test_floats_that_are_no_amplitudes_are_refused(tmp_path):
 
 
 def header(code=1, channels=1, rate=8000, block=2, bits=16, body=b"\0" * 20):
-    fmt = wav.chunk(b"fmt ", struct.pack("<HHIIHH", code, channels, rate, rate * block, block,
-                                         bits))
+    fmt = wav.chunk(
+        b"fmt ", struct.pack("<HHIIHH", code, channels, rate, rate * block, block, bits)
+    )
     return wav.chunk(b"RIFF", b"WAVE" + fmt + wav.chunk(b"data", body))
 
 
-@pytest.mark.parametrize(("content", "sentence"), [
-    (b"ID3\x04 this is no wav at all", r"does not begin as a wav.*ffmpeg -i bad.wav"),
-    (b"RIFF", "does not begin as a wav"),
-    (header()[:12], "no format or no sound"),
-    (header()[:-7], r"breaks off: it has 13 bytes of sound where its header says 20"),
-    (header(body=b"\0" * 21, block=2), "breaks off"),
-    (header(body=b""), "has no samples"),
-    (header(code=0x11, bits=4), r"holds ADPCM.*ffmpeg -i bad.wav -c:a pcm_s16le bad-pcm.wav"),
-    (header(code=0x55, bits=0), "holds MP3"),
-    (header(code=7, bits=8, block=1), "holds mu-law"),
-    (header(code=0x1234), "the form 0x1234"),
-    (header(bits=12), "12-bit PCM"),
-    (header(bits=32, block=4), "32-bit PCM"),
-    (header(rate=0), "wrong header"),
-    (header(block=7), "wrong header"),
-])
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"ID3\x04 this is no wav at all", r"does not begin as a wav.*ffmpeg -i bad.wav"),
+        (b"RIFF", "does not begin as a wav"),
+        (header()[:12], "no format or no sound"),
+        (header()[:-7], r"breaks off: it has 13 bytes of sound where its header says 20"),
+        (header(body=b"\0" * 21, block=2), "breaks off"),
+        (header(body=b""), "has no samples"),
+        (header(code=0x11, bits=4), r"holds ADPCM.*ffmpeg -i bad.wav -c:a pcm_s16le bad-pcm.wav"),
+        (header(code=0x55, bits=0), "holds MP3"),
+        (header(code=7, bits=8, block=1), "holds mu-law"),
+        (header(code=0x1234), "the form 0x1234"),
+        (header(bits=12), "12-bit PCM"),
+        (header(bits=32, block=4), "32-bit PCM"),
+        (header(rate=0), "wrong header"),
+        (header(block=7), "wrong header"),
+    ],
+)
 def test_bad_files_get_one_sentence(tmp_path, content, sentence):
     (tmp_path / "bad.wav").write_bytes(content)
     with pytest.raises(DataError, match=sentence) as caught:
@@ -224,13 +252,18 @@ def test_mulaw_is_the_curve_and_comes_back(tmp_path):
     assert (view.space.kind, view.space.size) == ("levels", 256)
     assert data.open(f"{tmp_path}+mulaw").tensors["sound"].flat.dtype == torch.uint8
     batch = view.rows("all").whole()
-    back = view.decode(batch.x)[0][:len(sounds[0])]
+    back = view.decode(batch.x)[0][: len(sounds[0])]
     assert back.dtype == np.int16
     half = 1.03 * 2**15 * 256 * np.log(256) / 255 / 255
     assert np.abs(back.astype(float) - sounds[0]).max() <= half
     other = tmp_path.parent / "decoded"  # codes survive a file of 16 bits
-    fill(other, {f"{i}.wav": Clip(view.decode(batch.x)[i][:n], 8000, 16)
-                 for i, n in enumerate(batch.length.tolist())})
+    fill(
+        other,
+        {
+            f"{i}.wav": Clip(view.decode(batch.x)[i][:n], 8000, 16)
+            for i, n in enumerate(batch.length.tolist())
+        },
+    )
     assert torch.equal(data.open(f"{other}+mulaw").view().rows("all").whole().x, batch.x)
 
 
@@ -244,7 +277,7 @@ def test_names_of_files_are_labels(tmp_path):
     assert view.encode_given("part2", "bob").x.tolist() == [1]
     named = data.open(tmp_path, "parts=digit,speaker,take")
     assert list(named.fields) == ["sound", "digit", "speaker", "take"]
-    with pytest.raises(WordError, match=r"names 2 parts and 0_ann_0.wav has 3"):
+    with pytest.raises(UsageError, match=r"names 2 parts and 0_ann_0.wav has 3"):
         data.open(tmp_path, "parts=digit,speaker")
     fill(tmp_path / "ids", {f"take_{i}.wav": Clip(noise(16, 9 + i), 8000, 16) for i in range(4)})
     assert list(data.open(tmp_path / "ids").fields) == ["sound"]  # neither constant nor numbering
@@ -253,8 +286,10 @@ def test_names_of_files_are_labels(tmp_path):
 def test_folders_are_labels_and_splits(tmp_path):
     for split, n in (("train", 4), ("test", 2)):
         for label in ("cat", "dog"):
-            fill(tmp_path / "a" / split / label, {
-                f"{i}.wav": Clip(noise(16, 10 + i), 8000, 16) for i in range(n)})
+            fill(
+                tmp_path / "a" / split / label,
+                {f"{i}.wav": Clip(noise(16, 10 + i), 8000, 16) for i in range(n)},
+            )
     source = data.open(tmp_path / "a")
     assert source.has_splits
     assert source.target == "label"
@@ -266,13 +301,16 @@ def test_folders_are_labels_and_splits(tmp_path):
         data.open(tmp_path / "a")
 
 
-@pytest.mark.parametrize(("words", "error", "sentence"), [
-    ("+mulaw+resample4000", DataError, "needs sound that is not mu-law yet.*write it earlier"),
-    ("+mulaw+mulaw", DataError, "not mu-law yet"),
-    ("+binarise", DataError, "needs levels"),
-    ("+resample", WordError, "must be written"),
-    ("+mulow", WordError, "did you mean mulaw"),
-])
+@pytest.mark.parametrize(
+    ("words", "error", "sentence"),
+    [
+        ("+mulaw+resample4000", DataError, "needs sound that is not mu-law yet.*write it earlier"),
+        ("+mulaw+mulaw", DataError, "not mu-law yet"),
+        ("+binarise", DataError, "needs levels"),
+        ("+resample", UsageError, "must be written"),
+        ("+mulow", UsageError, "did you mean mulaw"),
+    ],
+)
 def test_words_that_do_not_fit(tmp_path, words, error, sentence):
     spoken(tmp_path)
     with pytest.raises(error, match=sentence):
@@ -319,11 +357,23 @@ def test_data_and_sample_on_the_command_line(tmp_path, capsys):
     assert "8000 Hz, 16 bits, mono" in told
     spoken(tmp_path / "b", rate=22050, lengths=[16] * 8)
     run = tmp_path / "run"
-    monge("fit", "baseline.independent", f"{tmp_path / 'b'}+mulaw", "--out", run, "--budget",
-          "5steps", "--threads", 1)
+    monge(
+        "fit",
+        "baseline.independent",
+        f"{tmp_path / 'b'}+mulaw",
+        "--out",
+        run,
+        "--budget",
+        "5steps",
+        "--threads",
+        1,
+    )
     monge("sample", run, "-n", 3, "-o", tmp_path / "out" / "x.wav")
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == \
-        ["x-1.wav", "x-2.wav", "x-3.wav"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "x-1.wav",
+        "x-2.wav",
+        "x-3.wav",
+    ]
     clip = wav.load(tmp_path / "out" / "x-2.wav")
     assert (clip.rate, clip.bits, clip.samples.shape) == (22050, 16, (16,))
     monge("sample", run, "-n", 1, "-o", tmp_path / "one.wav")
@@ -337,8 +387,10 @@ def test_sounds_are_completed_each_to_its_own_length(tmp_path, capsys):
     sounds = spoken(tmp_path / "a")
     np.save(tmp_path / "hide.npy", np.arange(41) >= 10)
     run, out = tmp_path / "run", tmp_path / "out.wav"
-    for words in (("fit", "wavenet", tmp_path / "a", "--out", run, "--budget", "2steps"),
-                  ("complete", run, tmp_path / "a", "--hide", tmp_path / "hide.npy", "-o", out)):
+    for words in (
+        ("fit", "wavenet", tmp_path / "a", "--out", run, "--budget", "2steps"),
+        ("complete", run, tmp_path / "a", "--hide", tmp_path / "hide.npy", "-o", out),
+    ):
         assert attempt([str(word) for word in words]) == 0, capsys.readouterr().err
     for place, samples in enumerate(sounds, 1):
         found = wav.load(tmp_path / f"out-{place}.wav").samples

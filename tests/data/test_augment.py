@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from monge import data
-from monge.core.errors import WordError
-from monge.core.model import Suit
+from monge.core.errors import UsageError
+from monge.core.model import Defaults
 from monge.data.augment import EVENT, Augment
 from monge.data.augmentations import corruption, geometry
 from monge.registry import find
@@ -38,8 +38,9 @@ def test_only_training_batches_change_and_the_generator_decides():
     assert not torch.equal(first, rows.batch(torch.arange(40), train=True).given["x"].x)
     assert not torch.equal(first, batch(plain).given["x"].x)
     assert torch.equal(batch(rows).x, batch(plain).x)  # labels do not move
-    assert torch.equal(batch(view("augment=shift2").rows("train")).given["x"].x,
-                       batch(plain).given["x"].x)  # a split as it is
+    assert torch.equal(
+        batch(view("augment=shift2").rows("train")).given["x"].x, batch(plain).given["x"].x
+    )  # a split as it is
 
 
 def test_a_shift_is_exact():
@@ -66,8 +67,10 @@ def test_flips_are_exact_and_happen_half_of_the_time(word, axis):
 def test_a_quarter_turn_is_exact(monkeypatch):
     monkeypatch.setattr(geometry, "_either", lambda n: torch.ones(n))
     square = rng.integers(0, 256, (30, 6, 6), dtype=np.uint8)
-    turned, plain = (batch(view(f"augment={w}", x=square, y=LABELS[:30]).training(), n=20)
-                     .given["x"].x for w in ("rotate90", "none"))
+    turned, plain = (
+        batch(view(f"augment={w}", x=square, y=LABELS[:30]).training(), n=20).given["x"].x
+        for w in ("rotate90", "none")
+    )
     assert torch.equal(turned, plain.rot90(1, (2, 3)))
     large = batch(view("augment=scale100", x=square, y=LABELS[:30]).training(), n=20)
     assert not torch.equal(large.given["x"].x, plain)
@@ -76,16 +79,21 @@ def test_a_quarter_turn_is_exact(monkeypatch):
 def test_motions_compose_as_one_resampling(monkeypatch):
     monkeypatch.setattr(geometry, "_either", lambda n: torch.ones(n))
     square = rng.integers(0, 256, (30, 8, 8), dtype=np.uint8)
-    both, once = (batch(view(f"augment={w}", x=square, y=LABELS[:30]).training(), n=20)
-                  .given["x"].x for w in ("rotate30,rotate60", "rotate90"))
+    both, once = (
+        batch(view(f"augment={w}", x=square, y=LABELS[:30]).training(), n=20).given["x"].x
+        for w in ("rotate30,rotate60", "rotate90")
+    )
     assert (both - once).abs().max() <= 1
 
 
 def test_pictures_given_pictures_move_alike_and_only_inputs_are_spoilt(tmp_path):
     target = 255 - PICTURES
     np.savez(tmp_path / "pairs.npz", x=PICTURES, y=target)
-    rows = data.open(tmp_path / "pairs.npz", "augment=shift2,rotate20,flip").view(
-        target="y").training()
+    rows = (
+        data.open(tmp_path / "pairs.npz", "augment=shift2,rotate20,flip")
+        .view(target="y")
+        .training()
+    )
     got = batch(rows)
     assert (got.x + got.given["x"].x - 255).abs().max() <= 1
     spoilt = data.open(tmp_path / "pairs.npz", "augment=noise5").view(target="y").training()
@@ -135,44 +143,53 @@ def test_noise_on_real_inputs_is_measured_by_their_spread():
     assert torch.equal(batch(rows).x, batch(rows, train=False).x)
 
 
-@pytest.mark.parametrize(("what", "word", "sentence"), [
-    ("digits", "rotat10", "did you mean rotate"),
-    ("digits", "rotate", "must be written rotate5"),
-    ("digits", "flip3", "must be written flip"),
-    ("digits", "shift0", "must be written shift5"),
-    ("digits", "channels10", "pictures of several channels"),
-    ("iris", "rotate10", "needs pictures"),
-    ("iris", "blur1", "needs pictures"),
-])
+@pytest.mark.parametrize(
+    ("what", "word", "sentence"),
+    [
+        ("digits", "rotat10", "did you mean rotate"),
+        ("digits", "rotate", "must be written rotate5"),
+        ("digits", "flip3", "must be written flip"),
+        ("digits", "shift0", "must be written shift5"),
+        ("digits", "channels10", "pictures of several channels"),
+        ("iris", "rotate10", "needs pictures"),
+        ("iris", "blur1", "needs pictures"),
+    ],
+)
 def test_words_that_do_not_fit(what, word, sentence):
-    with pytest.raises(WordError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         data.open(what, f"augment={word}").view(target="label")
 
 
 def test_a_model_proposes_and_the_user_decides():
-    suit = Suit(None, None, ("augment=shift1", "balance=true"))
+    suit = Defaults(None, None, ("augment=shift1", "balance=true"))
     plain = data.open("digits")
-    source, proposed = plain.suited(*suit.data)
+    source, proposed = plain.with_defaults(*suit.data)
     assert proposed == ["augment=shift1", "balance=true"]
     assert source.view(target="label").augment
     assert not plain.view(target="label").augment
     for said in ("augment=none", "augment=flip"):
-        source, proposed = data.open("digits", said).suited(*suit.data)
+        source, proposed = data.open("digits", said).with_defaults(*suit.data)
         assert proposed == ["balance=true"]
         assert source.options.augment == (said.partition("=")[2],)
     assert not data.open("digits", "augment=none").view(target="label").augment
-    assert plain.suited("rows=10")[1] == []  # what changes the data is not a model's to say
+    assert plain.with_defaults("rows=10")[1] == []  # what changes the data is not a model's to say
     assert plain.fingerprint == source.fingerprint
 
 
 def test_a_run_remembers_what_was_proposed_and_resumes_bit_for_bit(tmp_path, monkeypatch):
     owner = find("predict.mlp")
-    suit = owner.suit
-    monkeypatch.setattr(owner, "suit", classmethod(
-        lambda cls, space: replace(suit(space), data=("augment=shift1,noise5", "balance=true"))))
+    suit = owner.defaults
+    monkeypatch.setattr(
+        owner,
+        "suit",
+        classmethod(
+            lambda cls, space: replace(suit(space), data=("augment=shift1,noise5", "balance=true"))
+        ),
+    )
     words = ("net.width=8", "data.rows=200")
-    once, twice = (start("predict.mlp", "digits", *words, out=tmp_path / name)
-                   for name in ("once", "twice"))
+    once, twice = (
+        start("predict.mlp", "digits", *words, out=tmp_path / name) for name in ("once", "twice")
+    )
     assert once.about["data"]["words"] == ["rows=200", "augment=shift1,noise5", "balance=true"]
     assert list(once.train("12steps"))
     assert list(twice.train("5steps"))

@@ -28,6 +28,7 @@ def small_memory(monkeypatch):
 @contextmanager
 def deadline(seconds=20):
     """Reading that hangs is a failure. The error is none that a reader would catch."""
+
     def late(*_):
         raise AssertionError("it hangs")
 
@@ -71,10 +72,10 @@ def test_a_gz_bomb_in_a_folder_of_indices_or_sentences_is_refused(tmp_path, smal
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy"])
 @pytest.mark.parametrize("how", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
-def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path, small_memory, name, how):
+def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path, small_memory, name, options):
     path = tmp_path / name
     np.save(tmp_path / "part.npy", np.zeros(6 * MEGABYTE, np.uint8))
-    with zipfile.ZipFile(path, "w", how) as archive:
+    with zipfile.ZipFile(path, "w", options) as archive:
         for member in ("x.npy", "y.npy"):  # one alone would do
             archive.write(tmp_path / "part.npy", member)
     with pytest.raises(DataError, match=rf"{name} unpacks to more than 0.0105 GB"):
@@ -146,10 +147,13 @@ def odd(kind, path):
         path.symlink_to({"device": "/dev/zero", "nothing": "missing"}[kind])
 
 
-@pytest.mark.parametrize(("kind", "found"), [
-    ("pipe", "a named pipe"), ("device", "a character device"), ("socket", "a socket")])
-@pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.npz", "a.png", "a.wav", "a.idx",
-                                  "a.tsv.gz"])
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("pipe", "a named pipe"), ("device", "a character device"), ("socket", "a socket")],
+)
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a.txt", "a.npz", "a.png", "a.wav", "a.idx", "a.tsv.gz"]
+)
 def test_pipes_and_devices_are_refused(tmp_path, monkeypatch, kind, found, name):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     odd(kind, tmp_path / name if kind != "socket" else type(tmp_path)(name))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monge import data
-from monge.core.errors import DataError, RunError, WordError
+from monge.core.errors import DataError, RunError, UsageError
 
 rng = np.random.default_rng(0)
 
@@ -74,8 +74,9 @@ def test_rows_words_thin_the_data():
     x = rng.normal(size=(100, 2))
     kept = data.open(x, "rows=30")
     assert len(kept) == 30
-    assert set(map(tuple, kept.tensors["x"].tolist())) <= \
-        set(map(tuple, x.astype(np.float32).tolist()))
+    assert set(map(tuple, kept.tensors["x"].tolist())) <= set(
+        map(tuple, x.astype(np.float32).tolist())
+    )
 
 
 def test_batches_are_rows():
@@ -94,8 +95,11 @@ def test_batches_are_rows():
 
 def test_built_in_fields():
     digits = data.open("digits")
-    assert (list(digits.fields), digits.main, digits.target) == (["image", "label"], ("image",),
-                                                                 "label")
+    assert (list(digits.fields), digits.main, digits.target) == (
+        ["image", "label"],
+        ("image",),
+        "label",
+    )
     assert (digits.view().space.size, digits.view().space.shape) == (17, (1, 8, 8))
     assert digits.view().decode(digits.view().rows("all").batch(torch.tensor([0])).x).max() <= 16
     iris = data.open("iris")
@@ -117,15 +121,23 @@ def test_every_built_in_name_opens():
 
 
 def test_listing_needs_neither_torch_nor_scikit_learn():
-    code = ("import sys; from monge import data; data.names(); "
-            "sys.exit(bool({'torch', 'sklearn', 'pandas', 'numpy'} & set(sys.modules)))")
+    code = (
+        "import sys; from monge import data; data.names(); "
+        "sys.exit(bool({'torch', 'sklearn', 'pandas', 'numpy'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def frame():
     n = 40
-    return pd.DataFrame({"age": np.arange(n) + 20, "pay": np.arange(n) / 7,
-                         "job": ["cook", "smith"] * (n // 2), "old": np.arange(n) > 20})
+    return pd.DataFrame(
+        {
+            "age": np.arange(n) + 20,
+            "pay": np.arange(n) / 7,
+            "job": ["cook", "smith"] * (n // 2),
+            "old": np.arange(n) > 20,
+        }
+    )
 
 
 def test_events_and_conditions_of_a_table():
@@ -144,18 +156,21 @@ def test_events_and_conditions_of_a_table():
     assert source.view(target="job", given=["age"]).space.given["age"].kind == "counts"
 
 
-@pytest.mark.parametrize(("asked", "sentence"), [
-    ({"event": "agee"}, "did you mean age"),
-    ({"given": ["jobb"]}, "did you mean job"),
-    ({"target": "zzz"}, "choose from age, pay, job, old"),
-    ({"event": "age", "given": ["age"]}, "both the event and given"),
-    ({"event": "age", "target": "pay"}, "give one of them"),
-    ({"given": ["age", "pay", "job", "old"]}, "leave something to model"),
-])
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"event": "agee"}, "did you mean age"),
+        ({"given": ["jobb"]}, "did you mean job"),
+        ({"target": "zzz"}, "choose from age, pay, job, old"),
+        ({"event": "age", "given": ["age"]}, "both the event and given"),
+        ({"event": "age", "target": "pay"}, "give one of them"),
+        ({"given": ["age", "pay", "job", "old"]}, "leave something to model"),
+    ],
+)
 def test_words_about_fields(asked, sentence):
-    with pytest.raises(WordError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         data.open(frame()).view(**asked)
-    with pytest.raises(WordError, match="nothing beside"):
+    with pytest.raises(UsageError, match="nothing beside"):
         data.open(np.ones((5, 2))).view(target="x")
 
 
@@ -164,9 +179,11 @@ def test_typed_conditions():
     assert view.encode_given("job", "smith").x.tolist() == [1]
     assert view.encode_given("age", "31").x.tolist() == [31.0]
     assert view.encode_given("old", "true").x.tolist() == [1.0]
-    for name, text, sentence in (("job", "baker", "choose from cook, smith"),
-                                 ("age", "young", "text where a number belongs"),
-                                 ("hat", "1", "not given 'hat'")):
+    for name, text, sentence in (
+        ("job", "baker", "choose from cook, smith"),
+        ("age", "young", "text where a number belongs"),
+        ("hat", "1", "not given 'hat'"),
+    ):
         with pytest.raises(DataError, match=sentence):
             view.encode_given(name, text)
     digits = data.open("digits").view(given=["label"])
@@ -218,17 +235,20 @@ def test_names_are_found_on_the_search_path(tmp_path, monkeypatch):
         data.open(tmp_path / "film.mp4")
 
 
-@pytest.mark.parametrize(("word", "sentence"), [
-    ("sed=1", "did you mean seed"),
-    ("missing=ignore", "not a choice"),
-    ("valid=0", "must be above 0"),
-    ("rows=-1", "must be at least 0"),
-    ("seed", "not of the form name=value"),
-])
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("sed=1", "did you mean seed"),
+        ("missing=ignore", "not a choice"),
+        ("valid=0", "must be above 0"),
+        ("rows=-1", "must be at least 0"),
+        ("seed", "not of the form name=value"),
+    ],
+)
 def test_words_about_data(word, sentence):
-    with pytest.raises(WordError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         data.open("moons", word)
-    with pytest.raises(WordError, match="leave no training rows"):
+    with pytest.raises(UsageError, match="leave no training rows"):
         data.open("moons", "valid=0.6", "test=0.6")
-    with pytest.raises(WordError, match="there is no split 'tets'; did you mean test"):
+    with pytest.raises(UsageError, match="there is no split 'tets'; did you mean test"):
         data.open("moons").view().rows("tets")

@@ -57,8 +57,13 @@ def test_what_is_no_date_is_left_to_others(cells):
 
 def test_a_table_of_customers_keeps_its_dates():
     rows = 60
-    table = pd.DataFrame({"joined": pd.date_range("2020-01-01", periods=rows, freq="3D"),
-                          "city": ["Nice", "Lyon"] * (rows // 2), "spent": np.arange(rows) / 7})
+    table = pd.DataFrame(
+        {
+            "joined": pd.date_range("2020-01-01", periods=rows, freq="3D"),
+            "city": ["Nice", "Lyon"] * (rows // 2),
+            "spent": np.arange(rows) / 7,
+        }
+    )
     text = table.assign(joined=table["joined"].dt.strftime("%Y-%m-%d"))
     for frame in (table, text):
         source = data.open(frame)
@@ -98,8 +103,12 @@ def test_times_between_the_steps_of_a_run_are_refused():
 
 @pytest.mark.parametrize("by", ["mean", "mode"])
 def test_predicted_dates_and_numbers_far_from_zero_are_in_the_form_of_the_data(by):
-    said = SimpleNamespace(**{name: torch.tensor([value]) for name, value in
-                              {"mean": 2.0, "mode": 2.0, "low": 1.0, "high": 3.0}.items()})
+    said = SimpleNamespace(
+        **{
+            name: torch.tensor([value])
+            for name, value in {"mean": 2.0, "mode": 2.0, "low": 1.0, "high": 3.0}.items()
+        }
+    )
     days = date.fit(np.array(FORMS["days"], object), "str")
     told = {name: column.tolist() for name, column in of_number(said, "t", days, by).items()}
     assert told == {"t": ["2020-01-02"], "t_low": ["2020-01-01"], "t_high": ["2020-01-03"]}

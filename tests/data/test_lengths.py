@@ -30,8 +30,8 @@ def test_padding_is_zero_after_the_end_of_each_row(lengths, drawn):
     assert x.shape == (len(index), max(lengths[i] for i in index))
     for place, i in enumerate(index):
         assert length[place] == lengths[i]
-        assert x[place, :lengths[i]].tolist() == (rows[i] + 5.0).tolist()
-        assert not x[place, lengths[i]:].any()
+        assert x[place, : lengths[i]].tolist() == (rows[i] + 5.0).tolist()
+        assert not x[place, lengths[i] :].any()
     some = ragged[torch.tensor(index)]
     assert torch.equal(some.steps, torch.cat([rows[i] for i in index]))
 
@@ -53,11 +53,16 @@ def test_arrays_of_unequal_length_are_sequences(step):
     assert view.space.rows == len(source.splits["train"])
 
 
-@pytest.mark.parametrize(("rows", "kind"), [
-    (lambda n: rng.integers(0, 2, n), "binary"), (lambda n: rng.integers(-50, 900, n), "counts"),
-    (lambda n: rng.integers(0, 256, n, dtype=np.uint8), "levels"),
-    (lambda n: torch.randn(n), "real"), (lambda n: rng.random(n) < 0.5, "binary"),
-])
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        (lambda n: rng.integers(0, 2, n), "binary"),
+        (lambda n: rng.integers(-50, 900, n), "counts"),
+        (lambda n: rng.integers(0, 256, n, dtype=np.uint8), "levels"),
+        (lambda n: torch.randn(n), "real"),
+        (lambda n: rng.random(n) < 0.5, "binary"),
+    ],
+)
 def test_kinds_and_back(rows, kind):
     values = [rows(n) for n in (40, 20, 30, 10)]
     view = data.open(values).view()
@@ -95,8 +100,10 @@ def test_equal_lengths_stay_vectors_and_lists_are_not_guessed_at():
 def test_the_fingerprint_knows_where_rows_end():
     a, b = np.arange(5.0), np.arange(5.0, 9.0)
     joined = np.concatenate([a, b])
-    prints = {data.open(rows).fingerprint for rows in (
-        [a, b, a], [joined[:4], joined[4:], a], [b, a, a], [a, b + 1e-3, a])}
+    prints = {
+        data.open(rows).fingerprint
+        for rows in ([a, b, a], [joined[:4], joined[4:], a], [b, a, a], [a, b + 1e-3, a])
+    }
     assert len(prints) == 4
     assert data.open([a, b, a]).fingerprint == data.open([a.copy(), b, a], "seed=4").fingerprint
 
@@ -110,7 +117,7 @@ def test_rows_can_be_thinned_and_holes_are_unseen():
     view = source.view()
     assert view.space.missing
     batch = view.rows("all").batch(torch.tensor([2, 1]))
-    assert batch.seen[0].tolist() == [True, False] + [True] * 7
+    assert batch.observed_mask[0].tolist() == [True, False] + [True] * 7
     assert batch.x[0, 1] == pytest.approx(view.space.mean[0])
     assert len(data.open(rows, "missing=drop")) == 7
     thin = data.open(rows, "rows=4", "missing=drop")
@@ -147,8 +154,11 @@ def test_batches_of_a_split_keep_length_under_indexing():
 
 def test_models_that_take_one_length_say_who_takes_more(tmp_path):
     rows = [rng.normal(size=n) for n in (5, 9, 3, 7, 6, 8)]
-    with pytest.raises(DataError, match=r"made takes rows of one length, and those of x differ.*"
-                       r"use .*autoregressive\.wavenet"):
+    with pytest.raises(
+        DataError,
+        match=r"made takes rows of one length, and those of x differ.*"
+        r"use .*autoregressive\.wavenet",
+    ):
         start("made", rows, out=tmp_path / "run")
     with pytest.raises(DataError, match="mlp takes rows of one length"):
         start("predict.mlp", (rows, [0, 1, 0, 1, 0, 1]), out=tmp_path / "run")

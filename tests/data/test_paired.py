@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from monge import data
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 
 
 def save(folder, count, shape=(6, 8), start=0):
@@ -46,7 +46,7 @@ def test_edges_are_where_brightness_changes(tmp_path):
 def test_words_before_and_after_a_pair(tmp_path):
     source = data.open("digits+resize16+edges+resize4")
     assert {field.space.shape for field in source.fields.values()} == {(1, 4, 4)}
-    with pytest.raises(WordError, match=r"\+half after \+edges: pairs are made once"):
+    with pytest.raises(UsageError, match=r"\+half after \+edges: pairs are made once"):
         data.open("digits+edges+half")
     with pytest.raises(DataError, match=r"\+edges needs pictures, which moons does not hold"):
         data.open("moons+edges")
@@ -55,8 +55,9 @@ def test_words_before_and_after_a_pair(tmp_path):
 def test_pictures_side_by_side_are_taken_apart(tmp_path):
     (tmp_path / "both").mkdir()
     for i in range(6):
-        pixels = np.concatenate([np.full((5, 4), i, np.uint8), np.full((5, 4), 100 + i, np.uint8)],
-                                1)
+        pixels = np.concatenate(
+            [np.full((5, 4), i, np.uint8), np.full((5, 4), 100 + i, np.uint8)], 1
+        )
         Image.fromarray(pixels).save(tmp_path / "both" / f"{i}.png")
     x, y = whole(data.open(f"{tmp_path / 'both'}+beside"))
     assert x.shape == y.shape == (6, 1, 5, 4)
@@ -111,7 +112,7 @@ def test_pairs_are_read_in_the_terms_of_a_run():
     terms = data.open("digits+half").view(target="target").to_dict()
     other = data.open("digits+edges", "rows=30", fields=terms)
     assert other.view(target="target").rows("all").whole().x.shape == (30, 1, 8, 8)
-    with pytest.raises(WordError, match="the run was fitted on moons"):
+    with pytest.raises(UsageError, match="the run was fitted on moons"):
         data.open("digits+half", fields=data.open("moons").fields_dict())
     with pytest.raises(DataError, match="1x4x4 where the run has 1x8x8"):
         data.open("digits+half+resize4", fields=terms)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageFile
 
 from monge import data
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.data import content
 
 rng = np.random.default_rng(0)
@@ -95,21 +95,38 @@ def test_bad_pictures_get_one_sentence(tmp_path):
 
 def png(path, width, height, bits, colour, body):
     """A png as its parts say; colour 2 is RGB, 4 grey with alpha."""
+
     def chunk(name, content):
-        return (struct.pack(">I", len(content)) + name + content
-                + struct.pack(">I", zlib.crc32(name + content)))
+        return (
+            struct.pack(">I", len(content))
+            + name
+            + content
+            + struct.pack(">I", zlib.crc32(name + content))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
-                     + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND", b""))
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(body))
+        + chunk(b"IEND", b"")
+    )
 
 
 def tiff(path, values):
     """An RGB tiff of one row, of as many bits as the values have."""
     bits, width, strip = 8 * values.itemsize, values.shape[1], 200
-    entries = [(256, 4, 1, width), (257, 4, 1, 1), (258, 3, 3, 150), (259, 3, 1, 1),
-               (262, 3, 1, 2), (273, 4, 1, strip), (277, 3, 1, 3), (278, 4, 1, 1),
-               (279, 4, 1, values.nbytes)]
+    entries = [
+        (256, 4, 1, width),
+        (257, 4, 1, 1),
+        (258, 3, 3, 150),
+        (259, 3, 1, 1),
+        (262, 3, 1, 2),
+        (273, 4, 1, strip),
+        (277, 3, 1, 3),
+        (278, 4, 1, 1),
+        (279, 4, 1, values.nbytes),
+    ]
     head = b"II*\0" + struct.pack("<IH", 8, len(entries))
     body = head + b"".join(struct.pack("<HHII", *entry) for entry in entries) + bytes(4)
     body = body.ljust(150, b"\0") + struct.pack("<HHH", bits, bits, bits)
@@ -172,8 +189,9 @@ def test_the_pictures_of_a_single_gif_frame_are_as_pillow_decodes_them(tmp_path)
         Image.fromarray(picture).save(tmp_path / f"{i}.gif")
     expected = [np.array(Image.open(tmp_path / f"{i}.gif").convert("RGB")) for i in range(3)]
     found = data.open(tmp_path).tensors["image"].numpy()
-    assert np.array_equal(found, np.moveaxis(expected, -1, 1)) or \
-        np.array_equal(np.repeat(found, 3, 1), np.moveaxis(expected, -1, 1))
+    assert np.array_equal(found, np.moveaxis(expected, -1, 1)) or np.array_equal(
+        np.repeat(found, 3, 1), np.moveaxis(expected, -1, 1)
+    )
 
 
 def test_the_first_picture_of_a_jpg_with_previews_is_read(tmp_path):
@@ -216,8 +234,11 @@ def test_idx_files(tmp_path):
     idx(tmp_path / "t10k-images-idx3-ubyte.gz", images[:6])
     idx(tmp_path / "t10k-labels-idx1-ubyte.gz", labels[:6])
     source = data.open(tmp_path)
-    assert {split: len(rows) for split, rows in source.splits.items()} == \
-        {"train": 18, "valid": 2, "test": 6}
+    assert {split: len(rows) for split, rows in source.splits.items()} == {
+        "train": 18,
+        "valid": 2,
+        "test": 6,
+    }
     assert np.array_equal(source.view().decode(source.view().rows("test").whole().x), images[:6])
     assert source.view(target="label").rows("test").whole().x.tolist() == labels[:6].tolist()
     alone = data.open(tmp_path / "train-images-idx3-ubyte.gz")
@@ -249,8 +270,9 @@ def test_binarise_is_fresh_in_training_and_fixed_elsewhere():
 
 
 def test_binarise_fixed_is_what_binarise_scores():
-    fixed, fresh = (data.open(f"digits+{word}").view().rows("train") for word in
-                    ("binarise-fixed", "binarise"))
+    fixed, fresh = (
+        data.open(f"digits+{word}").view().rows("train") for word in ("binarise-fixed", "binarise")
+    )
     index = torch.arange(100)
     assert torch.equal(fixed.batch(index, train=True).x, fresh.batch(index).x)
     assert torch.equal(fixed.batch(index, train=True).x, fixed.batch(index).x)
@@ -271,13 +293,16 @@ def test_threshold_resize_and_grey(tmp_path):
     assert data.open("digits+resize4+binarise").name == "digits+resize4+binarise"
 
 
-@pytest.mark.parametrize(("what", "error", "sentence"), [
-    ("digits+binarize", WordError, "did you mean binarise"),
-    ("digits+resize", WordError, r"written \+resize64"),
-    ("digits+threshold3", WordError, r"written \+threshold"),
-    ("iris+binarise", DataError, "needs levels"),
-    ("digits+binarise+resize4", DataError, "write it earlier"),
-])
+@pytest.mark.parametrize(
+    ("what", "error", "sentence"),
+    [
+        ("digits+binarize", UsageError, "did you mean binarise"),
+        ("digits+resize", UsageError, r"written \+resize64"),
+        ("digits+threshold3", UsageError, r"written \+threshold"),
+        ("iris+binarise", DataError, "needs levels"),
+        ("digits+binarise+resize4", DataError, "write it earlier"),
+    ],
+)
 def test_words_that_do_not_fit(what, error, sentence):
     with pytest.raises(error, match=sentence):
         data.open(what)

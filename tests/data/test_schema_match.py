@@ -10,8 +10,14 @@ import torch
 from monge import data
 from monge.core.errors import DataError
 
-FRAME = pd.DataFrame({"age": [30, 41, 52, 63] * 5, "pay": [1.5, 2.5, 3.5, 4.5] * 5,
-                      "job": ["cook", "smith", "cook", "judge"] * 5, "old": [0, 1] * 10})
+FRAME = pd.DataFrame(
+    {
+        "age": [30, 41, 52, 63] * 5,
+        "pay": [1.5, 2.5, 3.5, 4.5] * 5,
+        "job": ["cook", "smith", "cook", "judge"] * 5,
+        "old": [0, 1] * 10,
+    }
+)
 
 
 def stored(**asked):
@@ -38,8 +44,10 @@ def test_codecs_and_statistics_are_the_runs(tmp_path):
 
 def test_columns_without_names_are_taken_in_order(tmp_path):
     source = data.open(written(tmp_path, "44,9.5,smith,1\n45,1.25,cook,0\n"), fields=stored())
-    assert source.view().rows("all").whole().x.tolist() == [[44.0, 9.5, 2.0, 1.0],
-                                                            [45.0, 1.25, 0.0, 0.0]]
+    assert source.view().rows("all").whole().x.tolist() == [
+        [44.0, 9.5, 2.0, 1.0],
+        [45.0, 1.25, 0.0, 0.0],
+    ]
 
 
 def test_a_target_that_is_not_there_is_unseen(tmp_path):
@@ -52,22 +60,30 @@ def test_a_target_that_is_not_there_is_unseen(tmp_path):
 def test_missing_cells_are_owned_up_to(tmp_path):
     view = data.open(written(tmp_path, "44,,smith,1\n45,1.25,,0\n"), fields=stored()).view()
     assert view.space.missing
-    assert view.rows("all").whole().observed.tolist() == [[True, False, True, True],
-                                                          [True, True, False, True]]
+    assert view.rows("all").whole().observed.tolist() == [
+        [True, False, True, True],
+        [True, True, False, True],
+    ]
 
 
 HEAD = "age,pay,job,old\n44,9.5,smith,1\n"
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    (HEAD + "44,9.5,baker,1\n", "column 'job', row 3 of other.csv: 'baker' is not among the kn"),
-    (HEAD + "44,9.5,cook,2\n", "column 'old', row 3 of other.csv: 2 is neither 0 nor 1"),
-    (HEAD + "44.5,9.5,cook,1\n", "column 'age', row 3 .*: 44.5 has a fraction"),
-    (HEAD + "44,much,cook,1\n", "column 'pay', row 3 .*: 'much' is text where a number"),
-    (HEAD + "44,inf,cook,1\n", "column 'pay', row 3 .*: inf is not finite"),
-    ("age,pay,old\n44,9.5,1\n", "lacks job, which the run was fitted on"),
-    ("44,9.5,1\n", "3 columns without names where the run has 4"),
-])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            HEAD + "44,9.5,baker,1\n",
+            "column 'job', row 3 of other.csv: 'baker' is not among the kn",
+        ),
+        (HEAD + "44,9.5,cook,2\n", "column 'old', row 3 of other.csv: 2 is neither 0 nor 1"),
+        (HEAD + "44.5,9.5,cook,1\n", "column 'age', row 3 .*: 44.5 has a fraction"),
+        (HEAD + "44,much,cook,1\n", "column 'pay', row 3 .*: 'much' is text where a number"),
+        (HEAD + "44,inf,cook,1\n", "column 'pay', row 3 .*: inf is not finite"),
+        ("age,pay,old\n44,9.5,1\n", "lacks job, which the run was fitted on"),
+        ("44,9.5,1\n", "3 columns without names where the run has 4"),
+    ],
+)
 def test_what_does_not_fit_gets_one_sentence(tmp_path, text, sentence):
     with pytest.raises(DataError, match=sentence):
         data.open(written(tmp_path, text), fields=stored())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from monge import data
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.data.codecs import time_index
 from monge.data.codecs.window import CUSTOMARY, Window
 
@@ -17,10 +17,20 @@ def frame(n=200, freq="h", form="%Y-%m-%d %H:%M:%S", seed=0):
     return pd.DataFrame({"when": times, "a": np.arange(n) * 1.0, "b": rng.normal(size=n)})
 
 
-@pytest.mark.parametrize(("freq", "form", "season"), [
-    ("h", "%Y-%m-%d %H:%M:%S", 24), ("15min", "%Y-%m-%d %H:%M", 96), ("D", "%Y-%m-%d", 7),
-    ("W", "%Y-%m-%d", 52), ("B", "%Y-%m-%d", 5), ("MS", "%Y-%m", 12), ("ME", "%Y-%m-%d", 12),
-    ("QS", "%Y-%m-%d", 4), ("YS", "%Y-%m-%d", 1)])
+@pytest.mark.parametrize(
+    ("freq", "form", "season"),
+    [
+        ("h", "%Y-%m-%d %H:%M:%S", 24),
+        ("15min", "%Y-%m-%d %H:%M", 96),
+        ("D", "%Y-%m-%d", 7),
+        ("W", "%Y-%m-%d", 52),
+        ("B", "%Y-%m-%d", 5),
+        ("MS", "%Y-%m", 12),
+        ("ME", "%Y-%m-%d", 12),
+        ("QS", "%Y-%m-%d", 4),
+        ("YS", "%Y-%m-%d", 1),
+    ],
+)
 def test_clocks_find_the_frequency_and_write_times_as_they_were(freq, form, season):
     cells = np.array(pd.date_range("2019-11-30", periods=60, freq=freq).strftime(form), object)
     assert time_index.is_dates(cells)
@@ -53,8 +63,9 @@ def test_a_table_with_times_becomes_windows_of_one_array():
 def test_splits_are_by_time_and_no_future_is_in_two():
     source = data.open(frame(), "lookback=20", "horizon=5")
     future = source.view(target="future").rows("all").whole().x[..., 0]  # channel a is the step
-    touched = {split: set(future[rows].flatten().tolist())
-               for split, rows in source.splits.items()}
+    touched = {
+        split: set(future[rows].flatten().tolist()) for split, rows in source.splits.items()
+    }
     assert max(touched["train"]) < min(touched["valid"])
     assert max(touched["valid"]) < min(touched["test"])
     assert max(touched["test"]) == 199
@@ -74,9 +85,12 @@ def test_statistics_are_those_of_training_steps_each_counted_once():
 def test_borders_may_be_said_and_customary_ones_are_known():
     source = data.open(frame(), "lookback=20", "horizon=5", "borders=100,50,30")
     assert {split: len(rows) for split, rows in source.splits.items()} == {
-        "train": 76, "valid": 46, "test": 26}
+        "train": 76,
+        "valid": 46,
+        "test": 26,
+    }
     assert CUSTOMARY["ETTh1"] == (8640, 2880, 2880)
-    with pytest.raises(WordError, match="200 together at most"):
+    with pytest.raises(UsageError, match="200 together at most"):
         data.open(frame(), "lookback=20", "horizon=5", "borders=100,50,60")
 
 
@@ -120,8 +134,9 @@ def test_what_is_known_and_the_calendar_are_fields_over_the_future():
     assert torch.equal(batch.given["known"].x[..., 0], batch.x[..., 0] % 7)
     day = batch.given["calendar"].x
     assert day.shape[1:] == (5, 6)
-    torch.testing.assert_close(day[:, :, 0], torch.sin(2 * torch.pi * batch.x[..., 0] / 24),
-                               atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        day[:, :, 0], torch.sin(2 * torch.pi * batch.x[..., 0] / 24), atol=1e-4, rtol=0
+    )
 
 
 def test_rows_beyond_the_end_hold_what_is_known_of_the_future():
@@ -157,12 +172,18 @@ def test_times_off_the_grid_are_refused():
         data.open(table)
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (("lookback=150", "horizon=60"), "200 steps, too few for windows of lookback 150"),
-    (("time=whn",), "did you mean when"), (("known=prise",), "data.known=prise: there is no such"),
-    (("horizon=0",), "horizon=0 must be at least 1"), (("lookback=0",), "lookback=0")])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("lookback=150", "horizon=60"), "200 steps, too few for windows of lookback 150"),
+        (("time=whn",), "did you mean when"),
+        (("known=prise",), "data.known=prise: there is no such"),
+        (("horizon=0",), "horizon=0 must be at least 1"),
+        (("lookback=0",), "lookback=0"),
+    ],
+)
 def test_words_that_do_not_fit_get_one_sentence(words, sentence):
-    with pytest.raises((DataError, WordError), match=sentence):
+    with pytest.raises((DataError, UsageError), match=sentence):
         data.open(frame(), *words)
 
 
@@ -175,7 +196,7 @@ def test_names_are_no_channel_and_dates_may_be_left_out():
     assert "'c' beside the dates of 'when' is text; data.time=when" in alone.notes[0]
     assert data.open(table, "drop=c").target == "future"
     assert data.open(table, "drop=when").schema.table
-    with pytest.raises(WordError, match="no table"):
+    with pytest.raises(UsageError, match="no table"):
         data.open(np.arange(99.0), "time=when")
     with pytest.raises(DataError, match="needs a column of dates"):
         data.open(np.arange(99.0), "calendar=true", "horizon=3")

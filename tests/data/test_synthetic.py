@@ -59,8 +59,9 @@ def test_the_period_of_a_wave_is_its_field():
 def test_a_wedge_is_where_its_factors_say():
     source = data.open("shapes", "rows=1500")
     x = source.view().rows("all").whole().x[:, 0]
-    factors = {name: source.tensors[name].numpy() for name in
-               ("across", "down", "size", "rotation")}
+    factors = {
+        name: source.tensors[name].numpy() for name in ("across", "down", "size", "rotation")
+    }
     assert set(x.unique().tolist()) == {0.0, 1.0}
     axis = torch.arange(16.0)
     mass = x.sum((1, 2))

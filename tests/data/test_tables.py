@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monge import data
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.data.options import Options
 from monge.data.readers import delimited
 
@@ -41,7 +41,7 @@ def whole(view):
 
 
 def columns(n):
-    cents = st.integers(-10**6, 10**6).map(lambda v: v / 100)
+    cents = st.integers(-(10**6), 10**6).map(lambda v: v / 100)
     names = st.sampled_from(["red", "dark blue", "<=50K", "?", "ünder", "None", "x1"])
     return st.tuples(
         st.lists(st.integers(-(2**24), 2**24), min_size=n, max_size=n),
@@ -50,17 +50,26 @@ def columns(n):
         st.lists(st.one_of(names, st.none()), min_size=n, max_size=n),
         st.lists(st.booleans(), min_size=n, max_size=n),
         st.lists(names, min_size=n, max_size=n),
-        st.lists(st.integers(0, 200), min_size=n, max_size=n))
+        st.lists(st.integers(0, 200), min_size=n, max_size=n),
+    )
 
 
 @given(st.integers(3, 15).flatmap(columns))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_frame_comes_back_as_it_was(lists):
     whole_numbers, real, holes, names, flags, category, small = lists
-    frame = pd.DataFrame({
-        "whole": whole_numbers, "real": real, 7: [0.5, *holes[1:]], "name": ["red", *names[1:]],
-        "flag": flags, "category": pd.Categorical(category), "small": np.array(small, np.uint8),
-        "single": np.array(real, np.float32)})
+    frame = pd.DataFrame(
+        {
+            "whole": whole_numbers,
+            "real": real,
+            7: [0.5, *holes[1:]],
+            "name": ["red", *names[1:]],
+            "flag": flags,
+            "category": pd.Categorical(category),
+            "small": np.array(small, np.uint8),
+            "single": np.array(real, np.float32),
+        }
+    )
     view = data.open(frame).view()
     pd.testing.assert_frame_equal(view.decode(whole(view)), frame, check_exact=True)
     stored = data.View.from_dict(view.to_dict())
@@ -70,8 +79,13 @@ def test_a_frame_comes_back_as_it_was(lists):
 def test_kinds_of_columns(tmp_path):
     source = data.open(written(tmp_path, MIXED))
     kinds = {name: field.space.kind for name, field in source.fields.items()}
-    assert kinds == {"age": "counts", "work": "label", "income": "real", "flag": "binary",
-                     "member": "binary"}
+    assert kinds == {
+        "age": "counts",
+        "work": "label",
+        "income": "real",
+        "flag": "binary",
+        "member": "binary",
+    }
     assert source.name == "t"
     assert source.fields["work"].codec.names == ("?", "Private", "State-gov")
     assert source.view().space.kind == "columns"
@@ -98,15 +112,18 @@ def test_missing_cells_are_kept_named_or_dropped(tmp_path):
     assert not dropped.view().space.missing
 
 
-@pytest.mark.parametrize(("text", "name", "columns"), [
-    ("1,2\n3,4\n5,6\n", "a.csv", ["c1", "c2"]),
-    ("a,b\n3,4\n5,6\n1,7\n", "a.csv", ["a", "b"]),
-    ("a;b\n3;4\n5;6\n1;7\n", "a.csv", ["a", "b"]),
-    ("a\tb\n3\t4\n5\t6\n1\t7\n", "a.tsv", ["a", "b"]),
-    (" 1.5  2\n 3   4\n\n 5.5 6\n", "a.txt", ["c1", "c2"]),
-    ("0,1\n1,1\n0,0\n", "a.data", ["c1", "c2"]),
-    ("1,5;2,5\n3,5;4,5\n5,5;7,5\n", "a.csv", ["c1", "c2"]),
-])
+@pytest.mark.parametrize(
+    ("text", "name", "columns"),
+    [
+        ("1,2\n3,4\n5,6\n", "a.csv", ["c1", "c2"]),
+        ("a,b\n3,4\n5,6\n1,7\n", "a.csv", ["a", "b"]),
+        ("a;b\n3;4\n5;6\n1;7\n", "a.csv", ["a", "b"]),
+        ("a\tb\n3\t4\n5\t6\n1\t7\n", "a.tsv", ["a", "b"]),
+        (" 1.5  2\n 3   4\n\n 5.5 6\n", "a.txt", ["c1", "c2"]),
+        ("0,1\n1,1\n0,0\n", "a.data", ["c1", "c2"]),
+        ("1,5;2,5\n3,5;4,5\n5,5;7,5\n", "a.csv", ["c1", "c2"]),
+    ],
+)
 def test_separators_and_headers_are_found(tmp_path, text, name, columns):
     source = data.open(written(tmp_path, text, name))
     assert list(source.fields) == columns
@@ -117,8 +134,10 @@ def test_header_words_decide(tmp_path):
     path = written(tmp_path, "red,blue\ngreen,red\nred,red\nblue,blue\n")
     assert list(data.open(path).fields) == ["red", "blue"]
     assert list(data.open(path, "header=no").fields) == ["c1", "c2"]
-    assert list(data.open(written(tmp_path, "1,2\n3,4\n5,6\n7,8\n"), "header=yes").fields) == \
-        ["1", "2"]
+    assert list(data.open(written(tmp_path, "1,2\n3,4\n5,6\n7,8\n"), "header=yes").fields) == [
+        "1",
+        "2",
+    ]
 
 
 def test_first_rows_of_equal_cells_are_data_where_their_cells_occur_again(tmp_path):
@@ -147,12 +166,29 @@ def by_csv(text):
         line = reader.line_num + 1
 
 
-CELLS = ["1", "x", "", "NA", '"q"', '"a,b"', '"a""b"', '""', ' "s"', "5\" pipe", '"m\nn"', "é",
-         '"x"y"z']
+CELLS = [
+    "1",
+    "x",
+    "",
+    "NA",
+    '"q"',
+    '"a,b"',
+    '"a""b"',
+    '""',
+    ' "s"',
+    '5" pipe',
+    '"m\nn"',
+    "é",
+    '"x"y"z',
+]
 
 
-@given(st.lists(st.lists(st.sampled_from(CELLS), min_size=2, max_size=2), min_size=1, max_size=6),
-       st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"]), st.integers(4, 9), st.integers(1, 9))
+@given(
+    st.lists(st.lists(st.sampled_from(CELLS), min_size=2, max_size=2), min_size=1, max_size=6),
+    st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"]),
+    st.integers(4, 9),
+    st.integers(1, 9),
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_rows_are_those_of_the_csv_module(tmp_path, monkeypatch, rows, ending, block, cells):
     monkeypatch.setattr(delimited, "BLOCK", block)
@@ -160,16 +196,20 @@ def test_rows_are_those_of_the_csv_module(tmp_path, monkeypatch, rows, ending, b
     text = ending.join(map(",".join, [["first", "second"], *rows])) + ending
     sheet = read(written(tmp_path, text), "header=yes")
     wanted = list(by_csv(text.replace("\r\n", "\n")))[1:]
-    found = [["" if pd.isna(cell) else str(cell).strip() for cell in row]
-             for row in sheet.frame.astype(object).to_numpy().tolist()]
-    assert found == [["" if cell == "NA" else cell.strip() for cell in row]
-                     for _, row in wanted]
+    found = [
+        ["" if pd.isna(cell) else str(cell).strip() for cell in row]
+        for row in sheet.frame.astype(object).to_numpy().tolist()
+    ]
+    assert found == [["" if cell == "NA" else cell.strip() for cell in row] for _, row in wanted]
     assert sheet.lines.tolist() == [line for line, _ in wanted]
 
 
 def test_types_do_not_depend_on_how_many_rows_are_parsed_at_a_time(tmp_path, monkeypatch):
-    path = written(tmp_path, "a,b,c,d,e\n1,1,true,18446744073709551615,\n"
-                   "2,2.5,false,1,\n07,3,0,2,\n4,,1,3,\nx,4,true,4,u\n")
+    path = written(
+        tmp_path,
+        "a,b,c,d,e\n1,1,true,18446744073709551615,\n"
+        "2,2.5,false,1,\n07,3,0,2,\n4,,1,3,\nx,4,true,4,u\n",
+    )
     whole = read(path).frame
     monkeypatch.setattr(delimited, "CELLS", 10)
     pd.testing.assert_frame_equal(read(path).frame, whole)
@@ -177,11 +217,14 @@ def test_types_do_not_depend_on_how_many_rows_are_parsed_at_a_time(tmp_path, mon
     assert whole["d"].tolist() == [2**64 - 1, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("text", "column"), [
-    ("a;b\n1,5;x\n2,5;y\n-3,25e2;z\n", [1.5, 2.5, -325.0]),
-    ("a;b\n1,5;x\n2.5;y\n3;z\n", [1.5, 2.5, 3.0]),
-    ("a;b\nAllee 3,4;x\n1,2,3;y\nPlatz;z\n", ["Allee 3,4", "1,2,3", "Platz"]),
-])
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("a;b\n1,5;x\n2,5;y\n-3,25e2;z\n", [1.5, 2.5, -325.0]),
+        ("a;b\n1,5;x\n2.5;y\n3;z\n", [1.5, 2.5, 3.0]),
+        ("a;b\nAllee 3,4;x\n1,2,3;y\nPlatz;z\n", ["Allee 3,4", "1,2,3", "Platz"]),
+    ],
+)
 def test_decimal_commas_are_those_of_numbers(tmp_path, text, column):
     assert read(written(tmp_path, text)).frame["a"].tolist() == column
 
@@ -212,11 +255,11 @@ def test_words_choose_columns():
     source = data.open(frame, "drop=id", "names=grade")
     assert source.fields["grade"].codec.names == ("1", "2", "3")
     assert source.view().decode(torch.tensor([2, 0]))["grade"].tolist() == [3, 1]
-    with pytest.raises(WordError, match="did you mean grade"):
+    with pytest.raises(UsageError, match="did you mean grade"):
         data.open(frame, "drop=grad")
-    with pytest.raises(WordError, match="did you mean grade"):
+    with pytest.raises(UsageError, match="did you mean grade"):
         data.open(frame, "names=gradr")
-    with pytest.raises(WordError, match="keep at least one"):
+    with pytest.raises(UsageError, match="keep at least one"):
         data.open(frame, "drop=id,grade")
 
 
@@ -235,8 +278,11 @@ def test_files_of_a_folder_keep_their_splits(tmp_path):
     source = data.open(tmp_path)
     assert source.has_splits
     assert source.name == tmp_path.name
-    assert {split: len(rows) for split, rows in source.splits.items()} == \
-        {"train": 18, "valid": 2, "test": 5}
+    assert {split: len(rows) for split, rows in source.splits.items()} == {
+        "train": 18,
+        "valid": 2,
+        "test": 5,
+    }
     assert source.splits["test"].tolist() == list(range(20, 25))
 
 
@@ -244,24 +290,27 @@ MOSTLY = "a,b\n" + "".join(f"{i},{i}.5\n" for i in range(20)) + "oops,1\n"
 LONG = "a\n" + "".join(f"name{i}\n" for i in range(150))
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("", "is empty"),
-    ("\n  \n", "is empty"),
-    ("a,b\n", "data.header=no"),
-    ("a,b\n1,2\n3\n", r"t\.csv, line 3: expected 2 cells, found 1; .* ','"),
-    ("a,b\n1,2\n3,4,5\n", "line 3: expected 2 cells, found 3"),
-    ('a,b\n"1\n1",2\n\n3,4,5\n', "line 5: expected 2 cells, found 3"),
-    ('a,b\n5" pipe,2\n"a, ""b""",4\n3\n', "line 4: expected 2 cells, found 1"),
-    ('a,b\n1,2\n3,"4\n5,6\n', "line 3: .*closing quote"),
-    ("a,b\n1,2\n3,x\0y\n", "line 3: .*NUL"),
-    ("a,b,a\nx,y,z\nu,v,w\n", "'a' at positions 1 and 3; .*data.header=no"),
-    (MOSTLY, "column 'a', row 22 .*'oops' is text where a number belongs.*data.text=label"),
-    ("a,b\n1,2\n\n3,inf\n4,5\n", "column 'b', row 4 .*: inf is not finite"),
-    ("a\n1e300\n2.5\n3\n", "row 2 .*too large"),
-    ("a,b\n1,2\n3,4\n", "at least 3"),
-    ("a,b\n1,\n3,\n4,\n", "'b' has no values; leave it out with data.drop=b"),
-    (LONG, "'a' has 150 names in 150 rows.*data.drop=a"),
-])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is empty"),
+        ("\n  \n", "is empty"),
+        ("a,b\n", "data.header=no"),
+        ("a,b\n1,2\n3\n", r"t\.csv, line 3: expected 2 cells, found 1; .* ','"),
+        ("a,b\n1,2\n3,4,5\n", "line 3: expected 2 cells, found 3"),
+        ('a,b\n"1\n1",2\n\n3,4,5\n', "line 5: expected 2 cells, found 3"),
+        ('a,b\n5" pipe,2\n"a, ""b""",4\n3\n', "line 4: expected 2 cells, found 1"),
+        ('a,b\n1,2\n3,"4\n5,6\n', "line 3: .*closing quote"),
+        ("a,b\n1,2\n3,x\0y\n", "line 3: .*NUL"),
+        ("a,b,a\nx,y,z\nu,v,w\n", "'a' at positions 1 and 3; .*data.header=no"),
+        (MOSTLY, "column 'a', row 22 .*'oops' is text where a number belongs.*data.text=label"),
+        ("a,b\n1,2\n\n3,inf\n4,5\n", "column 'b', row 4 .*: inf is not finite"),
+        ("a\n1e300\n2.5\n3\n", "row 2 .*too large"),
+        ("a,b\n1,2\n3,4\n", "at least 3"),
+        ("a,b\n1,\n3,\n4,\n", "'b' has no values; leave it out with data.drop=b"),
+        (LONG, "'a' has 150 names in 150 rows.*data.drop=a"),
+    ],
+)
 def test_bad_tables_get_one_sentence(tmp_path, text, sentence):
     with pytest.raises(DataError, match=sentence) as caught:
         data.open(written(tmp_path, text))
@@ -310,9 +359,12 @@ def test_words_among_numbers_may_be_read_as_missing(tmp_path):
 
 def test_every_column_that_cannot_be_read_is_told_at_once(tmp_path):
     rows = "".join(f"user{i},{i if i else 'oops'},,{i % 7}.5\n" for i in range(150))
-    with pytest.raises(DataError, match=r"3 columns cannot be read as they are: 'who' has 150 "
-                       r"names.*'n' has 'oops' where a number belongs, 'e' has no values; leave "
-                       r"out with data\.drop=who,e and .* data\.text=missing"):
+    with pytest.raises(
+        DataError,
+        match=r"3 columns cannot be read as they are: 'who' has 150 "
+        r"names.*'n' has 'oops' where a number belongs, 'e' has no values; leave "
+        r"out with data\.drop=who,e and .* data\.text=missing",
+    ):
         data.open(written(tmp_path, "who,n,e,x\n" + rows))
 
 
@@ -336,13 +388,16 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
     assert drawn["t"].tolist() == [1700000000 + 7 * i for i in range(40)]
     np.testing.assert_allclose(drawn["x"] - 1e15, np.arange(40) / 4)
     assert source.summary()[0]["low"] >= 1700000000
-    other = data.open(written(tmp_path, "t,x,wide\n1700000014,1e15,0\n"),
-                      fields=source.fields_dict())
+    other = data.open(
+        written(tmp_path, "t,x,wide\n1700000014,1e15,0\n"), fields=source.fields_dict()
+    )
     assert view.decode(other.view().rows("all").whole().x)["t"].tolist() == [1700000014]
 
 
-@pytest.mark.parametrize(("text", "first"), [("14695981039346656037", 14695981039346656037),
-                                             ("1" + "0" * 30, "1" + "0" * 30)])
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [("14695981039346656037", 14695981039346656037), ("1" + "0" * 30, "1" + "0" * 30)],
+)
 def test_integers_that_int64_cannot_hold_come_back_as_they_were(tmp_path, text, first):
     view = data.open(written(tmp_path, "a,b\n" + f"{text},1.5\n5,2.5\n7,3.5\n" * 4)).view()
     assert view.decode(view.rows("all").whole().x)["a"][0] == first

@@ -11,7 +11,7 @@ from PIL import Image
 import monge
 from monge import data
 from monge.cli.main import attempt
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 
 SAID = {"left": -2.0, "right": 2.0}
 
@@ -20,9 +20,17 @@ def rows(n=300, seed=0):
     """Numbers with a sentence that says where they are, in its own words each time."""
     draw = np.random.default_rng(seed)
     place = draw.choice(list(SAID), n)
-    words = [" ".join([*draw.choice(["big", "red", "far", "old"], 2), str(where),
-                       *draw.choice(["one", "two", "now"], draw.integers(1, 4)), f"no{row}"])
-             for row, where in enumerate(place)]
+    words = [
+        " ".join(
+            [
+                *draw.choice(["big", "red", "far", "old"], 2),
+                str(where),
+                *draw.choice(["one", "two", "now"], draw.integers(1, 4)),
+                f"no{row}",
+            ]
+        )
+        for row, where in enumerate(place)
+    ]
     x = np.array([SAID[where] for where in place]) + 0.2 * draw.standard_normal(n)
     return pd.DataFrame({"a": x, "b": draw.standard_normal(n), "caption": words})
 
@@ -34,12 +42,14 @@ def test_a_column_of_sentences_is_text_and_no_part_of_the_rows(tmp_path):
         assert source.fields["caption"].space.kind == "tokens"
         assert source.view().space.shape == (2,)
         assert any("caption is read as text" in note for note in source.notes)
-        assert source.splits["train"].tolist() == \
-            data.open(frame[["a", "b"]]).splits["train"].tolist()
+        assert (
+            source.splits["train"].tolist()
+            == data.open(frame[["a", "b"]]).splits["train"].tolist()
+        )
     view = source.view(given=["caption"])
     shown = view.rows("train").batch(torch.arange(3)).given["caption"]
     codec = source.fields["caption"].codec
-    assert codec.spell(shown.x[0][:shown.length[0]]) in set(frame["caption"])
+    assert codec.spell(shown.x[0][: shown.length[0]]) in set(frame["caption"])
 
 
 def test_what_repeats_is_text_where_the_words_say_so_and_names_otherwise():
@@ -48,7 +58,7 @@ def test_what_repeats_is_text_where_the_words_say_so_and_names_otherwise():
     told = data.open(frame, "sentences=caption", "tokens=words")
     assert told.fields["caption"].space.kind == "tokens"
     assert told.name.endswith("+words")
-    with pytest.raises(WordError, match=r"data\.sentences=captoin: there is no such column; did"):
+    with pytest.raises(UsageError, match=r"data\.sentences=captoin: there is no such column; did"):
         data.open(frame, "sentences=captoin")
     frame.loc[4, "caption"] = None
     with pytest.raises(DataError, match="'caption', row 5 holds no text; fill it in"):
@@ -57,8 +67,10 @@ def test_what_repeats_is_text_where_the_words_say_so_and_names_otherwise():
 
 def test_dates_and_identifiers_are_no_sentences():
     n = np.arange(300)
-    for column in ([f"2020-01-{1 + i % 28:02d} {i % 24:02d}:{i % 60:02d}" for i in n],
-                   [f"id{i}" for i in n]):
+    for column in (
+        [f"2020-01-{1 + i % 28:02d} {i % 24:02d}:{i % 60:02d}" for i in n],
+        [f"id{i}" for i in n],
+    ):
         try:
             fields = data.open(pd.DataFrame({"a": n / 7, "c": column})).fields
         except DataError:
@@ -80,11 +92,15 @@ def pictures(folder, n=40):
 def test_a_folder_tells_of_its_pictures(tmp_path):
     source = data.open(pictures(tmp_path / "grey"), "sentences=caption")
     assert {name: field.space.kind for name, field in source.fields.items()} == {
-        "image": "levels", "caption": "tokens", "size": "real"}
+        "image": "levels",
+        "caption": "tokens",
+        "size": "real",
+    }
     batch = source.view(given=["caption", "size"]).rows("train").batch(torch.arange(5))
     codec, told = source.fields["caption"].codec, batch.given["caption"]
-    for x, row, length, size in zip(batch.x, told.x, told.length, batch.given["size"].x,
-                                    strict=True):
+    for x, row, length, size in zip(
+        batch.x, told.x, told.length, batch.given["size"].x, strict=True
+    ):
         number = int(x[0, 0, 0]) // 5
         assert codec.spell(row[:length]) == f"a grey of {number}"
         assert float(size) == pytest.approx(number / 7)
@@ -103,14 +119,40 @@ def test_a_folder_that_tells_too_little_is_refused(tmp_path):
 def test_a_diffusion_law_heeds_a_caption(tmp_path, capsys):
     rows().to_csv(tmp_path / "said.csv", index=False)
     run = tmp_path / "run"
-    assert attempt(["fit", "ddpm", str(tmp_path / "said.csv"), "--given", "caption",
-                    "net.width=32", "net.depth=2", "train.batch=64", "train.rate=5e-3", "--budget",
-                    "60steps", "--out", str(run), "-q"]) == 0
+    assert (
+        attempt(
+            [
+                "fit",
+                "ddpm",
+                str(tmp_path / "said.csv"),
+                "--given",
+                "caption",
+                "net.width=32",
+                "net.depth=2",
+                "train.batch_size=64",
+                "train.lr=5e-3",
+                "--budget",
+                "60steps",
+                "--out",
+                str(run),
+                "-q",
+            ]
+        )
+        == 0
+    )
     found = monge.load(run)
-    drawn = {where: found.sample(40, {"caption": found.view.encode_given(
-        "caption", f"old red {where} now")}, "gamma=2", "steps=8")["a"].mean() for where in SAID}
+    drawn = {
+        where: found.sample(
+            40,
+            {"caption": found.view.encode_given("caption", f"old red {where} now")},
+            "gamma=2",
+            "steps=8",
+        )["a"].mean()
+        for where in SAID
+    }
     assert drawn["left"] + 1 < drawn["right"]
     capsys.readouterr()
-    assert attempt(["sample", str(run), "--given", "caption=big left one", "-n", "2",
-                    "steps=3"]) == 0
+    assert (
+        attempt(["sample", str(run), "--given", "caption=big left one", "-n", "2", "steps=3"]) == 0
+    )
     assert capsys.readouterr().out.startswith("a,b\n")

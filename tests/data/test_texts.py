@@ -15,8 +15,8 @@ from monge.data import View
 from monge.data.codecs.tokens import Text, tokenizer
 from monge.data.options import Options
 from monge.data.readers.parallel_text import read_columns
-from monge.data.readers.raw import Form
-from monge.train.batch_sampler import grouped
+from monge.data.readers.raw import ReadFormat
+from monge.train.batch_sampler import bucketed
 
 VERSES = "".join(f"{i}: the quick brown fox\njumps over {i * i} lazy dogs.\n\n" for i in range(60))
 GERMAN = [f"ein Hund Nummer {i} läuft" for i in range(40)]
@@ -39,8 +39,10 @@ def names(tmp_path: Path) -> Path:
 
 def spelled(view, batch) -> list[str]:
     """The text of each row as far as it goes."""
-    return [view.text.spell(row[:size]) for row, size in
-            zip(batch.x.tolist(), batch.length.tolist(), strict=True)]
+    return [
+        view.text.spell(row[:size])
+        for row, size in zip(batch.x.tolist(), batch.length.tolist(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("unit", ["chars", "words", "bytes", "bpe"])
@@ -58,15 +60,17 @@ def test_running_text_comes_in_consecutive_blocks_that_come_back(verses, unit):
 
 def test_validation_is_read_off_all_parts_of_a_long_text(tmp_path):
     """A text that changes on the way: every hundredth of it has a letter of its own."""
-    text = "".join(chr(0x4e00 + i) * 100 for i in range(100))
+    text = "".join(chr(0x4E00 + i) * 100 for i in range(100))
     (tmp_path / "long.txt").write_text(text)
     view = data.open(tmp_path / "long.txt", "context=8", "lines=running").view()
-    parts = {split: "".join(spelled(view, view.rows(split).whole()))
-             for split in ("train", "valid", "test")}
+    parts = {
+        split: "".join(spelled(view, view.rows(split).whole()))
+        for split in ("train", "valid", "test")
+    }
     assert sorted("".join(parts.values())) == sorted(text)
     assert parts["test"] == text[-1000:]
     assert [len(parts["train"]), len(parts["valid"])] == [8000, 1000]
-    assert parts["valid"] == "".join(text[900 * i + 800:900 * (i + 1)] for i in range(10))
+    assert parts["valid"] == "".join(text[900 * i + 800 : 900 * (i + 1)] for i in range(10))
     rows = view.training()
     torch.manual_seed(0)
     for _ in range(5):  # a block never reads across a stretch that was taken out
@@ -96,7 +100,7 @@ def test_lines_end_with_a_symbol_and_are_drawn_into_splits(names):
 def test_training_blocks_begin_anywhere_but_never_read_another_split(verses):
     view = data.open(verses, "context=16").view()
     rows = view.training()
-    train = VERSES[:len(VERSES) - round(0.1 * len(VERSES))]
+    train = VERSES[: len(VERSES) - round(0.1 * len(VERSES))]
     torch.manual_seed(0)
     starts = set()
     for _ in range(20):
@@ -145,7 +149,10 @@ def test_a_folder_of_pairs(tmp_path: Path):
     pair_files(tmp_path / "p", GERMAN[:4], ENGLISH[:4], "test_2016")
     source = data.open(tmp_path / "p", "vocabulary=300")
     assert {name: len(rows) for name, rows in source.splits.items()} == {
-        "train": 40, "valid": 3, "test": 4}
+        "train": 40,
+        "valid": 3,
+        "test": 4,
+    }
     assert source.has_splits
     view = source.view(target=source.target)
     assert (source.target, list(view.given)) == ("en", ["de"])
@@ -162,8 +169,9 @@ def test_a_folder_of_pairs(tmp_path: Path):
 def test_two_files_and_a_file_of_two_columns_and_python_lists(tmp_path: Path):
     (tmp_path / "a.src").write_text("\n".join(GERMAN), encoding="utf-8")
     (tmp_path / "a.tgt").write_text("\n".join(ENGLISH), encoding="utf-8")
-    (tmp_path / "a.tsv").write_text("\n".join(map("\t".join, zip(GERMAN, ENGLISH, strict=True))),
-                                    encoding="utf-8")
+    (tmp_path / "a.tsv").write_text(
+        "\n".join(map("\t".join, zip(GERMAN, ENGLISH, strict=True))), encoding="utf-8"
+    )
     two = data.open(f"{tmp_path / 'a.src'},{tmp_path / 'a.tgt'}", "vocabulary=300")
     columns = data.open(tmp_path / "a.tsv", "vocabulary=300")
     python = data.open((GERMAN, ENGLISH), "tokens=bpe", "vocabulary=300")
@@ -182,8 +190,13 @@ def test_other_text_is_read_in_the_terms_of_a_run(verses, tmp_path: Path):
     batch = found.rows("all").whole()
     assert found.space.size == view.space.size
     assert batch.x.shape[1] == 32
-    assert "".join(found.text.spell(row[:size]) for row, size in
-                   zip(batch.x.tolist(), batch.length.tolist(), strict=True)) == other.read_text()
+    assert (
+        "".join(
+            found.text.spell(row[:size])
+            for row, size in zip(batch.x.tolist(), batch.length.tolist(), strict=True)
+        )
+        == other.read_text()
+    )
     other.write_text("über\n\n" * 9)
     with pytest.raises(DataError, match=r"'ü', character 1, is none of the .* data.tokens=bytes"):
         data.open(other, fields=view.to_dict())
@@ -196,13 +209,16 @@ def test_tables_stay_tables(tmp_path: Path):
         assert data.open(tmp_path / name).schema.table
 
 
-@pytest.mark.parametrize(("content", "words", "sentence"), [
-    (b"abc\ndef \xe9t\xe9\n" * 9, (), "byte 0xe9 at offset 8"),
-    (b"\n \n", ("tokens=chars",), "is empty"),
-    (b"one\n\ntwo\n", ("lines=each",), "line 2 of bad.txt is empty"),
-    (b"ab", ("lines=running",), "too short"),
-    (b"some words here " * 9, ("tokens=bpe", "vocabulary=100"), "vocabulary=100"),
-])
+@pytest.mark.parametrize(
+    ("content", "words", "sentence"),
+    [
+        (b"abc\ndef \xe9t\xe9\n" * 9, (), "byte 0xe9 at offset 8"),
+        (b"\n \n", ("tokens=chars",), "is empty"),
+        (b"one\n\ntwo\n", ("lines=each",), "line 2 of bad.txt is empty"),
+        (b"ab", ("lines=running",), "too short"),
+        (b"some words here " * 9, ("tokens=bpe", "vocabulary=100"), "vocabulary=100"),
+    ],
+)
 def test_bad_text_is_refused(tmp_path: Path, content, words, sentence):
     path = tmp_path / "bad.txt"
     path.write_bytes(content)
@@ -219,7 +235,7 @@ def test_bad_pairs_are_refused(tmp_path: Path):
         data.open(tmp_path / "p")
     (tmp_path / "x.tsv").write_text("a b\tc d\n" * 9 + "no tab here\n")
     with pytest.raises(DataError, match=r"line 10 of x.tsv"):
-        read_columns(tmp_path / "x.tsv", "x", Options(), Form())
+        read_columns(tmp_path / "x.tsv", "x", Options(), ReadFormat())
     with pytest.raises(DataError, match="40 sources and 39 targets"):
         data.open((GERMAN, ENGLISH[:-1]), "tokens=chars")
 
@@ -228,7 +244,7 @@ def test_batches_by_length_waste_little():
     generator = torch.Generator().manual_seed(0)
     lengths = torch.poisson(torch.full((5000, 2), 12.0), generator=generator).long() + 1
     order = torch.randperm(5000, generator=generator)
-    found = grouped(order, lengths, 64, generator)
+    found = bucketed(order, lengths, 64, generator)
     assert sorted(found.tolist()) == list(range(5000))
 
     def waste(rows):
@@ -237,5 +253,5 @@ def test_batches_by_length_waste_little():
 
     assert waste(found) < 0.15
     assert waste(order) > 0.35
-    assert not torch.equal(grouped(order, lengths, 64, generator), found)
-    assert grouped(order, None, 64, generator) is order
+    assert not torch.equal(bucketed(order, lengths, 64, generator), found)
+    assert bucketed(order, None, 64, generator) is order

@@ -7,8 +7,13 @@ import torch
 
 from monge import data
 
-SPACING = {"ring": 0.01, "grid": 0.02, "rings": 0.02, "checkerboard": 0.05,
-           "eight_gaussians": 0.05}
+SPACING = {
+    "ring": 0.01,
+    "grid": 0.02,
+    "rings": 0.02,
+    "checkerboard": 0.05,
+    "eight_gaussians": 0.05,
+}
 
 
 def cells(step):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from monge import data
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.run.run import start
 
 rng = np.random.default_rng(0)
@@ -33,8 +33,9 @@ def test_few_labels_are_balanced_seeded_and_leave_the_rest_alone():
     assert len(few.rows("valid")) == len(every.rows("valid"))
     assert len(few.rows("train+valid")) == 100 + len(every.rows("valid"))
     assert set(rows.index.tolist()) <= set(every.rows("train").index.tolist())
-    again, other = (data.open("digits", "labels=100", f"seed={s}").view(target="label")
-                    for s in (0, 1))
+    again, other = (
+        data.open("digits", "labels=100", f"seed={s}").view(target="label") for s in (0, 1)
+    )
     assert torch.equal(again.rows("train").index, rows.index)
     assert not torch.equal(other.rows("train").index, rows.index)
     assert data.open("digits", "labels=100").fingerprint == data.open("digits").fingerprint
@@ -48,13 +49,16 @@ def test_a_rare_class_gives_all_it_has():
     assert len(source.view(target="y").rows("train")) == 60
 
 
-@pytest.mark.parametrize(("words", "asked", "sentence"), [
-    (["labels=5"], {"target": "label"}, "labels=5 leaves some of the 10 classes"),
-    (["labels=50"], {}, "data.labels=50 needs one label that the run looks at.*none"),
-    (["balance=true"], {}, "data.balance=true needs one label"),
-])
+@pytest.mark.parametrize(
+    ("words", "asked", "sentence"),
+    [
+        (["labels=5"], {"target": "label"}, "labels=5 leaves some of the 10 classes"),
+        (["labels=50"], {}, "data.labels=50 needs one label that the run looks at.*none"),
+        (["balance=true"], {}, "data.balance=true needs one label"),
+    ],
+)
 def test_words_without_a_label_to_stand_on(words, asked, sentence):
-    with pytest.raises(WordError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         data.open("digits", *words).view(**asked).training()
 
 
@@ -75,14 +79,24 @@ def test_a_binary_target_is_a_class_too():
     view = data.open(pd.DataFrame({"x": x[:, 0], "y": y > 0}), "balance=true").view(target="y")
     assert view.space.kind == "binary"
     assert len(set(counts(view.training()))) == 1
-    assert counts(data.open(pd.DataFrame({"x": x[:, 0], "y": y > 0}), "labels=30").view(
-        target="y").rows("train")) == [15, 15]
+    assert counts(
+        data.open(pd.DataFrame({"x": x[:, 0], "y": y > 0}), "labels=30")
+        .view(target="y")
+        .rows("train")
+    ) == [15, 15]
 
 
 def frame(n=60):
     x = rng.normal(size=n)
-    return pd.DataFrame({"a": x, "b": rng.normal(size=n), "kind": rng.choice(["p", "q"], n),
-                         "y": x * 2, "z": x > 0})
+    return pd.DataFrame(
+        {
+            "a": x,
+            "b": rng.normal(size=n),
+            "kind": rng.choice(["p", "q"], n),
+            "y": x * 2,
+            "z": x > 0,
+        }
+    )
 
 
 def test_several_targets_are_one_event_given_the_rest():
@@ -94,8 +108,9 @@ def test_several_targets_are_one_event_given_the_rest():
         assert [c.name for c in view.space.given["inputs"].columns] == ["a", "b", "z"]
     view = source.view(target=["y", "kind"])
     x = view.rows("all").whole().x
-    pd.testing.assert_frame_equal(view.decode(x), frame_of(source)[["y", "kind"]],
-                                  check_exact=False, rtol=1e-6)
+    pd.testing.assert_frame_equal(
+        view.decode(x), frame_of(source)[["y", "kind"]], check_exact=False, rtol=1e-6
+    )
     kept = json.loads(json.dumps(view.to_dict()))
     bare = data.open(frame()[["a", "b", "z"]], fields=kept)  # targets need not be there
     assert not bare.view(target=["y", "kind"]).rows("all").whole().observed.any()
@@ -109,23 +124,30 @@ def frame_of(source):
 
 
 def test_targets_of_arrays_stand_side_by_side_where_they_are_single(tmp_path):
-    np.savez(tmp_path / "a.npz", x=rng.normal(size=(30, 3)), u=rng.normal(size=30),
-             v=rng.normal(size=30))
+    np.savez(
+        tmp_path / "a.npz",
+        x=rng.normal(size=(30, 3)),
+        u=rng.normal(size=30),
+        v=rng.normal(size=30),
+    )
     source = data.open(tmp_path / "a.npz")
     view = source.view(target=["u", "v"])
     assert (view.space.kind, view.space.shape) == ("real", (2,))
     assert list(view.decode(view.rows("all").whole().x).columns) == ["u", "v"]
-    with pytest.raises(WordError, match="x is not a single value"):
+    with pytest.raises(UsageError, match="x is not a single value"):
         source.view(target=["x", "u"])
 
 
-@pytest.mark.parametrize(("target", "sentence"), [
-    ("why", "has no field 'why'"),
-    (["y", "why"], "has no field 'why'"),
-    ("a,b,kind,y,z", "nothing beside"),
-])
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("why", "has no field 'why'"),
+        (["y", "why"], "has no field 'why'"),
+        ("a,b,kind,y,z", "nothing beside"),
+    ],
+)
 def test_targets_that_are_absent(target, sentence):
-    with pytest.raises(WordError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         data.open(frame()).view(target=target)
 
 
@@ -166,14 +188,15 @@ def test_numbered_splits_are_kept(numbered):
         assert sorted(rows.x.tolist()) == sorted(table[test, 3].tolist())
         assert rows.given["inputs"].x.shape == (4, 2)
         assert len(view.rows("train")) + len(view.rows("valid")) == 16
-    assert torch.equal(data.open(numbered).splits["test"],
-                       data.open(numbered, "split=0").splits["test"])
+    assert torch.equal(
+        data.open(numbered).splits["test"], data.open(numbered, "split=0").splits["test"]
+    )
 
 
 def test_numbered_folders_that_are_wrong_get_one_sentence(numbered):
-    with pytest.raises(WordError, match=r"split=7: .*index_train_7.txt; choose from 0 to 2"):
+    with pytest.raises(UsageError, match=r"split=7: .*index_train_7.txt; choose from 0 to 2"):
         data.open(numbered, "split=7")
-    with pytest.raises(WordError, match="digits does not come with several splits"):
+    with pytest.raises(UsageError, match="digits does not come with several splits"):
         data.open("digits", "split=1")
     (numbered / "index_test_1.txt").write_text("3\n99\n")
     with pytest.raises(DataError, match=r"index_test_1.txt must hold whole numbers from 0 to 19"):

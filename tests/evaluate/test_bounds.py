@@ -9,14 +9,14 @@ import worlds
 from torch.distributions import Normal
 
 import monge
-from monge.cli._output import Voice
+from monge.cli._output import Console
 from monge.cli.evaluate import climb
 from monge.cli.main import attempt
 from monge.core.abilities import HasLikelihood, HasPosterior, Likelihood
 from monge.core.batch import Batch
 from monge.core.config import Config
 from monge.core.model import Model
-from monge.core.rng import row_normal, seed_of
+from monge.core.rng import keyed_normal, seed_of
 from monge.core.space import Space
 from monge.evaluate.bounds import tightness
 from monge.evaluate.disentangle import gaps
@@ -29,7 +29,7 @@ class Linear(Model, HasLikelihood, HasPosterior):
 
     events = {"real"}
 
-    class Scoring(Config):
+    class LikelihoodConfig(Config):
         samples: int = 1
 
     def __init__(self):
@@ -51,17 +51,17 @@ class Linear(Model, HasLikelihood, HasPosterior):
     def infer(self, batch, noise):
         return batch.x / 2 + 0.8 * noise
 
-    def likelihood(self, batch, how=None, generator=None):
-        noise = row_normal(batch.rows, (how.samples, 1), seed_of(generator)).transpose(0, 1)
+    def likelihood(self, batch, options=None, generator=None):
+        noise = keyed_normal(batch.rows, (options.samples, 1), seed_of(generator)).transpose(0, 1)
         z = self.infer(batch, noise)
         weights = self.log_joint(batch, z) - self.log_posterior(batch, z)
-        value = weights.logsumexp(0) - math.log(how.samples)
-        if how.samples == 1:
+        value = weights.logsumexp(0) - math.log(options.samples)
+        if options.samples == 1:
             return Likelihood(value, "bound")
-        return Likelihood(value, "bound", (weights - value).exp().std(0) / how.samples**0.5)
+        return Likelihood(value, "bound", (weights - value).exp().std(0) / options.samples**0.5)
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 
 
@@ -101,7 +101,7 @@ def test_the_bound_climbs_to_the_evidence_and_says_how_far_it_may_be_off(curve):
 
 def test_exact_laws_have_no_curve():
     model = Linear()
-    model.Scoring = HasLikelihood.Scoring
+    model.LikelihoodConfig = HasLikelihood.LikelihoodConfig
     assert tightness(model, worlds.Rows(Batch(torch.zeros(4, 1)))) is None
 
 
@@ -121,8 +121,15 @@ def test_the_gap_of_mutual_information_is_known_at_its_ends():
 
 
 def test_evaluate_prints_the_curve_and_the_evidence(tmp_path, capsys):
-    monge.fit("vae", "moons", "latent=1", "net.width=8", "data.rows=100", budget="5steps",
-              out=tmp_path / "run")
+    monge.fit(
+        "vae",
+        "moons",
+        "latent=1",
+        "net.width=8",
+        "data.rows=100",
+        budget="5steps",
+        out=tmp_path / "run",
+    )
     assert attempt(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["tightness"]
     one, *_, many = told["rungs"]
@@ -132,7 +139,7 @@ def test_evaluate_prints_the_curve_and_the_evidence(tmp_path, capsys):
 
 
 def test_people_read_the_curve_as_a_table(curve):
-    said = climb(Voice(False, False, False), curve[0])
+    said = climb(Console(False, False, False), curve[0])
     assert "the bound over 16 rows" in said
     assert "effective samples" in said
     assert f"exact evidence by quadrature {curve[0].evidence.value:.4f}" in said

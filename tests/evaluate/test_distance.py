@@ -36,8 +36,9 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 
 def test_p_values_of_one_law_are_uniform():
     """Not small more often than they say."""
-    found = torch.tensor([p_value(points(20, seed=2 * i), points(25, seed=2 * i + 1), i)
-                          for i in range(120)])
+    found = torch.tensor(
+        [p_value(points(20, seed=2 * i), points(25, seed=2 * i + 1), i) for i in range(120)]
+    )
     assert (found < 0.1).double().mean() < 0.1 + 3 * (0.09 / 120) ** 0.5
     assert abs(found.mean() - 0.5) < 4 * (1 / 12 / 120) ** 0.5
 
@@ -69,6 +70,7 @@ def say(capsys):
         code = attempt(["distance", *map(str, words)])
         said = capsys.readouterr()
         return code, said.out, said.err
+
     return run
 
 
@@ -77,16 +79,33 @@ def arrays(tmp_path):
     def save(name, x):
         np.save(tmp_path / f"{name}.npy", x)
         return tmp_path / f"{name}.npy"
+
     return save
 
 
 def test_the_verb_gives_measures_a_plan_and_a_picture(say, tmp_path):
-    code, out, err = say("moons", "rings", "--rows", 60, "--plan", tmp_path / "plan.npz",
-                         "--plot", tmp_path / "plan.png", "--json")
+    code, out, err = say(
+        "moons",
+        "rings",
+        "--rows",
+        60,
+        "--plan",
+        tmp_path / "plan.npz",
+        "--plot",
+        tmp_path / "plan.png",
+        "--json",
+    )
     assert (code, err) == (0, "")
     measures = json.loads(out)["measures"]
-    assert set(measures) >= {"energy", "mmd", "sliced_wasserstein_2", "sinkhorn_divergence",
-                             "wasserstein_1", "wasserstein_2", "p_value"}
+    assert set(measures) >= {
+        "energy",
+        "mmd",
+        "sliced_wasserstein_2",
+        "sinkhorn_divergence",
+        "wasserstein_1",
+        "wasserstein_2",
+        "p_value",
+    }
     assert set(measures["energy"]) == {"value", "kind", "unit", "stderr"}
     assert measures["p_value"]["value"] < 0.05
     saved = np.load(tmp_path / "plan.npz")

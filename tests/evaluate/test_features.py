@@ -10,7 +10,7 @@ import worlds
 import monge
 from monge.cli.main import attempt
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.feature_net import WIDTH, learned
 from monge.evaluate.frechet import perceived
@@ -21,7 +21,7 @@ from monge.train import checkpoint
 def pictures(n: int, seed: int, dims: tuple[int, ...] = (1, 6, 6)) -> tuple[Batch, torch.Tensor]:
     """A bright half, upper or lower, in noise; which one is the name."""
     names = torch.arange(n) % 2
-    x = 0.5 * torch.randn(n, *dims, generator=fresh(seed))
+    x = 0.5 * torch.randn(n, *dims, generator=make_generator(seed))
     half = dims[-2] // 2
     x[names == 0, :, :half] += 1
     x[names == 1, :, half:] += 1
@@ -71,9 +71,11 @@ def test_every_kind_of_event_has_features(kind):
 
 
 def test_a_run_pins_its_network_and_one_beside_it_takes_that(tmp_path, monkeypatch, capsys):
-    first, second = (monge.fit(name, "moons", "data.rows=400", budget="5steps",
-                               out=tmp_path / name) for name in ("gaussian", "independent"))
-    ours = eyes.sight(first)
+    first, second = (
+        monge.fit(name, "moons", "data.rows=400", budget="5steps", out=tmp_path / name)
+        for name in ("gaussian", "independent")
+    )
+    ours = eyes.feature_extractor(first)
     assert (tmp_path / "gaussian" / eyes.FILE).exists()
 
     def never(*_):
@@ -81,7 +83,7 @@ def test_a_run_pins_its_network_and_one_beside_it_takes_that(tmp_path, monkeypat
 
     monkeypatch.setattr(eyes, "learned", never)
     for run in (first, second):
-        found = eyes.sight(run)
+        found = eyes.feature_extractor(run)
         assert found.about == ours.about
         assert torch.equal(found.net.body[1].weight, ours.net.body[1].weight)
     assert (tmp_path / "independent" / eyes.FILE).exists()
@@ -89,20 +91,31 @@ def test_a_run_pins_its_network_and_one_beside_it_takes_that(tmp_path, monkeypat
     text = capsys.readouterr().out
     assert "not Inception: 64 of a network that learned to take noise off rows" in text
     assert "real rows" in text.splitlines()[0]
-    assert [line for line in text.splitlines() if line in ("likelihood", "samples", "table",
-                                                           "cost")] == [
-        "likelihood", "samples", "table", "cost"]
+    assert [
+        line for line in text.splitlines() if line in ("likelihood", "samples", "table", "cost")
+    ] == ["likelihood", "samples", "table", "cost"]
     assert "_of_real_rows" not in text
 
 
 def test_other_data_beside_are_no_reason_to_take_their_network(tmp_path):
-    runs = [monge.fit("gaussian", "moons", "data.rows=300", f"data.seed={seed}", budget="5steps",
-                      out=tmp_path / str(seed)) for seed in (0, 1)]
-    first, other = (eyes.sight(run) for run in runs)
+    runs = [
+        monge.fit(
+            "gaussian",
+            "moons",
+            "data.rows=300",
+            f"data.seed={seed}",
+            budget="5steps",
+            out=tmp_path / str(seed),
+        )
+        for seed in (0, 1)
+    ]
+    first, other = (eyes.feature_extractor(run) for run in runs)
     assert first.about["fingerprint"] != other.about["fingerprint"]
     assert not torch.equal(first.net.body[1].weight, other.net.body[1].weight)
     (tmp_path / "0" / eyes.FILE).write_text("damaged")
-    assert torch.equal(eyes.sight(runs[0]).net.body[1].weight, first.net.body[1].weight)
+    assert torch.equal(
+        eyes.feature_extractor(runs[0]).net.body[1].weight, first.net.body[1].weight
+    )
     assert checkpoint.about(tmp_path / "0" / eyes.FILE) == first.about
 
 
@@ -116,7 +129,8 @@ def test_a_label_beside_the_event_teaches_the_network_and_json_is_complete(tmp_p
     assert "not Inception" in told["features"]["told"]
     assert sum(map(len, told["groups"].values())) == len(told["measures"])
     assert {"parameters", "train_seconds", "samples_per_second", "peak_memory"} == set(
-        told["groups"]["cost"])
+        told["groups"]["cost"]
+    )
     assert told["measures"]["peak_memory"]["value"] > 50
     for name in ("frechet_distance", "kernel_distance", "mmd", "c2st", "coverage"):
         assert f"{name}_of_real_rows" in told["measures"]

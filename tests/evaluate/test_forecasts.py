@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.evaluate.forecasts import Reference, beside, crps, normal_crps, points, spread
 
 
 def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(*shape, generator=make_generator(seed), dtype=torch.float64)
 
 
 def reference(past, season=4):
@@ -37,8 +37,10 @@ def test_crps_is_the_absolute_error_of_a_point_and_fair_for_few_draws():
 def test_crps_rewards_the_law_and_no_other():
     truth = normal(4000, 1, 1)
     one, zero = torch.ones(1).double(), torch.zeros(4000, 1, 1).double()
-    scores = {sigma: float(normal_crps(zero, torch.full((1, 1), sigma).double(), truth,
-                                       one).mean()) for sigma in (0.5, 1.0, 2.0)}
+    scores = {
+        sigma: float(normal_crps(zero, torch.full((1, 1), sigma).double(), truth, one).mean())
+        for sigma in (0.5, 1.0, 2.0)
+    }
     assert min(scores, key=scores.get) == 1.0
 
 
@@ -60,8 +62,9 @@ def test_ar1_is_the_law_of_the_next_values():
     mean, sigma = own.ar1(x[:1, :20], 3)
     rho = float(own.rho[0])
     last = float(x[0, 19, 0])
-    assert float(mean[0, 1, 0]) == pytest.approx(float(own.mean[0]) + rho**2
-                                                 * (last - float(own.mean[0])))
+    assert float(mean[0, 1, 0]) == pytest.approx(
+        float(own.mean[0]) + rho**2 * (last - float(own.mean[0]))
+    )
     assert float(sigma[1, 0]) == pytest.approx(float(own.sigma[0]) * math.sqrt(1 + rho**2))
 
 

@@ -6,7 +6,7 @@ import torch
 from monge import registry
 from monge.core.batch import Batch
 from monge.core.errors import DataError
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.predictions import Prediction, measures, predict, reliability
 
@@ -14,16 +14,35 @@ from monge.evaluate.predictions import Prediction, measures, predict, reliabilit
 def classes(probabilities, truth, seen=None):
     p, truth = torch.tensor(probabilities).double(), torch.tensor(truth)
     blank = torch.zeros(len(p))
-    return Prediction(Space(kind="label", size=p.shape[1], name="y"), 0.9, blank, p.argmax(1),
-                      blank, blank, p, truth, torch.ones(len(p), dtype=torch.bool)
-                      if seen is None else torch.tensor(seen), blank)
+    return Prediction(
+        Space(kind="label", size=p.shape[1], name="y"),
+        0.9,
+        blank,
+        p.argmax(1),
+        blank,
+        blank,
+        p,
+        truth,
+        torch.ones(len(p), dtype=torch.bool) if seen is None else torch.tensor(seen),
+        blank,
+    )
 
 
 def numbers(mean, truth, half):
     mean, truth = torch.tensor(mean).double(), torch.tensor(truth).double()
     below = torch.special.ndtr((truth - mean) / half * 1.6448536)
-    return Prediction(Space(kind="real", name="y"), 0.9, mean, mean, mean - half, mean + half,
-                      mean[:, None][:, :0], truth, torch.ones(len(mean), dtype=torch.bool), below)
+    return Prediction(
+        Space(kind="real", name="y"),
+        0.9,
+        mean,
+        mean,
+        mean - half,
+        mean + half,
+        mean[:, None][:, :0],
+        truth,
+        torch.ones(len(mean), dtype=torch.bool),
+        below,
+    )
 
 
 def test_classes_by_hand():
@@ -47,13 +66,13 @@ def test_numbers_by_hand():
 
 
 def test_a_calibrated_law_lies_on_the_diagonal_and_an_overconfident_one_does_not():
-    p = torch.rand(20000, generator=fresh(0)) / 2 + 0.5
-    truth = (torch.rand(20000, generator=fresh(1)) < p).long()
+    p = torch.rand(20000, generator=make_generator(0)) / 2 + 0.5
+    truth = (torch.rand(20000, generator=make_generator(1)) < p).long()
     honest = classes(torch.stack([1 - p, p], 1).tolist(), truth.tolist())
     assert measures([honest])["calibration_error"].value < 0.02
     vain = classes(torch.stack([(1 - p) ** 3, 1 - (1 - p) ** 3], 1).tolist(), truth.tolist())
     assert measures([vain])["calibration_error"].value > 0.1
-    x = torch.randn(5000, generator=fresh(2))
+    x = torch.randn(5000, generator=make_generator(2))
     level, share, _ = reliability(numbers([0.0] * 5000, x.tolist(), half=1.6448536))
     assert (level - share).abs().max() < 0.03
     level, share, _ = reliability(numbers([0.0] * 5000, x.tolist(), half=0.5))
@@ -77,7 +96,7 @@ def test_half_of_what_is_as_large_as_a_whole_number_lies_below_it():
     torch.manual_seed(0)
     inputs = Space(kind="real", shape=(2,), name="inputs")
     space = Space(kind="levels", size=4, name="y", rows=50, given={"inputs": inputs})
-    model = registry.find("predict.mlp").tiny(space).build(space).eval()
+    model = registry.find("predict.mlp").smallest_config(space).build(space).eval()
     batch = Batch(torch.arange(20.0) % 4, {"inputs": Batch(torch.randn(20, 2))})
     (said,) = predict(model, [batch])
     place = said.truth.long()[:, None]

@@ -11,9 +11,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from monge.core.abilities import CanSample
 from monge.core.batch import Batch
 from monge.core.errors import DataError
-from monge.core.gaussian_modes import Modes
+from monge.core.gaussian_modes import GaussianModes
 from monge.core.model import Model
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate import c2st as twosample
 from monge.evaluate.c2st import c2st, interval
@@ -26,7 +26,7 @@ CENTRES = torch.tensor([[-3.0, 0.0], [3.0, 0.0]]).double()
 
 
 def normal(n: int, seed: int, dims: int = 2) -> Tensor:
-    return torch.randn(n, dims, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(n, dims, generator=make_generator(seed), dtype=torch.float64)
 
 
 class Puppet(Model, CanSample):
@@ -41,11 +41,11 @@ class Puppet(Model, CanSample):
     def loss(self, batch):
         return {}
 
-    def sample(self, n, given=None, how=None, generator=None):
+    def sample(self, n, given=None, options=None, generator=None):
         return self.draw(n)
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 
 
@@ -86,6 +86,7 @@ def test_each_half_is_judged_by_a_network_that_saw_the_other(monkeypatch):
 
 def by_hand(real: Tensor, fake: Tensor, k: int) -> dict[str, float]:
     """The definitions, one point at a time."""
+
     def radius(points: Tensor, i: int) -> float:
         return sorted((points - points[i]).norm(dim=1).tolist())[k]
 
@@ -93,11 +94,15 @@ def by_hand(real: Tensor, fake: Tensor, k: int) -> dict[str, float]:
     apart = torch.cdist(real, fake).tolist()
     inside = [[apart[i][j] < reach[i] for j in range(len(fake))] for i in range(len(real))]
     columns = list(zip(*inside, strict=True))
-    return {"precision": sum(map(any, columns)) / len(fake),
-            "recall": sum(any(apart[i][j] < span[j] for j in range(len(fake)))
-                          for i in range(len(real))) / len(real),
-            "density": sum(map(sum, columns)) / (k * len(fake)),
-            "coverage": sum(map(any, inside)) / len(real)}
+    return {
+        "precision": sum(map(any, columns)) / len(fake),
+        "recall": sum(
+            any(apart[i][j] < span[j] for j in range(len(fake))) for i in range(len(real))
+        )
+        / len(real),
+        "density": sum(map(sum, columns)) / (k * len(fake)),
+        "coverage": sum(map(any, inside)) / len(real),
+    }
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -105,7 +110,8 @@ def test_precision_recall_density_and_coverage_are_as_published(k):
     real, fake = normal(30, 0), normal(25, 1) * 0.8 + 0.5
     found = prdc(real, fake, k)
     assert {name: score.value for name, score in found.items()} == pytest.approx(
-        by_hand(real, fake, k))
+        by_hand(real, fake, k)
+    )
 
 
 def test_the_four_measures_tell_collapse_from_blur():
@@ -128,7 +134,7 @@ def test_copies_and_duplicates_are_counted():
 
 
 def test_modes_are_found_where_samples_are():
-    density = Modes(CENTRES, 0.1)
+    density = GaussianModes(CENTRES, 0.1)
     x = torch.cat([CENTRES[:1] + 0.1 * normal(90, 0), CENTRES[1:] + 5 * 0.1 * torch.ones(10, 2)])
     told = modes(x, density)
     assert (told["modes_found"].value, told["modes_found"].unit) == (1, "of 2")
@@ -147,7 +153,7 @@ def test_the_doctor_names_what_samples_show():
     assert names(lambda n: 30 * normal(n, 5)) == {"samples beside the data"}
     assert names(lambda n: train[torch.arange(n) % 600]) >= {"memorisation"}
     assert "duplicates" in names(lambda n: normal(50, 5)[torch.arange(n) % 50])
-    missing = Modes(CENTRES, 0.5)
+    missing = GaussianModes(CENTRES, 0.5)
     assert "mode collapse" in names(lambda n: CENTRES[0] + 0.5 * normal(n, 5), missing)
 
 
@@ -161,14 +167,14 @@ def test_oscillation_is_told_from_noise_and_from_progress():
     swings = [1.0, 0.5, 0.2, 0.4] * 2 + [0.3, 2.0] * 4
     assert oscillation(course(steady)) == oscillation(course(noise)) == []
     assert oscillation(course(swings)[:6]) == []
-    told, = oscillation(course(swings))
+    (told,) = oscillation(course(swings))
     assert told.name == "oscillation"
     assert "has not improved on 0.2" in told.sentence
 
 
 def test_evaluation_prints_them_with_real_rows_beside():
     rows, others = (worlds.Rows(Batch(normal(400, seed).float())) for seed in (1, 2))
-    known = Known(density=Modes(CENTRES, 1.0))
+    known = Known(density=GaussianModes(CENTRES, 1.0))
     found = measures(Puppet(lambda n: normal(n, 3).float()), rows, others, known=known)
     for name in ("c2st", "precision", "recall", "density", "coverage"):
         assert found[name].value == pytest.approx(found[f"{name}_of_real_rows"].value, abs=0.12)
@@ -189,7 +195,7 @@ def test_what_few_rows_cannot_tell_is_said():
     found = measures(model, few, few)
     assert "energy_distance" in found
     assert "mmd" not in found
-    told, = left_out(model, few)
+    (told,) = left_out(model, few)
     assert "12 rows" in told.sentence
     assert left_out(model, worlds.Rows(Batch(normal(20, 1).float()))) == []
 

@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp
 from monge.core.abilities import CanSample
 from monge.core.batch import Batch
 from monge.core.model import Model
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.suite import measures
 from monge.evaluate.tabular import cells, columns_of, correlations, marginal, marginals, tabled
@@ -20,7 +20,7 @@ REAL, NAME = Space(kind="real", name="size"), Space(kind="label", size=3, name="
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(*shape, generator=make_generator(seed), dtype=torch.float64)
 
 
 def test_marginals_are_scipys_and_tables_of_names():
@@ -36,14 +36,18 @@ def test_unseen_cells_count_nowhere():
     holes = x.clone()
     holes[::3, 0], holes[1::4, 1] = torch.nan, torch.nan
     assert float(marginals(holes, x, space)[0]) == pytest.approx(
-        ks_2samp(holes[:, 0][~holes[:, 0].isnan()], x[:, 0]).statistic, abs=1e-7)
+        ks_2samp(holes[:, 0][~holes[:, 0].isnan()], x[:, 0]).statistic, abs=1e-7
+    )
     read = Features(space).double()
     both = ~holes.isnan().any(1)
     pairs = correlations(holes, read)
     expected = np.corrcoef(x[both, 0], (x[both, 1] == 1).double())[0, 1]
     assert float(pairs[0, 2]) == pytest.approx(expected, abs=1e-9)
-    np.testing.assert_allclose(correlations(x, read)[0, 1:].numpy(), [
-        np.corrcoef(x[:, 0], (x[:, 1] == k).double())[0, 1] for k in range(3)], atol=1e-9)
+    np.testing.assert_allclose(
+        correlations(x, read)[0, 1:].numpy(),
+        [np.corrcoef(x[:, 0], (x[:, 1] == k).double())[0, 1] for k in range(3)],
+        atol=1e-9,
+    )
 
 
 def test_a_column_that_never_varies_leans_on_nothing():
@@ -77,8 +81,13 @@ def test_a_wrong_column_and_a_lost_bond_are_seen_and_named():
     assert found["worst_marginal"].unit == "in number"
     assert found["worst_marginal"].value > ideal["worst_marginal"].value + 0.1
     assert found["pair_correlations"].value == pytest.approx(ideal["pair_correlations"].value)
-    loose = torch.stack([column[torch.randperm(300, generator=fresh(i))]
-                         for i, column in enumerate(train.unbind(1))], 1)
+    loose = torch.stack(
+        [
+            column[torch.randperm(300, generator=make_generator(i))]
+            for i, column in enumerate(train.unbind(1))
+        ],
+        1,
+    )
     lost = tabled(loose, held, table)
     assert lost["marginals"].value == pytest.approx(ideal["marginals"].value)
     assert lost["pair_correlations"].value > 3 * ideal["pair_correlations"].value
@@ -91,8 +100,13 @@ def test_what_samples_teach_is_judged_on_real_rows():
     chosen = targets(train, held, table)
     assert [table.columns[i].name for i in chosen] == ["name", "flag", "number"]
     real = taught(train, held, table, chosen)
-    loose = torch.stack([column[torch.randperm(300, generator=fresh(i))]
-                         for i, column in enumerate(train.unbind(1))], 1)
+    loose = torch.stack(
+        [
+            column[torch.randperm(300, generator=make_generator(i))]
+            for i, column in enumerate(train.unbind(1))
+        ],
+        1,
+    )
     lost = taught(loose, held, table, chosen)
     assert real["tstr_number"].unit == "R²"
     assert real["tstr_number"].value > 0.6 > 0.2 > lost["tstr_number"].value
@@ -124,12 +138,12 @@ class Bonds(Model, CanSample):
     def loss(self, batch):
         return {}
 
-    def sample(self, n, given=None, how=None, generator=None):
+    def sample(self, n, given=None, options=None, generator=None):
         pick = torch.randint(len(self.rows), (n, self.rows.shape[1]), generator=generator)
         return self.rows.gather(0, pick if self.loose else pick[:, :1].expand_as(pick))
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 
 

@@ -7,11 +7,19 @@ from monge.evaluate.text import bleu, chrf, common, cut, distance, rouge, word_e
 
 CASES = [  # candidates, references, BLEU and chrF by sacrebleu 2.6
     (["The cat sat on the mat ."], ["The cat sat on the mat."], 100.0, 100.0),
-    (['It costs $3.50, or 1,000-odd; "quite" cheap?'],
-     ['It costs $3.50 or 1,000-odd "quite" cheap!'], 49.355788, 80.563088),
+    (
+        ['It costs $3.50, or 1,000-odd; "quite" cheap?'],
+        ['It costs $3.50 or 1,000-odd "quite" cheap!'],
+        49.355788,
+        80.563088,
+    ),
     (["a b c d e"], ["a x c d y"], 23.643540, 17.0),
-    (["hello there general", "A man &amp; a dog"],
-     ["hello there General Kenobi", "A man & a dog run"], 66.972791, 53.321473),
+    (
+        ["hello there general", "A man &amp; a dog"],
+        ["hello there General Kenobi", "A man & a dog run"],
+        66.972791,
+        53.321473,
+    ),
     (["the the the the"], ["the cat is here"], 15.973578, 15.934343),
     (["Zwei Männer \u2013 im Freien…"], ["Zwei junge Männer im Freien…"], 25.406637, 54.789722),
     (["short"], ["a much longer reference here"], 0.0, 2.970297),

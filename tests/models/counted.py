@@ -10,7 +10,7 @@ import worlds
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.baseline.chow_liu import Tree
 from monge.models.baseline.independent import Independent
@@ -36,14 +36,16 @@ def build(config, space: Space):
 def fitted(config, space: Space, batch: Batch, steps: int = 3):
     torch.manual_seed(0)
     model = build(config, space)
-    turn = model.turns()[0]
+    turn = model.updates()[0]
     for _ in range(steps):
         turn.loss(batch)
     return model
 
 
 def hide(batch: Batch, share: float = 0.3, seed: int = 0) -> Batch:
-    return replace(batch, observed=torch.rand(batch.x.shape, generator=fresh(seed)) > share)
+    return replace(
+        batch, observed=torch.rand(batch.x.shape, generator=make_generator(seed)) > share
+    )
 
 
 def world(kind: str) -> tuple[Space, Batch]:

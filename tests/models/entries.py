@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 
 BINARY = Space(kind="binary", shape=(6,), mean=(0.3,))
 LEVELS = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,))
-COLUMNS = (Space(kind="binary"), Space(kind="label", size=3), Space(kind="levels", size=4),
-           Space(kind="real", mean=(3.0,), scale=(2.0,)),
-           Space(kind="counts", mean=(5.0,), scale=(3.0,)))
+COLUMNS = (
+    Space(kind="binary"),
+    Space(kind="label", size=3),
+    Space(kind="levels", size=4),
+    Space(kind="real", mean=(3.0,), scale=(2.0,)),
+    Space(kind="counts", mean=(5.0,), scale=(3.0,)),
+)
 TABLE = Space(kind="columns", shape=(5,), columns=COLUMNS)
 GIVEN = {"label": Space(kind="label", size=2), "size": Space(kind="real", shape=(2,))}
 
@@ -27,7 +31,7 @@ def with_given(space: Space) -> Space:
 
 def conditions(n: int, label: int | None = None) -> dict[str, Batch]:
     codes = torch.arange(n) % 2 if label is None else torch.full((n,), label)
-    sizes = torch.randn(n, 2, generator=fresh(9), dtype=torch.float64)
+    sizes = torch.randn(n, 2, generator=make_generator(9), dtype=torch.float64)
     return {"label": Batch(codes), "size": Batch(sizes)}
 
 

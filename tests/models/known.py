@@ -48,7 +48,7 @@ class Known(Drawing):
         raise NotImplementedError
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 
 

@@ -9,8 +9,8 @@ from sklearn.decomposition import PCA
 from worlds import make
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.latent._encoder_decoder import Convolution, Dense
 from monge.models.latent.ae import AE
@@ -21,8 +21,13 @@ def linear(rows: torch.Tensor, latent: int) -> AE:
     torch.manual_seed(0)
     space = Space(kind="real", shape=(rows.shape[1],))
     model = AE.Config(latent=latent, net=Dense.Config(depth=0)).build(space).double()
-    optimiser = torch.optim.LBFGS(model.parameters(), max_iter=2000, tolerance_grad=1e-10,
-                                  tolerance_change=1e-14, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS(
+        model.parameters(),
+        max_iter=2000,
+        tolerance_grad=1e-10,
+        tolerance_change=1e-14,
+        line_search_fn="strong_wolfe",
+    )
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
@@ -48,10 +53,12 @@ def test_the_linear_form_is_pca():
 @pytest.mark.parametrize("kind", sorted(AE.events))
 def test_features_are_turned_back_into_events(kind):
     space, batch = make(kind, 50)
-    model = AE.tiny(space).build(space)
+    model = AE.smallest_config(space).build(space)
     back = model.restored(model.features(batch)).reshape(batch.x.shape)
     torch.testing.assert_close(back, batch.x, atol=1e-4, rtol=1e-5)
-    wild = model.restored(1000 * torch.randn(50, model.features.width, generator=fresh(0)))
+    wild = model.restored(
+        1000 * torch.randn(50, model.features.width, generator=make_generator(0))
+    )
     for part, column in zip(space.parts, wild.T, strict=True):
         if part.kind in ("binary", "levels", "label"):
             assert 0 <= column.min() <= column.max() <= max(part.size, 2) - 1
@@ -59,10 +66,14 @@ def test_features_are_turned_back_into_events(kind):
 
 def test_unseen_entries_cost_nothing():
     space, batch = make("real", 20)
-    model = AE.tiny(space).build(space)
+    model = AE.smallest_config(space).build(space)
     seen = torch.tensor([True, False]).expand(20, 2)
-    one, two = (model.loss(Batch(batch.x.clone().index_fill_(1, torch.tensor([1]), value),
-                                 observed=seen))["error"] for value in (0.0, 7.0))
+    one, two = (
+        model.loss(Batch(batch.x.clone().index_fill_(1, torch.tensor([1]), value), observed=seen))[
+            "error"
+        ]
+        for value in (0.0, 7.0)
+    )
     assert torch.equal(one, two)
     assert (model.loss(batch)["error"] != one).any()
 
@@ -72,7 +83,7 @@ def test_convolutions_rebuild_pictures():
     config = AE.Config(latent=4, net=Convolution.Config(widths=(4, 8), width=8))
     torch.manual_seed(0)
     model = config.build(space)
-    x = torch.randint(4, (9, 1, 6, 6), generator=fresh(0)).float()
+    x = torch.randint(4, (9, 1, 6, 6), generator=make_generator(0)).float()
     assert model.decode(model.encode(x)).shape == x.shape
     model.loss(Batch(x))["error"].mean().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -80,18 +91,20 @@ def test_convolutions_rebuild_pictures():
 
 def test_noise_decoded_is_no_datum_and_the_doctor_says_so():
     """Codes of an autoencoder may lie anywhere (item F2); standardised ones are near N(0, I)."""
-    rows = torch.randn(500, 4, generator=fresh(0), dtype=torch.float64) @ torch.diag(
-        torch.tensor([5.0, 3.0, 0.1, 0.1]).double())
+    rows = torch.randn(500, 4, generator=make_generator(0), dtype=torch.float64) @ torch.diag(
+        torch.tensor([5.0, 3.0, 0.1, 0.1]).double()
+    )
     model = linear(rows, 2)
     codes = model.encode(rows)
     spread = torch.cov(codes.T)
     with torch.no_grad():  # codes moved off, the rebuilt rows left as they are
         model.nets.encoder.out.weight.mul_(3.0)
         model.nets.encoder.out.bias.mul_(3.0).add_(10.0)
-        model.nets.decoder.out.bias.sub_(model.nets.decoder.out.weight @ torch.full((2,), 10 / 3.0)
-                                         .double())
+        model.nets.decoder.out.bias.sub_(
+            model.nets.decoder.out.weight @ torch.full((2,), 10 / 3.0).double()
+        )
         model.nets.decoder.out.weight.div_(3.0)
-    found, = model.diagnose(Batch(rows))
+    (found,) = model.diagnose(Batch(rows))
     assert found.name == "codes far from the prior"
     assert "take vae" in found.remedy
     root = torch.linalg.cholesky(9 * spread)
@@ -105,7 +118,7 @@ def test_noise_decoded_is_no_datum_and_the_doctor_says_so():
 
 def test_what_cannot_be_is_told_in_a_sentence():
     space = Space(kind="real", shape=(3,))
-    with pytest.raises(WordError, match="latent=4 is wider than the data"):
+    with pytest.raises(UsageError, match="latent=4 is wider than the data"):
         AE.Config(latent=4).build(space)
     with pytest.raises(DataError, match="a code here has 2 units, not 3"):
         AE.Config(latent=2).build(space).decode(torch.zeros(1, 3))

@@ -11,8 +11,8 @@ import worlds
 from counted import COUNTED, build, counted, fitted, hide, shares, world
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.baseline.chow_liu import Tree
 from monge.models.baseline.gaussian import Gaussian
@@ -33,15 +33,17 @@ def test_finite_laws_sum_to_one(config, kind, steps):
 @counted
 @pytest.mark.parametrize("steps", [0, 3])
 def test_counts_and_labels_sum_to_one(config, steps):
-    cause = torch.rand(500, generator=fresh(0), dtype=torch.float64)
+    cause = torch.rand(500, generator=make_generator(0), dtype=torch.float64)
     number = torch.where(cause < 0.4, 0.0, (200 * cause**3).floor())
     x = torch.stack([number, (3 * cause).floor()], 1)
     columns = (worlds.fitted(Space(kind="counts"), number), Space(kind="label", size=3))
     space = Space(kind="columns", shape=(2,), columns=columns, rows=500)
     model = fitted(config, space, hide(Batch(x)), steps)
     number = torch.arange(-20000.0, 20000.0, dtype=torch.float64)
-    total = sum(model.log_prob(torch.stack([number, torch.full_like(number, code)], 1)).exp().sum()
-                for code in range(3))
+    total = sum(
+        model.log_prob(torch.stack([number, torch.full_like(number, code)], 1)).exp().sum()
+        for code in range(3)
+    )
     assert float(total) == pytest.approx(1, abs=1e-9)
     assert model.log_prob(torch.tensor([[0.5, 0.0], [3.0, 7.0]]).double()).eq(-math.inf).all()
 
@@ -82,7 +84,7 @@ def test_samples_follow_the_law(config, kind):
     space, batch = world(kind)
     model, every = fitted(config, space, batch), worlds.states(space)
     p = model.log_prob(every).exp()
-    found = shares(model.sample(20000, generator=fresh(1)).flatten(1), every.flatten(1))
+    found = shares(model.sample(20000, generator=make_generator(1)).flatten(1), every.flatten(1))
     assert (found - p).abs().sum() / 2 < 0.02 * len(every) ** 0.5 / 5
 
 
@@ -93,7 +95,7 @@ def test_samples_of_numbers_follow_the_law(config):
     model = fitted(config, space, batch)
     line = torch.arange(-150.0, 150.0, dtype=torch.float64)
     log_p = model.log_prob(torch.cartesian_prod(line, line))
-    own = model.log_prob(model.sample(20000, generator=fresh(2)))
+    own = model.log_prob(model.sample(20000, generator=make_generator(2)))
     error = own.std().item() / len(own) ** 0.5
     assert abs(own.mean().item() - (log_p.exp() * log_p).sum().item()) < 4 * error
 
@@ -103,12 +105,12 @@ def test_samples_of_numbers_follow_the_law(config):
 def test_hidden_entries_are_summed_out_and_drawn_exactly(config, kind):
     space, batch = world(kind)
     model, every = fitted(config, space, hide(batch)), worlds.states(space)
-    x, seen = batch.x[3], torch.rand(space.shape, generator=fresh(4)) > 0.5
+    x, seen = batch.x[3], torch.rand(space.shape, generator=make_generator(4)) > 0.5
     match = ((every == x) | ~seen).flatten(1).all(1)
     log_p = model.log_prob(every)[match]
     question = Batch(x.expand(20000, *space.shape), observed=seen.expand(20000, *space.shape))
     torch.testing.assert_close(model.log_prob(question[:1])[0], log_p.logsumexp(0))
-    drawn = model.complete(question, generator=fresh(5))
+    drawn = model.complete(question, generator=make_generator(5))
     assert torch.equal(drawn[:, seen], question.x[:, seen])
     found = shares(drawn.flatten(1), every[match].flatten(1))
     assert found.sum().item() == pytest.approx(1)
@@ -123,22 +125,25 @@ def test_what_is_hidden_may_hold_anything(config):
     spoilt = replace(batch, x=batch.x.where(batch.observed, math.nan))
     again = fitted(config, space, spoilt)
     assert torch.equal(model.log_prob(batch), again.log_prob(spoilt))
-    assert again.complete(spoilt, generator=fresh(0)).isfinite().all()
+    assert again.complete(spoilt, generator=make_generator(0)).isfinite().all()
 
 
 @counted
 def test_padding_is_no_part_of_the_law(config):
     space, batch = world("binary")
     model = fitted(config, space, batch)
-    length = torch.randint(0, 6, (len(batch),), generator=fresh(0))
+    length = torch.randint(0, 6, (len(batch),), generator=make_generator(0))
     inside = torch.arange(5) < length[:, None]
     padded = replace(batch, x=batch.x.where(inside, 7.0), length=length)
-    torch.testing.assert_close(model.log_prob(padded),
-                               model.log_prob(replace(batch, observed=inside)))
+    torch.testing.assert_close(
+        model.log_prob(padded), model.log_prob(replace(batch, observed=inside))
+    )
 
 
-@pytest.mark.parametrize(("kind", "covariance"), [
-    ("binary", "full"), ("columns", "full"), ("real", "full"), ("real", "diagonal")])
+@pytest.mark.parametrize(
+    ("kind", "covariance"),
+    [("binary", "full"), ("columns", "full"), ("real", "full"), ("real", "diagonal")],
+)
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_em_never_rises(kind, covariance, share):
     space, batch = world(kind)
@@ -166,12 +171,14 @@ def test_components_without_rows_do_no_harm():
         config = Mixture.Config(components=6, covariance=covariance)
         model = fitted(config, space, same, 10)
         assert model.log_prob(same).isfinite().all()
-        assert model.sample(50, generator=fresh(0)).isfinite().all()
+        assert model.sample(50, generator=make_generator(0)).isfinite().all()
 
 
 def test_a_constant_entry_has_a_density():
     space = Space(kind="real", shape=(2,))
-    x = torch.stack([torch.randn(50, generator=fresh(0)).double(), torch.full((50,), 3.0)], 1)
+    x = torch.stack(
+        [torch.randn(50, generator=make_generator(0)).double(), torch.full((50,), 3.0)], 1
+    )
     for config in (Gaussian.Config(), Mixture.Config(components=2), Independent.Config()):
         assert fitted(config, space, Batch(x)).log_prob(x).isfinite().all()
 
@@ -185,7 +192,9 @@ def test_each_label_has_its_own_law(owner):
         mine = batch[label == code]
         swapped = replace(mine, given={"label": Batch(torch.full((len(mine),), (code + 1) % 3))})
         assert model.log_prob(mine).mean() > model.log_prob(swapped).mean() + 0.1
-        drawn = model.sample(4000, {"label": Batch(torch.tensor([code]))}, generator=fresh(0))
+        drawn = model.sample(
+            4000, {"label": Batch(torch.tensor([code]))}, generator=make_generator(0)
+        )
         torch.testing.assert_close(drawn.mean(0), mine.x.mean(0), atol=0.05, rtol=0.05)
 
 
@@ -201,7 +210,7 @@ def test_independent_counts_frequencies():
 @pytest.mark.parametrize("bins", [4, 9, 32])
 def test_runs_share_the_values(real, bins):
     """A common count has a run to itself, and no other run holds much more than its share."""
-    light = (torch.rand(3000, generator=fresh(0)) * 1000).floor()
+    light = (torch.rand(3000, generator=make_generator(0)) * 1000).floor()
     cells = torch.cat([torch.full((7000,), 20.0), light]).sort().values.double()
     starts = cut(cells, bins, real)
     assert len(starts) < bins
@@ -213,20 +222,20 @@ def test_runs_share_the_values(real, bins):
 
 def test_rounding_is_not_taken_for_density():
     """Reals on a grid: a histogram with a run for each value scores like one, not like atoms."""
-    x = (10 * torch.randn(5000, 1, generator=fresh(0))).round().double() / 10
+    x = (10 * torch.randn(5000, 1, generator=make_generator(0))).round().double() / 10
     space = Space(kind="real", shape=(1,), rows=5000)
     model = fitted(Independent.Config(bins=200), space, Batch(x), 1)
     assert float(model.log_prob(x).mean()) == pytest.approx(-1.42, abs=0.05)
 
 
 def test_long_ladders_of_levels_are_grouped():
-    x = (255 * torch.rand(2000, 1, generator=fresh(0)) ** 4).floor().double()
+    x = (255 * torch.rand(2000, 1, generator=make_generator(0)) ** 4).floor().double()
     space = Space(kind="levels", shape=(1,), size=256, rows=2000)
     every = torch.arange(256.0, dtype=torch.float64)[:, None]
     for config in COUNTED.values():
         model = fitted(config, space, Batch(x))
         assert float(model.log_prob(every).exp().sum()) == pytest.approx(1, abs=1e-12)
-        drawn = model.sample(2000, generator=fresh(1))
+        drawn = model.sample(2000, generator=make_generator(1))
         assert drawn.min() >= 0
         assert drawn.max() <= 255
 
@@ -244,7 +253,10 @@ def test_state_is_all_there_is(config):
     for law in (model, other):
         law.count(batch)
     assert torch.equal(model.log_prob(batch), other.log_prob(batch))
-    assert torch.equal(model.sample(20, generator=fresh(0)), other.sample(20, generator=fresh(0)))
+    assert torch.equal(
+        model.sample(20, generator=make_generator(0)),
+        other.sample(20, generator=make_generator(0)),
+    )
 
 
 def test_float32_agrees_with_float64():
@@ -255,7 +267,9 @@ def test_float32_agrees_with_float64():
             model = config.build(space)
             model.count(batch)
             single = model.log_prob(batch)
-            assert single.dtype == model.sample(3, generator=fresh(0)).dtype == torch.float32
+            assert (
+                single.dtype == model.sample(3, generator=make_generator(0)).dtype == torch.float32
+            )
             double = model.double().log_prob(batch.double())
             torch.testing.assert_close(single.double(), double, atol=1e-3, rtol=1e-4)
 
@@ -263,24 +277,24 @@ def test_float32_agrees_with_float64():
 @pytest.mark.parametrize("owner", [Independent, Tree, Gaussian, Mixture])
 def test_suits_are_built_and_refusals_are_sentences(owner):
     space, batch = worlds.make("columns")
-    suit = owner.suit(space)
+    suit = owner.defaults(space)
     model = suit.config.build(space)
-    assert suit.recipe.steps >= 1
+    assert suit.recipe.max_steps >= 1
     assert model.count(batch)["nll"].isfinite().all()
-    assert owner.refuses(space) is None
+    assert owner.unsupported_reason(space) is None
     label = Space(kind="label", size=50)
     many = replace(space, given={"a": label, "b": label})
-    assert "2500" in owner.refuses(many)
+    assert "2500" in owner.unsupported_reason(many)
 
 
 def test_what_does_not_fit_is_refused():
     picture = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60000)
-    assert "4096" in Tree.refuses(picture)
+    assert "4096" in Tree.unsupported_reason(picture)
     with pytest.raises(DataError, match="4096"):
         Tree.Config().build(picture)
-    assert "needs numbers" in Gaussian.refuses(Space(kind="label", size=3))
-    assert "covariances" in Gaussian.refuses(Space(kind="real", shape=(3, 64, 64)))
-    with pytest.raises(WordError, match="diagonal"):
+    assert "needs numbers" in Gaussian.unsupported_reason(Space(kind="label", size=3))
+    assert "covariances" in Gaussian.unsupported_reason(Space(kind="real", shape=(3, 64, 64)))
+    with pytest.raises(UsageError, match="diagonal"):
         Mixture.Config().build(Space(kind="real", shape=(3, 64, 64)))
 
 

@@ -10,7 +10,7 @@ from counted import fitted
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.baseline.chow_liu import Tree, span
 
@@ -18,9 +18,11 @@ from monge.models.baseline.chow_liu import Tree, span
 def test_tree_finds_the_tree():
     """Noisy copies of copies: the edges along which they were copied are found."""
     parents = [-1, 0, 0, 1, 1, 2, 5]
-    columns = [torch.rand(4000, generator=fresh(0)) < 0.5]
+    columns = [torch.rand(4000, generator=make_generator(0)) < 0.5]
     for i, above in enumerate(parents[1:]):
-        columns.append(columns[above] ^ (torch.rand(4000, generator=fresh(100 + i)) < 0.2))
+        columns.append(
+            columns[above] ^ (torch.rand(4000, generator=make_generator(100 + i)) < 0.2)
+        )
     x = torch.stack(columns, 1).double()
     space = Space(kind="binary", shape=(7,), size=2, rows=4000)
     model = fitted(Tree.Config(), space, Batch(x), 1)
@@ -37,7 +39,7 @@ def test_a_tree_has_no_edge_that_tells_nothing():
 
 
 def test_span_is_the_heaviest_tree():
-    worth = torch.rand(9, 9, generator=fresh(0)).double()
+    worth = torch.rand(9, 9, generator=make_generator(0)).double()
     worth = worth + worth.T
     parent, order = span(worth)
     places = {int(node): place for place, node in enumerate(order)}

@@ -8,10 +8,10 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.held_out import Judge
+from monge.evaluate.held_out import HeldOutScorer
 from monge.models.flow._continuous import PARTNERS
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
@@ -32,7 +32,7 @@ def built(space=PLANE, shake=0.2, seed=0, **fields):
 
 
 def rows(space=PLANE, n=6):
-    x = torch.randn(n, *space.shape, dtype=torch.float64, generator=fresh(0))
+    x = torch.randn(n, *space.shape, dtype=torch.float64, generator=make_generator(0))
     x = space.statistic("mean") + space.statistic("scale") * x
     return x if space.kind == "real" else x.round().clamp(0, space.size - 1)
 
@@ -47,23 +47,25 @@ def test_it_begins_as_a_gaussian_in_the_units_of_the_data():
 
 def test_the_exact_score_converges_with_the_tolerance():
     model, x = built(), rows()
-    best = model.likelihood(x, model.Scoring(tolerance=1e-10)).value
+    best = model.likelihood(x, model.LikelihoodConfig(tolerance=1e-10)).value
     for tolerance in (1e-4, 1e-7):
-        value = model.likelihood(x, model.Scoring(tolerance=tolerance)).value
+        value = model.likelihood(x, model.LikelihoodConfig(tolerance=tolerance)).value
         assert (value - best).abs().max() < 100 * tolerance
-    fixed = model.likelihood(x, model.Scoring(solver="rk4", steps=64)).value
+    fixed = model.likelihood(x, model.LikelihoodConfig(solver="rk4", steps=64)).value
     assert (fixed - best).abs().max() < 1e-5
 
 
 def test_an_estimate_covers_the_exact_score():
     model, x = built(solver="rk4", steps=8), rows(n=200)
-    exact = model.likelihood(x, model.Scoring(trace="exact")).value
-    found = model.likelihood(x, model.Scoring(trace="hutchinson", probes=32), fresh(1))
+    exact = model.likelihood(x, model.LikelihoodConfig(trace="exact")).value
+    found = model.likelihood(
+        x, model.LikelihoodConfig(trace="hutchinson", probes=32), make_generator(1)
+    )
     assert found.kind == "estimate"
     away = (found.value - exact) / found.stderr
     assert away.abs().median() < 1.5
     assert abs(away.mean()) < 5 / 200**0.5 * away.std()
-    alone = model.likelihood(x, model.Scoring(trace="hutchinson", probes=1))
+    alone = model.likelihood(x, model.LikelihoodConfig(trace="hutchinson", probes=1))
     assert alone.stderr is None
 
 
@@ -71,13 +73,15 @@ def test_many_entries_are_estimated_unless_told_otherwise():
     space = replace(PICTURE, kind="real", size=0, shape=(40,))
     model, x = built(space), rows(space, 3)
     assert model.likelihood(x).kind == "estimate"
-    assert model.likelihood(x, model.Scoring(trace="exact")).kind == "exact"
+    assert model.likelihood(x, model.LikelihoodConfig(trace="exact")).kind == "exact"
 
 
 def test_levels_have_a_bound_with_either_trace():
     model, x = built(PICTURE, shake=0.1), rows(PICTURE)
     for trace in ("exact", "hutchinson"):
-        found = model.likelihood(x, model.Scoring(trace=trace, samples=3), fresh(0))
+        found = model.likelihood(
+            x, model.LikelihoodConfig(trace=trace, samples=3), make_generator(0)
+        )
         assert found.kind == "bound"
         assert found.value.isfinite().all()
 
@@ -89,9 +93,15 @@ def test_a_code_comes_back():
 
 def test_temperature_and_steps_of_samples():
     model = built()
-    cold = model.sample(200, how=model.Sampling(temperature=0.0), generator=fresh(0))
+    cold = model.sample(
+        200, options=model.SamplingConfig(temperature=0.0), generator=make_generator(0)
+    )
     assert (cold - cold[0]).abs().max() < 1e-9
-    path = list(model.stream(5, how=model.Sampling(solver="heun", steps=7), generator=fresh(0)))
+    path = list(
+        model.stream(
+            5, options=model.SamplingConfig(solver="heun", steps=7), generator=make_generator(0)
+        )
+    )
     assert len(path) == 8
     assert not torch.equal(path[0], path[-1])
 
@@ -99,7 +109,7 @@ def test_temperature_and_steps_of_samples():
 @pytest.mark.parametrize("coupling", ["independent", "optimal", "entropic"])
 def test_matching_pairs_each_row_once_or_by_plan(coupling):
     model = built(coupling=coupling)
-    x, z = torch.randn(2, 64, 2, dtype=torch.float64, generator=fresh(3))
+    x, z = torch.randn(2, 64, 2, dtype=torch.float64, generator=make_generator(3))
     if coupling != "independent":
         order = PARTNERS[coupling](x, z)
         moved = (x - z[order]).square().sum(1).mean()
@@ -140,15 +150,28 @@ def test_likelihood_training_has_the_gradient_of_the_score(gradient):
 @pytest.mark.parametrize("train", ["matching", "likelihood"])
 def test_it_learns_a_correlation(train):
     """log p of a Gaussian of correlation 0.9 in the plane: -log(2 pi e) - log(1 - 0.81) / 2."""
-    model = built(Space(kind="real", shape=(2,), rows=1000), shake=0.0, train=train,
-                  solver="rk4", steps=6).float().train()
+    model = (
+        built(
+            Space(kind="real", shape=(2,), rows=1000),
+            shake=0.0,
+            train=train,
+            solver="rk4",
+            steps=6,
+        )
+        .float()
+        .train()
+    )
     root = torch.tensor([[1.0, 0.0], [0.9, 0.19**0.5]])
     moving = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(250 if train == "matching" else 60):
         moving.zero_grad()
         sum(model.loss(Batch(torch.randn(256, 2) @ root.T)).values()).mean().backward()
         moving.step()
-    score = model.eval().likelihood(torch.randn(2000, 2, generator=fresh(5)) @ root.T).value.mean()
+    score = (
+        model.eval()
+        .likelihood(torch.randn(2000, 2, generator=make_generator(5)) @ root.T)
+        .value.mean()
+    )
     best = -math.log(2 * math.pi * math.e) - math.log(0.19) / 2
     assert best - 0.15 < score.item() < best + 0.1
 
@@ -159,10 +182,10 @@ def test_pictures_by_a_unet():
     assert not model.flow.velocity.written_out
     x = rows(PICTURE)
     assert model.loss(Batch(x))["matching"].isfinite()
-    exact = model.likelihood(x, model.Scoring(trace="exact")).value
-    found = model.likelihood(x, model.Scoring(trace="hutchinson", probes=64)).value
+    exact = model.likelihood(x, model.LikelihoodConfig(trace="exact")).value
+    found = model.likelihood(x, model.LikelihoodConfig(trace="hutchinson", probes=64)).value
     assert (found - exact).abs().max() < 1.0
-    assert model.sample(3, generator=fresh(0)).shape == (3, 1, 4, 4)
+    assert model.sample(3, generator=make_generator(0)).shape == (3, 1, 4, 4)
 
 
 def test_far_rows_and_float32_are_finite():
@@ -173,30 +196,37 @@ def test_far_rows_and_float32_are_finite():
 
 def test_what_is_refused():
     space, _ = worlds.conditioned(*worlds.make("real"))
-    with pytest.raises(WordError, match="coupling=optimal"):
+    with pytest.raises(UsageError, match="coupling=optimal"):
         CNF.Config(coupling="optimal").build(space)
-    with pytest.raises(WordError, match="train=likelihood"):
+    with pytest.raises(UsageError, match="train=likelihood"):
         CNF.Config(noise="learned").build(PICTURE)
-    with pytest.raises(WordError, match="can tell apart"):
-        built().float().likelihood(rows().float(), CNF.Scoring(tolerance=1e-12))
+    with pytest.raises(UsageError, match="can tell apart"):
+        built().float().likelihood(rows().float(), CNF.LikelihoodConfig(tolerance=1e-12))
     hidden = Batch(rows(), observed=torch.tensor([[True, False]]).expand(6, 2))
     with pytest.raises(DataError, match="missing"):
         built().likelihood(hidden)
 
 
 def test_words_reach_every_choice():
-    config = CNF.Config().override("train=likelihood", "gradient=adjoint", "solver=rk4", "steps=4",
-                                   "net.width=8", "waves=2")
+    config = CNF.Config().override(
+        "train=likelihood", "gradient=adjoint", "solver=rk4", "steps=4", "net.width=8", "waves=2"
+    )
     assert (config.train, config.solver, config.steps, config.net.width) == (
-        "likelihood", "rk4", 4, 8)
-    how = CNF.Scoring().override("solver=heun", "tolerance=1e-3", "trace=hutchinson", "steps=9")
-    assert (how.solver, how.steps, how.tolerance) == ("heun", 9, 1e-3)
+        "likelihood",
+        "rk4",
+        4,
+        8,
+    )
+    options = CNF.LikelihoodConfig().override(
+        "solver=heun", "tolerance=1e-3", "trace=hutchinson", "steps=9"
+    )
+    assert (options.solver, options.steps, options.tolerance) == ("heun", 9, 1e-3)
 
 
 @pytest.mark.parametrize(("side", "patch"), [(8, 1), (28, 2), (30, 1)])
 def test_large_pictures_are_read_four_pixels_at_a_time_where_sides_allow_it(side, patch):
     space = Space(kind="levels", shape=(1, side, side), size=256, rows=60_000)
-    config = CNF.suit(space).config
+    config = CNF.defaults(space).config
     assert (config.picture, config.unet.patch) == ("unet", patch)
     x = torch.zeros(1, side * side)
     assert config.build(space).flow.velocity(x, torch.zeros(1, 1), None).shape == x.shape
@@ -205,7 +235,7 @@ def test_large_pictures_are_read_four_pixels_at_a_time_where_sides_allow_it(side
 def test_squashed_levels_are_standardised_before_the_first_step_and_no_step_moves_that():
     space, batch = worlds.make("levels")
     model = built(space)
-    model.begin(batch.double())
+    model.initialise_from_data(batch.double())
     w = model.outer.inverse(model.spread(batch.double(), torch.rand(len(batch), space.dims))[0])[0]
     torch.testing.assert_close(w.mean(0), torch.zeros(space.dims).double(), rtol=0, atol=0.2)
     torch.testing.assert_close(w.std(0), torch.ones(space.dims).double(), rtol=0, atol=0.2)
@@ -217,6 +247,7 @@ def test_squashed_levels_are_standardised_before_the_first_step_and_no_step_move
 
 def test_a_dear_score_is_judged_by_fewer_rows():
     """Of flows of many entries a solver asks the network again and again for each row."""
+
     class Split:
         def __len__(self):
             return 6000
@@ -225,6 +256,6 @@ def test_a_dear_score_is_judged_by_fewer_rows():
             return Batch(torch.zeros(len(index), 1, 28, 28))
 
     large = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60_000)
-    judged = sum(map(len, Judge(built(large, shake=0.0), Split()).batches))
+    judged = sum(map(len, HeldOutScorer(built(large, shake=0.0), Split()).batches))
     assert judged == 2**22 // (784 * 16)
-    assert built(PLANE).looks == 1
+    assert built(PLANE).evals_per_score == 1

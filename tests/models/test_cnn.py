@@ -8,8 +8,8 @@ import worlds
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.predict.cnn import CNN, planned
 from monge.models.predict.resnet import ResNet
@@ -20,8 +20,9 @@ BOTH = pytest.mark.parametrize("name", ["predict.cnn", "predict.resnet"])
 
 
 def picture(*shape, rows=54_000, kind="levels"):
-    return Space(kind=kind, shape=shape, size=256, mean=(33.0,), scale=(79.0,), rows=rows,
-                 name="image")
+    return Space(
+        kind=kind, shape=shape, size=256, mean=(33.0,), scale=(79.0,), rows=rows, name="image"
+    )
 
 
 def digits(*shape, rows=54_000, **given):
@@ -31,27 +32,32 @@ def digits(*shape, rows=54_000, **given):
 
 def question(space, n, seed=0):
     """Random rows of a label given a picture, and perhaps given columns."""
-    g = fresh(seed)
-    given = {name: Batch(torch.randint(0, 256, (n, *part.shape), generator=g).float()
-                         if part.is_picture else torch.randn(n, *part.shape, generator=g))
-             for name, part in space.given.items()}
+    g = make_generator(seed)
+    given = {
+        name: Batch(
+            torch.randint(0, 256, (n, *part.shape), generator=g).float()
+            if part.is_picture
+            else torch.randn(n, *part.shape, generator=g)
+        )
+        for name, part in space.given.items()
+    }
     return Batch(torch.randint(0, space.size, (n,), generator=g), given)
 
 
 def built(name, space, **fields):
     torch.manual_seed(0)
     owner = registry.find(name)
-    return replace(owner.tiny(space), **fields).build(space)
+    return replace(owner.smallest_config(space), **fields).build(space)
 
 
 @BOTH
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 64, 64), (3, 9, 30)])
 def test_what_suits_can_be_built_and_is_no_giant(name, shape):
     space = digits(*shape)
-    suit = registry.find(name).suit(space)
+    suit = registry.find(name).defaults(space)
     model = suit.config.build(space)
     assert sum(p.numel() for p in model.parameters()) < 3_000_000
-    assert suit.recipe.steps == 8 * 54_000 // 128
+    assert suit.recipe.max_steps == 8 * 54_000 // 128
     assert bool(suit.data) == (min(shape[1:]) >= 16)
     model.eval()
     assert model.likelihood(question(space, 2)).value.shape == (2,)
@@ -61,19 +67,19 @@ def test_what_suits_can_be_built_and_is_no_giant(name, shape):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 3), (1, 2, 2)])
 def test_the_smallest_pictures_are_refused_or_built(name, shape):
     owner, space = registry.find(name), digits(*shape)
-    if why := owner.refuses(space):
+    if why := owner.unsupported_reason(space):
         assert (name, min(shape[1:])) == ("predict.cnn", 1)
         assert "single pixel here; use predict.resnet or predict.mlp" in why
         return
-    for config in (owner.tiny(space), owner.suit(space).config):
+    for config in (owner.smallest_config(space), owner.defaults(space).config):
         assert config.build(space).eval().likelihood(question(space, 2)).value.isfinite().all()
 
 
 def test_a_number_is_not_augmented_and_few_rows_are_seen_often():
     space = replace(digits(1, 28, 28, rows=1000), kind="real", size=0, rows=1000)
-    suit = CNN.suit(space)
+    suit = CNN.defaults(space)
     assert suit.data == ()
-    assert (suit.recipe.steps, suit.recipe.batch) == (1500, 64)
+    assert (suit.recipe.max_steps, suit.recipe.batch_size) == (1500, 64)
 
 
 @BOTH
@@ -83,8 +89,9 @@ def test_all_else_that_is_given_stands_beside_the_picture(name):
     torch.nn.init.normal_(model.out.weight)
     before = model.likelihood(rows).value
     for part in space.given:
-        other = replace(rows, given={**rows.given, part: question(space, 6, 1).double()
-                                     .given[part]})
+        other = replace(
+            rows, given={**rows.given, part: question(space, 6, 1).double().given[part]}
+        )
         assert not torch.isclose(model.likelihood(other).value, before).any(), part
 
 
@@ -92,7 +99,7 @@ def test_all_else_that_is_given_stands_beside_the_picture(name):
 def test_it_learns_to_tell_pictures_apart(name):
     space, batch = worlds.conditioned(*worlds.make("label"), "picture")
     model, owner = built(name, space), registry.find(name)
-    recipe = replace(owner.suit(space).recipe, steps=60, warmup=10)
+    recipe = replace(owner.defaults(space).recipe, max_steps=60, warmup=10)
     trainer = Trainer(model, worlds.Rows(batch), recipe)
     for _ in range(60):
         trainer.advance(1.0)
@@ -109,37 +116,40 @@ def test_it_learns_to_tell_pictures_apart(name):
 def test_what_is_no_picture_is_refused(name):
     owner = registry.find(name)
     lone = Space(kind="label", size=3, given={"x": Space(kind="real", shape=(5,), name="x")})
-    assert "use predict.mlp" in owner.refuses(lone)
+    assert "use predict.mlp" in owner.unsupported_reason(lone)
     two = digits(1, 8, 8, other=picture(1, 8, 8))
-    assert "reads one picture" in owner.refuses(two)
-    assert "--target" in owner.refuses(Space(kind="label", size=3))
-    assert owner.refuses(digits(1, 8, 8)) is None
+    assert "reads one picture" in owner.unsupported_reason(two)
+    assert "--target" in owner.unsupported_reason(Space(kind="label", size=3))
+    assert owner.unsupported_reason(digits(1, 8, 8)) is None
 
 
 def test_codes_are_no_pictures():
     space = digits(1, 8, 8)
     own = replace(space.given["image"], high=(255.0,))
-    encoder = registry.find("latent.vae").tiny(own).build(own)
-    with pytest.raises(WordError, match="encoder makes the picture codes"):
-        CNN(CNN.tiny(space), space, {"encoder": encoder})
+    encoder = registry.find("latent.vae").smallest_config(own).build(own)
+    with pytest.raises(UsageError, match="encoder makes the picture codes"):
+        CNN(CNN.smallest_config(space), space, {"encoder": encoder})
 
 
 def test_pictures_that_are_too_small_are_refused():
     space = digits(1, 4, 4)
     for config in (CNN.Config(widths=(4, 4, 4)), CNN.Config(widths=(4,) * 3, halving="max")):
-        with pytest.raises(WordError, match="use larger pictures or fewer levels"):
+        with pytest.raises(UsageError, match="use larger pictures or fewer levels"):
             config.build(space)
-    with pytest.raises(WordError, match="give widths"):
+    with pytest.raises(UsageError, match="give widths"):
         CNN.Config(widths=()).build(space)
 
 
 @BOTH
 def test_a_batch_of_one_is_refused_with_batch_norm(name):
     space = digits(1, 8, 8)
-    with pytest.raises(WordError, match=r"larger train\.batch"):
+    with pytest.raises(UsageError, match=r"larger train\.batch"):
         built(name, space).train().loss(question(space, 1))
-    net = {"norm": "group"} if name == "predict.cnn" else {
-        "net": replace(ResNet.tiny(space).net, norm="group")}
+    net = (
+        {"norm": "group"}
+        if name == "predict.cnn"
+        else {"net": replace(ResNet.smallest_config(space).net, norm="group")}
+    )
     model = built(name, space, **net).train()
     assert model.loss(question(space, 1))["nll"].shape == (1,)
 
@@ -163,9 +173,9 @@ def test_thinned_networks_are_an_estimate_and_differ():
     space = digits(1, 8, 8)
     model, rows = built("predict.cnn", space, dropout=0.5).eval(), question(space, 4)
     torch.nn.init.normal_(model.out.weight)
-    how = model.Scoring(passes=20)
-    found = model.likelihood(rows, how, fresh(1))
+    options = model.LikelihoodConfig(passes=20)
+    found = model.likelihood(rows, options, make_generator(1))
     assert found.kind == "estimate"
     assert (found.stderr > 0).all()
-    again = model.likelihood(rows[1:], how, fresh(1))
+    again = model.likelihood(rows[1:], options, make_generator(1))
     torch.testing.assert_close(found.value[1:], again.value)

@@ -12,7 +12,7 @@ from entries import BINARY, states
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.count_table import Tabular
 from monge.verify import subjects
@@ -29,9 +29,12 @@ def test_a_table_is_the_frequencies_of_what_begins_so():
 
 
 def test_a_table_for_each_combination_of_labels():
-    space = replace(BINARY, shape=(2,), given={"a": Space(kind="label", size=2),
-                                               "b": Space(kind="label", size=3)})
-    rows = subjects.random_rows(space, 600, fresh(5))
+    space = replace(
+        BINARY,
+        shape=(2,),
+        given={"a": Space(kind="label", size=2), "b": Space(kind="label", size=3)},
+    )
+    rows = subjects.random_rows(space, 600, make_generator(5))
     model, x = Tabular.Config().build(space).double(), states(2, 2)
     model.count(rows)
     assert model.parameter_count == 6 * 3
@@ -40,31 +43,39 @@ def test_a_table_for_each_combination_of_labels():
         log_p = model.log_prob(Batch(x, given))
         assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
         own = rows.x[(rows.given["a"].x == a) & (rows.given["b"].x == b)]
-        assert log_p[0].exp().item() == pytest.approx((own.sum(1) == 0).double().mean().item(),
-                                                      abs=0.05)
+        assert log_p[0].exp().item() == pytest.approx(
+            (own.sum(1) == 0).double().mean().item(), abs=0.05
+        )
     with pytest.raises(DataError, match="'b' must be a code from 0 to 2"):
         model.sample(2, {"a": Batch(torch.zeros(2).long()), "b": Batch(torch.tensor([0, 3]))})
 
 
 def test_numbers_of_a_table_fall_into_runs():
     space = Space(kind="real", shape=(2,), scale=(1.0, 1.0), rows=500)
-    x = torch.randn(500, 1, generator=fresh(6), dtype=torch.float64)
-    x = torch.cat([x, x + 0.1 * torch.randn(500, 1, generator=fresh(8), dtype=torch.float64)], 1)
-    model = Tabular.suit(space).config.build(space).double()
+    x = torch.randn(500, 1, generator=make_generator(6), dtype=torch.float64)
+    x = torch.cat(
+        [x, x + 0.1 * torch.randn(500, 1, generator=make_generator(8), dtype=torch.float64)], 1
+    )
+    model = Tabular.defaults(space).config.build(space).double()
     model.count(Batch(x))
-    drawn = model.sample(4000, generator=fresh(1))
+    drawn = model.sample(4000, generator=make_generator(1))
     assert torch.corrcoef(drawn.clamp(-4, 4).T)[0, 1] > 0.8
     assert model.log_prob(x).mean() > model.log_prob(x * torch.tensor([1, -1])).mean() + 0.5
 
 
-@pytest.mark.parametrize(("space", "words"), [
-    (Space(kind="binary", shape=(1, 28, 28)), "1x28x28 has about 2^784 parameters"),
-    (Space(kind="levels", size=256, shape=(3, 64, 64)), "has about 2^24576 parameters"),
-    (replace(BINARY, shape=(20,)), "of shape 20 has 1048575 parameters")], ids=str)
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (Space(kind="binary", shape=(1, 28, 28)), "1x28x28 has about 2^784 parameters"),
+        (Space(kind="levels", size=256, shape=(3, 64, 64)), "has about 2^24576 parameters"),
+        (replace(BINARY, shape=(20,)), "of shape 20 has 1048575 parameters"),
+    ],
+    ids=str,
+)
 def test_a_table_that_is_too_large_is_refused_with_its_size(space, words):
-    sentence = Tabular.refuses(space)
+    sentence = Tabular.unsupported_reason(space)
     assert words in sentence
     assert "use autoregressive.fvsbn" in sentence
     with pytest.raises(DataError, match="parameters"):
         Tabular.Config().build(space)
-    assert Tabular.refuses(replace(BINARY, shape=(19,))) is None
+    assert Tabular.unsupported_reason(replace(BINARY, shape=(19,))) is None

@@ -8,8 +8,8 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion import _likelihood as accounting
 from monge.models.diffusion._denoisers import MLP, Transformer, UNet
@@ -22,15 +22,24 @@ from monge.train.loop import fit
 from monge.train.trainer import Trainer
 
 REAL = Space(kind="real", shape=(2,), name="x", rows=1000)
-PICTURE = Space(kind="levels", shape=(1, 7, 6), size=5, name="x", rows=100, mean=(2.0,),
-                scale=(1.4,), low=(0.0,), high=(4.0,))
+PICTURE = Space(
+    kind="levels",
+    shape=(1, 7, 6),
+    size=5,
+    name="x",
+    rows=100,
+    mean=(2.0,),
+    scale=(1.4,),
+    low=(0.0,),
+    high=(4.0,),
+)
 SERIES = Space(kind="real", shape=(9, 2), name="x", rows=100)
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 1.0]]).double()
 
 
 def build(space, *words, net=None):
     torch.manual_seed(0)
-    config = DDPM.tiny(space)
+    config = DDPM.smallest_config(space)
     config = replace(config, net=net) if net else config
     return config.override(*words).build(space).double()
 
@@ -48,8 +57,9 @@ class Exact:
         return Prediction(z, alpha, sigma, "x0", (gain * (z @ self.axes)) @ self.axes.T)
 
     def ask(self, y, steps=0):
-        return accounting.Asked(self.predict, self.schedule, Units(REAL).double(), y,
-                                torch.arange(len(y)), 0, steps)
+        return accounting.Asked(
+            self.predict, self.schedule, Units(REAL).double(), y, torch.arange(len(y)), 0, steps
+        )
 
 
 def draws(n=500):
@@ -101,9 +111,11 @@ def test_wrong_denoiser_scores_less():
 
 def test_stderr_of_hutchinson_covers_the_exact_trace():
     model = build(REAL)
-    rows = Batch(torch.randn(6, 2, generator=fresh(0)).double())
-    exact = model.likelihood(rows, model.Scoring(method="ode", trace="exact"))
-    guess = model.likelihood(rows, model.Scoring(method="ode", trace="hutchinson", probes=40))
+    rows = Batch(torch.randn(6, 2, generator=make_generator(0)).double())
+    exact = model.likelihood(rows, model.LikelihoodConfig(method="ode", trace="exact"))
+    guess = model.likelihood(
+        rows, model.LikelihoodConfig(method="ode", trace="hutchinson", probes=40)
+    )
     assert exact.kind == guess.kind == "estimate"
     assert exact.stderr is None
     assert ((exact.value - guess.value).abs() < 6 * guess.stderr + 1e-3).all()
@@ -114,8 +126,15 @@ def test_last_step_of_levels_sums_to_one():
     codes = torch.arange(5).double()[:, None].expand(5, 42)
     y = units.enter(codes.reshape(5, 1, 7, 6))
     for mean, scale in ((0.3, 0.7), (-4.0, 0.05), (9.0, 2.0)):
-        each = [units.log_prob(row[None, :1].expand(1, 42), torch.full((1, 42), mean).double(),
-                               torch.tensor(scale).double()) / 42 for row in y]
+        each = [
+            units.log_prob(
+                row[None, :1].expand(1, 42),
+                torch.full((1, 42), mean).double(),
+                torch.tensor(scale).double(),
+            )
+            / 42
+            for row in y
+        ]
         assert torch.cat(each).exp().sum().item() == pytest.approx(1, abs=1e-9)
 
 
@@ -134,7 +153,7 @@ def test_every_target_trains_and_samples(of):
     batch = batch.double()
     losses = [sum(v.mean() for v in model.loss(batch).values()) for _ in range(2)]
     assert all(loss.isfinite() for loss in losses)
-    assert model.sample(4, generator=fresh(0)).isfinite().all()
+    assert model.sample(4, generator=make_generator(0)).isfinite().all()
 
 
 def test_weights_are_those_of_the_docstring():
@@ -154,8 +173,12 @@ def test_weights_are_those_of_the_docstring():
             error = (Prediction(z, alpha, sigma, of, nothing).noise - noise).square().mean(1)
             snr = model.schedule.snr(t)
             own = (target(of, y, noise, alpha, sigma)).square().mean(1)
-            wanted = {"simple": own, "snr": error, "elbo": -0.5 * model.schedule.slope(t) * error,
-                      "min_snr": (5 / snr).clamp(max=1) * error}[weight]
+            wanted = {
+                "simple": own,
+                "snr": error,
+                "elbo": -0.5 * model.schedule.slope(t) * error,
+                "min_snr": (5 / snr).clamp(max=1) * error,
+            }[weight]
             assert found.item() == pytest.approx(wanted.mean().item(), rel=1e-9)
 
 
@@ -176,8 +199,14 @@ def test_learned_variance_is_bounded_by_its_ends_and_lowers_the_bound():
     assert model.net.net.out.weight.grad[2:].abs().max() > 0
 
 
-@pytest.mark.parametrize("net", [MLP.Config(width=8), UNet.Config(width=4, multipliers=(1, 2)),
-                                 Transformer.Config(width=8, depth=1, heads=2, patch=1)])
+@pytest.mark.parametrize(
+    "net",
+    [
+        MLP.Config(width=8),
+        UNet.Config(width=4, multipliers=(1, 2)),
+        Transformer.Config(width=8, depth=1, heads=2, patch=1),
+    ],
+)
 @pytest.mark.parametrize("space", [REAL, SERIES, PICTURE], ids=["vector", "series", "picture"])
 def test_every_network_reads_every_shape(net, space):
     model = build(space, net=net)
@@ -191,14 +220,19 @@ def test_every_network_reads_every_shape(net, space):
 
 
 def test_conditions_of_all_kinds_are_heeded():
-    space = replace(PICTURE, given={
-        "label": Space(kind="label", size=3, name="label"),
-        "text": Space(kind="tokens", shape=(4,), size=6, name="text", varies=True),
-        "small": Space(kind="real", shape=(2, 3, 3), name="small")})
-    given = {"label": Batch(torch.tensor([0, 2])),
-             "text": Batch(torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0]]),
-                           length=torch.tensor([3, 2])),
-             "small": Batch(torch.randn(2, 2, 3, 3).double())}
+    space = replace(
+        PICTURE,
+        given={
+            "label": Space(kind="label", size=3, name="label"),
+            "text": Space(kind="tokens", shape=(4,), size=6, name="text", varies=True),
+            "small": Space(kind="real", shape=(2, 3, 3), name="small"),
+        },
+    )
+    given = {
+        "label": Batch(torch.tensor([0, 2])),
+        "text": Batch(torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0]]), length=torch.tensor([3, 2])),
+        "small": Batch(torch.randn(2, 2, 3, 3).double()),
+    }
     for net in (MLP.Config(width=8), UNet.Config(width=4, multipliers=(1, 2))):
         model = build(space, net=net)
         for parameter in model.parameters():
@@ -206,8 +240,11 @@ def test_conditions_of_all_kinds_are_heeded():
         z, t = torch.randn(1, 42).double().expand(2, 42), torch.full((2,), 0.5).double()
         plain = model.predict(z, t, model.tell(given, 2)).value
         assert not torch.allclose(plain[0], plain[1])
-        for name, other in (("label", given["label"][[1, 1]]), ("text", given["text"][[1, 1]]),
-                            ("small", given["small"][[1, 1]])):
+        for name, other in (
+            ("label", given["label"][[1, 1]]),
+            ("text", given["text"][[1, 1]]),
+            ("small", given["small"][[1, 1]]),
+        ):
             told = model.predict(z, t, model.tell({**given, name: other}, 2)).value
             assert not torch.allclose(told[0], plain[0]), name
             torch.testing.assert_close(told[1], plain[1])
@@ -219,8 +256,10 @@ def test_padding_of_a_text_is_not_read():
     space = replace(REAL, given={"text": Space(kind="tokens", shape=(4,), size=6, varies=True)})
     model = build(space)
     length = torch.tensor([2])
-    one, two = (model.tell({"text": Batch(torch.tensor([[1, 2, pad, pad]]), length=length)}, 1)
-                for pad in (0, 5))
+    one, two = (
+        model.tell({"text": Batch(torch.tensor([[1, 2, pad, pad]]), length=length)}, 1)
+        for pad in (0, 5)
+    )
     torch.testing.assert_close(one.vector, two.vector)
 
 
@@ -259,24 +298,24 @@ def test_a_short_fit_nears_a_known_law():
     x = torch.randn(2000, 2, generator=g) @ torch.linalg.cholesky(COVARIANCE).T.float()
     space = worlds.fitted(REAL, x)
     model = build(space, "net.width=64").float()
-    recipe = replace(DDPM.suit(space).recipe, batch=256)
+    recipe = replace(DDPM.defaults(space).recipe, batch_size=256)
     trainer = Trainer(model, worlds.Rows(Batch(x)), recipe, seed=0)
     for _ in fit(trainer, Budget(steps=250)):
         pass
     trainer.average.put(trainer.average.weights)
     y, truth = draws(300)
-    found = model.eval().likelihood(Batch(y.float()), model.Scoring(samples=256)).value
+    found = model.eval().likelihood(Batch(y.float()), model.LikelihoodConfig(samples=256)).value
     assert -0.2 < (found - truth).mean() < 0.03
-    drawn = model.sample(2000, generator=fresh(0)).double()
+    drawn = model.sample(2000, generator=make_generator(0)).double()
     assert (drawn.T.cov() - COVARIANCE).abs().max() < 0.15
 
 
 def test_bad_words_are_told():
-    with pytest.raises(WordError, match="steps=0 must be at least 1"):
+    with pytest.raises(UsageError, match="steps=0 must be at least 1"):
         DDPM.Config(steps=0)
-    with pytest.raises(WordError, match="variance=forward differs from posterior only over"):
+    with pytest.raises(UsageError, match="variance=forward differs from posterior only over"):
         DDPM.Config(variance="forward")
-    with pytest.raises(WordError, match="patch=4 does not divide the sides 7x6"):
+    with pytest.raises(UsageError, match="patch=4 does not divide the sides 7x6"):
         build(PICTURE, net=Transformer.Config(patch=4))
     model = build(PICTURE)
     with pytest.raises(DataError, match="values 0 to 4"):

@@ -7,8 +7,8 @@ import torch
 from known import LINE, Known, normals
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._ode_samplers import DPM
 from monge.models.diffusion._parameterisation import Prediction
@@ -31,11 +31,13 @@ class Pair(Known):
         return Prediction(z, alpha, sigma, "x0", (gain * (z @ turn)) @ turn)
 
 
-def completed(n=2000, seen=1.5, **how):
+def completed(n=2000, seen=1.5, **options):
     model = Pair(Pair.Config(), PLANE)
     x = torch.tensor([[seen, 7.0]]).double().repeat(n, 1)
     batch = Batch(x, observed=torch.tensor([[True, False]]).expand(n, 2))
-    return model.complete(batch, model.Sampling(sampler=DPM.Config(steps=30), **how), fresh(0))
+    return model.complete(
+        batch, model.SamplingConfig(sampler=DPM.Config(steps=30), **options), make_generator(0)
+    )
 
 
 def test_resampling_brings_what_is_hidden_to_agree_with_what_is_seen():
@@ -58,9 +60,11 @@ def test_stretches_of_several_steps_are_gone_through_again():
 
 def test_nothing_hidden_is_nothing_changed_and_all_hidden_is_a_sample():
     model = Pair(Pair.Config(), PLANE)
-    x = torch.randn(400, 2, generator=fresh(0), dtype=torch.float64)
-    assert torch.equal(model.complete(Batch(x), None, fresh(0)), x)
-    free = model.complete(Batch(x, observed=torch.zeros(400, 2, dtype=torch.bool)), None, fresh(0))
+    x = torch.randn(400, 2, generator=make_generator(0), dtype=torch.float64)
+    assert torch.equal(model.complete(Batch(x), None, make_generator(0)), x)
+    free = model.complete(
+        Batch(x, observed=torch.zeros(400, 2, dtype=torch.bool)), None, make_generator(0)
+    )
     assert abs(torch.corrcoef(free.T)[0, 1] - RHO) < 0.05
 
 
@@ -72,8 +76,9 @@ def test_what_was_seen_is_at_its_noise_along_the_way():
     def predict(z, t):
         return Prediction(z, noising.alpha(t)[:, None], noising.sigma(t)[:, None], "x0", 0 * z)
 
-    for (z, _), t in zip(repaint(predict, noising, times, y, seen, 1, 1, fresh(0)), times[1:],
-                         strict=True):
+    for (z, _), t in zip(
+        repaint(predict, noising, times, y, seen, 1, 1, make_generator(0)), times[1:], strict=True
+    ):
         assert abs(z.mean() - 2 * noising.alpha(t)) < 0.08
         assert abs(z.std() - noising.sigma(t)) < 0.05
 
@@ -84,8 +89,8 @@ def test_denoising_draws_from_the_posterior_of_what_it_was(steps):
     noise, seen = 0.5, 0.3
     model = Known(Known.Config(), LINE)
     model.steps = steps
-    how = model.Sampling(noise=noise, sampler=DPM.Config(steps=100))
-    x = model.complete(Batch(torch.full((4000, 1), seen).double()), how, fresh(0))
+    options = model.SamplingConfig(noise=noise, sampler=DPM.Config(steps=100))
+    x = model.complete(Batch(torch.full((4000, 1), seen).double()), options, make_generator(0))
     grid = torch.linspace(-4, 4, 4001, dtype=torch.float64)[:, None]
     one = torch.ones(1, 1).double()
     log_p = normals(0, 1).log_prob(grid, one, 0 * one) - 0.5 * ((seen - grid[:, 0]) / noise) ** 2
@@ -100,8 +105,10 @@ def test_denoising_draws_from_the_posterior_of_what_it_was(steps):
 def test_entries_of_unequal_scale_are_brought_to_one_level_of_noise():
     scaled = replace(PLANE, scale=(1.0, 10.0))
     model = Pair(Pair.Config(), scaled)
-    how = model.Sampling(noise=0.5, sampler=DPM.Config(steps=30))
-    x = model.complete(Batch(torch.tensor([[1.0, 10.0]]).double().repeat(2000, 1)), how, fresh(0))
+    options = model.SamplingConfig(noise=0.5, sampler=DPM.Config(steps=30))
+    x = model.complete(
+        Batch(torch.tensor([[1.0, 10.0]]).double().repeat(2000, 1)), options, make_generator(0)
+    )
     assert x.isfinite().all()
     assert (x[:, 1] - 10).abs().mean() > 0.5
 
@@ -111,8 +118,8 @@ def test_editing_keeps_less_the_further_it_goes():
     x = torch.full((2000, 1), 0.8).double()
 
     def away(edit):
-        how = model.Sampling(edit=edit, sampler=DPM.Config(steps=20))
-        return (model.complete(Batch(x), how, fresh(0)) - x).abs().mean().item()
+        options = model.SamplingConfig(edit=edit, sampler=DPM.Config(steps=20))
+        return (model.complete(Batch(x), options, make_generator(0)) - x).abs().mean().item()
 
     assert away(0.05) < away(0.3) < away(0.6) < away(1.0)
     assert away(0.05) < 0.1
@@ -121,10 +128,12 @@ def test_editing_keeps_less_the_further_it_goes():
 def test_what_does_not_go_together_is_refused():
     model = Known(Known.Config(), LINE)
     batch = Batch(torch.zeros(3, 1).double())
-    with pytest.raises(WordError, match=r"noise=1 takes noise out and edit=0.5 adds it"):
-        model.complete(batch, model.Sampling(noise=1.0, edit=0.5))
-    with pytest.raises(WordError, match="start from whole rows"):
-        model.complete(replace(batch, observed=torch.zeros(3, 1, dtype=torch.bool)),
-                       model.Sampling(noise=1.0))
+    with pytest.raises(UsageError, match=r"noise=1 takes noise out and edit=0.5 adds it"):
+        model.complete(batch, model.SamplingConfig(noise=1.0, edit=0.5))
+    with pytest.raises(UsageError, match="start from whole rows"):
+        model.complete(
+            replace(batch, observed=torch.zeros(3, 1, dtype=torch.bool)),
+            model.SamplingConfig(noise=1.0),
+        )
     with pytest.raises(DataError, match="has no time in this schedule"):
-        model.complete(batch, model.Sampling(noise=1e5))
+        model.complete(batch, model.SamplingConfig(noise=1e5))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.models.diffusion._likelihood import gaussian_miss, gaussian_step, prior
 from monge.models.diffusion._parameterisation import Prediction
 from monge.prob.noise_schedule import Schedule
@@ -13,7 +13,7 @@ FAMILIES = pytest.mark.parametrize("family", ["preserving", "exploding", "sub"])
 
 
 def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(*shape, generator=make_generator(seed), dtype=torch.float64)
 
 
 def noising(family, low=-4.0):
@@ -34,14 +34,22 @@ def test_a_step_of_another_variance_is_a_divergence_of_normals(family, variance)
     way, y, z, guess = noising(family), drawn(5, 3), drawn(5, 3, seed=1), drawn(5, 3, seed=2)
     s, t = torch.full((5,), 0.4).double(), torch.full((5,), 0.6).double()
     column = t[:, None]
-    share = torch.rand(5, 3, generator=fresh(3), dtype=torch.float64)
-    said = Prediction(z, way.alpha(column), way.sigma(column), "x0", guess,
-                      share if variance == "learned" else None)
+    share = torch.rand(5, 3, generator=make_generator(3), dtype=torch.float64)
+    said = Prediction(
+        z,
+        way.alpha(column),
+        way.sigma(column),
+        "x0",
+        guess,
+        share if variance == "learned" else None,
+    )
     step = way.step(s[:, None], column)
     ratio = {"forward": 1.0, "posterior": 0.0, "learned": share}[variance]
     wide = step.variance * (step.forward / step.variance) ** ratio
-    truth = kl_divergence(Normal(step.on_z * z + step.on_x * y, step.variance.sqrt()),
-                          Normal(step.on_z * z + step.on_x * guess, wide.sqrt()))
+    truth = kl_divergence(
+        Normal(step.on_z * z + step.on_x * y, step.variance.sqrt()),
+        Normal(step.on_z * z + step.on_x * guess, wide.sqrt()),
+    )
     torch.testing.assert_close(gaussian_step(way, s, t, y, said, variance), truth)
 
 
@@ -50,9 +58,14 @@ def test_the_miss_of_the_simplest_denoiser_has_the_mean_that_is_taken_off(family
     """Its mean over noise, by the nodes of Gauss and Hermite, which are exact for squares."""
     way, y = noising(family), drawn(4, 1)
     t = torch.tensor(0.55, dtype=torch.float64)
-    nodes = torch.tensor([-(3 ** 0.5), 0.0, 3 ** 0.5], dtype=torch.float64)
-    misses, means = zip(*(gaussian_miss(y, torch.full_like(y, float(node)), way.alpha(t),
-                                        way.sigma(t)) for node in nodes), strict=True)
+    nodes = torch.tensor([-(3**0.5), 0.0, 3**0.5], dtype=torch.float64)
+    misses, means = zip(
+        *(
+            gaussian_miss(y, torch.full_like(y, float(node)), way.alpha(t), way.sigma(t))
+            for node in nodes
+        ),
+        strict=True,
+    )
     mean = (misses[0] + 4 * misses[1] + misses[2]) / 6
     torch.testing.assert_close(means[0], mean)
     assert torch.equal(means[0], means[2])

@@ -10,17 +10,26 @@ from monge import data
 from monge.cli.main import attempt
 from monge.core.abilities import HasLikelihood
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.overrides import said
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.overrides import apply_overrides
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._denoisers import MLP
 from monge.models.diffusion.ddpm import DDPM
 from monge.models.diffusion.vdm import VDM, Gamma
 
 REAL = Space(kind="real", shape=(2,), name="x", rows=1000)
-PICTURE = Space(kind="levels", shape=(1, 7, 6), size=5, name="x", rows=100, mean=(2.0,),
-                scale=(1.4,), low=(0.0,), high=(4.0,))
+PICTURE = Space(
+    kind="levels",
+    shape=(1, 7, 6),
+    size=5,
+    name="x",
+    rows=100,
+    mean=(2.0,),
+    scale=(1.4,),
+    low=(0.0,),
+    high=(4.0,),
+)
 SMALL = ("net=mlp", "net.width=16", "net.depth=2")
 
 
@@ -41,43 +50,69 @@ def test_presets_are_the_papers():
     assert ddpm.schedule.shape == "linear"
     first = DDPM.preset("sohl_dickstein", PICTURE)
     assert (first.weight, first.variance) == ("elbo", "learned")
-    assert first.build(PICTURE).sample(2, generator=fresh(0)).shape == (2, 1, 7, 6)
+    assert first.build(PICTURE).sample(2, generator=make_generator(0)).shape == (2, 1, 7, 6)
     assert VDM.preset("vdm", PICTURE).target == "noise"
     assert {*DDPM.presets} | {*VDM.presets} == {"sohl_dickstein", "ddpm", "vdm"}
 
 
 def test_a_paper_is_one_word_which_others_may_change(tmp_path, capsys):
-    run = monge.fit("ddpm", "moons", "steps=30", "preset=ddpm", "net.width=16", "data.rows=100",
-                    budget="2steps", out=tmp_path / "run")
-    assert (run.config.steps, run.config.target, run.config.schedule.shape) == (30, "noise",
-                                                                                "linear")
+    run = monge.fit(
+        "ddpm",
+        "moons",
+        "steps=30",
+        "preset=ddpm",
+        "net.width=16",
+        "data.rows=100",
+        budget="2steps",
+        out=tmp_path / "run",
+    )
+    assert (run.config.steps, run.config.target, run.config.schedule.shape) == (
+        30,
+        "noise",
+        "linear",
+    )
     assert attempt(["models", "ddpm", "--json"]) == 0
     assert "Ho et al. 2020" in json.loads(capsys.readouterr().out)["presets"]["ddpm"]
     assert attempt(["models", "ddpm"]) == 0
     assert "preset=sohl_dickstein" in capsys.readouterr().out
-    assert refused(capsys, "fit", "ddpm", "moons", "preset=edm") == \
-        "ddpm has no preset 'edm'; choose from sohl_dickstein, ddpm"
-    assert refused(capsys, "fit", "made", "moons", "preset=edm") == \
-        "made has no preset 'edm'; leave it out"
+    assert (
+        refused(capsys, "fit", "ddpm", "moons", "preset=edm")
+        == "ddpm has no preset 'edm'; choose from sohl_dickstein, ddpm"
+    )
+    assert (
+        refused(capsys, "fit", "made", "moons", "preset=edm")
+        == "made has no preset 'edm'; leave it out"
+    )
 
 
 def test_how_alone_is_said_of_the_first_choice():
-    scoring, sampling = DDPM.Scoring(), DDPM.Sampling()
-    assert said(scoring, ["how=ode", "probes=3"]) == DDPM.Scoring(method="ode", probes=3)
-    assert said(sampling, ["how=heun", "steps=4"]) == sampling.override("sampler=heun", "steps=4")
-    with pytest.raises(WordError, match="how"):
-        said(HasLikelihood.Scoring(), ["how=ode"])
+    scoring, sampling = DDPM.LikelihoodConfig(), DDPM.SamplingConfig()
+    assert apply_overrides(
+        scoring, ["score.method=ode", "probes=3"], "score"
+    ) == DDPM.LikelihoodConfig(method="ode", probes=3)
+    assert apply_overrides(
+        sampling, ["sampler=heun", "sample.steps=4"], "sample"
+    ) == sampling.override("sampler=heun", "steps=4")
+    with pytest.raises(UsageError, match="how"):
+        apply_overrides(HasLikelihood.LikelihoodConfig(), ["method=ode"], "score")
 
 
 def test_a_score_says_by_what_draws_and_to_what_tolerance(run, capsys):
     torch.manual_seed(0)
-    model, y = DDPM.tiny(REAL).build(REAL), Batch(torch.zeros(3, 2))
-    told = [model.likelihood(y, said(model.Scoring(), words.split())).told for words in (
-        "samples=8", "how=ode tolerance=0.01", "how=ode trace=hutchinson probes=3")]
+    model, y = DDPM.smallest_config(REAL).build(REAL), Batch(torch.zeros(3, 2))
+    told = [
+        model.likelihood(y, apply_overrides(model.LikelihoodConfig(), words.split())).told
+        for words in (
+            "samples=8",
+            "method=ode tolerance=0.01",
+            "method=ode trace=hutchinson probes=3",
+        )
+    ]
     assert told == [
         "denoising bound over continuous time, 8 draws of time and noise a row",
         "probability flow, error of a step 0.01, exact trace",
-        "probability flow, error of a step 0.0001, trace along 3 random directions a row"]
+        "probability flow, error of a step 0.0001, trace along 3 random directions a row",
+    ]
     assert attempt(["score", str(run.folder), "samples=2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["method"] == "denoising bound over 20 steps, 2 draws of time and noise a row"
@@ -98,25 +133,54 @@ def test_parts_of_a_score_are_told_by_time_and_by_noise():
 
 def test_rows_of_the_run_are_completed_as_words_say(run, tmp_path, capsys):
     out = tmp_path / "c.png"
-    assert attempt(["complete", str(run.folder), "--hide", "lower", "--rows", "2", "-o", str(out),
-                    "steps=3", "again=1"]) == 0
+    assert (
+        attempt(
+            [
+                "complete",
+                str(run.folder),
+                "--hide",
+                "lower",
+                "--rows",
+                "2",
+                "-o",
+                str(out),
+                "steps=3",
+                "again=1",
+            ]
+        )
+        == 0
+    )
     assert out.exists()
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["fit", "ddpm", "moons", "steps=0"], "steps=0 must be at least 1"),
-    (["fit", "ddpm", "moons", "schedule.low=-2"],
-     "low=-2 ends the schedule at SNR 0.135, which is not noise; give low=-4 or less"),
-    (["fit", "vdm", "moons", "gamma.low=-3"],
-     "low=-3 ends the schedule at SNR 0.0498, which is not noise; give low=-4 or less"),
-    (["sample", "RUN", "sampler=ancestral", "steps=21"],
-     "steps=21 is more than the 20 times that this law knows; give at most 20"),
-    (["sample", "RUN", "gamma=3"], "gamma weighs what a law is given, and this ddpm is given "
-     "nothing; fit it with --given, or name a classifier with guide=RUN"),
-    (["complete", "RUN", "noise=2", "edit=0.5", "--hide", "box", "-o", "x.png"],
-     "noise=2 takes noise out and edit=0.5 adds it; give one of them"),
-])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["fit", "ddpm", "moons", "steps=0"], "steps=0 must be at least 1"),
+        (
+            ["fit", "ddpm", "moons", "schedule.low=-2"],
+            "low=-2 ends the schedule at SNR 0.135, which is not noise; give low=-4 or less",
+        ),
+        (
+            ["fit", "vdm", "moons", "gamma.low=-3"],
+            "low=-3 ends the schedule at SNR 0.0498, which is not noise; give low=-4 or less",
+        ),
+        (
+            ["sample", "RUN", "sampler=ancestral", "steps=21"],
+            "steps=21 is more than the 20 times that this law knows; give at most 20",
+        ),
+        (
+            ["sample", "RUN", "gamma=3"],
+            "gamma weighs what a law is given, and this ddpm is given "
+            "nothing; fit it with --given, or name a classifier with guide=RUN",
+        ),
+        (
+            ["complete", "RUN", "noise=2", "edit=0.5", "--hide", "box", "-o", "x.png"],
+            "noise=2 takes noise out and edit=0.5 adds it; give one of them",
+        ),
+    ],
+)
 def test_what_is_wrong_is_told_in_a_sentence(run, capsys, words, sentence):
     words = [str(run.folder) if word == "RUN" else word for word in words]
     assert refused(capsys, *words) == sentence
@@ -124,16 +188,21 @@ def test_what_is_wrong_is_told_in_a_sentence(run, capsys, words, sentence):
 
 def test_a_guide_that_judges_something_else_is_told(run, capsys):
     guide = f"guide={run.folder}"
-    assert refused(capsys, "sample", str(run.folder), guide, "--given", "label=3") == \
-        f"label=3: the run is not given 'label', nor does {guide} judge it; name one that does"
+    assert (
+        refused(capsys, "sample", str(run.folder), guide, "--given", "label=3")
+        == f"label=3: the run is not given 'label', nor does {guide} judge it; name one that does"
+    )
 
 
 def test_pictures_are_drawn_given_small_ones_by_naming_these():
     space = data.open("digits+low2").view(given=["source"]).space
-    assert (space.name, space.shape, space.given["source"].shape) == ("target", (1, 8, 8),
-                                                                      (1, 4, 4))
+    assert (space.name, space.shape, space.given["source"].shape) == (
+        "target",
+        (1, 8, 8),
+        (1, 4, 4),
+    )
 
 
 def test_an_end_that_is_learned_begins_as_noise():
-    with pytest.raises(WordError, match=r"SNR 0\.135, which is not noise"):
+    with pytest.raises(UsageError, match=r"SNR 0\.135, which is not noise"):
         Gamma.Config(low=-2.0)

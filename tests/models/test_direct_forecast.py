@@ -8,9 +8,9 @@ import torch
 from monge import data, registry
 from monge.core.batch import Batch
 from monge.core.errors import DataError
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.core.train_config import Recipe
+from monge.core.train_config import TrainConfig
 from monge.models.sequence.direct_forecast import Forecast
 from monge.nn import forecasters
 from monge.prob.copula import Dependence, Margins
@@ -20,8 +20,15 @@ from monge.verify import subjects
 from monge.verify.framework import hold, identities
 
 PAST = Space(kind="real", shape=(12, 2), name="past", rows=500, mean=(3.0, -1.0), scale=(2.0, 0.5))
-SPACE = Space(kind="real", shape=(3, 2), name="future", rows=500, mean=(3.0, -1.0),
-              scale=(2.0, 0.5), given={"past": PAST})
+SPACE = Space(
+    kind="real",
+    shape=(3, 2),
+    name="future",
+    rows=500,
+    mean=(3.0, -1.0),
+    scale=(2.0, 0.5),
+    given={"past": PAST},
+)
 NETS = ("nlinear", "dlinear", "layers", "recurrence", "convolution", "attention")
 
 
@@ -49,25 +56,37 @@ def built(net="nlinear", space=SPACE, *words):
 
 
 def question(n=5, seed=1, space=SPACE):
-    return subjects.random_rows(space, n, fresh(seed))
+    return subjects.random_rows(space, n, make_generator(seed))
 
 
 @pytest.mark.parametrize("net", NETS)
 def test_every_network_gives_a_law(net):
     model, batch = built(net), question()
     assert model.log_prob(batch).shape == (5,)
-    x = model.sample(5, batch.given, generator=fresh(0))
+    x = model.sample(5, batch.given, generator=make_generator(0))
     assert x.shape == (5, 3, 2)
     again = Forecast.Config.from_dict(model.config.to_dict())
     assert again == model.config
 
 
 def test_it_integrates_to_one():
-    one = Space(kind="real", shape=(2,), mean=(1.0,), scale=(2.0,), low=(-5.0,), high=(7.0,),
-                rows=50, given={"past": Space(kind="real", shape=(4,), rows=50)})
+    one = Space(
+        kind="real",
+        shape=(2,),
+        mean=(1.0,),
+        scale=(2.0,),
+        low=(-5.0,),
+        high=(7.0,),
+        rows=50,
+        given={"past": Space(kind="real", shape=(4,), rows=50)},
+    )
     subject = subjects.Subject("direct_forecast", built("nlinear", one), question(8, space=one))
-    rows = [row for each in identities() if each.needs and each.listing.id == "X50"
-            for row in hold(each, [subject], every=True)]
+    rows = [
+        row
+        for each in identities()
+        if each.needs and each.listing.id == "X50"
+        for row in hold(each, [subject], every=True)
+    ]
     assert [row for row in rows if row.passed]
     assert not [row for row in rows if row.passed is False]
 
@@ -77,14 +96,15 @@ def test_the_density_is_that_of_the_change_of_variables():
     model, batch = built(), question(1)
     centre, spread = model.read(batch.given)
     own, causes = model.dependence.parts
-    normal = torch.distributions.MultivariateNormal(torch.zeros(6).double(),
-                                                    own.diag() + causes @ causes.mT)
+    normal = torch.distributions.MultivariateNormal(
+        torch.zeros(6).double(), own.diag() + causes @ causes.mT
+    )
 
     def event(z):
         r = model.margins.inverse(z[None]).reshape(centre.shape)
         return model.frame.outside(centre + spread.exp() * r).flatten()
 
-    z = torch.randn(6, generator=fresh(4), dtype=torch.float64)
+    z = torch.randn(6, generator=make_generator(4), dtype=torch.float64)
     slopes = torch.autograd.functional.jacobian(event, z)
     told = normal.log_prob(z) - torch.linalg.slogdet(slopes)[1]
     x = event(z).reshape(1, 3, 2)
@@ -94,7 +114,7 @@ def test_the_density_is_that_of_the_change_of_variables():
 def test_quantiles_invert_the_cumulative_and_are_those_of_draws():
     model, batch = built(), question(1)
     law = model.marginals(batch.given)
-    x = model.sample(20_000, batch.given, generator=fresh(2)).flatten(1)
+    x = model.sample(20_000, batch.given, generator=make_generator(2)).flatten(1)
     for level in (0.1, 0.5, 0.9):
         t = law.quantile(level)
         torch.testing.assert_close(law.cumulative(t), torch.full((1, 6), level).double())
@@ -109,7 +129,7 @@ def test_draws_move_together_as_the_copula_says():
     own, causes = copula.parts
     told = own.diag() + causes @ causes.mT
     torch.testing.assert_close(told.diagonal(), torch.ones(6).double())
-    z = copula.draw(40_000, told, fresh(0))
+    z = copula.draw(40_000, told, make_generator(0))
     assert (torch.corrcoef(z.T) - told).abs().max() < 0.03
     law = torch.distributions.MultivariateNormal(torch.zeros(6).double(), told)
     alone = torch.distributions.Normal(0.0, 1.0).log_prob(z[:9]).sum(1)
@@ -117,7 +137,7 @@ def test_draws_move_together_as_the_copula_says():
 
 
 def test_margins_begin_calibrated_and_with_the_right_tails():
-    g = fresh(0)
+    g = make_generator(0)
     heavy = torch.distributions.StudentT(3.0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -150,7 +170,7 @@ def test_the_linear_map_is_ridge_regression():
 
 def test_few_windows_make_errors_to_come_larger():
     """White noise cannot be forecast: errors of windows that were fitted are too small."""
-    g = fresh(0)
+    g = make_generator(0)
     past, future = windows(torch.randn(70, 1, generator=g).double().numpy(), 30, 2)
     net = forecasters.NLinear.Config(ridge=1e-3).build(30, 2, 1).double()
     excess = net.solve(past, future)
@@ -192,12 +212,13 @@ def test_what_is_known_beforehand_moves_the_mean():
     rng = np.random.default_rng(0)
     price = rng.normal(size=300)
     times = pd.date_range("2020-01-01", periods=300, freq="D").strftime("%Y-%m-%d")
-    table = pd.DataFrame({"day": times, "y": 3 * price + 0.1 * rng.normal(size=300),
-                          "price": price})
+    table = pd.DataFrame(
+        {"day": times, "y": 3 * price + 0.1 * rng.normal(size=300), "price": price}
+    )
     source = data.open(table, "known=price", "horizon=3", "lookback=7")
     view = source.view(target="future")
-    config = Forecast.tiny(view.space).override("net=dlinear", "net.kernel=3")
-    trainer = Trainer(config.build(view.space), view.training(), Recipe(rate=1e-3))
+    config = Forecast.smallest_config(view.space).override("net=dlinear", "net.kernel=3")
+    trainer = Trainer(config.build(view.space), view.training(), TrainConfig(lr=1e-3))
     trainer.advance(1.0)
     rows, model = view.rows("test").whole(), trainer.model.eval()
     assert (model.mean(rows.given) - rows.x).square().mean() < 0.2 * rows.x.var()
@@ -206,8 +227,15 @@ def test_what_is_known_beforehand_moves_the_mean():
 
 
 def test_a_season_is_forecast_better_than_by_repeating_it(tmp_path):
-    fit = run.fit("direct_forecast", wave(400), "data.horizon=6", "data.lookback=24", "data.season=12",
-                  budget="40steps", out=tmp_path / "run")
+    fit = run.fit(
+        "direct_forecast",
+        wave(400),
+        "data.horizon=6",
+        "data.lookback=24",
+        "data.season=12",
+        budget="40steps",
+        out=tmp_path / "run",
+    )
     measured = fit.evaluate()
     assert measured["mse"].value < 0.8 * measured["seasonal_naive.mse"].value
     assert measured["crps"].value < measured["seasonal_naive.crps"].value
@@ -220,11 +248,13 @@ def test_a_season_is_forecast_better_than_by_repeating_it(tmp_path):
 
 
 def test_what_is_no_future_of_a_past_is_refused():
-    assert "data.horizon" in Forecast.refuses(Space(kind="real", shape=(4,), rows=9))
+    assert "data.horizon" in Forecast.unsupported_reason(Space(kind="real", shape=(4,), rows=9))
     odd = Space(kind="real", shape=(4, 3), rows=9, given={"past": PAST})
-    assert "channels of its future" in Forecast.refuses(odd)
+    assert "channels of its future" in Forecast.unsupported_reason(odd)
     with pytest.raises(DataError, match="forecasts a future given its past"):
-        run.start("direct_forecast", data.open(wave(), "horizon=3"), event="future", given=["time"])
+        run.start(
+            "direct_forecast", data.open(wave(), "horizon=3"), event="future", given=["time"]
+        )
     model, batch = built(), question()
     hidden = torch.ones(5, 12, 2, dtype=torch.bool)
     hidden[0, 0] = False
@@ -234,6 +264,5 @@ def test_what_is_no_future_of_a_past_is_refused():
 
 def test_it_is_listed():
     entry = registry.entry("direct_forecast")
-    assert entry.predicts
-    assert {"mean", "predict", "mode", "sample", "log-likelihood"} <= \
-        set(entry.abilities)
+    assert entry.is_predictor
+    assert {"mean", "predict", "mode", "sample", "log-likelihood"} <= set(entry.abilities)

@@ -14,16 +14,16 @@ from torch import Tensor
 from training import assert_unbroken
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.held_out import Judge
+from monge.evaluate.held_out import HeldOutScorer
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.models.sequence.transformer import Transformer
 from monge.nn.attention.transformer import Causal
 from monge.nn.recurrent import LSTM
 from monge.train.budget import Budget
-from monge.train.loop import examine, fit
+from monge.train.loop import evaluate_ema, fit
 from monge.train.trainer import Trainer
 
 NET = Causal.Config(width=8, depth=2, heads=2, expand=2, positions="sinusoidal")
@@ -31,9 +31,9 @@ CONFIGS = {
     "transformer": Transformer.Config(net=NET),
     "post": Transformer.Config(net=replace(NET, norm="post", positions="learned"), share="none"),
     "none": Seq2Seq.Config(net=LSTM.Config(width=8, depth=2), attention="none"),
-    "dot": replace(Seq2Seq.tiny(worlds.sentences(4)[0]), attention="dot"),
-    "bilinear": Seq2Seq.tiny(worlds.sentences(4)[0]),
-    "additive": replace(Seq2Seq.tiny(worlds.sentences(4)[0]), attention="additive"),
+    "dot": replace(Seq2Seq.smallest_config(worlds.sentences(4)[0]), attention="dot"),
+    "bilinear": Seq2Seq.smallest_config(worlds.sentences(4)[0]),
+    "additive": replace(Seq2Seq.smallest_config(worlds.sentences(4)[0]), attention="additive"),
 }
 every = pytest.mark.parametrize("name", CONFIGS)
 
@@ -57,7 +57,7 @@ def every_sentence(most: int = 5, size: int = 3) -> list[tuple[int, ...]]:
 def padded(rows: list[tuple[int, ...]], most: int = 5) -> tuple[Tensor, Tensor]:
     x = torch.full((len(rows), most), 9)
     for place, row in enumerate(rows):
-        x[place, :len(row)] = torch.tensor(row)
+        x[place, : len(row)] = torch.tensor(row)
     return x, torch.tensor([len(row) for row in rows])
 
 
@@ -77,14 +77,13 @@ def test_padding_and_batching_change_nothing(name):
     model, (_, batch) = built(name), worlds.sentences(30, seed=1)
     together = model.conditionals(batch)
     for row in range(0, 30, 7):
-        alone, size, own = batch[row:row + 1], int(batch.length[row]), batch.given["source"]
-        short = {"source": Batch(own.x[row:row + 1, :own.length[row]])}
+        alone, size, own = batch[row : row + 1], int(batch.length[row]), batch.given["source"]
+        short = {"source": Batch(own.x[row : row + 1, : own.length[row]])}
         one = model.conditionals(Batch(alone.x[:, :size], short))
         torch.testing.assert_close(together[row, :size], one[0], rtol=0, atol=1e-12)
         assert (together[row, size:] == 0).all()
     turned = {"source": Batch(own.x.clamp(max=2).flip(0), length=own.length.flip(0))}
-    other = Batch(batch.x, turned,
-                  length=batch.length)
+    other = Batch(batch.x, turned, length=batch.length)
     assert (model.conditionals(other) - together).abs().max() > 1e-3  # it reads the source
 
 
@@ -111,9 +110,9 @@ def test_it_draws_what_it_scores(name):
     told = given([1, 2], 1)
     log_p = model.likelihood(Batch(x, given([1, 2], len(x)), length=length)).value
     entropy = -(log_p.exp() * log_p).sum().item()
-    drawn = model.sample(4000, told, generator=fresh(0))
-    assert torch.equal(drawn, model.sample(4000, told, generator=fresh(0)))
-    *_, last = model.stream(4000, told, generator=fresh(0))
+    drawn = model.sample(4000, told, generator=make_generator(0))
+    assert torch.equal(drawn, model.sample(4000, told, generator=make_generator(0)))
+    *_, last = model.stream(4000, told, generator=make_generator(0))
     assert torch.equal(drawn, last)
     own = model.likelihood(Batch(drawn, given([1, 2], 4000))).value
     assert abs(own.mean().item() + entropy) < 5 * own.std().item() / 4000**0.5
@@ -131,18 +130,20 @@ def test_a_wide_beam_finds_the_most_probable_sentence(name):
             best.append(rows[int((log_p / length**penalty).argmax())])
         long = torch.tensor([len(source) for source in sources])
         codes = torch.tensor([source + [0] * (4 - len(source)) for source in sources])
-        how = model.Sampling(beams=600, penalty=penalty)
-        found = model.mode({"source": Batch(codes, length=long)}, how)
+        options = model.SamplingConfig(beams=600, penalty=penalty)
+        found = model.mode({"source": Batch(codes, length=long)}, options)
         for row, truth in zip(found.tolist(), best, strict=True):
-            assert tuple(row[:len(truth)]) == truth
-            assert set(row[len(truth):]) <= {3}
+            assert tuple(row[: len(truth)]) == truth
+            assert set(row[len(truth) :]) <= {3}
 
 
 @every
 def test_a_beam_of_one_is_greedy(name):
     model, (_, batch) = built(name), worlds.sentences(20, seed=3)
-    beam = model.mode(batch.given, model.Sampling(beams=1))
-    greedy = model.sample(20, batch.given, model.Sampling(top=1), generator=fresh(0))
+    beam = model.mode(batch.given, model.SamplingConfig(beams=1))
+    greedy = model.sample(
+        20, batch.given, model.SamplingConfig(top=1), generator=make_generator(0)
+    )
     assert torch.equal(beam, greedy)
 
 
@@ -150,7 +151,7 @@ def test_a_beam_of_one_is_greedy(name):
 def test_attention_is_a_law_over_the_source(name):
     model, (_, batch) = built(name), worlds.sentences(9, seed=4)
     if name == "none":
-        with pytest.raises(WordError, match="attention=none"):
+        with pytest.raises(UsageError, match="attention=none"):
             model.attention(batch)
         return
     weights = model.attention(batch)
@@ -166,18 +167,20 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
     space, batch = worlds.sentences()
     rows, valid = worlds.Rows(batch[:500]), worlds.Rows(batch[500:])
     owner = type(CONFIGS[name].build(space))
-    recipe = replace(owner.suit(space).recipe, batch=32, warmup=10, rate=1e-2, schedule="constant")
+    recipe = replace(
+        owner.defaults(space).recipe, batch_size=32, warmup=10, lr=1e-2, schedule="constant"
+    )
 
     def trainer() -> Trainer:
         torch.manual_seed(0)
         return Trainer(replace(CONFIGS[name], scheduled=0.2).build(space), rows, recipe, seed=1)
 
     whole = assert_unbroken(trainer, tmp_path)
-    judge = Judge(whole.model, valid)
-    before = examine(whole, judge)
+    judge = HeldOutScorer(whole.model, valid)
+    before = evaluate_ema(whole, judge)
     for _ in fit(whole, Budget(steps=60), judge):
         pass
-    assert examine(whole, judge).value > before.value + 0.3
+    assert evaluate_ema(whole, judge).value > before.value + 0.3
 
 
 @pytest.mark.parametrize("owner", [Transformer, Seq2Seq])
@@ -186,19 +189,25 @@ def test_it_reads_sounds_and_pictures_too(owner, kind):
     space, batch = worlds.sentences(8)
     torch.manual_seed(1)
     source, own = {
-        "series": (Space(kind="real", shape=(6, 3), varies=True, name="source"),
-                   Batch(torch.randn(8, 6, 3), length=torch.tensor([6, 3, 4, 6, 1, 2, 5, 6]))),
-        "picture": (Space(kind="real", shape=(1, 9, 9), name="source"),
-                    Batch(torch.randn(8, 1, 9, 9))),
+        "series": (
+            Space(kind="real", shape=(6, 3), varies=True, name="source"),
+            Batch(torch.randn(8, 6, 3), length=torch.tensor([6, 3, 4, 6, 1, 2, 5, 6])),
+        ),
+        "picture": (
+            Space(kind="real", shape=(1, 9, 9), name="source"),
+            Batch(torch.randn(8, 1, 9, 9)),
+        ),
         "label": (Space(kind="label", size=4, name="source"), Batch(torch.arange(8) % 4)),
     }[kind]
     space = replace(space, given={"source": source})
-    model = owner.tiny(space).build(space).eval()
+    model = owner.smallest_config(space).build(space).eval()
     rows = Batch(batch.x, {"source": own}, length=batch.length)
     together = model.likelihood(rows).value
     assert together.isfinite().all()
-    assert (model.likelihood(replace(rows, given={"source": own[torch.arange(8).flip(0)]})).value
-            - together).abs().max() > 0
+    assert (
+        model.likelihood(replace(rows, given={"source": own[torch.arange(8).flip(0)]})).value
+        - together
+    ).abs().max() > 0
     assert model.mode(rows.given).shape == (8, 5)
 
 
@@ -217,9 +226,9 @@ def test_smoothing_trains_towards_a_flatter_law_and_scores_are_not_smoothed():
 
 def test_a_sentence_without_a_source_is_refused():
     space, batch = worlds.sentences(4)
-    assert "--given" in str(Transformer.refuses(replace(space, given={})))
+    assert "--given" in str(Transformer.unsupported_reason(replace(space, given={})))
     with pytest.raises(DataError, match="source"):
         built("dot").sample(3)
-    with pytest.raises(WordError, match="even"):
+    with pytest.raises(UsageError, match="even"):
         Seq2Seq.Config(net=LSTM.Config(width=7)).build(space)
     assert math.isfinite(built("dot").likelihood(batch).value.sum().item())

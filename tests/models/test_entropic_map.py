@@ -15,7 +15,7 @@ from monge import data
 from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.errors import DataError
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.energy_distance import distance
 from monge.models.transport.entropic_map import Map
@@ -24,13 +24,22 @@ from monge.train.trainer import Trainer
 
 N = 400
 SOURCE = Space(kind="real", shape=(2,), rows=N, name="source")
-SPACE = Space(kind="real", shape=(2,), mean=(3.0, -1.0), scale=(2.0, 0.5), rows=N, name="target",
-              given={"source": SOURCE})
+SPACE = Space(
+    kind="real",
+    shape=(2,),
+    mean=(3.0, -1.0),
+    scale=(2.0, 0.5),
+    rows=N,
+    name="target",
+    given={"source": SOURCE},
+)
 
 
 def rows() -> tuple[Tensor, Batch]:
     """Standard normal sources, and targets N((3, -1), diag(4, 1/4)) in an order of their own."""
-    x, y = (torch.randn(N, 2, generator=fresh(seed), dtype=torch.float64) for seed in (0, 1))
+    x, y = (
+        torch.randn(N, 2, generator=make_generator(seed), dtype=torch.float64) for seed in (0, 1)
+    )
     y = torch.tensor([3.0, -1.0]) + y * torch.tensor([2.0, 0.5])
     return x, Batch(y, {"source": Batch(x)})
 
@@ -58,8 +67,9 @@ def test_its_weights_are_the_rows_of_the_plan():
     model = entropic(0.1)
     weights = model.weights(model.sources(batch.given, N))
     torch.testing.assert_close(weights.sum(1), torch.ones(N).double())
-    torch.testing.assert_close(weights.mean(0), torch.full((N,), 1 / N).double(), rtol=0,
-                               atol=1e-4)
+    torch.testing.assert_close(
+        weights.mean(0), torch.full((N,), 1 / N).double(), rtol=0, atol=1e-4
+    )
     assert model.loss(batch)["cost"].shape == (N,)
 
 
@@ -67,11 +77,11 @@ def test_samples_are_targets_that_were_seen_with_the_right_mean():
     _, batch = rows()
     model = entropic(0.2)
     one = {"source": batch.given["source"][:1]}
-    drawn = model.sample(4000, one, generator=fresh(0))
+    drawn = model.sample(4000, one, generator=make_generator(0))
     assert bool((drawn[:50, None] == batch.x).all(-1).any(1).all())
     error = drawn.std(0) / 4000**0.5
     assert bool(((drawn.mean(0) - model.mean(one)[0]).abs() < 4 * error).all())
-    assert torch.equal(drawn, model.sample(4000, one, generator=fresh(0)))
+    assert torch.equal(drawn, model.sample(4000, one, generator=make_generator(0)))
     with pytest.raises(DataError, match="source"):
         model.sample(3)
 
@@ -99,9 +109,14 @@ class Rows:
 def test_a_network_learns_the_map_between_gaussians():
     x, batch = rows()
     torch.manual_seed(0)
-    trainer = Trainer(NeuralMap.Config().build(SPACE).double(), Rows(),
-                      replace(NeuralMap.suit(SPACE).recipe, batch=200, average=0.0, rate=3e-3,
-                              warmup=5), seed=0)
+    trainer = Trainer(
+        NeuralMap.Config().build(SPACE).double(),
+        Rows(),
+        replace(
+            NeuralMap.defaults(SPACE).recipe, batch_size=200, ema_decay=0.0, lr=3e-3, warmup=5
+        ),
+        seed=0,
+    )
     before = distance(trainer.model, SPACE, batch).value
     for _ in range(60):
         trainer.advance(1.0)
@@ -116,18 +131,25 @@ def test_the_judge_leaves_out_how_rows_happen_to_be_paired():
     _, batch = rows()
     model, turned = entropic(), replace(batch, x=batch.x.flip(0))
     assert distance(model, SPACE, batch).value == pytest.approx(
-        distance(model, SPACE, turned).value, abs=1e-9)
+        distance(model, SPACE, turned).value, abs=1e-9
+    )
     assert distance(model, SPACE, batch).value < 0.01
 
 
-@pytest.mark.parametrize(("given", "words"), [
-    ({}, "given 0 conditions; write the two as SOURCE~TARGET"),
-    ({"source": replace(SOURCE, shape=(3,))}, "source holds real numbers of shape 3 where target"),
-    ({"source": replace(SOURCE, kind="levels", size=4)}, "one kind"),
-])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "given 0 conditions; write the two as SOURCE~TARGET"),
+        (
+            {"source": replace(SOURCE, shape=(3,))},
+            "source holds real numbers of shape 3 where target",
+        ),
+        ({"source": replace(SOURCE, kind="levels", size=4)}, "one kind"),
+    ],
+)
 def test_what_cannot_be_moved_is_refused(given, words):
     for owner in (Map, NeuralMap):
-        assert words in owner.refuses(replace(SPACE, given=given))
+        assert words in owner.unsupported_reason(replace(SPACE, given=given))
 
 
 def test_a_run_maps_other_data(tmp_path, capsys):

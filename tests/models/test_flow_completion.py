@@ -8,7 +8,7 @@ import worlds
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
@@ -22,9 +22,10 @@ def gaussian(name="coupling", dims=3):
     """A flow whose networks say nothing, so that its learned matrices make it a Gaussian, and the
     mean and covariance of that."""
     torch.manual_seed(0)
-    space = Space(kind="real", shape=(dims,), mean=(1.0, -2.0, 0.5), scale=(2.0, 0.5, 1.0),
-                  rows=1000)
-    model = registry.find(name).tiny(space).build(space).double().eval()
+    space = Space(
+        kind="real", shape=(dims,), mean=(1.0, -2.0, 0.5), scale=(2.0, 0.5, 1.0), rows=1000
+    )
+    model = registry.find(name).smallest_config(space).build(space).double().eval()
     with torch.no_grad():
         for layer in model.modules():
             if isinstance(layer, Mix):
@@ -33,8 +34,13 @@ def gaussian(name="coupling", dims=3):
     zero = torch.zeros(1, dims, dtype=torch.float64)
     with torch.no_grad():
         mean = model.push(zero)[0][0]
-        root = torch.stack([model.push(zero + unit)[0][0] - mean
-                            for unit in torch.eye(dims, dtype=torch.float64)], 1)
+        root = torch.stack(
+            [
+                model.push(zero + unit)[0][0] - mean
+                for unit in torch.eye(dims, dtype=torch.float64)
+            ],
+            1,
+        )
     return model, mean, root @ root.T
 
 
@@ -52,14 +58,18 @@ def test_a_gaussian_flow_draws_the_known_conditional(seen):
     x = mean + torch.tensor([1.0, -0.3, 0.8]).double()
     centre, spread = conditional(mean, cov, seen, x)
     batch = Batch(x.expand(n, 3), observed=seen.expand(n, 3))
-    drawn = model.complete(batch, model.Sampling(**LONG), fresh(0))
+    drawn = model.complete(batch, model.SamplingConfig(**LONG), make_generator(0))
     assert torch.equal(drawn[:, seen], batch.x[:, seen])
     hidden = drawn[:, ~seen]
     error = 5 * (spread.diagonal() / n).sqrt()
     assert ((hidden.mean(0) - centre).abs() < error).all()
-    torch.testing.assert_close(torch.cov(hidden.T).reshape(spread.shape), spread, rtol=0.2,
-                               atol=0.05 * float(spread.diagonal().max()))
-    plain = model.sample(n, generator=fresh(0))[:, ~seen].mean(0)
+    torch.testing.assert_close(
+        torch.cov(hidden.T).reshape(spread.shape),
+        spread,
+        rtol=0.2,
+        atol=0.05 * float(spread.diagonal().max()),
+    )
+    plain = model.sample(n, generator=make_generator(0))[:, ~seen].mean(0)
     assert ((plain - centre).abs() > error).any()  # what was seen matters here
 
 
@@ -70,18 +80,20 @@ def test_a_seen_level_is_anywhere_in_its_interval():
     space = replace(space, shape=(2,))
     rows = replace(batch, x=batch.x.reshape(-1, 4)[:, :2]).double()
     torch.manual_seed(1)
-    model = registry.find("coupling").tiny(space).build(space).double().eval()
+    model = registry.find("coupling").smallest_config(space).build(space).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
-    model.begin(rows)
+    model.initialise_from_data(rows)
     every = torch.cartesian_prod(torch.tensor([1.0]), torch.arange(4.0)).double()
     with torch.no_grad():
-        share = model.likelihood(every, model.Scoring(samples=600)).value.softmax(0)
+        share = model.likelihood(every, model.LikelihoodConfig(samples=600)).value.softmax(0)
     n = 1500
-    shown = Batch(torch.tensor([1.0, 0.0]).double().expand(n, 2),
-                  observed=torch.tensor([True, False]).expand(n, 2))
-    drawn = model.complete(shown, model.Sampling(**LONG), fresh(0))
+    shown = Batch(
+        torch.tensor([1.0, 0.0]).double().expand(n, 2),
+        observed=torch.tensor([True, False]).expand(n, 2),
+    )
+    drawn = model.complete(shown, model.SamplingConfig(**LONG), make_generator(0))
     found = torch.bincount(drawn[:, 1].long(), minlength=4) / n
     # The outermost levels also take what is drawn beyond them.
     assert (found - share).abs().max() < 0.06
@@ -89,14 +101,14 @@ def test_a_seen_level_is_anywhere_in_its_interval():
 
 
 def test_a_chain_leaves_its_law_as_it_is_and_fixed_entries_alone():
-    start = torch.randn(4000, 2, dtype=torch.float64, generator=fresh(0))
+    start = torch.randn(4000, 2, dtype=torch.float64, generator=make_generator(0))
     start[:, 1] = 7.0
     free = torch.tensor([True, False]).expand(4000, 2)
 
     def log_p(s):
         return -s[:, 0].square() / 2 - s[:, 1].square()
 
-    end = Hamiltonian(log_p, free, 10, 3, fresh(1)).run(start)
+    end = Hamiltonian(log_p, free, 10, 3, make_generator(1)).run(start)
     assert (end[:, 1] == 7).all()
     assert abs(end[:, 0].mean()) < 0.08
     assert abs(end[:, 0].std() - 1) < 0.06
@@ -108,7 +120,7 @@ def test_a_chain_rejects_what_is_not_finite():
         return torch.where(s[:, 0] > 0, -s[:, 0], torch.nan)
 
     start = torch.ones(50, 1, dtype=torch.float64)
-    end = Hamiltonian(log_p, start > 0, 20, 3, fresh(0)).run(start)
+    end = Hamiltonian(log_p, start > 0, 20, 3, make_generator(0)).run(start)
     assert (end > 0).all()
     assert end.isfinite().all()
 
@@ -118,8 +130,8 @@ def test_many_entries_of_a_continuous_flow_are_walked_and_said_to_be():
     model = CNF.Config(net=MLP.Config(width=16)).build(space).double().eval()
     assert "RePaint" in model.completion
     assert "chain" in CNF.Config().build(Space(kind="real", shape=(2,), rows=9)).completion
-    x = torch.randn(200, 40, dtype=torch.float64, generator=fresh(0))
+    x = torch.randn(200, 40, dtype=torch.float64, generator=make_generator(0))
     seen = torch.arange(40).expand(200, 40) < 20
-    drawn = model.complete(Batch(x, observed=seen), generator=fresh(1))
+    drawn = model.complete(Batch(x, observed=seen), generator=make_generator(1))
     assert torch.equal(drawn[seen], x[seen])
     assert abs(drawn[~seen].std() - 1) < 0.1  # it begins as N(0, I)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.flow.attribute import Attribute
 from monge.models.flow.cflow import CFlow
@@ -22,7 +22,7 @@ VECTOR = Space(kind="real", shape=(3,), rows=100, name="source")
 
 def built(owner, space, **fields):
     torch.manual_seed(0)
-    model = replace(owner.tiny(space), **fields).build(space).double()
+    model = replace(owner.smallest_config(space), **fields).build(space).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -30,7 +30,7 @@ def built(owner, space, **fields):
 
 
 def pictures(n=12, **given):
-    x = torch.randint(0, 16, (n, 1, 8, 8), generator=fresh(0)).double()
+    x = torch.randint(0, 16, (n, 1, 8, 8), generator=make_generator(0)).double()
     return Batch(x, given)
 
 
@@ -41,7 +41,7 @@ def pair(n=12):
 
 
 def comes_back(model, batch):
-    z = torch.randn(len(batch), model.space.dims, generator=fresh(1)).double()
+    z = torch.randn(len(batch), model.space.dims, generator=make_generator(1)).double()
     with torch.no_grad():
         y, there = model.push(z, batch.given)
         again, back = model.pull(y, batch.given)
@@ -51,7 +51,7 @@ def comes_back(model, batch):
 
 def log_det_of(model, batch):
     """log |det dz/dy| of the first row, by autograd, and what the model says."""
-    z = 0.3 * torch.randn(1, model.space.dims, generator=fresh(1)).double()
+    z = 0.3 * torch.randn(1, model.space.dims, generator=make_generator(1)).double()
     one = batch[:1].given
     with torch.no_grad():
         y, _ = model.push(z, one)
@@ -64,10 +64,10 @@ def test_every_enlargement_shrinks_to_what_was_given(kind):
     space = replace(LEVELS, given={"source": replace(SMALL, kind=kind)})
     model, batch = built(Superres, space), pair()
     for hot in (0.5, 1.0, 3.0):
-        x = model.sample(12, batch.given, model.Sampling(temperature=hot), fresh(0))
+        x = model.sample(12, batch.given, model.SamplingConfig(temperature=hot), make_generator(0))
         assert (model.shrink(x) - batch.given["source"].x).abs().max() <= 0.5
         assert set(x.flatten().tolist()) <= set(range(16))
-    one, two = (model.sample(12, batch.given, generator=fresh(seed)) for seed in (0, 1))
+    one, two = (model.sample(12, batch.given, generator=make_generator(seed)) for seed in (0, 1))
     assert (one - two).abs().mean() > 0.5
 
 
@@ -76,7 +76,7 @@ def test_an_exact_small_picture_is_met_within_a_half_level_of_four():
     exact = replace(batch, given={"source": Batch(F.avg_pool2d(batch.x, 2))})
     space = replace(LEVELS, given={"source": replace(SMALL, kind="real")})
     model = built(Superres, space)
-    x = model.sample(12, exact.given, generator=fresh(0))
+    x = model.sample(12, exact.given, generator=make_generator(0))
     torch.testing.assert_close(model.shrink(x), exact.given["source"].x)
 
 
@@ -84,7 +84,7 @@ def test_superres_is_a_flow_and_a_bound():
     space = replace(LEVELS, given={"source": SMALL, "label": LABEL})
     model, batch = built(Superres, space), pair()
     batch = replace(batch, given={**batch.given, "label": Batch(torch.arange(12) % 3)})
-    model.begin(batch)
+    model.initialise_from_data(batch)
     comes_back(model, batch)
     torch.testing.assert_close(*log_det_of(model, batch))
     assert torch.equal(model.decode(model.encode(batch), batch.given), batch.x)
@@ -105,30 +105,33 @@ def test_pixels_move_as_little_as_they_must():
 
 
 def test_superres_refuses_what_does_not_fit():
-    assert "+low2" in Superres.refuses(LEVELS)
-    assert "+low2" in Superres.refuses(replace(LEVELS, given={"source": LEVELS}))
+    assert "+low2" in Superres.unsupported_reason(LEVELS)
+    assert "+low2" in Superres.unsupported_reason(replace(LEVELS, given={"source": LEVELS}))
     odd = replace(LEVELS, shape=(1, 7, 8))
-    assert "sizes such as 6x8" in Superres.refuses(odd)
-    assert "pictures of levels" in Superres.refuses(VECTOR)
+    assert "sizes such as 6x8" in Superres.unsupported_reason(odd)
+    assert "pictures of levels" in Superres.unsupported_reason(VECTOR)
     space = replace(LEVELS, given={"source": SMALL})
     model, batch = built(Superres, space), pair()
     with pytest.raises(DataError, match="levels away"):
         model.likelihood(replace(batch, x=15 - batch.x))
-    with pytest.raises(WordError, match="halved 2 times; use levels=3"):
+    with pytest.raises(UsageError, match="halved 2 times; use levels=3"):
         built(Superres, space, levels=4)
-    with pytest.raises(WordError, match="margin"):
+    with pytest.raises(UsageError, match="margin"):
         Superres.Config(margin=0.1)
 
 
-@pytest.mark.parametrize("given", [LEVELS, replace(SMALL, shape=(1, 4, 4)), VECTOR],
-                         ids=["picture", "another size", "vector"])
+@pytest.mark.parametrize(
+    "given",
+    [LEVELS, replace(SMALL, shape=(1, 4, 4)), VECTOR],
+    ids=["picture", "another size", "vector"],
+)
 def test_two_flows_are_a_flow_of_the_second(given):
     space = replace(LEVELS, given={"source": given, "label": LABEL})
     model = built(CFlow, space, margin=0.0)
     assert (model.pictures is None) == (given is not LEVELS)
-    a = torch.randint(0, 16, (12, *given.shape), generator=fresh(2)).double()
+    a = torch.randint(0, 16, (12, *given.shape), generator=make_generator(2)).double()
     batch = pictures(source=Batch(a), label=Batch(torch.arange(12) % 3))
-    model.begin(batch)
+    model.initialise_from_data(batch)
     comes_back(model, batch)
     torch.testing.assert_close(*log_det_of(model, batch))
     assert set(model.loss(batch)) == {"nll", "other"}
@@ -140,7 +143,7 @@ def test_the_second_reads_the_first_at_every_depth():
     """What a coupling of the second reads changes with what enters that of the first."""
     space = replace(VECTOR, given={"source": VECTOR})
     model = built(CFlow, space, layers=3)
-    a = torch.randn(1, 3, generator=fresh(0)).double()
+    a = torch.randn(1, 3, generator=make_generator(0)).double()
     told = model.context({"source": Batch(a)}, 1).reshape(3, 3)
     state = a
     for number, part in reversed(list(enumerate(model.other.each()[0].each()))):
@@ -153,14 +156,15 @@ def test_the_first_flow_is_a_law_of_its_own():
     """Its log-determinant is that of autograd, and its loss the law of a alone."""
     space = replace(VECTOR, given={"source": VECTOR})
     model = built(CFlow, space)
-    a, b = torch.randn(2, 5, 3, generator=fresh(0)).double()
+    a, b = torch.randn(2, 5, 3, generator=make_generator(0)).double()
     loss = model.loss(Batch(b, {"source": Batch(a)}))
     again = model.loss(Batch(b + 1, {"source": Batch(a)}))
     torch.testing.assert_close(loss["other"], again["other"])
     assert not torch.equal(loss["nll"], again["nll"])
     nothing = a.new_zeros(1, 0)
     matrix = torch.autograd.functional.jacobian(
-        lambda v: model.other.inverse(v, nothing)[0][0], a[:1])[:, 0]
+        lambda v: model.other.inverse(v, nothing)[0][0], a[:1]
+    )[:, 0]
     z, log_det = model.other.inverse(a[:1], nothing)
     torch.testing.assert_close(torch.linalg.slogdet(matrix)[1], log_det[0])
     law = -(torch.distributions.Normal(0, 1).log_prob(z).sum() + log_det[0])
@@ -171,7 +175,7 @@ def test_the_first_flow_is_a_law_of_its_own():
 def test_a_transfer_keeps_the_code_and_goes_back(owner):
     space = replace(VECTOR, given={"source": VECTOR, "label": LABEL})
     model = built(owner, space)
-    x, a, other = (torch.randn(6, 3, generator=fresh(seed)).double() for seed in range(3))
+    x, a, other = (torch.randn(6, 3, generator=make_generator(seed)).double() for seed in range(3))
     a, other = a.clamp(-1, 1), other.clamp(-1, 1)
     batch = Batch(x, {"source": Batch(a), "label": Batch(torch.arange(6) % 3)})
     moved = model.transfer(batch, {"source": Batch(other)})
@@ -186,16 +190,22 @@ def test_a_transfer_keeps_the_code_and_goes_back(owner):
 
 def test_editing_an_attribute_moves_what_it_means():
     """x = (shape, size + attribute): after a fit, another attribute moves the second alone."""
-    g = fresh(0)
+    g = make_generator(0)
     flag = torch.randint(0, 2, (600,), generator=g)
     x = torch.randn(600, 2, generator=g) * torch.tensor([1.0, 0.3])
     x[:, 1] += 2.0 * flag
-    space = Space(kind="real", shape=(2,), mean=(0.0, 1.0), scale=(1.0, 1.04), rows=600,
-                  given={"flag": Space(kind="binary", size=2, name="flag", rows=600)})
+    space = Space(
+        kind="real",
+        shape=(2,),
+        mean=(0.0, 1.0),
+        scale=(1.0, 1.04),
+        rows=600,
+        given={"flag": Space(kind="binary", size=2, name="flag", rows=600)},
+    )
     torch.manual_seed(0)
-    model = replace(Attribute.tiny(space), kind="affine").build(space)
+    model = replace(Attribute.smallest_config(space), kind="affine").build(space)
     batch = Batch(x, {"flag": Batch(flag.float())})
-    model.begin(batch)
+    model.initialise_from_data(batch)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(150):
         optimiser.zero_grad()
@@ -208,10 +218,14 @@ def test_editing_an_attribute_moves_what_it_means():
 
 
 def test_what_attribute_and_cflow_refuse():
-    assert "--given" in Attribute.refuses(VECTOR)
-    assert "one entry" in Attribute.refuses(replace(VECTOR, shape=(1,), given={"label": LABEL}))
-    assert "+edges" in CFlow.refuses(replace(VECTOR, given={"label": LABEL}))
-    assert "one entry" in CFlow.refuses(replace(VECTOR, shape=(1,), given={"source": VECTOR}))
+    assert "--given" in Attribute.unsupported_reason(VECTOR)
+    assert "one entry" in Attribute.unsupported_reason(
+        replace(VECTOR, shape=(1,), given={"label": LABEL})
+    )
+    assert "+edges" in CFlow.unsupported_reason(replace(VECTOR, given={"label": LABEL}))
+    assert "one entry" in CFlow.unsupported_reason(
+        replace(VECTOR, shape=(1,), given={"source": VECTOR})
+    )
     age = Space(kind="real", name="age", mean=(40.0,), scale=(9.0,), low=(18.0,), high=(90.0,))
     space = replace(VECTOR, given={"age": age, "label": LABEL})
     model, x = built(Attribute, space), torch.randn(2, 3).double()
@@ -220,7 +234,10 @@ def test_what_attribute_and_cflow_refuse():
         return {"age": Batch(torch.tensor([years, 30.0])), "label": Batch(torch.tensor([code, 0]))}
 
     model.likelihood(Batch(x, given(20.0, 1)))
-    for years, code, said in ((1e6, 1, "age=1e[+]06"), (float("nan"), 1, "age=nan"),
-                              (30.0, 7, "label=7")):
+    for years, code, said in (
+        (1e6, 1, "age=1e[+]06"),
+        (float("nan"), 1, "age=nan"),
+        (30.0, 7, "label=7"),
+    ):
         with pytest.raises(DataError, match=f"attribute {said} is far .* cannot be undone"):
             model.likelihood(Batch(x, given(years, code)))

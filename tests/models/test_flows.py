@@ -9,8 +9,8 @@ import worlds
 
 from monge import registry
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.nn.autoregressive.masked_mlp import Masked
 
@@ -21,7 +21,7 @@ READERS = ("cflow", "attribute")
 
 def build(name, space, **fields):
     torch.manual_seed(0)
-    model = replace(registry.find(name).tiny(space), **fields).build(space).double()
+    model = replace(registry.find(name).smallest_config(space), **fields).build(space).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -33,10 +33,12 @@ def build(name, space, **fields):
 def test_the_bound_of_levels_rises_to_a_law_that_sums_to_at_most_one(name, fields):
     space, batch = worlds.make("levels")
     model = build(name, space, **fields)
-    model.begin(batch.double())
+    model.initialise_from_data(batch.double())
     every = worlds.states(space)
     with torch.no_grad():
-        one, many = (model.likelihood(every, model.Scoring(samples=k)).value for k in (1, 20))
+        one, many = (
+            model.likelihood(every, model.LikelihoodConfig(samples=k)).value for k in (1, 20)
+        )
     assert one.mean() < many.mean()
     assert many.exp().sum() < 1.02
 
@@ -46,14 +48,14 @@ def test_draws_of_levels_are_as_frequent_as_their_bound_says(name):
     """Many draws of the noise make the bound nearly the probability."""
     space, batch = worlds.make("levels")
     model = build(name, space)
-    model.begin(batch.double())
+    model.initialise_from_data(batch.double())
     code = 4 ** torch.arange(4)
-    drawn = (model.sample(5000, generator=fresh(0)).flatten(1).long() * code).sum(1)
+    drawn = (model.sample(5000, generator=make_generator(0)).flatten(1).long() * code).sum(1)
     share = torch.bincount(drawn, minlength=256) / 5000
     common = share.argsort(descending=True)[:5]
     x = (common[:, None] // code % 4).reshape(5, 1, 2, 2).double()
     with torch.no_grad():
-        bound = model.likelihood(x, model.Scoring(samples=200)).value.exp()
+        bound = model.likelihood(x, model.LikelihoodConfig(samples=200)).value.exp()
     # The outermost levels also take what is drawn beyond them, hence at most a little more.
     assert (share[common] > 0.9 * bound - 4 * (bound / 5000).sqrt()).all()
 
@@ -79,7 +81,8 @@ def given(name, space, x):
     if name not in READERS:
         return space, Batch(x)
     return replace(space, given={"source": replace(space, name="source")}), Batch(
-        x, {"source": Batch(x.clamp(min(space.low), max(space.high)))})
+        x, {"source": Batch(x.clamp(min(space.low), max(space.high)))}
+    )
 
 
 @pytest.mark.parametrize("name", [*FLOWS, "cnf", *READERS])
@@ -97,13 +100,13 @@ def test_wild_rows_have_finite_scores_and_gradients_in_float32(name):
 
 @pytest.mark.parametrize("name", [*FLOWS, "cnf", *READERS])
 def test_a_constant_column_and_heavy_tails_train(name):
-    g = fresh(0)
+    g = make_generator(0)
     heavy = torch.randn(300, generator=g) / torch.rand(300, generator=g).clamp_min(1e-3)
     x = torch.stack([heavy, torch.full((300,), 3.0)], 1)
     space = worlds.fitted(Space(kind="real", shape=(2,), name="x"), x)
     space, batch = given(name, space, x)
-    model = registry.find(name).tiny(space).build(space)
-    model.begin(batch)
+    model = registry.find(name).smallest_config(space).build(space)
+    model.initialise_from_data(batch)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(20):
         optimiser.zero_grad()
@@ -111,7 +114,7 @@ def test_a_constant_column_and_heavy_tails_train(name):
         loss.backward()
         optimiser.step()
         assert loss.isfinite()
-    assert model.sample(50, batch[:50].given, generator=fresh(1)).isfinite().all()
+    assert model.sample(50, batch[:50].given, generator=make_generator(1)).isfinite().all()
 
 
 def test_maf_reads_events_and_iaf_reads_codes():
@@ -121,7 +124,7 @@ def test_maf_reads_events_and_iaf_reads_codes():
         model = build(name, space, layers=1)
         z = torch.randn(1, 3).double().requires_grad_()
         moved = getattr(model, reads)(z)[0]
-        forward, = torch.autograd.grad(moved[0, 0], z, retain_graph=True)
+        (forward,) = torch.autograd.grad(moved[0, 0], z, retain_graph=True)
         assert torch.equal(forward[0, 1:], torch.zeros(2).double())
         assert type(model) is registry.find(name)
 
@@ -130,7 +133,7 @@ def test_a_cold_sample_is_the_code_zero():
     space, _ = worlds.make("real")
     for name in FLOWS:
         model = build(name, space)
-        x = model.sample(3, how=model.Sampling(temperature=0.0))
+        x = model.sample(3, options=model.SamplingConfig(temperature=0.0))
         torch.testing.assert_close(x, model.decode(torch.zeros(3, 2).double()))
 
 
@@ -143,14 +146,16 @@ def test_a_likelihood_says_what_it_is():
             assert found.kind == said
             assert found.stderr is None
     model = build("coupling", space)
-    assert model.likelihood(batch.double()[:3], model.Scoring(samples=4)).stderr.shape == (3,)
+    assert model.likelihood(
+        batch.double()[:3], model.LikelihoodConfig(samples=4)
+    ).stderr.shape == (3,)
 
 
 def test_one_number_is_refused_by_couplings_and_taken_by_maf():
     space = Space(kind="real", shape=(1,), rows=100)
     for name in ("coupling", "glow"):
-        assert "one entry only; use maf" in registry.find(name).refuses(space)
-    assert registry.find("maf").refuses(space) is None
+        assert "one entry only; use maf" in registry.find(name).unsupported_reason(space)
+    assert registry.find("maf").unsupported_reason(space) is None
     x = torch.randn(5, 1).double()
     assert build("maf", space).likelihood(x).value.shape == (5,)
 
@@ -158,11 +163,11 @@ def test_one_number_is_refused_by_couplings_and_taken_by_maf():
 def test_glow_says_which_sizes_work():
     owner = registry.find("glow")
     odd = Space(kind="levels", shape=(1, 7, 10), size=4, rows=100)
-    assert owner.refuses(odd).endswith("even sizes such as 8x10")
+    assert owner.unsupported_reason(odd).endswith("even sizes such as 8x10")
     even = replace(odd, shape=(1, 12, 20))
-    assert owner.refuses(even) is None
+    assert owner.unsupported_reason(even) is None
     assert len(build("glow", even).map.parts[0].parts[0].levels) == 2
-    with pytest.raises(WordError, match="halved 2 times; use levels=2, or pad them"):
+    with pytest.raises(UsageError, match="halved 2 times; use levels=2, or pad them"):
         build("glow", even, levels=3)
 
 
@@ -182,23 +187,23 @@ def test_foreign_levels_and_dropout_of_iaf_are_refused():
     space, _ = worlds.make("levels")
     with pytest.raises(DataError, match="values 0 to 3, but a row holds 9"):
         build("coupling", space).likelihood(torch.full((1, 1, 2, 2), 9.0).double())
-    with pytest.raises(WordError, match=r"use net\.dropout=0"):
+    with pytest.raises(UsageError, match=r"use net\.dropout=0"):
         build("iaf", space, net=Masked.Config(width=8, dropout=0.5))
 
 
 def test_a_coupling_learns_what_a_gaussian_cannot():
     """Two arcs: one Gaussian is far from their law."""
-    angle = math.pi * torch.rand(2000, generator=fresh(0))
+    angle = math.pi * torch.rand(2000, generator=make_generator(0))
     x = torch.stack([angle.cos(), angle.sin()], 1)
-    x = x + 0.1 * torch.randn(2000, 2, generator=fresh(1))
+    x = x + 0.1 * torch.randn(2000, 2, generator=make_generator(1))
     space = worlds.fitted(Space(kind="real", shape=(2,), name="x"), x)
     torch.manual_seed(0)
     model = registry.find("coupling").Config(layers=4).build(space)
-    model.begin(Batch(x))
+    model.initialise_from_data(Batch(x))
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     for step in range(120):
         optimiser.zero_grad()
-        model.loss(Batch(x[step % 4::4]))["nll"].mean().backward()
+        model.loss(Batch(x[step % 4 :: 4]))["nll"].mean().backward()
         optimiser.step()
     gaussian = torch.distributions.MultivariateNormal(x.mean(0), torch.cov(x.T))
     with torch.no_grad():
@@ -214,8 +219,8 @@ def test_a_coupling_of_many_entries_begins_as_the_gaussian_of_their_coordinates(
     coupling = registry.find("coupling")
     for begins in (coupling.begins, 0):
         monkeypatch.setattr(coupling, "begins", begins)
-        model = coupling.suit(space).config.build(space)
-        model.begin(Batch(x[:1200]))
+        model = coupling.defaults(space).config.build(space)
+        model.initialise_from_data(Batch(x[:1200]))
         with torch.no_grad():
             found.append(float(model.likelihood(Batch(x[1200:])).value.mean()))
     assert found[0] > found[1] + 100

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import monge
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.adversarial import _convnets
 from monge.models.adversarial._losses import (
@@ -32,17 +32,17 @@ LABEL = {"label": Space(kind="label", size=3, name="label")}
 
 def built(owner=GAN, space: Space = REAL, **words: object):
     torch.manual_seed(0)
-    return replace(owner.tiny(space), **words).build(space).double()
+    return replace(owner.smallest_config(space), **words).build(space).double()
 
 
 def rows(space: Space = REAL, n: int = 16, seed: int = 1) -> Batch:
-    x = torch.randn(n, *space.shape, generator=fresh(seed), dtype=torch.float64)
+    x = torch.randn(n, *space.shape, generator=make_generator(seed), dtype=torch.float64)
     x = (17 * torch.sigmoid(x)).floor() if space.kind == "levels" else x
     return Batch(x, {name: Batch(torch.arange(n) % 3) for name in space.given})
 
 
 def logits(seed: int = 0) -> tuple[Tensor, Tensor]:
-    real, fake = torch.randn(2, 40, generator=fresh(seed), dtype=torch.float64)
+    real, fake = torch.randn(2, 40, generator=make_generator(seed), dtype=torch.float64)
     return real, fake
 
 
@@ -58,10 +58,10 @@ def test_minimax_takes_from_the_generator_what_it_gives_the_discriminator():
     real, fake = logits()
     fake.requires_grad_()
     loss = discriminator_terms("minimax", real, fake)["fake"].sum()
-    ours, = torch.autograd.grad(generator_terms("minimax", fake).sum(), fake)
-    theirs, = torch.autograd.grad(loss, fake)
+    (ours,) = torch.autograd.grad(generator_terms("minimax", fake).sum(), fake)
+    (theirs,) = torch.autograd.grad(loss, fake)
     torch.testing.assert_close(ours, -theirs)
-    other, = torch.autograd.grad(generator_terms("nonsaturating", fake).sum(), fake)
+    (other,) = torch.autograd.grad(generator_terms("nonsaturating", fake).sum(), fake)
     assert (other < 0).all()
     assert not torch.allclose(other, ours)
 
@@ -73,7 +73,7 @@ def test_smoothing_is_one_sided():
     labels = torch.full_like(real, 0.8)
     known = nn.functional.binary_cross_entropy_with_logits(real, labels, reduction="none")
     torch.testing.assert_close(smooth["real"], known / 2)
-    with pytest.raises(WordError, match=r"smooth=0.7 must be"):
+    with pytest.raises(UsageError, match=r"smooth=0.7 must be"):
         GAN.Config(smooth=0.7)
 
 
@@ -88,10 +88,10 @@ def test_the_ratio_is_read_back_from_the_best_discriminator(smooth):
 @pytest.mark.parametrize(("owner", "space"), [(GAN, REAL), (DCGAN, PICTURE)])
 def test_the_players_share_all_parameters_and_each_moves_its_own(owner, space):
     model = built(owner, replace(space, given=LABEL), rounds=3, penalty=0.5)
-    moved = [id(p) for turn in model.turns() for p in turn.params]
+    moved = [id(p) for turn in model.updates() for p in turn.params]
     assert sorted(moved) == sorted(id(p) for p in model.parameters())
-    assert [turn.repeat for turn in model.turns()] == [3, 1, 1]
-    for turn in model.turns():
+    assert [turn.repeat for turn in model.updates()] == [3, 1, 1]
+    for turn in model.updates():
         losses = turn.loss(rows(model.space))
         if turn.params:
             total = torch.stack([term.mean() for term in losses.values()]).sum()
@@ -110,12 +110,14 @@ def test_resampling_by_the_ratio_turns_one_law_into_the_other():
     model = built(space=Space(kind="real", shape=(1,)), latent=1)
     model.generate = lambda z, context: z
     model.judge = lambda y, context: y[:, 0] - 0.5
-    x = model.sample(4000, how=model.Sampling(resample=64), generator=fresh(0))
+    x = model.sample(4000, options=model.SamplingConfig(resample=64), generator=make_generator(0))
     assert x.mean().item() == pytest.approx(1.0, abs=0.08)
     assert x.std().item() == pytest.approx(1.0, abs=0.08)
-    plain = model.sample(4000, generator=fresh(0))
+    plain = model.sample(4000, generator=make_generator(0))
     assert plain.mean().item() == pytest.approx(0.0, abs=0.08)
-    again = model.sample(4000, how=model.Sampling(resample=64), generator=fresh(0))
+    again = model.sample(
+        4000, options=model.SamplingConfig(resample=64), generator=make_generator(0)
+    )
     assert torch.equal(x, again)
 
 
@@ -123,7 +125,7 @@ def test_resampled_rows_keep_what_they_are_given():
     model = built(space=replace(REAL, given=LABEL))
     model.generate = lambda z, context: context[:, :2].clone()
     given = {"label": Batch(torch.arange(6) % 3)}
-    x = model.sample(6, given, model.Sampling(resample=5), fresh(0))
+    x = model.sample(6, given, model.SamplingConfig(resample=5), make_generator(0))
     torch.testing.assert_close(x[0], torch.tensor([1.0, 0.0]).double())
     torch.testing.assert_close(x[4], torch.tensor([0.0, 1.0]).double())
 
@@ -133,7 +135,7 @@ def test_the_doctor_says_that_the_discriminator_has_won():
     assert model.diagnose(rows(n=64)) == []
     model.generate = lambda z, context: z + 100
     model.judge = lambda y, context: 5 * (20 - y[:, 0])
-    won, = model.diagnose(rows(n=64))
+    (won,) = model.diagnose(rows(n=64))
     assert won.name == "discriminator has won"
     assert "right about 100%" in won.sentence
     assert "game=nonsaturating" in won.remedy
@@ -144,18 +146,22 @@ def test_the_watch_tells_the_curves_and_their_lines():
     told = model.watch(rows())
     assert set(told) == {"value", "js_bound", "right", "slope"}
     torch.testing.assert_close(told["js_bound"], (told["value"] + math.log(4)) / 2)
-    assert model.references["watch/value"] == -math.log(4)
+    assert model.optimal_values["watch/value"] == -math.log(4)
 
 
 def test_bad_input_is_refused_in_a_sentence():
     model = built().train()
-    with pytest.raises(WordError, match=r"a batch of training has 1; give a larger train\.batch"):
+    with pytest.raises(UsageError, match=r"a batch of training has 1; give a larger train\.batch"):
         model.discriminator_loss(rows(n=1))
     alone = {"label": Space(kind="label", size=1, name="label")}
-    assert "label, of which there is one name only" in GAN.refuses(replace(REAL, given=alone))
-    assert "use adversarial.gan" in DCGAN.refuses(REAL)
-    assert "2x2 pixels and more" in DCGAN.refuses(replace(PICTURE, shape=(1, 1, 8)))
-    with pytest.raises(WordError, match=r"depth=5 halves pictures of 8x8 .* give depth=3 or less"):
+    assert "label, of which there is one name only" in GAN.unsupported_reason(
+        replace(REAL, given=alone)
+    )
+    assert "use adversarial.gan" in DCGAN.unsupported_reason(REAL)
+    assert "2x2 pixels and more" in DCGAN.unsupported_reason(replace(PICTURE, shape=(1, 1, 8)))
+    with pytest.raises(
+        UsageError, match=r"depth=5 halves pictures of 8x8 .* give depth=3 or less"
+    ):
         DCGAN.Config(depth=5).build(PICTURE)
 
 
@@ -164,7 +170,7 @@ def test_bad_input_is_refused_in_a_sentence():
 def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels):
     space = Space(kind="levels", shape=(channels, *sides), size=256)
     model = DCGAN.Config(latent=3, width=4).build(space).eval()
-    x = model.sample(5, generator=fresh(0))
+    x = model.sample(5, generator=make_generator(0))
     assert x.shape == (5, channels, *sides)
     assert x.min() >= 0
     assert x.max() <= 255
@@ -175,8 +181,9 @@ def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels
 def test_every_published_rule_is_checked():
     def broken(maker=None, judge=None) -> str:
         own = _convnets.grower(3, 1, (8, 8), 4, 2, True), _convnets.shrinker(1, (8, 8), 4, 2)
-        rule, = _convnets.breaches(maker(list(own[0])) if maker else own[0],
-                               judge(list(own[1])) if judge else own[1])
+        (rule,) = _convnets.breaches(
+            maker(list(own[0])) if maker else own[0], judge(list(own[1])) if judge else own[1]
+        )
         return rule
 
     def without(kind):
@@ -201,7 +208,7 @@ def test_real_pictures_have_no_ends():
 
 
 def test_a_run_tells_modes_ratios_and_what_ails_it():
-    run = monge.fit("gan", "ring", "train.check=50", budget="50steps")
+    run = monge.fit("gan", "ring", "train.eval_every=50", budget="50steps")
     found = run.evaluate()
     assert found["modes_found"].unit == "of 8"
     assert {"c2st", "coverage", "coverage_of_real_rows", "memorised"} <= set(found)

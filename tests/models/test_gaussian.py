@@ -10,7 +10,7 @@ from counted import fitted, shares, world
 from torch.distributions import MultivariateNormal, Normal
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.baseline.gaussian import Gaussian
 
@@ -26,7 +26,7 @@ def test_gaussian_is_the_maximum_of_the_likelihood():
 def test_gaussian_marginals_and_conditionals():
     space = Space(kind="real", shape=(3,))
     root = torch.tensor([[1.0, 0, 0], [0.8, 0.5, 0], [-0.3, 0.9, 0.4]], dtype=torch.float64)
-    x = torch.randn(400, 3, generator=fresh(0), dtype=torch.float64) @ root.T + 2
+    x = torch.randn(400, 3, generator=make_generator(0), dtype=torch.float64) @ root.T + 2
     model = fitted(Gaussian.Config(), space, Batch(x), 1)
     law = model.laws[0]
     mean, cov = law.mean[0], law.root[0] @ law.root[0].T
@@ -35,7 +35,7 @@ def test_gaussian_marginals_and_conditionals():
     marginal = MultivariateNormal(mean[seen], cov[seen][:, seen])
     torch.testing.assert_close(model.log_prob(question[:1])[0], marginal.log_prob(x[0, seen]))
     gain = torch.linalg.solve(cov[seen][:, seen], cov[seen][:, 1])
-    drawn = model.complete(question, generator=fresh(1))[:, 1]
+    drawn = model.complete(question, generator=make_generator(1))[:, 1]
     spread = (cov[1, 1] - gain @ cov[seen][:, 1]).sqrt()
     assert drawn.mean() == pytest.approx(float(mean[1] + gain @ (x[0] - mean)[seen]), abs=0.01)
     assert drawn.std() == pytest.approx(float(spread), rel=0.02)
@@ -44,33 +44,37 @@ def test_gaussian_marginals_and_conditionals():
 def test_levels_under_a_gaussian_are_bounded_tightly():
     """One entry: the truth is a difference of distribution functions, the ends open."""
     space = Space(kind="levels", shape=(1,), size=4)
-    x = (1.5 + 1.5 * torch.randn(300, 1, generator=fresh(0)).double()).floor().clamp(0, 3)
+    x = (1.5 + 1.5 * torch.randn(300, 1, generator=make_generator(0)).double()).floor().clamp(0, 3)
     model = fitted(Gaussian.Config(), space, Batch(x), 1)
     law = model.laws[0]
     edges = Normal(law.mean[0, 0], law.root[0, 0, 0]).cdf(law.standard(torch.arange(1.0, 4.0)))
     truth = torch.cat([edges, torch.ones(1)]).diff(prepend=torch.zeros(1)).log()
     every = torch.arange(4.0, dtype=torch.float64)[:, None]
     loose = model.likelihood(every)
-    tight = model.likelihood(every, model.Scoring(samples=400))
+    tight = model.likelihood(every, model.LikelihoodConfig(samples=400))
     assert loose.kind == tight.kind == "bound"
     assert (loose.value < tight.value).all()
     torch.testing.assert_close(tight.value[1:3], truth[1:3], atol=0.03, rtol=0)
     assert (tight.value <= truth + 0.03).all()
-    found = shares(model.sample(40000, generator=fresh(1)), every)
+    found = shares(model.sample(40000, generator=make_generator(1)), every)
     assert (found - truth.exp()).abs().sum() / 2 < 0.01
 
 
 def test_completing_levels_under_a_gaussian_follows_the_cells():
     space = Space(kind="levels", shape=(2,), size=3)
     root = torch.tensor([[1, 0.9], [0, 0.4]], dtype=torch.float64)
-    z = torch.randn(500, 2, generator=fresh(0)).double() @ root
+    z = torch.randn(500, 2, generator=make_generator(0)).double() @ root
     model = fitted(Gaussian.Config(), space, Batch((z + 1.5).floor().clamp(0, 2)), 1)
-    joint = model.sample(200000, generator=fresh(1))
+    joint = model.sample(200000, generator=make_generator(1))
     for first in range(3):
         truth = joint[joint[:, 0] == first, 1].long().bincount(minlength=3).double()
         hidden = torch.tensor([True, False]).expand(20000, 2)
         question = Batch(torch.tensor([[first, 0.0]]).double().expand(20000, 2), observed=hidden)
-        drawn = model.complete(question, generator=fresh(2))[:, 1].long().bincount(minlength=3)
+        drawn = (
+            model.complete(question, generator=make_generator(2))[:, 1]
+            .long()
+            .bincount(minlength=3)
+        )
         assert (drawn / 20000 - truth / truth.sum()).abs().sum() / 2 < 0.015
 
 

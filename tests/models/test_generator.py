@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.transport.sinkhorn_generator import Sinkhorn
 from monge.solve.transport.exact import sliced
@@ -24,11 +24,11 @@ LABEL = {"label": Space(kind="label", size=3)}
 
 def built(space: Space = REAL, **words: object) -> Sinkhorn:
     torch.manual_seed(0)
-    return replace(Sinkhorn.tiny(space), **words).build(space).double()
+    return replace(Sinkhorn.smallest_config(space), **words).build(space).double()
 
 
 def normal(n: int, seed: int) -> Tensor:
-    return torch.randn(n, 2, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(n, 2, generator=make_generator(seed), dtype=torch.float64)
 
 
 def identity(model: Sinkhorn) -> Sinkhorn:
@@ -53,6 +53,7 @@ def test_the_divergence_of_equal_laws_is_zero_in_the_mean_and_the_plain_cost_is_
 
 def test_the_plain_cost_is_lower_for_a_law_that_shrinks():
     """Which is why samples of it are too close to the mean; the divergence is not fooled."""
+
     def at(size: float, debias: str) -> float:
         model = built(debias=debias, epsilon=0.5)
         model.generate = lambda z, context: size * z
@@ -65,11 +66,11 @@ def test_the_plain_cost_is_lower_for_a_law_that_shrinks():
 def test_the_gradient_is_that_of_differences(monkeypatch):
     monkeypatch.setattr("monge.models.transport.sinkhorn_generator.TOLERANCE", 1e-12)
     model, batch = built(epsilon=0.5), Batch(normal(16, 0))
-    fixed = model.noise(16, fresh(2))
+    fixed = model.noise(16, make_generator(2))
     model.noise = lambda n, generator=None: fixed
     model.spread = lambda costs: 2.0
     bias = model.generator.out.bias
-    slope, = torch.autograd.grad(model.divergence(batch), bias)
+    (slope,) = torch.autograd.grad(model.divergence(batch), bias)
     values = []
     for step in (1e-4, -2e-4):
         with torch.no_grad():
@@ -80,7 +81,7 @@ def test_the_gradient_is_that_of_differences(monkeypatch):
 
 def test_features_are_moved_against_the_generator():
     model = built(cost="features")
-    first, second = model.turns()
+    first, second = model.updates()
     assert (first.name, second.name) == ("generator", "features")
     assert second.every == model.config.rounds
     batch = Batch(normal(16, 0))
@@ -90,7 +91,7 @@ def test_features_are_moved_against_the_generator():
     torch.testing.assert_close(second.loss(batch)["contrast"], -lowered)
     names = {id(p) for turn in (first, second) for p in turn.params}
     assert names == {id(p) for p in model.parameters()}
-    assert [turn.name for turn in built().turns()] == ["generator"]
+    assert [turn.name for turn in built().updates()] == ["generator"]
 
 
 def test_given_labels_are_part_of_what_is_compared():
@@ -121,19 +122,25 @@ def test_a_short_fit_finds_two_clusters():
         def batch(self, index: Tensor, train: bool = False) -> Batch:
             return Batch(x[index], row=index)
 
-    config, recipe = Sinkhorn.suit(space).config, Sinkhorn.suit(space).recipe
-    trainer = Trainer(config.build(space), Rows(), replace(recipe, batch=128, warmup=10), seed=0)
-    before = sliced(trainer.model.sample(600, generator=fresh(0)), x, generator=fresh(1))
+    config, recipe = Sinkhorn.defaults(space).config, Sinkhorn.defaults(space).recipe
+    trainer = Trainer(
+        config.build(space), Rows(), replace(recipe, batch_size=128, warmup=10), seed=0
+    )
+    before = sliced(
+        trainer.model.sample(600, generator=make_generator(0)), x, generator=make_generator(1)
+    )
     for _ in fit(trainer, Budget(steps=80), lambda: None):
         pass
-    after = sliced(trainer.model.sample(600, generator=fresh(0)), x, generator=fresh(1))
+    after = sliced(
+        trainer.model.sample(600, generator=make_generator(0)), x, generator=make_generator(1)
+    )
     assert after < 0.25
     assert after < before / 2
 
 
 def test_levels_come_out_as_levels_and_decode_is_sample():
     model = built(LEVELS)
-    x = model.sample(50, generator=fresh(0))
+    x = model.sample(50, generator=make_generator(0))
     assert x.shape == (50, 1, 2, 2)
     assert set(x.flatten().tolist()) <= set(range(5))
-    torch.testing.assert_close(x, model.decode(model.noise(50, fresh(0))))
+    torch.testing.assert_close(x, model.decode(model.noise(50, make_generator(0))))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
 from monge.nn.attention.transformer import Causal
@@ -50,20 +50,23 @@ def test_the_law_sums_to_one(space, fields):
     assert float(log_p.std()) > 0.1
 
 
-@pytest.mark.parametrize("space", [BITS, BYTES, COLOUR, REAL, STEREO],
-                         ids=["bits", "bytes", "colour", "real", "stereo"])
+@pytest.mark.parametrize(
+    "space", [BITS, BYTES, COLOUR, REAL, STEREO], ids=["bits", "bytes", "colour", "real", "stereo"]
+)
 @pytest.mark.parametrize("fields", NETS, ids=named)
 def test_what_is_kept_of_the_past_draws_what_full_passes_draw(space, fields):
     model = gpt(space, **fields)
-    quick, slow = (model.sample(5, None, GPT.Sampling(cached=cached), fresh(1))
-                   for cached in (True, False))
+    quick, slow = (
+        model.sample(5, None, GPT.SamplingConfig(cached=cached), make_generator(1))
+        for cached in (True, False)
+    )
     torch.testing.assert_close(quick, slow, rtol=1e-9, atol=1e-9)
 
 
 def test_a_sample_heeds_its_label():
     model = gpt(Space(**{**vars(BITS), "given": GIVEN}))
     one, two = ({"label": Batch(torch.tensor([code]))} for code in (0, 2))
-    x, y = (model.sample(200, given, generator=fresh(0)) for given in (one, two))
+    x, y = (model.sample(200, given, generator=make_generator(0)) for given in (one, two))
     assert not torch.equal(x, y)
     rows = Batch(x, {"label": Batch(torch.zeros(200, dtype=torch.long))})
     other = Batch(x, {"label": Batch(torch.full((200,), 2))})
@@ -73,7 +76,7 @@ def test_a_sample_heeds_its_label():
 def test_a_prefix_is_completed_and_a_suffix_refused():
     model, x = gpt(BITS), torch.ones(3, 6, dtype=torch.float64)
     seen = torch.arange(6).expand(3, 6) < 4
-    done = model.complete(Batch(x, observed=seen), generator=fresh(0))
+    done = model.complete(Batch(x, observed=seen), generator=make_generator(0))
     assert torch.equal(done[:, :4], x[:, :4])
     with pytest.raises(DataError, match="seen entries come first"):
         model.complete(Batch(x, observed=~seen))
@@ -82,28 +85,31 @@ def test_a_prefix_is_completed_and_a_suffix_refused():
 def test_it_begins_as_the_law_of_each_place():
     torch.manual_seed(0)
     x = (torch.rand(500, 6) < torch.linspace(0.1, 0.9, 6)).float()
-    model = GPT.tiny(BITS).build(BITS).eval()
-    model.begin(Batch(x))
+    model = GPT.smallest_config(BITS).build(BITS).eval()
+    model.initialise_from_data(Batch(x))
     share = (x.sum(0) + 0.5) / (len(x) + 1)
     expected = (x * share.log() + (1 - x) * (1 - share).log()).sum(1)
     torch.testing.assert_close(model.log_prob(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_places_are_told_once():
-    assert gpt(BITS, positions="learned").place is None
-    assert gpt(BITS, positions="rotary").place is not None
-    assert gpt(STEREO, positions="learned").place is not None  # which channel a step is
+    assert gpt(BITS, positions="learned").compute is None
+    assert gpt(BITS, positions="rotary").compute is not None
+    assert gpt(STEREO, positions="learned").compute is not None  # which channel a step is
 
 
 def test_the_suit_fits_the_length():
-    expected = {7: ("softmax", "rotary"), 5000: ("linear", "learned"),
-                50_000: ("linear", "sinusoidal")}
+    expected = {
+        7: ("softmax", "rotary"),
+        5000: ("linear", "learned"),
+        50_000: ("linear", "sinusoidal"),
+    }
     for steps, chosen in expected.items():
-        net = GPT.suit(Space(kind="levels", shape=(steps,), size=256)).config.net
+        net = GPT.defaults(Space(kind="levels", shape=(steps,), size=256)).config.net
         assert (net.attention, net.positions) == chosen
 
 
 def test_a_sequence_longer_than_its_places_is_refused():
     model = gpt(STEREO, positions="learned")
-    with pytest.raises(WordError, match="learned positions"):
-        model.sample(1, None, GPT.Sampling(steps=50), fresh(0))
+    with pytest.raises(UsageError, match="learned positions"):
+        model.sample(1, None, GPT.SamplingConfig(steps=50), make_generator(0))

@@ -7,11 +7,11 @@ import pytest
 import torch
 from known import LABEL, LINE, MEANS, SPREAD, Exact, Known
 
-from monge.compatibility import admit
+from monge.compatibility import check_compatible
 from monge.core.batch import Batch
-from monge.core.config import Part
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.config import RunRef
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._denoisers import Transformer, UNet
 from monge.models.diffusion._guidance import Guidance, guided
@@ -27,13 +27,13 @@ def law(space=GIVEN, drop=0.1):
 
 
 def asked(model, given, n=5, t=0.4, **guidance):
-    z = torch.randn(n, 1, generator=fresh(0), dtype=torch.float64)
-    how = model.Sampling(guidance=Guidance(**guidance), guide=guide_of(model))
-    return guided(model, given, n, how)(z, torch.full((n,), t).double())
+    z = torch.randn(n, 1, generator=make_generator(0), dtype=torch.float64)
+    options = model.SamplingConfig(guidance=Guidance(**guidance), guide=guide_of(model))
+    return guided(model, given, n, options)(z, torch.full((n,), t).double())
 
 
 def guide_of(model):
-    return Part("a run") if "guide" in model.parts else None
+    return RunRef("a run") if "guide" in model.parts else None
 
 
 def with_guide(space=LINE, judge=None):
@@ -83,8 +83,10 @@ def test_samples_at_one_are_the_conditional_and_above_it_are_purer():
     model, n = law(), 4000
 
     def drawn(gamma):
-        how = model.Sampling(sampler=DPM.Config(steps=20), guidance=Guidance(gamma=gamma))
-        return model.sample(n, ONE, how, fresh(0))
+        options = model.SamplingConfig(
+            sampler=DPM.Config(steps=20), guidance=Guidance(gamma=gamma)
+        )
+        return model.sample(n, ONE, options, make_generator(0))
 
     told, free, more = drawn(1.0), drawn(0.0), drawn(3.0)
     assert abs(told.mean() - MEANS[1, 0]) < 5 * SPREAD / math.sqrt(n) + 0.01
@@ -96,26 +98,27 @@ def test_samples_at_one_are_the_conditional_and_above_it_are_purer():
 
 def test_a_stream_ends_in_the_sample_and_guides_completions():
     model = with_guide()
-    how = model.Sampling(guide=Part("a run"), guidance=Guidance(gamma=2.0))
-    *states, last = model.stream(6, ONE, how, fresh(1))
+    options = model.SamplingConfig(guide=RunRef("a run"), guidance=Guidance(gamma=2.0))
+    *states, last = model.stream(6, ONE, options, make_generator(1))
     assert len(states) == 25
-    assert torch.equal(last, model.sample(6, ONE, how, fresh(1)))
-    hidden = Batch(torch.full((50, 1), math.nan).double(), ONE,
-                   torch.zeros(50, 1, dtype=torch.bool))
-    assert model.complete(hidden, how, fresh(0)).mean() > 0.3
+    assert torch.equal(last, model.sample(6, ONE, options, make_generator(1)))
+    hidden = Batch(
+        torch.full((50, 1), math.nan).double(), ONE, torch.zeros(50, 1, dtype=torch.bool)
+    )
+    assert model.complete(hidden, options, make_generator(0)).mean() > 0.3
 
 
 def test_what_cannot_be_guided_is_refused_in_a_sentence():
-    with pytest.raises(WordError, match="was fitted with drop=0"):
+    with pytest.raises(UsageError, match="was fitted with drop=0"):
         asked(law(drop=0.0), ONE, gamma=3.0)
-    with pytest.raises(WordError, match="is given nothing"):
+    with pytest.raises(UsageError, match="is given nothing"):
         asked(law(LINE), {}, gamma=3.0)
-    with pytest.raises(WordError, match=r"gamma=3 and w=1 disagree"):
+    with pytest.raises(UsageError, match=r"gamma=3 and w=1 disagree"):
         Guidance(gamma=3.0, w=1.0)
     with pytest.raises(DataError, match="needs the 'label'"):
         asked(with_guide(), {})
-    with pytest.raises(WordError, match="was not loaded"):
-        guided(law(), ONE, 2, law().Sampling(guide=Part("a run")))
+    with pytest.raises(UsageError, match="was not loaded"):
+        guided(law(), ONE, 2, law().SamplingConfig(guide=RunRef("a run")))
     assert asked(law(drop=0.0), ONE, gamma=1.0).x0.isfinite().all()
 
 
@@ -127,9 +130,9 @@ def test_a_classifier_of_other_data_or_other_noise_is_refused():
     other.field = replace(LINE, mean=(3.0,))
     with pytest.raises(DataError, match="fit both on the same data"):
         asked(with_guide(judge=other), ONE)
-    with pytest.raises(WordError, match="log-SNR -12 to 8 and this schedule goes from -9 to 10"):
+    with pytest.raises(UsageError, match="log-SNR -12 to 8 and this schedule goes from -9 to 10"):
         asked(with_guide(judge=Exact(high=8.0)), ONE)
-    with pytest.raises(WordError, match="does not judge noisy data"):
+    with pytest.raises(UsageError, match="does not judge noisy data"):
         asked(with_guide(judge=law()), ONE)
 
 
@@ -137,45 +140,68 @@ def conditions(kind, n):
     """A picture, a text or a vector for each of n rows, and its space."""
     if kind == "picture":
         space = Space(kind="real", shape=(1, 4, 4), name=kind, mean=(0.0,), scale=(1.0,), rows=100)
-        return space, Batch(torch.randn(n, 1, 4, 4, generator=fresh(0)))
+        return space, Batch(torch.randn(n, 1, 4, 4, generator=make_generator(0)))
     if kind == "text":
         space = Space(kind="tokens", shape=(6,), size=5, varies=True, name=kind, rows=100)
-        length = torch.randint(1, 7, (n,), generator=fresh(0))
-        codes = torch.randint(0, 5, (n, 6), generator=fresh(1))
+        length = torch.randint(1, 7, (n,), generator=make_generator(0))
+        codes = torch.randint(0, 5, (n, 6), generator=make_generator(1))
         codes[torch.arange(6) >= length[:, None]] = 77  # padding is no symbol
         return space, Batch(codes, length=length)
     space = Space(kind="real", shape=(3,), name=kind, mean=(0.0,) * 3, scale=(1.0,) * 3, rows=100)
-    return space, Batch(torch.randn(n, 3, generator=fresh(0)))
+    return space, Batch(torch.randn(n, 3, generator=make_generator(0)))
 
 
 @pytest.mark.parametrize("kind", ["picture", "text", "vector"])
 def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
     """Pictures of half the size, as for super-resolution; texts as long as they are."""
     part, given = conditions(kind, 6)
-    space = Space(kind="real", shape=(1, 8, 8), name="x", mean=(0.0,), scale=(1.0,), rows=100,
-                  given={kind: part})
-    admit("ddpm", DDPM, space)
+    space = Space(
+        kind="real",
+        shape=(1, 8, 8),
+        name="x",
+        mean=(0.0,),
+        scale=(1.0,),
+        rows=100,
+        given={kind: part},
+    )
+    check_compatible("ddpm", DDPM, space)
     torch.manual_seed(0)
     model = DDPM.Config(net=UNet.Config(width=8, multipliers=(1, 2), blocks=1)).build(space)
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.eval()
-    x = torch.randn(6, 1, 8, 8, generator=fresh(2))
+    x = torch.randn(6, 1, 8, 8, generator=make_generator(2))
     assert model.loss(Batch(x, {kind: given}))["denoising"].isfinite().all()
-    draws = [model.sample(6, {kind: given}, how(model, gamma), fresh(0)) for gamma in (0, 1, 3)]
-    other = model.sample(6, {kind: given[torch.arange(5, -1, -1)]}, how(model, 1), fresh(0))
+    draws = [
+        model.sample(6, {kind: given}, how(model, gamma), make_generator(0)) for gamma in (0, 1, 3)
+    ]
+    other = model.sample(
+        6, {kind: given[torch.arange(5, -1, -1)]}, how(model, 1), make_generator(0)
+    )
     assert not torch.allclose(draws[1], other, atol=1e-4)
     assert not torch.allclose(draws[1], draws[2], atol=1e-4)
-    torch.testing.assert_close(draws[0], model.sample(6, None, how(model, 0), fresh(0)))
+    torch.testing.assert_close(draws[0], model.sample(6, None, how(model, 0), make_generator(0)))
 
 
-@pytest.mark.parametrize("net", [UNet.Config(width=4, multipliers=(1, 2), blocks=1),
-                                 Transformer.Config(width=8, depth=1, heads=2, patch=4)],
-                         ids=["unet", "transformer"])
+@pytest.mark.parametrize(
+    "net",
+    [
+        UNet.Config(width=4, multipliers=(1, 2), blocks=1),
+        Transformer.Config(width=8, depth=1, heads=2, patch=4),
+    ],
+    ids=["unet", "transformer"],
+)
 def test_symbols_of_texts_are_read_one_by_one(net):
     part, given = conditions("text", 4)
-    space = Space(kind="real", shape=(1, 8, 8), name="x", mean=(0.0,), scale=(1.0,), rows=100,
-                  given={"title": part, "body": part})
+    space = Space(
+        kind="real",
+        shape=(1, 8, 8),
+        name="x",
+        mean=(0.0,),
+        scale=(1.0,),
+        rows=100,
+        given={"title": part, "body": part},
+    )
     torch.manual_seed(0)
     model = DDPM.Config(net=net).build(space).double().eval()
     for parameter in model.parameters():
@@ -187,10 +213,10 @@ def test_symbols_of_texts_are_read_one_by_one(net):
     assert not torch.allclose(said, model.predict(z, t, replace(told, words=swapped)).value)
     none = model.predict(z, t, told.hidden(torch.zeros(4, dtype=torch.bool))).value
     torch.testing.assert_close(none, model.predict(z, t).value)
-    cut = Batch(given.x[:1, :int(given.length[0])], length=given.length[:1])
+    cut = Batch(given.x[:1, : int(given.length[0])], length=given.length[:1])
     shorter = model.tell({"title": cut, "body": given[torch.tensor([1])]}, 1)
     torch.testing.assert_close(model.predict(z[:1], t[:1], shorter).value, said[:1])
 
 
 def how(model, gamma):
-    return model.Sampling(sampler=DPM.Config(steps=3), guidance=Guidance(gamma=float(gamma)))
+    return model.SamplingConfig(sampler=DPM.Config(steps=3), guidance=Guidance(gamma=float(gamma)))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.latent._encoder_decoder import Dense
 from monge.models.latent._hierarchy import Gaussian, Hierarchy
@@ -27,12 +27,23 @@ def named(config: Hierarchy.Config) -> str:
     return f"{type(config).owner.__name__}{'-up' if 'bottom-up' in str(config) else ''}"
 
 
-def build(config: Hierarchy.Config, latent: tuple[int, ...] = (1, 1), std: float = 0.25,
-          space: Space = BITS, **words: object) -> Hierarchy:
-    config = replace(config, latent=latent, summary=6, net=Dense.Config(width=8, depth=1),
-                     between=MLP.Config(width=6, depth=1), **words)
+def build(
+    config: Hierarchy.Config,
+    latent: tuple[int, ...] = (1, 1),
+    std: float = 0.25,
+    space: Space = BITS,
+    **words: object,
+) -> Hierarchy:
+    config = replace(
+        config,
+        latent=latent,
+        summary=6,
+        net=Dense.Config(width=8, depth=1),
+        between=MLP.Config(width=6, depth=1),
+        **words,
+    )
     model = config.build(space).double().eval()
-    generator = fresh(1)
+    generator = make_generator(1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
@@ -40,7 +51,7 @@ def build(config: Hierarchy.Config, latent: tuple[int, ...] = (1, 1), std: float
 
 
 def rows(n: int = 12) -> Batch:
-    x = (torch.rand(n, 6, generator=fresh(3)) < 0.5).double()
+    x = (torch.rand(n, 6, generator=make_generator(3)) < 0.5).double()
     return Batch(x, row=torch.arange(n))
 
 
@@ -55,11 +66,13 @@ def evidence(model: Hierarchy, batch: Batch) -> Tensor:
 def test_the_bound_rises_to_the_evidence(config):
     model, batch = build(config, std=0.15), rows()
     truth = evidence(model, batch).mean().item()
-    how = type(model).Scoring
+    options = type(model).LikelihoodConfig
     again = Batch(batch.x.repeat(100, 1))
     with torch.no_grad():
-        one, many = (model.likelihood(each, how(samples=k), fresh(0)).value.mean().item()
-                     for each, k in ((again, 1), (batch, 2000)))
+        one, many = (
+            model.likelihood(each, options(samples=k), make_generator(0)).value.mean().item()
+            for each, k in ((again, 1), (batch, 2000))
+        )
     assert one < truth - 0.01
     assert many == pytest.approx(truth, abs=0.05)
 
@@ -70,7 +83,7 @@ def test_samples_follow_the_law_that_is_scored(config):
     states = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * 6)
     log_p = evidence(model, Batch(states))
     assert log_p.exp().sum().item() == pytest.approx(1, abs=1e-6)
-    x = model.sample(20_000, generator=fresh(0))
+    x = model.sample(20_000, generator=make_generator(0))
     share = x.mean(0) - (log_p.exp()[:, None] * states).sum(0)
     assert share.abs().max() < 4 * 0.5 / 20_000**0.5
 
@@ -79,15 +92,19 @@ def test_samples_follow_the_law_that_is_scored(config):
 def test_levels_add_up_to_the_rate(config):
     model, batch = build(config, (2, 3, 1)), rows(4)
     with torch.no_grad():
-        z = model.infer(batch, torch.randn(4000, 4, 6, generator=fresh(0), dtype=torch.float64))
+        z = model.infer(
+            batch, torch.randn(4000, 4, 6, generator=make_generator(0), dtype=torch.float64)
+        )
         ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
         each = model.level_rates(batch, z)
     assert each.shape == (4000, 4, 3)
     gap = each.sum(-1) - ratio
     assert (gap.mean(0).abs() < 5 * gap.std(0) / 4000**0.5 + 1e-12).all()
     with torch.no_grad():
-        terms = model.terms(batch, generator=fresh(0))
-        score = model.likelihood(batch, type(model).Scoring(samples=1), fresh(0)).value
+        terms = model.terms(batch, generator=make_generator(0))
+        score = model.likelihood(
+            batch, type(model).LikelihoodConfig(samples=1), make_generator(0)
+        ).value
     assert list(terms) == ["distortion", "rate_1", "rate_2", "rate_3"]
     torch.testing.assert_close(-sum(terms.values()), score)
     if model.downward:
@@ -99,7 +116,7 @@ def test_levels_add_up_to_the_rate(config):
 @torch.no_grad()
 def test_rates_are_ratios_with_less_noise(config):
     model, batch = build(config, (2, 3, 1), std=0.1), rows(4)
-    noise = torch.randn(4000, 4, 6, generator=fresh(0), dtype=torch.float64)
+    noise = torch.randn(4000, 4, 6, generator=make_generator(0), dtype=torch.float64)
     code = model.code(*model.summary(batch), noise)
     ratios, rates = code.ratios.sum(-1), code.terms().sum(-1)  # (4000, 4)
     gap = ratios - rates
@@ -120,10 +137,15 @@ def changes(model: Hierarchy, call, level: int) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize(("config", "up", "down", "seen"), [
-    (KINDS[0], [False, False, True], [False, False, True], [True, True, True]),
-    (KINDS[1], [False, False, True], [True, False, False], [True, True, True]),
-    (KINDS[2], [False, False, True], [True, False, False], [True, False, False])], ids=str)
+@pytest.mark.parametrize(
+    ("config", "up", "down", "seen"),
+    [
+        (KINDS[0], [False, False, True], [False, False, True], [True, True, True]),
+        (KINDS[1], [False, False, True], [True, False, False], [True, True, True]),
+        (KINDS[2], [False, False, True], [True, False, False], [True, False, False]),
+    ],
+    ids=str,
+)
 @torch.no_grad()
 def test_who_sees_whom(config, up, down, seen):
     """Of the middle of three levels: p reads what is above it, q what precedes it; x reads all,
@@ -143,7 +165,7 @@ def test_who_sees_whom(config, up, down, seen):
     z, none = torch.zeros(3, 6).double(), torch.zeros(3, 0).double()
     moved = z.clone()
     for t in model.levels:
-        moved[t, 2 * t:2 * t + 2] = 1.0
+        moved[t, 2 * t : 2 * t + 2] = 1.0
     changed = (model.params(moved, none) != model.params(z, none)).any(1)
     assert changed.tolist() == seen
 
@@ -158,7 +180,7 @@ def test_only_the_bottom_of_a_markov_chain_reads_the_row():
 
 def test_one_level_is_a_vae():
     model, batch = build(HVAE.Config(), (2,)), rows()
-    z = torch.randn(5, 12, 2, generator=fresh(0), dtype=torch.float64)
+    z = torch.randn(5, 12, 2, generator=make_generator(0), dtype=torch.float64)
     normal = torch.distributions.Normal(0.0, 1.0)
     torch.testing.assert_close(model.log_prior(batch, z), normal.log_prob(z).sum(-1))
 
@@ -167,7 +189,9 @@ def test_conditions_reach_every_level():
     given = {"label": Space(kind="label", size=2)}
     model = build(HVAE.Config(), (2, 2), space=replace(BITS, given=given))
     told = [{"label": Batch(torch.tensor([code]))} for code in (0, 1)]
-    first, second = (model.prior_draw(5, model.context(each, 5), fresh(0)) for each in told)
+    first, second = (
+        model.prior_draw(5, model.context(each, 5), make_generator(0)) for each in told
+    )
     assert torch.equal(first[:, 2:], second[:, 2:])  # the top is N(0, I)
     assert (first[:, :2] != second[:, :2]).all()
 
@@ -175,22 +199,26 @@ def test_conditions_reach_every_level():
 def test_refining_and_completing_work_through_levels():
     model = build(HVAE.Config(), (2, 2))
     batch = rows(200)
-    how = HVAE.Scoring
+    options = HVAE.LikelihoodConfig
     with torch.no_grad():
-        plain, own = (model.likelihood(batch, how(samples=1, refine=steps), fresh(0)).value.mean()
-                      for steps in (0, 30))
+        plain, own = (
+            model.likelihood(
+                batch, options(samples=1, refine=steps), make_generator(0)
+            ).value.mean()
+            for steps in (0, 30)
+        )
     assert own > plain + 0.05
     seen = torch.arange(6).expand(200, 6) < 3
-    filled = model.complete(replace(batch, observed=seen), generator=fresh(0))
+    filled = model.complete(replace(batch, observed=seen), generator=make_generator(0))
     assert torch.equal(filled[seen], batch.x[seen])
     assert set(filled.unique().tolist()) == {0.0, 1.0}
 
 
 def test_what_cannot_be_is_told_in_a_sentence():
-    with pytest.raises(WordError, match="latent is empty"):
+    with pytest.raises(UsageError, match="latent is empty"):
         HVAE.Config(latent=())
-    with pytest.raises(WordError, match="inference from the top down"):
+    with pytest.raises(UsageError, match="inference from the top down"):
         build(MHVAE.Config(estimator="B"))
-    with pytest.raises(WordError, match="latent=8 is wider than the data"):
+    with pytest.raises(UsageError, match="latent=8 is wider than the data"):
         build(HVAE.Config(), (5, 3))
     assert HVAE.Config().override("latent=8,4,2").latent == (8, 4, 2)

@@ -13,48 +13,51 @@ from torch import Tensor
 
 import monge
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.image_to_image import is_translation, translated
 from monge.models.adversarial.cyclegan import CycleGAN
 from monge.models.adversarial.pix2pix import Pix2Pix
 from monge.plot.image_grid import write_beside
-from monge.run.figures import draw
+from monge.run.figures import write_figures
 from monge.train.trainer import Trainer
 
-SOURCE = Space(kind="levels", shape=(1, 6, 7), size=5, mean=(2.0,), scale=(1.4,), name="source",
-               rows=200)
+SOURCE = Space(
+    kind="levels", shape=(1, 6, 7), size=5, mean=(2.0,), scale=(1.4,), name="source", rows=200
+)
 SPACE = replace(SOURCE, name="target", given={"source": SOURCE})
 
 
 def pairs(n: int = 64) -> Batch:
     """The target is the source upside down in brightness."""
-    x = torch.randint(0, 5, (n, 1, 6, 7), generator=fresh(1)).float()
+    x = torch.randint(0, 5, (n, 1, 6, 7), generator=make_generator(1)).float()
     return Batch(4 - x, {"source": Batch(x)})
 
 
 def built(owner, **words: object):
     torch.manual_seed(0)
-    return replace(owner.tiny(SPACE), **words).build(SPACE)
+    return replace(owner.smallest_config(SPACE), **words).build(SPACE)
 
 
 def trainer(owner, **words: object) -> Trainer:
-    recipe = replace(owner.suit(SPACE).recipe, batch=16, warmup=0, rate=3e-3, average=0.0)
+    recipe = replace(owner.defaults(SPACE).recipe, batch_size=16, warmup=0, lr=3e-3, ema_decay=0.0)
     return Trainer(built(owner, **words), worlds.Rows(pairs()), recipe, seed=1)
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])
 def test_samples_are_pictures_of_the_targets_kind(owner):
     model, given = built(owner).eval(), pairs(9).given
-    x = model.sample(9, given, generator=fresh(0))
+    x = model.sample(9, given, generator=make_generator(0))
     assert x.shape == (9, 1, 6, 7)
     assert set(x.unique().tolist()) <= set(range(5))
-    assert torch.equal(x, model.sample(9, given, generator=fresh(0)))
+    assert torch.equal(x, model.sample(9, given, generator=make_generator(0)))
 
 
 def loss_of(model: Pix2Pix, batch: Batch) -> Tensor:
-    return (model.sample(len(batch), batch.given, generator=fresh(0)) - batch.x).abs().mean()
+    return (
+        (model.sample(len(batch), batch.given, generator=make_generator(0)) - batch.x).abs().mean()
+    )
 
 
 def test_pix2pix_learns_the_pairs_and_its_dropout_is_noise():
@@ -66,10 +69,10 @@ def test_pix2pix_learns_the_pairs_and_its_dropout_is_noise():
         game.advance(1.0)
     model.eval()
     assert loss_of(model, batch) < 0.85 * before
-    x, y = (model.sample(64, batch.given, generator=fresh(seed)) for seed in (0, 1))
+    x, y = (model.sample(64, batch.given, generator=make_generator(seed)) for seed in (0, 1))
     assert not torch.equal(x, y)
     one = {"source": Batch(batch.given["source"].x[:1])}
-    assert len(model.sample(20, one, generator=fresh(0)).unique(dim=0)) > 1
+    assert len(model.sample(20, one, generator=make_generator(0)).unique(dim=0)) > 1
     told = translated(x, batch, batch)
     assert told["l1"].value < min(told["l1_of_source"].value, told["l1_of_mean"].value)
     assert is_translation(model)
@@ -79,8 +82,8 @@ def test_pix2pix_learns_the_pairs_and_its_dropout_is_noise():
 def test_cyclegan_begins_as_the_identity_in_both_directions():
     model, batch = built(CycleGAN).eval(), pairs(7)
     x = batch.given["source"].x
-    for how in (None, model.Sampling(reverse=True)):
-        assert torch.equal(model.sample(7, batch.given, how), x)
+    for options in (None, model.SamplingConfig(reverse=True)):
+        assert torch.equal(model.sample(7, batch.given, options), x)
     terms = model.generator_loss(batch)
     assert terms["cycle_a"].max() < 0.5
     assert terms["identity_b"].max() < 0.3
@@ -92,34 +95,37 @@ def test_the_two_directions_are_two_networks():
     with torch.no_grad():
         model.makers[1].net.out.bias += 50
     assert (model.sample(7, batch.given) == 4).all()
-    back = model.sample(7, batch.given, model.Sampling(reverse=True))
+    back = model.sample(7, batch.given, model.SamplingConfig(reverse=True))
     assert torch.equal(back, batch.given["source"].x)
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])
 def test_what_is_no_pair_of_pictures_is_refused(owner):
-    assert owner.refuses(SPACE) is None
+    assert owner.unsupported_reason(SPACE) is None
     name = owner.__name__.lower()
-    alone = owner.refuses(replace(SPACE, given={}))
+    alone = owner.unsupported_reason(replace(SPACE, given={}))
     assert alone.startswith(f"{name} makes one picture of another, got 5 levels of shape 1x6x7")
-    sized = owner.refuses(replace(SPACE, given={"source": replace(SOURCE, shape=(1, 6, 8))}))
+    sized = owner.unsupported_reason(
+        replace(SPACE, given={"source": replace(SOURCE, shape=(1, 6, 8))})
+    )
     assert "6x8, not 6x7" in sized
     colour = replace(SPACE, given={"source": replace(SOURCE, shape=(3, 6, 7))})
-    assert (owner.refuses(colour) is None) is (owner is Pix2Pix)
+    assert (owner.unsupported_reason(colour) is None) is (owner is Pix2Pix)
     model = built(owner).train()
-    with pytest.raises(WordError, match="a batch of training has 1"):
+    with pytest.raises(UsageError, match="a batch of training has 1"):
         model.discriminator_loss(pairs(1))
 
 
 def test_a_patch_deeper_than_the_picture_is_refused():
-    with pytest.raises(WordError, match="patch=7 halves pictures of 6x7"):
+    with pytest.raises(UsageError, match="patch=7 halves pictures of 6x7"):
         built(Pix2Pix, patch=7)
 
 
 def test_a_run_shows_its_translations_and_measures_them():
-    run = monge.fit("pix2pix", "digits+half", "data.rows=90", "net.width=4", "width=4",
-                    budget="2steps")
-    draw(run)
+    run = monge.fit(
+        "pix2pix", "digits+half", "data.rows=90", "net.width=4", "width=4", budget="2steps"
+    )
+    write_figures(run)
     assert (run.folder / "pictures" / "translations.png").exists()
     assert {"l1", "l1_of_source", "l1_of_mean"} <= set(run.evaluate())
 

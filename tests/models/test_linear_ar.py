@@ -8,7 +8,7 @@ import torch
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.sequence._ar_fit import joined, likeliest, log_likelihood, select
 from monge.models.sequence.linear_ar import LinearAR
@@ -32,8 +32,13 @@ def fitted(x, **fields):
     """The model of rows (N, T) or (N, T, C), fitted in float64."""
     flat = x.reshape(-1, *x.shape[2:])
     mean, scale = flat.mean(0).reshape(-1), flat.std(0).reshape(-1)
-    space = Space(kind="real", shape=x.shape[1:], rows=len(x), mean=tuple(mean.tolist()),
-                  scale=tuple(scale.tolist()))
+    space = Space(
+        kind="real",
+        shape=x.shape[1:],
+        rows=len(x),
+        mean=tuple(mean.tolist()),
+        scale=tuple(scale.tolist()),
+    )
     model = LinearAR(LinearAR.Config(**fields), space).double().eval()
     model.fit(Batch(x))
     return model
@@ -85,8 +90,9 @@ def test_no_parameters_are_likelier_than_the_maximum():
     g = torch.Generator().manual_seed(0)
     for _ in range(20):
         move = 0.02 * torch.randn(4, generator=g, dtype=torch.float64)
-        other = log_likelihood(x, best.intercept + move[0], best.phi + move[1:3],
-                               best.v * move[3].exp()).sum()
+        other = log_likelihood(
+            x, best.intercept + move[0], best.phi + move[1:3], best.v * move[3].exp()
+        ).sum()
         assert other < top
     squares = fitted(x, order=2, method="squares")
     assert top > squares.log_prob(Batch(x)).sum() - 1e-9
@@ -112,14 +118,16 @@ def test_channels_have_laws_of_their_own():
     assert (model.phi[:, 0] - torch.tensor([0.9, -0.4])).abs().max() < 0.08
     alone = fitted(x[..., 1], order=1, method="likelihood")
     torch.testing.assert_close(model.phi[1], alone.phi[0], atol=1e-5, rtol=0)
-    parts = [fitted(x[..., c], order=1, method="likelihood").log_prob(Batch(x[..., c]))
-             for c in range(2)]
+    parts = [
+        fitted(x[..., c], order=1, method="likelihood").log_prob(Batch(x[..., c]))
+        for c in range(2)
+    ]
     torch.testing.assert_close(model.log_prob(Batch(x)), sum(parts), atol=1e-4, rtol=1e-6)
 
 
 def test_draws_have_the_autocovariance_of_the_law():
     model = fitted(simulate([0.7, -0.3], 60, 50, seed=8), order=2, method="yule_walker")
-    x = model.sample(20_000, generator=fresh(0))
+    x = model.sample(20_000, generator=make_generator(0))
     gamma = autocovariance(model.phi[0], model.variance[0], 3)
     mean = model.intercept[0] / (1 - model.phi[0].sum())
     for lag in range(4):
@@ -133,7 +141,7 @@ def test_a_forecast_is_the_conditional_law():
     model = fitted(x, order=1, method="likelihood")
     rows = x[:1].expand(20_000, -1)
     seen = (torch.arange(10) < 8).expand(20_000, -1)
-    drawn = model.complete(Batch(rows, observed=seen), generator=fresh(1))[:, 8:]
+    drawn = model.complete(Batch(rows, observed=seen), generator=make_generator(1))[:, 8:]
     rho, v = model.phi[0, 0], model.variance[0]
     mean = model.intercept[0] / (1 - rho)
     for step in (1, 2):
@@ -144,13 +152,17 @@ def test_a_forecast_is_the_conditional_law():
 
 def test_what_explodes_has_no_stationary_law_and_says_so():
     t = torch.arange(60.0, dtype=torch.float64)
-    x = (1.05**t)[None] + 0.01 * torch.randn(1, 60, generator=fresh(0), dtype=torch.float64)
+    x = (1.05**t)[None] + 0.01 * torch.randn(
+        1, 60, generator=make_generator(0), dtype=torch.float64
+    )
     model = fitted(x, order=1)
     assert not bool(model.stationary[0])
     assert model.log_prob(Batch(x)).isfinite().all()
-    assert model.sample(3, generator=fresh(0)).isfinite().all()
-    assert {finding.name for finding in model.diagnose(Batch(x))} == {"estimates",
-                                                                      "not_stationary"}
+    assert model.sample(3, generator=make_generator(0)).isfinite().all()
+    assert {finding.name for finding in model.diagnose(Batch(x))} == {
+        "estimates",
+        "not_stationary",
+    }
     calm = fitted(x, order=1, method="yule_walker")
     assert bool(calm.stationary[0])
 
@@ -168,7 +180,7 @@ def test_short_prefixes_are_completed_below_the_order():
 
 def test_pictures_and_missing_values_are_refused():
     picture = Space(kind="real", shape=(1, 4, 4), rows=9)
-    assert "linear_ar needs series" in LinearAR.refuses(picture)
+    assert "linear_ar needs series" in LinearAR.unsupported_reason(picture)
     x = simulate([0.5], 4, 9)
     hidden = torch.ones(4, 9, dtype=torch.bool)
     hidden[:, 3] = False
@@ -180,8 +192,9 @@ def test_pictures_and_missing_values_are_refused():
 
 def test_a_series_is_fitted_and_forecast_by_completing(tmp_path):
     x = simulate([0.9], 1, 400, mean=10.0, seed=1)[0].numpy()
-    fit = run.fit("linear_ar", x, "data.horizon=5", "data.lookback=20", "order=1",
-                  out=tmp_path / "run")
+    fit = run.fit(
+        "linear_ar", x, "data.horizon=5", "data.lookback=20", "order=1", out=tmp_path / "run"
+    )
     assert abs(float(fit.model.phi[0, 0]) - 0.9) < 0.1
     table = fit.forecast(8, n=4000)
     steps = np.arange(1, 9)

@@ -11,12 +11,15 @@ from entries import BINARY, COLUMNS, LEVELS, TABLE, conditions, states, with_giv
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.made import MADE
 
-SHAPES = [{}, {"width": 7, "depth": 1, "residual": False, "direct": False, "activation": "tanh"},
-          {"orders": 2, "masks": 2, "order": "random"}]
+SHAPES = [
+    {},
+    {"width": 7, "depth": 1, "residual": False, "direct": False, "activation": "tanh"},
+    {"orders": 2, "masks": 2, "order": "random"},
+]
 
 
 def made(space: Space, **words: object) -> MADE:
@@ -55,13 +58,14 @@ def test_a_law_for_each_condition(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("space", [BINARY, LEVELS, TABLE, Space(kind="label", size=4)],
-                         ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    "space", [BINARY, LEVELS, TABLE, Space(kind="label", size=4)], ids=lambda s: s.kind
+)
 def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, shape):
     model, given = made(with_given(space), **shape), conditions(30)
-    quick = model.sample(30, given, generator=fresh(1))
-    slow = model.sample(30, given, MADE.Sampling(cached=False), fresh(1))
-    *_, last = model.stream(30, given, generator=fresh(1))
+    quick = model.sample(30, given, generator=make_generator(1))
+    slow = model.sample(30, given, MADE.SamplingConfig(cached=False), make_generator(1))
+    *_, last = model.stream(30, given, generator=make_generator(1))
     assert quick.shape == (30, *space.shape)
     assert quick.dtype == (torch.int64 if space.kind == "label" else torch.float64)
     torch.testing.assert_close(quick, slow, rtol=0, atol=1e-10)
@@ -70,23 +74,23 @@ def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, shape):
 
 def test_rows_in_pieces_are_the_same_rows(monkeypatch):
     model = made(TABLE, orders=2)
-    whole = model.sample(30, generator=fresh(1))
+    whole = model.sample(30, generator=make_generator(1))
     monkeypatch.setattr("monge.models.autoregressive._base.ROWS", 4)
-    torch.testing.assert_close(model.sample(30, generator=fresh(1)), whole)
+    torch.testing.assert_close(model.sample(30, generator=make_generator(1)), whole)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_draws_what_it_scores(shape):
     model, n = made(BINARY, **shape), 8000
     log_p = model.log_prob(states(*[2] * 6))
-    own = model.log_prob(model.sample(n, generator=fresh(2)))
+    own = model.log_prob(model.sample(n, generator=make_generator(2)))
     negentropy = (log_p.exp() * log_p).sum()
     assert (own.mean() - negentropy).abs() < 4 * own.std() / math.sqrt(n)
 
 
 def test_conditionals_are_blind_to_what_follows():
     model = made(TABLE, order="random", orders=2)
-    x = model.sample(1, generator=fresh(3))
+    x = model.sample(1, generator=make_generator(3))
     for member, places in enumerate(model.orders):
         before = model.parameters_of_conditionals(Batch(x), member)
         assert before.shape == (1, 5, 64)
@@ -104,7 +108,7 @@ def test_completion_keeps_what_is_seen_and_follows_the_conditional(masks):
     x = torch.tensor([[1.0, 0, 1, 0, 0, 0]], dtype=torch.float64).expand(n, 6)
     seen = torch.arange(6).expand(n, 6) < 3
     hidden = torch.where(seen, x, torch.nan)
-    drawn = model.complete(Batch(hidden, observed=seen), generator=fresh(4))
+    drawn = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
     assert torch.equal(drawn[:, :3], x[:, :3])
     ends = states(2, 2, 2)
     log_p = model.log_prob(torch.cat([x[:8, :3], ends], 1))
@@ -146,7 +150,7 @@ def test_suits_are_buildable_for_every_kind():
     for space in (BINARY, LEVELS, TABLE, with_given(TABLE), Space(kind="label", size=4)):
         for rows in (100, 100_000):
             space = replace(space, rows=rows)
-            config = MADE.suit(space).config
+            config = MADE.defaults(space).config
             assert MADE.Config.from_dict(config.to_dict()) == config
             given = conditions(1) if space.given else None
             assert config.build(space).sample(2, given).shape == (2, *space.shape)

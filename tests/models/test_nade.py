@@ -11,8 +11,8 @@ import torch
 from entries import BINARY, COLUMNS, GIVEN, LEVELS, TABLE, conditions, states, with_given
 
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive import nade
 from monge.models.autoregressive.count_table import Tabular
@@ -22,9 +22,13 @@ from monge.verify import autoregressive_nets as theory
 from monge.verify import subjects
 from monge.verify.framework import hold, identities
 
-NETS = [FVSBN.Config(), FVSBN.Config(orders=2, order="random"), NADE.Config(width=7),
-        NADE.Config(width=7, activation="relu"),
-        NADE.Config(width=7, activation="relu", orders=2, order="random")]
+NETS = [
+    FVSBN.Config(),
+    FVSBN.Config(orders=2, order="random"),
+    NADE.Config(width=7),
+    NADE.Config(width=7, activation="relu"),
+    NADE.Config(width=7, activation="relu", orders=2, order="random"),
+]
 LAWS = [Tabular.Config(), *NETS]
 
 
@@ -32,8 +36,11 @@ def tell(value: object) -> str:
     if isinstance(value, Space):
         return value.kind
     owner = type(value).__qualname__.partition(".")[0].lower()
-    return owner + "-relu" * (getattr(value, "activation", "") == "relu") \
+    return (
+        owner
+        + "-relu" * (getattr(value, "activation", "") == "relu")
         + "-orders" * (getattr(value, "orders", 1) > 1)
+    )
 
 
 def build(config, space: Space):
@@ -43,7 +50,7 @@ def build(config, space: Space):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     if isinstance(model, Tabular):
-        model.count(subjects.random_rows(replace(space, rows=300), 300, fresh(7)))
+        model.count(subjects.random_rows(replace(space, rows=300), 300, make_generator(7)))
     return model
 
 
@@ -58,8 +65,9 @@ def test_sums_to_one_over_every_state(config, space):
 
 @pytest.mark.parametrize("config", NETS, ids=tell)
 def test_a_table_sums_and_integrates_to_one(config):
-    model = build(replace(config, components=2),
-                  Space(kind="columns", shape=(4,), columns=COLUMNS[:4]))
+    model = build(
+        replace(config, components=2), Space(kind="columns", shape=(4,), columns=COLUMNS[:4])
+    )
     codes, n = states(2, 3, 4), 8001  # (24, 3)
     numbers = 2 * torch.linspace(-9, 9, n, dtype=torch.float64).sinh()
     x = torch.cat([codes.repeat_interleave(n, 0), numbers.repeat(24)[:, None]], 1)
@@ -80,9 +88,9 @@ def test_a_law_for_each_condition(config):
 @pytest.mark.parametrize("config", NETS, ids=tell)
 def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(config, space):
     model, given = build(replace(config, components=2), with_given(space)), conditions(30)
-    quick = model.sample(30, given, generator=fresh(1))
-    slow = model.sample(30, given, model.Sampling(cached=False), fresh(1))
-    *_, last = model.stream(30, given, generator=fresh(1))
+    quick = model.sample(30, given, generator=make_generator(1))
+    slow = model.sample(30, given, model.SamplingConfig(cached=False), make_generator(1))
+    *_, last = model.stream(30, given, generator=make_generator(1))
     assert quick.shape == (30, *space.shape)
     assert quick.dtype == (torch.int64 if space.kind == "label" else torch.float64)
     torch.testing.assert_close(quick, slow, rtol=0, atol=1e-10)
@@ -104,8 +112,10 @@ def test_every_identity_holds_on_every_small_space(name):
 def test_running_sums_equal_direct_ones(config):
     for space in (with_given(BINARY), with_given(TABLE)):
         model = build(config, space)
-        rows = replace(subjects.random_rows(replace(space, given={}), 9, fresh(3)),
-                       given=conditions(9))
+        rows = replace(
+            subjects.random_rows(replace(space, given={}), 9, make_generator(3)),
+            given=conditions(9),
+        )
         found = theory.x51_running_sums_equal_direct_ones(model, rows)
         assert found.passed
         assert found.value < 1e-12
@@ -114,16 +124,25 @@ def test_running_sums_equal_direct_ones(config):
 @torch.no_grad()
 def test_a_sum_that_forgets_an_entry_fails_x51(monkeypatch):
     model, right = build(NADE.Config(width=7), BINARY), nade.Running.feed
-    monkeypatch.setattr(nade.Running, "feed", lambda self, place, features:
-                        right(self, place, features * (place != 2)))
-    rows = subjects.random_rows(BINARY, 9, fresh(3))
+    monkeypatch.setattr(
+        nade.Running,
+        "feed",
+        lambda self, compute, features: right(self, compute, features * (compute != 2)),
+    )
+    rows = subjects.random_rows(BINARY, 9, make_generator(3))
     assert not theory.x51_running_sums_equal_direct_ones(model, rows).passed
 
 
-@pytest.mark.parametrize(("config", "count"), [
-    (Tabular.Config(), lambda n: 2**n - 1), (FVSBN.Config(), lambda n: n * (n + 1) // 2),
-    (FVSBN.Config(order="random", orders=3), lambda n: 3 * n * (n + 1) // 2),
-    (FVSBN.Config(shared=True), lambda n: n)], ids=["count_table", "fvsbn", "orders", "shared"])
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (Tabular.Config(), lambda n: 2**n - 1),
+        (FVSBN.Config(), lambda n: n * (n + 1) // 2),
+        (FVSBN.Config(order="random", orders=3), lambda n: 3 * n * (n + 1) // 2),
+        (FVSBN.Config(shared=True), lambda n: n),
+    ],
+    ids=["count_table", "fvsbn", "orders", "shared"],
+)
 def test_parameters_are_as_many_as_told(config, count):
     for n in (1, 2, 7, 12):
         model = build(config, Space(kind="binary", shape=(n,)))
@@ -153,7 +172,7 @@ def test_the_shared_form_has_one_vector_and_no_later_bias():
     logits = [first.expand(64), *((x[:, :t] * rho[:t]).sum(1) for t in range(1, 6))]
     torch.testing.assert_close(model.log_prob(x), of_bits(logits, x))
     assert model.log_prob(x).exp().sum().item() == pytest.approx(1.0, abs=1e-12)
-    with pytest.raises(WordError, match="shared=true is a law of binary values, not of 3 levels"):
+    with pytest.raises(UsageError, match="shared=true is a law of binary values, not of 3 levels"):
         FVSBN.Config(shared=True).build(LEVELS)
 
 
@@ -163,13 +182,14 @@ def tensors(walk: Walk) -> list[torch.Tensor]:
     inputs, outputs, places = sum(walk.inputs), sum(walk.outputs), len(walk.inputs)
     shapes = [(5, inputs), (5, 3), (inputs, 3), (outputs, 3), (outputs,), (places - 1,)]
     made = [0.7 * torch.randn(shape, dtype=torch.float64) for shape in shapes]
-    return [tensor.requires_grad_() for tensor in made[:5 if walk.smooth else 6]]
+    return [tensor.requires_grad_() for tensor in made[: 5 if walk.smooth else 6]]
 
 
 def naive(walk: Walk, features, start, into, out, bias, log_rho=None) -> torch.Tensor:
     """Every place at once: the cumulative sums of all entries, then all conditionals."""
-    terms = [f @ w for f, w in zip(features.split(walk.inputs, 1), into.split(walk.inputs),
-                                   strict=True)]
+    terms = [
+        f @ w for f, w in zip(features.split(walk.inputs, 1), into.split(walk.inputs), strict=True)
+    ]
     sums = start + torch.stack([torch.zeros_like(start), *terms[:-1]]).cumsum(0)  # (D, B, H)
     if log_rho is not None:
         sums = torch.cat([sums[:1], sums[1:] * log_rho.exp()[:, None, None]])
@@ -178,8 +198,11 @@ def naive(walk: Walk, features, start, into, out, bias, log_rho=None) -> torch.T
     return torch.cat(each) + bias[:, None]
 
 
-WALKS = [Walk(inputs, outputs, smooth) for smooth in (True, False) for inputs, outputs in
-         (([1] * 7, [1] * 7), ([1, 3, 1, 2], [2, 1, 4, 1]), ([2, 1], [3, 1]))]
+WALKS = [
+    Walk(inputs, outputs, smooth)
+    for smooth in (True, False)
+    for inputs, outputs in (([1] * 7, [1] * 7), ([1, 3, 1, 2], [2, 1, 4, 1]), ([2, 1], [3, 1]))
+]
 
 
 @pytest.mark.parametrize("walk", WALKS, ids=str)
@@ -193,11 +216,14 @@ def test_the_way_back_is_the_derivative(walk):
     torch.testing.assert_close(recurrence(*given), naive(walk, *given), rtol=0, atol=1e-13)
     assert torch.autograd.gradcheck(recurrence, given)
     mix = torch.randn(sum(walk.outputs), 5, dtype=torch.float64)
-    found, due = (torch.autograd.grad((run * mix).sum(), given, allow_unused=True)
-                  for run in (recurrence(*given), naive(walk, *given)))
+    found, due = (
+        torch.autograd.grad((run * mix).sum(), given, allow_unused=True)
+        for run in (recurrence(*given), naive(walk, *given))
+    )
     for one, other in zip(found, due, strict=True):
-        torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other,
-                                   rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            one, torch.zeros_like(one) if other is None else other, rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4, 100])
@@ -208,7 +234,7 @@ def test_what_is_kept_changes_no_gradient(stride, monkeypatch):
         return [parameter.grad.clone() for parameter in model.parameters()]
 
     model = build(NADE.Config(width=9, activation="relu"), TABLE)
-    rows = subjects.random_rows(TABLE, 20, fresh(4))
+    rows = subjects.random_rows(TABLE, 20, make_generator(4))
     due = gradients()
     monkeypatch.setattr(Walk, "stride", stride)
     for one, other in zip(gradients(), due, strict=True):
@@ -233,21 +259,25 @@ def test_completion_follows_the_conditional(config):
     model, n = build(config, BINARY), 8000
     seen = torch.tensor([1, 1, 0, 0, 0, 0] if config in NETS else [0, 1, 0, 1, 1, 0]).bool()
     x = torch.tensor([1.0, 0, 1, 0, 1, 0], dtype=torch.float64).expand(n, 6)
-    drawn = model.complete(Batch(x.where(seen, torch.nan), observed=seen.expand(n, 6)),
-                           generator=fresh(4))
+    drawn = model.complete(
+        Batch(x.where(seen, torch.nan), observed=seen.expand(n, 6)), generator=make_generator(4)
+    )
     assert torch.equal(drawn[:, seen], x[:, seen])
     ways = int((~seen).sum())
-    ends = x[:2**ways].clone()
+    ends = x[: 2**ways].clone()
     ends[:, ~seen] = states(*[2] * ways)
     due = model.log_prob(ends).softmax(0)  # p(hidden | seen)
     place = 2.0 ** torch.arange(ways - 1, -1, -1, dtype=torch.float64)
     found = torch.bincount((drawn[:, ~seen] @ place).long(), minlength=2**ways)
     distance = ((found - n * due).square() / (n * due)).sum()
-    assert distance < 2**ways + 5 * math.sqrt(2**(ways + 1))
+    assert distance < 2**ways + 5 * math.sqrt(2 ** (ways + 1))
 
 
-@pytest.mark.parametrize("config", [FVSBN.Config(), NADE.Config(width=32),
-                                    NADE.Config(width=32, activation="relu")], ids=tell)
+@pytest.mark.parametrize(
+    "config",
+    [FVSBN.Config(), NADE.Config(width=32), NADE.Config(width=32, activation="relu")],
+    ids=tell,
+)
 @pytest.mark.parametrize("space", [BINARY, LEVELS], ids=tell)
 def test_learns_a_copy_of_its_first_entry(space, config):
     torch.manual_seed(0)
@@ -267,7 +297,7 @@ def test_suits_are_buildable_for_every_kind(owner):
     for space in (BINARY, LEVELS, TABLE, Space(kind="label", size=4), replace(TABLE, given=label)):
         for rows in (100, 100_000):
             space = replace(space, rows=rows)
-            config = owner.suit(space).config
+            config = owner.defaults(space).config
             assert owner.Config.from_dict(config.to_dict()) == config
             given = {"label": Batch(torch.zeros(1).long())} if space.given else None
             assert config.build(space).sample(2, given).shape == (2, *space.shape)

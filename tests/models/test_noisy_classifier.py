@@ -6,10 +6,10 @@ import torch
 import monge
 from monge.cli.main import attempt
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.core.space import Space
 from monge.models.diffusion.noisy_classifier import Classifier
-from monge.run.conditions import typed
+from monge.run.conditions import parse_condition
 
 LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=1000)
 LABEL = Space(kind="label", size=2, name="label", rows=1000, given={"x": LINE})
@@ -38,35 +38,59 @@ def test_noise_makes_it_unsure_as_bayes_rule_says():
 
 
 def test_what_it_cannot_judge_is_refused():
-    with pytest.raises(WordError, match="low=3 is not below high=2"):
+    with pytest.raises(UsageError, match="low=3 is not below high=2"):
         Classifier.Config(low=3.0, high=2.0)
-    refused = Classifier.refuses(Space(kind="label", size=2, given={"a": LABEL}))
+    refused = Classifier.unsupported_reason(Space(kind="label", size=2, given={"a": LABEL}))
     assert "one field of real, binary, levels" in refused
-    assert Classifier.refuses(Space(kind="label", size=2)).endswith("--target and --given")
+    assert Classifier.unsupported_reason(Space(kind="label", size=2)).endswith(
+        "--target and --given"
+    )
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A law of digits without conditions, and a classifier of noisy digits."""
     place = tmp_path_factory.mktemp("runs")
-    law = monge.fit("ddpm", "digits", "net=mlp", "width=32", "depth=1", budget="4steps",
-                    out=place / "law")
-    judge = monge.fit("diffusion.noisy_classifier", "digits", "widths=4", "width=16", budget="4steps",
-                      out=place / "judge")
+    law = monge.fit(
+        "ddpm", "digits", "net=mlp", "width=32", "depth=1", budget="4steps", out=place / "law"
+    )
+    judge = monge.fit(
+        "diffusion.noisy_classifier",
+        "digits",
+        "widths=4",
+        "width=16",
+        budget="4steps",
+        out=place / "judge",
+    )
     return law, judge
 
 
 def test_a_run_guides_another(runs, tmp_path):
     law, judge = runs
     guide = f"guide={judge.folder}"
-    given = {"label": typed(law, "label", "7", (guide,))}
+    given = {"label": parse_condition(law, "label", "7", (guide,))}
     assert given["label"].x.tolist() == [7]
     guided = law.draw(3, given, guide, "gamma=50", "steps=4")
     assert guided.shape == (3, 1, 8, 8)
     assert not torch.equal(guided, law.draw(3, None, "steps=4"))
     out = tmp_path / "guided.png"
-    assert attempt(["sample", str(law.folder), guide, "--given", "label=7", "-n", "2", "steps=3",
-                    "-o", str(out)]) == 0
+    assert (
+        attempt(
+            [
+                "sample",
+                str(law.folder),
+                guide,
+                "--given",
+                "label=7",
+                "-n",
+                "2",
+                "steps=3",
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert out.exists()
 
 
@@ -74,15 +98,23 @@ def test_a_guide_that_does_not_fit_is_refused(runs, tmp_path):
     law, judge = runs
     with pytest.raises(DataError, match="needs the 'label'"):
         law.draw(2, None, f"guide={judge.folder}", "steps=2")
-    with pytest.raises(WordError, match="does not judge noisy data"):
+    with pytest.raises(UsageError, match="does not judge noisy data"):
         law.draw(2, None, f"guide={law.folder}", "steps=2")
-    moons = monge.fit("ddpm", "moons", "net=mlp", "width=8", "depth=1", budget="2steps",
-                      out=tmp_path / "moons")
+    moons = monge.fit(
+        "ddpm", "moons", "net=mlp", "width=8", "depth=1", budget="2steps", out=tmp_path / "moons"
+    )
     with pytest.raises(DataError, match="judges 17 levels of shape 1x8x8 and this law draws"):
         moons.draw(2, {"label": Batch(torch.tensor([1]))}, f"guide={judge.folder}", "steps=2")
-    narrow = monge.fit("diffusion.noisy_classifier", "digits", "widths=4", "width=16", "low=-4",
-                       budget="2steps", out=tmp_path / "narrow")
-    with pytest.raises(WordError, match="log-SNR -4 to 14 and this schedule goes from"):
+    narrow = monge.fit(
+        "diffusion.noisy_classifier",
+        "digits",
+        "widths=4",
+        "width=16",
+        "low=-4",
+        budget="2steps",
+        out=tmp_path / "narrow",
+    )
+    with pytest.raises(UsageError, match="log-SNR -4 to 14 and this schedule goes from"):
         law.draw(2, {"label": Batch(torch.tensor([1]))}, f"guide={narrow.folder}", "steps=2")
     with pytest.raises(DataError, match="the run is not given 'label'"):
-        typed(law, "label", "7", ())
+        parse_condition(law, "label", "7", ())

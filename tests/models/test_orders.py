@@ -7,8 +7,8 @@ import torch
 from worlds import states
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive._orders import Orders
 from monge.models.autoregressive.deep_nade import DeepNADE
@@ -44,20 +44,23 @@ def test_random_and_given():
     assert torch.equal(second, Orders(orders=2).places(PICTURE)[1])
 
 
-@pytest.mark.parametrize(("sequence", "told"), [
-    ((), "0, 1, 2, 3, 4, ... are missing;"),
-    ((0, 1, 2, 3, 4), "5 is missing;"),
-    ((0, 1, 2, 3, 4, 4), "5 is missing and 4 is doubled;"),
-    ((0, 1, 2, 3, 4, 9), "5 is missing and 9 is no entry;"),
-    ((5, 4, 3, 2, 1, 0, -1), "-1 is no entry;"),
-])
+@pytest.mark.parametrize(
+    ("sequence", "told"),
+    [
+        ((), "0, 1, 2, 3, 4, ... are missing;"),
+        ((0, 1, 2, 3, 4), "5 is missing;"),
+        ((0, 1, 2, 3, 4, 4), "5 is missing and 4 is doubled;"),
+        ((0, 1, 2, 3, 4, 9), "5 is missing and 9 is no entry;"),
+        ((5, 4, 3, 2, 1, 0, -1), "-1 is no entry;"),
+    ],
+)
 def test_a_sequence_that_is_no_permutation_is_refused_in_a_sentence(sequence, told):
-    with pytest.raises(WordError, match="entries 0 to 5 once, but " + told.replace(".", r"\.")):
+    with pytest.raises(UsageError, match="entries 0 to 5 once, but " + told.replace(".", r"\.")):
         Orders(order="given", sequence=sequence).places(VECTOR)
 
 
 def test_a_sequence_without_its_order_is_refused():
-    with pytest.raises(WordError, match="not with order=natural"):
+    with pytest.raises(UsageError, match="not with order=natural"):
         Orders(sequence=(1, 0)).places(Space(kind="real", shape=(2,)))
 
 
@@ -69,12 +72,14 @@ def test_words_give_a_sequence():
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-@pytest.mark.parametrize("words", [{"order": "snake"},
-                                   {"order": "given", "sequence": (4, 0, 5, 1, 3, 2)}],
-                         ids=["snake", "given"])
+@pytest.mark.parametrize(
+    "words",
+    [{"order": "snake"}, {"order": "given", "sequence": (4, 0, 5, 1, 3, 2)}],
+    ids=["snake", "given"],
+)
 def test_a_law_in_its_order(owner, words):
     torch.manual_seed(0)
-    tiny = owner.tiny(PICTURE).to_dict()
+    tiny = owner.smallest_config(PICTURE).to_dict()
     tiny.update(orders=1, **words)
     model = owner.Config.from_dict(tiny).build(PICTURE).double().eval()
     with torch.no_grad():
@@ -82,7 +87,7 @@ def test_a_law_in_its_order(owner, words):
             parameter.add_(0.5 * torch.randn_like(parameter))
     x = states(PICTURE)
     assert model.log_prob(x).exp().sum().item() == pytest.approx(1.0, abs=1e-12)
-    order, = model.orders
+    (order,) = model.orders
     assert order.argsort().tolist() == drawn(PICTURE, **words)
     before = model.conditionals(Batch(x))
     for entry in range(6):
@@ -90,8 +95,10 @@ def test_a_law_in_its_order(owner, words):
         moved[:, entry] = 1 - moved[:, entry]
         after = model.conditionals(Batch(moved.reshape(x.shape)))
         assert torch.equal(before[:, order < order[entry]], after[:, order < order[entry]])
-    quick, slow = (model.sample(30, None, owner.Sampling(cached=cached), fresh(1))
-                   for cached in (True, False))
+    quick, slow = (
+        model.sample(30, None, owner.SamplingConfig(cached=cached), make_generator(1))
+        for cached in (True, False)
+    )
     torch.testing.assert_close(quick, slow)
 
 
@@ -99,6 +106,6 @@ def test_what_a_snake_draws_first_is_what_it_completes_from():
     model = MADE.Config(width=8, depth=1, order="snake").build(PICTURE).eval()
     seen = torch.tensor([[[[True, True, True], [False, False, True]]]])
     x = torch.ones(1, 1, 2, 3)
-    assert model.complete(Batch(x, observed=seen), generator=fresh(0))[seen].eq(1).all()
+    assert model.complete(Batch(x, observed=seen), generator=make_generator(0))[seen].eq(1).all()
     with pytest.raises(DataError, match="shows entry 3 and hides entry 4"):
         model.complete(Batch(x, observed=seen.flip(-1)))

@@ -11,8 +11,8 @@ from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
 from worlds import states
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.pixelcnn import PixelCNN
 from monge.nn.autoregressive.pixelcnn import Gated, Plain
@@ -55,9 +55,9 @@ def test_a_law_for_each_label(owner):
 def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, given, owner):
     model = pixelcnn(replace(space, given=given), owner)
     conditions = labels(20) if given else {}
-    quick = model.sample(20, conditions, generator=fresh(1))
-    slow = model.sample(20, conditions, PixelCNN.Sampling(cached=False), fresh(1))
-    *_, last = model.stream(20, conditions, generator=fresh(1))
+    quick = model.sample(20, conditions, generator=make_generator(1))
+    slow = model.sample(20, conditions, PixelCNN.SamplingConfig(cached=False), make_generator(1))
+    *_, last = model.stream(20, conditions, generator=make_generator(1))
     assert quick.shape == (20, *space.shape)
     assert quick.std() > 0
     torch.testing.assert_close(quick, slow, rtol=0, atol=1e-9)
@@ -68,15 +68,18 @@ def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, given, ow
 def test_draws_what_it_scores(owner):
     model, n = pixelcnn(COLOUR, owner), 8000
     log_p = model.log_prob(states(COLOUR))
-    own = model.log_prob(model.sample(n, generator=fresh(2)))
+    own = model.log_prob(model.sample(n, generator=make_generator(2)))
     negentropy = (log_p.exp() * log_p).sum()
     assert (own.mean() - negentropy).abs() < 4 * own.std() / math.sqrt(n)
 
 
 def test_pixels_come_in_raster_order_and_colours_within_them():
-    order, = pixelcnn(Space(kind="binary", shape=(3, 2, 2))).orders
-    assert order.reshape(3, 2, 2).tolist() == [[[0, 3], [6, 9]], [[1, 4], [7, 10]],
-                                               [[2, 5], [8, 11]]]
+    (order,) = pixelcnn(Space(kind="binary", shape=(3, 2, 2))).orders
+    assert order.reshape(3, 2, 2).tolist() == [
+        [[0, 3], [6, 9]],
+        [[1, 4], [7, 10]],
+        [[2, 5], [8, 11]],
+    ]
 
 
 @pytest.mark.parametrize("owner", NETWORKS)
@@ -95,8 +98,14 @@ def test_the_blind_spot_as_a_map():
     space = Space(kind="binary", shape=(1, 9, 9))
     plain, gated = (pixelcnn(space, owner, depth=6, first=3) for owner in (Plain, Gated))
     assert not gated.blind_spot_map(4, 4).any()
-    assert plain.blind_spot_map(4, 4).nonzero().tolist() == [[1, 8], [2, 7], [2, 8], [3, 6],
-                                                             [3, 7], [3, 8]]
+    assert plain.blind_spot_map(4, 4).nonzero().tolist() == [
+        [1, 8],
+        [2, 7],
+        [2, 8],
+        [3, 6],
+        [3, 7],
+        [3, 8],
+    ]
 
 
 @pytest.mark.parametrize("owner", NETWORKS)
@@ -105,7 +114,7 @@ def test_the_rest_of_a_picture_follows_the_conditional(owner):
     top = torch.tensor([[[1.0, 0, 1]]], dtype=torch.float64)
     seen = torch.tensor([[[True], [False]]]).expand(n, 1, 2, 3)
     hidden = torch.cat([top, torch.full_like(top, torch.nan)], 1).expand(n, 1, 2, 3)
-    drawn = model.complete(Batch(hidden, observed=seen), generator=fresh(4))
+    drawn = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
     assert torch.equal(drawn[:, :, 0], top.expand(n, 1, 3))
     lower = states(Space(kind="binary", shape=(1, 1, 3)))
     log_p = model.log_prob(torch.cat([top.expand(8, 1, 1, 3), lower], 2))
@@ -119,7 +128,7 @@ def test_upper_rows_of_every_colour_are_a_beginning_and_lower_ones_are_not():
     model, x = pixelcnn(RGB), torch.zeros(2, 3, 3, 4).double() + 7
     seen = torch.zeros(2, 3, 3, 4, dtype=torch.bool)
     seen[:, :, :2] = True
-    drawn = model.complete(Batch(x, observed=seen), generator=fresh(0))
+    drawn = model.complete(Batch(x, observed=seen), generator=make_generator(0))
     assert (drawn[:, :, :2] == 7).all()
     assert (drawn[:, :, 2] != 7).any()
     with pytest.raises(DataError, match="shows entry"):
@@ -152,7 +161,7 @@ def test_learns_stripes(owner):
 def test_begins_at_the_frequencies_of_each_entry():
     model = PixelCNN.Config(net=Gated.Config(width=4, depth=1)).build(LEVELS)
     x = torch.tensor([[0.0, 1, 2, 2], [0, 1, 1, 2]]).repeat(50, 1).reshape(100, 1, 2, 2)
-    model.begin(Batch(x))
+    model.initialise_from_data(Batch(x))
     assert model.conditionals(Batch(x[:1]))[0, 0].item() == pytest.approx(0, abs=0.05)
     assert model.conditionals(Batch(x[:1]))[0, 2].item() == pytest.approx(-math.log(2), abs=0.05)
 
@@ -161,7 +170,7 @@ def test_words_choose_the_network():
     config = PixelCNN.Config().override("net=plain", "net.width=8", "net.kernel=5")
     assert config.net == Plain.Config(width=8, kernel=5)
     assert PixelCNN.Config.from_dict(config.to_dict()) == config
-    with pytest.raises(WordError, match="kernel=4"):
+    with pytest.raises(UsageError, match="kernel=4"):
         config.override("net.kernel=4")
 
 
@@ -170,8 +179,8 @@ def test_suits_are_buildable_for_every_kind():
     large = Space(kind="binary", shape=(1, 28, 28))
     for space in (BINARY, RGB, REAL, ROW, digits, large):
         for rows in (100, 100_000):
-            config = PixelCNN.suit(replace(space, rows=rows)).config
+            config = PixelCNN.defaults(replace(space, rows=rows)).config
             assert PixelCNN.Config.from_dict(config.to_dict()) == config
             assert config.build(space).sample(2).shape == (2, *space.shape)
-    assert PixelCNN.refuses(digits) is None
-    assert "pictures" in PixelCNN.refuses(Space(kind="real", shape=(2, 3, 4, 5)))
+    assert PixelCNN.unsupported_reason(digits) is None
+    assert "pictures" in PixelCNN.unsupported_reason(Space(kind="real", shape=(2, 3, 4, 5)))

@@ -11,8 +11,8 @@ from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
 from worlds import states
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.pixelrnn import PixelRNN
 from monge.nn.autoregressive.pixelrnn import Diagonal, Row
@@ -51,9 +51,9 @@ def test_a_law_for_each_label(owner):
 def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, given, owner):
     model = pixelrnn(replace(space, given=given), owner)
     conditions = {"label": Batch(torch.arange(12) % 3)} if given else {}
-    quick = model.sample(12, conditions, generator=fresh(1))
-    slow = model.sample(12, conditions, PixelRNN.Sampling(cached=False), fresh(1))
-    *_, last = model.stream(12, conditions, generator=fresh(1))
+    quick = model.sample(12, conditions, generator=make_generator(1))
+    slow = model.sample(12, conditions, PixelRNN.SamplingConfig(cached=False), make_generator(1))
+    *_, last = model.stream(12, conditions, generator=make_generator(1))
     assert quick.shape == (12, *space.shape)
     assert quick.std() > 0
     torch.testing.assert_close(quick, slow, rtol=0, atol=1e-9)
@@ -64,7 +64,7 @@ def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, given, ow
 def test_draws_what_it_scores(owner):
     model, n = pixelrnn(COLOUR, owner), 8000
     log_p = model.log_prob(states(COLOUR))
-    own = model.log_prob(model.sample(n, generator=fresh(2)))
+    own = model.log_prob(model.sample(n, generator=make_generator(2)))
     negentropy = (log_p.exp() * log_p).sum()
     assert (own.mean() - negentropy).abs() < 4 * own.std() / math.sqrt(n)
 
@@ -85,7 +85,7 @@ def test_the_rest_of_a_picture_follows_the_conditional(owner):
     top = torch.tensor([[[1.0, 0, 1]]], dtype=torch.float64)
     seen = torch.tensor([[[True], [False]]]).expand(n, 1, 2, 3)
     hidden = torch.cat([top, torch.full_like(top, torch.nan)], 1).expand(n, 1, 2, 3)
-    drawn = model.complete(Batch(hidden, observed=seen), generator=fresh(4))
+    drawn = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
     assert torch.equal(drawn[:, :, 0], top.expand(n, 1, 3))
     lower = states(Space(kind="binary", shape=(1, 1, 3)))
     log_p = model.log_prob(torch.cat([top.expand(8, 1, 1, 3), lower], 2))
@@ -119,9 +119,9 @@ def test_words_choose_the_network():
     config = PixelRNN.Config().override("net=row", "net.width=8", "net.kernel=5")
     assert config.net == Row.Config(width=8, kernel=5)
     assert PixelRNN.Config.from_dict(config.to_dict()) == config
-    with pytest.raises(WordError, match="kernel"):
+    with pytest.raises(UsageError, match="kernel"):
         PixelRNN.Config().override("net=diagonal", "net.kernel=5")
-    with pytest.raises(WordError, match="net=gated"):
+    with pytest.raises(UsageError, match="net=gated"):
         config.override("net=gated")
 
 
@@ -129,7 +129,9 @@ def test_suits_are_buildable_for_every_kind():
     digits = Space(kind="levels", shape=(1, 8, 8), size=17, high=(16.0,))
     for space in (BINARY, RGB, REAL, ROW, digits):
         for rows in (100, 100_000):
-            config = PixelRNN.suit(replace(space, rows=rows)).config
+            config = PixelRNN.defaults(replace(space, rows=rows)).config
             assert PixelRNN.Config.from_dict(config.to_dict()) == config
             assert config.build(space).sample(2).shape == (2, *space.shape)
-    assert "pixelrnn needs pictures" in PixelRNN.refuses(Space(kind="real", shape=(2, 3, 4, 5)))
+    assert "pixelrnn needs pictures" in PixelRNN.unsupported_reason(
+        Space(kind="real", shape=(2, 3, 4, 5))
+    )

@@ -11,8 +11,8 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from worlds import make
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.latent._encoder_decoder import Convolution, Dense
 from monge.models.latent._posterior import IAF, WIDEST, Factorised, Full, Posterior
@@ -28,12 +28,12 @@ FAMILIES = [Factorised.Config(), Full.Config(), FLOW]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(*shape, generator=make_generator(seed), dtype=torch.float64)
 
 
 @torch.no_grad()
 def shaken(module: nn.Module, std: float = 0.5) -> nn.Module:
-    generator = fresh(4)
+    generator = make_generator(4)
     for parameter in module.double().eval().parameters():
         parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
     return module
@@ -44,7 +44,7 @@ def vae(space: Space = BITS, std: float = 0.5, **words: object) -> VAE:
 
 
 def bits(n: int, seed: int = 3) -> Tensor:
-    return (torch.rand(n, 6, generator=fresh(seed)) < 0.5).double()
+    return (torch.rand(n, 6, generator=make_generator(seed)) < 0.5).double()
 
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda c: c.owner.__name__)
@@ -64,7 +64,8 @@ def test_a_density_is_that_of_the_jacobian(config):
     posterior: Posterior = shaken(config.build(4))
     h, noise = normal(1, posterior.width), normal(4, seed=1)
     jacobian = torch.autograd.functional.jacobian(
-        lambda e: posterior.draw(h, e[None, None])[0][0, 0], noise)
+        lambda e: posterior.draw(h, e[None, None])[0][0, 0], noise
+    )
     density = torch.distributions.Normal(0.0, 1.0).log_prob(noise).sum()
     found = posterior.draw(h, noise[None, None])[1].sum()
     torch.testing.assert_close(found, density - torch.linalg.slogdet(jacobian)[1])
@@ -78,8 +79,9 @@ def test_a_full_covariance_has_the_rate_of_a_gaussian():
     prior = MultivariateNormal(torch.zeros(4).double(), torch.eye(4).double())
     torch.testing.assert_close(posterior.rates(h).sum(1), kl_divergence(law, prior))
     draws, _ = posterior.draw(h, normal(40_000, 5, 4, seed=1))
-    torch.testing.assert_close(torch.cov(draws[:, 0].T), law.covariance_matrix[0], atol=0.1,
-                               rtol=0.05)
+    torch.testing.assert_close(
+        torch.cov(draws[:, 0].T), law.covariance_matrix[0], atol=0.1, rtol=0.05
+    )
 
 
 def test_the_drawn_rate_of_a_flow_is_steadied():
@@ -114,20 +116,23 @@ def correlated() -> tuple[VAE, Tensor]:
         model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(0.5) - law.floor).log())
         model.nets.encoder.out.weight.zero_()
         model.nets.encoder.out.weight[:2] = covariance @ w.T / 0.25
-        model.nets.encoder.out.bias.copy_(torch.cat([torch.zeros(2), raw,
-                                                      2 * factor[1, :1] / factor[1, 1]]))
+        model.nets.encoder.out.bias.copy_(
+            torch.cat([torch.zeros(2), raw, 2 * factor[1, :1] / factor[1, 1]])
+        )
     return model, w @ w.T + 0.25 * torch.eye(3).double()
 
 
 def test_a_full_posterior_is_tight_where_units_depend_on_each_other():
     model, covariance = correlated()
-    x = model.sample(50, generator=fresh(1))
+    x = model.sample(50, generator=make_generator(1))
     truth = MultivariateNormal(torch.zeros(3).double(), covariance).log_prob(x)
     with torch.no_grad():
-        found = model.likelihood(x, VAE.Scoring(samples=4), fresh(0))
+        found = model.likelihood(x, VAE.LikelihoodConfig(samples=4), make_generator(0))
         torch.testing.assert_close(found.value, truth, atol=1e-9, rtol=0)
         model.nets.encoder.out.bias[-1] = 0.0  # without the covariance it is a bound again
-        assert (model.likelihood(x, VAE.Scoring(samples=1)).value.mean() < truth.mean() - 0.1)
+        assert (
+            model.likelihood(x, VAE.LikelihoodConfig(samples=1)).value.mean() < truth.mean() - 0.1
+        )
 
 
 def test_completion_draws_from_the_law_given_what_was_seen():
@@ -137,15 +142,20 @@ def test_completion_draws_from_the_law_given_what_was_seen():
     known = covariance[0, 0]
     mean = covariance[1:, 0] / known * 1.5
     rest = covariance[1:, 1:] - torch.outer(covariance[1:, 0], covariance[1:, 0]) / known
-    for how in (VAE.Sampling(), VAE.Sampling(method="gibbs", sweeps=30)):
-        filled = model.complete(question, how, fresh(0))
+    for options in (VAE.SamplingConfig(), VAE.SamplingConfig(method="gibbs", sweeps=30)):
+        filled = model.complete(question, options, make_generator(0))
         assert (filled[:, 0] == 1.5).all()
         torch.testing.assert_close(filled[:, 1:].mean(0), mean, atol=0.06, rtol=0)
         torch.testing.assert_close(torch.cov(filled[:, 1:].T), rest, atol=0.1, rtol=0)
     with torch.no_grad():  # a poor encoder misleads pseudo-Gibbs, which weights put right
         model.nets.encoder.out.bias[0] += 0.4
-    poor, right = (model.complete(question, how, fresh(0))[:, 1].mean() for how in (
-        VAE.Sampling(method="gibbs", sweeps=30), VAE.Sampling(samples=256)))
+    poor, right = (
+        model.complete(question, options, make_generator(0))[:, 1].mean()
+        for options in (
+            VAE.SamplingConfig(method="gibbs", sweeps=30),
+            VAE.SamplingConfig(samples=256),
+        )
+    )
     assert abs(poor - mean[0]) > 0.2
     assert abs(right - mean[0]) < 0.5 * abs(poor - mean[0])
 
@@ -159,19 +169,26 @@ def test_a_mixture_of_codes_is_scored_as_it_is_drawn():
         cell = (grid[1] - grid[0]) ** 2
         assert float(log_p.exp().sum() * cell) == pytest.approx(1, abs=1e-6)
         mean = (log_p.exp()[:, None] * z).sum(0) * cell
-        draws = model.prior.draw(20_000, fresh(0))
+        draws = model.prior.draw(20_000, make_generator(0))
     torch.testing.assert_close(draws.mean(0), mean, atol=0.03, rtol=0)
     assert model.rate(Batch(bits(4))) is None
 
 
-@pytest.mark.parametrize("words", [{"posterior": FLOW}, {"prior": Mixture.Config(components=3)},
-                                   {"posterior": Full.Config()}], ids=str)
+@pytest.mark.parametrize(
+    "words",
+    [{"posterior": FLOW}, {"prior": Mixture.Config(components=3)}, {"posterior": Full.Config()}],
+    ids=str,
+)
 def test_the_bound_of_every_family_stays_below_the_evidence(words):
     model, batch = vae(std=0.2, **words), Batch(bits(16))
     truth = evidence(model, batch).mean().item()
     with torch.no_grad():
-        one, many = (model.likelihood(batch, VAE.Scoring(samples=k), fresh(0)).value.mean().item()
-                     for k in (1, 500))
+        one, many = (
+            model.likelihood(batch, VAE.LikelihoodConfig(samples=k), make_generator(0))
+            .value.mean()
+            .item()
+            for k in (1, 500)
+        )
     assert one < truth - 0.01
     assert many == pytest.approx(truth, abs=0.15)
 
@@ -200,7 +217,7 @@ def test_weighted_training_raises_the_weighted_bound():
     torch.manual_seed(0)
     with torch.no_grad():
         bound = -model.loss(batch)["bound"]
-        scored = model.likelihood(batch, VAE.Scoring(samples=10), fresh(0)).value
+        scored = model.likelihood(batch, VAE.LikelihoodConfig(samples=10), make_generator(0)).value
         lower = -sum(plain.loss(batch).values())
     assert abs(bound.mean() - scored.mean()) < 4 * (bound - scored).std() / len(batch) ** 0.5
     assert lower.mean() < bound.mean() - 0.05
@@ -208,13 +225,15 @@ def test_weighted_training_raises_the_weighted_bound():
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda c: c.owner.__name__)
 def test_refining_closes_the_amortisation_gap_row_by_row(config):
-    model, how = vae(std=0.3, posterior=config), VAE.Scoring(samples=1, refine=30)
+    model, options = vae(std=0.3, posterior=config), VAE.LikelihoodConfig(samples=1, refine=30)
     batch = Batch(bits(24), row=torch.arange(24))
     truth = evidence(model, batch).mean()
     with torch.no_grad():
-        plain = model.likelihood(batch, VAE.Scoring(samples=1), fresh(0)).value
-        own = model.likelihood(batch, how, fresh(0)).value
-        apart = torch.cat([model.likelihood(part, how, fresh(0)).value for part in batch.chunk(3)])
+        plain = model.likelihood(batch, VAE.LikelihoodConfig(samples=1), make_generator(0)).value
+        own = model.likelihood(batch, options, make_generator(0)).value
+        apart = torch.cat(
+            [model.likelihood(part, options, make_generator(0)).value for part in batch.chunk(3)]
+        )
     torch.testing.assert_close(own, apart, atol=1e-9, rtol=0)
     error = own.std() / len(own) ** 0.5
     assert plain.mean() + 0.1 < own.mean() < truth + 3 * error
@@ -224,8 +243,9 @@ def test_refining_closes_the_amortisation_gap_row_by_row(config):
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 7, 10)])
 @pytest.mark.parametrize("scale", ["shared", "network"])
 def test_convolutions_say_each_entry_its_parameters(shape, scale):
-    space = Space(kind="levels", shape=shape, size=5, mean=(2.0,) * shape[0],
-                  scale=(1.0,) * shape[0])
+    space = Space(
+        kind="levels", shape=shape, size=5, mean=(2.0,) * shape[0], scale=(1.0,) * shape[0]
+    )
     config = VAE.Config(latent=3, scale=scale, net=Convolution.Config(widths=(4, 6), width=8))
     torch.manual_seed(0)
     model = config.build(space).double()
@@ -234,8 +254,9 @@ def test_convolutions_say_each_entry_its_parameters(shape, scale):
     start = model.head.mean(model.head.start()[None].double())
     with torch.no_grad():
         model.nets.out.weight.zero_()
-    torch.testing.assert_close(model.decode(normal(2, 3)).reshape(2, -1), start.expand(2, -1),
-                               atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        model.decode(normal(2, 3)).reshape(2, -1), start.expand(2, -1), atol=1e-6, rtol=0
+    )
     changed = model.params(normal(7, 3), torch.zeros(7, 0).double())
     assert torch.equal(changed[0], changed[1])
     assert not torch.equal(params[0], params[1])
@@ -243,8 +264,10 @@ def test_convolutions_say_each_entry_its_parameters(shape, scale):
 
 def test_dense_networks_mirror_each_other():
     model = VAE.Config(latent=2, net=Dense.Config(widths=(8, 5))).build(BITS)
-    encoder, decoder = ([layer.out_features for layer in net.hidden]
-                        for net in (model.nets.encoder, model.nets.decoder))
+    encoder, decoder = (
+        [layer.out_features for layer in net.hidden]
+        for net in (model.nets.encoder, model.nets.decoder)
+    )
     assert (encoder, decoder) == ([8, 5], [5, 8])
 
 
@@ -255,20 +278,26 @@ def test_what_cannot_be_is_told_in_a_sentence():
         (lambda: vae(prior=Mixture.Config(), estimator="B"), "take estimator=A"),
         (lambda: VAE.Config(weighted=True, free=0.5), "free=0.5 spares a rate"),
         (lambda: vae(net=Convolution.Config()), "net=convolution reads pictures"),
-        (lambda: VAE.Scoring(samples=0), "samples=0 must be at least 1"),
+        (lambda: VAE.LikelihoodConfig(samples=0), "samples=0 must be at least 1"),
     ]
     for act, sentence in cases:
-        with pytest.raises(WordError, match=sentence):
+        with pytest.raises(UsageError, match=sentence):
             act()
-    with pytest.raises(WordError, match=r"net.widths is empty"):
+    with pytest.raises(UsageError, match=r"net.widths is empty"):
         VAE.Config(latent=2, net=Convolution.Config(widths=())).build(make("levels", 2)[0])
     with pytest.raises(DataError, match="a code here has 2 units, not 5"):
         vae().decode(torch.zeros(3, 5).double())
 
 
 def test_families_are_chosen_by_word():
-    config = VAE.Config().override("posterior=iaf", "posterior.steps=1", "prior=mixture",
-                                   "prior.components=4", "net=convolution", "net.widths=8,16")
+    config = VAE.Config().override(
+        "posterior=iaf",
+        "posterior.steps=1",
+        "prior=mixture",
+        "prior.components=4",
+        "net=convolution",
+        "net.widths=8,16",
+    )
     assert isinstance(config.posterior, IAF.Config)
     assert (config.posterior.steps, config.prior.components) == (1, 4)
     assert config.net == Convolution.Config(widths=(8, 16))

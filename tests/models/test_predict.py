@@ -10,8 +10,8 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.linear_model import LogisticRegression
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.latent.vae import VAE
 from monge.models.predict.logistic import Logistic
@@ -29,25 +29,35 @@ def problem(x, y, kind="label"):
     """Space and rows of a target y (N,) or (N, D) given real inputs x (N, F)."""
     x, y = torch.as_tensor(x).double(), torch.as_tensor(y)
     given = worlds.fitted(Space(kind="real", shape=x.shape[1:], name="x"), x)
-    space = Space(kind="label", size=int(y.max()) + 1, name="y", rows=len(y)) \
-        if kind == "label" else worlds.fitted(Space(kind=kind, shape=y.shape[1:], name="y"), y)
+    space = (
+        Space(kind="label", size=int(y.max()) + 1, name="y", rows=len(y))
+        if kind == "label"
+        else worlds.fitted(Space(kind=kind, shape=y.shape[1:], name="y"), y)
+    )
     y = y.long() if kind == "label" else y.double()
     return worlds.replace(space, given={"x": given}), Batch(y, {"x": Batch(x)})
 
 
 def noisy(n=200, kind="label", features=3):
     """A target that its inputs half explain."""
-    x = torch.randn(n, features, dtype=torch.float64, generator=fresh(0))
-    score = x[:, 0] + 0.5 * torch.randn(n, dtype=torch.float64, generator=fresh(1))
-    return problem(x, {"label": (score > 0).long() + (score > 1).long(), "real": score,
-                       "binary": (score > 0).double()}[kind], kind)
+    x = torch.randn(n, features, dtype=torch.float64, generator=make_generator(0))
+    score = x[:, 0] + 0.5 * torch.randn(n, dtype=torch.float64, generator=make_generator(1))
+    return problem(
+        x,
+        {
+            "label": (score > 0).long() + (score > 1).long(),
+            "real": score,
+            "binary": (score > 0).double(),
+        }[kind],
+        kind,
+    )
 
 
 def stirred(config, space, batch):
     """A model in float64 whose weights are anything but first."""
     torch.manual_seed(0)
     model = config.build(space).double()
-    model.begin(batch)
+    model.initialise_from_data(batch)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
@@ -77,11 +87,13 @@ def test_one_scale_makes_squared_error_the_loss():
 
 
 def test_a_mixture_has_a_mode_where_its_mean_has_nothing():
-    x = torch.rand(400, 1, generator=fresh(0))
-    side = torch.where(torch.rand(400, generator=fresh(1)) < 0.3, -1.0, 1.0)
-    space, batch = problem(x, 5 * side + 0.1 * torch.randn(400, generator=fresh(2)), "real")
+    x = torch.rand(400, 1, generator=make_generator(0))
+    side = torch.where(torch.rand(400, generator=make_generator(1)) < 0.3, -1.0, 1.0)
+    space, batch = problem(
+        x, 5 * side + 0.1 * torch.randn(400, generator=make_generator(2)), "real"
+    )
     config = MLP.Config(net=NET, spread="mixture", components=2)
-    recipe = worlds.replace(MLP.suit(space).recipe, rate=2e-2, average=0.0)
+    recipe = worlds.replace(MLP.defaults(space).recipe, lr=2e-2, ema_decay=0.0)
     model = trained(config.build(space), batch, recipe, 120)
     few = {"x": batch.given["x"][:20]}
     assert (model.mode(few) - 5).abs().max() < 0.5
@@ -90,16 +102,21 @@ def test_a_mixture_has_a_mode_where_its_mean_has_nothing():
     assert (low + 5).abs().max() < 1
 
 
-@pytest.mark.parametrize(("read", "kind", "share"), [(load_iris, "label", 1.0),
-                                                     (load_breast_cancer, "binary", 1.0),
-                                                     (load_breast_cancer, "label", 2.0)])
+@pytest.mark.parametrize(
+    ("read", "kind", "share"),
+    [
+        (load_iris, "label", 1.0),
+        (load_breast_cancer, "binary", 1.0),
+        (load_breast_cancer, "label", 2.0),
+    ],
+)
 def test_logistic_regression_reaches_the_optimum(read, kind, share):
     """Scikit-learn's, on the same standardised inputs. Two classes as names have two rows of
     weights where it has their difference w: |w|^2 / 4 is the least they can sum to."""
     x, y = read(return_X_y=True)
     space, batch = problem(x, y, kind)
     config = Logistic.Config(penalty=0.7)
-    model = trained(config.build(space), batch, Logistic.suit(space).recipe, 300)
+    model = trained(config.build(space), batch, Logistic.defaults(space).recipe, 300)
     z = model.trunk(batch.given).numpy()
     reference = LogisticRegression(C=share / 0.7, tol=1e-10, max_iter=5000).fit(z, y)
     mean = model.mean(batch.given)
@@ -113,7 +130,7 @@ def test_logistic_regression_reaches_the_optimum(read, kind, share):
 
 
 def separable(margin=0.3):
-    x = torch.randn(300, 2, dtype=torch.float64, generator=fresh(0))
+    x = torch.randn(300, 2, dtype=torch.float64, generator=make_generator(0))
     score = x @ torch.tensor([1.0, -2.0], dtype=torch.float64) / 5**0.5 + 0.2
     keep = score.abs() > margin
     return problem(x[keep], (score[keep] > 0).double(), "binary")
@@ -121,7 +138,9 @@ def separable(margin=0.3):
 
 def test_a_perceptron_makes_no_more_mistakes_than_the_margin_allows():
     space, batch = separable()
-    model = trained(Perceptron.Config().build(space), batch, Perceptron.suit(space).recipe, 100)
+    model = trained(
+        Perceptron.Config().build(space), batch, Perceptron.defaults(space).recipe, 100
+    )
     assert model.fewest == 0
     assert torch.equal(model.mode(batch.given), batch.x)
     z = model.trunk(batch.given)
@@ -160,41 +179,51 @@ def test_names_are_two_sided_perceptrons():
     name.loss(worlds.replace(batch, x=batch.x.long()))
     torch.testing.assert_close(name.walk[1], -name.walk[0])
     torch.testing.assert_close(name.walk[1], flag.walk[0])
-    with pytest.raises(WordError, match="smoothing weighs a loss, and the perceptron has none"):
+    with pytest.raises(UsageError, match="smoothing weighs a loss, and the perceptron has none"):
         Perceptron.Config(smoothing=0.1).build(space)
 
 
 def test_passes_mean_over_networks_thinned_by_dropout():
     space, batch = noisy()
     model = stirred(MLP.Config(net=worlds.replace(NET, dropout=0.5)), space, batch)
-    how = model.Scoring(passes=20)
-    found = model.likelihood(batch, how, fresh(4))
+    options = model.LikelihoodConfig(passes=20)
+    found = model.likelihood(batch, options, make_generator(4))
     assert found.kind == "estimate"
     assert model.likelihood(batch).kind == "exact"
-    each = [params.detach() for params in model.passes(batch.given, len(batch), how, fresh(4))]
+    each = [
+        params.detach()
+        for params in model.passes(batch.given, len(batch), options, make_generator(4))
+    ]
     assert len({round(float(params.sum()), 9) for params in each}) == 20
-    log_p = torch.stack([model.head.log_prob(params, model.flat(batch.x))[:, 0]
-                         for params in each])
+    log_p = torch.stack(
+        [model.head.log_prob(params, model.flat(batch.x))[:, 0] for params in each]
+    )
     torch.testing.assert_close(found.value, log_p.exp().mean(0).log())
     torch.manual_seed(9)  # no other randomness has a say
-    torch.testing.assert_close(model.likelihood(batch[:7], how, fresh(4)).value, found.value[:7])
-    many = model.likelihood(batch, model.Scoring(passes=600), fresh(5)).value
+    torch.testing.assert_close(
+        model.likelihood(batch[:7], options, make_generator(4)).value, found.value[:7]
+    )
+    many = model.likelihood(batch, model.LikelihoodConfig(passes=600), make_generator(5)).value
     assert ((many - found.value).abs() < 5 * found.stderr + 1e-6).double().mean() > 0.98
 
 
 def test_draws_and_means_over_passes_are_of_one_law():
     space, batch = noisy()
     model = stirred(MLP.Config(net=worlds.replace(NET, dropout=0.5)), space, batch)
-    how, one = model.Sampling(passes=8), {"x": batch.given["x"][:1]}
-    mean = model.mean(one, how)[0]
-    torch.testing.assert_close(mean, model.marginals(one, how).probabilities[0][0])
+    options, one = model.SamplingConfig(passes=8), {"x": batch.given["x"][:1]}
+    mean = model.mean(one, options)[0]
+    torch.testing.assert_close(mean, model.marginals(one, options).probabilities[0][0])
     assert (mean - model.mean(one)[0]).abs().max() > 1e-3
-    draws = torch.cat([model.sample(500, one, model.Sampling(passes=8), fresh(seed))
-                       for seed in range(40)])
-    wide = model.mean(one, model.Sampling(passes=2000))[0]
+    draws = torch.cat(
+        [
+            model.sample(500, one, model.SamplingConfig(passes=8), make_generator(seed))
+            for seed in range(40)
+        ]
+    )
+    wide = model.mean(one, model.SamplingConfig(passes=2000))[0]
     seen = torch.bincount(draws, minlength=3) / len(draws)
     assert (seen - wide).abs().max() < 0.05
-    assert model.mode(one, how) == mean.argmax()
+    assert model.mode(one, options) == mean.argmax()
 
 
 def test_smoothing_and_weights_change_the_loss_alone():
@@ -208,7 +237,7 @@ def test_smoothing_and_weights_change_the_loss_alone():
     weighed = stirred(MLP.Config(net=NET, classes=(1, 2, 0)), space, batch)
     weight = torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)[batch.x]
     torch.testing.assert_close(weighed.loss(batch)["nll"], -weight * own)
-    with pytest.raises(WordError, match="classes has 2 weights, and there are 3 classes"):
+    with pytest.raises(UsageError, match="classes has 2 weights, and there are 3 classes"):
         MLP.Config(classes=(1, 2)).build(space)
 
 
@@ -225,7 +254,7 @@ def test_several_targets_share_a_trunk_and_unseen_ones_have_no_part():
     hidden = worlds.replace(batch, observed=seen)
     assert (model.loss(hidden)["name"] == 0).all()
     torch.testing.assert_close(model.likelihood(hidden).value, each[:, 0] + each[:, 2])
-    with pytest.raises(WordError, match="tasks has 2 weights"):
+    with pytest.raises(UsageError, match="tasks has 2 weights"):
         MLP.Config(tasks=(1, 1)).build(space)
 
 
@@ -233,9 +262,9 @@ def test_codes_of_an_encoder_are_read_instead_of_its_field():
     space, batch = noisy()
     field = space.given["x"]
     torch.manual_seed(0)
-    encoder = VAE.tiny(field).build(field).double().requires_grad_(False)
+    encoder = VAE.smallest_config(field).build(field).double().requires_grad_(False)
     model = MLP.Config(net=NET).build(space, {"encoder": encoder}).double()
-    model.begin(batch)
+    model.initialise_from_data(batch)
     codes = encoder.encode(Batch(batch.given["x"].x))
     ready = model.ready(batch.given, len(batch))["x"].x
     torch.testing.assert_close(ready, (codes - codes.mean()) / codes.std())
@@ -244,10 +273,10 @@ def test_codes_of_an_encoder_are_read_instead_of_its_field():
     assert model.training
     assert not encoder.training
     assert not any(p.requires_grad for p in model.parts.parameters())
-    other = VAE.tiny(worlds.make("binary")[0]).build(worlds.make("binary")[0])
+    other = VAE.smallest_config(worlds.make("binary")[0]).build(worlds.make("binary")[0])
     with pytest.raises(DataError, match="fitted on binary values of shape 5, and the inputs here"):
         MLP.Config(net=NET).build(space, {"encoder": other})
-    with pytest.raises(WordError, match="encoder: mlp cannot encode"):
+    with pytest.raises(UsageError, match="encoder: mlp cannot encode"):
         MLP.Config(net=NET).build(space, {"encoder": model})
 
 
@@ -261,12 +290,14 @@ def test_a_trunk_starts_where_another_ended_and_the_head_is_new():
     assert model.out.out_features == 2
     assert not len(model.parts)
     wide = MLP.Config(net=worlds.replace(NET, width=5))
-    with pytest.raises(WordError, match="start: MLP shares no weights"):
+    with pytest.raises(UsageError, match="start: MLP shares no weights"):
         wide.build(space, {"start": source})
 
 
 def test_nothing_to_predict_from_is_refused():
-    assert "none; name the field to predict with --target" in MLP.refuses(worlds.make("real")[0])
+    assert "none; name the field to predict with --target" in MLP.unsupported_reason(
+        worlds.make("real")[0]
+    )
 
 
 def test_digits_are_read():

@@ -12,8 +12,12 @@ from monge.nn.recurrent import GRU, LSTM, RNN
 SERIES = Space(kind="real", shape=(6, 2), varies=True, name="series")
 PICTURE = Space(kind="levels", shape=(1, 4, 3), size=17, mean=(8.0,), scale=(5.0,), high=(16.0,))
 CLASS = Space(kind="label", size=3, name="class")
-NETS = [RNN.Config(width=5), LSTM.Config(width=5, depth=2), GRU.Config(width=5),
-        GRU.Config(width=5, depth=2, reset="before")]
+NETS = [
+    RNN.Config(width=5),
+    LSTM.Config(width=5, depth=2),
+    GRU.Config(width=5),
+    GRU.Config(width=5, depth=2, reset="before"),
+]
 
 
 def built(net, both, **given):
@@ -32,8 +36,8 @@ def test_padding_is_not_read_and_all_steps_are(net, both):
     found = model.mean({"series": Batch(x, length=length)})
     torch.testing.assert_close(found.sum(1), torch.ones(4, dtype=torch.float64))
     for row, steps in enumerate(length.tolist()):
-        alone = Batch(x[row:row + 1, :steps], length=length[row:row + 1])
-        torch.testing.assert_close(model.mean({"series": alone}), found[row:row + 1])
+        alone = Batch(x[row : row + 1, :steps], length=length[row : row + 1])
+        torch.testing.assert_close(model.mean({"series": alone}), found[row : row + 1])
         for step in range(6):
             other = x.clone()
             other[row, step] += 1.0
@@ -53,8 +57,8 @@ def test_pictures_are_read_row_by_row_beside_what_is_no_sequence():
 
 def test_what_has_no_steps_is_refused():
     space = Space(kind="label", size=3, given={"name": CLASS})
-    assert "reads sequences" in Recurrent.refuses(space)
-    assert "--target" in Recurrent.refuses(Space(kind="label", size=3))
+    assert "reads sequences" in Recurrent.unsupported_reason(space)
+    assert "--target" in Recurrent.unsupported_reason(Space(kind="label", size=3))
     model = built(GRU.Config(width=5), True, series=SERIES)
     with pytest.raises(DataError, match="length 0"):
         model.mean({"series": Batch(torch.zeros(1, 6, 2), length=torch.tensor([0]))})

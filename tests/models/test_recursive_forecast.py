@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.sequence.direct_forecast import Forecast
 from monge.models.sequence.recursive_forecast import Rollout
@@ -15,8 +15,15 @@ from monge.run import run
 from monge.verify import subjects
 
 PAST = Space(kind="real", shape=(8, 2), name="past", rows=500, mean=(3.0, -1.0), scale=(2.0, 0.5))
-SPACE = Space(kind="real", shape=(6, 2), name="future", rows=500, mean=(3.0, -1.0),
-              scale=(2.0, 0.5), given={"past": PAST})
+SPACE = Space(
+    kind="real",
+    shape=(6, 2),
+    name="future",
+    rows=500,
+    mean=(3.0, -1.0),
+    scale=(2.0, 0.5),
+    given={"past": PAST},
+)
 
 
 def built(config, space=SPACE):
@@ -29,7 +36,7 @@ def built(config, space=SPACE):
 
 
 def question(n=5, space=SPACE):
-    return subjects.random_rows(space, n, fresh(1))
+    return subjects.random_rows(space, n, make_generator(1))
 
 
 def test_one_block_is_the_direct_forecast():
@@ -37,8 +44,10 @@ def test_one_block_is_the_direct_forecast():
     rolled.load_state_dict(direct.state_dict())
     batch = question()
     torch.testing.assert_close(rolled.log_prob(batch), direct.log_prob(batch))
-    assert torch.equal(rolled.sample(5, batch.given, generator=fresh(0)),
-                       direct.sample(5, batch.given, generator=fresh(0)))
+    assert torch.equal(
+        rolled.sample(5, batch.given, generator=make_generator(0)),
+        direct.sample(5, batch.given, generator=make_generator(0)),
+    )
 
 
 def test_blocks_divide_the_horizon():
@@ -53,8 +62,8 @@ def test_the_density_is_the_product_of_blocks_given_true_pasts(block):
     step.load_state_dict(model.state_dict())
     full, total = torch.cat([batch.given["past"].x, batch.x], 1), 0.0
     for start in range(0, 6, block):
-        past = Batch(full[:, start:start + 8])
-        total += step.log_prob(Batch(full[:, start + 8:start + 8 + block], {"past": past}))
+        past = Batch(full[:, start : start + 8])
+        total += step.log_prob(Batch(full[:, start + 8 : start + 8 + block], {"past": past}))
     torch.testing.assert_close(model.log_prob(batch), total)
 
 
@@ -62,7 +71,7 @@ def test_draws_are_fed_back():
     """The second step is that of a first step after the past with the first draw in it."""
     model = built(Rollout.Config(rank=0))
     past = question(1).given["past"].x.expand(3000, -1, -1)
-    x = model.sample(3000, {"past": Batch(past)}, generator=fresh(2))
+    x = model.sample(3000, {"past": Batch(past)}, generator=make_generator(2))
     after = Batch(torch.cat([past, x], 1)[:, 1:9])
     one = built(Forecast.Config(rank=0), replace(SPACE, shape=(1, 2)))
     one.load_state_dict(model.state_dict())
@@ -74,8 +83,9 @@ def test_draws_are_fed_back():
 
 def test_the_loss_is_that_of_all_blocks_in_the_mean():
     model, batch = built(Rollout.Config(rank=2, block=2, fit="likelihood")), question(2)
-    many = Batch(batch.x.repeat(3000, 1, 1), {"past": Batch(batch.given["past"].x.repeat(
-        3000, 1, 1))})
+    many = Batch(
+        batch.x.repeat(3000, 1, 1), {"past": Batch(batch.given["past"].x.repeat(3000, 1, 1))}
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         terms = model.loss(many)["nll"].reshape(3000, 2).detach()
@@ -87,17 +97,32 @@ def test_the_loss_is_that_of_all_blocks_in_the_mean():
 def test_any_network_is_rolled_out(net):
     model, batch = built(Rollout.Config(rank=1, block=3).override(f"net={net}")), question(3)
     assert model.log_prob(batch).isfinite().all()
-    assert model.sample(3, batch.given, generator=fresh(0)).shape == (3, 6, 2)
+    assert model.sample(3, batch.given, generator=make_generator(0)).shape == (3, 6, 2)
     assert all(term.isfinite().all() for term in model.loss(batch).values())
 
 
 def test_a_series_is_rolled_out(tmp_path):
     x = 4 * np.sin(2 * np.pi * np.arange(150) / 8)
     x += 0.2 * np.random.default_rng(0).normal(size=150)
-    fit = run.fit("recursive_forecast", x, "net=nlinear", "data.horizon=4", "data.lookback=16", "block=2",
-                  budget="5steps", out=tmp_path / "run")
+    fit = run.fit(
+        "recursive_forecast",
+        x,
+        "net=nlinear",
+        "data.horizon=4",
+        "data.lookback=16",
+        "block=2",
+        budget="5steps",
+        out=tmp_path / "run",
+    )
     rows = fit.rows().whole()
-    mean = fit.model.sample(50 * len(rows), {"past": Batch(rows.given["past"].x.repeat(50, 1))},
-                            generator=fresh(0)).reshape(50, len(rows), 4).mean(0)
+    mean = (
+        fit.model.sample(
+            50 * len(rows),
+            {"past": Batch(rows.given["past"].x.repeat(50, 1))},
+            generator=make_generator(0),
+        )
+        .reshape(50, len(rows), 4)
+        .mean(0)
+    )
     assert (mean - rows.x).square().mean() < 0.05 * rows.x.var()
     assert len(fit.forecast(10, n=20)) == 10

@@ -9,7 +9,7 @@ import worlds
 
 import monge
 from monge.core.batch import Batch
-from monge.core.errors import WordError
+from monge.core.errors import UsageError
 from monge.core.space import Space
 from monge.evaluate.held_out import objective
 from monge.evaluate.linear_probe import probe
@@ -56,7 +56,7 @@ def test_looks_keep_what_they_should():
 
 def test_a_mask_hides_something_of_every_row_in_squares():
     torch.manual_seed(0)
-    model = Masked.tiny(PICTURE).build(PICTURE)
+    model = Masked.smallest_config(PICTURE).build(PICTURE)
     hidden = model.hidden(torch.zeros(300, 256))
     assert hidden.any(1).all()
     assert hidden.float().mean().item() == pytest.approx(0.4, abs=0.03)
@@ -67,35 +67,36 @@ def test_a_mask_hides_something_of_every_row_in_squares():
 def test_the_loss_of_a_mask_reads_hidden_entries_alone():
     space, batch = worlds.make("real")
     torch.manual_seed(0)
-    model = Masked.tiny(space).build(space).double()
+    model = Masked.smallest_config(space).build(space).double()
     batch = batch.double()[:10]
     model.hidden = lambda x: torch.tensor([True, False]).expand(10, 2)
-    model.begin(batch)
+    model.initialise_from_data(batch)
     loss = model.loss(batch)["hidden"]
     other = Batch(batch.x + torch.tensor([1.0, 0.0]))
     code = model.code(model.features(batch), torch.tensor([[False, True]]).expand(10, 2))
     params = model.decoder(code)
     torch.testing.assert_close(loss, -2 * model.head.log_prob(params, batch.x)[:, 0])
-    moved_on = model.decoder(model.code(model.features(other),
-                                        torch.tensor([[False, True]]).expand(10, 2)))
+    moved_on = model.decoder(
+        model.code(model.features(other), torch.tensor([[False, True]]).expand(10, 2))
+    )
     torch.testing.assert_close(moved_on, params)  # what is hidden is not read
 
 
 @pytest.mark.parametrize("kind", [Contrastive, Masked])
 def test_pictures_are_read_by_convolutions(kind):
-    suit = kind.suit(PICTURE)
+    suit = kind.defaults(PICTURE)
     assert isinstance(suit.config.net, Convolution.Config)
     model = suit.config.build(PICTURE)
     x = torch.randint(4, (6, 1, 16, 16)).float()
     assert model.loss(Batch(x))[("contrast" if kind is Contrastive else "hidden")].shape == (6,)
     assert model.eval().encode(x).shape == (6, *model.latent.shape)
-    with pytest.raises(WordError, match="net=convolution reads pictures, and the event holds"):
+    with pytest.raises(UsageError, match="net=convolution reads pictures, and the event holds"):
         kind.Config().override("net=convolution").build(worlds.make("real")[0])
 
 
 def test_the_held_out_objective_is_repeatable_and_lower_is_better():
     space, batch = worlds.make("real")
-    model = Contrastive.tiny(space).build(space).eval()
+    model = Contrastive.smallest_config(space).build(space).eval()
     before = torch.random.get_rng_state()
     one, two = (objective(model, [batch[:100], batch[100:150]]) for _ in range(2))
     assert one == two
@@ -119,7 +120,7 @@ def test_a_probe_reads_what_is_linear_and_nothing_else():
 
 @pytest.mark.parametrize("name", ["represent.contrastive", "represent.mae"])
 def test_a_run_is_judged_by_its_loss_and_probed(name):
-    run = monge.fit(name, "iris", "net.width=32", "train.check=20", budget="60steps")
+    run = monge.fit(name, "iris", "net.width=32", "train.eval_every=20", budget="60steps")
     assert run.result["held_out"]["kind"] == "loss"
     found = run.evaluate()
     assert {"held_out_loss", "parameters", "probe_accuracy"} <= set(found)
@@ -134,11 +135,18 @@ def test_codes_of_pairs_beat_noise_on_what_pairs_share():
     cause = rng.integers(0, 2, 600)
     x = rng.normal(size=(600, 8))
     x[:, :2] = 4 * cause[:, None] + 0.3 * x[:, :2]
-    run = monge.fit("represent.contrastive", x.astype(np.float32), "net.width=32", "latent=2",
-                    "train.check=50", budget="150steps")
+    run = monge.fit(
+        "represent.contrastive",
+        x.astype(np.float32),
+        "net.width=32",
+        "latent=2",
+        "train.eval_every=50",
+        budget="150steps",
+    )
     codes = run.model.encode(Batch(torch.as_tensor(x, dtype=torch.float32))).double()
-    share = probe(codes[:300], torch.as_tensor(cause[:300]), codes[300:],
-                  torch.as_tensor(cause[300:]))
+    share = probe(
+        codes[:300], torch.as_tensor(cause[:300]), codes[300:], torch.as_tensor(cause[300:])
+    )
     assert share.value > 0.95
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._denoisers import MLP
 from monge.models.diffusion._ode_samplers import DPM, ODE, Heun
@@ -20,16 +20,19 @@ from monge.verify._noisy_mixtures import Normals, line, plane
 NOISING = Schedule.Config().build()
 EVERY = [Ancestral, DDIM, PC, Langevin, DPM, Heun, ODE]
 DIRECTIONS = torch.nn.functional.normalize(
-    torch.randn(2, 16, generator=fresh(0), dtype=torch.float64), dim=0)
+    torch.randn(2, 16, generator=make_generator(0), dtype=torch.float64), dim=0
+)
 
 
 def normal(n, dims, seed=0):
-    return torch.randn(n, dims, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(n, dims, generator=make_generator(seed), dtype=torch.float64)
 
 
 def led(config, law, z, noising=NOISING, seed=0, **rest):
     """The path of a sampler that knows the law."""
-    return list(config.build().sample(law.denoiser(noising), noising, z, fresh(seed), **rest))
+    return list(
+        config.build().sample(law.denoiser(noising), noising, z, make_generator(seed), **rest)
+    )
 
 
 def ranks(law, t, n=400):
@@ -51,25 +54,39 @@ def test_a_path_tells_z_and_x_at_every_step_and_follows_its_noise(owner):
     z = normal(20, 2)
     path, same = (led(config, plane(), z) for _ in range(2))
     assert len(path) == 8 + (owner is ODE)
-    assert all(torch.equal(a, b) for one, two in zip(path, same, strict=True)
-               for a, b in zip(one, two, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for one, two in zip(path, same, strict=True)
+        for a, b in zip(one, two, strict=True)
+    )
     assert all(part.shape == z.shape and part.isfinite().all() for step in path for part in step)
     other = led(config, plane(), z, seed=1)[-1][0]
     drawn = owner in (Ancestral, PC, Langevin)
     assert torch.equal(other, path[-1][0]) is not drawn
 
 
-@pytest.mark.parametrize("config", [
-    Ancestral.Config(steps=3), DDIM.Config(steps=3), DDIM.Config(steps=3, eta=0.7),
-    DPM.Config(steps=3), Heun.Config(steps=3, churn=3.0), ODE.Config(method="rk4", steps=2),
-    PC.Config(steps=3), Langevin.Config(steps=3, corrections=2)], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [
+        Ancestral.Config(steps=3),
+        DDIM.Config(steps=3),
+        DDIM.Config(steps=3, eta=0.7),
+        DPM.Config(steps=3),
+        Heun.Config(steps=3, churn=3.0),
+        ODE.Config(method="rk4", steps=2),
+        PC.Config(steps=3),
+        Langevin.Config(steps=3, corrections=2),
+    ],
+    ids=str,
+)
 def test_the_same_noise_gives_the_same_sample_in_every_family_and_by_every_target(config):
     """But for the forward step's variance, which is what it is in the scale of its family."""
     z, ends = normal(10, 2), torch.tensor([0.0, 1.0]).double()
     for shape in ("linear", "cosine", "sigmoid", "logsnr", "edm"):
         wanted = None
-        for family, of in itertools.product(("preserving", "exploding", "sub"),
-                                            ("x0", "noise", "score", "velocity")):
+        for family, of in itertools.product(
+            ("preserving", "exploding", "sub"), ("x0", "noise", "score", "velocity")
+        ):
             noising = Schedule.Config(family=family, shape=shape).build()
             exact, scale = plane().denoiser(noising), noising.spread(ends[1])
 
@@ -77,16 +94,22 @@ def test_the_same_noise_gives_the_same_sample_in_every_family_and_by_every_targe
                 told = exact(z, t)
                 return replace(told, of=of, value=getattr(told, of))
 
-            *_, (last, _) = config.build().sample(predict, noising, scale * z, fresh(0))
+            *_, (last, _) = config.build().sample(predict, noising, scale * z, make_generator(0))
             found = last / noising.alpha(ends[0])
             wanted = found if wanted is None else wanted
             torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize(("config", "order"), [
-    (lambda n: DDIM.Config(steps=n), 1), (lambda n: DPM.Config(steps=n, order=1), 1),
-    (lambda n: DPM.Config(steps=n, correct=False), 2), (lambda n: DPM.Config(steps=n), 2),
-    (lambda n: Heun.Config(steps=n), 2)])
+@pytest.mark.parametrize(
+    ("config", "order"),
+    [
+        (lambda n: DDIM.Config(steps=n), 1),
+        (lambda n: DPM.Config(steps=n, order=1), 1),
+        (lambda n: DPM.Config(steps=n, correct=False), 2),
+        (lambda n: DPM.Config(steps=n), 2),
+        (lambda n: Heun.Config(steps=n), 2),
+    ],
+)
 def test_solvers_have_their_order(config, order):
     ratio = miss(config(40)) / miss(config(80))
     assert 0.75 * 2**order < ratio < 2.6 * 2**order
@@ -106,8 +129,10 @@ def test_correction_pays_where_steps_are_few():
 def projected(law, n):
     """Exact quantiles of the law's projections, (n, directions)."""
     levels, alpha = (torch.arange(n).double() + 0.5) / n, torch.ones(1, 1).double()
-    shadows = (Normals(law.weights, law.means @ direction[:, None], law.scales)
-               for direction in DIRECTIONS.T)
+    shadows = (
+        Normals(law.weights, law.means @ direction[:, None], law.scales)
+        for direction in DIRECTIONS.T
+    )
     return torch.cat([shadow.quantile(levels, alpha, 0 * alpha) for shadow in shadows], 1)
 
 
@@ -138,11 +163,11 @@ def test_a_grid_is_kept_to_and_more_steps_than_it_has_are_refused():
             assert len(set(places)) == 8
             assert places == [round(place) for place in sorted(places, reverse=True)]
         assert len(owner.Config().build().times(NOISING, z, 1.0, 4)) == 5
-        with pytest.raises(WordError, match="steps=21 is more than the 20 times"):
+        with pytest.raises(UsageError, match="steps=21 is more than the 20 times"):
             owner.Config(steps=21).build().times(NOISING, z, 1.0, 20)
-        with pytest.raises(WordError, match="at least 1"):
+        with pytest.raises(UsageError, match="at least 1"):
             owner.Config(steps=0)
-    with pytest.raises(WordError, match="steps=0"):
+    with pytest.raises(UsageError, match="steps=0"):
         NOISING.grid(0)
 
 
@@ -168,8 +193,9 @@ def test_the_variance_of_a_step_is_the_posteriors_the_forward_steps_or_between()
 def test_churn_draws_noise_and_keeps_the_law():
     law, n = line(), 4000
     z = normal(n, 1)
-    still, stirred = (led(Heun.Config(steps=30, churn=churn), law, z)[-1][0]
-                      for churn in (0.0, 8.0))
+    still, stirred = (
+        led(Heun.Config(steps=30, churn=churn), law, z)[-1][0] for churn in (0.0, 8.0)
+    )
     assert (still - stirred).abs().mean() > 0.05
     truth = ranks(law, 0.0, n)
     assert (stirred.sort(0)[0] - truth).abs().mean() < 0.06
@@ -179,9 +205,9 @@ def test_a_law_of_few_steps_takes_no_more():
     space = Space(kind="real", shape=(2,), mean=(0.0, 0.0), scale=(1.0, 1.0), rows=100)
     model = DDPM.Config(net=MLP.Config(width=8, depth=1), steps=6).build(space)
     for owner in EVERY:
-        assert model.sample(3, None, model.Sampling(sampler=owner.Config())).shape == (3, 2)
+        assert model.sample(3, None, model.SamplingConfig(sampler=owner.Config())).shape == (3, 2)
         fixed = {"method": "rk4"} if owner is ODE else {}
-        with pytest.raises(WordError, match="steps=7 is more than the 6 times"):
-            model.sample(3, None, model.Sampling(sampler=owner.Config(steps=7, **fixed)))
-    with pytest.raises(WordError, match="steps=0 must be at least 1"):
+        with pytest.raises(UsageError, match="steps=7 is more than the 6 times"):
+            model.sample(3, None, model.SamplingConfig(sampler=owner.Config(steps=7, **fixed)))
+    with pytest.raises(UsageError, match="steps=0 must be at least 1"):
         DDPM.Config(steps=0)

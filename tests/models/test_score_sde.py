@@ -5,7 +5,7 @@ import torch
 
 import monge
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._denoisers import MLP
 from monge.models.diffusion._ode_samplers import DPM
@@ -25,7 +25,7 @@ def build(match, **fields):
 
 
 def rows(n=64):
-    x = torch.randn(n, 2, generator=fresh(1), dtype=torch.float64)
+    x = torch.randn(n, 2, generator=make_generator(1), dtype=torch.float64)
     return Batch(torch.tensor([1.0, -1.0]) + torch.tensor([2.0, 0.5]) * x)
 
 
@@ -72,17 +72,21 @@ def test_gradients_reach_every_weight(match):
 
 def test_langevin_is_the_default_and_others_can_be_asked_for():
     model = build("denoising")
-    how = model.Sampling().override("sampler.steps=3", "corrections=2")
-    assert type(how.sampler.build()).__name__ == "Langevin"
-    assert model.sample(5, None, how, fresh(0)).shape == (5, 2)
-    assert model.sample(5, None, model.Sampling(sampler=DPM.Config(steps=3)), fresh(0)).shape
-    assert len(list(model.stream(5, None, how, fresh(0)))) == 4
+    options = model.SamplingConfig().override("sampler.steps=3", "corrections=2")
+    assert type(options.sampler.build()).__name__ == "Langevin"
+    assert model.sample(5, None, options, make_generator(0)).shape == (5, 2)
+    assert model.sample(
+        5, None, model.SamplingConfig(sampler=DPM.Config(steps=3)), make_generator(0)
+    ).shape
+    assert len(list(model.stream(5, None, options, make_generator(0)))) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("match", WAYS)
 def test_moons_are_learned_in_each_way(match):
-    run = monge.fit("diffusion.score_sde", "moons", f"match={match}", "width=64", budget="1500steps")
+    run = monge.fit(
+        "diffusion.score_sde", "moons", f"match={match}", "width=64", budget="1500steps"
+    )
     x = torch.as_tensor(run.draw(500, None, "sampler=dpm"))
     truth = run.rows(None, "test").whole().x
     near = torch.cdist(x, truth).amin(1)

@@ -11,10 +11,10 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.likelihood import scores
+from monge.evaluate.likelihood import row_likelihoods
 from monge.evaluate.suite import left_out, measures
 from monge.models._ordering import Layout
 from monge.models._sequence import Chain
@@ -68,8 +68,9 @@ def test_the_blocks_of_a_row_sum_to_its_score(kind):
         first, last = (torch.where(chosen, (block + k) * count // blocks, count) for k in (0, 1))
         total = total - cut.summed(laid, first, last)
     torch.testing.assert_close(total * len(rows.x) / count.sum(), expected)
-    torch.testing.assert_close(expected.mean() * count.sum() / len(rows.x),
-                               -whole.likelihood(rows).value.mean())
+    torch.testing.assert_close(
+        expected.mean() * count.sum() / len(rows.x), -whole.likelihood(rows).value.mean()
+    )
 
 
 def test_a_windowed_loss_is_unbiased():
@@ -96,11 +97,14 @@ def test_tokens_end_once():
     """Over all sequences that end within three steps, or do not end, probability sums to one."""
     space = Space(kind="tokens", shape=(3,), size=3, varies=True, end=2, rows=10)
     model = build(space)
-    words = [word for word in product(range(3), repeat=3)
-             if all(after == 2 for at, after in pairwise(word) if at == 2)]
+    words = [
+        word
+        for word in product(range(3), repeat=3)
+        if all(after == 2 for at, after in pairwise(word) if at == 2)
+    ]
     x = torch.tensor(words)
     assert abs(model.likelihood(Batch(x)).value.exp().sum().item() - 1) < 1e-12
-    x = model.sample(500, how=model.Sampling(steps=3), generator=fresh(0))
+    x = model.sample(500, options=model.SamplingConfig(steps=3), generator=make_generator(0))
     assert {tuple(row) for row in x.tolist()} <= set(words)
     assert x.dtype == torch.int64
 
@@ -121,8 +125,10 @@ def test_a_condition_of_each_step_is_read_at_its_step():
     windowed = build(space, window=3)
     torch.manual_seed(0)
     assert windowed.loss(rows)["nll"].isfinite().all()
-    quick, slow = (model.sample(len(rows), rows.given, model.Sampling(cached=cached), fresh(0))
-                   for cached in (True, False))
+    quick, slow = (
+        model.sample(len(rows), rows.given, model.SamplingConfig(cached=cached), make_generator(0))
+        for cached in (True, False)
+    )
     torch.testing.assert_close(quick, slow)
     assert quick.shape == (len(rows), 12)
     short = {"pitch": Batch(pitch[:, :7], length=rows.length)}
@@ -136,7 +142,7 @@ def test_places_of_rows_of_one_length_begin_with_their_own_law():
     with torch.no_grad():
         model.net.last.weight.zero_()
         model.net.last.bias.zero_()
-    model.begin(batch.double())
+    model.initialise_from_data(batch.double())
     share = batch.x.double().mean(0)
     expected = (batch.x * share.log() + (1 - batch.x) * (1 - share).log()).sum(1).mean()
     assert abs(model.likelihood(batch.double()).value.mean() - expected) < 1e-3
@@ -146,11 +152,18 @@ def test_temperature_sharpens():
     for kind in ("levels", "real"):
         space, rows = varying(kind)
         model = build(space)
-        model.begin(rows)
+        model.initialise_from_data(rows)
         cold, warm, hot = (
-            model.sample(400, how=model.Sampling(steps=3, temperature=t), generator=fresh(0))
-            for t in (0.05, 1.0, 20.0))
-        plain = model.sample(400, how=model.Sampling(steps=3), generator=fresh(0))
+            model.sample(
+                400,
+                options=model.SamplingConfig(steps=3, temperature=t),
+                generator=make_generator(0),
+            )
+            for t in (0.05, 1.0, 20.0)
+        )
+        plain = model.sample(
+            400, options=model.SamplingConfig(steps=3), generator=make_generator(0)
+        )
         assert torch.equal(warm, plain)
         assert cold[:, 0].std() < warm[:, 0].std() < hot[:, 0].std()
 
@@ -158,18 +171,18 @@ def test_temperature_sharpens():
 def test_the_median_length_is_drawn_and_kept(tmp_path):
     space, rows = varying("levels")
     model = build(space)
-    model.begin(rows)
+    model.initialise_from_data(rows)
     other = build(space)
     other.load_state_dict(model.state_dict())
     assert other.sample(2).shape == (2, int(rows.length.median()))
-    with pytest.raises(WordError, match="steps=4"):
-        build(worlds.make("binary")[0]).sample(1, how=Chain.Sampling(steps=4))
+    with pytest.raises(UsageError, match="steps=4"):
+        build(worlds.make("binary")[0]).sample(1, options=Chain.SamplingConfig(steps=4))
 
 
 def test_bits_are_counted_over_the_steps_that_exist():
     space, rows = varying("channels")
     model = build(space)
-    found = scores(model, iter([rows]), space.dims)
+    found = row_likelihoods(model, iter([rows]), space.dims)
     total = model.likelihood(rows).value.sum().item()
     expected = -total / (2 * rows.length.sum().item()) / math.log(2)
     assert found.bits_per_dim == pytest.approx(expected)

@@ -15,10 +15,10 @@ import monge
 from monge import data, registry
 from monge.cli.main import attempt
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.core.train_config import Recipe
+from monge.core.train_config import TrainConfig
 from monge.models.latent._particle_filter import pick
 from monge.models.latent.stcn import Ladder
 from monge.nn.dilated import DilatedStack
@@ -31,7 +31,7 @@ both = pytest.mark.parametrize("name", NAMES)
 def built(name, space, *words, seed=0):
     """A small model in float64 whose weights are far from their symmetric start."""
     torch.manual_seed(seed)
-    model = registry.find(name).tiny(space).override(*words).build(space).double()
+    model = registry.find(name).smallest_config(space).override(*words).build(space).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.4 * torch.randn_like(parameter))
@@ -51,13 +51,13 @@ def bits(steps=4):
 def test_importance_samples_recover_a_law_that_sums_to_one(name):
     space, every = bits(3)
     model = built(name, space)
-    for how in ("filter=true", "filter=false"):
-        asked = model.Scoring().override("samples=1000", how)
+    for options in ("filter=true", "filter=false"):
+        asked = model.LikelihoodConfig().override("samples=1000", options)
         found = model.likelihood(Batch(every), asked)
         assert found.kind == "bound"
         assert abs(found.value.exp().sum() - 1) < 5 * float(found.stderr.max())
         assert found.stderr.max() < 0.1
-    one = model.likelihood(Batch(every), model.Scoring().override("samples=1")).value
+    one = model.likelihood(Batch(every), model.LikelihoodConfig().override("samples=1")).value
     assert one.mean() < found.value.mean()
 
 
@@ -65,8 +65,10 @@ def test_importance_samples_recover_a_law_that_sums_to_one(name):
 def test_samples_follow_the_law_that_is_scored(name):
     space, every = bits(3)
     model = built(name, space)
-    p = model.likelihood(Batch(every), model.Scoring().override("samples=2000")).value.exp()
-    x = model.sample(4000, generator=fresh(1))
+    p = model.likelihood(
+        Batch(every), model.LikelihoodConfig().override("samples=2000")
+    ).value.exp()
+    x = model.sample(4000, generator=make_generator(1))
     share = (x[:, None] == every).all(2).double().mean(0)
     error = (p * (1 - p) / 4000).sqrt()
     assert ((share - p).abs() < 5 * error + 0.01).all()
@@ -77,12 +79,12 @@ def test_a_forecast_is_drawn_given_what_was_seen(name):
     """P(last | first three) by the ratio of likelihoods, and by how often it is drawn."""
     space, every = bits()
     model = built(name, space, seed=3)
-    log_p = model.likelihood(Batch(every), model.Scoring().override("samples=2000")).value
+    log_p = model.likelihood(Batch(every), model.LikelihoodConfig().override("samples=2000")).value
     seen = torch.tensor([True, True, True, False])
     for start in (0, 6, 10):  # rows of which the last two differ in their last bit alone
-        pair = log_p[start:start + 2].softmax(0)
+        pair = log_p[start : start + 2].softmax(0)
         rows = Batch(every[start].repeat(2000, 1), observed=seen.repeat(2000, 1))
-        x = model.complete(rows, model.Sampling(particles=32), fresh(start))
+        x = model.complete(rows, model.SamplingConfig(particles=32), make_generator(start))
         assert torch.equal(x[:, :3], rows.x[:, :3])
         assert abs(x[:, 3].mean() - pair[1]) < 5 * 0.5 / 2000**0.5 + 0.01
 
@@ -92,8 +94,9 @@ def test_codes_are_carried_on_by_vrnn_alone():
     space, every = bits()
     for name, carried in zip(NAMES, (True, False), strict=True):
         model, batch = built(name, space), Batch(every)
-        z = torch.randn(1, len(every), *model.latent.shape, dtype=torch.float64,
-                        generator=fresh(0))
+        z = torch.randn(
+            1, len(every), *model.latent.shape, dtype=torch.float64, generator=make_generator(0)
+        )
         other = z.clone()
         other[:, :, 0] += 1
         (one, _), (two, _) = (model.course(model.laid(batch), None, c) for c in (z, other))
@@ -107,8 +110,10 @@ def test_rates_of_steps_add_up_to_the_divergence(name):
     space, batch = worlds.sequence("channels", 6)
     batch = replace(batch.double(), row=torch.arange(6))
     model = built(name, space)
-    noise = torch.randn(1000, 6, *model.latent.shape, dtype=torch.float64, generator=fresh(2))
-    z = model.infer(batch, noise[:, :, :batch.x.shape[1]])
+    noise = torch.randn(
+        1000, 6, *model.latent.shape, dtype=torch.float64, generator=make_generator(2)
+    )
+    z = model.infer(batch, noise[:, :, : batch.x.shape[1]])
     ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
     rates = model.level_rates(batch, z)
     assert (rates >= 0).all()
@@ -122,17 +127,25 @@ def test_rates_of_steps_add_up_to_the_divergence(name):
 
 @both
 def test_a_row_given_step_by_step_is_heard_at_its_own_step(name):
-    space = Space(kind="real", shape=(5,), rows=100, given={
-        "drive": Space(kind="real", shape=(5, 1), rows=100, name="drive")})
+    space = Space(
+        kind="real",
+        shape=(5,),
+        rows=100,
+        given={"drive": Space(kind="real", shape=(5, 1), rows=100, name="drive")},
+    )
     model = built(name, space)
-    x = torch.randn(2, 5, dtype=torch.float64, generator=fresh(0))
+    x = torch.randn(2, 5, dtype=torch.float64, generator=make_generator(0))
     drive = torch.zeros(2, 5, 1, dtype=torch.float64)
     late = drive.clone()
     late[:, 3] = 2.0
-    one, two = (model.sample(2, {"drive": Batch(c)}, generator=fresh(1)) for c in (drive, late))
+    one, two = (
+        model.sample(2, {"drive": Batch(c)}, generator=make_generator(1)) for c in (drive, late)
+    )
     assert torch.equal(one[:, :3], two[:, :3])
     assert not torch.equal(one[:, 3], two[:, 3])
-    slow = model.sample(2, {"drive": Batch(late)}, model.Sampling(cached=False), fresh(1))
+    slow = model.sample(
+        2, {"drive": Batch(late)}, model.SamplingConfig(cached=False), make_generator(1)
+    )
     torch.testing.assert_close(two, slow)
     assert model.likelihood(Batch(x, {"drive": Batch(late)})).value.isfinite().all()
 
@@ -141,15 +154,18 @@ def test_a_row_given_step_by_step_is_heard_at_its_own_step(name):
 def test_weighing_step_by_step_is_tighter_on_long_rows(name):
     space = replace(bits(1)[0], shape=(40,))
     model = built(name, space)
-    x = torch.bernoulli(torch.full((30, 40), 0.5, dtype=torch.float64), generator=fresh(0))
+    x = torch.bernoulli(
+        torch.full((30, 40), 0.5, dtype=torch.float64), generator=make_generator(0)
+    )
     with torch.no_grad():
         for part in model.posteriors:
             part.net.out.bias += 0.5  # far enough from what it should be to matter
-    one, whole, step = (model.likelihood(Batch(x), model.Scoring().override(*words)).value
-                        for words in (["samples=1"], ["samples=16", "filter=false"],
-                                      ["samples=16"]))
+    one, whole, step = (
+        model.likelihood(Batch(x), model.LikelihoodConfig().override(*words)).value
+        for words in (["samples=1"], ["samples=16", "filter=false"], ["samples=16"])
+    )
     assert one.mean() < whole.mean() < step.mean()
-    many = model.likelihood(Batch(x), model.Scoring().override("samples=1000")).value
+    many = model.likelihood(Batch(x), model.LikelihoodConfig().override("samples=1000")).value
     assert (many - step).mean() < 0.2 * (step - whole).mean()
 
 
@@ -164,8 +180,17 @@ def test_particles_are_drawn_by_their_shares():
 
 
 def test_strokes_are_drawn_as_paths_and_forecast_by_a_named_method(tmp_path, capsys):
-    run = monge.fit("stcn", "strokes", "data.rows=80", "width=4", "layers=2", "part.width=8",
-                    "latent=2", budget="2steps", out=tmp_path / "run")
+    run = monge.fit(
+        "stcn",
+        "strokes",
+        "data.rows=80",
+        "width=4",
+        "layers=2",
+        "part.width=8",
+        "latent=2",
+        budget="2steps",
+        out=tmp_path / "run",
+    )
     out = tmp_path / "strokes.png"
     assert attempt(["sample", str(run.folder), "-n", "5", "-o", str(out)]) == 0
     with Image.open(out) as picture:
@@ -174,8 +199,20 @@ def test_strokes_are_drawn_as_paths_and_forecast_by_a_named_method(tmp_path, cap
     hidden[:10] = False
     np.save(tmp_path / "later.npy", hidden)
     capsys.readouterr()
-    assert attempt(["complete", str(run.folder), "--hide", str(tmp_path / "later.npy"), "-o",
-                    str(tmp_path / "x.npz"), "--json"]) == 0
+    assert (
+        attempt(
+            [
+                "complete",
+                str(run.folder),
+                "--hide",
+                str(tmp_path / "later.npy"),
+                "-o",
+                str(tmp_path / "x.npz"),
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert "which is exact" in json.loads(capsys.readouterr().out)["method"]
 
 
@@ -187,11 +224,13 @@ def test_a_ladder_is_read_from_the_top():
     top, low = net.split(out, 2)
     assert top.flatten().tolist() == [6.0, 7.0, 8.0, 9.0]
     assert low.flatten().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    x = torch.randn(2, 40, 2, dtype=torch.float64, generator=fresh(0))
+    x = torch.randn(2, 40, 2, dtype=torch.float64, generator=make_generator(0))
     x.requires_grad_()
     top, low = net.split(net(x)[:, -1], 2)
-    reaches = [int((torch.autograd.grad(part.sum(), x, retain_graph=True)[0] != 0).any(2)
-                   .any(0).sum()) for part in (low, top)]
+    reaches = [
+        int((torch.autograd.grad(part.sum(), x, retain_graph=True)[0] != 0).any(2).any(0).sum())
+        for part in (low, top)
+    ]
     assert reaches == [8, 32]
 
 
@@ -202,7 +241,7 @@ def test_unused_codes_and_narrow_scales_are_found(name):
     space = Space(kind="real", shape=(6, 1), rows=300, scale=(2.0,))
     owner = registry.find(name)
     torch.manual_seed(0)
-    model = owner.tiny(space).override("latent=4").build(space)
+    model = owner.smallest_config(space).override("latent=4").build(space)
     with torch.no_grad():
         for part in model.posteriors:
             part.net.out.weight.zero_()
@@ -212,7 +251,7 @@ def test_unused_codes_and_narrow_scales_are_found(name):
         for part in model.posteriors:
             part.net.out.bias.fill_(1.0)
         model.decoder.out.weight.zero_()
-        model.decoder.out.bias[-model.config.components:] = -20.0
+        model.decoder.out.bias[-model.config.components :] = -20.0
     found = [finding.name for finding in model.diagnose(Batch(x))]
     assert found == ["degenerate scale"]
 
@@ -221,31 +260,37 @@ def test_unused_codes_and_narrow_scales_are_found(name):
 @both
 def test_codes_hold_what_the_channels_of_a_step_share(name):
     """A coin decides both channels, whose laws are independent given codes: log 2 nats a step."""
-    coin = torch.randint(0, 2, (1500, 2, 1), generator=fresh(0)) * 2.0 - 1
-    x = coin + 0.2 * torch.randn(1500, 2, 2, generator=fresh(1))
+    coin = torch.randint(0, 2, (1500, 2, 1), generator=make_generator(0)) * 2.0 - 1
+    x = coin + 0.2 * torch.randn(1500, 2, 2, generator=make_generator(1))
     torch.manual_seed(0)
     space, owner = Space(kind="real", shape=(2, 2), rows=1000), registry.find(name)
-    model = owner.tiny(space).override("part.width=32").build(space)
-    trainer = Trainer(model, worlds.Rows(Batch(x[:1000])), Recipe(rate=8e-3, clip=1.0, batch=100))
+    model = owner.smallest_config(space).override("part.width=32").build(space)
+    trainer = Trainer(
+        model, worlds.Rows(Batch(x[:1000])), TrainConfig(lr=8e-3, grad_clip=1.0, batch_size=100)
+    )
     for _ in range(250):
         trainer.advance(1.0)
     with torch.no_grad():
-        found = model.eval().likelihood(Batch(x[1000:]), model.Scoring(samples=16)).value.mean()
+        found = (
+            model.eval()
+            .likelihood(Batch(x[1000:]), model.LikelihoodConfig(samples=16))
+            .value.mean()
+        )
     noise = 2 * math.log(2 * math.pi * math.e * 0.2**2)  # entropy of the four numbers of a row
     assert -3 * math.log(2) - noise < found < -2 * math.log(2) - noise + 0.2
 
 
 def test_what_cannot_be_is_refused():
     space, _ = bits()
-    with pytest.raises(WordError, match="latent=40 is wider than the data"):
+    with pytest.raises(UsageError, match="latent=40 is wider than the data"):
         built("vrnn", space, "latent=40")
-    with pytest.raises(WordError, match="ladder=3 levels need a layer each"):
+    with pytest.raises(UsageError, match="ladder=3 levels need a layer each"):
         built("stcn", space, "ladder=3", "layers=2")
     model = built("vrnn", space)
-    with pytest.raises(WordError, match="samples=0 must be at least 1"):
-        model.Scoring().override("samples=0")
-    with pytest.raises(WordError, match="steps=9: every row"):
-        model.sample(2, how=model.Sampling(steps=9))
+    with pytest.raises(UsageError, match="samples=0 must be at least 1"):
+        model.LikelihoodConfig().override("samples=0")
+    with pytest.raises(UsageError, match="steps=9: every row"):
+        model.sample(2, options=model.SamplingConfig(steps=9))
     pairs, whole = replace(space, shape=(4, 2)), torch.zeros(1, 4, 2)
     half = torch.ones(1, 4, 2, dtype=torch.bool)
     half[:, 2:, 0] = False
@@ -258,9 +303,14 @@ def regressed(train, test, order):
     steps, which have a shorter past, have regressions of their own."""
     total = np.zeros(len(test))
     for lag in range(order + 1):
+
         def design(rows, lag=lag):
-            pasts = [(i, np.append(r[s - lag:s], 1.0), r[s]) for i, r in enumerate(rows)
-                     for s in ([lag] if lag < order else range(order, len(r))) if s < len(r)]
+            pasts = [
+                (i, np.append(r[s - lag : s], 1.0), r[s])
+                for i, r in enumerate(rows)
+                for s in ([lag] if lag < order else range(order, len(r)))
+                if s < len(r)
+            ]
             who, x, y = zip(*pasts, strict=True)
             return np.array(who), np.array(x), np.array(y)
 
@@ -281,7 +331,7 @@ def regressed(train, test, order):
 def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     view = data.open(name_of_data).view()
     owner, rows = registry.find(name), view.rows("train")
-    suit = owner.suit(view.space)
+    suit = owner.defaults(view.space)
     torch.manual_seed(0)
     trainer = Trainer(suit.config.build(view.space), rows, suit.recipe, seed=0)
     for _ in range(300):

@@ -12,7 +12,7 @@ from worlds import Rows, make
 
 from monge.core.batch import Batch
 from monge.core.model import Model
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.bounds import amortisation
 from monge.models.baseline.independent import Independent
@@ -56,7 +56,8 @@ def linear_gaussian(spread: float = 1.0, shift: float = 0.0) -> tuple[VAE, Tenso
     log_scale = math.log(spread) + variance.log() / 2
     model.nets.encoder.out.weight.copy_(torch.cat([gain, torch.zeros(2, 3)]))
     model.nets.encoder.out.bias.copy_(
-        torch.cat([shift - gain @ b, WIDEST * torch.atanh(log_scale / WIDEST)]))
+        torch.cat([shift - gain @ b, WIDEST * torch.atanh(log_scale / WIDEST)])
+    )
     return model, w @ w.T + NOISE**2 * torch.eye(3).double()
 
 
@@ -73,12 +74,12 @@ def evidence(model: VAE, covariance: Tensor, x: Tensor) -> Tensor:
 
 def score(model: VAE, batch: Batch | Tensor, samples: int, seed: int = 0):
     with torch.no_grad():
-        return model.likelihood(batch, VAE.Scoring(samples=samples), fresh(seed))
+        return model.likelihood(batch, VAE.LikelihoodConfig(samples=samples), make_generator(seed))
 
 
 def test_the_bound_is_the_evidence_where_q_is_the_posterior():
     model, covariance = linear_gaussian()
-    x = model.sample(50, generator=fresh(1))
+    x = model.sample(50, generator=make_generator(1))
     found = score(model, x, 3)
     assert found.kind == "bound"
     torch.testing.assert_close(found.value, evidence(model, covariance, x), atol=1e-9, rtol=0)
@@ -87,7 +88,7 @@ def test_the_bound_is_the_evidence_where_q_is_the_posterior():
 
 def test_importance_samples_close_the_gap():
     model, covariance = linear_gaussian(spread=1.5, shift=0.2)
-    x = model.sample(400, generator=fresh(1))
+    x = model.sample(400, generator=make_generator(1))
     truth = evidence(model, covariance, x).mean().item()
     one, few, many = (score(model, x, k) for k in (1, 10, 1000))
     assert one.value.mean() < few.value.mean() < many.value.mean()
@@ -99,10 +100,11 @@ def test_importance_samples_close_the_gap():
 
 def test_samples_follow_the_law_that_is_scored():
     model, covariance = linear_gaussian()
-    x = model.sample(40_000, generator=fresh(2))
+    x = model.sample(40_000, generator=make_generator(2))
     scale = PLANE.statistic("scale").double()
-    torch.testing.assert_close(torch.cov(x.T), covariance * scale * scale[:, None], rtol=0.05,
-                               atol=0.1)
+    torch.testing.assert_close(
+        torch.cov(x.T), covariance * scale * scale[:, None], rtol=0.05, atol=0.1
+    )
     log_p = evidence(model, covariance, x)
     entropy = 0.5 * torch.logdet(2 * math.pi * math.e * covariance) + scale.log().sum()
     assert -log_p.mean().item() == pytest.approx(entropy.item(), abs=0.03)
@@ -113,18 +115,23 @@ def test_bound_rate_and_divergence_by_quadrature():
     batch = Batch(torch.tensor([[0.0, 1, 1, 0], [1, 1, 1, 1]]).double())
     z = torch.linspace(-12, 12, 4001).double()[:, None, None].expand(-1, 2, 1)  # (S, B, 1)
     with torch.no_grad():
-        joint, q, prior = (model.log_joint(batch, z), model.log_posterior(batch, z),
-                           model.log_prior(batch, z))
+        joint, q, prior = (
+            model.log_joint(batch, z),
+            model.log_posterior(batch, z),
+            model.log_prior(batch, z),
+        )
 
         def integral(f: Tensor) -> Tensor:
             return torch.trapezoid(f, z[:, :, 0], dim=0)
 
         truth = integral(joint.exp()).log()
         bound = integral(q.exp() * (joint - q))
-        torch.testing.assert_close(model.rate(batch), integral(q.exp() * (q - prior)), atol=1e-9,
-                                   rtol=0)
-        torch.testing.assert_close(bound + integral(q.exp() * (q - joint + truth)), truth,
-                                   atol=1e-9, rtol=0)
+        torch.testing.assert_close(
+            model.rate(batch), integral(q.exp() * (q - prior)), atol=1e-9, rtol=0
+        )
+        torch.testing.assert_close(
+            bound + integral(q.exp() * (q - joint + truth)), truth, atol=1e-9, rtol=0
+        )
         draws = score(model, batch[torch.arange(2).repeat(5000)], 1).value.reshape(-1, 2)
     error = draws.std(0) / 5000**0.5
     assert (bound < truth).all()
@@ -134,7 +141,7 @@ def test_bound_rate_and_divergence_by_quadrature():
 @pytest.mark.parametrize("samples", [1, 2, 11])
 def test_a_score_does_not_depend_on_batching(samples):
     model = vae(BITS)
-    x = (torch.rand(9, 4, generator=fresh(3)) < 0.5).double()
+    x = (torch.rand(9, 4, generator=make_generator(3)) < 0.5).double()
     whole = Batch(x, row=torch.arange(9))
     value = score(model, whole, samples).value
     order = torch.tensor([4, 1, 8, 0, 2, 3, 7, 5, 6])
@@ -145,7 +152,7 @@ def test_a_score_does_not_depend_on_batching(samples):
 
 def test_beta_weighs_the_loss_and_not_the_score():
     plain, heavy = vae(BITS), vae(BITS, beta=4.0)
-    batch = Batch((torch.rand(20, 4, generator=fresh(3)) < 0.5).double())
+    batch = Batch((torch.rand(20, 4, generator=make_generator(3)) < 0.5).double())
     torch.manual_seed(5)
     losses = plain.loss(batch)
     torch.manual_seed(5)
@@ -158,9 +165,12 @@ def test_beta_weighs_the_loss_and_not_the_score():
 
 
 def test_the_terms_of_the_bound_are_those_of_a_score():
-    model, batch = vae(BITS), Batch((torch.rand(20, 4, generator=fresh(3)) < 0.5).double())
+    model, batch = (
+        vae(BITS),
+        Batch((torch.rand(20, 4, generator=make_generator(3)) < 0.5).double()),
+    )
     with torch.no_grad():
-        terms = model.terms(batch, generator=fresh(0))
+        terms = model.terms(batch, generator=make_generator(0))
     torch.testing.assert_close(-terms["distortion"] - terms["rate"], score(model, batch, 1).value)
     torch.testing.assert_close(terms["rate"], model.rate(batch))
     gap = amortisation(model, Rows(batch))["amortisation_gap"]
@@ -169,7 +179,7 @@ def test_the_terms_of_the_bound_are_those_of_a_score():
 
 
 def test_the_rate_is_annealed_and_its_first_nats_are_free():
-    batch = Batch((torch.rand(20, 4, generator=fresh(3)) < 0.5).double())
+    batch = Batch((torch.rand(20, 4, generator=make_generator(3)) < 0.5).double())
     model = vae(BITS, anneal=10)
     for step, share in ((0, 0.1), (4, 0.5), (50, 1.0)):
         rate = model.loss(replace(batch, step=step))["rate"]
@@ -181,7 +191,7 @@ def test_the_rate_is_annealed_and_its_first_nats_are_free():
 @pytest.mark.parametrize("kind", sorted(VAE.events))
 def test_codes_and_samples_have_their_shapes(kind):
     space, batch = make(kind, 40)
-    model = VAE.tiny(space).build(space).eval()
+    model = VAE.smallest_config(space).build(space).eval()
     z = model.encode(batch)
     assert z.shape == (40, 2)
     assert model.decode(z).shape == model.sample(40).shape == batch.x.shape
@@ -191,13 +201,20 @@ def test_codes_and_samples_have_their_shapes(kind):
         assert model.decode(z).max() <= 3
 
 
-@pytest.mark.parametrize("words", [{"levels": "categorical"}, {"components": 3},
-                                   {"scale": "shared"}, {"scale": "shared", "components": 2}])
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"levels": "categorical"},
+        {"components": 3},
+        {"scale": "shared"},
+        {"scale": "shared", "components": 2},
+    ],
+)
 def test_laws_of_levels_sum_to_one(words):
     space = Space(kind="levels", shape=(1,), size=5, mean=(2.0,), scale=(1.5,))
     model = vae(space, latent=1, **words)
     batch = Batch(torch.arange(5).double()[:, None])
-    z = torch.randn(1, 1, generator=fresh(0), dtype=torch.float64).expand(5, 1)
+    z = torch.randn(1, 1, generator=make_generator(0), dtype=torch.float64).expand(5, 1)
     total = model.log_given_code(batch, z, z[:, :0]).exp().sum().item()
     assert total == pytest.approx(1, abs=1e-12)
 
@@ -206,13 +223,13 @@ def test_shared_scales_are_learned_once_for_each_entry():
     shared, network = vae(PLANE, scale="shared"), vae(PLANE)
     assert shared.scales.log_scale.shape == (3,)
     assert (shared.nets.decoder.outputs, network.nets.decoder.outputs) == (3, 6)
-    z = torch.randn(7, 2, generator=fresh(0), dtype=torch.float64)
+    z = torch.randn(7, 2, generator=make_generator(0), dtype=torch.float64)
     assert (shared.params(z, z[:, :0]).std(0) > 0).tolist() == [True, False] * 3
 
 
 def test_unseen_entries_are_marginalised():
     model = vae(BITS)
-    z = torch.randn(3, 2, generator=fresh(0), dtype=torch.float64)
+    z = torch.randn(3, 2, generator=make_generator(0), dtype=torch.float64)
     x = torch.tensor([[0.0, 1, math.nan, 1]]).double().expand(3, 4)
     seen = torch.tensor([[True, True, False, True]]).expand(3, 4)
     log_p = model.log_given_code(Batch(x, observed=seen), z, z[:, :0])
@@ -225,8 +242,10 @@ def test_unseen_entries_are_marginalised():
 def test_a_condition_changes_samples_and_codes():
     given = {"label": Space(kind="label", size=2)}
     model = vae(replace(PLANE, given=given))
-    first, second = (model.sample(5, {"label": Batch(torch.tensor([code]))}, generator=fresh(0))
-                     for code in (0, 1))
+    first, second = (
+        model.sample(5, {"label": Batch(torch.tensor([code]))}, generator=make_generator(0))
+        for code in (0, 1)
+    )
     assert (first != second).all()
     x = torch.zeros(2, 3).double()
     codes = model.encode(Batch(x, {"label": Batch(torch.tensor([0, 1]))}))
@@ -235,7 +254,7 @@ def test_a_condition_changes_samples_and_codes():
 
 def test_collapse_and_degenerate_scales_are_diagnosed():
     model, _ = linear_gaussian()
-    batch = Batch(model.sample(200, generator=fresh(0)))
+    batch = Batch(model.sample(200, generator=make_generator(0)))
     assert model.diagnose(batch) == []
     with torch.no_grad():
         model.nets.encoder.out.weight.zero_()

@@ -7,8 +7,8 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._units import Alone, Units
 from monge.models.diffusion.vdm import VDM, Gamma
@@ -20,9 +20,9 @@ T = torch.linspace(0, 1, 101, dtype=torch.float64)
 def build(kind="levels", *words, rows=400):
     space, batch = worlds.make(kind, rows)
     torch.manual_seed(0)
-    model = VDM.tiny(space).override(*words).build(space).double()
+    model = VDM.smallest_config(space).override(*words).build(space).double()
     batch = replace(batch.double(), row=torch.arange(rows))
-    model.begin(batch)
+    model.initialise_from_data(batch)
     return model, batch
 
 
@@ -33,7 +33,7 @@ def test_learned_schedule_keeps_its_ends_and_its_slope():
         parameter.data.add_(2 * torch.randn_like(parameter))
     t = T.clone().requires_grad_()
     log_snr = gamma.log_snr(t)
-    slope, = torch.autograd.grad(log_snr.sum(), t)
+    (slope,) = torch.autograd.grad(log_snr.sum(), t)
     torch.testing.assert_close(gamma.slope(t), slope)
     assert log_snr[[0, -1]].tolist() == pytest.approx([7.0, -5.0])
     assert (slope < 0).all()
@@ -44,7 +44,7 @@ def test_ends_of_reals_stay_and_those_of_levels_learn():
     assert build("levels")[0].schedule.ends.requires_grad
     assert not build("real")[0].schedule.ends.requires_grad
     assert not build("levels", "gamma.ends=false")[0].schedule.ends.requires_grad
-    with pytest.raises(WordError, match="low=-1"):
+    with pytest.raises(UsageError, match="low=-1"):
         Gamma.Config(low=-1.0)
 
 
@@ -54,7 +54,7 @@ def test_loss_is_the_bound_that_is_scored(kind):
     model, batch = build(kind)
     with torch.no_grad():
         drawn = [{k: v.mean() for k, v in model.loss(batch).items()} for _ in range(60)]
-        scored = model.accounts(batch, model.Scoring(samples=64))
+        scored = model.accounts(batch, model.LikelihoodConfig(samples=64))
     assert list(drawn[0]) == ["prior", "reconstruction", "diffusion"]
     for name in drawn[0]:
         each = torch.stack([one[name] for one in drawn])
@@ -76,11 +76,11 @@ def test_bend_does_not_change_the_bound_of_continuous_time():
 
 def test_two_turns_share_the_parameters():
     model, _ = build("levels")
-    bound, variance = model.turns()
+    bound, variance = model.updates()
     assert (bound.name, variance.name) == ("bound", "variance")
     assert {id(p) for p in variance.params} == {id(p) for p in model.schedule.bend}
     assert len(bound.params) + len(variance.params) == len(list(model.parameters()))
-    assert [turn.name for turn in build("levels", "steps=20")[0].turns()] == ["bound"]
+    assert [turn.name for turn in build("levels", "steps=20")[0].updates()] == ["bound"]
 
 
 def test_variance_turn_lowers_the_variance_of_the_estimate():
@@ -128,15 +128,20 @@ def test_a_law_of_independent_entries_is_where_the_rest_begins():
     """Before training, the bound is near what independent entries reach."""
     space = Space(kind="levels", shape=(3,), size=6, rows=4000, mean=(2.0,), scale=(1.3,))
     g = torch.Generator().manual_seed(0)
-    shares = torch.tensor([[0.5, 0.1, 0.1, 0.1, 0.1, 0.1], [0.05, 0.05, 0.4, 0.4, 0.05, 0.05],
-                           [0.02, 0.9, 0.02, 0.02, 0.02, 0.02]])
+    shares = torch.tensor(
+        [
+            [0.5, 0.1, 0.1, 0.1, 0.1, 0.1],
+            [0.05, 0.05, 0.4, 0.4, 0.05, 0.05],
+            [0.02, 0.9, 0.02, 0.02, 0.02, 0.02],
+        ]
+    )
     x = torch.multinomial(shares, 4000, True, generator=g).T.double()
     torch.manual_seed(0)
-    model = VDM.tiny(space).build(space).double()
-    model.begin(Batch(x))
+    model = VDM.smallest_config(space).build(space).double()
+    model.initialise_from_data(Batch(x))
     entropy = -(shares.double() * shares.double().log()).sum()
     with torch.no_grad():
-        found = model.likelihood(Batch(x), model.Scoring(samples=64)).value.mean()
+        found = model.likelihood(Batch(x), model.LikelihoodConfig(samples=64)).value.mean()
     assert -entropy - 0.05 < found < -entropy + 0.05
 
 
@@ -152,8 +157,10 @@ def test_resumed_law_remembers_the_shares():
 def test_a_short_fit_learns_bits():
     space, batch = worlds.make("binary", 600)
     torch.manual_seed(0)
-    model = VDM.tiny(space).build(space)
-    trainer = Trainer(model, worlds.Rows(batch), replace(VDM.suit(space).recipe, batch=128), 0)
+    model = VDM.smallest_config(space).build(space)
+    trainer = Trainer(
+        model, worlds.Rows(batch), replace(VDM.defaults(space).recipe, batch_size=128), 0
+    )
     for _ in range(100):
         trainer.advance(1.0)
     with torch.no_grad():
@@ -161,6 +168,6 @@ def test_a_short_fit_learns_bits():
     shares = batch.x.mean(0)
     independent = (shares * shares.log() + (1 - shares) * (1 - shares).log()).sum()
     assert score > independent + 0.1
-    x = model.sample(2000, generator=fresh(0))
+    x = model.sample(2000, generator=make_generator(0))
     assert (x.mean(0) - shares).abs().max() < 0.06
     assert x.T.cov()[0, 1:].min() > 0.02  # bits hang together, as those of the data do

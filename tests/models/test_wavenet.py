@@ -9,7 +9,7 @@ import torch
 import worlds
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn.dilated import TCN
@@ -22,7 +22,7 @@ NETS = [Gated.Config(width=12, layers=3, skip=16), TCN.Config(width=12, layers=2
 @pytest.mark.parametrize("net", NETS, ids=["wavenet", "tcn"])
 def test_it_finds_an_echo_within_its_reach(net):
     """x_t copies x_{t-4} nine times of ten: the entropy rate is known."""
-    g = fresh(0)
+    g = make_generator(0)
     x = torch.randint(0, 2, (800, 24), generator=g).float()
     for t in range(4, 24):
         fresh_bit = torch.rand(800, generator=g) < 0.1
@@ -33,7 +33,7 @@ def test_it_finds_an_echo_within_its_reach(net):
     space = Space(kind="binary", shape=(24,), size=2, varies=True, mean=(0.5,), scale=(0.5,))
     torch.manual_seed(0)
     model = WaveNet.Config(net=net, window=0).build(space)
-    recipe = WaveNet.suit(space).recipe.override("rate=1e-2", "batch=64", "warmup=0")
+    recipe = WaveNet.defaults(space).recipe.override("lr=1e-2", "batch_size=64", "warmup=0")
     trainer = Trainer(model, worlds.Rows(Batch(x[:600], length=length[:600])), recipe)
     for _ in range(60):
         trainer.advance(1.0)
@@ -46,8 +46,9 @@ def test_it_finds_an_echo_within_its_reach(net):
 @pytest.mark.parametrize("net", NETS, ids=["wavenet", "tcn"])
 def test_words_choose_the_network_and_its_reach(net):
     space = Space(kind="real", shape=(40,), mean=(0.0,), scale=(1.0,))
-    config = WaveNet.Config().override(f"net={type(net).owner.__name__.lower()}", "net.layers=3",
-                                       "net.kernel=3")
+    config = WaveNet.Config().override(
+        f"net={type(net).owner.__name__.lower()}", "net.layers=3", "net.kernel=3"
+    )
     model = config.build(space).double()
     assert model.net.reach == (1 + 2 * 7 if isinstance(net, Gated.Config) else 1 + 4 * 7)
     x = torch.randn(1, 40, dtype=torch.float64).requires_grad_()
@@ -59,11 +60,11 @@ def test_words_choose_the_network_and_its_reach(net):
 
 def test_suit_reaches_over_short_rows_and_codes_mulaw():
     speech = Space(kind="levels", shape=(9000,), size=256, varies=True, rows=1200)
-    config = WaveNet.suit(speech).config
+    config = WaveNet.defaults(speech).config
     assert config.levels == "categorical"
     assert config.net.layers == 10
-    assert WaveNet.suit(Space(kind="real", shape=(2,))).config.net.layers == 1
+    assert WaveNet.defaults(Space(kind="real", shape=(2,))).config.net.layers == 1
 
 
 def test_what_is_no_sequence_is_refused():
-    assert "reshape" in WaveNet.refuses(Space(kind="real", shape=(2, 2, 2, 2)))
+    assert "reshape" in WaveNet.unsupported_reason(Space(kind="real", shape=(2, 2, 2, 2)))

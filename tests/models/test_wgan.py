@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.adversarial._lipschitz import Clipping, Constraint, Penalty, Spectral
 from monge.models.adversarial.wgan import WGAN
@@ -23,13 +23,13 @@ HELD = [Penalty.Config(), Clipping.Config(bound=0.05), Spectral.Config()]
 
 
 def wgan(space: Space, constraint: Constraint.Config = HELD[0], **words: object) -> WGAN:
-    config = replace(WGAN.tiny(space), constraint=constraint, **words)
+    config = replace(WGAN.smallest_config(space), constraint=constraint, **words)
     torch.manual_seed(0)
     return config.build(space).double()
 
 
 def rows(space: Space, n: int = 32) -> Batch:
-    x = torch.rand(n, *space.shape, generator=fresh(1), dtype=torch.float64)
+    x = torch.rand(n, *space.shape, generator=make_generator(1), dtype=torch.float64)
     x = (5 * x).floor() if space.kind == "levels" else 3 * x
     codes = torch.arange(n) % 3
     return Batch(x, {name: Batch(codes) for name in space.given})
@@ -42,32 +42,34 @@ def largest(model: WGAN) -> float:
 @pytest.mark.parametrize("constraint", HELD, ids=lambda c: c.owner.__name__)
 def test_the_players_share_all_parameters_and_none_twice(constraint):
     model = wgan(replace(LEVELS, given=LABEL), constraint)
-    moved = [id(p) for turn in model.turns() for p in turn.params]
+    moved = [id(p) for turn in model.updates() for p in turn.params]
     assert sorted(moved) == sorted(id(p) for p in model.parameters())
-    names = [turn.name for turn in model.turns()]
+    names = [turn.name for turn in model.updates()]
     assert names.index("critic") < names.index("generator")
     assert ("clip" in names) is isinstance(model.constraint, Clipping)
-    assert next(turn.repeat for turn in model.turns() if turn.name == "critic") == 5
+    assert next(turn.repeat for turn in model.updates() if turn.name == "critic") == 5
 
 
 @pytest.mark.parametrize("constraint", HELD, ids=lambda c: c.owner.__name__)
 def test_a_players_loss_moves_that_player_alone(constraint):
     model = wgan(REAL, constraint)
-    for turn in model.turns():
+    for turn in model.updates():
         losses = turn.loss(rows(REAL))
         if turn.params:
             total = torch.stack([term.mean() for term in losses.values()]).sum()
             grads = torch.autograd.grad(total, list(turn.params), allow_unused=True)
             # a last bias shifts all verdicts alike, so that no gap can feel it
-            felt = [g is not None and bool(g.abs().max() > 0)
-                    for p, g in zip(turn.params, grads, strict=True)
-                    if p is not model.critic.out.bias]
+            felt = [
+                g is not None and bool(g.abs().max() > 0)
+                for p, g in zip(turn.params, grads, strict=True)
+                if p is not model.critic.out.bias
+            ]
             assert all(felt), turn.name
 
 
 def test_every_weight_is_clipped_before_it_is_used_and_after_it_moved():
     model = wgan(REAL, Clipping.Config(bound=0.05))
-    critic, clip, *_ = model.turns()
+    critic, clip, *_ = model.updates()
     assert largest(model) > 0.05
     critic.loss(rows(REAL))
     assert largest(model) == 0.05
@@ -84,7 +86,7 @@ def test_the_penalty_of_a_linear_critic_is_known():
     norm = w.norm()
     penalty = model.critic_loss(rows(REAL))["penalty"]
     torch.testing.assert_close(penalty, (7 * (norm - 1) ** 2).expand(32))
-    grad, = torch.autograd.grad(penalty.mean(), w)
+    (grad,) = torch.autograd.grad(penalty.mean(), w)
     torch.testing.assert_close(grad, 14 * (norm - 1) * w / norm)
 
 
@@ -101,7 +103,7 @@ def test_the_critic_is_no_steeper_than_the_product_of_its_norms(space, depth):
     model = wgan(space, critic=MLP.Config(width=8, depth=depth, activation="leaky"))
     norms = [torch.linalg.matrix_norm(layer.weight, 2) for layer in model.critic_layers()]
     assert len(norms) == depth + 1
-    a, b = (rows(space, 500).x[torch.randperm(500, generator=fresh(s))] for s in (1, 2))
+    a, b = (rows(space, 500).x[torch.randperm(500, generator=make_generator(s))] for s in (1, 2))
     far = model.criticise(Batch(a)) - model.criticise(Batch(b))
     points = [model.coordinates.enter(x, dequantise=False) for x in (a, b)]
     reach = torch.stack(norms).prod() * (points[0] - points[1]).norm(dim=1)
@@ -115,7 +117,7 @@ def test_the_critic_measures_how_far_the_fakes_are():
     model = wgan(space, critic=MLP.Config(width=16, depth=1, activation="leaky"))
     for parameter in model.generator.parameters():
         torch.nn.init.zeros_(parameter)
-    batch = Batch(1 + 0.1 * torch.randn(64, 1, generator=fresh(0), dtype=torch.float64))
+    batch = Batch(1 + 0.1 * torch.randn(64, 1, generator=make_generator(0), dtype=torch.float64))
     if model.watch(batch)["wasserstein"].mean() < 0:
         model.critic.out.weight.data.neg_()
     adam = torch.optim.Adam(model.critic.parameters(), 0.01, betas=(0.0, 0.9))
@@ -128,7 +130,7 @@ def test_the_critic_measures_how_far_the_fakes_are():
 
 
 def test_samples_are_levels():
-    x = wgan(LEVELS).sample(500, generator=fresh(0))
+    x = wgan(LEVELS).sample(500, generator=make_generator(0))
     assert x.shape == (500, 1, 2, 2)
     assert set(x.unique().tolist()) <= set(range(5))
 
@@ -138,7 +140,7 @@ def test_saturated_generators_reach_the_end_levels():
     model = wgan(LEVELS)
     for weight, level in ((50.0, 4.0), (-50.0, 0.0)):
         model.generator.out.bias.fill_(weight)
-        assert (model.sample(20, generator=fresh(0)) == level).all()
+        assert (model.sample(20, generator=make_generator(0)) == level).all()
 
 
 @torch.no_grad()
@@ -162,9 +164,9 @@ def test_samples_are_decoded_noise_and_heed_the_label():
     model = wgan(replace(REAL, given=LABEL))
 
     def draw(code: int) -> Tensor:
-        return model.sample(6, {"label": Batch(torch.tensor([code]))}, generator=fresh(3))
+        return model.sample(6, {"label": Batch(torch.tensor([code]))}, generator=make_generator(3))
 
-    z = torch.randn(6, 2, generator=fresh(3), dtype=torch.float64)
+    z = torch.randn(6, 2, generator=make_generator(3), dtype=torch.float64)
     label = {"label": Batch(torch.full((6,), 1))}
     torch.testing.assert_close(draw(1), model.decode(z, label), atol=0, rtol=0)
     assert (draw(1) != draw(2)).all()
@@ -174,13 +176,13 @@ def test_the_constraint_is_chosen_by_a_word():
     config = WGAN.Config().override("constraint.bound=0.1", "constraint=clipping")
     assert config.constraint == Clipping.Config(bound=0.1)
     assert WGAN.Config.from_dict(config.to_dict()) == config
-    with pytest.raises(WordError, match="did you mean clipping"):
+    with pytest.raises(UsageError, match="did you mean clipping"):
         WGAN.Config().override("constraint=cliping")
 
 
 @pytest.mark.parametrize("word", ["critic.activation=silu", "critic.residual=true"])
 def test_a_critic_of_unknown_slope_is_refused(word):
-    with pytest.raises(WordError, match=word.split("=")[0]):
+    with pytest.raises(UsageError, match=word.split("=")[0]):
         WGAN.Config().override(word)
 
 
@@ -199,25 +201,25 @@ def test_spectral_normalisation_makes_the_critic_one_lipschitz():
 def test_the_doctor_names_a_flat_and_a_steep_critic():
     model = wgan(REAL, Clipping.Config(bound=1e-4))
     model.clip(rows(REAL))
-    flat, = model.diagnose(rows(REAL))
+    (flat,) = model.diagnose(rows(REAL))
     assert flat.name == "flat critic"
     assert "constraint.bound=0.0001" in flat.remedy
     model = wgan(REAL)
     with torch.no_grad():
         for layer in model.critic_layers():
             layer.weight.mul_(10)
-    steep, = model.diagnose(rows(REAL))
+    (steep,) = model.diagnose(rows(REAL))
     assert steep.name == "steep critic"
     assert "constraint.weight=10" in steep.remedy
 
 
 def test_a_batch_of_one_is_refused():
     model = wgan(REAL).train()
-    with pytest.raises(WordError, match=r"a larger train\.batch"):
+    with pytest.raises(UsageError, match=r"a larger train\.batch"):
         model.critic_move(rows(REAL)[:1])
 
 
 def test_labels_that_are_all_alike_are_refused():
     alone = {"label": Space(kind="label", size=1, name="label")}
-    assert "one name only" in WGAN.refuses(replace(REAL, given=alone))
-    assert WGAN.refuses(replace(REAL, given=LABEL)) is None
+    assert "one name only" in WGAN.unsupported_reason(replace(REAL, given=alone))
+    assert WGAN.unsupported_reason(replace(REAL, given=LABEL)) is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.nn.attention import scores as alignment
 from monge.nn.attention.linear import (
     CausalLinearAttention,
@@ -43,8 +43,9 @@ def written_out(q, k, v, allowed):
     """One query and one key at a time."""
     out = torch.zeros(len(q), v.shape[1])
     for t in range(len(q)):
-        score = {s: float(q[t] @ k[s]) / math.sqrt(q.shape[1])
-                 for s in range(len(k)) if allowed(t, s)}
+        score = {
+            s: float(q[t] @ k[s]) / math.sqrt(q.shape[1]) for s in range(len(k)) if allowed(t, s)
+        }
         total = sum(map(math.exp, score.values()))
         for s, value in score.items():
             out[t] += math.exp(value) / total * v[s]
@@ -85,8 +86,10 @@ def test_heads_equal_torchs_multi_head_attention(causal):
     torch.testing.assert_close(own.weights(x), a)
 
 
-@pytest.mark.parametrize("build", [
-    lambda: Attention(8, 2), lambda: Attention(8, 2, "table"), lambda: LinearAttention(8, 2)])
+@pytest.mark.parametrize(
+    "build",
+    [lambda: Attention(8, 2), lambda: Attention(8, 2, "table"), lambda: LinearAttention(8, 2)],
+)
 def test_padding_changes_nothing(build):
     layer, x, length = build().eval(), torch.randn(2, 7, 8), torch.tensor([4, 7])
     padded = layer(x, length)
@@ -103,18 +106,18 @@ def test_an_empty_sequence_is_refused():
 
 
 def test_widths_that_do_not_fit_are_refused():
-    with pytest.raises(WordError, match="width=6 does not divide into heads=4"):
+    with pytest.raises(UsageError, match="width=6 does not divide into heads=4"):
         Attention(6, 4)
-    with pytest.raises(WordError, match="rotary positions turn pairs"):
+    with pytest.raises(UsageError, match="rotary positions turn pairs"):
         Attention(6, 2, "rotary")
-    with pytest.raises(WordError, match="longer than the 4 learned"):
+    with pytest.raises(UsageError, match="longer than the 4 learned"):
         Learned(3, 4)(torch.zeros(1, 5, 3))
-    with pytest.raises(WordError, match="equal widths"):
+    with pytest.raises(UsageError, match="equal widths"):
         alignment.score("dot", 3, 4)
     layer = CausalAttention(4, 1)
     state = layer.start(1, 1)
     layer.step(state, torch.zeros(1, 4))
-    with pytest.raises(WordError, match="started for 1 steps"):
+    with pytest.raises(UsageError, match="started for 1 steps"):
         layer.step(state, torch.zeros(1, 4))
 
 
@@ -126,7 +129,7 @@ def test_cross_attention_reads_the_memory_and_not_its_padding():
     assert not a[1, :, :, 4:].any()
     torch.testing.assert_close(a.sum(-1), torch.ones(2, 2, 3))
     torch.testing.assert_close(out[1:], layer(x[1:], layer.remember(y[1:, :4])))
-    each = torch.cat([layer(x[:, t:t + 1], layer.remember(y, length)) for t in range(3)], 1)
+    each = torch.cat([layer(x[:, t : t + 1], layer.remember(y, length)) for t in range(3)], 1)
     torch.testing.assert_close(each, out)
     memory = layer.remember(y, length)
     memory.take(torch.tensor([1]))
@@ -148,8 +151,10 @@ def test_free_attention_is_the_case_of_identity_maps():
 def test_chunks_of_linear_attention_equal_the_quadratic_form(steps):
     q, k, v = torch.randn(3, 2, 3, steps, 4).unbind(0)
     a = feature(q) @ feature(k).mT
-    for found, each in ((linear_attention(q, k, v), a),
-                        (causal_linear_attention(q, k, v, chunk=8), a.tril())):
+    for found, each in (
+        (linear_attention(q, k, v), a),
+        (causal_linear_attention(q, k, v, chunk=8), a.tril()),
+    ):
         torch.testing.assert_close(found, each @ v / each.sum(-1, keepdim=True))
 
 

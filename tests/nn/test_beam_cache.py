@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.nn.attention import beam_cache
 from monge.nn.attention import beam_cache as branch
 from monge.nn.attention.beam_cache import Tree
@@ -21,7 +21,7 @@ def built(positions: str, norm: str) -> Decoder:
 
 
 def normal(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=fresh(seed), dtype=torch.float64)
+    return torch.randn(*shape, generator=make_generator(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -39,7 +39,7 @@ def test_a_branched_state_tells_what_a_whole_pass_tells(monkeypatch, positions, 
     plan = [(KIN, None), (KIN, None), (KIN, [2, 0]), (1, None), (2, None)]
     kin = 1
     for number, (more, rows) in enumerate(plan):
-        g = fresh(10 + number)
+        g = make_generator(10 + number)
         groups = torch.tensor(rows) if rows else torch.arange(len(paths) // kin)
         pick = torch.randint(kin, (len(groups), more), generator=g)
         if kin == 1 or more != kin:  # a new fan has one origin
@@ -79,5 +79,5 @@ def test_a_tree_does_not_grow_beyond_what_it_was_started_for():
     net.step(state, normal(1, 8, seed=1))
     state.take(torch.zeros(3, dtype=torch.long), 3)
     net.step(state, normal(3, 8, seed=2))
-    with pytest.raises(WordError, match="started for 2 steps"):
+    with pytest.raises(UsageError, match="started for 2 steps"):
         net.step(state, normal(3, 8, seed=3))

@@ -24,7 +24,7 @@ def test_unshared_weights_belong_to_their_places():
     out, padded = layer(x), nn.functional.pad(x, (1, 1, 1, 1))
     assert out.shape[1:] == form.shape((2, 6, 5)) == (3, 3, 3)
     for place, (row, column) in enumerate((r, c) for r in range(3) for c in range(3)):
-        window = padded[:, :, 2 * row:2 * row + 3, 2 * column:2 * column + 3].flatten(1)
+        window = padded[:, :, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3].flatten(1)
         due = window @ layer.weight[place] + layer.bias[place]
         assert torch.allclose(out[:, :, row, column], due)
 
@@ -67,7 +67,7 @@ def test_non_local_sums_over_all_pairs(pairing):
     elif pairing == "dot":
         weights = torch.einsum("bid,bjd->bij", q, k) / 6
     else:
-        weights = (torch.einsum("bid,bjd->bij", q, k) / q.shape[2]**0.5).softmax(2)
+        weights = (torch.einsum("bid,bjd->bij", q, k) / q.shape[2] ** 0.5).softmax(2)
     due = x + layer.out(torch.einsum("bij,bjd->bid", weights, v)).mT.reshape(x.shape)
     assert torch.allclose(layer(x), due)
 

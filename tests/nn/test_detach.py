@@ -21,7 +21,7 @@ class Outer(State):
     inner: Inner
     queue: list[Tensor]
     pair: tuple[Tensor, Tensor]
-    place: int = 3
+    compute: int = 3
 
     def take(self, rows: Tensor) -> None:
         self.inner.take(rows)
@@ -33,7 +33,7 @@ def test_every_tensor_inside_is_cut():
     state = Outer(inner, [3 * leaf], (4 * leaf, leaf))
     state.detach()
     assert state.inner is inner
-    assert state.place == 3
+    assert state.compute == 3
     held = [state.inner.h, *state.queue, *state.pair]
     assert not any(value.requires_grad for value in held)
     assert [value.tolist() for value in held] == [[2, 2], [3, 3], [4, 4], [1, 1]]

@@ -6,15 +6,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.nn.causal_conv import CausalConv
 from monge.nn.dilated import TCN, DilatedStack, WaveNet
 
-STACKS = [WaveNet.Config(width=6, layers=3, skip=5), WaveNet.Config(width=4, layers=2, cycles=2),
-          WaveNet.Config(width=4, layers=2, kernel=3), TCN.Config(width=5, layers=3),
-          TCN.Config(width=4, layers=2, kernel=3, cycles=2)]
-named = pytest.mark.parametrize("config", STACKS, ids=lambda c: f"{c.owner.__name__}-{c.layers}-"
-                                f"{c.cycles}-{c.kernel}")
+STACKS = [
+    WaveNet.Config(width=6, layers=3, skip=5),
+    WaveNet.Config(width=4, layers=2, cycles=2),
+    WaveNet.Config(width=4, layers=2, kernel=3),
+    TCN.Config(width=5, layers=3),
+    TCN.Config(width=4, layers=2, kernel=3, cycles=2),
+]
+named = pytest.mark.parametrize(
+    "config", STACKS, ids=lambda c: f"{c.owner.__name__}-{c.layers}-{c.cycles}-{c.kernel}"
+)
 
 
 def stack(config: DilatedStack.Config, context: int = 0) -> DilatedStack:
@@ -26,7 +31,7 @@ def stack(config: DilatedStack.Config, context: int = 0) -> DilatedStack:
 
 
 def rows(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=fresh(1))
+    return torch.randn(*shape, dtype=torch.float64, generator=make_generator(1))
 
 
 @pytest.mark.parametrize("kernel", [2, 3])
@@ -41,8 +46,9 @@ def test_a_convolution_is_the_sum_over_its_taps(kernel, dilation):
             if (earlier := t - (kernel - 1 - i) * dilation) >= 0:
                 expected[:, t] += x[:, earlier] @ taps[:, i].T
     torch.testing.assert_close(conv(x), expected)
-    library = F.conv1d(F.pad(x.mT, (conv.past, 0)), taps.transpose(1, 2), conv.bias,
-                       dilation=dilation).mT
+    library = F.conv1d(
+        F.pad(x.mT, (conv.past, 0)), taps.transpose(1, 2), conv.bias, dilation=dilation
+    ).mT
     torch.testing.assert_close(conv(x), library)
     state = conv.start(4, 9)
     steps = torch.stack([conv.step(state, x[:, t]) for t in range(9)], 1)
@@ -57,7 +63,8 @@ def test_stepping_equals_the_whole_pass_and_so_do_windows(config, context):
     whole = net(x, given)
     state = net.start(5, steps, given)
     torch.testing.assert_close(
-        torch.stack([net.step(state, x[:, t]) for t in range(steps)], 1), whole)
+        torch.stack([net.step(state, x[:, t]) for t in range(steps)], 1), whole
+    )
     padded = torch.cat([net.before.expand(5, net.reach - 1, -1), x], 1)
     along = given
     if context > 1:
@@ -110,7 +117,15 @@ def test_a_tap_of_the_future_is_found(monkeypatch):
         return not torch.equal(net(x)[:, :12], net(other)[:, :12])
 
     assert not leaks()
-    monkeypatch.setattr(CausalConv, "over", lambda self, x: F.linear(
-        torch.cat([x[:, self.past:], x[:, :x.shape[1] - self.past].roll(-self.past - 1, 1)], 2),
-        self.weight, self.bias))
+    monkeypatch.setattr(
+        CausalConv,
+        "over",
+        lambda self, x: F.linear(
+            torch.cat(
+                [x[:, self.past :], x[:, : x.shape[1] - self.past].roll(-self.past - 1, 1)], 2
+            ),
+            self.weight,
+            self.bias,
+        ),
+    )
     assert leaks()

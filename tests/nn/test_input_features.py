@@ -11,9 +11,16 @@ from monge.core.space import Space
 from monge.nn.inputs.features import Conditions, Features
 from monge.nn.mlp import MLP
 
-TABLE = Space(kind="columns", shape=(4,), columns=(
-    Space(kind="real", mean=(3.0,), scale=(2.0,)), Space(kind="label", size=3),
-    Space(kind="binary"), Space(kind="levels", size=5, mean=(2.0,), scale=(2.0,))))
+TABLE = Space(
+    kind="columns",
+    shape=(4,),
+    columns=(
+        Space(kind="real", mean=(3.0,), scale=(2.0,)),
+        Space(kind="label", size=3),
+        Space(kind="binary"),
+        Space(kind="levels", size=5, mean=(2.0,), scale=(2.0,)),
+    ),
+)
 
 
 def test_columns_become_features_of_their_own():

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from monge.core.errors import WordError
+from monge.core.errors import UsageError
 from monge.nn.layers.conv import Local
 from monge.nn.layers.specs import (
     Act,
@@ -30,9 +30,21 @@ def count(module):
 
 @pytest.mark.parametrize("norm", ["batch", "group", "layer", "instance", "none"])
 def test_a_plan_is_what_is_built(norm):
-    stack = Stack((Conv(8, 5, 2, bias=False), Normalise(norm), Act("gelu"), Drop(0.1, True),
-                   Pool("average", 3, 2, 1), Skip(Conv(8)), Transposed(6), Flatten(), Dense(4),
-                   Normalise("layer"), Act("softmax")))
+    stack = Stack(
+        (
+            Conv(8, 5, 2, bias=False),
+            Normalise(norm),
+            Act("gelu"),
+            Drop(0.1, True),
+            Pool("average", 3, 2, 1),
+            Skip(Conv(8)),
+            Transposed(6),
+            Flatten(),
+            Dense(4),
+            Normalise("layer"),
+            Act("softmax"),
+        )
+    )
     net, x = stack.build((3, 20, 17)).eval(), torch.randn(2, 3, 20, 17)
     assert tuple(net(x).shape[1:]) == stack.shape((3, 20, 17)) == (4,)
     assert stack.parameters((3, 20, 17)) == count(net)
@@ -76,18 +88,21 @@ def test_the_field_of_a_transposed_layer_is_what_its_gradient_reaches(kernel, st
     assert field(layer) == max(int(middle.max()), 1)
 
 
-@pytest.mark.parametrize(("layer", "inputs", "words"), [
-    (Conv(4, 5, 2, 0), (1, 4, 9), "4x9 is too small for a window of 5 with stride 2"),
-    (Stack([Conv(4, 3, 2)] * 4), (1, 8, 8), "1x1 is too small"),
-    (Pool(), (3, 1, 1), "larger pictures or fewer levels"),
-    (Conv(4), (7,), "use Dense"),
-    (Dense(4), (1, 8, 8), "put Flatten or Whole before it"),
-    (Transposed(1, 2, 1, 3), (1, 4), "use a smaller padding"),
-    (Normalise("instance"), (4,), "choose norm=layer or norm=batch"),
-    (Stack((Conv(4, 8, 1, 0), Normalise("instance"))), (1, 8, 8), "norm=instance"),
-    (Skip(Conv(4)), (3, 8, 8), "adds 4x8x8 to 3x8x8; give it a projection"),
-    (Local(4), (3, 8), "use Conv"),
-])
+@pytest.mark.parametrize(
+    ("layer", "inputs", "words"),
+    [
+        (Conv(4, 5, 2, 0), (1, 4, 9), "4x9 is too small for a window of 5 with stride 2"),
+        (Stack([Conv(4, 3, 2)] * 4), (1, 8, 8), "1x1 is too small"),
+        (Pool(), (3, 1, 1), "larger pictures or fewer levels"),
+        (Conv(4), (7,), "use Dense"),
+        (Dense(4), (1, 8, 8), "put Flatten or Whole before it"),
+        (Transposed(1, 2, 1, 3), (1, 4), "use a smaller padding"),
+        (Normalise("instance"), (4,), "choose norm=layer or norm=batch"),
+        (Stack((Conv(4, 8, 1, 0), Normalise("instance"))), (1, 8, 8), "norm=instance"),
+        (Skip(Conv(4)), (3, 8, 8), "adds 4x8x8 to 3x8x8; give it a projection"),
+        (Local(4), (3, 8), "use Conv"),
+    ],
+)
 def test_what_cannot_be_built_is_refused_in_a_sentence(layer, inputs, words):
-    with pytest.raises(WordError, match=words):
+    with pytest.raises(UsageError, match=words):
         layer.shape(inputs)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 from monge.nn.autoregressive.masked_mlp import Masked
 from monge.nn.layers.activation import Activation, Pointwise, activation
 from monge.nn.layers.dropout import dropout, thinned
@@ -20,12 +20,20 @@ Z = torch.linspace(-6, 6, 2001, dtype=torch.float64)
 
 
 def test_every_function_is_what_it_says():
-    told = {"sigmoid": 1 / (1 + (-Z).exp()), "tanh": 2 * torch.sigmoid(2 * Z) - 1,
-            "arctan": torch.atan(Z), "relu": Z * (Z > 0), "leaky": torch.maximum(0.2 * Z, Z),
-            "rrelu": torch.where(Z < 0, 11 / 48 * Z, Z), "identity": Z,
-            "softplus": (1 + Z.exp()).log(), "silu": Z * torch.sigmoid(Z),
-            "softmax": Z.exp() / Z.exp().sum(), "elu": torch.where(Z < 0, Z.exp() - 1, Z),
-            "gelu": Z * (1 + torch.erf(Z / 2**0.5)) / 2}
+    told = {
+        "sigmoid": 1 / (1 + (-Z).exp()),
+        "tanh": 2 * torch.sigmoid(2 * Z) - 1,
+        "arctan": torch.atan(Z),
+        "relu": Z * (Z > 0),
+        "leaky": torch.maximum(0.2 * Z, Z),
+        "rrelu": torch.where(Z < 0, 11 / 48 * Z, Z),
+        "identity": Z,
+        "softplus": (1 + Z.exp()).log(),
+        "silu": Z * torch.sigmoid(Z),
+        "softmax": Z.exp() / Z.exp().sum(),
+        "elu": torch.where(Z < 0, Z.exp() - 1, Z),
+        "gelu": Z * (1 + torch.erf(Z / 2**0.5)) / 2,
+    }
     assert set(told) == set(get_args(Activation)) == set(get_args(Pointwise)) | {"softmax"}
     for name, due in told.items():
         assert torch.allclose(activation(name).eval()(Z), due), name
@@ -42,7 +50,7 @@ def test_randomised_slopes_are_drawn_in_training_alone():
 def test_softmax_has_an_axis_and_no_place_in_a_masked_network():
     x = torch.randn(2, 3, 4, 4)
     assert torch.allclose(activation("softmax", axis=1)(x).sum(1), torch.ones(2, 4, 4))
-    with pytest.raises(WordError, match="activation=softmax"):
+    with pytest.raises(UsageError, match="activation=softmax"):
         Masked.Config(activation="softmax")
 
 
@@ -51,14 +59,18 @@ def test_softmax_has_an_axis_and_no_place_in_a_masked_network():
 def test_norms_centre_and_scale_what_they_say(name, dims):
     x = 3 * torch.randn(6, 16, *[5] * dims, dtype=torch.float64) + 2
     if name == "instance" and not dims:
-        with pytest.raises(WordError, match="choose norm=layer"):
+        with pytest.raises(UsageError, match="choose norm=layer"):
             norm(name, 16, dims)
         return
     y = norm(name, 16, dims).double()(x)
     sides = tuple(range(2, x.ndim))
     grouped = y.unflatten(1, (4, 4))
-    over = {"batch": y.transpose(0, 1).reshape(16, -1), "layer": y.reshape(6, -1),
-            "group": grouped.reshape(24, -1), "instance": y.reshape(96, -1)}
+    over = {
+        "batch": y.transpose(0, 1).reshape(16, -1),
+        "layer": y.reshape(6, -1),
+        "group": grouped.reshape(24, -1),
+        "instance": y.reshape(96, -1),
+    }
     if name == "none":
         assert torch.equal(y, x)
         return
@@ -72,7 +84,7 @@ def test_norms_centre_and_scale_what_they_say(name, dims):
 @pytest.mark.parametrize("dims", [0, 1, 2])
 def test_a_batch_of_one_is_refused_in_training_and_fine_after(dims):
     layer, x = norm("batch", 4, dims), torch.randn(1, 4, *[5] * dims)
-    with pytest.raises(WordError, match=r"norm=group, or a larger train\.batch"):
+    with pytest.raises(UsageError, match=r"norm=group, or a larger train\.batch"):
         layer(x)
     layer.eval()(x)
     norm("group", 4, dims)(x)
@@ -89,7 +101,7 @@ def test_thinned_draws_from_its_generator_and_from_nothing_else():
     x, before = torch.randn(1, 4).expand(3, 4), torch.get_rng_state()
 
     def drawn(seed, shared=True):
-        with thinned(net, fresh(seed), shared):
+        with thinned(net, make_generator(seed), shared):
             return net(x)
 
     assert torch.equal(drawn(1), drawn(1))
@@ -113,7 +125,7 @@ def test_whole_channels_are_hidden_together_and_the_mean_is_kept():
 
 
 def hidden(layer, x):
-    with thinned(layer, fresh(0)):
+    with thinned(layer, make_generator(0)):
         return layer(x)
 
 
@@ -135,10 +147,10 @@ def test_first_weights_have_the_stated_spread():
     net = nn.Sequential(*layers)
     due = [(300, 200), (500, 750), (80, 480)]
     assert [fans(layer) for layer in layers] == due
-    for how in ("he", "xavier", "small"):
-        initialise(net, how, "relu")
+    for options in ("he", "xavier", "small"):
+        initialise(net, options, "relu")
         for layer, (into, out) in zip(layers, due, strict=True):
-            spread = {"he": 2 / into, "xavier": 4 / (into + out), "small": 1e-4}[how]
+            spread = {"he": 2 / into, "xavier": 4 / (into + out), "small": 1e-4}[options]
             assert float(layer.weight.detach().var()) == pytest.approx(spread, rel=0.05)
             assert not layer.bias.any()
     initialise(net, "orthogonal", "relu")
@@ -148,9 +160,9 @@ def test_first_weights_have_the_stated_spread():
 
 @pytest.mark.parametrize("how", ["nearest", "linear", "transposed"])
 @pytest.mark.parametrize("dims", [1, 2])
-def test_maps_are_doubled_and_summed_up(how, dims):
+def test_maps_are_doubled_and_summed_up(options, dims):
     x = torch.randn(2, 3, *(5, 7)[:dims])
-    assert double(how, dims, 3, 4)(x).shape == (2, 4, *(10, 14)[:dims])
+    assert double(options, dims, 3, 4)(x).shape == (2, 4, *(10, 14)[:dims])
     assert torch.allclose(Global()(x), x.flatten(2).mean(2))
     assert torch.equal(Global("max")(x), x.flatten(2).amax(2))
 

@@ -7,16 +7,19 @@ import itertools
 import pytest
 import torch
 
-from monge.core.rng import fresh, row_uniform
+from monge.core.rng import keyed_uniform, make_generator
 from monge.nn.autoregressive.masked_mlp import Masked, stairs
 
 DIMS = 6
 INPUTS = torch.tensor([0, 0, 1, 2, 3, 3, 3, 4, 5])  # several features an entry
 OUTPUTS = torch.tensor([0, 1, 1, 2, 3, 3, 4, 4, 4, 5])  # several parameters an entry
-ORDERS = row_uniform(torch.arange(2), (DIMS,), 3).argsort(1)
+ORDERS = keyed_uniform(torch.arange(2), (DIMS,), 3).argsort(1)
 
-SHAPES = [{"width": 20, "depth": 3}, {"width": 3, "depth": 1, "activation": "tanh"},
-          {"width": 20, "depth": 2, "residual": False, "direct": False, "activation": "gelu"}]
+SHAPES = [
+    {"width": 20, "depth": 3},
+    {"width": 3, "depth": 1, "activation": "tanh"},
+    {"width": 20, "depth": 2, "residual": False, "direct": False, "activation": "gelu"},
+]
 
 
 def network(shape: dict, context: int = 0, masks: int = 3) -> Masked:
@@ -35,7 +38,8 @@ def test_jacobian_is_strictly_lower_triangular_in_each_order(shape):
     for member in range(net.members):
         place = ORDERS[member // 3]
         jacobian = torch.autograd.functional.jacobian(
-            lambda x, k=member: net(x[None], c, k)[0], x)  # (P, F)
+            lambda x, k=member: net(x[None], c, k)[0], x
+        )  # (P, F)
         earlier = place[OUTPUTS][:, None] > place[INPUTS]
         assert (jacobian[~earlier] == 0).all()
 
@@ -60,13 +64,14 @@ def test_product_of_masks_is_strictly_lower_triangular():
         assert torch.equal(paths > 0, place[OUTPUTS][:, None] > place[INPUTS])
 
 
-@pytest.mark.parametrize(("shape", "context", "block"),
-                         list(itertools.product(SHAPES, [0, 2], [1, 4, 16])))
+@pytest.mark.parametrize(
+    ("shape", "context", "block"), list(itertools.product(SHAPES, [0, 2], [1, 4, 16]))
+)
 def test_steps_equal_the_whole_pass(shape, context, block, monkeypatch):
     monkeypatch.setattr("monge.nn.autoregressive.incremental.BLOCK", block)
     net, n = network(shape, context), 7
-    x = torch.randn(n, len(INPUTS), dtype=torch.float64, generator=fresh(0))
-    c = torch.randn(n, context, dtype=torch.float64, generator=fresh(1))
+    x = torch.randn(n, len(INPUTS), dtype=torch.float64, generator=make_generator(0))
+    c = torch.randn(n, context, dtype=torch.float64, generator=make_generator(1))
     for member in range(net.members):
         whole = net(x, c, member)
         order = ORDERS[member // 3].argsort()
@@ -78,15 +83,16 @@ def test_steps_equal_the_whole_pass(shape, context, block, monkeypatch):
                 steps.feed(place, x[:, entry == INPUTS])
 
 
-@pytest.mark.parametrize(("shape", "context", "lanes"),
-                         list(itertools.product(SHAPES, [0, 2], [1, 4])))
+@pytest.mark.parametrize(
+    ("shape", "context", "lanes"), list(itertools.product(SHAPES, [0, 2], [1, 4]))
+)
 def test_staircases_are_the_masks_forward_and_back(shape, context, lanes, monkeypatch):
     monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.STAIR", 3)
     monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.LANES", lanes)
     natural = torch.arange(DIMS)[None]
     torch.manual_seed(0)
     net = Masked.Config(**shape).build(INPUTS, OUTPUTS, natural, context, 2).double()
-    assert all(layer.stairs[0] for layer in (*net.maps()[int(shape["width"] < 6):-1], net.out))
+    assert all(layer.stairs[0] for layer in (*net.maps()[int(shape["width"] < 6) : -1], net.out))
     c = torch.randn(5, context, dtype=torch.float64)
     for member in range(2):
         x = torch.randn(5, len(INPUTS), dtype=torch.float64, requires_grad=True)
@@ -104,8 +110,11 @@ def test_staircases_are_the_masks_forward_and_back(shape, context, lanes, monkey
 
 def test_a_staircase_leaves_out_what_no_output_reads():
     degrees = torch.arange(1, 385)
-    assert stairs(degrees, degrees) == [(0, 128, 0, 128), (128, 256, 128, 256),
-                                        (256, 384, 256, 384)]
+    assert stairs(degrees, degrees) == [
+        (0, 128, 0, 128),
+        (128, 256, 128, 256),
+        (256, 384, 256, 384),
+    ]
     assert stairs(degrees[:255], degrees[:129] + 100) == [(0, 64, 0, 176), (64, 129, 176, 240)]
     assert stairs(degrees.flip(0), degrees) == stairs(degrees, degrees.flip(0)) == []
     assert stairs(degrees, degrees[:127]) == []

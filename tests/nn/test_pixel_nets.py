@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.nn.autoregressive import pixelcnn as stacks
 from monge.nn.autoregressive import pixelrnn as lstm2d
 from monge.nn.autoregressive.pixel import Raster, causal
@@ -16,8 +16,12 @@ from monge.nn.autoregressive.pixelrnn import Diagonal, Row
 
 NETWORKS = [Plain, Gated, Row, Diagonal]
 SHAPES = [(1, 4, 5), (3, 3, 4), (2, 1, 6), (1, 5, 1)]
-SIZES = [{"width": 6, "depth": 3}, {"width": 5, "depth": 1, "first": 5}, {"width": 2, "depth": 2},
-         {"width": 7, "depth": 3, "kernel": 5, "first": 7}]
+SIZES = [
+    {"width": 6, "depth": 3},
+    {"width": 5, "depth": 1, "first": 5},
+    {"width": 2, "depth": 2},
+    {"width": 7, "depth": 3, "kernel": 5, "first": 7},
+]
 
 
 def network(owner: type[Raster], shape, context: int = 0, outputs: int = 2, **size) -> Raster:
@@ -73,8 +77,9 @@ def test_two_stacks_or_both_diagonals_see_every_earlier_entry_and_others_have_a_
 @pytest.mark.parametrize("owner", NETWORKS)
 def test_a_first_mask_that_is_too_lenient_is_seen(owner, monkeypatch):
     for module in (stacks, lstm2d):
-        monkeypatch.setattr(module, "causal", lambda *degrees, strict=False, **reach:
-                            causal(*degrees, **reach))
+        monkeypatch.setattr(
+            module, "causal", lambda *degrees, strict=False, **reach: causal(*degrees, **reach)
+        )
     assert network(owner, (1, 3, 3)).support(1, 1)[0, 1, 1]
 
 
@@ -83,8 +88,8 @@ def test_a_first_mask_that_is_too_lenient_is_seen(owner, monkeypatch):
 @pytest.mark.parametrize(("size", "context"), list(itertools.product(SIZES, [0, 2])))
 def test_a_scan_equals_the_whole_pass(owner, shape, size, context):
     net, n = network(owner, shape, context, **size), 3
-    x = torch.randn(n, *shape, dtype=torch.float64, generator=fresh(0))
-    c = torch.randn(n, context, dtype=torch.float64, generator=fresh(1))
+    x = torch.randn(n, *shape, dtype=torch.float64, generator=make_generator(0))
+    c = torch.randn(n, context, dtype=torch.float64, generator=make_generator(1))
     whole = net(x, c).unflatten(1, (shape[0], -1))  # (n, C, outputs, H, W)
     assert whole.std() > 0.1
     for cached in (True, False):
@@ -102,7 +107,7 @@ def test_conditions_enter_every_layer_and_every_entry(owner):
     c = torch.randn(1, 2, dtype=torch.float64)
     out = net(torch.randn(1, 1, 3, 3, dtype=torch.float64), c)
     for entry in out[0, 0].flatten():
-        slopes, = torch.autograd.grad(entry, net.given.weight, retain_graph=True)
+        (slopes,) = torch.autograd.grad(entry, net.given.weight, retain_graph=True)
         assert all((part != 0).any() for part in slopes.chunk(3))
 
 

@@ -16,8 +16,9 @@ SHAPES = [(3, 4), (4, 2), (1, 3), (3, 1)]
 def rows_of(groups: int, shape, taps: int) -> tuple[Tensor, list[Tensor]]:
     torch.manual_seed(0)
     weight = torch.randn(groups, taps, 2, 8, dtype=torch.float64, requires_grad=True)
-    maps = [torch.randn(*shape, 2, 8, dtype=torch.float64, requires_grad=True)
-            for _ in range(groups)]
+    maps = [
+        torch.randn(*shape, 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(groups)
+    ]
     return weight, maps
 
 
@@ -33,7 +34,8 @@ def by_pixel(hearing: Hearing, weight: Tensor, x: Tensor) -> Tensor:
             c[r, s] = f.sigmoid() * c.get(near[hearing.memory], zero) + i.sigmoid() * g.tanh()
             h[r, s] = o.sigmoid() * c[r, s].tanh()
     return torch.stack([h[r, s] for r in range(rows) for s in range(columns)]).unflatten(
-        0, (rows, columns))
+        0, (rows, columns)
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -44,6 +46,8 @@ def test_lines_are_the_equations_and_their_slope(hearing, shape):
     apart = torch.stack([by_pixel(hearing, *pair) for pair in zip(weight, maps, strict=True)])
     torch.testing.assert_close(whole, apart, rtol=0, atol=1e-12)
     mixed = torch.randn_like(whole)
-    for one, other in zip(*(torch.autograd.grad((said * mixed).sum(), (weight, *maps))
-                            for said in (whole, apart)), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad((said * mixed).sum(), (weight, *maps)) for said in (whole, apart)),
+        strict=True,
+    ):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)

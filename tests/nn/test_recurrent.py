@@ -7,8 +7,12 @@ from torch import nn
 from monge.core.errors import DataError
 from monge.nn.recurrent import GRU, LSTM, RNN, Bidirectional
 
-CONFIGS = [RNN.Config(width=5, depth=2), LSTM.Config(width=5, depth=2),
-           GRU.Config(width=5, depth=2), GRU.Config(width=5, depth=2, reset="before")]
+CONFIGS = [
+    RNN.Config(width=5, depth=2),
+    LSTM.Config(width=5, depth=2),
+    GRU.Config(width=5, depth=2),
+    GRU.Config(width=5, depth=2, reset="before"),
+]
 TORCH = {RNN: nn.RNN, LSTM: nn.LSTM, GRU: nn.GRU}
 
 
@@ -25,8 +29,10 @@ def test_gru_of_the_notes_is_its_equations_and_not_torchs():
     w, u, b, c = net.layer(0)
     x, h = torch.randn(2, 5, 3), torch.zeros(2, 4)
     for t in range(5):
-        r, z = ((x[:, t] @ w[own].T + b[own] + h @ u[own].T + c[own]).sigmoid()
-                for own in (slice(0, 4), slice(4, 8)))
+        r, z = (
+            (x[:, t] @ w[own].T + b[own] + h @ u[own].T + c[own]).sigmoid()
+            for own in (slice(0, 4), slice(4, 8))
+        )
         new = (x[:, t] @ w[8:].T + b[8:] + (r * h) @ u[8:].T + c[8:]).tanh()
         h = z * h + (1 - z) * new
     y, last = net.scan(x)
@@ -43,12 +49,12 @@ def test_padding_changes_nothing_and_the_state_is_that_of_the_last_step(config):
     net, x, length = config.build(3), torch.randn(3, 6, 3), torch.tensor([2, 6, 1])
     y, state = net.scan(x, None, length)
     for row, steps in enumerate(length.tolist()):
-        alone, own = net.scan(x[row:row + 1, :steps])
-        torch.testing.assert_close(y[row:row + 1, :steps], alone)
+        alone, own = net.scan(x[row : row + 1, :steps])
+        torch.testing.assert_close(y[row : row + 1, :steps], alone)
         assert not y[row, steps:].any()
         for there, here in zip(state.layers, own.layers, strict=True):
             for a, b in zip(there, here, strict=True):
-                torch.testing.assert_close(a[row:row + 1], b)
+                torch.testing.assert_close(a[row : row + 1], b)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=named)
@@ -73,8 +79,10 @@ def test_both_directions_equal_torchs(config, lengths):
     with torch.no_grad():
         for depth in range(2):
             for side, tail in ((net.there, ""), (net.back, "_reverse")):
-                names = [f"{kind}_l{depth}{tail}" for kind in
-                         ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+                names = [
+                    f"{kind}_l{depth}{tail}"
+                    for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+                ]
                 for name, value in zip(names, side[depth].layer(0), strict=True):
                     getattr(peer, name).copy_(value)
     x = torch.randn(3, 4, 3)

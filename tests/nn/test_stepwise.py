@@ -26,8 +26,11 @@ NETS = {
     "lstm": lambda: LSTM.Config(width=6, depth=2).build(4),
     "gru": lambda: GRU.Config(width=6, depth=2).build(4),
     "gru, reset before": lambda: GRU.Config(width=6, depth=2, reset="before").build(4),
-    **{f"attention, {kind}": lambda kind=kind: CausalAttention(8, 2, kind)
-       for kind in KINDS if kind not in ("sinusoidal", "learned")},
+    **{
+        f"attention, {kind}": lambda kind=kind: CausalAttention(8, 2, kind)
+        for kind in KINDS
+        if kind not in ("sinusoidal", "learned")
+    },
     "linear attention": lambda: CausalLinearAttention(8, 2),
     **{f"transformer, {kind}": lambda kind=kind: causal(positions=kind) for kind in KINDS},
     "transformer, post-norm": lambda: causal(norm="post"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from monge.core.errors import WordError
+from monge.core.errors import UsageError
 from monge.nn.attention.blocks import CausalBlock, EncoderBlock
 from monge.nn.attention.transformer import Causal, Decoder, Encoder
 
@@ -34,11 +34,16 @@ def copy(attention, peer):
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_block_equals_torchs(norm):
     block = shaken(EncoderBlock(replace(SMALL, norm=norm)))
-    peer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True,
-                                      norm_first=norm == "pre")
+    peer = nn.TransformerEncoderLayer(
+        8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=norm == "pre"
+    )
     copy(block.look, peer.self_attn)
-    for own, other in ((block.think.enter, peer.linear1), (block.think.leave, peer.linear2),
-                       (block.first.norm, peer.norm1), (block.last.norm, peer.norm2)):
+    for own, other in (
+        (block.think.enter, peer.linear1),
+        (block.think.leave, peer.linear2),
+        (block.first.norm, peer.norm1),
+        (block.last.norm, peer.norm2),
+    ):
         other.load_state_dict(own.state_dict())
     x = torch.randn(3, 5, 8)
     torch.testing.assert_close(block(x), peer(x))
@@ -53,17 +58,28 @@ def test_a_decoder_block_equals_torchs():
         peer.multihead_attn.in_proj_weight.copy_(torch.cat([ask.ask.weight, ask.enter.weight]))
         peer.multihead_attn.in_proj_bias.copy_(torch.cat([ask.ask.bias, ask.enter.bias]))
         peer.multihead_attn.out_proj.load_state_dict(ask.leave.state_dict())
-    for own, other in ((block.think.enter, peer.linear1), (block.think.leave, peer.linear2),
-                       (block.first.norm, peer.norm1), (block.middle.norm, peer.norm2),
-                       (block.last.norm, peer.norm3)):
+    for own, other in (
+        (block.think.enter, peer.linear1),
+        (block.think.leave, peer.linear2),
+        (block.first.norm, peer.norm1),
+        (block.middle.norm, peer.norm2),
+        (block.last.norm, peer.norm3),
+    ):
         other.load_state_dict(own.state_dict())
     x, y = torch.randn(3, 5, 8), torch.randn(3, 4, 8)
     mask = nn.Transformer.generate_square_subsequent_mask(5)
     torch.testing.assert_close(block(x, ask.remember(y)), peer(x, y, mask))
 
 
-@pytest.mark.parametrize("fields", [{}, {"attention": "linear"}, {"positions": "buckets"},
-                                    {"norm": "post", "positions": "sinusoidal"}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"attention": "linear"},
+        {"positions": "buckets"},
+        {"norm": "post", "positions": "sinusoidal"},
+    ],
+)
 def test_an_encoder_reads_no_padding(fields):
     net = shaken(replace(SMALL, **fields).build(3, 6))
     x, length = torch.randn(2, 6, 3), torch.tensor([3, 6])
@@ -98,5 +114,5 @@ def test_dropout_hides_while_training_alone():
 
 
 def test_a_bias_of_scores_is_refused_where_there_are_none():
-    with pytest.raises(WordError, match="positions=alibi"):
+    with pytest.raises(UsageError, match="positions=alibi"):
         Causal.Config(attention="linear", positions="alibi")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from monge.core.config import Config
-from monge.core.errors import WordError
+from monge.core.errors import UsageError
 from monge.nn.resnet import Residual, ResNet
 from monge.nn.unet import UNet, spread
 
@@ -23,12 +23,33 @@ def shaken(net):
     return net.double().eval()
 
 
-@pytest.mark.parametrize("config", [
-    SMALL, UNet.Config(width=8, multipliers=(1,), attention=0),
-    UNet.Config(width=4, multipliers=(1, 1, 2), blocks=2, attention=3, norm="batch",
-                activation="elu", doubling="transposed", dropout=0.2),
-    UNet.Config(width=4, multipliers=(2, 1), patch=2, middle=1, norm="none",
-                activation="softmax", doubling="linear")], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [
+        SMALL,
+        UNet.Config(width=8, multipliers=(1,), attention=0),
+        UNet.Config(
+            width=4,
+            multipliers=(1, 1, 2),
+            blocks=2,
+            attention=3,
+            norm="batch",
+            activation="elu",
+            doubling="transposed",
+            dropout=0.2,
+        ),
+        UNet.Config(
+            width=4,
+            multipliers=(2, 1),
+            patch=2,
+            middle=1,
+            norm="none",
+            activation="softmax",
+            doubling="linear",
+        ),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("shape", [(3, 8, 12), (2, 16)])
 def test_shapes_are_kept_and_every_parameter_matters(config, shape):
     assert Config.from_dict(config.to_dict()) == config
@@ -50,9 +71,9 @@ def test_a_context_speaks_to_its_own_row_and_must_be_given():
     left, right = net(x, context), net(x, other)
     assert torch.allclose(left[0], right[0])
     assert not torch.allclose(left[1], right[1])
-    with pytest.raises(WordError, match="reads a context of 3 numbers a row, but got 0"):
+    with pytest.raises(UsageError, match="reads a context of 3 numbers a row, but got 0"):
         net(x)
-    with pytest.raises(WordError, match="context of 0 numbers a row, but got 3"):
+    with pytest.raises(UsageError, match="context of 0 numbers a row, but got 3"):
         SMALL.build((1, 8, 8), 1)(x.float(), context.float())
 
 
@@ -60,25 +81,25 @@ def test_a_context_speaks_to_its_own_row_and_must_be_given():
 def test_every_output_reads_the_whole_picture_where_the_lowest_level_attends():
     net = shaken(UNet.Config(width=4, multipliers=(1, 2), attention=1).build((1, 32), 1))
     x = torch.randn(1, 1, 32, dtype=torch.float64, requires_grad=True)
-    slope, = torch.autograd.grad(net(x)[0, 0, 0], x)
+    (slope,) = torch.autograd.grad(net(x)[0, 0, 0], x)
     assert bool((slope != 0).all())
 
 
 def test_sizes_that_do_not_divide_are_refused():
     config = UNet.Config(width=4, multipliers=(1, 1, 1, 1))
-    with pytest.raises(WordError, match="divide by 8, but here are 28x28; give at most 3 mul"):
+    with pytest.raises(UsageError, match="divide by 8, but here are 28x28; give at most 3 mul"):
         config.build((1, 28, 28), 1)
     net = config.build((1, 32, 32), 1)
     assert net(torch.randn(1, 1, 16, 40)).shape == (1, 1, 16, 40)
-    with pytest.raises(WordError, match="pad to 32x24"):
+    with pytest.raises(UsageError, match="pad to 32x24"):
         net(torch.randn(1, 1, 30, 24))
-    with pytest.raises(WordError, match=r"2 levels and patch=2 needs .* 4, .* at most 1 mul"):
+    with pytest.raises(UsageError, match=r"2 levels and patch=2 needs .* 4, .* at most 1 mul"):
         UNet.Config(multipliers=(1, 1), patch=2).build((1, 6, 6), 1)
-    with pytest.raises(WordError, match="divide by 4, but here are 8x7; give patch=1, or pad to"):
+    with pytest.raises(UsageError, match="divide by 4, but here are 8x7; give patch=1, or pad to"):
         UNet.Config(multipliers=(1,), patch=4).build((1, 8, 7), 1)
-    with pytest.raises(WordError, match="1 or 2 sides"):
+    with pytest.raises(UsageError, match="1 or 2 sides"):
         config.build((1, 8, 8, 8), 1)
-    with pytest.raises(WordError, match="give multipliers=1,2,4"):
+    with pytest.raises(UsageError, match="give multipliers=1,2,4"):
         UNet.Config(multipliers=()).build((1, 8, 8), 1)
 
 
@@ -108,7 +129,7 @@ def test_a_resnet_makes_features(norm):
 
 
 def test_a_resnet_refuses_pictures_that_are_too_small():
-    with pytest.raises(WordError, match="use larger pictures or fewer levels"):
+    with pytest.raises(UsageError, match="use larger pictures or fewer levels"):
         ResNet.Config(widths=(4,) * 5).build((1, 8, 8))
-    with pytest.raises(WordError, match="give widths"):
+    with pytest.raises(UsageError, match="give widths"):
         ResNet.Config(widths=()).build((1, 8, 8))

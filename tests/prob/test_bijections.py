@@ -34,8 +34,9 @@ class Net(nn.Module):
 
 def autoregressive(warp):
     entries = torch.arange(4)
-    net = Masked.Config(width=16).build(entries, entries.repeat_interleave(warp.count),
-                                        entries.flip(0)[None])
+    net = Masked.Config(width=16).build(
+        entries, entries.repeat_interleave(warp.count), entries.flip(0)[None]
+    )
     return Autoregressive(net, warp, entries.flip(0))
 
 
@@ -56,11 +57,18 @@ def layers():
     yield "reshape", Compose([Reshape((4, 1, 1)), ActNorm(4)]), vector
     yield "standardise", Standardise(torch.randn(4), torch.rand(4) + 0.1), vector
     yield "logit", Logit(torch.full((4,), 17.0), 0.05), vector
-    yield "beside", Beside([Standardise(torch.ones(2), torch.full((2,), 3.0)),
-                            Logit(torch.full((2,), 5.0), 0.1)],
-                           [torch.tensor([2, 0]), torch.tensor([1, 3])]), vector
-    levels = [Compose([Coupling(Net(2, 4), Affine(), 2), Mix(4), Squeeze()]),
-              Compose([Mix(8), Squeeze()])]
+    yield (
+        "beside",
+        Beside(
+            [Standardise(torch.ones(2), torch.full((2,), 3.0)), Logit(torch.full((2,), 5.0), 0.1)],
+            [torch.tensor([2, 0]), torch.tensor([1, 3])],
+        ),
+        vector,
+    )
+    levels = [
+        Compose([Coupling(Net(2, 4), Affine(), 2), Mix(4), Squeeze()]),
+        Compose([Mix(8), Squeeze()]),
+    ]
     yield "scales", Scales(levels, [(4, 2, 4), (8, 1, 2)]), (32,)
 
 
@@ -92,8 +100,9 @@ def test_log_determinants_are_those_of_the_jacobian(name):
     for f, point in ((layer, z), (layer.inverse, x)):
         matrix = torch.autograd.functional.jacobian(lambda v, f=f: f(v)[0], point)
         matrix = matrix.reshape(z.numel(), z.numel())
-        torch.testing.assert_close(torch.linalg.slogdet(matrix)[1], f(point)[1][0].detach(),
-                                   rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            torch.linalg.slogdet(matrix)[1], f(point)[1][0].detach(), rtol=1e-9, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("warp", WARPS.values(), ids=WARPS)
@@ -140,7 +149,7 @@ def test_the_gradient_of_a_spline_is_finite_everywhere():
 def test_actnorm_begins_with_the_scales_of_the_data_and_leaves_constants():
     layer = ActNorm(3)
     x = torch.randn(500, 3) * torch.tensor([5.0, 1e-3, 0.0]) + torch.tensor([1.0, 2.0, 7.0])
-    layer.begin(x)
+    layer.initialise_from_data(x)
     z, _ = layer.inverse(x)
     torch.testing.assert_close(z.mean(0), torch.zeros(3), atol=1e-3, rtol=0)
     torch.testing.assert_close(z[:, :2].std(0), torch.ones(2), atol=0.01, rtol=0)
@@ -149,7 +158,7 @@ def test_actnorm_begins_with_the_scales_of_the_data_and_leaves_constants():
 
 def test_a_stack_begins_from_the_data_on():
     stack = Compose([ActNorm(2), Permutation(torch.tensor([1, 0])), ActNorm(2)])
-    stack.begin(torch.randn(500, 2) * torch.tensor([1.0, 10.0]))
+    stack.initialise_from_data(torch.randn(500, 2) * torch.tensor([1.0, 10.0]))
     first, _, last = stack.each()
     torch.testing.assert_close(last.log_scale.exp(), torch.tensor([1.0, 10.0]), rtol=0.1, atol=0)
     torch.testing.assert_close(first.log_scale, torch.zeros(2), atol=1e-5, rtol=0)
@@ -179,7 +188,7 @@ def test_the_last_map_to_begin_is_not_undone():
 
     scale = ActNorm(2, learned=False)
     x = 3 + 2 * torch.randn(50, 2, dtype=torch.float64)
-    Compose([Unasked(torch.tensor([1, 0])), scale.double()]).begin(x)
+    Compose([Unasked(torch.tensor([1, 0])), scale.double()]).initialise_from_data(x)
     torch.testing.assert_close(scale.shift, x.mean(0))
     assert not list(scale.parameters())
     assert set(scale.state_dict()) == {"shift", "log_scale"}
@@ -191,7 +200,7 @@ def test_a_matrix_begins_so_that_entries_are_uncorrelated():
     x[:, 1] += 0.9 * x[:, 0]
     x[:, 3] = 0.0  # never varies
     mix = Mix(4, rotate=False).double()
-    mix.begin(x)
+    mix.initialise_from_data(x)
     z, log_det = mix.inverse(x)
     cov = torch.cov(z.T)
     assert (cov - cov.diagonal().diag()).abs().max() < 0.05

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.prob.decoding import RUN, Choice, beam, best, draw, narrowed
 
 END = 3
@@ -16,7 +16,7 @@ class Bigrams:
     """Logits of the next symbol from the last one alone, other in each row; takes note of rows."""
 
     def __init__(self, n: int, seed: int = 0) -> None:
-        self.table = torch.randn(n, 5, 4, generator=fresh(seed), dtype=torch.float64)
+        self.table = torch.randn(n, 5, 4, generator=make_generator(seed), dtype=torch.float64)
         self.rows = torch.arange(n)
 
     def next(self, symbol):
@@ -45,9 +45,11 @@ def test_a_wide_beam_is_exhaustive(penalty):
     law = Bigrams(6)
     found, value = beam(law, 6, 4, END, 200, penalty)
     for row in range(6):
-        best = max(sentences(4), key=lambda s: score(law.table[row], s) / len(s)**penalty)
-        assert tuple(found[row, :len(best)].tolist()) == best
-        assert value[row].item() == pytest.approx(score(law.table[row], best) / len(best)**penalty)
+        best = max(sentences(4), key=lambda s: score(law.table[row], s) / len(s) ** penalty)
+        assert tuple(found[row, : len(best)].tolist()) == best
+        assert value[row].item() == pytest.approx(
+            score(law.table[row], best) / len(best) ** penalty
+        )
 
 
 def test_a_narrow_beam_scores_what_it_returns_and_is_no_better_than_a_wide_one():
@@ -55,7 +57,7 @@ def test_a_narrow_beam_scores_what_it_returns_and_is_no_better_than_a_wide_one()
     table = Bigrams(20, seed=1).table
     for row in range(20):
         said = narrow[0][row].tolist()
-        said = said[:said.index(END) + 1] if END in said else said
+        said = said[: said.index(END) + 1] if END in said else said
         assert narrow[1][row].item() == pytest.approx(score(table[row], said) / len(said))
     assert (narrow[1] <= wide[1] + 1e-12).all()
     assert (narrow[1] < wide[1] - 1e-6).any()
@@ -71,8 +73,8 @@ def test_rows_do_not_depend_on_those_beside_them():
 
 @pytest.mark.parametrize("size", [7, 3 * RUN, 5 * RUN + 9])
 def test_the_best_sums_are_found_run_by_run(size):
-    log_p = torch.randn(12, size, generator=fresh(size)).log_softmax(-1)
-    live = torch.randn(3, 4, generator=fresh(1))
+    log_p = torch.randn(12, size, generator=make_generator(size)).log_softmax(-1)
+    live = torch.randn(3, 4, generator=make_generator(1))
     live[1, 2] = -math.inf
     score, origin, symbol = best(live, log_p, 6)
     every = (live[..., None] + log_p.view(3, 4, size)).flatten(1).topk(6, 1)
@@ -83,7 +85,7 @@ def test_the_best_sums_are_found_run_by_run(size):
 def test_draws_follow_the_law_and_ended_rows_stay_ended():
     law = Bigrams(1)
     law.rows = torch.zeros(20000, dtype=torch.long)
-    uniform = torch.rand(3, 20000, generator=fresh(1), dtype=torch.float64)
+    uniform = torch.rand(3, 20000, generator=make_generator(1), dtype=torch.float64)
     steps = list(draw(law, uniform, END, Choice()))
     x = torch.stack(steps, 1)
     for sentence in sentences(3)[:6]:
@@ -91,7 +93,7 @@ def test_draws_follow_the_law_and_ended_rows_stay_ended():
         share = (x == padded).all(1).double().mean().item()
         p = math.exp(score(law.table[0], sentence))
         assert abs(share - p) < 5 * (p * (1 - p) / 20000) ** 0.5 + 1e-9
-    after = (x[:, :-1] == END)
+    after = x[:, :-1] == END
     assert (x[:, 1:][after] == END).all()
 
 

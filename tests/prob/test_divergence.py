@@ -65,11 +65,13 @@ def test_gaussians_agree_with_torch():
 
 def test_mmd_is_unbiased_and_sees_a_shift():
     """E over pairs of samples of one law is zero, which the biased statistic's is not."""
-    same = torch.stack([d.mmd(points(40, seed=i), points(40, seed=100 + i), 1.0)
-                        for i in range(60)])
+    same = torch.stack(
+        [d.mmd(points(40, seed=i), points(40, seed=100 + i), 1.0) for i in range(60)]
+    )
     assert abs(same.mean().item()) < 4 * same.std().item() / 60**0.5
-    biased = torch.exp(-squared(points(40), points(40)) / 2).mean() \
-        - d.off_diagonal(torch.exp(-squared(points(40), points(40)) / 2))
+    biased = torch.exp(-squared(points(40), points(40)) / 2).mean() - d.off_diagonal(
+        torch.exp(-squared(points(40), points(40)) / 2)
+    )
     assert biased.item() > 0.01
     assert d.mmd(points(40), points(40, seed=1) + 3).item() > 0.3
     with pytest.raises(DataError, match="two rows at least"):
@@ -97,8 +99,9 @@ def test_the_sinkhorn_divergence_is_zero_for_equal_samples_and_the_plain_cost_is
     x, y = points(30), points(30, seed=1) + 1
 
     def between(x, y):
-        return d.sinkhorn_divergence(x, y, 0.5, variant=variant, relative=False,
-                                     tolerance=1e-11).item()
+        return d.sinkhorn_divergence(
+            x, y, 0.5, variant=variant, relative=False, tolerance=1e-11
+        ).item()
 
     assert abs(between(x, x.clone())) < 1e-9
     assert between(x, y) > 0.1
@@ -122,6 +125,6 @@ def test_its_gradient_is_that_of_differences():
     def value(x):
         return d.sinkhorn_divergence(x, y, 0.5, relative=False, tolerance=1e-13)
 
-    slope, = torch.autograd.grad(value(x), x)
+    (slope,) = torch.autograd.grad(value(x), x)
     change = (value(x.detach() + step) - value(x.detach() - step)) / 2
     assert change.item() == pytest.approx((slope * step).sum().item(), rel=1e-5)

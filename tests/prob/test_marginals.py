@@ -6,17 +6,24 @@ import pytest
 import torch
 import worlds
 
-from monge.core.marginals import Mixed
-from monge.core.rng import fresh
+from monge.core.marginals import MixedMarginals
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.prob.heads import Entries, Head
 
 KINDS = {
-    "real": Space(kind="real", shape=(2,), mean=(1.0, -3.0), scale=(2.0, 0.5), low=(-4.0, -5.0),
-                  high=(6.0, -1.0)),
+    "real": Space(
+        kind="real",
+        shape=(2,),
+        mean=(1.0, -3.0),
+        scale=(2.0, 0.5),
+        low=(-4.0, -5.0),
+        high=(6.0, -1.0),
+    ),
     "counts": worlds.make("counts")[0],
-    "levels": Space(kind="levels", shape=(2,), size=100, mean=(40.0,), scale=(20.0,),
-                    high=(99.0,)),
+    "levels": Space(
+        kind="levels", shape=(2,), size=100, mean=(40.0,), scale=(20.0,), high=(99.0,)
+    ),
     "binary": Space(kind="binary", shape=(2,), mean=(0.3,)),
     "label": Space(kind="label", shape=(2,), size=4, high=(3.0,)),
 }
@@ -27,7 +34,7 @@ def made(kind, rows=5):
     if kind == "counts":
         x = worlds.make("counts")[1].x.double()
         head.fit(x, torch.ones_like(x, dtype=torch.bool))
-    noise = torch.randn(rows, head.width, dtype=torch.float64, generator=fresh(1))
+    noise = torch.randn(rows, head.width, dtype=torch.float64, generator=make_generator(1))
     return head, head.start() + noise
 
 
@@ -42,14 +49,16 @@ def grid(kind):
 def test_what_lies_below_is_the_sum_of_the_density(kind):
     head, params = made(kind)
     values = grid(kind)
-    log_p = head.log_prob(params.expand(len(values), *params.shape),
-                          values[:, None, None].expand(-1, len(params), 2))  # (G, B, 2)
+    log_p = head.log_prob(
+        params.expand(len(values), *params.shape), values[:, None, None].expand(-1, len(params), 2)
+    )  # (G, B, 2)
     width = values[1] - values[0] if kind == "real" else 1.0
     total = (log_p.exp() * width).cumsum(0)
     for place in range(0, len(values), max(len(values) // 7, 1)):
         t = values[place].expand(len(params), 2)
-        torch.testing.assert_close(head.cumulative(params, t), total[place],
-                                   atol=3e-3 if kind == "real" else 1e-6, rtol=0)
+        torch.testing.assert_close(
+            head.cumulative(params, t), total[place], atol=3e-3 if kind == "real" else 1e-6, rtol=0
+        )
     mode = head.mode(params)
     assert (head.log_prob(params, mode) >= log_p.amax(0) - 1e-6).all()
 
@@ -70,7 +79,9 @@ def test_listed_values_are_the_law(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quantile_is_the_first_value_that_suffices(kind):
     head, params = made(kind)
-    law = Mixed([Entries(KINDS[kind], head, params), Entries(KINDS[kind], head, params.flip(0))])
+    law = MixedMarginals(
+        [Entries(KINDS[kind], head, params), Entries(KINDS[kind], head, params.flip(0))]
+    )
     for level in (0.001, 0.3, 0.95):
         t = law.quantile(level)
         assert (law.cumulative(t) >= level - 1e-9).all()

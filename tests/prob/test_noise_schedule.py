@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from monge.core.errors import WordError
+from monge.core.errors import UsageError
 from monge.prob.noise_schedule import Schedule
 
 SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")
@@ -87,13 +87,13 @@ def test_step_is_drawn_by_simulation():
 def test_grid_has_both_ends():
     assert make().grid(4).tolist() == [0, 0.25, 0.5, 0.75, 1]
     assert make().grid(3, T).dtype == torch.float64
-    with pytest.raises(WordError, match="steps=0"):
+    with pytest.raises(UsageError, match="steps=0"):
         make().grid(0)
 
 
 def test_an_end_that_is_not_noise_is_refused_with_its_snr():
-    with pytest.raises(WordError, match=r"low=-1 ends the schedule at SNR 0\.368"):
+    with pytest.raises(UsageError, match=r"low=-1 ends the schedule at SNR 0\.368"):
         Schedule.Config(low=-1.0)
-    with pytest.raises(WordError, match="shape=cosin"):
+    with pytest.raises(UsageError, match="shape=cosin"):
         Schedule.Config(shape="cosin")
     assert math.exp(Schedule.Config(low=-4.0).low) < 0.02

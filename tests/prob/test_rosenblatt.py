@@ -5,7 +5,7 @@ import math
 import torch
 
 from monge.core.batch import Batch
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.flow.coupling import Coupling
 from monge.models.flow.maf import MAF
@@ -15,7 +15,7 @@ from monge.prob.bijections.rosenblatt import ABSENT, Rosenblatt, fit_mixture, jo
 
 def rows(n=120, dims=3):
     """Two clusters."""
-    g = fresh(0)
+    g = make_generator(0)
     near = 0.3 * torch.randn(n // 2, dims, generator=g) + 1.5
     wide = torch.randn(n // 2, dims, generator=g) * torch.linspace(1, 0.3, dims) - 1
     return torch.cat([near, wide]).double()
@@ -23,7 +23,7 @@ def rows(n=120, dims=3):
 
 def built(dims=3, components=4):
     layer = Rosenblatt(dims, components).double()
-    layer.begin(rows(dims=dims))
+    layer.initialise_from_data(rows(dims=dims))
     return layer
 
 
@@ -39,12 +39,14 @@ def test_its_density_is_that_of_the_mixture():
     law = torch.distributions.MixtureSameFamily(
         torch.distributions.Categorical(logits=layer.logits),
         torch.distributions.MultivariateNormal(
-            layer.mean, scale_tril=torch.linalg.inv(layer.matrix()).tril()))
+            layer.mean, scale_tril=torch.linalg.inv(layer.matrix()).tril()
+        ),
+    )
     torch.testing.assert_close(log_normal(z) + log_det, law.log_prob(x))
 
 
 def test_it_comes_back_and_knows_its_volume_both_ways():
-    layer, z = built(), torch.randn(20, 3, generator=fresh(1)).double()
+    layer, z = built(), torch.randn(20, 3, generator=make_generator(1)).double()
     x, there = layer(z)
     again, back = layer.inverse(x)
     torch.testing.assert_close(again, z, rtol=1e-9, atol=1e-9)
@@ -58,7 +60,7 @@ def test_it_comes_back_and_knows_its_volume_both_ways():
 def test_draws_have_the_moments_of_the_mixture():
     layer = built()
     with torch.no_grad():
-        x, _ = layer(torch.randn(4000, 3, generator=fresh(2)).double())
+        x, _ = layer(torch.randn(4000, 3, generator=make_generator(2)).double())
         mean = (layer.logits.softmax(0)[:, None] * layer.mean).sum(0)
     assert ((x.mean(0) - mean).abs() < 5 * x.std(0) / 4000**0.5).all()
 
@@ -75,7 +77,7 @@ def test_numbers_of_any_size_pass_in_float32():
 
 
 def test_weights_go_to_what_holds_on_other_rows():
-    one = torch.randn(200, 2, generator=fresh(3)).double()
+    one = torch.randn(200, 2, generator=make_generator(3)).double()
     two = torch.cat([one[:100] * 0.1 + 3, one[100:] * 0.1 - 3])
     shares = []
     for x in (one, two):
@@ -89,18 +91,24 @@ def test_weights_go_to_what_holds_on_other_rows():
 
 def test_a_flow_begins_as_the_mixture():
     x = rows(dims=2).float()
-    space = Space(kind="real", shape=(2,), rows=120, name="x", mean=tuple(x.mean(0).tolist()),
-                  scale=tuple(x.std(0).tolist()))
+    space = Space(
+        kind="real",
+        shape=(2,),
+        rows=120,
+        name="x",
+        mean=tuple(x.mean(0).tolist()),
+        scale=tuple(x.std(0).tolist()),
+    )
     for owner in (Coupling, MAF):
         torch.manual_seed(0)
-        suit = owner.suit(space).config
+        suit = owner.defaults(space).config
         assert suit.components == 30
         model = suit.build(space).double().eval()
-        model.begin(Batch(x.double()))
+        model.initialise_from_data(Batch(x.double()))
         coordinates, paid = model.outer.inverse(x.double())
         known = joint(coordinates, fit_mixture(coordinates, 30)).logsumexp(1) + paid
         with torch.no_grad():
             torch.testing.assert_close(model.log_prob(x.double()), known, rtol=1e-4, atol=1e-4)
     many = Space(kind="real", shape=(2,), rows=10_000)
-    assert Coupling.suit(many).config.components == 0
-    assert isinstance(Coupling.suit(many).config.net, MLP.Config)
+    assert Coupling.defaults(many).config.components == 0
+    assert isinstance(Coupling.defaults(many).config.net, MLP.Config)

@@ -6,7 +6,7 @@ import torch
 
 import monge
 from monge.core.batch import Batch
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +25,24 @@ def test_a_value_stands_for_all_and_several_for_each(run):
     assert not np.array_equal(one, run.sample(3, {"y": np.array(["cook", "smith", "clerk"])}))
 
 
-@pytest.mark.parametrize(("kind", "call", "sentence"), [
-    (DataError, lambda run: run.sample(2), r"needs a value of 'y' .* given=\{'y': VALUE\}"),
-    (WordError, lambda run: run.sample(2, "steps=5"), "given='steps=5' says no name; write"),
-    (DataError, lambda run: run.sample(2, {"x": 3}), "not given 'x'; choose from y"),
-    (DataError, lambda run: run.sample(2, {"job": ["cook"]}), "given 'job': the run is not"),
-    (DataError, lambda run: run.sample(2, {"y": "nurse"}), "nurse is none of its 3 names"),
-    (DataError, lambda run: run.sample(2, {"y": ["nurse", "cook"]}), "y, row 1: 'nurse'"),
-    (DataError, lambda run: run.sample(3, {"y": ["cook", "smith"]}), "2 rows; it needs 1 or 3"),
-    (WordError, lambda run: run.sample(-1, {"y": "cook"}), "n=-1 draws"),
-    (WordError, lambda run: monge.fit("made", "iris", budget=5), "budget '5'"),
-])
+@pytest.mark.parametrize(
+    ("kind", "call", "sentence"),
+    [
+        (DataError, lambda run: run.sample(2), r"needs a value of 'y' .* given=\{'y': VALUE\}"),
+        (UsageError, lambda run: run.sample(2, "steps=5"), "given='steps=5' says no name; write"),
+        (DataError, lambda run: run.sample(2, {"x": 3}), "not given 'x'; choose from y"),
+        (DataError, lambda run: run.sample(2, {"job": ["cook"]}), "given 'job': the run is not"),
+        (DataError, lambda run: run.sample(2, {"y": "nurse"}), "nurse is none of its 3 names"),
+        (DataError, lambda run: run.sample(2, {"y": ["nurse", "cook"]}), "y, row 1: 'nurse'"),
+        (
+            DataError,
+            lambda run: run.sample(3, {"y": ["cook", "smith"]}),
+            "2 rows; it needs 1 or 3",
+        ),
+        (UsageError, lambda run: run.sample(-1, {"y": "cook"}), "n=-1 draws"),
+        (UsageError, lambda run: monge.fit("made", "iris", budget=5), "budget '5'"),
+    ],
+)
 def test_what_is_no_condition_is_refused(run, kind, call, sentence):
     with pytest.raises(kind, match=sentence):
         call(run)

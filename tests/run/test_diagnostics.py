@@ -10,15 +10,20 @@ from monge.core.abilities import Finding
 from monge.core.errors import RunError
 from monge.run import diagnostics
 
-QUICK = ("latent=3", "net.width=16", "train.check=20")
-COLLAPSED = ("beta=300", "train.rate=0.02", "train.warmup=0", "train.average=0")
+QUICK = ("latent=3", "net.width=16", "train.eval_every=20")
+COLLAPSED = ("beta=300", "train.lr=0.02", "train.warmup=0", "train.ema_decay=0")
 
 
 def log(losses, scores, kind="bound", stderr=1.0):
     """Lines of a log with these training losses and held-out scores."""
-    return [{"step": 50 * place, "terms": {"loss": loss},
-             "held_out": {"value": score, "kind": kind, "stderr": stderr}}
-            for place, (loss, score) in enumerate(zip(losses, scores, strict=True), 1)]
+    return [
+        {
+            "step": 50 * place,
+            "terms": {"loss": loss},
+            "held_out": {"value": score, "kind": kind, "stderr": stderr},
+        }
+        for place, (loss, score) in enumerate(zip(losses, scores, strict=True), 1)
+    ]
 
 
 def names(findings):
@@ -60,15 +65,26 @@ def test_findings_are_kept_with_the_run_and_looked_for_once(tmp_path):
     assert all(diagnostics.sentence(finding) in card for finding in found)
     again = monge.load(run.folder)
     assert again.diagnose() == found
-    assert diagnostics.kept(run.folder, 61) is None  # other weights have not been looked at
+    assert (
+        diagnostics.saved_findings(run.folder, 61) is None
+    )  # other weights have not been looked at
     (run.folder / "findings.json").write_text("{")
     with pytest.raises(RunError, match=r"findings\.json cannot be read"):
         again.diagnose()
 
 
 def test_the_command_line_tells_findings(tmp_path, capsys):
-    words = ["fit", "vae", "digits", *QUICK, *COLLAPSED, "--budget", "60steps", "--out",
-             str(tmp_path / "run")]
+    words = [
+        "fit",
+        "vae",
+        "digits",
+        *QUICK,
+        *COLLAPSED,
+        "--budget",
+        "60steps",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert attempt(words) == 0
     said = capsys.readouterr()
     assert "posterior collapse: " in said.err

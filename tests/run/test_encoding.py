@@ -10,10 +10,10 @@ from PIL import Image
 
 import monge
 from monge.cli.main import attempt
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.run import latent
 
-SMALL = ("latent=2", "net.width=16", "train.check=50")
+SMALL = ("latent=2", "net.width=16", "train.eval_every=50")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_arc_keeps_gaussian_codes_on_their_shell():
 def test_signs_and_labels_are_read():
     assert latent.parse("+a -b +c") == [(1, "a"), (-1, "b"), (1, "c")]
     assert latent.parse("self-emp -not in list") == [(1, "self-emp"), (-1, "not in list")]
-    with pytest.raises(WordError, match="no sum of labels"):
+    with pytest.raises(UsageError, match="no sum of labels"):
         latent.parse("+a - +c")
 
 
@@ -61,8 +61,9 @@ def test_codes_of_rows_go_there_and_back_in_python(vae):
     assert x.dtype == np.uint8
     with pytest.raises(DataError, match=r"shape \(4, 3\).*give \(N, 2\)"):
         vae.decode(np.zeros((4, 3)))
-    flow = monge.fit("coupling", "moons", "data.rows=200", budget="2steps",
-                     out=vae.folder.parent / "flow")
+    flow = monge.fit(
+        "coupling", "moons", "data.rows=200", budget="2steps", out=vae.folder.parent / "flow"
+    )
     points = flow.rows().whole().x.numpy()
     np.testing.assert_allclose(flow.decode(flow.encode()), points, atol=1e-3)
 
@@ -88,7 +89,7 @@ def test_a_line_of_a_traversal_moves_one_coordinate(vae):
     low, high = z[:, 1].quantile(torch.tensor([0.025, 0.975]))
     ends = torch.stack([z[2, 0].expand(2), torch.stack([low, high])], 1)
     torch.testing.assert_close(sheet.x[[5, 9]], latent.decoded(vae, ends))
-    with pytest.raises(WordError, match="there is no row 1001"):
+    with pytest.raises(UsageError, match="there is no row 1001"):
         latent.traverse(vae, row=1000)
 
 
@@ -102,20 +103,22 @@ def test_generators_walk_between_draws_and_add_what_draws_look_like(wgan):
     assert len(names) == latent.DRAWN
     a, b = sorted(set(names))[:2]
     assert latent.arithmetic(wgan, f"+{a} -{b} +{a}").x.shape == (4, 1, 8, 8)
-    with pytest.raises(WordError, match="encode"):
+    with pytest.raises(UsageError, match="encode"):
         wgan.encode()
 
 
 def test_sums_need_labels_that_the_codes_can_know(vae, tmp_path):
-    plain = monge.fit("vae", "moons", *SMALL, "data.rows=100", budget="2steps",
-                      out=tmp_path / "plain")
-    with pytest.raises(WordError, match="moons has none"):
+    plain = monge.fit(
+        "vae", "moons", *SMALL, "data.rows=100", budget="2steps", out=tmp_path / "plain"
+    )
+    with pytest.raises(UsageError, match="moons has none"):
         latent.arithmetic(plain, "+a")
-    with pytest.raises(WordError, match="a field 'image' of labels"):
+    with pytest.raises(UsageError, match="a field 'image' of labels"):
         latent.arithmetic(vae, "+a", field="image")
-    told = monge.fit("vae", "digits", *SMALL, given=["label"], budget="2steps",
-                     out=tmp_path / "told")
-    with pytest.raises(WordError, match="its codes say nothing of it"):
+    told = monge.fit(
+        "vae", "digits", *SMALL, given=["label"], budget="2steps", out=tmp_path / "told"
+    )
+    with pytest.raises(UsageError, match="its codes say nothing of it"):
         latent.arithmetic(told, "+3")
     assert latent.interpolate(told, lines=2).x.shape == (18, 1, 8, 8)
 
@@ -130,17 +133,21 @@ def test_the_verb_writes_tables_maps_and_sheets(vae, tmp_path, capsys):
     assert told("-o", tmp_path / "codes.npz")[0] == 0
     assert np.load(tmp_path / "codes.npz")["z1"].shape == (len(vae.rows()),)
     assert told("-o", tmp_path / "map.png")[0] == 0
-    for name, *words in (("t", "--traverse"), ("i", "--interpolate", "-n", 3),
-                         ("a", "--arithmetic", "+3 -5 +8")):
+    for name, *words in (
+        ("t", "--traverse"),
+        ("i", "--interpolate", "-n", 3),
+        ("a", "--arithmetic", "+3 -5 +8"),
+    ):
         assert told(*words, "-o", tmp_path / f"{name}.png")[0] == 0
         with Image.open(tmp_path / f"{name}.png") as picture:
             assert min(picture.size) > 48
     assert told("--interpolate", "-o", tmp_path / "walk.csv")[0] == 0
     assert len(pd.read_csv(tmp_path / "walk.csv")) == 8 * 9
     for words, sentence in (
-            (("--traverse", "--interpolate", "-o", "x.png"), "one at a time"),
-            (("-o", tmp_path / "codes.txt"), "cannot write codes to .txt"),
-            (("--arithmetic", "+zero", "-o", tmp_path / "a.png"), "no row has the label 'zero'")):
+        (("--traverse", "--interpolate", "-o", "x.png"), "one at a time"),
+        (("-o", tmp_path / "codes.txt"), "cannot write codes to .txt"),
+        (("--arithmetic", "+zero", "-o", tmp_path / "a.png"), "no row has the label 'zero'"),
+    ):
         code, said = told(*words)
         assert code > 0
         assert sentence in said["error"]

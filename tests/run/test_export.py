@@ -12,8 +12,8 @@ import torch.nn.functional as F
 import monge
 from monge.cli.main import attempt
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.rng import fresh
+from monge.core.errors import UsageError
+from monge.core.rng import make_generator
 
 SMALL = ("net=mlp", "width=16", "depth=1")
 
@@ -26,7 +26,7 @@ def law(tmp_path_factory):
 
 def drawn(file, n, dims, steps, *given, seed=0):
     """The loop that the help of `monge export` shows."""
-    step, g = torch.export.load(file).module(), fresh(seed)
+    step, g = torch.export.load(file).module(), make_generator(seed)
     z, zero = torch.randn(n, dims, generator=g), torch.zeros(n)
     with torch.no_grad():
         for t, s in itertools.pairwise(torch.linspace(1, 0, steps + 1)):
@@ -51,27 +51,30 @@ def test_the_loop_draws_what_ddim_does(law, tmp_path, capsys):
 def test_what_decodes_is_exported_as_its_decoder(tmp_path):
     run = monge.fit("vae", "moons", "latent=2", budget="2steps", out=tmp_path / "vae")
     run.export(tmp_path / "decoder.pt2")
-    z = torch.randn(3, 2, generator=fresh(0))
+    z = torch.randn(3, 2, generator=make_generator(0))
     found = torch.export.load(tmp_path / "decoder.pt2").module()(z)
     torch.testing.assert_close(found, run.model.decode(z))
 
 
 def test_what_cannot_be_exported_is_told(law, tmp_path, monkeypatch):
-    with pytest.raises(WordError, match=r"cannot export to \.txt; use \.pt2 or \.onnx"):
+    with pytest.raises(UsageError, match=r"cannot export to \.txt; use \.pt2 or \.onnx"):
         law.export(tmp_path / "net.txt")
     made = monge.fit("made", "moons", "width=8", budget="2steps", out=tmp_path / "made")
-    with pytest.raises(WordError, match=r"autoregressive\.made cannot be exported; .*diffusion\."):
+    with pytest.raises(
+        UsageError, match=r"autoregressive\.made cannot be exported; .*diffusion\."
+    ):
         made.export(tmp_path / "net.pt2")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(WordError, match=r"install monge\[onnx\], or write \.pt2"):
+    with pytest.raises(UsageError, match=r"install monge\[onnx\], or write \.pt2"):
         law.export(tmp_path / "net.onnx")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddpm", "vdm", "diffusion.score_sde"])
 def test_a_network_of_pictures_is_exported(name, tmp_path):
-    run = monge.fit(name, "digits", "net=unet", "net.width=8", budget="2steps",
-                    out=tmp_path / "run")
+    run = monge.fit(
+        name, "digits", "net=unet", "net.width=8", budget="2steps", out=tmp_path / "run"
+    )
     run.export(tmp_path / "net.pt2")
     own = run.draw(3, None, "sampler=ddim", "steps=5")
     found = drawn(tmp_path / "net.pt2", 3, 64, 5)
@@ -82,8 +85,15 @@ def test_a_network_of_pictures_is_exported(name, tmp_path):
 def test_a_law_given_a_text_is_exported_with_its_lengths(tmp_path):
     said = [f"{word} of {n}" for n in range(60) for word in ("left", "far right")]
     x = pd.DataFrame({"a": [-1.0, 1.0] * 60, "caption": said})
-    run = monge.fit("ddpm", x, "net.width=8", "net.depth=1", given=["caption"], budget="5steps",
-                    out=tmp_path / "run")
+    run = monge.fit(
+        "ddpm",
+        x,
+        "net.width=8",
+        "net.depth=1",
+        given=["caption"],
+        budget="5steps",
+        out=tmp_path / "run",
+    )
     told = run.export(tmp_path / "net.pt2")["inputs"]
     assert list(told)[4:] == ["caption", "caption_length"]
     text = run.view.encode_given("caption", "left of 7")
@@ -96,16 +106,57 @@ def test_a_law_given_a_text_is_exported_with_its_lengths(tmp_path):
 def test_a_film_and_changed_pictures_are_written(tmp_path, capsys):
     run = monge.fit("ddpm", "digits", *SMALL, budget="3steps", out=tmp_path / "run")
     film = tmp_path / "film.gif"
-    assert attempt(["sample", str(run.folder), "-n", "4", "--stream", "-o", str(film), "steps=5",
-                    "--json"]) == 0
+    assert (
+        attempt(
+            [
+                "sample",
+                str(run.folder),
+                "-n",
+                "4",
+                "--stream",
+                "-o",
+                str(film),
+                "steps=5",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["frames"] == 6
     for words in (["--hide", "lower"], ["--noise", "2"], ["--edit", "0.5"]):
         out = tmp_path / f"{words[0][2:]}.png"
-        assert attempt(["complete", str(run.folder), "digits", *words, "--rows", "3", "-o",
-                        str(out), "steps=3", "--json"]) == 0
+        assert (
+            attempt(
+                [
+                    "complete",
+                    str(run.folder),
+                    "digits",
+                    *words,
+                    "--rows",
+                    "3",
+                    "-o",
+                    str(out),
+                    "steps=3",
+                    "--json",
+                ]
+            )
+            == 0
+        )
         method = json.loads(capsys.readouterr().out)["method"]
         assert ("RePaint" if words[0] == "--hide" else words[0][2:]) in method
         assert out.exists()
-    assert attempt(["complete", str(run.folder), "digits", "--rows", "3", "-o",
-                    str(tmp_path / "none.png")]) == 1
+    assert (
+        attempt(
+            [
+                "complete",
+                str(run.folder),
+                "digits",
+                "--rows",
+                "3",
+                "-o",
+                str(tmp_path / "none.png"),
+            ]
+        )
+        == 1
+    )
     assert "nothing is missing" in capsys.readouterr().err

@@ -9,14 +9,14 @@ import torch
 import monge
 from monge import data
 from monge.cli.main import attempt
-from monge.core.errors import DataError, WordError
-from monge.core.rng import fresh
+from monge.core.errors import DataError, UsageError
+from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.image_to_image import similarity
 from monge.plot import animation
 from monge.plot.density import write_density
 from monge.run import latent
-from monge.run.figures import draw
+from monge.run.figures import write_figures
 
 
 def test_a_density_holds_its_mass_on_the_picture(tmp_path):
@@ -42,17 +42,22 @@ def test_a_film_of_a_plane_shows_where_points_lie(tmp_path):
     assert "▀" in next(animation.frames(states, space))
 
 
-@pytest.mark.parametrize(("model", "what", "given", "names"), [
-    ("coupling", "moons", (), {"density.png", "samples.png"}),
-    ("superres", "digits+low2", (), {"enlargements.png"}),
-    ("attribute", "digits", ("label",), {"transfers.png"}),
-    ("cflow", "digits+edges", (), {"transfers.png", "translations.png"})],
-    ids=["coupling", "superres", "attribute", "cflow"])
+@pytest.mark.parametrize(
+    ("model", "what", "given", "names"),
+    [
+        ("coupling", "moons", (), {"density.png", "samples.png"}),
+        ("superres", "digits+low2", (), {"enlargements.png"}),
+        ("attribute", "digits", ("label",), {"transfers.png"}),
+        ("cflow", "digits+edges", (), {"transfers.png", "translations.png"}),
+    ],
+    ids=["coupling", "superres", "attribute", "cflow"],
+)
 def test_a_fit_draws_what_can_be_seen(model, what, given, names, tmp_path):
     words = ["layers=2"] if model == "coupling" else ["steps=1", "width=8"]
-    run = monge.fit(model, what, *words, "data.rows=300", given=given, budget="2steps",
-                    out=tmp_path / "run")
-    draw(run)
+    run = monge.fit(
+        model, what, *words, "data.rows=300", given=given, budget="2steps", out=tmp_path / "run"
+    )
+    write_figures(run)
     assert names <= {path.name for path in (run.folder / "pictures").iterdir()}
     if model == "superres":
         found = run.evaluate()
@@ -63,22 +68,32 @@ def test_a_fit_draws_what_can_be_seen(model, what, given, names, tmp_path):
 
 
 def test_likeness_is_one_of_the_same_and_falls_with_noise_and_shift():
-    x = (255 * torch.rand(4, 1, 12, 12, generator=fresh(0))).double()
+    x = (255 * torch.rand(4, 1, 12, 12, generator=make_generator(0))).double()
     assert torch.equal(similarity(x, x, 255.0), torch.ones(4).double())
-    noise = torch.randn(x.shape, generator=fresh(1)).double()
+    noise = torch.randn(x.shape, generator=make_generator(1)).double()
     near, far = (similarity(x, x + scale * noise, 255.0) for scale in (10, 100))
     assert (near > far).all()
     assert (near < 1).all()
     # Of constant pictures the means alone are left.
     a, b = torch.full((1, 1, 9, 9), 100.0), torch.full((1, 1, 9, 9), 150.0)
     low = 2.55**2
-    torch.testing.assert_close(similarity(a, b, 255.0), torch.tensor(
-        [(2 * 100 * 150 + low) / (100**2 + 150**2 + low)], dtype=torch.float64))
+    torch.testing.assert_close(
+        similarity(a, b, 255.0),
+        torch.tensor([(2 * 100 * 150 + low) / (100**2 + 150**2 + low)], dtype=torch.float64),
+    )
 
 
 def test_codes_move_to_other_conditions(tmp_path, capsys):
-    run = monge.fit("attribute", "digits", "steps=1", "width=8", "data.rows=300",
-                    given=("label",), budget="2steps", out=tmp_path / "run")
+    run = monge.fit(
+        "attribute",
+        "digits",
+        "steps=1",
+        "width=8",
+        "data.rows=300",
+        given=("label",),
+        budget="2steps",
+        out=tmp_path / "run",
+    )
     sheet = latent.transfer(run, lines=3)
     grid = sheet.x.unflatten(0, (3, 4))
     for row in range(3):  # under its own conditions a row is itself
@@ -91,9 +106,10 @@ def test_codes_move_to_other_conditions(tmp_path, capsys):
 
 
 def test_a_law_without_conditions_has_nothing_to_transfer(tmp_path):
-    run = monge.fit("coupling", "moons", "layers=2", "data.rows=300", budget="2steps",
-                    out=tmp_path / "run")
-    with pytest.raises(WordError, match="transfer"):
+    run = monge.fit(
+        "coupling", "moons", "layers=2", "data.rows=300", budget="2steps", out=tmp_path / "run"
+    )
+    with pytest.raises(UsageError, match="transfer"):
         latent.transfer(run)
 
 

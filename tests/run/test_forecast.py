@@ -7,15 +7,20 @@ import pandas as pd
 import pytest
 
 from monge.cli.main import attempt
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.run import run
 
 
 def table(n=160, seed=0):
     rng, t = np.random.default_rng(seed), np.arange(n)
     times = pd.date_range("2020-01-01", periods=n, freq="MS").strftime("%Y-%m")
-    return pd.DataFrame({"month": times, "y": 50 + 10 * np.sin(2 * np.pi * t / 12)
-                         + rng.normal(size=n), "z": t * 0.1 + rng.normal(size=n)})
+    return pd.DataFrame(
+        {
+            "month": times,
+            "y": 50 + 10 * np.sin(2 * np.pi * t / 12) + rng.normal(size=n),
+            "z": t * 0.1 + rng.normal(size=n),
+        }
+    )
 
 
 SMALL = ("data.horizon=6", "data.lookback=24")
@@ -41,8 +46,21 @@ def said(capsys, *words):
 
 def test_median_and_interval_come_as_a_table_and_a_picture(place, tmp_path, capsys):
     out, plot, paths = (tmp_path / "deep" / name for name in ("f.csv", "f.png", "p.csv"))
-    code, text, _ = said(capsys, "forecast", place / "direct", "--horizon", 15, "-o", out,
-                         "--plot", plot, "--paths", paths, "-n", 50)
+    code, text, _ = said(
+        capsys,
+        "forecast",
+        place / "direct",
+        "--horizon",
+        15,
+        "-o",
+        out,
+        "--plot",
+        plot,
+        "--paths",
+        paths,
+        "-n",
+        50,
+    )
     assert (code, text.split()) == (0, [str(out), str(plot), str(paths)])
     told = pd.read_csv(out)
     assert list(told) == ["month", "y", "y_low", "y_high", "z", "z_low", "z_high"]
@@ -86,17 +104,18 @@ def test_other_data_are_forecast_from_their_own_end(place, name, capsys):
 
 def test_what_cannot_be_forecast_is_told_in_a_sentence(place, tmp_path, capsys):
     for words, sentence in (
-            ((place / "direct", "--horizon", 0), "0 is not in the range"),
-            ((place / "direct", "--interval", 2), "must lie between 0 and 1"),
-            ((place / "direct", "-o", "x.txt"), "use .csv or .parquet"),
-            ((place / "direct", "--plot", "x.pdf"), "use .png"),
-            ((place / "direct", place / "short.csv"), "20 steps, and the model looks back on 24"),
-            ((place / "direct", "moons"), "no series")):
+        ((place / "direct", "--horizon", 0), "0 is not in the range"),
+        ((place / "direct", "--interval", 2), "must lie between 0 and 1"),
+        ((place / "direct", "-o", "x.txt"), "use .csv or .parquet"),
+        ((place / "direct", "--plot", "x.pdf"), "use .png"),
+        ((place / "direct", place / "short.csv"), "20 steps, and the model looks back on 24"),
+        ((place / "direct", "moons"), "no series"),
+    ):
         code, _, err = said(capsys, "forecast", *words)
         assert code
         assert sentence in err
     run.fit("gaussian", "moons", budget="1steps", out=tmp_path / "points")
-    with pytest.raises(WordError, match="not fitted on a series"):
+    with pytest.raises(UsageError, match="not fitted on a series"):
         run.load(tmp_path / "points").forecast()
 
 
@@ -111,8 +130,15 @@ def test_gaps_of_other_data_are_mended_on_request(place, tmp_path):
 
 def test_what_is_known_must_be_known_up_to_the_end(tmp_path):
     own = table().assign(price=np.arange(160) % 5 * 1.0)
-    fit = run.fit("direct_forecast", own, *SMALL, "data.known=price", "data.calendar=true",
-                  budget="3steps", out=tmp_path / "run")
+    fit = run.fit(
+        "direct_forecast",
+        own,
+        *SMALL,
+        "data.known=price",
+        "data.calendar=true",
+        budget="3steps",
+        out=tmp_path / "run",
+    )
     with pytest.raises(DataError, match="price must be known up to 2033-10, and frame ends 6"):
         fit.forecast()
     later = pd.date_range("2033-05", periods=6, freq="MS").strftime("%Y-%m")

@@ -20,7 +20,7 @@ import torch
 import monge
 from monge.core import tags
 from monge.run import storage
-from monge.train.device import Place
+from monge.train.device import ComputeConfig
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FORMATS = sorted(FIXTURES.glob("format-*"))
@@ -29,20 +29,36 @@ FORMATS = sorted(FIXTURES.glob("format-*"))
 def rows(n: int) -> pd.DataFrame:
     """Two numbers, a category and a flag; no random generator decides their values."""
     i = np.arange(n)
-    return pd.DataFrame({"x": np.sin(i), "y": np.cos(3 * i) + 2,
-                         "kind": np.array(list("abc"))[i % 3], "flag": i % 5 == 0})
+    return pd.DataFrame(
+        {
+            "x": np.sin(i),
+            "y": np.cos(3 * i) + 2,
+            "kind": np.array(list("abc"))[i % 3],
+            "flag": i % 5 == 0,
+        }
+    )
 
 
 def make(where: Path) -> None:
     """Write the fixture of the present format."""
     shutil.rmtree(where, ignore_errors=True)
-    run = monge.fit("made", rows(90), "width=4", "depth=1", budget="40steps", out=where / "run",
-                    place=Place(device="cpu", threads=1))
+    run = monge.fit(
+        "made",
+        rows(90),
+        "width=4",
+        "depth=1",
+        budget="40steps",
+        out=where / "run",
+        compute=ComputeConfig(device="cpu", threads=1),
+    )
     (run.folder / ".lock").unlink()
     scores = run.score(rows(5)).value
-    content = {"expected.json": [round(float(score), 6) for score in scores],
-               "tags.json": {tag: [field.name for field in fields(tags.find(tag))]
-                             for tag in sorted(tags.modules())}}
+    content = {
+        "expected.json": [round(float(score), 6) for score in scores],
+        "tags.json": {
+            tag: [field.name for field in fields(tags.find(tag))] for tag in sorted(tags.modules())
+        },
+    }
     for name, entry in content.items():
         (where / name).write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
 
@@ -70,8 +86,11 @@ def test_every_tag_still_has_its_fields(where):
     for tag, names in known.items():
         now = {field.name: field for field in fields(tags.find(tag))}
         assert set(names) <= set(now), tag
-        assert all(field.default is not MISSING or field.default_factory is not MISSING
-                   for name, field in now.items() if name not in names), tag
+        assert all(
+            field.default is not MISSING or field.default_factory is not MISSING
+            for name, field in now.items()
+            if name not in names
+        ), tag
 
 
 @pytest.mark.parametrize("where", FORMATS, ids=lambda path: path.name)

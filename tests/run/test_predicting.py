@@ -8,7 +8,7 @@ import pytest
 
 import monge
 from monge.cli.main import attempt
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.run import run
 
 
@@ -23,10 +23,17 @@ def people(tmp_path_factory):
     frame = pd.DataFrame({"age": age, "job": job, "pay": pay, "mood": mood})
     frame.to_csv(place / "people.csv", index=False)
     frame[["age", "job"]].head(9).to_csv(place / "new.csv", index=False)
-    small = ("net.width=16", "train.rate=1e-2", "train.warmup=5", "train.average=0.9")
+    small = ("net.width=16", "train.lr=1e-2", "train.warmup=5", "train.ema_decay=0.9")
     for name, target in (("mood", "mood"), ("pay", "pay"), ("both", "pay,mood")):
-        run.fit("predict.mlp", place / "people.csv", *small, target=target, budget="150steps",
-                given=["age", "job"], out=place / name)
+        run.fit(
+            "predict.mlp",
+            place / "people.csv",
+            *small,
+            target=target,
+            budget="150steps",
+            given=["age", "job"],
+            out=place / name,
+        )
     return place
 
 
@@ -45,21 +52,25 @@ def test_classes_come_as_names_with_probabilities(people, tmp_path, capsys):
     assert list(table) == ["row", "mood", "mood_probability", *each]
     np.testing.assert_allclose(table[each].sum(axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(table[each].max(axis=1), table["mood_probability"])
-    assert list(table["mood"]) == [name.removeprefix("mood_p_") for name in
-                                   table[each].idxmax(axis=1)]
+    assert list(table["mood"]) == [
+        name.removeprefix("mood_p_") for name in table[each].idxmax(axis=1)
+    ]
     age = pd.read_csv(people / "new.csv")["age"]
     truth = np.where(age > 45, "calm", np.where(age > 35, "brisk", "wild"))
     assert (table["mood"] == truth).mean() > 0.6
 
 
 def test_numbers_come_with_their_interval(people, capsys):
-    code, text, _ = said(capsys, "predict", people / "pay", people / "new.csv", "--json",
-                         "--interval", "0.5")
+    code, text, _ = said(
+        capsys, "predict", people / "pay", people / "new.csv", "--json", "--interval", "0.5"
+    )
     told = json.loads(text)
     assert code == 0
     assert told["columns"] == ["row", "pay", "pay_low", "pay_high"]
-    half, most = (run.load(people / "pay").predict(people / "new.csv", interval=level)
-                  for level in (0.5, 0.99))
+    half, most = (
+        run.load(people / "pay").predict(people / "new.csv", interval=level)
+        for level in (0.5, 0.99)
+    )
     assert (half["pay_low"] < half["pay"]).all()
     assert (half["pay"] < half["pay_high"]).all()
     assert (most["pay_high"] - most["pay_low"] > half["pay_high"] - half["pay_low"]).all()
@@ -70,8 +81,9 @@ def test_numbers_come_with_their_interval(people, capsys):
 
 def test_a_draw_is_not_the_mean(people):
     fitted = run.load(people / "both")
-    first, again, other = (fitted.predict(people / "new.csv", by="sample", seed=seed)
-                           for seed in (0, 0, 1))
+    first, again, other = (
+        fitted.predict(people / "new.csv", by="sample", seed=seed) for seed in (0, 0, 1)
+    )
     assert list(first) == ["row", "pay", "mood"]
     pd.testing.assert_frame_equal(first, again)
     assert not first["pay"].equals(other["pay"])
@@ -86,8 +98,7 @@ def test_draws_for_the_rows_of_a_file(people, capsys):
     code, text, _ = said(capsys, "sample", people / "both", "--given", people / "new.csv")
     assert code == 0
     assert len(text.splitlines()) == 1 + 9
-    code, text, _ = said(capsys, "sample", people / "both", "--given", people / "new.csv", "-n",
-                         3)
+    code, text, _ = said(capsys, "sample", people / "both", "--given", people / "new.csv", "-n", 3)
     assert len(text.splitlines()) == 1 + 27
 
 
@@ -95,8 +106,13 @@ def test_evaluation_measures_predictions_and_draws_their_reliability(people, cap
     code, text, _ = said(capsys, "evaluate", people / "both", "--json")
     told = json.loads(text)
     assert code == 0
-    assert {"pay.rmse", "pay.coverage_0.9", "mood.accuracy", "mood.nll",
-            "mood.calibration_error"} <= set(told["measures"])
+    assert {
+        "pay.rmse",
+        "pay.coverage_0.9",
+        "mood.accuracy",
+        "mood.nll",
+        "mood.calibration_error",
+    } <= set(told["measures"])
     assert "energy_distance" not in told["measures"]
     assert (people / "both" / "pictures" / "reliability.png").stat().st_size > 1000
     code, _, err = said(capsys, "evaluate", people / "mood", people / "new.csv")
@@ -110,7 +126,7 @@ def test_what_cannot_be_is_told_in_a_sentence(people, tmp_path, capsys):
     strange.to_csv(tmp_path / "strange.csv", index=False)
     with pytest.raises(DataError, match="'pilot' is not among the known names"):
         run.load(people / "pay").predict(tmp_path / "strange.csv")
-    with pytest.raises(WordError, match=r"interval=1\.5 must lie between 0 and 1"):
+    with pytest.raises(UsageError, match=r"interval=1\.5 must lie between 0 and 1"):
         run.load(people / "pay").predict(people / "new.csv", interval=1.5)
     code, _, err = said(capsys, "predict", people / "pay", people / "new.csv", "-o", "x.png")
     assert code == 2
@@ -119,5 +135,5 @@ def test_what_cannot_be_is_told_in_a_sentence(people, tmp_path, capsys):
     with pytest.raises(DataError, match="lacks job"):
         run.load(people / "pay").predict(tmp_path / "part.csv")
     fitted = monge.fit("made", np.random.default_rng(0).normal(size=(60, 2)), budget="2steps")
-    with pytest.raises(WordError, match=r"made cannot predict .*predict\.mlp"):
+    with pytest.raises(UsageError, match=r"made cannot predict .*predict\.mlp"):
         fitted.predict()

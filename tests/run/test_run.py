@@ -12,14 +12,14 @@ import monge
 from monge import registry
 from monge.comparison.plan import Plan
 from monge.comparison.runner import Comparison
-from monge.core.errors import DataError, DivergenceError, RunError, WordError
-from monge.core.train_config import Recipe
+from monge.core.errors import DataError, DivergenceError, RunError, UsageError
+from monge.core.train_config import TrainConfig
 from monge.nn.mlp import MLP
 from monge.run import storage
 from monge.run.run import start
 from monge.train import checkpoint
 
-QUICK = ("width=16", "depth=1", "train.batch=50", "train.check=20")
+QUICK = ("width=16", "depth=1", "train.batch_size=50", "train.eval_every=20")
 
 OWN = '''"""Mean of one number, for tests
 
@@ -28,7 +28,7 @@ Learns the mean of its data; with `bad` its loss is NaN from that step on.
 import torch
 from monge.core.abilities import HasLikelihood, CanSample, Likelihood
 from monge.core.batch import as_batch
-from monge.core.config import Part
+from monge.core.config import RunRef
 from monge.core.model import Model
 
 class Own(Model, HasLikelihood, CanSample):
@@ -38,7 +38,7 @@ class Own(Model, HasLikelihood, CanSample):
     class Config(Model.Config):
         bad: int = 10**9
         """Step from which the loss is NaN."""
-        helper: Part | None = None
+        helper: RunRef | None = None
         """Another run."""
 
     def __init__(self, config, space, parts=None):
@@ -49,16 +49,16 @@ class Own(Model, HasLikelihood, CanSample):
         value = -self.likelihood(batch).value
         return {"nll": value * float("nan") if batch.step >= self.config.bad else value}
 
-    def likelihood(self, batch, how=None, generator=None):
+    def likelihood(self, batch, options=None, generator=None):
         x = as_batch(batch).x
         return Likelihood((-0.5 * (x - self.m) ** 2 - 0.9189385).sum(1), "exact")
 
     @torch.no_grad()
-    def sample(self, n, given=None, how=None, generator=None):
+    def sample(self, n, given=None, options=None, generator=None):
         return self.m + torch.randn(n, len(self.m), generator=generator)
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 '''
 
@@ -94,7 +94,13 @@ def test_six_lines_of_python(binary):
     assert list(run.history.step) == [20, 40, 60]
     assert run.history.held_out.iloc[-1] > run.history.held_out.iloc[0]
     assert {p.name for p in run.folder.iterdir()} >= {
-        "run.json", "fields.json", "last.safetensors", "best.safetensors", "log.jsonl", "card.md"}
+        "run.json",
+        "fields.json",
+        "last.safetensors",
+        "best.safetensors",
+        "log.jsonl",
+        "card.md",
+    }
 
 
 def test_a_loaded_run_is_the_run(binary):
@@ -115,8 +121,8 @@ def test_same_seed_same_weights_other_seed_others(binary):
 
 def test_resumed_equals_unbroken(binary):
     """25 steps, then 33, then 60, against 60 at once: the same to the last bit."""
-    whole = monge.fit("made", binary, *QUICK, "train.average=0.9", budget="60steps")
-    parts = start("made", binary, *QUICK, "train.average=0.9")
+    whole = monge.fit("made", binary, *QUICK, "train.ema_decay=0.9", budget="60steps")
+    parts = start("made", binary, *QUICK, "train.ema_decay=0.9")
     for budget in ("25steps", "33steps", "+27steps"):
         for _ in parts.train(budget):
             pass
@@ -145,7 +151,7 @@ def test_nothing_is_overwritten(binary, tmp_path):
 
 def test_divergence_keeps_the_last_good_weights(own):
     x = np.random.default_rng(0).normal(3, 1, (200, 2))
-    run = start(own, x, "bad=45", "train.batch=50", "train.check=20", "train.rate=0.1")
+    run = start(own, x, "bad=45", "train.batch_size=50", "train.eval_every=20", "train.lr=0.1")
     with pytest.raises(DivergenceError, match="'nll' of the turn 'model' became nan at step 45"):
         list(run.train("1000steps"))
     assert checkpoint.about(run.folder / "best.safetensors")["stopped"] == "diverged"
@@ -156,7 +162,7 @@ def test_divergence_keeps_the_last_good_weights(own):
 def test_a_model_of_ones_own_and_a_part(own, binary):
     other = monge.fit("made", binary, *QUICK, budget="2steps")
     x = np.random.default_rng(0).normal(3, 1, (100, 2))
-    run = monge.fit(own, x, f"helper={other.folder}", "train.rate=0.1", budget="200steps")
+    run = monge.fit(own, x, f"helper={other.folder}", "train.lr=0.1", budget="200steps")
     assert run.model.parts["helper"].space.dims == 6
     assert not any(p.requires_grad for p in run.model.parts["helper"].parameters())
     assert (run.folder / "parts" / "helper" / "run.json").is_file()
@@ -199,28 +205,37 @@ def test_a_whole_config_of_a_users_own_file_is_taken_as_it_is(own):
 
 
 def test_settings_of_no_model_get_a_sentence(binary):
-    with pytest.raises(WordError, match="net/mlp"):
+    with pytest.raises(UsageError, match="net/mlp"):
         monge.fit(MLP.Config(), binary, budget="1steps")
-    with pytest.raises(WordError, match="train/settings"):
-        monge.fit(Recipe(), binary, budget="1steps")
+    with pytest.raises(UsageError, match="train/settings"):
+        monge.fit(TrainConfig(), binary, budget="1steps")
 
 
-@pytest.mark.parametrize(("data", "shape"), [
-    (np.random.default_rng(0).normal(size=(60, 3)), (60, 3)),
-    (torch.rand(60, 2), (60, 2)),
-    (pd.DataFrame({"a": np.arange(60.0) / 7, "b": ["x", "y", "z"] * 20}), (60, 2)),
-    ((np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2), (60, 3)),
-    (torch.utils.data.TensorDataset(torch.rand(60, 2), torch.arange(60) % 3), (60, 2)),
-    ([[float(i), i / 3] for i in range(60)], (60, 2)),
-])
+@pytest.mark.parametrize(
+    ("data", "shape"),
+    [
+        (np.random.default_rng(0).normal(size=(60, 3)), (60, 3)),
+        (torch.rand(60, 2), (60, 2)),
+        (pd.DataFrame({"a": np.arange(60.0) / 7, "b": ["x", "y", "z"] * 20}), (60, 2)),
+        ((np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2), (60, 3)),
+        (torch.utils.data.TensorDataset(torch.rand(60, 2), torch.arange(60) % 3), (60, 2)),
+        ([[float(i), i / 3] for i in range(60)], (60, 2)),
+    ],
+)
 def test_python_people_hold_data_in_many_ways(data, shape):
     run = monge.fit("made", data, "width=8", budget="2steps")
     assert np.asarray(run.sample(shape[0])).shape == shape
 
 
 def test_columns_come_back_as_they_were():
-    frame = pd.DataFrame({"age": np.arange(200) % 70, "name": ["ann", "bob", "cy", "di"] * 50,
-                          "ok": [True, False] * 100, "size": np.linspace(0, 1, 200) ** 2})
+    frame = pd.DataFrame(
+        {
+            "age": np.arange(200) % 70,
+            "name": ["ann", "bob", "cy", "di"] * 50,
+            "ok": [True, False] * 100,
+            "size": np.linspace(0, 1, 200) ** 2,
+        }
+    )
     run = monge.fit("made", frame, "width=16", budget="20steps")
     new = run.sample(30)
     assert list(new.columns) == list(frame.columns)
@@ -292,13 +307,16 @@ def test_refusals_name_the_way_out(binary):
     with pytest.raises(DataError, match=r"gaussian needs .*, got one of 3 labels; use "):
         monge.fit("gaussian", (np.arange(60) % 3).astype(str), budget="1steps")
     holes = pd.DataFrame({"a": [1.5, None, 2.0, 4.5] * 10, "b": np.arange(40) / 7})
-    with pytest.raises(DataError, match=r"made cannot train on rows with missing values; leave "
-                       r".*data\.missing=drop.* or use baseline\.\S+, .* or latent\.vae$"):
+    with pytest.raises(
+        DataError,
+        match=r"made cannot train on rows with missing values; leave "
+        r".*data\.missing=drop.* or use baseline\.\S+, .* or latent\.vae$",
+    ):
         monge.fit("made", holes, budget="1steps")
-    with pytest.raises(WordError, match=r"how\.cached=false concerns sampling"):
-        monge.fit("made", binary, "how.cached=false", budget="1steps")
-    with pytest.raises(WordError, match="there is no device 'tpu' here; use --device cpu"):
-        monge.fit("made", binary, budget="1steps", place=monge.run.run.Place(device="tpu"))
+    with pytest.raises(UsageError, match=r"how\.cached=false concerns sampling"):
+        monge.fit("made", binary, "sample.cached=false", budget="1steps")
+    with pytest.raises(UsageError, match="there is no device 'tpu' here; use --device cpu"):
+        monge.fit("made", binary, budget="1steps", compute=monge.run.run.Place(device="tpu"))
 
 
 def worded(path, name):
@@ -307,7 +325,8 @@ def worded(path, name):
     rng = np.random.default_rng(0)
     texts = [[" ".join(row) for row in words[rng.integers(0, 8, (150, 8))]] for _ in range(2)]
     pd.DataFrame({"x": rng.normal(size=150), "first": texts[0], name: texts[1]}).to_csv(
-        path, index=False)
+        path, index=False
+    )
 
 
 @pytest.mark.parametrize("name", ["../../other/run", "comment/notes", "x" * 300, "..", "a\0b"])
@@ -315,8 +334,13 @@ def test_columns_name_no_files(tmp_path, name):
     worded(tmp_path / "t.csv", name)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "run.json").write_text("another's")
-    run = monge.fit("gaussian", tmp_path / "t.csv", "data.vocabulary=300", budget="5steps",
-                    out=tmp_path / "runs" / "mine")
+    run = monge.fit(
+        "gaussian",
+        tmp_path / "t.csv",
+        "data.vocabulary=300",
+        budget="5steps",
+        out=tmp_path / "runs" / "mine",
+    )
     assert (tmp_path / "other" / "run.json").read_text() == "another's"
     files = sorted((run.folder / "tokens").iterdir())
     assert [path.name for path in files] == ["0.json", "1.json"]
@@ -339,8 +363,23 @@ def test_the_file_of_tokens_holds_the_vocabulary(tmp_path, tokens, key):
     assert reader.encode("alpha beta").ids == expected
 
 
-@pytest.mark.parametrize("title", ["vae-../../x", "..", ".", "", "/", "a/b", "vae-a\0b", "a\nb",
-                                   "x" * 300, "é" * 300, "\U0001f600" * 300, "-" + "\udcff"])
+@pytest.mark.parametrize(
+    "title",
+    [
+        "vae-../../x",
+        "..",
+        ".",
+        "",
+        "/",
+        "a/b",
+        "vae-a\0b",
+        "a\nb",
+        "x" * 300,
+        "é" * 300,
+        "\U0001f600" * 300,
+        "-" + "\udcff",
+    ],
+)
 def test_a_title_never_leads_out_of_the_runs(tmp_path, monkeypatch, title):
     monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "runs"))
     where = storage.named(title)
@@ -351,7 +390,8 @@ def test_a_title_never_leads_out_of_the_runs(tmp_path, monkeypatch, title):
     assert made == where
     assert again.name == f"{where.name}-2"
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
-        [made.name, again.name])
+        [made.name, again.name]
+    )
 
 
 def test_long_titles_that_differ_at_their_end_stay_apart():
@@ -369,5 +409,5 @@ def test_data_with_the_longest_name_a_file_may_have(tmp_path):
 
 
 def test_an_empty_budget_is_refused_where_none_is_the_default():
-    with pytest.raises(WordError, match="budget"):
+    with pytest.raises(UsageError, match="budget"):
         start("gaussian", "moons", budget="")

@@ -15,7 +15,7 @@ from monge.cli.main import attempt
 from monge.run.run import start
 from monge.train import checkpoint
 
-QUICK = ("width=16", "depth=1", "train.batch=50", "train.check=20")
+QUICK = ("width=16", "depth=1", "train.batch_size=50", "train.eval_every=20")
 
 
 @pytest.fixture
@@ -34,12 +34,28 @@ def test_killed_before_the_first_checkpoint_it_begins_again(rows):
 
 
 def test_killed_at_any_moment_it_resumes(tmp_path, rows):
-    code = ("import sys, monge.run.session; monge.run.session.SAVE_EVERY = 0.05; "
-            "from monge.cli.main import main; main(sys.argv[1:])")
+    code = (
+        "import sys, monge.run.session; monge.run.session.SAVE_EVERY = 0.05; "
+        "from monge.cli.main import main; main(sys.argv[1:])"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "fit", "made", rows, *QUICK, "--budget", "100000steps",
-         "train.patience=0", "--out", str(tmp_path / "run")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+        [
+            sys.executable,
+            "-c",
+            code,
+            "fit",
+            "made",
+            rows,
+            *QUICK,
+            "--budget",
+            "100000steps",
+            "train.patience=0",
+            "--out",
+            str(tmp_path / "run"),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
     while not (tmp_path / "run" / "last.safetensors").exists():
         assert process.poll() is None
         time.sleep(0.05)
@@ -54,8 +70,9 @@ def test_killed_at_any_moment_it_resumes(tmp_path, rows):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_saves_and_says_how_to_resume(rows, tmp_path, number, monkeypatch,
-                                                       capsys):
+def test_asked_to_stop_it_saves_and_says_how_to_resume(
+    rows, tmp_path, number, monkeypatch, capsys
+):
     monkeypatch.setattr("monge.run.session.SAVE_EVERY", 0.05)
 
     def ask():
@@ -66,8 +83,19 @@ def test_asked_to_stop_it_saves_and_says_how_to_resume(rows, tmp_path, number, m
     before = signal.signal(number, lambda *_: pytest.fail("nobody heeds the signal"))
     threading.Thread(target=ask, daemon=True).start()
     try:
-        code = attempt(["fit", "made", rows, *QUICK, "train.patience=0",
-                        "--budget", "100000steps", "--out", str(tmp_path / "run")])
+        code = attempt(
+            [
+                "fit",
+                "made",
+                rows,
+                *QUICK,
+                "train.patience=0",
+                "--budget",
+                "100000steps",
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
     finally:
         signal.signal(number, before)
     said = capsys.readouterr().err

@@ -15,12 +15,12 @@ import torch
 
 import monge
 from monge.cli import main
-from monge.core.errors import RunError, WordError
+from monge.core.errors import RunError, UsageError
 from monge.report.run import write_report
 from monge.run import storage
 from monge.run.storage import locked
 from monge.train import checkpoint
-from monge.train.device import Place
+from monge.train.device import ComputeConfig
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2)).round(4)
 QUICK = ("width=8", "depth=1")
@@ -31,8 +31,15 @@ def fitted(tmp_path_factory):
     """A fitted run and its data, to be copied."""
     place = tmp_path_factory.mktemp("fitted")
     pd.DataFrame(ROWS, columns=["a", "b"]).to_csv(place / "rows.csv", index=False)
-    monge.fit("made", str(place / "rows.csv"), *QUICK, "train.average=0.9", "train.check=4",
-              budget="5steps", out=place / "run")
+    monge.fit(
+        "made",
+        str(place / "rows.csv"),
+        *QUICK,
+        "train.ema_decay=0.9",
+        "train.eval_every=4",
+        budget="5steps",
+        out=place / "run",
+    )
     return place
 
 
@@ -46,17 +53,22 @@ def run(fitted):
 @pytest.fixture
 def say(capsys):
     """Run a command line; its exit code, stdout and stderr."""
+
     def run(*words):
         code = main.attempt([str(word) for word in words])
         said = capsys.readouterr()
         return code, said.out, said.err
+
     return run
 
 
-def content(place: Path) -> dict[str, bytes]:
+def content(compute: Path) -> dict[str, bytes]:
     """Every file below a folder but the lock."""
-    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*")
-            if path.is_file() and path.name != ".lock"}
+    return {
+        str(path.relative_to(compute)): path.read_bytes()
+        for path in compute.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
 
 
 def test_a_deleted_run_lies_in_the_trash_and_comes_back(run, say):
@@ -104,8 +116,16 @@ def test_deleting_without_a_terminal_needs_yes(run, say):
     assert run.exists()
 
 
-@pytest.mark.parametrize("about", ['{"name": "another program"}', '{"format": 99}', "[]", "{",
-                                   json.dumps({"format": storage.FORMAT})])
+@pytest.mark.parametrize(
+    "about",
+    [
+        '{"name": "another program"}',
+        '{"format": 99}',
+        "[]",
+        "{",
+        json.dumps({"format": storage.FORMAT}),
+    ],
+)
 def test_a_folder_that_is_no_run_is_not_deleted(run, say, tmp_path, about):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "run.json").write_text(about)
@@ -139,19 +159,23 @@ def test_a_link_to_a_run_and_a_run_in_the_trash_are_not_deleted(run, say):
 
 
 DAMAGE = {
-    "array": lambda place: (place / "run.json").write_text("[]"),
-    "torn": lambda place: (place / "run.json").write_text('{"form'),
-    "bytes": lambda place: (place / "run.json").write_bytes(b"\xff\xfe"),
-    "lacking": lambda place: (place / "run.json").write_text(
-        json.dumps({"format": storage.FORMAT})),
-    "lost": lambda place: (place / "run.json").unlink(),
-    "folder": lambda place: ((place / "run.json").unlink(), (place / "run.json").mkdir()),
-    "data": lambda place: (place / "run.json").write_text(json.dumps(
-        json.loads((place / "run.json").read_text()) | {"data": None})),
-    "best": lambda place: (place / "best.safetensors").write_bytes(b"none"),
-    "counters": lambda place: checkpoint.save(place / "best.safetensors", {}, {}),
-    "link": lambda place: (place / "card.md").rename(place.parent / "card") and
-    (place / "card.md").symlink_to("../card"),
+    "array": lambda compute: (compute / "run.json").write_text("[]"),
+    "torn": lambda compute: (compute / "run.json").write_text('{"form'),
+    "bytes": lambda compute: (compute / "run.json").write_bytes(b"\xff\xfe"),
+    "lacking": lambda compute: (compute / "run.json").write_text(
+        json.dumps({"format": storage.FORMAT})
+    ),
+    "lost": lambda compute: (compute / "run.json").unlink(),
+    "folder": lambda compute: ((compute / "run.json").unlink(), (compute / "run.json").mkdir()),
+    "data": lambda compute: (compute / "run.json").write_text(
+        json.dumps(json.loads((compute / "run.json").read_text()) | {"data": None})
+    ),
+    "best": lambda compute: (compute / "best.safetensors").write_bytes(b"none"),
+    "counters": lambda compute: checkpoint.save(compute / "best.safetensors", {}, {}),
+    "link": lambda compute: (
+        (compute / "card.md").rename(compute.parent / "card")
+        and (compute / "card.md").symlink_to("../card")
+    ),
 }
 
 
@@ -194,9 +218,13 @@ def test_a_run_with_a_link_out_of_it_is_refused(run, fitted, tmp_path, say, name
     before = content(tmp_path)
     (run / name).symlink_to(outside)
     data = fitted / "rows.csv"
-    for words in (["sample", run, "-o", tmp_path / "x.csv"], ["report", run],
-                  ["fit", "--resume", run, "--budget", "+1steps"], ["evaluate", run],
-                  ["fit", "made", data, f"start={run}", "--out", tmp_path / "second"]):
+    for words in (
+        ["sample", run, "-o", tmp_path / "x.csv"],
+        ["report", run],
+        ["fit", "--resume", run, "--budget", "+1steps"],
+        ["evaluate", run],
+        ["fit", "made", data, f"start={run}", "--out", tmp_path / "second"],
+    ):
         code, _, err = say(*words)
         assert code == 1, words
         assert str(run / name) in err
@@ -220,8 +248,17 @@ def test_a_comparison_with_a_link_out_of_it_is_refused(tmp_path, say):
     assert "data.csv" in err
 
 
-OWN = ["best.safetensors", "last.safetensors", "run.json", "fields.json", "log.jsonl", "card.md",
-       "RUN.JSON", "parts/a.csv", "other.safetensors"]
+OWN = [
+    "best.safetensors",
+    "last.safetensors",
+    "run.json",
+    "fields.json",
+    "log.jsonl",
+    "card.md",
+    "RUN.JSON",
+    "parts/a.csv",
+    "other.safetensors",
+]
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -233,13 +270,13 @@ def test_nothing_is_written_over_a_file_of_a_run(run, tmp_path, say, name):
             code, _, err = say(*words)
             assert code == 2
             assert str(out) in err
-    with pytest.raises(WordError, match=re.escape(str(run / name))):
+    with pytest.raises(UsageError, match=re.escape(str(run / name))):
         write_report(str(run), run / name)
     assert content(run) == before
 
 
 def test_nothing_is_exported_over_a_part_of_a_run(run):
-    with pytest.raises(WordError, match=r"parts/a\.pt2"):
+    with pytest.raises(UsageError, match=r"parts/a\.pt2"):
         monge.load(run).export(run / "parts" / "a.pt2")
 
 
@@ -252,19 +289,23 @@ def test_other_files_in_a_run_may_be_written_again(run, say):
 
 
 OUTPUTS = [
-    (["score", "RUN", "-o"], "x.csv"), (["sample", "RUN", "-o"], "x.csv"),
-    (["sample", "RUN", "-o"], "x.npz"), (["sample", "RUN", "-o"], "x.png"),
-    (["report", "RUN", "-o"], "x.html"), (["distance", "DATA", "DATA", "--rows", "20", "--plan"],
-                                         "x.npz"),
+    (["score", "RUN", "-o"], "x.csv"),
+    (["sample", "RUN", "-o"], "x.csv"),
+    (["sample", "RUN", "-o"], "x.npz"),
+    (["sample", "RUN", "-o"], "x.png"),
+    (["report", "RUN", "-o"], "x.html"),
+    (["distance", "DATA", "DATA", "--rows", "20", "--plan"], "x.npz"),
     (["distance", "DATA", "DATA", "--rows", "20", "--plot"], "x.png"),
     (["explain", "attention", "a cat", "-o"], "x.png"),
 ]
 
 
-@pytest.mark.parametrize(("words", "name"), OUTPUTS, ids=lambda w: str(w[0])
-                         if isinstance(w, list) else w)
-def test_an_output_is_replaced_whole_or_not_at_all(run, fitted, tmp_path, say, monkeypatch, words,
-                                                   name):
+@pytest.mark.parametrize(
+    ("words", "name"), OUTPUTS, ids=lambda w: str(w[0]) if isinstance(w, list) else w
+)
+def test_an_output_is_replaced_whole_or_not_at_all(
+    run, fitted, tmp_path, say, monkeypatch, words, name
+):
     """A disk that is full leaves the file before."""
     named = {"RUN": run, "DATA": fitted / "rows.csv"}
     words = [named.get(word, word) for word in words]
@@ -330,22 +371,24 @@ def test_settings_of_another_optimiser_are_not_resumed(run):
 
 def test_a_run_goes_on_in_its_own_precision(fitted, tmp_path, say):
     data = str(fitted / "rows.csv")
-    half = Place(precision="bf16")
-    whole = monge.fit("made", data, *QUICK, budget="6steps", place=half, out=tmp_path / "whole")
+    half = ComputeConfig(precision="bf16")
+    whole = monge.fit("made", data, *QUICK, budget="6steps", compute=half, out=tmp_path / "whole")
     assert whole.about["precision"] == "bf16"
     single = monge.fit("made", data, *QUICK, budget="6steps", out=tmp_path / "single")
     assert single.about["precision"] == "fp32"
     assert not same(whole, single)  # else nothing would be tested
-    parts = monge.fit("made", data, *QUICK, budget="3steps", place=half, out=tmp_path / "parts")
-    code, _, err = say("fit", "--resume", parts.folder, "--budget", "+3steps", "--precision",
-                       "fp32")
+    parts = monge.fit("made", data, *QUICK, budget="3steps", compute=half, out=tmp_path / "parts")
+    code, _, err = say(
+        "fit", "--resume", parts.folder, "--budget", "+3steps", "--precision", "fp32"
+    )
     assert code == 2
     assert "bf16" in err
     assert say("fit", "--resume", parts.folder, "--budget", "+3steps")[0] == 0
     assert same(whole, parts)
-    assert say("fit", "--resume", parts.folder, "--budget", "+1steps", "--precision",
-               "bf16")[0] == 0
-    with pytest.raises(WordError, match="fp32"):
+    assert (
+        say("fit", "--resume", parts.folder, "--budget", "+1steps", "--precision", "bf16")[0] == 0
+    )
+    with pytest.raises(UsageError, match="fp32"):
         list(monge.load(parts.folder, replace(half, precision="fp32")).train("+1steps"))
 
 

@@ -9,13 +9,22 @@ import pytest
 
 from monge.cli.main import attempt
 from monge.run import run as runs
-from monge.run.text import proceed, translate
+from monge.run.text import continue_text, translate
 
-LINES = [f"{name}{end}" for name in ("an", "be", "ka", "mi", "so") for end in
-         ("na", "lla", "ra", "ta", "nnie", "sa", "li", "do")] * 3
+LINES = [
+    f"{name}{end}"
+    for name in ("an", "be", "ka", "mi", "so")
+    for end in ("na", "lla", "ra", "ta", "nnie", "sa", "li", "do")
+] * 3
 SOURCE = [f"{a} {b}" for a in ("rot", "blau", "gelb") for b in ("Haus", "Hund", "Auto")] * 6
-WORDS = {"rot": "red", "blau": "blue", "gelb": "yellow", "Haus": "house", "Hund": "dog",
-         "Auto": "car"}
+WORDS = {
+    "rot": "red",
+    "blau": "blue",
+    "gelb": "yellow",
+    "Haus": "house",
+    "Hund": "dog",
+    "Auto": "car",
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +34,33 @@ def home(tmp_path_factory):
     (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
     (folder / "verses.txt").write_text("the cat sat on the mat.\n\nthe dog sat too.\n\n" * 40)
     target = [" ".join(WORDS[word] for word in text.split()) for text in SOURCE]
-    (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in
-                                              zip(SOURCE, target, strict=True)))
-    small = ("net.width=16", "net.depth=1", "train.warmup=5", "train.rate=0.02")
+    (folder / "pairs.tsv").write_text(
+        "".join(f"{a}\t{b}\n" for a, b in zip(SOURCE, target, strict=True))
+    )
+    small = ("net.width=16", "net.depth=1", "train.warmup=5", "train.lr=0.02")
     runs.fit("gpt", folder / "lines.txt", *small, budget="30steps", out=folder / "lines")
-    runs.fit("rnn", folder / "verses.txt", "net.width=16", "net.depth=1", "data.context=32",
-             "train.rate=0.02", budget="30steps", out=folder / "verses")
-    runs.fit("seq2seq", folder / "pairs.tsv", "net.width=32", "data.tokens=words", "dropout=0",
-             "train.batch=16", "train.rate=0.02", "train.warmup=5", budget="120steps",
-             out=folder / "pairs")
+    runs.fit(
+        "rnn",
+        folder / "verses.txt",
+        "net.width=16",
+        "net.depth=1",
+        "data.context=32",
+        "train.lr=0.02",
+        budget="30steps",
+        out=folder / "verses",
+    )
+    runs.fit(
+        "seq2seq",
+        folder / "pairs.tsv",
+        "net.width=32",
+        "data.tokens=words",
+        "dropout=0",
+        "train.batch_size=16",
+        "train.lr=0.02",
+        "train.warmup=5",
+        budget="120steps",
+        out=folder / "pairs",
+    )
     return folder
 
 
@@ -56,8 +83,10 @@ def test_a_prompt_is_told_on(home, capsys):
     assert len(told["samples"]) == 5
     assert all(sample.startswith("ka") for sample in told["samples"])
     assert len(said(capsys, "sample", home / "lines").strip().split("\n")) == 16
-    greedy = [said(capsys, "sample", home / "lines", "--prompt", "s", "top=1", "--seed", seed)
-              for seed in (1, 2)]
+    greedy = [
+        said(capsys, "sample", home / "lines", "--prompt", "s", "top=1", "--seed", seed)
+        for seed in (1, 2)
+    ]
     assert greedy[0] == greedy[1]
     said(capsys, "sample", home / "lines", "-o", home / "out.txt", "-n", "3")
     assert len((home / "out.txt").read_text().split()) == 3
@@ -68,8 +97,10 @@ def test_running_text_goes_on_beyond_the_context(home, capsys):
     assert text.startswith("the cat")
     assert len(text.rstrip("\n")) <= 80
     assert len(text) >= 78
-    *_, (whole,) = proceed(runs.load(home / "verses"), "the", 1, ["steps=80"])
-    states = [state for (state,) in proceed(runs.load(home / "verses"), "the", 1, ["steps=80"])]
+    *_, (whole,) = continue_text(runs.load(home / "verses"), "the", 1, ["steps=80"])
+    states = [
+        state for (state,) in continue_text(runs.load(home / "verses"), "the", 1, ["steps=80"])
+    ]
     assert states[-1] == whole
     assert all(len(a) <= len(b) for a, b in itertools.pairwise(states))
 
@@ -123,18 +154,21 @@ def test_attention_is_explained_in_six_steps(capsys, tmp_path):
     assert [sum(row) for row in steps[3]["A"]] == pytest.approx([1, 1])
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (("sample", "lines", "--prompt", "a" * 40), "the context of the run is"),
-    (("sample", "lines", "--prompt", "ß"), "'ß', character 1"),
-    (("sample", "lines", "--prompt", "a", "-o", "x.csv"), ".txt"),
-    (("sample", "verses", "--prompt", "the", "steps=no"), "steps=no"),
-    (("sample", "lines", "--prompt", "a", "nucleus=2"), "nucleus"),
-    (("translate", "lines", "anna"), "does not tell text given text"),
-    (("translate", "pairs", " "), "no text to translate"),
-    (("translate", "pairs", "rot", "--attention", "x.txt"), ".png"),
-    (("explain", "atention"), "did you mean attention"),
-    (("explain", "attention", "a " * 20), "20 words"),
-])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("sample", "lines", "--prompt", "a" * 40), "the context of the run is"),
+        (("sample", "lines", "--prompt", "ß"), "'ß', character 1"),
+        (("sample", "lines", "--prompt", "a", "-o", "x.csv"), ".txt"),
+        (("sample", "verses", "--prompt", "the", "steps=no"), "steps=no"),
+        (("sample", "lines", "--prompt", "a", "nucleus=2"), "nucleus"),
+        (("translate", "lines", "anna"), "does not tell text given text"),
+        (("translate", "pairs", " "), "no text to translate"),
+        (("translate", "pairs", "rot", "--attention", "x.txt"), ".png"),
+        (("explain", "atention"), "did you mean attention"),
+        (("explain", "attention", "a " * 20), "20 words"),
+    ],
+)
 def test_bad_words_are_refused(home, capsys, monkeypatch, words, sentence):
     monkeypatch.chdir(home)
     assert sentence in refused(capsys, *words)

@@ -106,11 +106,14 @@ def test_cold_scores_become_a_permutation():
     assert soft.argmax(1).tolist() == list(best)
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda: doubly_stochastic(torch.zeros(2, 2)), "least entry 0"),
-    (lambda: on_line(torch.zeros(2), torch.zeros(2), 0.5), "for p >= 1 only"),
-    (lambda: exact(torch.full((2, 2), torch.nan)), "not finite"),
-])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: doubly_stochastic(torch.zeros(2, 2)), "least entry 0"),
+        (lambda: on_line(torch.zeros(2), torch.zeros(2), 0.5), "for p >= 1 only"),
+        (lambda: exact(torch.full((2, 2), torch.nan)), "not finite"),
+    ],
+)
 def test_bad_input_is_refused_in_a_sentence(call, words):
     with pytest.raises(DataError, match=words):
         call()

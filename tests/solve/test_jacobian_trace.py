@@ -47,8 +47,9 @@ def test_signs_know_the_trace_of_a_diagonal_field():
 
 
 def test_probes_belong_to_rows():
-    all_rows, some = (draw_probes(rows, 4, (2, 2), 7) for rows in (torch.arange(9),
-                                                                   torch.tensor([5, 2])))
+    all_rows, some = (
+        draw_probes(rows, 4, (2, 2), 7) for rows in (torch.arange(9), torch.tensor([5, 2]))
+    )
     assert torch.equal(all_rows[[5, 2]], some)
     assert set(all_rows.unique().tolist()) == {-1.0, 1.0}
 
@@ -56,8 +57,10 @@ def test_probes_belong_to_rows():
 def test_both_are_differentiable_only_where_gradients_are():
     x = point().requires_grad_()
     probes = draw_probes(torch.arange(6), 2, (3,))
-    for trace in (lambda y: exact_trace(curved, y)[1],
-                  lambda y: hutchinson_trace(curved, y, probes)[1]):
+    for trace in (
+        lambda y: exact_trace(curved, y)[1],
+        lambda y: hutchinson_trace(curved, y, probes)[1],
+    ):
         assert torch.autograd.gradcheck(trace, (x,))
         with torch.no_grad():
             assert not trace(x).requires_grad

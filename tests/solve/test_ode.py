@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from monge.core.errors import DivergenceError, WordError
+from monge.core.errors import DivergenceError, UsageError
 from monge.solve.adjoint import integrate_adjoint
 from monge.solve.ode import TABLEAUX, Solver, integrate, integrate_one
 
@@ -43,8 +43,15 @@ def test_a_tableau_is_consistent_and_of_its_order(name):
 @pytest.mark.parametrize("times", [(0.0, 2.0), (2.0, -1.0)])
 def test_halving_the_step_divides_the_error_by_two_to_the_order(name, times):
     start = truth(double(0.1, 0.4, 0.8)[:, None], times[0])
-    errors = [(integrate_one(logistic, start, times, Solver(name, steps=n))
-               - truth(double(0.1, 0.4, 0.8)[:, None], times[1])).abs().max() for n in (20, 40)]
+    errors = [
+        (
+            integrate_one(logistic, start, times, Solver(name, steps=n))
+            - truth(double(0.1, 0.4, 0.8)[:, None], times[1])
+        )
+        .abs()
+        .max()
+        for n in (20, 40)
+    ]
     order = math.log2(errors[0] / errors[1])
     assert order == pytest.approx(TABLEAUX[name].order, abs=0.3)
 
@@ -53,31 +60,36 @@ def test_halving_the_step_divides_the_error_by_two_to_the_order(name, times):
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-8, 1e-12])
 def test_the_error_of_an_adaptive_solution_follows_its_tolerance(control, tolerance):
     start = double(0.1, 0.4, 0.8)[:, None]
-    how = Solver(tolerance=tolerance, control=control)
-    found = integrate(lambda t, y: (logistic(t, y[0]),), (start,), (0.0, 2.0), how)
+    options = Solver(tolerance=tolerance, control=control)
+    found = integrate(lambda t, y: (logistic(t, y[0]),), (start,), (0.0, 2.0), options)
     assert (found.end[0] - truth(start, 2.0)).abs().max() < 10 * tolerance
-    back = integrate_one(logistic, found.end[0], (2.0, 0.0), how)
+    back = integrate_one(logistic, found.end[0], (2.0, 0.0), options)
     assert (back - start).abs().max() < 100 * tolerance
     assert found.tally.evaluations == 2 + 6 * found.tally.steps
 
 
 def test_a_looser_tolerance_takes_fewer_steps():
     start = double(0.1, 0.4)[:, None]
-    steps = [integrate(lambda t, y: (logistic(t, y[0]),), (start,), (0.0, 6.0),
-                       Solver(tolerance=tol)).tally.steps for tol in (1e-3, 1e-6, 1e-9)]
+    steps = [
+        integrate(
+            lambda t, y: (logistic(t, y[0]),), (start,), (0.0, 6.0), Solver(tolerance=tol)
+        ).tally.steps
+        for tol in (1e-3, 1e-6, 1e-9)
+    ]
     assert steps == sorted(set(steps))
 
 
 def test_rows_do_not_see_one_another_and_a_batch_does():
     """A row beside a stiff one: bit for bit as if it were alone, unless steps are shared."""
+
     def field(t, y):
         return -y[0] * y[1], torch.zeros_like(y[1])
 
     both = double(1.0, 1.0)[:, None], double(1.0, 60.0)[:, None]
     for control, same in (("row", True), ("batch", False)):
-        how = Solver(tolerance=1e-6, control=control)
-        together = integrate(field, both, (0.0, 1.0), how).end[0][0]
-        alone = integrate(field, tuple(part[:1] for part in both), (0.0, 1.0), how).end[0][0]
+        options = Solver(tolerance=1e-6, control=control)
+        together = integrate(field, both, (0.0, 1.0), options).end[0][0]
+        alone = integrate(field, tuple(part[:1] for part in both), (0.0, 1.0), options).end[0][0]
         assert torch.equal(together, alone) is same
         assert together.item() == pytest.approx(math.exp(-1), abs=1e-5)
 
@@ -85,8 +97,8 @@ def test_rows_do_not_see_one_another_and_a_batch_does():
 @pytest.mark.parametrize("name", METHODS)
 def test_the_path_passes_through_every_time_asked_for(name):
     start, times = double(0.2, 0.6)[:, None], (0.0, 0.3, 0.3, 1.1, 2.0)
-    how = Solver(name, steps=400, tolerance=1e-9)
-    found = integrate(lambda t, y: (logistic(t, y[0]),), (start,), times, how)
+    options = Solver(name, steps=400, tolerance=1e-9)
+    found = integrate(lambda t, y: (logistic(t, y[0]),), (start,), times, options)
     assert len(found.path) == len(times)
     for t, (y,) in zip(times, found.path, strict=True):
         assert (y - truth(start, t)).abs().max() < (2e-3 if name == "euler" else 1e-5)
@@ -105,16 +117,18 @@ def test_a_time_of_no_length_changes_nothing():
         assert torch.equal(integrate_one(logistic, start, (1.0, 1.0), Solver(name)), start)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-9), (torch.float64, 1e-17),
-                                                  (torch.float64, math.nan)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-9), (torch.float64, 1e-17), (torch.float64, math.nan)],
+)
 def test_a_tolerance_below_machine_precision_is_refused(dtype, tolerance):
     start = torch.ones(1, 1, dtype=dtype)
-    with pytest.raises(WordError, match="can tell apart; give at least"):
-        integrate_one(logistic, start, how=Solver(tolerance=tolerance))
+    with pytest.raises(UsageError, match="can tell apart; give at least"):
+        integrate_one(logistic, start, options=Solver(tolerance=tolerance))
 
 
 def test_times_that_turn_round_are_refused():
-    with pytest.raises(WordError, match="turn round"):
+    with pytest.raises(UsageError, match="turn round"):
         integrate_one(logistic, double(0.2)[:, None], (0.0, 1.0, 0.5))
 
 
@@ -139,16 +153,22 @@ class Net(torch.nn.Module):
         return v, v.square().sum(1)
 
 
-@pytest.mark.parametrize("how", [Solver("rk4", steps=40), Solver(tolerance=1e-10),
-                                 Solver(tolerance=1e-10, control="batch")])
-def test_the_adjoint_agrees_with_back_propagation(how):
+@pytest.mark.parametrize(
+    "how",
+    [Solver("rk4", steps=40), Solver(tolerance=1e-10), Solver(tolerance=1e-10, control="batch")],
+)
+def test_the_adjoint_agrees_with_back_propagation(options):
     net, x = Net(), torch.randn(5, 2, dtype=torch.float64).requires_grad_()
     start = (x, torch.zeros(5, dtype=torch.float64))
     weights, wanted = torch.randn(5, 2, dtype=torch.float64), [x, *net.parameters()]
-    ends = [integrate(net, start, (0.0, 1.0), how).end,
-            integrate_adjoint(net, start, list(net.parameters()), 0.0, 1.0, how)]
-    grads = [torch.autograd.grad((end[0] * weights).sum() + end[1].square().sum(), wanted)
-             for end in ends]
+    ends = [
+        integrate(net, start, (0.0, 1.0), options).end,
+        integrate_adjoint(net, start, list(net.parameters()), 0.0, 1.0, options),
+    ]
+    grads = [
+        torch.autograd.grad((end[0] * weights).sum() + end[1].square().sum(), wanted)
+        for end in ends
+    ]
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
@@ -158,7 +178,9 @@ def test_gradients_through_steps_are_those_of_differences():
     for name in METHODS:
         assert torch.autograd.gradcheck(
             lambda y, name=name: integrate_one(logistic, y, (0.0, 1.0), Solver(name, steps=3)),
-            (start,), atol=1e-4)
+            (start,),
+            atol=1e-4,
+        )
 
 
 def test_the_adjoint_keeps_no_step():
@@ -172,8 +194,16 @@ def test_the_adjoint_keeps_no_step():
             solve()
         return len(kept)
 
-    steps = [count(lambda n=n: integrate(net, start, how=Solver("rk4", steps=n))) for n in (4, 8)]
-    adjoint = [count(lambda n=n: integrate_adjoint(net, start, list(net.parameters()),
-                                                   how=Solver("rk4", steps=n))) for n in (4, 8)]
+    steps = [
+        count(lambda n=n: integrate(net, start, options=Solver("rk4", steps=n))) for n in (4, 8)
+    ]
+    adjoint = [
+        count(
+            lambda n=n: integrate_adjoint(
+                net, start, list(net.parameters()), options=Solver("rk4", steps=n)
+            )
+        )
+        for n in (4, 8)
+    ]
     assert steps[1] > 1.9 * steps[0]
     assert adjoint[0] == adjoint[1] <= 2

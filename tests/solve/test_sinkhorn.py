@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from monge.core.errors import DataError, WordError
+from monge.core.errors import DataError, UsageError
 from monge.solve.transport.exact import exact
 from monge.solve.transport.ground_cost import Power, cosine, squared
 from monge.solve.transport.sinkhorn import sinkhorn, unrolled
@@ -17,8 +17,10 @@ from monge.solve.transport.sinkhorn import sinkhorn, unrolled
 
 def clouds(n: int = 30, m: int = 40, d: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
-    return (torch.randn(n, d, generator=g, dtype=torch.float64),
-            0.5 * torch.randn(m, d, generator=g, dtype=torch.float64) + 1)
+    return (
+        torch.randn(n, d, generator=g, dtype=torch.float64),
+        0.5 * torch.randn(m, d, generator=g, dtype=torch.float64) + 1,
+    )
 
 
 def plain(cost: Tensor, epsilon: float, passes: int) -> tuple[Tensor, Tensor]:
@@ -52,16 +54,21 @@ def test_the_plan_is_a_coupling_and_its_values_agree():
     torch.testing.assert_close(plan.cost, (pi * squared(x, y)).sum())
     relative = (pi * (pi / (a[:, None] * plan.b)).log()).sum()
     torch.testing.assert_close(plan.value, plan.cost + 0.1 * relative, rtol=0, atol=1e-9)
-    torch.testing.assert_close(plan.sharp, plan.cost + 0.1 * torch.xlogy(pi, pi).sum(),
-                               rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        plan.sharp, plan.cost + 0.1 * torch.xlogy(pi, pi).sum(), rtol=0, atol=1e-9
+    )
 
 
 def test_points_and_their_cost_matrix_are_one_problem():
     x, y = clouds()
     for cost in ("squared", "euclidean", "cosine", 1.5, lambda x, y: squared(x, y).sqrt() + 1):
         points = sinkhorn(x, y, 0.2, cost_of=cost, tolerance=1e-9)
-        matrix = {"squared": squared, "euclidean": Power(1.0), "cosine": cosine,
-                  1.5: Power(1.5)}.get(cost, cost)(x, y)
+        matrix = {
+            "squared": squared,
+            "euclidean": Power(1.0),
+            "cosine": cosine,
+            1.5: Power(1.5),
+        }.get(cost, cost)(x, y)
         same = sinkhorn(matrix, epsilon=0.2, tolerance=1e-9)
         torch.testing.assert_close(points.value, same.value)
 
@@ -105,13 +112,13 @@ def test_the_gradient_is_that_of_the_unrolled_iteration():
     x, y = clouds(8, 9)
     x.requires_grad_()
     value = sinkhorn(x, y, 0.5, tolerance=1e-13).value
-    envelope, = torch.autograd.grad(value, x)
+    (envelope,) = torch.autograd.grad(value, x)
     f, g = plain(squared(x, y), 0.5, 300)
-    slow, = torch.autograd.grad(f.mean() + g.mean(), x)
+    (slow,) = torch.autograd.grad(f.mean() + g.mean(), x)
     torch.testing.assert_close(envelope, slow, rtol=0, atol=1e-9)
-    through, = torch.autograd.grad(unrolled(x, y, 0.5, passes=300), x)
+    (through,) = torch.autograd.grad(unrolled(x, y, 0.5, passes=300), x)
     torch.testing.assert_close(envelope, through, rtol=0, atol=1e-9)
-    few, = torch.autograd.grad(unrolled(x, y, 0.05, passes=2), x)
+    (few,) = torch.autograd.grad(unrolled(x, y, 0.05, passes=2), x)
     assert (few - torch.autograd.grad(sinkhorn(x, y, 0.05).value, x)[0]).abs().max() > 1e-3
 
 
@@ -119,7 +126,7 @@ def test_the_gradient_in_the_weights_is_the_potential():
     x, y = clouds(8, 9)
     a = torch.full((8,), 1 / 8, dtype=torch.float64, requires_grad=True)
     plan = sinkhorn(x, y, 0.5, a=a, tolerance=1e-12)
-    slope, = torch.autograd.grad(plan.value, a)
+    (slope,) = torch.autograd.grad(plan.value, a)
     torch.testing.assert_close(slope, plan.f)
 
 
@@ -128,8 +135,9 @@ def test_weights_are_normalised_on_request():
     a = torch.rand(8, dtype=torch.float64)
     asked = sinkhorn(x, y, 0.2, a=7 * a, normalise=True, tolerance=1e-10)
     torch.testing.assert_close(asked.matrix.sum(1), a / a.sum(), rtol=0, atol=1e-10)
-    torch.testing.assert_close(exact(squared(x, y), 7 * a, normalise=True).plan.sum(1),
-                               a / a.sum())
+    torch.testing.assert_close(
+        exact(squared(x, y), 7 * a, normalise=True).plan.sum(1), a / a.sum()
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "most"), [(0.05, 40), (0.01, 90), (0.001, 260)])
@@ -156,18 +164,26 @@ def test_what_never_becomes_a_number_ends():
 
 
 @settings(max_examples=30, deadline=None)
-@given(log_epsilon=st.floats(-4, 1), log_scale=st.floats(-6, 6), n=st.integers(1, 12),
-       m=st.integers(1, 12), outlier=st.sampled_from([0.0, 1e3]), double=st.booleans(),
-       same=st.booleans())
-def test_it_never_gives_a_value_that_is_no_number(log_epsilon, log_scale, n, m, outlier, double,
-                                                  same):
+@given(
+    log_epsilon=st.floats(-4, 1),
+    log_scale=st.floats(-6, 6),
+    n=st.integers(1, 12),
+    m=st.integers(1, 12),
+    outlier=st.sampled_from([0.0, 1e3]),
+    double=st.booleans(),
+    same=st.booleans(),
+)
+def test_it_never_gives_a_value_that_is_no_number(
+    log_epsilon, log_scale, n, m, outlier, double, same
+):
     g = torch.Generator().manual_seed(n * 100 + m)
     x, y = torch.randn(n, 2, generator=g), torch.randn(m, 2, generator=g)
     x[0] += outlier
     if same:
         y[:] = y[0]
-    x, y = (10**log_scale * points.to(torch.float64 if double else torch.float32)
-            for points in (x, y))
+    x, y = (
+        10**log_scale * points.to(torch.float64 if double else torch.float32) for points in (x, y)
+    )
     plan = sinkhorn(x, y, 10**log_epsilon, relative=True, passes=500)
     for value in (plan.value, plan.cost, plan.f, plan.g, plan.matrix):
         assert bool(value.isfinite().all())
@@ -183,18 +199,29 @@ def test_identical_points_cost_nothing():
     assert plan.cost.item() == 0
 
 
-@pytest.mark.parametrize(("change", "error", "words"), [
-    (dict(epsilon=0.0), WordError, "epsilon is 0.0; it must be above 0"),
-    (dict(a=torch.tensor([1.5, -0.5])), DataError, "the weights a reach -0.5; none may be"),
-    (dict(a=torch.tensor([0.5, 0.6])), DataError, "the weights a sum to 1.1; divide them"),
-    (dict(b=torch.tensor([0.0, 0.0]), normalise=True), DataError, "the weights b sum to 0"),
-    (dict(b=torch.tensor([0.5, math.nan])), DataError, "the weights b hold values that are not"),
-    (dict(b=torch.tensor([0.5, 0.25, 0.25])), DataError, "3 weights b for 2 points"),
-    (dict(y=torch.zeros(2, 3)), DataError, "x has 2 dimensions and y has 3"),
-    (dict(x=torch.tensor([[0.0, math.nan], [0.0, 0.0]])), DataError, "x holds values that are"),
-    (dict(cost_of=lambda x, y: squared(x, y) / 0), DataError, "the mean cost is"),
-    (dict(cost_of=0.0), WordError, "the power of a cost is 0.0; it must be above 0"),
-])
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (dict(epsilon=0.0), UsageError, "epsilon is 0.0; it must be above 0"),
+        (dict(a=torch.tensor([1.5, -0.5])), DataError, "the weights a reach -0.5; none may be"),
+        (dict(a=torch.tensor([0.5, 0.6])), DataError, "the weights a sum to 1.1; divide them"),
+        (dict(b=torch.tensor([0.0, 0.0]), normalise=True), DataError, "the weights b sum to 0"),
+        (
+            dict(b=torch.tensor([0.5, math.nan])),
+            DataError,
+            "the weights b hold values that are not",
+        ),
+        (dict(b=torch.tensor([0.5, 0.25, 0.25])), DataError, "3 weights b for 2 points"),
+        (dict(y=torch.zeros(2, 3)), DataError, "x has 2 dimensions and y has 3"),
+        (
+            dict(x=torch.tensor([[0.0, math.nan], [0.0, 0.0]])),
+            DataError,
+            "x holds values that are",
+        ),
+        (dict(cost_of=lambda x, y: squared(x, y) / 0), DataError, "the mean cost is"),
+        (dict(cost_of=0.0), UsageError, "the power of a cost is 0.0; it must be above 0"),
+    ],
+)
 def test_bad_input_is_refused_in_a_sentence(change, error, words):
     call = dict(x=torch.zeros(2, 2), y=torch.ones(2, 2), epsilon=0.1) | change
     with pytest.raises(error, match=words):

@@ -67,7 +67,7 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path):
     begin = 8 + int.from_bytes(whole[:8], "little")
     for place in range(begin, len(whole)):
         for bit in (1, 128):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1:])
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
             with pytest.raises(RunError, match="crc32_tensors"):
                 checkpoint.load(path)
     path.write_bytes(whole.replace(b'\\"step\\": 7', b'\\"step\\": 3'))
@@ -94,9 +94,15 @@ def test_a_spoilt_file_gets_a_sentence_and_runs_nothing(tmp_path, spoil):
         def __reduce__(self):
             return os.mkdir, (str(trap),)
 
-    path.write_bytes({"cut": whole[:-100], "foreign": b"not a checkpoint" * 50, "empty": b"",
-                      "pickle": pickle.dumps(Trap()),
-                      "header": whole.replace(b"about", b"abuot", 1)}[spoil])
+    path.write_bytes(
+        {
+            "cut": whole[:-100],
+            "foreign": b"not a checkpoint" * 50,
+            "empty": b"",
+            "pickle": pickle.dumps(Trap()),
+            "header": whole.replace(b"about", b"abuot", 1),
+        }[spoil]
+    )
     with pytest.raises(RunError, match=r"last\.safetensors is damaged or not a checkpoint"):
         checkpoint.load(path)
     with pytest.raises(RunError, match="damaged"):

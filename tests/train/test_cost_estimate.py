@@ -7,14 +7,14 @@ import torch
 import worlds
 from torch import nn
 
-from monge.core.errors import WordError
-from monge.core.metric import Score
-from monge.core.model import Model, Turn
-from monge.core.train_config import Recipe
+from monge.core.errors import UsageError
+from monge.core.metric import Metric
+from monge.core.model import Model, Update
+from monge.core.train_config import TrainConfig
 from monge.run.run import load, start
 from monge.train import loop
 from monge.train.budget import Budget
-from monge.train.cost_estimate import Cost, Few, Gauge, estimate, grown
+from monge.train.cost_estimate import Cost, FirstRows, MemoryGauge, estimate, grown
 from monge.train.trainer import Trainer
 
 
@@ -31,21 +31,21 @@ class Line(Model):
     def loss(self, batch):
         return {"square": self.net(batch.x).tanh().square().sum(1)}
 
-    def turns(self):
-        return [Turn("model", self.loss, list(self.parameters()), whole=self.whole)]
+    def updates(self):
+        return [Update("model", self.loss, list(self.parameters()), whole=self.whole)]
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 
 
-def subject(recipe, **how):
+def subject(recipe, **options):
     space, batch = worlds.make("real")
-    return Line(space, **how), worlds.Rows(batch), recipe
+    return Line(space, **options), worlds.Rows(batch), recipe
 
 
 def test_the_cost_counts_parameters_steps_and_bytes():
-    model, rows, recipe = subject(Recipe(batch=100, average=0.9))
+    model, rows, recipe = subject(TrainConfig(batch_size=100, ema_decay=0.9))
     count = 256 * model.space.dims
     cost = estimate(model, rows, recipe)
     assert (cost.parameters, cost.epoch_steps) == (count, len(rows) // 100)
@@ -58,7 +58,7 @@ def test_the_cost_counts_parameters_steps_and_bytes():
 
 def test_the_estimate_leaves_no_trace():
     """The generator stands where it stood, and rates of 0 move nothing."""
-    model, rows, recipe = subject(Recipe(batch=100))
+    model, rows, recipe = subject(TrainConfig(batch_size=100))
     before, state = model.net.weight.detach().clone(), torch.get_rng_state()
     estimate(model, rows, recipe)
     assert torch.equal(model.net.weight, before)
@@ -67,18 +67,21 @@ def test_the_estimate_leaves_no_trace():
 
 def test_whole_turns_are_tried_on_few_rows(monkeypatch):
     monkeypatch.setattr("monge.train.cost_estimate.FEW", 50)
-    model, rows, recipe = subject(Recipe(batch=10), whole=True)
+    model, rows, recipe = subject(TrainConfig(batch_size=10), whole=True)
     seen = []
     model.loss = lambda batch, plain=model.loss: seen.append(len(batch)) or plain(batch)
     cost = estimate(model, rows, recipe)
     assert set(seen) == {50, 12}  # and on a quarter of them, to see how it grows
     assert cost.epoch_steps == 1
-    some = Few(rows, 3)
+    some = FirstRows(rows, 3)
     assert some.batch(torch.tensor([2])).row.tolist() == [len(rows) - 1]
 
 
-@pytest.mark.parametrize("need", [lambda n: 3.0, lambda n: 2 + 0.1 * n, lambda n: 0.1 * n,
-                                  lambda n: 0.01 * n**2], ids=["none", "line", "rows", "square"])
+@pytest.mark.parametrize(
+    "need",
+    [lambda n: 3.0, lambda n: 2 + 0.1 * n, lambda n: 0.1 * n, lambda n: 0.01 * n**2],
+    ids=["none", "line", "rows", "square"],
+)
 def test_what_whole_turns_need_is_carried_on_to_all_rows(need):
     assert math.isclose(grown(need(256), need(1024), 50), need(51_200), rel_tol=1e-12)
 
@@ -90,7 +93,7 @@ def test_nothing_grows_faster_than_the_square_of_the_rows():
 
 
 def test_a_gauge_forgets_what_is_dropped():
-    with Gauge() as gauge:
+    with MemoryGauge() as gauge:
         first = torch.zeros(1000)
         del first
         second = torch.ones(500)
@@ -98,17 +101,18 @@ def test_a_gauge_forgets_what_is_dropped():
     assert (gauge.peak, gauge.now) == (4000, 2000)
 
 
-@pytest.mark.parametrize(("budget", "steps"), [("6s", 3), ("5steps", 5), ("0.5epochs", 5),
-                                               ("1h", 40)])
+@pytest.mark.parametrize(
+    ("budget", "steps"), [("6s", 3), ("5steps", 5), ("0.5epochs", 5), ("1h", 40)]
+)
 def test_what_a_budget_buys(budget, steps):
     assert Cost(1, 2.0, 10, 0, 0, limit=40).steps(Budget.read(budget)) == steps
 
 
 @pytest.mark.parametrize("budget", ["1s", "0.05epochs"])
 def test_a_budget_too_small_for_one_step_is_refused(budget):
-    with pytest.raises(WordError, match=f"'{budget}' is too small for one step, which takes"):
+    with pytest.raises(UsageError, match=f"'{budget}' is too small for one step, which takes"):
         Cost(1, 2.0, 10, 0, 0).admit(budget)
-    with pytest.raises(WordError, match="too small for one step; give 1step"):
+    with pytest.raises(UsageError, match="too small for one step; give 1step"):
         Budget.read("0.4steps")
 
 
@@ -126,7 +130,7 @@ def test_the_budget_covers_the_last_score(monkeypatch, check, look):
     """Steps of one second and scores of `look`: in all no more than 10 % beside 60 s."""
     clock = Hours()
     monkeypatch.setattr(loop, "time", clock)
-    model, rows, recipe = subject(Recipe(batch=100, check=check, patience=0))
+    model, rows, recipe = subject(TrainConfig(batch_size=100, eval_every=check, patience=0))
     trainer = Trainer(model, rows, recipe)
     plain = trainer.advance
 
@@ -136,7 +140,7 @@ def test_the_budget_covers_the_last_score(monkeypatch, check, look):
 
     def judge():
         clock.now += look
-        return Score(0.0, "exact", 1.0)
+        return Metric(0.0, "exact", 1.0)
 
     trainer.advance = advance
     told = list(loop.fit(trainer, Budget.read("60s"), judge, foresee=lambda: look))
@@ -156,6 +160,6 @@ def test_a_fit_is_the_same_whether_its_cost_was_measured_or_not(tmp_path):
         weights.append(run.model.state_dict())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert load(tmp_path / "plain").cost.parameters == run.cost.parameters > 0
-    with pytest.raises(WordError, match="too small for one step"):
+    with pytest.raises(UsageError, match="too small for one step"):
         start("made", "moons", out=tmp_path / "none", budget="0.0000001s")
     assert not (tmp_path / "none").exists()

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from monge.train.ema import Average
+from monge.train.ema import EMA
 
 
 def net() -> nn.Sequential:
@@ -13,7 +13,7 @@ def net() -> nn.Sequential:
 
 def test_running_statistics_are_averaged_with_the_weights():
     model = net()
-    average = Average(model, 0.5)
+    average = EMA(model, 0.5)
     first = model[1].running_mean.clone()
     model(torch.ones(8, 3) + torch.randn(8, 3))
     moved = model[1].running_mean.clone()
@@ -27,4 +27,4 @@ def test_running_statistics_are_averaged_with_the_weights():
 
 
 def test_without_an_average_nothing_is_kept():
-    assert Average(net(), 0.0).weights == {}
+    assert EMA(net(), 0.0).weights == {}

@@ -27,12 +27,13 @@ class Deep(Model):
         return {"sum": y.sum(1)}
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 
 
-@pytest.mark.parametrize(("gain", "name"), [(0.3, "vanishing gradients"), (1.0, None),
-                                            (4.0, "exploding gradients")])
+@pytest.mark.parametrize(
+    ("gain", "name"), [(0.3, "vanishing gradients"), (1.0, None), (4.0, "exploding gradients")]
+)
 def test_gains_multiply_along_the_depth(gain, name):
     space, batch = worlds.make("real")
     torch.manual_seed(0)

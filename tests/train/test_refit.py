@@ -5,16 +5,23 @@ import pytest
 import torch
 
 import monge
-from monge.core.errors import RunError, WordError
-from monge.core.rng import fold
+from monge.core.errors import RunError, UsageError
+from monge.core.rng import derive_seed
 from monge.run import storage
 from monge.run.run import start
 from monge.train import checkpoint
-from monge.train.optimiser import factor
+from monge.train.optimiser import lr_factor
 from monge.train.trainer import Trainer
 
-QUICK = ("width=16", "depth=1", "train.batch=50", "train.check=10", "train.patience=2",
-         "train.rate=3e-2", "train.average=0.9")
+QUICK = (
+    "width=16",
+    "depth=1",
+    "train.batch_size=50",
+    "train.eval_every=10",
+    "train.patience=2",
+    "train.lr=3e-2",
+    "train.ema_decay=0.9",
+)
 
 
 @pytest.fixture
@@ -72,10 +79,11 @@ def test_same_equals_a_plain_fit_of_all_those_rows(binary):
     play(run, "5000steps")
     steps = run.result["refit"]["steps"]
     plain = start("made", binary, *QUICK)
-    trainer = Trainer(plain.build(), plain.opened.rows("train+valid"), plain.recipe,
-                      fold(0, "refit"))
+    trainer = Trainer(
+        plain.build(), plain.opened.rows("train+valid"), plain.recipe, derive_seed(0, "refit")
+    )
     for step in range(steps):
-        trainer.advance(factor(plain.recipe, step, 1.0))
+        trainer.advance(lr_factor(plain.recipe, step, 1.0))
     assert equal(tensors(run, "best"), trainer.weights())
 
 
@@ -94,8 +102,10 @@ def test_a_refit_cut_by_the_budget_keeps_the_weights_of_the_fit(binary):
     assert equal(tensors(cut, "best"), tensors(plain, "best"))
     early = start("made", binary, *words)
     play(early, "5steps")
-    assert "not reached, since the fit did not end by patience" in (
-        early.folder / "card.md").read_text()
+    assert (
+        "not reached, since the fit did not end by patience"
+        in (early.folder / "card.md").read_text()
+    )
 
 
 def test_the_loop_keeps_the_best_and_counts_its_step(binary):
@@ -108,15 +118,18 @@ def test_the_loop_keeps_the_best_and_counts_its_step(binary):
     assert int(held.step.iloc[-1]) == best + 20
 
 
-@pytest.mark.parametrize(("word", "sentence"), [
-    ("train.turns.modle.rate=1", "did you mean model"),
-    ("train.freeze=nets", "did you mean net"),
-    ("train.noise=0.1", "this model is given none"),
-    ("train.nesterov=true", None),
-])
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("train.updates.modle.lr=1", "did you mean model"),
+        ("train.freeze=nets", "did you mean net"),
+        ("train.input_noise=0.1", "this model is given none"),
+        ("train.nesterov=true", None),
+    ],
+)
 def test_wrong_words_leave_no_folder(binary, word, sentence):
     words = [word, *([] if sentence else ["train.optimiser=sgd"])]
-    with pytest.raises(WordError, match=sentence or "needs a momentum"):
+    with pytest.raises(UsageError, match=sentence or "needs a momentum"):
         start("made", binary, *words)
     assert not storage.home().exists() or not list(storage.home().iterdir())
 
@@ -125,7 +138,7 @@ OWN = '''"""A mean that begins where another run ended, for tests"""
 import torch
 from monge.core.abilities import HasLikelihood, Likelihood
 from monge.core.batch import as_batch
-from monge.core.config import Part
+from monge.core.config import RunRef
 from monge.core.model import Model
 
 class Heir(Model, HasLikelihood):
@@ -133,7 +146,7 @@ class Heir(Model, HasLikelihood):
     events = {"real"}
 
     class Config(Model.Config):
-        start: Part | None = None
+        start: RunRef | None = None
         """A run whose mean is the first weight."""
 
     def __init__(self, config, space, parts=None):
@@ -144,11 +157,11 @@ class Heir(Model, HasLikelihood):
     def loss(self, batch):
         return {"nll": -self.likelihood(batch).value}
 
-    def likelihood(self, batch, how=None, generator=None):
+    def likelihood(self, batch, options=None, generator=None):
         return Likelihood(-0.5 * ((as_batch(batch).x - self.m) ** 2).sum(1), "exact")
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 '''
 
@@ -157,7 +170,7 @@ def test_a_run_with_a_part_is_whole_resumes_and_tells_of_it(tmp_path):
     (tmp_path / "heir.py").write_text(OWN)
     own, x = str(tmp_path / "heir.py"), np.random.default_rng(0).random((100, 2)) + 5
     first = monge.fit(own, x, budget="50steps")
-    words = (f"start={first.folder}", "train.average=0.9")
+    words = (f"start={first.folder}", "train.ema_decay=0.9")
     whole, parts = (start(own, x, *words, seed=1) for _ in range(2))
     play(whole, "20steps")
     play(parts, "7steps", "20steps")

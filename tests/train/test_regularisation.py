@@ -9,18 +9,21 @@ from torch import nn
 from training import assert_unbroken
 
 from monge.core.batch import Batch
-from monge.core.errors import WordError
+from monge.core.errors import UsageError
 from monge.core.model import Model
 from monge.core.space import Space
-from monge.core.train_config import Mover, Recipe
+from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.train.budget import Budget
 from monge.train.loop import fit
-from monge.train.optimiser import factor, tidy
-from monge.train.regularisation import disturb, shaken
+from monge.train.optimiser import flush_denormals, lr_factor
+from monge.train.regularisation import input_noise, weight_noise
 from monge.train.trainer import Trainer
 
-INPUTS = Space(kind="columns", shape=(2,), columns=(
-    Space(kind="real", mean=(3.0,), scale=(10.0,)), Space(kind="label", size=3)))
+INPUTS = Space(
+    kind="columns",
+    shape=(2,),
+    columns=(Space(kind="real", mean=(3.0,), scale=(10.0,)), Space(kind="label", size=3)),
+)
 
 
 class Line(Model):
@@ -40,7 +43,7 @@ class Line(Model):
         return {"square": (self.head(self.trunk(x))[:, 0] - batch.x[:, 1]) ** 2}
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 
 
@@ -50,7 +53,9 @@ def trainer(given=False, **settings):
     if given:
         batch = Batch(batch.x, {"x": Batch(batch.x)})
         space = Space(kind="real", shape=(2,), given={"x": space})
-    return Trainer(Line(space), worlds.Rows(batch), Recipe(batch=100, warmup=0, **settings))
+    return Trainer(
+        Line(space), worlds.Rows(batch), TrainConfig(batch_size=100, warmup=0, **settings)
+    )
 
 
 def weights(model):
@@ -60,7 +65,7 @@ def weights(model):
 def test_jitter_is_on_while_gradients_are_made_and_gone_to_the_bit():
     model = trainer().model
     params, before = list(model.parameters()), weights(model)
-    with shaken(params, 0.1):
+    with weight_noise(params, 0.1):
         moved = torch.cat([(p - before[name]).flatten() for name, p in model.named_parameters()])
         assert 0.05 < moved.std() < 0.2
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
@@ -77,7 +82,7 @@ def test_jitter_changes_gradients_and_leaves_no_other_trace():
 
 
 def test_lasso_is_a_step_and_then_a_soft_threshold():
-    plain, sparse = (trainer(optimiser="sgd", rate=0.1, lasso=lasso) for lasso in (0.0, 0.7))
+    plain, sparse = (trainer(optimiser="sgd", lr=0.1, l1=lasso) for lasso in (0.0, 0.7))
     for each in (plain, sparse):
         each.advance(0.5)
     w, cut = plain.model.head.weight, 0.1 * 0.5 * 0.7
@@ -87,7 +92,7 @@ def test_lasso_is_a_step_and_then_a_soft_threshold():
 
 
 def test_lasso_makes_exact_zeros():
-    subject = trainer(lasso=30.0, rate=1e-2)
+    subject = trainer(l1=30.0, lr=1e-2)
     for _ in range(60):
         subject.advance(1.0)
     assert (subject.model.trunk[0].weight == 0).float().mean() > 0.5
@@ -97,7 +102,7 @@ def test_noise_reaches_real_values_alone_in_their_own_scale():
     x = torch.tensor([[3.0, 2.0]]).repeat(4000, 1)
     batch = Batch(x, {"inputs": Batch(x)})
     space = Space(kind="real", shape=(2,), given={"inputs": INPUTS})
-    noisy = disturb(batch, space, 0.1)
+    noisy = input_noise(batch, space, 0.1)
     assert torch.equal(noisy.x, x)
     inputs = noisy.given["inputs"].x
     assert torch.equal(inputs[:, 1], x[:, 1])
@@ -113,7 +118,9 @@ def test_noise_on_what_is_given_is_fresh_and_pure_and_its_lack_is_told():
     scale = one.model.space.given["x"].statistic("scale")
     clean = one.rows.batch(one.index(0)).x
     assert ((one.model.seen[0] - clean) / scale).std().item() == pytest.approx(0.5, rel=0.2)
-    with pytest.raises(WordError, match=r"train\.noise=0\.5 disturbs real inputs, and this model"):
+    with pytest.raises(
+        UsageError, match=r"train\.noise=0\.5 disturbs real inputs, and this model"
+    ):
         trainer(noise=0.5)
 
 
@@ -124,7 +131,9 @@ def test_frozen_parameters_have_no_memory_no_turn_and_no_running_statistics():
         subject.advance(1.0)
     after = weights(subject.model)
     assert {name for name in after if not torch.equal(after[name], before[name])} == {
-        "head.weight", "head.bias"}
+        "head.weight",
+        "head.bias",
+    }
     assert not subject.model.trunk.training
     assert subject.model.head.training
     assert not [name for name in subject.state()[0] if name.startswith("optimiser/model/trunk")]
@@ -135,25 +144,35 @@ def test_parts_stay_as_they_are():
     part, owner = trainer().model.requires_grad_(False), Line(space)
     owner.parts["start"] = part
     before = weights(part)
-    subject = Trainer(owner, worlds.Rows(batch), Recipe(batch=100))
+    subject = Trainer(owner, worlds.Rows(batch), TrainConfig(batch_size=100))
     for _ in range(2):
         subject.advance(1.0)
     assert not part.training
     assert all(torch.equal(value, before[name]) for name, value in weights(part).items())
 
 
-@pytest.mark.parametrize(("settings", "sentence"), [
-    ({"freeze": ("trnk",)}, "train.freeze: no parameter's name begins with 'trnk'; did you mean "
-     "trunk"),
-    ({"rates": {"trunk.0.wieght": 0.1}}, "train.rates: no parameter's name begins with .* did you "
-     "mean trunk.0.weight"),
-    ({"freeze": ("zzzz",)}, "choose from trunk, head"),
-    ({"freeze": ("trunk", "head")}, "train.freeze=trunk,head leaves nothing to train"),
-    ({"turns": {"modle": Mover()}}, "did you mean model"),
-    ({"refit": "same", "patience": 0}, "train.refit=same follows a fit that patience has ended"),
-])
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"freeze": ("trnk",)},
+            "train.freeze: no parameter's name begins with 'trnk'; did you mean trunk",
+        ),
+        (
+            {"rates": {"trunk.0.wieght": 0.1}},
+            "train.lr_multipliers: no parameter's name begins with .* did you mean trunk.0.weight",
+        ),
+        ({"freeze": ("zzzz",)}, "choose from trunk, head"),
+        ({"freeze": ("trunk", "head")}, "train.freeze=trunk,head leaves nothing to train"),
+        ({"turns": {"modle": OptimiserConfig()}}, "did you mean model"),
+        (
+            {"refit": "same", "patience": 0},
+            "train.refit=same follows a fit that patience has ended",
+        ),
+    ],
+)
 def test_wrong_names_are_told(settings, sentence):
-    with pytest.raises(WordError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         trainer(**settings)
 
 
@@ -164,24 +183,30 @@ def test_rates_by_layer_multiply_the_rate_and_the_longest_name_wins():
     for each in (plain, layered):
         each.advance(1.0)
     one, two = weights(plain.model), weights(layered.model)
-    for name, ratio in (("head.weight", 1.0), ("trunk.0.weight", 0.1), ("trunk.0.bias", 3.0),
-                        ("trunk.1.weight", 0.1)):
-        torch.testing.assert_close(two[name] - first[name], ratio * (one[name] - first[name]),
-                                   rtol=1e-3, atol=1e-7)
+    for name, ratio in (
+        ("head.weight", 1.0),
+        ("trunk.0.weight", 0.1),
+        ("trunk.0.bias", 3.0),
+        ("trunk.1.weight", 0.1),
+    ):
+        torch.testing.assert_close(
+            two[name] - first[name], ratio * (one[name] - first[name]), rtol=1e-3, atol=1e-7
+        )
 
 
 def test_words_reach_every_setting():
-    recipe = Recipe().override("freeze=trunk,head.bias", "rates.trunk=0.1", "rates.head.bias=2",
-                               "lasso=1e-3")
+    recipe = TrainConfig().override(
+        "freeze=trunk,head.bias", "rates.trunk=0.1", "rates.head.bias=2", "lasso=1e-3"
+    )
     assert recipe.freeze == ("trunk", "head.bias")
-    assert recipe.rates == {"trunk": 0.1, "head.bias": 2.0}
-    assert Recipe.from_dict(recipe.to_dict()) == recipe
-    with pytest.raises(WordError, match=r"rates\.trunk=0\.0 must be above 0"):
-        Recipe().override("rates.trunk=0")
+    assert recipe.lr_multipliers == {"trunk": 0.1, "head.bias": 2.0}
+    assert TrainConfig.from_dict(recipe.to_dict()) == recipe
+    with pytest.raises(UsageError, match=r"rates\.trunk=0\.0 must be above 0"):
+        TrainConfig().override("rates.trunk=0")
 
 
 def test_the_norm_of_a_clipped_gradient_is_told_as_it_was():
-    subject = trainer(optimiser="sgd", clip=1e-3)
+    subject = trainer(optimiser="sgd", grad_clip=1e-3)
     subject.advance(1.0)
     _, norms, _ = subject.read()
     other = trainer(optimiser="sgd")
@@ -191,12 +216,19 @@ def test_the_norm_of_a_clipped_gradient_is_told_as_it_was():
     assert other.read()[1] == {}
 
 
-@pytest.mark.parametrize("settings", [
-    {"optimiser": "lbfgs"}, {"optimiser": "lbfgs", "jitter": 0.01, "decay": 1e-3},
-    {"lasso": 0.1, "jitter": 0.1, "clip": 1.0}, {"given": True, "noise": 0.3},
-    {"freeze": ("trunk.0",), "rates": {"head": 0.1}, "average": 0.9}, {"freeze": ("trunk",)},
-    {"optimiser": "rmsprop"},
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimiser": "lbfgs"},
+        {"optimiser": "lbfgs", "jitter": 0.01, "decay": 1e-3},
+        {"lasso": 0.1, "jitter": 0.1, "clip": 1.0},
+        {"given": True, "noise": 0.3},
+        {"freeze": ("trunk.0",), "rates": {"head": 0.1}, "average": 0.9},
+        {"freeze": ("trunk",)},
+        {"optimiser": "rmsprop"},
+    ],
+    ids=str,
+)
 def test_resumed_equals_unbroken_with_every_setting(settings, tmp_path):
     assert_unbroken(lambda: trainer(**settings), tmp_path, steps=3)
 
@@ -217,7 +249,7 @@ class Bowl(Line):
 
 def test_lbfgs_reads_all_rows_and_finds_the_end_of_a_bowl():
     space, batch = worlds.make("real")
-    recipe = Recipe(optimiser="lbfgs", decay=0.5)
+    recipe = TrainConfig(optimiser="lbfgs", weight_decay=0.5)
     subject = Trainer(Bowl(space).double(), worlds.Rows(batch), recipe)
     *_, last = fit(subject, Budget(steps=500))
     assert last.stopped == "complete"  # it knows its end
@@ -230,17 +262,17 @@ def test_lbfgs_reads_all_rows_and_finds_the_end_of_a_bowl():
 
 @pytest.mark.parametrize("wrong", [{"clip": 1.0}, {"lasso": 0.1}, {"rates": {"head": 0.1}}])
 def test_lbfgs_refuses_what_means_nothing_to_it(wrong):
-    with pytest.raises(WordError, match=f"so train.{next(iter(wrong))} means nothing to it"):
+    with pytest.raises(UsageError, match=f"so train.{next(iter(wrong))} means nothing to it"):
         trainer(optimiser="lbfgs", **wrong)
 
 
 def test_schedules():
-    line = Recipe(warmup=0, schedule="linear")
-    assert [factor(line, step, 100) for step in (0, 25, 100, 300)] == [1.0, 0.75, 0.0, 0.0]
-    root = Recipe(warmup=100, schedule="inverse")
-    assert factor(root, 49, math.inf) == 0.5
-    assert factor(root, 99, math.inf) == 1.0
-    assert factor(root, 399, math.inf) == 0.5
+    line = TrainConfig(warmup=0, schedule="linear")
+    assert [lr_factor(line, step, 100) for step in (0, 25, 100, 300)] == [1.0, 0.75, 0.0, 0.0]
+    root = TrainConfig(warmup=100, schedule="inverse")
+    assert lr_factor(root, 49, math.inf) == 0.5
+    assert lr_factor(root, 99, math.inf) == 1.0
+    assert lr_factor(root, 399, math.inf) == 0.5
 
 
 def test_moments_too_small_to_matter_become_zero():
@@ -249,7 +281,7 @@ def test_moments_too_small_to_matter_become_zero():
     memory = subject.movers[0].state[subject.model.head.weight]
     memory["exp_avg"].fill_(1e-40)
     kept = memory["exp_avg_sq"].clone()
-    tidy(subject.movers[0])
+    flush_denormals(subject.movers[0])
     assert (memory["exp_avg"] == 0).all()
     assert torch.equal(memory["exp_avg_sq"], kept)
     assert memory["step"] == 1

@@ -8,14 +8,14 @@ import worlds
 from torch import nn
 
 from monge.core.batch import Batch
-from monge.core.errors import WordError
-from monge.core.metric import Score
-from monge.core.model import Model, Turn
-from monge.core.train_config import Mover, Recipe
+from monge.core.errors import UsageError
+from monge.core.metric import Metric
+from monge.core.model import Model, Update
+from monge.core.train_config import OptimiserConfig, TrainConfig
 from monge.train.budget import Budget
-from monge.train.ema import Average
+from monge.train.ema import EMA
 from monge.train.loop import fit
-from monge.train.optimiser import factor
+from monge.train.optimiser import lr_factor
 from monge.train.trainer import Trainer
 
 
@@ -42,18 +42,23 @@ class Duel(Model):
         self.seen += len(batch)
         return {}
 
-    def turns(self):
-        return [Turn("seek", self.loss, [self.a]), Turn("flee", self.flee, [self.b], repeat=2),
-                Turn("tally", self.tally, whole=True, every=3)]
+    def updates(self):
+        return [
+            Update("seek", self.loss, [self.a]),
+            Update("flee", self.flee, [self.b], repeat=2),
+            Update("tally", self.tally, whole=True, every=3),
+        ]
 
     @classmethod
-    def tiny(cls, space):
+    def smallest_config(cls, space):
         return cls.Config()
 
 
 def trainer(recipe=None, **settings):
     space, batch = worlds.make("real")
-    return Trainer(Duel(space, **settings), worlds.Rows(batch), recipe or Recipe(batch=100))
+    return Trainer(
+        Duel(space, **settings), worlds.Rows(batch), recipe or TrainConfig(batch_size=100)
+    )
 
 
 def played(subject, budget, judge=None, **rest):
@@ -61,10 +66,10 @@ def played(subject, budget, judge=None, **rest):
 
 
 def test_each_turn_moves_its_own_parameters_alone():
-    subject = trainer(Recipe(batch=100, optimiser="sgd", rate=0.1, warmup=0))
+    subject = trainer(TrainConfig(batch_size=100, optimiser="sgd", lr=0.1, warmup=0))
     a, b = subject.model.a, subject.model.b
     before = b.detach().clone()
-    subject.move(0, subject.turns[0], subject.batch(0), 1.0)
+    subject.move(0, subject.updates[0], subject.batch(0), 1.0)
     assert torch.equal(b, before)
     assert b.grad is None
     mean = subject.batch(0).x[:, 0].mean()
@@ -94,7 +99,7 @@ def test_terms_are_named_and_averaged():
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "adagrad"])
 def test_every_optimiser_finds_the_mean(name):
     rate = 1.0 if name == "adagrad" else 0.1  # its steps shrink as it goes
-    subject = trainer(Recipe(batch=200, optimiser=name, rate=rate, warmup=0, momentum=0.5))
+    subject = trainer(TrainConfig(batch_size=200, optimiser=name, lr=rate, warmup=0, momentum=0.5))
     played(subject, "150steps")
     mean = subject.rows.whole().x[:, 0].mean()
     start = mean**2
@@ -102,20 +107,25 @@ def test_every_optimiser_finds_the_mean(name):
 
 
 def test_a_turn_may_have_its_own_settings():
-    recipe = Recipe(batch=100, warmup=0, turns={"flee": Mover(optimiser="sgd", rate=1e-9)})
+    recipe = TrainConfig(
+        batch_size=100, warmup=0, updates={"flee": OptimiserConfig(optimiser="sgd", lr=1e-9)}
+    )
     subject = trainer(recipe)
     played(subject, "20steps")
     assert abs(subject.model.b.item()) < 1e-6 < abs(subject.model.a.item())
 
 
 def test_an_unknown_turn_is_named():
-    with pytest.raises(WordError, match=r"train\.turns\.sek: the model has no such turn; did you "
-                       "mean seek"):
-        trainer(Recipe(turns={"sek": Mover()}))
+    with pytest.raises(
+        UsageError,
+        match=r"train\.turns\.sek: the model has no such turn; did you "
+        "mean seek",
+    ):
+        trainer(TrainConfig(updates={"sek": OptimiserConfig()}))
 
 
 def test_clipping_bounds_the_step():
-    recipe = Recipe(batch=100, optimiser="sgd", rate=1.0, warmup=0, clip=0.01)
+    recipe = TrainConfig(batch_size=100, optimiser="sgd", lr=1.0, warmup=0, grad_clip=0.01)
     subject = trainer(recipe)
     played(subject, "1steps")
     assert abs(subject.model.a.item()) == pytest.approx(0.01, rel=1e-3)
@@ -129,8 +139,8 @@ def test_divergence_names_turn_term_and_step():
 
 def test_patience_stops_and_keeps_the_best():
     values = iter([1.0, 3.0, 2.0, 2.5, 1.0, 9.0])
-    subject = trainer(Recipe(batch=100, check=5, patience=3))
-    stops = played(subject, "1000steps", lambda: Score(next(values), "exact"))
+    subject = trainer(TrainConfig(batch_size=100, eval_every=5, patience=3))
+    stops = played(subject, "1000steps", lambda: Metric(next(values), "exact"))
     assert [p.best for p in stops] == [True, True, False, False, False]
     assert stops[-1].stopped == "patience"
     assert subject.step == 25
@@ -139,23 +149,23 @@ def test_patience_stops_and_keeps_the_best():
 
 
 def test_a_distance_is_better_when_lower_and_nan_never():
-    assert Score(1.0, "distance").better_than(Score(2.0, "distance"))
-    assert Score(2.0, "exact").better_than(Score(1.0, "exact"))
-    assert not Score(math.nan, "exact").better_than(None)
+    assert Metric(1.0, "distance").better_than(Metric(2.0, "distance"))
+    assert Metric(2.0, "exact").better_than(Metric(1.0, "exact"))
+    assert not Metric(math.nan, "exact").better_than(None)
 
 
 def test_a_distance_below_its_error_keeps_the_later_weights():
-    best = Score(-0.1, "distance", 0.2)
-    assert Score(0.1, "distance", 0.2).replaces(best)
-    assert not Score(0.3, "distance", 0.2).replaces(best)
-    assert not Score(math.nan, "distance", 0.2).replaces(best)
-    assert not Score(0.1, "exact", 0.2).replaces(Score(0.2, "exact", 0.2))
-    assert Score(1.3, "distance", 0.2).replaces(None)
+    best = Metric(-0.1, "distance", 0.2)
+    assert Metric(0.1, "distance", 0.2).replaces(best)
+    assert not Metric(0.3, "distance", 0.2).replaces(best)
+    assert not Metric(math.nan, "distance", 0.2).replaces(best)
+    assert not Metric(0.1, "exact", 0.2).replaces(Metric(0.2, "exact", 0.2))
+    assert Metric(1.3, "distance", 0.2).replaces(None)
 
 
 def test_the_average_follows_its_formula():
     model = nn.Linear(1, 1, bias=False)
-    average = Average(model, 0.5)
+    average = EMA(model, 0.5)
     expected = model.weight.item()
     for step, value in enumerate([3.0, -1.0, 4.0]):
         model.weight.data.fill_(value)
@@ -167,26 +177,51 @@ def test_the_average_follows_its_formula():
     assert model.weight.item() == 4.0
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("90s", Budget(seconds=90)), ("5m", Budget(seconds=300)), ("1.5h", Budget(seconds=5400)),
-    ("2min", Budget(seconds=120)), ("500steps", Budget(steps=500)), ("1step", Budget(steps=1)),
-    ("3epochs", Budget(epochs=3)), ("2 hours", Budget(seconds=7200)),
-    ("+60s", Budget(seconds=60, more=True)),
-])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90s", Budget(seconds=90)),
+        ("5m", Budget(seconds=300)),
+        ("1.5h", Budget(seconds=5400)),
+        ("2min", Budget(seconds=120)),
+        ("500steps", Budget(steps=500)),
+        ("1step", Budget(steps=1)),
+        ("3epochs", Budget(epochs=3)),
+        ("2 hours", Budget(seconds=7200)),
+        ("+60s", Budget(seconds=60, more=True)),
+    ],
+)
 def test_budgets_are_read(text, expected):
     assert Budget.read(text) == expected
 
 
-@pytest.mark.parametrize("text", ["0", "0s", "0steps", "-5s", "ten", "5 days", "", "5", "1ms",
-                                  "1ss", "1hs", "1stepss", "9" * 400 + "s", "1s 2m"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "0s",
+        "0steps",
+        "-5s",
+        "ten",
+        "5 days",
+        "",
+        "5",
+        "1ms",
+        "1ss",
+        "1hs",
+        "1stepss",
+        "9" * 400 + "s",
+        "1s 2m",
+    ],
+)
 def test_wrong_budgets_get_a_sentence(text):
-    with pytest.raises(WordError, match="budget"):
+    with pytest.raises(UsageError, match="budget"):
         Budget.read(text)
 
 
 @pytest.mark.parametrize("text", ["1ms", "5 days", "5", "3x"])
 def test_a_wrong_unit_is_answered_with_the_units(text):
-    with pytest.raises(WordError, match="s, m, h, steps and epochs"):
+    with pytest.raises(UsageError, match="s, m, h, steps and epochs"):
         Budget.read(text)
 
 
@@ -198,21 +233,21 @@ def test_more_is_on_top_and_a_plain_budget_is_the_total():
 
 
 def test_the_rate_rises_then_stays_or_falls():
-    recipe = Recipe(warmup=10)
-    assert [factor(recipe, step, math.inf) for step in (0, 4, 9, 50)] == [0.1, 0.5, 1.0, 1.0]
-    falling = Recipe(warmup=0, schedule="cosine")
-    assert factor(falling, 50, 100) == pytest.approx(0.5)
-    assert factor(falling, 200, 100) == pytest.approx(0.0)
+    recipe = TrainConfig(warmup=10)
+    assert [lr_factor(recipe, step, math.inf) for step in (0, 4, 9, 50)] == [0.1, 0.5, 1.0, 1.0]
+    falling = TrainConfig(warmup=0, schedule="cosine")
+    assert lr_factor(falling, 50, 100) == pytest.approx(0.5)
+    assert lr_factor(falling, 200, 100) == pytest.approx(0.0)
 
 
 def test_a_cosine_over_seconds_is_refused():
-    with pytest.raises(WordError, match=r"train\.schedule=cosine needs its length"):
-        played(trainer(Recipe(schedule="cosine")), "5s")
+    with pytest.raises(UsageError, match=r"train\.schedule=cosine needs its length"):
+        played(trainer(TrainConfig(schedule="cosine")), "5s")
 
 
 def test_nesterov_without_momentum_is_refused():
-    with pytest.raises(WordError, match="nesterov=true needs a momentum"):
-        trainer(Recipe(optimiser="sgd", nesterov=True))
+    with pytest.raises(UsageError, match="nesterov=true needs a momentum"):
+        trainer(TrainConfig(optimiser="sgd", nesterov=True))
 
 
 def test_asking_stops_at_the_end_of_a_step():
@@ -225,6 +260,8 @@ def test_asking_stops_at_the_end_of_a_step():
 
 def test_bf16_trains_too():
     space, batch = worlds.make("real")
-    subject = Trainer(Duel(space), worlds.Rows(batch), Recipe(batch=100), precision="bf16")
+    subject = Trainer(
+        Duel(space), worlds.Rows(batch), TrainConfig(batch_size=100), precision="bf16"
+    )
     played(subject, "3steps")
     assert subject.sound

@@ -19,8 +19,11 @@ def seeded():
         yield
 
 
-ALONE = [each for each in identities() if each.needs is None
-         and each.listing.group in ("adversarial", "critics")]
+ALONE = [
+    each
+    for each in identities()
+    if each.needs is None and each.listing.group in ("adversarial", "critics")
+]
 
 
 @pytest.mark.parametrize("identity", ALONE, ids=lambda each: each.listing.name)
@@ -32,8 +35,11 @@ def test_it_holds_whatever_is_drawn(identity):
 
 
 def test_there_is_one_for_each_of_the_section():
-    told = {each.listing.id for each in identities()
-            if each.listing.group in ("adversarial", "critics")}
+    told = {
+        each.listing.id
+        for each in identities()
+        if each.listing.group in ("adversarial", "critics")
+    }
     assert told == {"X72", *(f"X{number}" for number in range(82, 91))}
 
 
@@ -62,6 +68,7 @@ def test_a_ratio_that_forgets_smoothing_fails(monkeypatch):
 
 def test_a_divergence_against_the_ratio_fails(monkeypatch):
     """Common error R14: compared with p / (p + q) instead of the mean of both."""
+
     def wrong(p, q):
         return (adversarial.kl(p, p / (p + q)) + adversarial.kl(q, q / (p + q))) / 2
 
@@ -70,17 +77,19 @@ def test_a_divergence_against_the_ratio_fails(monkeypatch):
 
 
 def test_a_critic_that_jumps_fails():
-    subject = subjects.subject("wgan", registry.find("wgan").tiny(REAL), REAL)
+    subject = subjects.subject("wgan", registry.find("wgan").smallest_config(REAL), REAL)
     assert critics.x72_a_critic_gives_no_more_than_k_times_the_distance(
-        subject.model, subject.batch).passed
+        subject.model, subject.batch
+    ).passed
     right = subject.model.criticise
     subject.model.criticise = lambda rows: 1000 * right(rows)
     assert not critics.x72_a_critic_gives_no_more_than_k_times_the_distance(
-        subject.model, subject.batch).passed
+        subject.model, subject.batch
+    ).passed
 
 
 def test_a_model_whose_loss_is_not_its_value_fails():
-    config = replace(registry.find("gan").tiny(REAL))
+    config = replace(registry.find("gan").smallest_config(REAL))
     subject = subjects.subject("gan", config, REAL)
     check = adversarial.x86_a_models_loss_is_its_value
     assert check(subject.model, subject.batch).passed
@@ -88,5 +97,6 @@ def test_a_model_whose_loss_is_not_its_value_fails():
     subject.model.verdicts = lambda batch: tuple(2 * each for each in right(batch))
     model = subject.model
     model.discriminator_loss = lambda batch: adversarial.discriminator_terms(
-        "minimax", *right(batch))
+        "minimax", *right(batch)
+    )
     assert not check(model, subject.batch).passed

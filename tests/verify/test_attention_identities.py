@@ -30,6 +30,7 @@ def test_all_are_there():
 
 def test_a_product_mask_fails_x32(monkeypatch):
     """With factors 1 and minus infinity, negative scores of the future become plus infinity."""
+
     def product(q, k, v, mask=None, causal=False, dropout=0.0):
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         late = torch.ones_like(scores, dtype=torch.bool).triu(1)

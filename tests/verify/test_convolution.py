@@ -16,8 +16,11 @@ IDS = {f"X{n}" for n in (16, 19, 20, 21, 23, 24, 25, 26, 27, 28, 29, 30, 49)}
 
 def failed(start):
     """The names of those that begin so and fail."""
-    return {each.listing.name for each in OURS if each.listing.name.startswith(start)
-            and examine(each).passed is False}
+    return {
+        each.listing.name
+        for each in OURS
+        if each.listing.name.startswith(start) and examine(each).passed is False
+    }
 
 
 @pytest.fixture
@@ -40,17 +43,25 @@ def test_every_id_of_the_group_is_there():
 
 def test_a_wrong_size_rule_fails_x16(monkeypatch):
     right = specs.shrunk
-    monkeypatch.setattr(shape, "shrunk", lambda inputs, kernel, stride, padding, dilation=1:
-                        right(inputs, kernel, stride, padding))
+    monkeypatch.setattr(
+        shape,
+        "shrunk",
+        lambda inputs, kernel, stride, padding, dilation=1: right(inputs, kernel, stride, padding),
+    )
     assert failed("x16") == {"x16_layers_have_the_stated_shapes_and_counts"}
     assert not failed("x19")
 
 
 def test_a_field_that_forgets_strides_fails_x23(monkeypatch):
-    monkeypatch.setattr(specs.Conv, "reads", lambda self, span: (
-        span[0], span[1] + self.dilation * (self.kernel - 1)))
-    assert failed("x23") == {"x23_field_is_the_support_of_the_gradient",
-                             "x23_field_is_one_plus_a_sum"}
+    monkeypatch.setattr(
+        specs.Conv,
+        "reads",
+        lambda self, span: (span[0], span[1] + self.dilation * (self.kernel - 1)),
+    )
+    assert failed("x23") == {
+        "x23_field_is_the_support_of_the_gradient",
+        "x23_field_is_one_plus_a_sum",
+    }
 
 
 def test_zero_padding_and_odd_shifts_are_not_equivariant(still):
@@ -82,12 +93,18 @@ def test_a_batch_norm_with_unbiased_variance_fails_x25(monkeypatch):
             return y * self.weight[:, None, None] + self.bias[:, None, None]
 
     monkeypatch.setattr(networks, "norm", lambda name, channels, dims=0: Unbiased(channels))
-    assert failed("x25") >= {"x25_batch_norm_can_restore_its_input",
-                             "x25_evaluation_reads_the_running_averages_alone"}
+    assert failed("x25") >= {
+        "x25_batch_norm_can_restore_its_input",
+        "x25_evaluation_reads_the_running_averages_alone",
+    }
 
 
 def test_plain_layers_shatter_gradients(still):
-    assert abs(norm_dropout_init.likeness(residual=False)) < 0.3 < norm_dropout_init.likeness(residual=True)
+    assert (
+        abs(norm_dropout_init.likeness(residual=False))
+        < 0.3
+        < norm_dropout_init.likeness(residual=True)
+    )
 
 
 def test_a_slope_that_is_not_the_mean_fails_x49(monkeypatch):

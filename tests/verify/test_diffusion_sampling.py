@@ -16,10 +16,12 @@ def seeded():
 
 
 def test_all_hold():
-    for check in (diffusion_sampling.x103_tilting_does_not_commute_with_noise,
-                  diffusion_sampling.x106_ddim_keeps_the_marginals,
-                  diffusion_sampling.x106_ddim_with_eta_one_is_ancestral,
-                  diffusion_sampling.x107_flow_gives_the_density):
+    for check in (
+        diffusion_sampling.x103_tilting_does_not_commute_with_noise,
+        diffusion_sampling.x106_ddim_keeps_the_marginals,
+        diffusion_sampling.x106_ddim_with_eta_one_is_ancestral,
+        diffusion_sampling.x107_flow_gives_the_density,
+    ):
         assert check().passed
 
 
@@ -28,7 +30,7 @@ def test_what_is_denoised_is_the_mean_of_what_it_comes_from():
     law, z = _noisy_mixtures.plane(), torch.randn(6, 2, dtype=torch.float64, requires_grad=True)
     alpha, sigma = torch.full((6, 1), 0.8).double(), torch.full((6, 1), 0.6).double()
     with torch.enable_grad():
-        slope, = torch.autograd.grad(law.log_prob(z, alpha, sigma).sum(), z)
+        (slope,) = torch.autograd.grad(law.log_prob(z, alpha, sigma).sum(), z)
     torch.testing.assert_close(alpha * law.denoised(z, alpha, sigma), z + sigma.square() * slope)
 
 

@@ -29,13 +29,18 @@ def failed(start, subject=None):
     """The names of those that begin so and fail."""
     found = [each for each in OURS if each.listing.name.startswith(start)]
     assert found
-    rows = [(each.listing.name, row) for each in found for row in
-            (hold(each, [subject], every=True) if subject else [examine(each)])]
+    rows = [
+        (each.listing.name, row)
+        for each in found
+        for row in (hold(each, [subject], every=True) if subject else [examine(each)])
+    ]
     return {name for name, row in rows if row.passed is False}
 
 
 def tiny(name, **fields):
-    return subjects.subject(name, replace(registry.find(name).tiny(REAL), **fields), REAL)
+    return subjects.subject(
+        name, replace(registry.find(name).smallest_config(REAL), **fields), REAL
+    )
 
 
 @pytest.mark.parametrize("each", ALONE, ids=lambda each: each.listing.name)
@@ -50,10 +55,14 @@ def test_all_are_there():
 
 
 def test_an_enlargement_that_is_not_settled_fails_x114(monkeypatch):
-    space = replace(LEVELS, shape=(1, 8, 8), size=16,
-                    given={"source": replace(LEVELS, shape=(1, 4, 4), size=16)})
+    space = replace(
+        LEVELS,
+        shape=(1, 8, 8),
+        size=16,
+        given={"source": replace(LEVELS, shape=(1, 4, 4), size=16)},
+    )
     torch.manual_seed(0)
-    model = superres.Superres.tiny(space).build(space).double().eval()
+    model = superres.Superres.smallest_config(space).build(space).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -70,7 +79,7 @@ def test_an_enlargement_that_is_not_settled_fails_x114(monkeypatch):
 def test_flows_that_read_vectors_hold_too(name):
     given = replace(REAL, shape=(3,), mean=(0.0,), scale=(1.0,), low=(-9.0,), high=(9.0,))
     space = replace(REAL, given={"source": given})
-    subject = subjects.subject(name, registry.find(name).tiny(space), space)
+    subject = subjects.subject(name, registry.find(name).smallest_config(space), space)
     for start in ("x75", "x76", "x78"):
         assert not failed(start, subject)
 
@@ -85,7 +94,7 @@ def small(name, **fields):
     """On pictures of levels, whose score is a bound; without the logit, which random weights
     drive to where its inverse is lost."""
     space = replace(LEVELS, shape=(1, 4, 4))
-    config = replace(registry.find(name).tiny(space), margin=0.0, **fields)
+    config = replace(registry.find(name).smallest_config(space), margin=0.0, **fields)
     return subjects.subject(name, config, space)
 
 
@@ -112,26 +121,36 @@ def test_layers_of_a_model_that_are_spoiled_fail(monkeypatch):
     assert failed("x81_volumes", subject)
     monkeypatch.undo()
     right = Coupling.joined
-    monkeypatch.setattr(Coupling, "joined", lambda self, stays, moved: right(
-        self, stays + 0.1 * moved.mean(), moved))
+    monkeypatch.setattr(
+        Coupling,
+        "joined",
+        lambda self, stays, moved: right(self, stays + 0.1 * moved.mean(), moved),
+    )
     assert failed("x77_couplings", subject)
 
 
 def test_a_base_counted_twice_in_a_bound_fails_x78(monkeypatch):
     subject = small("glow")
     right = type(subject.model).log_weight
-    monkeypatch.setattr(type(subject.model), "log_weight", lambda self, batch, uniform: right(
-        self, batch, uniform) - 1.0)
+    monkeypatch.setattr(
+        type(subject.model),
+        "log_weight",
+        lambda self, batch, uniform: right(self, batch, uniform) - 1.0,
+    )
     assert failed("x78", subject)
 
 
 def test_a_continuous_flow_of_many_entries_is_estimated_the_same_both_ways():
     space = replace(LEVELS, shape=(1, 6, 6))
-    subject = subjects.subject("cnf", registry.find("cnf").tiny(space), space)
+    subject = subjects.subject("cnf", registry.find("cnf").smallest_config(space), space)
     assert subject.model.estimates
     assert not failed("x75", subject)
-    rows = [row for each in OURS if each.listing.name.startswith(("x75_log", "x78"))
-            for row in hold(each, [subject], every=True)]
+    rows = [
+        row
+        for each in OURS
+        if each.listing.name.startswith(("x75_log", "x78"))
+        for row in hold(each, [subject], every=True)
+    ]
     assert all("estimate" in row.skipped for row in rows)
 
 
@@ -153,8 +172,10 @@ def test_a_base_counted_twice_fails_x78():
     subject = tiny("coupling")
     model, right = subject.model, subject.model.likelihood
 
-    def twice(batch, how=None, generator=None):
-        return Likelihood(right(batch).value + _random_flows.log_base(model.encode(batch)), "exact")
+    def twice(batch, options=None, generator=None):
+        return Likelihood(
+            right(batch).value + _random_flows.log_base(model.encode(batch)), "exact"
+        )
 
     model.likelihood = twice
     assert failed("x78", subject)
@@ -174,22 +195,33 @@ def test_a_coupling_that_reads_what_moves_fails_x77(monkeypatch):
     """The first line of a coupling as it is sometimes written: h(x^A; beta(x^A))."""
     right = Coupling.params
     monkeypatch.setattr(Coupling, "parts", lambda self, x: (x[:, :2], x[:, 2:]))
-    monkeypatch.setattr(Coupling, "joined", lambda self, stays, moved: torch.cat(
-        [stays + 0.1 * moved[:, :2], moved], 1))
+    monkeypatch.setattr(
+        Coupling,
+        "joined",
+        lambda self, stays, moved: torch.cat([stays + 0.1 * moved[:, :2], moved], 1),
+    )
     assert right is Coupling.params
     assert failed("x77")
 
 
 def test_a_network_that_sees_its_own_entry_fails_x80(monkeypatch):
     right = Masked.forward
-    monkeypatch.setattr(Masked, "forward", lambda self, x, *rest, **more:
-                        right(self, x, *rest, **more) + 0.1 * x.sum(1, keepdim=True))
+    monkeypatch.setattr(
+        Masked,
+        "forward",
+        lambda self, x, *rest, **more: (
+            right(self, x, *rest, **more) + 0.1 * x.sum(1, keepdim=True)
+        ),
+    )
     assert failed("x80") >= {"x80_entry_by_entry_is_exact"}
 
 
 def test_a_gradient_that_stops_at_the_root_fails_x80(monkeypatch):
-    monkeypatch.setattr(autoregressive._Undo, "backward", staticmethod(
-        lambda ctx, gradient: (gradient / ctx.saved_tensors[0], None, None)))
+    monkeypatch.setattr(
+        autoregressive._Undo,
+        "backward",
+        staticmethod(lambda ctx, gradient: (gradient / ctx.saved_tensors[0], None, None)),
+    )
     assert failed("x80") == {"x80_gradient_of_the_root_is_exact"}
 
 
@@ -198,6 +230,9 @@ def test_volumes_of_one_place_alone_fail_x81(monkeypatch):
     assert failed("x81")
     monkeypatch.undo()
     right = ActNorm.forward
-    monkeypatch.setattr(ActNorm, "forward", lambda self, z, context=None:
-                        (right(self, z)[0], self.log_scale.sum().expand(len(z))))
+    monkeypatch.setattr(
+        ActNorm,
+        "forward",
+        lambda self, z, context=None: (right(self, z)[0], self.log_scale.sum().expand(len(z))),
+    )
     assert failed("x81")

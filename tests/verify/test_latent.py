@@ -9,7 +9,7 @@ import torch
 
 from monge import registry
 from monge.core.abilities import HasLevels
-from monge.core.rng import fresh
+from monge.core.rng import make_generator
 from monge.models.latent import _posterior
 from monge.models.latent._posterior import IAF, Full
 from monge.models.latent._prior import Mixture
@@ -23,13 +23,19 @@ FLOW = IAF.Config(steps=2, context=2, maps=Masked.Config(width=8, depth=1))
 
 def subject(name, space=BINARY, **fields):
     """A fresh subject that a test may spoil."""
-    return subjects.subject(name, replace(registry.find(name).tiny(space), **fields), space)
+    return subjects.subject(
+        name, replace(registry.find(name).smallest_config(space), **fields), space
+    )
 
 
 def rows_of(member, *ids):
     """The outcome of the identities of these ids that concern the member, by name."""
-    rows = {each.listing.name: row for each in identities()
-            if each.needs and each.listing.id in ids for row in hold(each, [member], every=True)}
+    rows = {
+        each.listing.name: row
+        for each in identities()
+        if each.needs and each.listing.id in ids
+        for row in hold(each, [member], every=True)
+    }
     assert rows
     assert not [row.error for row in rows.values() if row.error]
     return rows
@@ -39,25 +45,36 @@ def failed(rows):
     return {name for name, row in rows.items() if row.passed is False}
 
 
-@pytest.mark.parametrize("each", [each for each in identities()
-                                  if each.listing.group == "evidence"],
-                         ids=lambda each: each.listing.name)
+@pytest.mark.parametrize(
+    "each",
+    [each for each in identities() if each.listing.group == "evidence"],
+    ids=lambda each: each.listing.name,
+)
 def test_what_stands_for_itself_holds(each):
     row = examine(each)
     assert row.passed, row
 
 
-@pytest.mark.parametrize(("fields", "ids"), [
-    ({"posterior": Full.Config()}, {"X58", "X59"}), ({"posterior": FLOW}, {"X59"}),
-    ({"prior": Mixture.Config(components=2)}, {"X58", "X59"})], ids=["full", "flow", "mixture"])
+@pytest.mark.parametrize(
+    ("fields", "ids"),
+    [
+        ({"posterior": Full.Config()}, {"X58", "X59"}),
+        ({"posterior": FLOW}, {"X59"}),
+        ({"prior": Mixture.Config(components=2)}, {"X58", "X59"}),
+    ],
+    ids=["full", "flow", "mixture"],
+)
 def test_every_posterior_and_prior_holds(fields, ids):
     rows = rows_of(subject("vae", **fields), *ids)
     assert not failed(rows)
     assert {row.id for row in rows.values() if row.passed} == ids
 
 
-@pytest.mark.parametrize(("name", "fields"), [("hvae", {}), ("mhvae", {}),
-                                              ("hvae", {"inference": "bottom-up"})], ids=str)
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("hvae", {}), ("mhvae", {}), ("hvae", {"inference": "bottom-up"})],
+    ids=str,
+)
 def test_levels_hold(name, fields):
     rows = rows_of(subject(name, **fields), "X58", "X59", "X61", "X62")
     assert not failed(rows)
@@ -68,12 +85,22 @@ def test_x62_is_asked_of_all_that_have_levels():
     able = {entry.name for entry in registry.entries() if HasLevels.ability in entry.abilities}
     assert able >= {"latent.hvae", "latent.mhvae"}
     assert {each.id for each in listed() if each.group in ("latent", "evidence")} == {
-        "X8", "X9", "X10", "X58", "X59", "X60", "X61", "X62", "X63", "X64"}
+        "X8",
+        "X9",
+        "X10",
+        "X58",
+        "X59",
+        "X60",
+        "X61",
+        "X62",
+        "X63",
+        "X64",
+    }
 
 
 @pytest.mark.parametrize("name", ["hvae", "mhvae"])
 def test_a_level_that_is_forgotten_or_misplaced_fails_x62(name):
-    member, generator = subject(name), fresh(0)
+    member, generator = subject(name), make_generator(0)
     with torch.no_grad():  # levels that hardly depend on each other would hide what is spoiled
         for parameter in member.model.parameters():
             parameter.add_(0.4 * torch.randn(parameter.shape, generator=generator))
@@ -91,8 +118,9 @@ def test_a_chain_that_reads_the_wrong_neighbour_fails_x61():
     model = member.model
     prior = model.log_prior
     model.log_prior = lambda batch, z: prior(batch, z.flip(-1))
-    model.log_joint = lambda batch, z: prior(batch, z) + model.log_given_code(
-        batch, z, model.context(batch.given, len(batch)))
+    model.log_joint = lambda batch, z: (
+        prior(batch, z) + model.log_given_code(batch, z, model.context(batch.given, len(batch)))
+    )
     right = model.infer
     model.infer = lambda batch, noise: right(batch, noise).flip(-1)
     assert failed(rows_of(member, "X61"))
@@ -100,11 +128,16 @@ def test_a_chain_that_reads_the_wrong_neighbour_fails_x61():
 
 def test_a_posterior_without_its_volume_fails(monkeypatch):
     draw = IAF.draw
-    monkeypatch.setattr(IAF, "draw", lambda self, h, noise: (
-        draw(self, h, noise)[0], _posterior.log_normals(noise)))
+    monkeypatch.setattr(
+        IAF,
+        "draw",
+        lambda self, h, noise: (draw(self, h, noise)[0], _posterior.log_normals(noise)),
+    )
     each = {one.listing.name: one for one in identities() if one.listing.group == "evidence"}
-    for name in ("x64_gates_are_the_volume_of_an_inverse_flow",
-                 "x64_an_inverse_flow_is_undone_unit_by_unit"):
+    for name in (
+        "x64_gates_are_the_volume_of_an_inverse_flow",
+        "x64_an_inverse_flow_is_undone_unit_by_unit",
+    ):
         assert examine(each[name]).passed is False
     member = subject("vae", posterior=FLOW)
     assert "x59_score_is_the_bound" in failed(rows_of(member, "X59"))
@@ -113,8 +146,11 @@ def test_a_posterior_without_its_volume_fails(monkeypatch):
 def test_the_density_needs_the_scale():
     right = _posterior.Factorised.draw
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(_posterior.Factorised, "draw", lambda self, h, noise: (
-            right(self, h, noise)[0], _posterior.log_normals(noise)))
+        patch.setattr(
+            _posterior.Factorised,
+            "draw",
+            lambda self, h, noise: (right(self, h, noise)[0], _posterior.log_normals(noise)),
+        )
         torch.manual_seed(0)
         assert not inference.x10_a_reparameterised_density().passed
 
@@ -134,8 +170,13 @@ def test_a_wrong_noise_fails_x58_in_closed_form(monkeypatch):
 
 def test_weighted_rows_are_not_pca(monkeypatch):
     loss = inference.AE.loss
-    monkeypatch.setattr(inference.AE, "loss", lambda self, batch: {
-        "error": loss(self, batch)["error"] * torch.arange(len(batch)) / len(batch)})
+    monkeypatch.setattr(
+        inference.AE,
+        "loss",
+        lambda self, batch: {
+            "error": loss(self, batch)["error"] * torch.arange(len(batch)) / len(batch)
+        },
+    )
     with torch.no_grad():
         torch.manual_seed(0)
         assert not inference.x63_a_linear_autoencoder_is_pca().passed

@@ -42,6 +42,7 @@ def test_a_wrong_variance_of_the_first_value_fails(monkeypatch):
 def test_a_recursion_with_the_wrong_sign_fails(monkeypatch):
     monkeypatch.setattr(series, "is_stationary", lambda phi: (phi.abs() < 1).all(-1))
     assert failing() == {"x109_stationary_where_roots_lie_inside"}
-    monkeypatch.setattr(series, "levinson", lambda gamma: (gamma[1:] / gamma[0],
-                                                           torch.ones(3, dtype=gamma.dtype)))
+    monkeypatch.setattr(
+        series, "levinson", lambda gamma: (gamma[1:] / gamma[0], torch.ones(3, dtype=gamma.dtype))
+    )
     assert "x109_yule_walker_equations" in failing()

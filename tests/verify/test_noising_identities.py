@@ -31,6 +31,7 @@ def test_the_printed_consistency_form_is_not_the_bound():
 
 def test_a_wrong_weight_is_caught(monkeypatch):
     """(1 - abar)^2 for (1 - a)^2, a common error, fails the identity of weights."""
+
     def wrong(self, s, t):
         found = plain(self, s, t)
         return found._replace(on_x=self.alpha(s) * self.sigma(t).square())

@@ -20,14 +20,14 @@ OWN = {each.listing.name: each for each in identities() if each.listing.group ==
 
 def law(space=REAL, **fields):
     torch.manual_seed(0)
-    return subjects.subject("ddpm", replace(DDPM.tiny(space), **fields), space)
+    return subjects.subject("ddpm", replace(DDPM.smallest_config(space), **fields), space)
 
 
 def held(name, subject):
     torch.manual_seed(0)
     call = OWN[name].call
     with torch.no_grad():
-        return (call(subject.model, subject.batch) if OWN[name].rows else call(subject.model))
+        return call(subject.model, subject.batch) if OWN[name].rows else call(subject.model)
 
 
 @pytest.mark.parametrize("variance", ["forward", "learned"])
@@ -44,8 +44,12 @@ def test_a_posterior_of_another_variance_fails(monkeypatch):
 
     right = Schedule.step
     monkeypatch.setattr(Schedule, "step", wrong)
-    for name in ("x92_own_ways_are_as_likely_back", "x93_scored_steps_are_divergences",
-                 "x96_own_weights_sum_to_the_ends", "x106_ddim_of_the_law_is_ancestral"):
+    for name in (
+        "x92_own_ways_are_as_likely_back",
+        "x93_scored_steps_are_divergences",
+        "x96_own_weights_sum_to_the_ends",
+        "x106_ddim_of_the_law_is_ancestral",
+    ):
         assert not held(name, law()).passed, name
 
 
@@ -62,8 +66,9 @@ def test_probes_of_another_variance_fail(monkeypatch):
 
 
 def test_guidance_with_exchanged_weights_fails(monkeypatch):
-    monkeypatch.setattr(_guidance.Guidance, "weight",
-                        lambda self, t: (1 - self.strength + 0 * t)[:, None])
+    monkeypatch.setattr(
+        _guidance.Guidance, "weight", lambda self, t: (1 - self.strength + 0 * t)[:, None]
+    )
     assert not held("x102_guidance_of_the_law", law(GIVEN)).passed
 
 
@@ -79,6 +84,6 @@ def test_what_cannot_be_guided_is_skipped():
 
 
 def test_a_family_is_found_by_its_base_class():
-    found = {each.name.partition(",")[0] for each in subjects.able(trained_diffusion.Diffusion)}
+    found = {each.name.partition(",")[0] for each in subjects.require(trained_diffusion.Diffusion)}
     assert found == {"ddpm", "vdm", "score_sde"}
     assert registry.find("ddpm") is DDPM

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from monge.core.train_config import Mover
+from monge.core.train_config import OptimiserConfig
 from monge.nn.mlp import MLP
 from monge.train.trainer import Trainer
 from monge.verify import _linear_regions, likelihood_losses, represent, training, training_loop
@@ -25,7 +25,20 @@ def test_it_holds(each):
 
 def test_they_are_all_there():
     assert {each.listing.id for each in OURS} >= {
-        "X12", "X13", "X14", "X15", "X17", "X18", "X41", "X42", "X43", "X44", "X45", "X48", "X113"}
+        "X12",
+        "X13",
+        "X14",
+        "X15",
+        "X17",
+        "X18",
+        "X41",
+        "X42",
+        "X43",
+        "X44",
+        "X45",
+        "X48",
+        "X113",
+    }
 
 
 def fails(name):
@@ -34,13 +47,13 @@ def fails(name):
 
 
 def test_epsilon_inside_the_root_fails_x42(monkeypatch):
-    def inside(mover: Mover, params, factors=None):
+    def inside(mover: OptimiserConfig, params, factors=None):
         class Inside(torch.optim.SGD):
             def step(self):
                 for p in params:
-                    p.sub_(mover.rate * p.grad / (p.grad.square() + 1e-8).sqrt())
+                    p.sub_(mover.lr * p.grad / (p.grad.square() + 1e-8).sqrt())
 
-        return Inside(params, mover.rate)
+        return Inside(params, mover.lr)
 
     monkeypatch.setattr(training, "optimiser", inside)
     assert fails("x42_epsilon_of_adam_stands_outside_the_root")
@@ -49,8 +62,11 @@ def test_epsilon_inside_the_root_fails_x42(monkeypatch):
 
 def test_a_sum_where_the_mean_belongs_fails_x45(monkeypatch):
     right = training_loop.Line.loss
-    monkeypatch.setattr(training_loop.Line, "loss", lambda self, batch: {
-        "square": right(self, batch)["square"].sum()[None]})
+    monkeypatch.setattr(
+        training_loop.Line,
+        "loss",
+        lambda self, batch: {"square": right(self, batch)["square"].sum()[None]},
+    )
     assert fails("x45_minibatch_gradients_average_to_the_whole")
 
 
@@ -72,7 +88,7 @@ def test_a_loop_that_keeps_the_last_fails_x44(monkeypatch):
 
 
 def test_a_threshold_twice_too_large_fails_x43(monkeypatch):
-    right = training.shrink
+    right = training.l1_prox
     monkeypatch.setattr(training, "shrink", lambda mover, cut: right(mover, 2 * cut))
     assert fails("x43_soft_threshold_minimises_the_l1_problem")
 

@@ -9,8 +9,9 @@ from monge.verify import transport
 from monge.verify.errata import transport as errata
 from monge.verify.framework import examine, identities
 
-OURS = [each for each in identities()
-        if each.listing.group in ("transport", "divergence", "algebra")]
+OURS = [
+    each for each in identities() if each.listing.group in ("transport", "divergence", "algebra")
+]
 
 
 @pytest.mark.parametrize("each", OURS, ids=lambda each: each.listing.name)
@@ -21,8 +22,25 @@ def test_it_holds(each):
 
 def test_they_are_all_there():
     assert {each.listing.id for each in OURS} == {
-        "X1", "X2", "X3", "X4", "X5", "X6", "X7", "X11", "X65", "X66", "X67", "X68", "X69", "X70",
-        "X71", "X72", "X73", "X74"}
+        "X1",
+        "X2",
+        "X3",
+        "X4",
+        "X5",
+        "X6",
+        "X7",
+        "X11",
+        "X65",
+        "X66",
+        "X67",
+        "X68",
+        "X69",
+        "X70",
+        "X71",
+        "X72",
+        "X73",
+        "X74",
+    }
 
 
 def fails(name):
@@ -56,8 +74,9 @@ def test_a_plan_of_another_entropy_fails_x66_and_x68(monkeypatch):
 
 
 def test_rows_scaled_half_the_way_fail_x67(monkeypatch):
-    monkeypatch.setattr(transport, "to_rows",
-                        lambda pi, p: pi * (p / pi.sum(-1)).sqrt()[..., None])
+    monkeypatch.setattr(
+        transport, "to_rows", lambda pi, p: pi * (p / pi.sum(-1)).sqrt()[..., None]
+    )
     assert fails("x67_row_scaling_is_the_projection")
 
 

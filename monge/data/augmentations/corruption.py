@@ -28,17 +28,20 @@ def blur(x: Tensor, space: Space, most: float) -> Tensor:
     kernel = (-(place / width).square() / 2).softmax(1).repeat_interleave(x.shape[1], 0)
     flat = x.reshape(1, -1, *x.shape[2:])  # (1, B C, H, W)
     groups = flat.shape[1]
-    rows = conv2d(pad(flat, (0, 0, reach, reach), "replicate"), kernel[:, None, :, None],
-                  groups=groups)
-    return conv2d(pad(rows, (reach, reach, 0, 0), "replicate"), kernel[:, None, None, :],
-                  groups=groups).reshape(x.shape)
+    rows = conv2d(
+        pad(flat, (0, 0, reach, reach), "replicate"), kernel[:, None, :, None], groups=groups
+    )
+    return conv2d(
+        pad(rows, (reach, reach, 0, 0), "replicate"), kernel[:, None, None, :], groups=groups
+    ).reshape(x.shape)
 
 
 def salt(x: Tensor, space: Space, most: float) -> Tensor:
     """So many percent of the pixels made black or white, half each (salt2)"""
     u = torch.rand(len(x), 1, *x.shape[2:])
-    low, high = (0, max(space.size - 1, 1)) if space.kind != "real" else \
-        (min(space.low), max(space.high))
+    low, high = (
+        (0, max(space.size - 1, 1)) if space.kind != "real" else (min(space.low), max(space.high))
+    )
     ends = torch.where(u < most / 200, low, high).to(x.dtype)
     return torch.where(u < most / 100, ends, x)
 

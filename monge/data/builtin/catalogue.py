@@ -13,16 +13,18 @@ from ...core.errors import DataError
 
 if TYPE_CHECKING:
     from ..options import Options
-    from ..readers.raw import Raw
-
+    from ..readers.raw import RawData
 
 
 def listing(module: str) -> list[tuple[str, str]]:
     """The public functions of a module below data/, each with its first line."""
     text = (Path(__file__).parents[1] / f"{module}.py").read_text(encoding="utf-8")
     found = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-    return [(node.name, (ast.get_docstring(node) or "").partition("\n")[0])
-            for node in found if not node.name.startswith("_")]
+    return [
+        (node.name, (ast.get_docstring(node) or "").partition("\n")[0])
+        for node in found
+        if not node.name.startswith("_")
+    ]
 
 
 def names() -> list[tuple[str, str]]:
@@ -30,7 +32,7 @@ def names() -> list[tuple[str, str]]:
     return listing("builtin/toy") + listing("builtin/synthetic") + listing("builtin/sklearn_sets")
 
 
-def make(name: str, options: Options) -> Raw:
+def make(name: str, options: Options) -> RawData:
     """A built-in set of data."""
     if name in dict(listing("builtin/toy")):
         from . import toy
@@ -67,8 +69,13 @@ def suggestion(name: str) -> str:
     """The nearest of what is built in, of what lies beside the missing file, or on the path."""
     parent = Path(name).parent
     folders = [parent, *(folder / parent for folder in search_path())]
-    beside = [str(parent / path.name) for folder in folders if os.path.isdir(folder)
-              for path in sorted(folder.iterdir()) if path.name[0] != "."]
+    beside = [
+        str(parent / path.name)
+        for folder in folders
+        if os.path.isdir(folder)
+        for path in sorted(folder.iterdir())
+        if path.name[0] != "."
+    ]
     close = difflib.get_close_matches(name, [built_in for built_in, _ in names()] + beside, 1, 0.5)
     if close:
         return f"; did you mean {close[0]}?"

@@ -8,55 +8,75 @@ from typing import Any
 import numpy as np
 
 from ..codecs.array import Array
-from ..codecs.scalar import Names
-from ..readers.raw import Places, Raw
+from ..codecs.scalar import Categorical
+from ..readers.raw import RawData, RowLocations
 
 
-def digits() -> Raw:
+def digits() -> RawData:
     """1797 handwritten digits, 8x8 pictures of 17 levels"""
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    codecs = {"image": Array(kind="levels", shape=(1, 8, 8), size=17, dtype="uint8", layout="HW"),
-              "label": Names(names=tuple(map(str, range(10))), dtype="int64")}
-    return Raw("digits", {"image": found.images, "label": found.target}, ("image",),
-               Places.count(len(found.target)), "label", codecs=codecs)
+    codecs = {
+        "image": Array(kind="levels", shape=(1, 8, 8), size=17, dtype="uint8", layout="HW"),
+        "label": Categorical(names=tuple(map(str, range(10))), dtype="int64"),
+    }
+    return RawData(
+        "digits",
+        {"image": found.images, "label": found.target},
+        ("image",),
+        RowLocations.count(len(found.target)),
+        "label",
+        codecs=codecs,
+    )
 
 
-def iris() -> Raw:
+def iris() -> RawData:
     """150 flowers of three species, four lengths"""
     from sklearn.datasets import load_iris
 
     return _labelled("iris", load_iris())
 
 
-def wine() -> Raw:
+def wine() -> RawData:
     """178 wines of three growers, thirteen measurements"""
     from sklearn.datasets import load_wine
 
     return _labelled("wine", load_wine())
 
 
-def breast_cancer() -> Raw:
+def breast_cancer() -> RawData:
     """569 tumours, benign or malignant, thirty measurements"""
     from sklearn.datasets import load_breast_cancer
 
     return _labelled("breast_cancer", load_breast_cancer())
 
 
-def diabetes() -> Raw:
+def diabetes() -> RawData:
     """442 patients, ten measurements and the progression a year later"""
     from sklearn.datasets import load_diabetes
 
     found = load_diabetes()
-    return Raw("diabetes", {"x": found.data, "y": found.target}, ("x",),
-               Places.count(len(found.target)), "y", codecs={"x": _vector(found.feature_names)})
+    return RawData(
+        "diabetes",
+        {"x": found.data, "y": found.target},
+        ("x",),
+        RowLocations.count(len(found.target)),
+        "y",
+        codecs={"x": _vector(found.feature_names)},
+    )
 
 
-def _labelled(name: str, found: Any) -> Raw:
+def _labelled(name: str, found: Any) -> RawData:
     species = np.array(found.target_names.tolist(), object)[found.target]
-    return Raw(name, {"x": found.data, "label": species}, ("x",), Places.count(len(species)),
-               "label", codecs={"x": _vector(found.feature_names)})
+    return RawData(
+        name,
+        {"x": found.data, "label": species},
+        ("x",),
+        RowLocations.count(len(species)),
+        "label",
+        codecs={"x": _vector(found.feature_names)},
+    )
 
 
 def _vector(names: Iterable[str]) -> Array:

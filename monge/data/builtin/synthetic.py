@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.rng import fold, row_uniform
+from ...core.rng import derive_seed, keyed_uniform
 from ..codecs.array import Array
 from ..codecs.sequence import Steps, pack
 from ..options import Options
-from ..readers.raw import Places, Raw
+from ..readers.raw import RawData, RowLocations
 
 TURN = 2 * math.pi
 LETTERS = {
@@ -42,58 +42,65 @@ class Pen(Steps):
     tag = "codec/pen"
 
 
-def strokes(options: Options) -> Raw:
+def strokes(options: Options) -> RawData:
     """Pen strokes of six letters in three hands, as steps of the pen; 16 to 32 steps each"""
     n = options.rows or 4000
-    u = row_uniform(torch.arange(n), (19 + 64,), fold(options.seed, "strokes")).numpy()
+    u = keyed_uniform(torch.arange(n), (19 + 64,), derive_seed(options.seed, "strokes")).numpy()
     letters, styles = list(LETTERS), list(STYLES)
     which = (u[:, 0] * len(letters)).astype(int)
     hand = (u[:, 1] * len(styles)).astype(int)
     length = 16 + (u[:, 2] * 17).astype(int)
-    rows = [_stroke(letters[a], styles[b], steps, own)
-            for a, b, steps, own in zip(which, hand, length, u[:, 3:], strict=True)]
-    places = Places.count(n)
-    values = {"pen": pack(rows), "letter": np.array(letters, object)[which],
-              "style": np.array(styles, object)[hand]}
+    rows = [
+        _stroke(letters[a], styles[b], steps, own)
+        for a, b, steps, own in zip(which, hand, length, u[:, 3:], strict=True)
+    ]
+    places = RowLocations.count(n)
+    values = {
+        "pen": pack(rows),
+        "letter": np.array(letters, object)[which],
+        "style": np.array(styles, object)[hand],
+    }
     codec = Pen.fit(values["pen"], places.at("pen"))
-    return Raw("strokes", values, ("pen",), places, "letter", codecs={"pen": codec})
+    return RawData("strokes", values, ("pen",), places, "letter", codecs={"pen": codec})
 
 
-def sines(options: Options) -> Raw:
+def sines(options: Options) -> RawData:
     """Noisy waves of 48 steps, each with a frequency, phase and size of its own"""
     n = options.rows or 4000
-    u = row_uniform(torch.arange(n), (3 + 48,), fold(options.seed, "sines"))
+    u = keyed_uniform(torch.arange(n), (3 + 48,), derive_seed(options.seed, "sines"))
     period, phase, size = 6 + 18 * u[:, :1], TURN * u[:, 1:2], 0.5 + u[:, 2:3]
     time = torch.arange(48, dtype=torch.float64)
     x = size * torch.sin(TURN * time / period + phase) + 0.1 * torch.special.ndtri(u[:, 3:])
     codec = Array(kind="real", shape=(48,), dtype="float32")
     values = {"x": x.float().numpy(), "period": period[:, 0].float().numpy()}
-    return Raw("sines", values, ("x",), Places.count(n), codecs={"x": codec})
+    return RawData("sines", values, ("x",), RowLocations.count(n), codecs={"x": codec})
 
 
-def shapes(options: Options) -> Raw:
+def shapes(options: Options) -> RawData:
     """Pictures of a wedge, 16x16 binary, with its place, size and rotation as fields"""
     n = options.rows or 6000
-    u = row_uniform(torch.arange(n), (4,), fold(options.seed, "shapes"))
+    u = keyed_uniform(torch.arange(n), (4,), derive_seed(options.seed, "shapes"))
     counts = torch.tensor([PLACES, PLACES, SIZES, ROTATIONS])
     factors = (u * counts).long()  # (N, 4)
     image = _wedges(factors.double() / (counts - 1))
     values = {"image": image.numpy()}
-    values |= {name: factors[:, place].numpy()
-               for place, name in enumerate(("across", "down", "size", "rotation"))}
+    values |= {
+        name: factors[:, place].numpy()
+        for place, name in enumerate(("across", "down", "size", "rotation"))
+    }
     codec = Array(kind="binary", shape=(1, SIDE, SIDE), dtype="uint8", layout="HW")
-    return Raw("shapes", values, ("image",), Places.count(n), codecs={"image": codec})
+    return RawData("shapes", values, ("image",), RowLocations.count(n), codecs={"image": codec})
 
 
 def _stroke(letter: str, style: str, steps: int, u: np.ndarray) -> np.ndarray:
     """One letter as steps of the pen, (steps, 2)."""
     wide, lean = STYLES[style]
     points = np.array(LETTERS[letter])
-    points = points + 0.05 * _normal(u[:2 * len(points)]).reshape(-1, 2)
+    points = points + 0.05 * _normal(u[: 2 * len(points)]).reshape(-1, 2)
     points = points * (wide, 1.0)
     points[:, 0] += (lean + 0.05 * _normal(u[14:15])) * points[:, 1]
     path = _smooth(points * (1 + 0.1 * _normal(u[15:16])), steps + 1)
-    tremor = 0.01 * _normal(u[16:16 + 2 * steps]).reshape(-1, 2)
+    tremor = 0.01 * _normal(u[16 : 16 + 2 * steps]).reshape(-1, 2)
     return (np.diff(path, axis=0) + tremor).astype(np.float32)
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.gaussian_modes import Modes
-from ...core.rng import fold, row_uniform
+from ...core.gaussian_modes import GaussianModes
+from ...core.rng import derive_seed, keyed_uniform
 from ..options import Options
-from ..readers.raw import Places, Raw
+from ..readers.raw import RawData, RowLocations
 
 Density = Callable[[Tensor], Tensor]
 ROWS = 10_000
@@ -28,11 +28,16 @@ class Toy:
     draw: Callable[[Tensor], Tensor]  # uniforms (N, 4) -> points (N, 2), float64
     density: Density | None = None  # points (..., 2) -> log p (...)
 
-    def raw(self, name: str, options: Options) -> Raw:
+    def raw(self, name: str, options: Options) -> RawData:
         n = options.rows or ROWS
-        points = self.draw(row_uniform(torch.arange(n), (4,), fold(options.seed, name)))
-        return Raw(name, {"x": points.float().numpy()}, ("x",), Places.count(n),
-                   density=self.density)
+        points = self.draw(keyed_uniform(torch.arange(n), (4,), derive_seed(options.seed, name)))
+        return RawData(
+            name,
+            {"x": points.float().numpy()},
+            ("x",),
+            RowLocations.count(n),
+            density=self.density,
+        )
 
 
 def moons() -> Toy:
@@ -60,7 +65,7 @@ def rings() -> Toy:
         # p(x) = p(r) / (2 pi r); a negative radius lands on the other side of the circle
         radius = x.norm(dim=-1, keepdim=True)
         signed = torch.stack([radius, -radius], -1) - radii.to(x)[:, None]  # (..., 4, 2)
-        log = -(signed / spread) ** 2 / 2 - math.log(spread * math.sqrt(TURN) * len(radii))
+        log = -((signed / spread) ** 2) / 2 - math.log(spread * math.sqrt(TURN) * len(radii))
         return log.flatten(-2).logsumexp(-1) - (TURN * radius[..., 0]).log()
 
     return Toy(draw, density)
@@ -128,7 +133,7 @@ def _mixture(centres: Tensor, spread: float) -> Toy:
     def draw(u: Tensor) -> Tensor:
         return centres[_choice(u[:, 0], len(centres))] + _noise(u, spread)
 
-    return Toy(draw, Modes(centres, spread))
+    return Toy(draw, GaussianModes(centres, spread))
 
 
 def _circle(n: int, radius: float) -> Tensor:

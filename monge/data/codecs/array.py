@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.rng import fold, row_uniform
+from ...core.rng import derive_seed, keyed_uniform
 from ...core.space import Space
 from ..statistics import Moments, statistics
-from .base import At, Codec
+from .base import Codec, Locator
 from .scalar import Number, finite, refuse, whole_numbers
 
 DRAW = 1024
@@ -41,10 +41,10 @@ class Array(Codec):
         """The largest level, which is certainty where values are drawn."""
         return max(self.size - 1, 1)
 
-    def encode(self, values: np.ndarray, at: At) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         return self.keep(self.arrange(values), at)
 
-    def keep(self, rows: np.ndarray, at: At) -> Tensor:
+    def keep(self, rows: np.ndarray, at: Locator) -> Tensor:
         """Rows (N, *shape) as compact as their kind allows."""
         rows = np.ascontiguousarray(rows)
         if self.kind == "counts":
@@ -53,8 +53,12 @@ class Array(Codec):
             return torch.from_numpy(finite(rows, at).astype(np.float32))
         if rows.dtype != np.uint8 or rows.max() > self.top:
             strange = (rows > self.top) | (rows < 0) | (rows != np.rint(rows)) | np.isnan(rows)
-            refuse(strange, np.nan_to_num(rows.astype(np.float64), nan=-1), at,
-                   f"is not a whole number from 0 to {self.top}")
+            refuse(
+                strange,
+                np.nan_to_num(rows.astype(np.float64), nan=-1),
+                at,
+                f"is not a whole number from 0 to {self.top}",
+            )
         return torch.from_numpy(rows.astype(np.uint8))
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
@@ -93,8 +97,8 @@ class Array(Codec):
         if fresh:
             return (torch.rand_like(chance) < chance).float()
         pieces = zip(chance.split(DRAW), rows.split(DRAW), strict=True)
-        seed = fold("binarise")
-        return torch.cat([(row_uniform(r, self.shape, seed) < c).float() for c, r in pieces])
+        seed = derive_seed("binarise")
+        return torch.cat([(keyed_uniform(r, self.shape, seed) < c).float() for c, r in pieces])
 
 
 def chances(means: tuple[float, ...]) -> Moments:

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...core.config import Config
 from ...core.space import Space
-from ..ragged import Kept
+from ..ragged import PackedTensor
 
-At = Callable[[int], str]
+Locator = Callable[[int], str]
 """The beginning of a sentence about a row, counted from 0: "column 'age', row 7"."""
 
 
@@ -24,7 +24,7 @@ class Codec(Config, abc.ABC):
     """What the values were stored as."""
 
     @abc.abstractmethod
-    def encode(self, values: np.ndarray, at: At) -> Kept:
+    def encode(self, values: np.ndarray, at: Locator) -> PackedTensor:
         """(N, ...) compact, or a DataError about the first value that does not fit."""
 
     @abc.abstractmethod

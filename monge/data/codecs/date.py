@@ -17,9 +17,9 @@ from torch import Tensor
 from ...core.errors import DataError
 from ...core.space import Space
 from ..statistics import statistics
-from .base import At, Codec
+from .base import Codec, Locator
 from .scalar import EXACT, blank, refuse
-from .time_index import DAY, Clock
+from .time_index import DAY, TimeIndex
 
 LOOKS = re.compile(r"\d{4}-\d{2}|\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d{1,2}:\d{2}(:\d{2})?)?")
 """What may be a date; pandas finds the order of its parts."""
@@ -31,24 +31,35 @@ class Date(Codec):
     """A moment, as ticks of a clock since the earliest."""
 
     tag = "codec/date"
-    clock: Clock
+    clock: TimeIndex
     """What a tick is, and how times are written."""
     kind: Literal["counts", "real"] = "counts"
     """Whether ticks are whole; seconds over years are too many for float32 and become days."""
 
-    def encode(self, values: np.ndarray, at: At) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         seen = np.array([not blank(value) for value in values], bool)
-        times = parsed(np.array([value if there else None for value, there in
-                                 zip(values, seen, strict=True)], object), self.clock.form)
+        times = parsed(
+            np.array(
+                [value if there else None for value, there in zip(values, seen, strict=True)],
+                object,
+            ),
+            self.clock.form,
+        )
         wrong = np.flatnonzero(seen & np.isnat(times))
         if len(wrong):
-            raise DataError(f"{at(int(wrong[0]))}: {values[wrong[0]]!r} is no date of the form "
-                            f"{self.clock.form}; mend the cell or leave it empty")
+            raise DataError(
+                f"{at(int(wrong[0]))}: {values[wrong[0]]!r} is no date of the form "
+                f"{self.clock.form}; mend the cell or leave it empty"
+            )
         ticks = np.full(len(values), np.nan)
         ticks[seen] = self.clock.ticks(times[seen])
         if self.kind == "counts":
-            refuse(ticks != np.rint(ticks), ticks, at, f"steps of {self.clock.step} since "
-                   f"{self.clock.origin} is no whole number of them")
+            refuse(
+                ticks != np.rint(ticks),
+                ticks,
+                at,
+                f"steps of {self.clock.step} since {self.clock.origin} is no whole number of them",
+            )
         return torch.from_numpy(ticks.astype(np.float32))
 
     def decode(self, x: np.ndarray) -> np.ndarray:
@@ -67,18 +78,21 @@ def fit(values: np.ndarray, dtype: str) -> Date | None:
     """The codec of the distinct cells of a column, where they are dates."""
     if not all(isinstance(value, str) and LOOKS.fullmatch(value) for value in values):
         return None
-    form = next((form for form in forms(values[0]) if not np.isnat(parsed(values, form)).any()),
-                None)
+    form = next(
+        (form for form in forms(values[0]) if not np.isnat(parsed(values, form)).any()), None
+    )
     if form is None:
         return None
     times = parsed(values, form)
     origin = str(times.min()).replace("T", " ")
     if "%d" not in form:
-        return Date(clock=Clock(origin=origin, unit="month", form=form), dtype=dtype)
+        return Date(clock=TimeIndex(origin=origin, unit="month", form=form), dtype=dtype)
     since = (times - times.min()).astype(np.int64)
     every = next(every for every in (DAY, 60, 1) if not (since % every).any())
     whole = since.max() / every <= EXACT
-    clock = Clock(origin=origin, unit="second", form=form, every=float(every if whole else DAY))
+    clock = TimeIndex(
+        origin=origin, unit="second", form=form, every=float(every if whole else DAY)
+    )
     return Date(clock=clock, kind="counts" if whole else "real", dtype=dtype)
 
 
@@ -96,5 +110,8 @@ def parsed(cells: np.ndarray, form: str) -> Any:
     """Times (N,), none where a cell is not written so."""
     import pandas as pd
 
-    return pd.DatetimeIndex(pd.to_datetime(cells, format=form, errors="coerce")).to_numpy(
-        ).astype("datetime64[s]")
+    return (
+        pd.DatetimeIndex(pd.to_datetime(cells, format=form, errors="coerce"))
+        .to_numpy()
+        .astype("datetime64[s]")
+    )

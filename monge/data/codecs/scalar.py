@@ -21,7 +21,7 @@ from torch import Tensor
 from ...core.errors import DataError
 from ...core.space import Space
 from ..statistics import statistics
-from .base import At, Codec
+from .base import Codec, Locator
 
 MISSING = "(missing)"
 """The name of what was not seen, where it is made a name."""
@@ -40,7 +40,7 @@ class Number(Codec):
     """Whether fractions occur."""
     lenient: ClassVar[bool] = False
 
-    def encode(self, values: np.ndarray, at: At) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         found = finite(numbers(values, at, self.lenient), at)
         if self.kind == "counts":
             refuse(found != np.rint(found), found, at, "has a fraction where whole numbers belong")
@@ -57,14 +57,14 @@ class Number(Codec):
         return Space(kind=self.kind, name=name, **statistics(x, 1))
 
 
-class Patchy(Number):
+class LenientNumber(Number):
     """A number, or words that are read as a missing cell."""
 
     tag = "codec/lenient_number"
     lenient = True
 
 
-class Flag(Codec):
+class Binary(Codec):
     """One of two values, the second of which is 1."""
 
     tag = "codec/binary"
@@ -76,7 +76,7 @@ class Flag(Codec):
         """Whether the two are words rather than 0 and 1 or truth values."""
         return numpy_dtype(self.dtype).kind == "O"
 
-    def encode(self, values: np.ndarray, at: At) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         if self.spoken:
             codes = look_up(values, self.values, at).astype(np.float32)
             return torch.from_numpy(np.where(codes < 0, np.nan, codes).astype(np.float32))
@@ -89,14 +89,17 @@ class Flag(Codec):
         if self.spoken:
             return choose(np.array(self.values, object), codes_of(x))
         holes = np.isnan(x)
-        return np.where(holes, np.nan, x > 0.5) if holes.any() else \
-            (x > 0.5).astype(numpy_dtype(self.dtype))
+        return (
+            np.where(holes, np.nan, x > 0.5)
+            if holes.any()
+            else (x > 0.5).astype(numpy_dtype(self.dtype))
+        )
 
     def measure(self, x: Tensor, name: str) -> Space:
         return Space(kind="binary", name=name, **statistics(x, 1))
 
 
-class Names(Codec):
+class Categorical(Codec):
     """One of several names without order."""
 
     tag = "codec/categorical"
@@ -106,7 +109,7 @@ class Names(Codec):
     """Whether a frame held them as a category."""
 
     @classmethod
-    def fit(cls, values: np.ndarray, dtype: str, blank: bool = False) -> Names:
+    def fit(cls, values: np.ndarray, dtype: str, blank: bool = False) -> Categorical:
         """The names that occur, sorted; `blank` adds a name for what was not seen."""
         found = sort({spelled(value) for value in distinct(values)[0]})
         return cls(names=(*found, *((MISSING,) if blank else ())), dtype=dtype)
@@ -118,7 +121,7 @@ class Names(Codec):
         names = [name for name in self.names if name != MISSING]
         return np.array(names) == "True" if dtype.kind == "b" else np.array(names, dtype)
 
-    def encode(self, values: np.ndarray, at: At) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         return torch.from_numpy(look_up(values, self.names, at))
 
     def decode(self, x: np.ndarray) -> np.ndarray:
@@ -129,20 +132,27 @@ class Names(Codec):
 
     def measure(self, x: Tensor, name: str) -> Space:
         size = len(self.names)
-        return Space(kind="label", size=size, name=name, rows=len(x), high=(float(size - 1),),
-                     missing=bool((x < 0).any()))
+        return Space(
+            kind="label",
+            size=size,
+            name=name,
+            rows=len(x),
+            high=(float(size - 1),),
+            missing=bool((x < 0).any()),
+        )
 
 
-def refuse(wrong: np.ndarray, values: np.ndarray, at: At, why: str) -> None:
+def refuse(wrong: np.ndarray, values: np.ndarray, at: Locator, why: str) -> None:
     """A DataError about the first row where `wrong`; NaN is never wrong."""
     if not wrong.any() or not (wrong := wrong & ~np.isnan(values)).any():
         return
     place = tuple(np.argwhere(wrong)[0])
-    raise DataError(f"{at(place[0])}: {values[place]:.12g} {why}; mend the cell or leave the row "
-                    "out")
+    raise DataError(
+        f"{at(place[0])}: {values[place]:.12g} {why}; mend the cell or leave the row out"
+    )
 
 
-def finite(values: np.ndarray, at: At) -> np.ndarray:
+def finite(values: np.ndarray, at: Locator) -> np.ndarray:
     """`values`, none of which is infinite in itself or as float32."""
     refuse(np.isinf(values), values, at, "is not finite")
     refuse(np.abs(values) > np.finfo(np.float32).max, values, at, "is too large for float32")
@@ -158,17 +168,19 @@ def blurred(column: np.ndarray) -> np.ndarray:
     return np.abs(column - column.astype(np.float32)) > 1e-3 * spread
 
 
-def exact_enough(values: np.ndarray, at: At) -> None:
+def exact_enough(values: np.ndarray, at: Locator) -> None:
     """A DataError where float32 would blur an entry."""
     flat = finite(values, at).reshape(len(values), -1)  # (N, D)
     for column in flat.T:
         if (wrong := blurred(column)).any():
             row = int(np.argmax(wrong))
-            raise DataError(f"{at(row)}: {column[row]:.17g} needs more digits than float32 has, "
-                            "beside the spread of its column; subtract an offset from the column")
+            raise DataError(
+                f"{at(row)}: {column[row]:.17g} needs more digits than float32 has, "
+                "beside the spread of its column; subtract an offset from the column"
+            )
 
 
-def numbers(values: np.ndarray, at: At, lenient: bool = False) -> np.ndarray:
+def numbers(values: np.ndarray, at: Locator, lenient: bool = False) -> np.ndarray:
     """float64, NaN where nothing was seen, and for what is no number where `lenient`."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
@@ -181,8 +193,10 @@ def numbers(values: np.ndarray, at: At, lenient: bool = False) -> np.ndarray:
         except (TypeError, ValueError):
             if lenient:
                 continue
-            raise DataError(f"{at(row)}: {value!r} is text where a number belongs; mend the cell "
-                            "or leave it empty") from None
+            raise DataError(
+                f"{at(row)}: {value!r} is text where a number belongs; mend the cell "
+                "or leave it empty"
+            ) from None
     return found
 
 
@@ -214,8 +228,11 @@ def spelled(value: Any) -> str:
 
 
 def blank(value: Any) -> bool:
-    return value is None or (isinstance(value, float | np.floating) and np.isnan(value)) or \
-        (isinstance(value, str) and not value.strip())
+    return (
+        value is None
+        or (isinstance(value, float | np.floating) and np.isnan(value))
+        or (isinstance(value, str) and not value.strip())
+    )
 
 
 def sort(names: set[str]) -> list[str]:
@@ -227,7 +244,7 @@ def sort(names: set[str]) -> list[str]:
         return letters
 
 
-def look_up(values: np.ndarray, names: tuple[str, ...], at: At) -> np.ndarray:
+def look_up(values: np.ndarray, names: tuple[str, ...], at: Locator) -> np.ndarray:
     """The place of each value among the names, int64; -1 where nothing was seen."""
     found, place = distinct(values)
     code = {name: number for number, name in enumerate(names)}
@@ -235,8 +252,10 @@ def look_up(values: np.ndarray, names: tuple[str, ...], at: At) -> np.ndarray:
     codes = np.array([*known, code.get(MISSING, -1)], np.int64)[place]  # place -1 is the last
     strange = np.flatnonzero(codes == -2)
     if len(strange):
-        raise DataError(f"{at(strange[0])}: {spelled(values[strange[0]])!r} is not among the "
-                        f"known names ({listed(names)}); mend the cell or leave the row out")
+        raise DataError(
+            f"{at(strange[0])}: {spelled(values[strange[0]])!r} is not among the "
+            f"known names ({listed(names)}); mend the cell or leave the row out"
+        )
     return codes
 
 
@@ -256,8 +275,11 @@ def choose(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
     if (codes >= 0).all():
         return values[codes]
     padded = np.append(values.astype(object), [None])  # index -1 is the last
-    return padded[codes] if values.dtype.kind == "O" else \
-        np.where(codes < 0, np.nan, values[codes]).astype(np.float64)
+    return (
+        padded[codes]
+        if values.dtype.kind == "O"
+        else np.where(codes < 0, np.nan, values[codes]).astype(np.float64)
+    )
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -286,7 +308,7 @@ class Offset(Number):
     offset: float
     """What is taken off; scores are the same with and without it."""
 
-    def encode(self, values: np.ndarray, at: At) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         return super().encode(finite(numbers(values, at), at) - self.offset, at)
 
     def decode(self, x: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from ...core.errors import DataError
 from ...core.space import Space
 from ..ragged import Ragged
 from ..statistics import statistics
-from .base import At, Codec
+from .base import Codec, Locator
 from .scalar import EXACT, finite, refuse, whole_numbers
 
 
@@ -34,7 +34,7 @@ class SequenceCodec(Codec, abc.ABC):
     """Whether some row is shorter."""
 
     @abc.abstractmethod
-    def encode(self, values: np.ndarray, at: At) -> Ragged:
+    def encode(self, values: np.ndarray, at: Locator) -> Ragged:
         """An object array of rows, end to end."""
 
     @abc.abstractmethod
@@ -48,21 +48,37 @@ class SequenceCodec(Codec, abc.ABC):
         for end in ("mean", "low", "high"):
             found[end] = tuple(value + x.base for value in found[end])
         found["rows"] = len(x)
-        return Space(kind=self.kind, shape=(self.longest, *self.step), size=self.size, name=name,
-                     varies=self.varies, **found)
+        return Space(
+            kind=self.kind,
+            shape=(self.longest, *self.step),
+            size=self.size,
+            name=name,
+            varies=self.varies,
+            **found,
+        )
 
     def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
         """Rows that `other` encoded, as this codec would have, or a sentence why not."""
-        if not isinstance(other, SequenceCodec) or not isinstance(x, Ragged) or other.step != self.step:
-            raise DataError(f"{name} is not in steps of shape {self.step} as the run's is; give "
-                            "rows of such steps")
+        if (
+            not isinstance(other, SequenceCodec)
+            or not isinstance(x, Ragged)
+            or other.step != self.step
+        ):
+            raise DataError(
+                f"{name} is not in steps of shape {self.step} as the run's is; give "
+                "rows of such steps"
+            )
         longest, shortest = int(x.length.max()), int(x.length.min())
         if longest > self.longest:
-            raise DataError(f"{name} has a row of {longest} steps where the run has at most "
-                            f"{self.longest}; write the name of the data with +cut{self.longest}")
+            raise DataError(
+                f"{name} has a row of {longest} steps where the run has at most "
+                f"{self.longest}; write the name of the data with +cut{self.longest}"
+            )
         if not self.varies and shortest < self.longest:
-            raise DataError(f"{name} has a row of {shortest} steps where every row of the run has "
-                            f"{self.longest}; leave it out")
+            raise DataError(
+                f"{name} has a row of {shortest} steps where every row of the run has "
+                f"{self.longest}; leave it out"
+            )
         return x
 
 
@@ -72,7 +88,7 @@ class Steps(SequenceCodec):
     tag = "codec/sequence"
 
     @classmethod
-    def fit(cls, values: np.ndarray, at: At) -> Steps:
+    def fit(cls, values: np.ndarray, at: Locator) -> Steps:
         """What the types of the rows ask for."""
         for row, steps in enumerate(values):
             if not len(steps):
@@ -88,16 +104,22 @@ class Steps(SequenceCodec):
         elif dtype == np.uint8:
             kind = "levels"
         longest, varies = lengths(values)
-        return cls(kind=kind, size=256 if kind == "levels" else 0, step=values[0].shape[1:],
-                   longest=longest, varies=varies, dtype=str(dtype))
+        return cls(
+            kind=kind,
+            size=256 if kind == "levels" else 0,
+            step=values[0].shape[1:],
+            longest=longest,
+            varies=varies,
+            dtype=str(dtype),
+        )
 
-    def encode(self, values: np.ndarray, at: At) -> Ragged:
+    def encode(self, values: np.ndarray, at: Locator) -> Ragged:
         owner = np.repeat(np.arange(len(values)), [len(row) for row in values])
         steps = finite(np.concatenate(list(values)).astype(np.float64), lambda i: at(owner[i]))
         rows = Ragged.join([torch.from_numpy(row.astype(np.float32)) for row in values])
         return self.keep(rows, steps, lambda i: at(owner[i]))
 
-    def keep(self, x: Ragged, steps: np.ndarray, at: At) -> Ragged:
+    def keep(self, x: Ragged, steps: np.ndarray, at: Locator) -> Ragged:
         """Steps as compact as their kind allows."""
         if self.kind == "real":
             return x
@@ -133,8 +155,9 @@ def lengths(rows: Iterable[Any]) -> tuple[int, bool]:
 
 def spread(length: Tensor, unit: float = 1) -> str:
     """From the shortest to the longest, in so many steps a unit."""
-    low, high = (f"{float(end) / unit:.3g}" if unit != 1 else str(int(end))
-                 for end in length.aminmax())
+    low, high = (
+        f"{float(end) / unit:.3g}" if unit != 1 else str(int(end)) for end in length.aminmax()
+    )
     return low if low == high else f"{low} to {high}"
 
 
@@ -158,5 +181,9 @@ def pack(arrays: Collection[np.ndarray]) -> np.ndarray:
 
 def is_uneven(values: np.ndarray) -> bool:
     """Whether an object array holds rows rather than names."""
-    return values.dtype.kind == "O" and values.ndim == 1 and len(values) > 0 \
+    return (
+        values.dtype.kind == "O"
+        and values.ndim == 1
+        and len(values) > 0
         and isinstance(values[0], np.ndarray)
+    )

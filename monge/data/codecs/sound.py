@@ -13,7 +13,7 @@ from ...core.config import Range
 from ...core.errors import DataError
 from ..ragged import Ragged
 from ..readers.wav import ZERO, Bits, Clip
-from .base import At, Codec
+from .base import Codec, Locator
 from .scalar import whole_numbers
 from .sequence import SequenceCodec, spread
 
@@ -49,7 +49,7 @@ class Sound(SequenceCodec):
             return "mu-law levels"
         return "floats" if self.bits == 32 else f"{self.bits}-bit levels"
 
-    def encode(self, values: np.ndarray, at: At) -> Ragged:
+    def encode(self, values: np.ndarray, at: Locator) -> Ragged:
         for row, samples in enumerate(values if self.bits == 32 else ()):
             if not np.isfinite(samples).all():
                 raise DataError(f"{at(row)} holds samples that are not finite; record it again")
@@ -71,19 +71,24 @@ class Sound(SequenceCodec):
 
     def tell(self, rows: Ragged) -> str:
         bits = "floats" if self.bits == 32 else f"{self.bits} bits"
-        return (f"{spread(rows.length)} steps, {spread(rows.length, self.rate)} s at {self.rate} "
-                f"Hz, {bits}, {self.sides}")
+        return (
+            f"{spread(rows.length)} steps, {spread(rows.length, self.rate)} s at {self.rate} "
+            f"Hz, {bits}, {self.sides}"
+        )
 
     def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
         if not isinstance(other, Sound):
             raise DataError(f"{name} is not sound as the run's is; give wav files")
         for mine, its, word in (
-                (f"{self.rate} Hz", f"{other.rate} Hz", f"+resample{self.rate}"),
-                (self.law, other.law, "+mulaw" if self.mulaw else ""),
-                (self.sides, other.sides, "+mono" if self.channels == 1 else "")):
+            (f"{self.rate} Hz", f"{other.rate} Hz", f"+resample{self.rate}"),
+            (self.law, other.law, "+mulaw" if self.mulaw else ""),
+            (self.sides, other.sides, "+mono" if self.channels == 1 else ""),
+        ):
             if mine != its:
-                raise DataError(f"{name} has {its} where the run has {mine}; " +
-                                (f"write its name with {word}" if word else f"give it {mine}"))
+                raise DataError(
+                    f"{name} has {its} where the run has {mine}; "
+                    + (f"write its name with {word}" if word else f"give it {mine}")
+                )
         return super().adopt(other, x, name)
 
 

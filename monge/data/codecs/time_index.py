@@ -17,7 +17,7 @@ from torch import Tensor
 from ...core.errors import DataError
 from ...core.space import Space
 from ..statistics import statistics
-from .base import At, Codec
+from .base import Codec, Locator
 
 DAY = 86_400
 ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([ T]\d{2}:\d{2}(:\d{2})?)?)?\S*")
@@ -27,7 +27,7 @@ Times = Any
 """Arrays of datetime64[s], or of float64 where times are numbers."""
 
 
-class Clock(Codec):
+class TimeIndex(Codec):
     """The time of a step as the number of ticks since the origin."""
 
     tag = "codec/time_index"
@@ -40,7 +40,7 @@ class Clock(Codec):
     form: str = ""
     """How times are written, in the letters of strftime; nothing for numbers."""
 
-    def encode(self, values: np.ndarray, at: At) -> Tensor:
+    def encode(self, values: np.ndarray, at: Locator) -> Tensor:
         """values: ticks, which whoever cut the windows has counted."""
         return torch.from_numpy(np.asarray(values, np.float64))
 
@@ -69,8 +69,9 @@ class Clock(Codec):
             case "second":
                 return self.start + steps
             case "business":
-                return np.busday_offset(self.start.astype("datetime64[D]"), steps
-                                        ).astype("datetime64[s]")
+                return np.busday_offset(self.start.astype("datetime64[D]"), steps).astype(
+                    "datetime64[s]"
+                )
             case "month":
                 month = self.start.astype("datetime64[M]")
                 rest = self.start - month.astype("datetime64[s]")
@@ -88,8 +89,9 @@ class Clock(Codec):
                 first, later = (each.astype("datetime64[D]") for each in (self.start, times))
                 return np.busday_count(first, later) / self.every
             case "month":
-                months = [each.astype("datetime64[M]").astype(np.int64)
-                          for each in (self.start, times)]
+                months = [
+                    each.astype("datetime64[M]").astype(np.int64) for each in (self.start, times)
+                ]
                 found = (months[1] - months[0]) / self.every
                 return np.where(self.times(found) == times, found, np.nan)
         return (times - self.start) / self.every
@@ -119,8 +121,9 @@ class Clock(Codec):
     def calendar(self, ticks: np.ndarray) -> NDArray[np.float32]:
         """Where each tick stands in the day, the week and the year, as sine and cosine, (T, K)."""
         if self.unit == "number":
-            raise DataError("data.calendar needs a column of dates, and the times are numbers; "
-                            "leave it out")
+            raise DataError(
+                "data.calendar needs a column of dates, and the times are numbers; leave it out"
+            )
         seconds = self.times(ticks).astype(np.int64)
         cycles = [(7 * DAY, 3 * DAY), (365.2425 * DAY, 0)]  # 1970 began on a Thursday
         if self.unit == "second" and self.every < DAY:
@@ -155,15 +158,19 @@ def read(cells: np.ndarray, name: str) -> tuple[Times, str]:
         except (ValueError, TypeError):
             continue
         if found.isna().any():
-            raise DataError(f"column {name!r}, row {int(np.argmax(found.isna())) + 1}: the time "
-                            "is missing; mend the cell or leave the row out")
+            raise DataError(
+                f"column {name!r}, row {int(np.argmax(found.isna())) + 1}: the time "
+                "is missing; mend the cell or leave the row out"
+            )
         form = FORMS.get(len(str(cells[0])), "%Y-%m-%d %H:%M:%S")
         return found.tz_localize(None).to_numpy().astype("datetime64[s]"), form
-    raise DataError(f"column {name!r} holds {cells[0]!r}, which is no time that can be read; "
-                    "write times as 2016-07-01 00:00:00, or name another column with data.time")
+    raise DataError(
+        f"column {name!r} holds {cells[0]!r}, which is no time that can be read; "
+        "write times as 2016-07-01 00:00:00, or name another column with data.time"
+    )
 
 
-def fit(times: Times, form: str) -> Clock:
+def fit(times: Times, form: str) -> TimeIndex:
     """The clock whose grid most of the times, which are in order, stand on."""
     gaps = np.diff(times)
     gaps = gaps[gaps > gaps.dtype.type(0)]
@@ -172,14 +179,14 @@ def fit(times: Times, form: str) -> Clock:
     found, count = np.unique(gaps, return_counts=True)
     usual = found[count.argmax()].astype(np.float64)
     if times.dtype.kind == "f":
-        return Clock(origin=repr(float(times[0])), every=float(usual))
+        return TimeIndex(origin=repr(float(times[0])), every=float(usual))
     origin = str(times[0]).replace("T", " ")
     months = round(usual / (365.2425 / 12 * DAY))
     if usual >= 28 * DAY and abs(usual - months * 365.2425 / 12 * DAY) < 4 * DAY:
-        return Clock(origin=origin, every=float(months), unit="month", form=form)
+        return TimeIndex(origin=origin, every=float(months), unit="month", form=form)
     if usual == DAY and works(times):
-        return Clock(origin=origin, unit="business", form=form)
-    return Clock(origin=origin, every=float(usual), unit="second", form=form)
+        return TimeIndex(origin=origin, unit="business", form=form)
+    return TimeIndex(origin=origin, every=float(usual), unit="second", form=form)
 
 
 def works(times: Times) -> bool:

@@ -21,7 +21,7 @@ import torch
 from ...core.errors import DataError
 from ...core.space import Space
 from ..ragged import Ragged
-from .base import At, Codec
+from .base import Codec, Locator
 from .sequence import SequenceCodec as Steps
 from .sequence import pack, spread
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from ..dataset import Schema
-
 
 
 Unit = Literal["chars", "words", "bytes", "bpe"]
@@ -58,8 +57,9 @@ class Text(Steps):
     dtype: str = "str"
 
     @classmethod
-    def fit(cls, unit: Unit, texts: Sequence[str], train: Sequence[str], vocabulary: int,
-            ends: bool) -> Text:
+    def fit(
+        cls, unit: Unit, texts: Sequence[str], train: Sequence[str], vocabulary: int, ends: bool
+    ) -> Text:
         """An alphabet of all texts; words and subwords by their frequency in `train`."""
         symbols: tuple[str, ...] = ()
         merges: tuple[tuple[int, int], ...] = ()
@@ -72,8 +72,9 @@ class Text(Steps):
         elif unit == "bpe":
             merges = learn(train, vocabulary or VOCABULARY[unit])
         size = (len(spelling(merges)) if unit in ("bytes", "bpe") else len(symbols)) + ends
-        return cls(unit=unit, symbols=symbols, merges=merges, ends=ends, size=size, longest=1,
-                   varies=True)
+        return cls(
+            unit=unit, symbols=symbols, merges=merges, ends=ends, size=size, longest=1, varies=True
+        )
 
     @property
     def end(self) -> int | None:
@@ -85,19 +86,28 @@ class Text(Steps):
         """The smallest type that holds every symbol."""
         return np.uint8 if self.size <= BYTES else np.int16 if self.size <= 2**15 else np.int32
 
-    def codes(self, texts: Sequence[str], at: At) -> np.ndarray:
+    def codes(self, texts: Sequence[str], at: Locator) -> np.ndarray:
         """The symbols of each text, an object array of arrays; at(i) begins a sentence about
         text i."""
         last = [] if self.end is None else [self.end]
-        cut: dict[Unit, Callable[[Sequence[str], At], Iterable[np.ndarray | list[int]]]] = {
-            "chars": self.characters, "words": self.words, "bytes": self.bytes,
-            "bpe": self.subwords}
+        cut: dict[Unit, Callable[[Sequence[str], Locator], Iterable[np.ndarray | list[int]]]] = {
+            "chars": self.characters,
+            "words": self.words,
+            "bytes": self.bytes,
+            "bpe": self.subwords,
+        }
         rows = cut[self.unit](texts, at)
         dtype = self.storage
-        return pack([np.append(row, last).astype(dtype) if isinstance(row, np.ndarray) else
-                     np.array(row + last, dtype) for row in rows])
+        return pack(
+            [
+                np.append(row, last).astype(dtype)
+                if isinstance(row, np.ndarray)
+                else np.array(row + last, dtype)
+                for row in rows
+            ]
+        )
 
-    def characters(self, texts: Sequence[str], at: At) -> Iterable[np.ndarray]:
+    def characters(self, texts: Sequence[str], at: Locator) -> Iterable[np.ndarray]:
         points = np.array([ord(symbol) for symbol in self.symbols], np.uint32)  # ascending
         for number, text in enumerate(texts):
             found = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -105,19 +115,21 @@ class Text(Steps):
             strange = np.flatnonzero(points[place] != found)
             if len(strange):
                 where = int(strange[0])
-                raise DataError(f"{at(number)}: {text[where]!r}, character {where + 1}, is none "
-                                f"of the {len(points)} characters of the training text; leave it "
-                                "out, or fit with data.tokens=bytes or bpe")
+                raise DataError(
+                    f"{at(number)}: {text[where]!r}, character {where + 1}, is none "
+                    f"of the {len(points)} characters of the training text; leave it "
+                    "out, or fit with data.tokens=bytes or bpe"
+                )
             yield place
 
-    def words(self, texts: Sequence[str], at: At) -> Iterable[list[int]]:
+    def words(self, texts: Sequence[str], at: Locator) -> Iterable[list[int]]:
         code = {word: number for number, word in enumerate(self.symbols)}
         return ([code.get(word, 0) for word in WORDS.findall(text)] for text in texts)
 
-    def bytes(self, texts: Sequence[str], at: At) -> Iterable[np.ndarray]:
+    def bytes(self, texts: Sequence[str], at: Locator) -> Iterable[np.ndarray]:
         return (np.frombuffer(text.encode(), np.uint8) for text in texts)
 
-    def subwords(self, texts: Sequence[str], at: At) -> Iterable[list[int]]:
+    def subwords(self, texts: Sequence[str], at: Locator) -> Iterable[list[int]]:
         found = tokenizer(self.merges).encode_batch_fast(list(texts), add_special_tokens=False)
         return (each.ids for each in found)
 
@@ -125,7 +137,7 @@ class Text(Steps):
         """The text of some symbols, up to the one that ends it."""
         codes = [int(code) for code in row]
         if self.end in codes:
-            codes = codes[:codes.index(self.end)]
+            codes = codes[: codes.index(self.end)]
         if self.unit in ("chars", "words"):
             return "".join(self.symbols[code] for code in codes)
         known = spelling(self.merges)
@@ -135,7 +147,7 @@ class Text(Steps):
         """What each symbol alone stands for, up to and with the one that ends the row."""
         return ["</s>" if code == self.end else self.spell([code]) for code in map(int, row)]
 
-    def encode(self, values: np.ndarray, at: At) -> Ragged:
+    def encode(self, values: np.ndarray, at: Locator) -> Ragged:
         """`values` are symbols already: a reader cuts running text into blocks of them."""
         for row, codes in enumerate(values):
             if not len(codes):
@@ -150,18 +162,30 @@ class Text(Steps):
         return found
 
     def measure(self, x: Ragged, name: str) -> Space:
-        return Space(kind="tokens", shape=(self.longest,), size=self.size, varies=True,
-                     end=self.end, name=name, rows=len(x), high=(float(self.size - 1),))
+        return Space(
+            kind="tokens",
+            shape=(self.longest,),
+            size=self.size,
+            varies=True,
+            end=self.end,
+            name=name,
+            rows=len(x),
+            high=(float(self.size - 1),),
+        )
 
     def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
-        if not isinstance(other, Text) or not isinstance(x, Ragged) or \
-                (other.unit, other.symbols, other.merges) != \
-                (self.unit, self.symbols, self.merges):
+        if (
+            not isinstance(other, Text)
+            or not isinstance(x, Ragged)
+            or (other.unit, other.symbols, other.merges) != (self.unit, self.symbols, self.merges)
+        ):
             raise DataError(f"{name} is not text as the run's is; give a text file")
         longest = int(x.length.max())
         if longest > self.longest:
-            raise DataError(f"{name} has a row of {longest} tokens where the run has at most "
-                            f"{self.longest}; shorten it")
+            raise DataError(
+                f"{name} has a row of {longest} tokens where the run has at most "
+                f"{self.longest}; shorten it"
+            )
         return x
 
     def tell(self, rows: Ragged) -> str:
@@ -212,12 +236,15 @@ def learn(texts: Iterable[str], vocabulary: int) -> tuple[tuple[int, int], ...]:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     if vocabulary <= BYTES:
-        raise DataError(f"data.vocabulary={vocabulary} leaves nothing beside the {BYTES} bytes; "
-                        f"make it larger, or say data.tokens=bytes")
+        raise DataError(
+            f"data.vocabulary={vocabulary} leaves nothing beside the {BYTES} bytes; "
+            f"make it larger, or say data.tokens=bytes"
+        )
     pupil = Tokenizer(models.BPE())
     pupil.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, show_progress=False,
-                                  initial_alphabet=list(letters()))
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, show_progress=False, initial_alphabet=list(letters())
+    )
     pupil.train_from_iterator(texts, trainer)
     code = {letter: byte for byte, letter in enumerate(letters())}
     merges = []
@@ -231,8 +258,17 @@ def files(schema: Schema) -> dict[str, Any]:
     """The vocabulary of each field of text, as files of a run: the name of the field, and subwords
     as `tokenizers` reads them, characters and words as a list. Files are numbered, since the name
     of a field is data, which may lead out of the folder or be too long for a file."""
-    texts = [(field.name, field.codec) for field in schema.fields
-             if isinstance(field.codec, Text) and field.codec.unit != "bytes"]
-    return {f"tokens/{number}.json": {"field": name} | (
-        {"tokenizer": json.loads(tokenizer(codec.merges).to_str())} if codec.unit == "bpe" else
-        {"symbols": list(codec.symbols)}) for number, (name, codec) in enumerate(texts)}
+    texts = [
+        (field.name, field.codec)
+        for field in schema.fields
+        if isinstance(field.codec, Text) and field.codec.unit != "bytes"
+    ]
+    return {
+        f"tokens/{number}.json": {"field": name}
+        | (
+            {"tokenizer": json.loads(tokenizer(codec.merges).to_str())}
+            if codec.unit == "bpe"
+            else {"symbols": list(codec.symbols)}
+        )
+        for number, (name, codec) in enumerate(texts)
+    }

@@ -21,10 +21,10 @@ import torch
 from ...core.errors import DataError
 from .. import content
 from ..codecs.array import Array
-from ..codecs.base import At, Codec
-from ..codecs.scalar import EXACT, Flag, Names, Number, exact_enough, listed
+from ..codecs.base import Codec, Locator
+from ..codecs.scalar import EXACT, Binary, Categorical, Number, exact_enough, listed
 from ..codecs.sequence import Steps, is_uneven, uneven
-from .raw import Places, Raw, join
+from .raw import RawData, RowLocations, join
 from .tables import from_frame, is_frame, is_names
 
 CHANNELS = (1, 3, 4)
@@ -32,27 +32,30 @@ TARGETS = ("y", "label", "labels", "target", "targets")
 Layout = Literal["", "HW", "HWC"]
 
 
-def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> Raw:
+def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> RawData:
     """Fields of equal length; what is called y, label or target is the target."""
     for field, array in values.items():
         if array.ndim == 0 or (len(array) and not array.size):
             raise DataError(f"{field} of {name} has the shape {array.shape}; give rows of values")
         if array.dtype.kind == "O" and array.ndim > 1:
-            raise DataError(f"{field} of {name} holds values that are not numbers in "
-                            f"{array.ndim} dimensions; give a frame")
+            raise DataError(
+                f"{field} of {name} holds values that are not numbers in "
+                f"{array.ndim} dimensions; give a frame"
+            )
     lengths = {field: len(array) for field, array in values.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{field} has {n}" for field, n in lengths.items())
         raise DataError(f"the arrays of {name} differ in length ({told}); make them agree")
     target = next((field for field in TARGETS if field in values and len(values) > 1), None)
     main = next(field for field in values if field != target)
-    places = Places.count(lengths[main], file)
-    labels = frozenset({target} if target and not is_uneven(values[target])
-                       and is_names(values[target]) else ())
-    return Raw(name, values, (main,), places, target, labels=labels)
+    places = RowLocations.count(lengths[main], file)
+    labels = frozenset(
+        {target} if target and not is_uneven(values[target]) and is_names(values[target]) else ()
+    )
+    return RawData(name, values, (main,), places, target, labels=labels)
 
 
-def from_array(array: Any, name: str = "array", file: str = "") -> Raw:
+def from_array(array: Any, name: str = "array", file: str = "") -> RawData:
     """One array or tensor; text or mixed values in two dimensions are a table."""
     values = numpy_of(array)
     if values.ndim == 2 and values.dtype.kind == "O":
@@ -61,7 +64,7 @@ def from_array(array: Any, name: str = "array", file: str = "") -> Raw:
     return from_arrays({"image" if shown else "x": values}, name, file)
 
 
-def from_pair(x: Any, y: Any, name: str = "pair") -> Raw:
+def from_pair(x: Any, y: Any, name: str = "pair") -> RawData:
     """(x, y): x is the event, y the target."""
     if is_frame(x):
         return from_frame(x, name, y)
@@ -71,7 +74,7 @@ def from_pair(x: Any, y: Any, name: str = "pair") -> Raw:
     return from_arrays({"x": values, "y": numpy_of(y)}, name)
 
 
-def from_rows(rows: Iterable[Any], name: str) -> Raw:
+def from_rows(rows: Iterable[Any], name: str) -> RawData:
     """Rows one by one: numbers, vectors, mappings, or (x, y) items of a torch Dataset."""
     items = list(rows)
     first = items[0] if items else None
@@ -90,13 +93,17 @@ def from_rows(rows: Iterable[Any], name: str) -> Raw:
 def stacked(items: list[Any], name: str) -> np.ndarray:
     """Rows as one array; arrays that differ in length alone, as an array of arrays."""
     arrays = [numpy_of(item) for item in items]
-    if all(isinstance(item, np.ndarray | torch.Tensor) for item in items) and \
-            (found := uneven(arrays)) is not None:
+    if (
+        all(isinstance(item, np.ndarray | torch.Tensor) for item in items)
+        and (found := uneven(arrays)) is not None
+    ):
         return found
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        raise DataError(f"the rows of {name} have the shapes {listed(sorted(shapes))}; give every "
-                        "row the same, or arrays where their lengths are meant to differ")
+        raise DataError(
+            f"the rows of {name} have the shapes {listed(sorted(shapes))}; give every "
+            "row the same, or arrays where their lengths are meant to differ"
+        )
     return np.stack(arrays) if arrays else np.empty(0)
 
 
@@ -113,7 +120,7 @@ def numpy_of(values: Any) -> np.ndarray:
     return found.astype(object) if found.dtype.kind in "US" else found
 
 
-def read_file(path: Path) -> Raw:
+def read_file(path: Path) -> RawData:
     """A .npy file is one array; a .npz file is named arrays, or x_train, y_test and the like."""
     content.check(path)
     try:
@@ -121,11 +128,15 @@ def read_file(path: Path) -> Raw:
             loaded = np.load(file, allow_pickle=False)
             arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except MemoryError as error:
-        raise DataError(f"{path} states a shape that memory cannot hold ({error}); save it again "
-                        "with numpy.save or numpy.savez") from error
+        raise DataError(
+            f"{path} states a shape that memory cannot hold ({error}); save it again "
+            "with numpy.save or numpy.savez"
+        ) from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        raise DataError(f"{path} cannot be read as arrays ({error}); save it again with "
-                        "numpy.save or numpy.savez, without objects") from error
+        raise DataError(
+            f"{path} cannot be read as arrays ({error}); save it again with "
+            "numpy.save or numpy.savez, without objects"
+        ) from error
     if not arrays:
         raise DataError(f"{path} holds no arrays; save at least one")
     if "" in arrays:
@@ -133,7 +144,7 @@ def read_file(path: Path) -> Raw:
     return from_archive({key: numpy_of(found) for key, found in arrays.items()}, path.stem)
 
 
-def from_archive(arrays: Mapping[str, np.ndarray], name: str) -> Raw:
+def from_archive(arrays: Mapping[str, np.ndarray], name: str) -> RawData:
     splits: dict[str, dict[str, np.ndarray]] = {}
     for key, array in arrays.items():
         found = re.fullmatch(r"(?:(.+)_)?(train|valid|val|test)(?:_(.+))?", key)
@@ -144,14 +155,15 @@ def from_archive(arrays: Mapping[str, np.ndarray], name: str) -> Raw:
     return join({split: from_arrays(fields, name) for split, fields in splits.items()}, name)
 
 
-def fit(values: np.ndarray, at: At, label: bool = False) -> Codec:
+def fit(values: np.ndarray, at: Locator, label: bool = False) -> Codec:
     """The codec that the type of an array asks for."""
     if is_uneven(values):
         return Steps.fit(values, at)
     if values.dtype.kind == "O" or label:
-        return Names.fit(values, "str" if values.dtype.kind == "O" else str(values.dtype))
-    if values.dtype == np.float64 or (values.dtype.itemsize > 2 and values.dtype.kind in "iu"
-                                      and np.abs(values).max() > EXACT):
+        return Categorical.fit(values, "str" if values.dtype.kind == "O" else str(values.dtype))
+    if values.dtype == np.float64 or (
+        values.dtype.itemsize > 2 and values.dtype.kind in "iu" and np.abs(values).max() > EXACT
+    ):
         exact_enough(values.astype(np.float64), at)
     return fit_single(values) if values.ndim == 1 else fit_shaped(values, at)
 
@@ -159,15 +171,15 @@ def fit(values: np.ndarray, at: At, label: bool = False) -> Codec:
 def fit_single(values: np.ndarray) -> Codec:
     dtype = str(values.dtype)
     if values.dtype.kind == "b":
-        return Flag(values=("False", "True"), dtype=dtype)
+        return Binary(values=("False", "True"), dtype=dtype)
     if values.dtype.kind == "f":
         return Number(kind="real", dtype=dtype)
     if is_binary(values):
-        return Flag(dtype=dtype)
+        return Binary(dtype=dtype)
     return Number(kind="counts" if np.abs(values).max() <= EXACT else "real", dtype=dtype)
 
 
-def fit_shaped(values: np.ndarray, at: At) -> Codec:
+def fit_shaped(values: np.ndarray, at: Locator) -> Codec:
     kind, size = kind_of(values, at)
     layout = layout_of(values)
     row = values.shape[1:]
@@ -177,7 +189,7 @@ def fit_shaped(values: np.ndarray, at: At) -> Codec:
     return Array(kind=kind, shape=shape, size=size, dtype=str(values.dtype), layout=layout)
 
 
-def kind_of(values: np.ndarray, at: At) -> tuple[Any, int]:
+def kind_of(values: np.ndarray, at: Locator) -> tuple[Any, int]:
     """real, binary, levels or counts, and how many levels."""
     if values.dtype.kind == "f":
         return "real", 0
@@ -188,8 +200,10 @@ def kind_of(values: np.ndarray, at: At) -> tuple[Any, int]:
     if values.ndim == 2:
         return ("counts" if np.abs(values).max() <= EXACT else "real"), 0
     if values.min() < 0 or values.max() > 255:
-        raise DataError(f"{at(0)}: integers in {values.ndim - 1} dimensions must be levels from 0 "
-                        "to 255; make the array float for real values")
+        raise DataError(
+            f"{at(0)}: integers in {values.ndim - 1} dimensions must be levels from 0 "
+            "to 255; make the array float for real values"
+        )
     return "levels", 256
 
 

@@ -28,7 +28,7 @@ from ..codecs.sequence import lengths, pack
 from ..codecs.sound import Sound, amplitude, quantise
 from ..options import Options
 from .path_labels import classes, name_parts, tagged
-from .raw import Form, Places, Raw
+from .raw import RawData, ReadFormat, RowLocations
 from .wav import Bits, Clip, load
 
 SUFFIX = ".wav"
@@ -44,7 +44,9 @@ def find(folder: Path) -> list[Path]:
     return sorted(path for path in [*folder.iterdir(), *folder.glob("*/*")] if is_sound(path))
 
 
-def read(shelves: Mapping[Path, Several[Path]], name: str, options: Options, form: Form) -> Raw:
+def read(
+    shelves: Mapping[Path, Several[Path]], name: str, options: Options, form: ReadFormat
+) -> RawData:
     """A row for each file of each folder, brought to one form."""
     paths = [path for shelf in shelves.values() for path in shelf]
     for path in paths:
@@ -58,23 +60,41 @@ def read(shelves: Mapping[Path, Several[Path]], name: str, options: Options, for
     tags = classes(pairs, "sounds") | tagged(paths, names)
     values = {"sound": pack([clip.samples for clip in clips])}
     values |= {tag: np.array(words, object) for tag, words in tags.items()}
-    places = Places(np.arange(1, len(paths) + 1), np.arange(len(paths), dtype=np.int32),
-                    tuple(path.name for path in paths))
+    places = RowLocations(
+        np.arange(1, len(paths) + 1),
+        np.arange(len(paths), dtype=np.int32),
+        tuple(path.name for path in paths),
+    )
     notes = (f"{listed(tags)}: from the names of files and folders",) if tags else ()
-    return Raw(name, values, ("sound",), places, "label" if "label" in tags else None,
-               labels=frozenset(tags), codecs={"sound": fit(clips, names)}, notes=notes)
+    return RawData(
+        name,
+        values,
+        ("sound",),
+        places,
+        "label" if "label" in tags else None,
+        labels=frozenset(tags),
+        codecs={"sound": fit(clips, names)},
+        notes=notes,
+    )
 
 
 def fit(clips: Several[Clip], parts: tuple[str, ...] = ()) -> Sound:
     first = clips[0]
     longest, varies = lengths(clip.samples for clip in clips)
-    return Sound(kind="real" if first.bits == 32 else "levels", rate=first.rate,
-                 size=0 if first.bits == 32 else 2**first.bits, step=first.samples.shape[1:],
-                 longest=longest, varies=varies, bits=cast(Bits, first.bits),  # none has 64 here
-                 dtype=str(first.samples.dtype), parts=parts)
+    return Sound(
+        kind="real" if first.bits == 32 else "levels",
+        rate=first.rate,
+        size=0 if first.bits == 32 else 2**first.bits,
+        step=first.samples.shape[1:],
+        longest=longest,
+        varies=varies,
+        bits=cast(Bits, first.bits),  # none has 64 here
+        dtype=str(first.samples.dtype),
+        parts=parts,
+    )
 
 
-def mend(clip: Clip, form: Form) -> Clip:
+def mend(clip: Clip, form: ReadFormat) -> Clip:
     """What files that differ may need before they can stand beside one another; floats are of 32
     bits, in which models compute."""
     if clip.bits == 64:
@@ -107,5 +127,7 @@ def resampled(samples: np.ndarray, old: int, new: int, bits: int) -> np.ndarray:
 def agree(paths: Several[Path], values: Several[int], what: str, remedy: str) -> None:
     odd = next((place for place, value in enumerate(values) if value != values[0]), None)
     if odd is not None:
-        raise DataError(f"{paths[0].name} has {values[0]} {what} and {paths[odd].name} has "
-                        f"{values[odd]}; {remedy}")
+        raise DataError(
+            f"{paths[0].name} has {values[0]} {what} and {paths[odd].name} has "
+            f"{values[odd]}; {remedy}"
+        )

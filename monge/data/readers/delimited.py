@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-
 NOTHING = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "<NA>", "#N/A")
 """How an empty cell is written; None is a name people use."""
 COMMA = re.compile(r"(?<=\d),(?=\d)")
@@ -44,8 +43,13 @@ BLOCK = 2**20
 """Bytes that are looked over at a time."""
 CELLS = 2**18
 """Cells that are parsed at a time; the memory of the parser grows with them."""
-PLAIN = {"Int64": "int64", "UInt64": "uint64", "Float64": "float64", "boolean": "bool",
-         "string": "str"}
+PLAIN = {
+    "Int64": "int64",
+    "UInt64": "uint64",
+    "Float64": "float64",
+    "boolean": "bool",
+    "string": "str",
+}
 """What holds a column in which nothing is missing."""
 
 
@@ -79,13 +83,16 @@ def read(path: Path, options: Options) -> Sheet:
         content, mark = tabbed(content), "\t"
     rows = check(filled(find_rows(content, mark, path), content), mark, path)
     some = list(csv.reader(head(content), delimiter=mark, skipinitialspace=True))
-    first = cells_of(content[rows.start[0]:rows.end[0]], mark)
+    first = cells_of(content[rows.start[0] : rows.end[0]], mark)
     named = options.header == "yes" or (
-        options.header == "auto" and is_header(first, some[1:], mark))
+        options.header == "auto" and is_header(first, some[1:], mark)
+    )
     columns = column_names(first, path) if named else [f"c{i + 1}" for i in range(len(first))]
     if named and len(rows.line) == 1:
-        raise DataError(f"{path}: expected rows below the line of column names, found none; add "
-                        "rows, or set data.header=no if the first line is data")
+        raise DataError(
+            f"{path}: expected rows below the line of column names, found none; add "
+            "rows, or set data.header=no if the first line is data"
+        )
     body = rows.take(np.arange(int(named), len(rows.line)))
     frame, commas = parse(content, body, mark, columns, path)
     if commas:
@@ -108,8 +115,10 @@ def load(path: Path) -> bytes:
         content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if (place := content.find(b"\0")) >= 0:
         line = content.count(b"\n", 0, place) + 1
-        raise DataError(f"{path}, line {line}: expected text, found a NUL byte; save the file as "
-                        "UTF-8 text, or check that it is a table")
+        raise DataError(
+            f"{path}, line {line}: expected text, found a NUL byte; save the file as "
+            "UTF-8 text, or check that it is a table"
+        )
     if not content or content.isspace():
         raise DataError(f"{path} is empty; give it rows")
     return content
@@ -121,10 +130,12 @@ def check_text(content: bytes, path: Path) -> None:
     try:
         while place < len(content):
             final = place + BLOCK >= len(content)
-            place += codecs.utf_8_decode(whole[place:place + BLOCK], "strict", final)[1]
+            place += codecs.utf_8_decode(whole[place : place + BLOCK], "strict", final)[1]
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {place + error.start}); save it as "
-                        "UTF-8, or check that it is a table") from error
+        raise DataError(
+            f"{path} is not UTF-8 text (byte {place + error.start}); save it as "
+            "UTF-8, or check that it is a table"
+        ) from error
 
 
 def head(content: bytes, start: int = 0) -> list[str]:
@@ -143,7 +154,8 @@ def without_full_stops(content: bytes, path: Path) -> tuple[bytes, tuple[str, ..
     if not all(line.endswith(b".") for line in full):
         return content, ()
     return re.sub(rb"\.$", b"", content, flags=re.M), (
-        f"every line of {path.name} ends with a full stop, which is not read as data",)
+        f"every line of {path.name} ends with a full stop, which is not read as data",
+    )
 
 
 def separator(some: Sequence[str], path: Path) -> str | None:
@@ -180,7 +192,7 @@ def find_rows(content: bytes, mark: str, path: Path) -> Rows:
     end, line, cells = [], [], []
     lines = marks = 0  # so far
     for start in range(0, len(whole), BLOCK):
-        block = whole[start:start + BLOCK]
+        block = whole[start : start + BLOCK]
         known = (block == NEWLINE) | (block == ord(mark))
         places = np.flatnonzero(known if quotes is None else known | (block == QUOTE))
         kinds = block[places]
@@ -197,15 +209,21 @@ def find_rows(content: bytes, mark: str, path: Path) -> Rows:
         lines, marks = lines + len(every), marks + len(kinds) - len(breaks)
     if quotes is not None and quotes.open:
         place = content.count(b"\n", 0, quotes.last) + 1
-        raise DataError(f"{path}, line {place}: expected a closing quote for the cell that begins "
-                        "with one, found the end of the file; close it, or double a quote that "
-                        "is part of the cell")
+        raise DataError(
+            f"{path}, line {place}: expected a closing quote for the cell that begins "
+            "with one, found the end of the file; close it, or double a quote that "
+            "is part of the cell"
+        )
     if not content.endswith(b"\n"):
         for found, last in ((end, len(whole)), (line, lines), (cells, marks)):
             found.append(np.array([last]))
     ends, after, cut = (np.concatenate(found) for found in (end, line, cells))
-    return Rows(np.append(0, ends[:-1] + 1), ends, np.append(0, after[:-1] + 1) + 1,
-                np.diff(cut, prepend=0) + 1)
+    return Rows(
+        np.append(0, ends[:-1] + 1),
+        ends,
+        np.append(0, after[:-1] + 1) + 1,
+        np.diff(cut, prepend=0) + 1,
+    )
 
 
 class Quotes:
@@ -265,8 +283,7 @@ def filled(rows: Rows, content: bytes) -> Rows:
     last = np.maximum(rows.end - 1, rows.start).clip(max=len(whole) - 1)
     first = rows.start.clip(max=len(whole) - 1)
     maybe = np.flatnonzero((whole[first] <= SPACE) & (whole[last] <= SPACE))
-    blank = [row for row in maybe.tolist()
-             if not content[rows.start[row]:rows.end[row]].strip()]
+    blank = [row for row in maybe.tolist() if not content[rows.start[row] : rows.end[row]].strip()]
     return rows.take(np.delete(np.arange(len(rows.line)), blank)) if blank else rows
 
 
@@ -276,8 +293,10 @@ def check(rows: Rows, mark: str, path: Path) -> Rows:
     if len(wrong):
         row = wrong[0]
         quote = "" if mark == "\t" else f" or quote cells containing {mark!r}"
-        raise DataError(f"{path}, line {rows.line[row]}: expected {rows.cells[0]} cells, found "
-                        f"{rows.cells[row]}; fix the line{quote}")
+        raise DataError(
+            f"{path}, line {rows.line[row]}: expected {rows.cells[0]} cells, found "
+            f"{rows.cells[row]}; fix the line{quote}"
+        )
     return rows
 
 
@@ -291,8 +310,11 @@ def is_header(cells: Sequence[str], below: Sequence[Sequence[str]], mark: str) -
     first in its place: such cells are values, as in a table of letters."""
     if any(is_number(COMMA.sub(".", cell) if mark == ";" else cell) for cell in cells):
         return False
-    again = any(cell.strip() == other.strip() for row in below
-                for cell, other in zip(cells, row, strict=False))
+    again = any(
+        cell.strip() == other.strip()
+        for row in below
+        for cell, other in zip(cells, row, strict=False)
+    )
     return len(set(cells)) == len(cells) or (bool(below) and not again)
 
 
@@ -309,28 +331,41 @@ def column_names(cells: Sequence[str], path: Path) -> list[str]:
     seen: dict[str, int] = {}
     for place, name in enumerate(names, 1):
         if seen.setdefault(name, place) < place:
-            raise DataError(f"{path}: expected column names that differ, found {name!r} at "
-                            f"positions {seen[name]} and {place}; rename one, or set "
-                            "data.header=no if the first line is data")
+            raise DataError(
+                f"{path}: expected column names that differ, found {name!r} at "
+                f"positions {seen[name]} and {place}; rename one, or set "
+                "data.header=no if the first line is data"
+            )
     return names
 
 
-def parse(content: bytes, rows: Rows, mark: str, columns: list[str], path: Path
-          ) -> tuple[pd.DataFrame, bool]:
+def parse(
+    content: bytes, rows: Rows, mark: str, columns: list[str], path: Path
+) -> tuple[pd.DataFrame, bool]:
     """The cells of the rows, and whether a column has decimal commas."""
     import pandas as pd
 
     start, gaps = int(rows.start[0]), np.flatnonzero(rows.start[1:] != rows.end[:-1] + 1)
     if len(gaps):  # blank lines between rows, which pandas takes for rows
         spans = zip(rows.start[[0, *gaps + 1]], rows.end[[*gaps, -1]], strict=True)
-        content, start = b"".join(content[begin:end + 1] for begin, end in spans), 0
+        content, start = b"".join(content[begin : end + 1] for begin, end in spans), 0
     decimal = "," if mark == ";" and COMMA.search("\n".join(head(content, start))) else "."
-    how = {"sep": mark, "header": None, "names": columns, "index_col": False, "decimal": decimal,
-           "skipinitialspace": True, "skip_blank_lines": False, "keep_default_na": False,
-           "na_values": list(NOTHING), "dtype_backend": "numpy_nullable", "low_memory": False,
-           "nrows": len(rows.line)}
+    options = {
+        "sep": mark,
+        "header": None,
+        "names": columns,
+        "index_col": False,
+        "decimal": decimal,
+        "skipinitialspace": True,
+        "skip_blank_lines": False,
+        "keep_default_na": False,
+        "na_values": list(NOTHING),
+        "dtype_backend": "numpy_nullable",
+        "low_memory": False,
+        "nrows": len(rows.line),
+    }
     try:
-        found = typed(content, start, how)
+        found = typed(content, start, options)
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise DataError(f"{path} cannot be read as a table ({error}); fix the file") from error
     commas = decimal == "," and any(str(column.dtype) == "Float64" for column in found.values())
@@ -341,7 +376,7 @@ def parse(content: bytes, rows: Rows, mark: str, columns: list[str], path: Path
     return pd.DataFrame({name: plain(found.pop(name)) for name in columns}, copy=False), commas
 
 
-def typed(content: bytes, start: int, how: dict[str, Any]) -> dict[str, Any]:
+def typed(content: bytes, start: int, options: dict[str, Any]) -> dict[str, Any]:
     """Every column, of the type that all of its cells have: parsed some rows at a time, and at
     once where those differ in type."""
     import pandas as pd
@@ -349,12 +384,12 @@ def typed(content: bytes, start: int, how: dict[str, Any]) -> dict[str, Any]:
     def opened(**more: Any) -> Any:
         file = io.BytesIO(content)
         file.seek(start)
-        return pd.read_csv(file, **how, **more)
+        return pd.read_csv(file, **options, **more)
 
-    with opened(chunksize=max(CELLS // len(how["names"]), 1)) as reader:
+    with opened(chunksize=max(CELLS // len(options["names"]), 1)) as reader:
         parts = [dict(part.items()) for part in reader]
     found, differ = {}, []
-    for name in how["names"]:
+    for name in options["names"]:
         pieces = [part.pop(name) for part in parts]
         kinds = {str(piece.dtype) for piece in pieces}
         if len(kinds) == 1 or kinds == {"Int64", "Float64"}:

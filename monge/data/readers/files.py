@@ -15,22 +15,22 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 from .. import content
 from ..codecs.scalar import listed
 from ..options import Options
 from ..transforms import pairs
 from . import arrays, audio, images, parallel_text, tables, text
-from .raw import SPLITS, Form, Raw, join
+from .raw import SPLITS, RawData, ReadFormat, join
 
 TABLES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
 ARRAYS = (".npy", ".npz")
 NOTES = ("readme", "license", "licence")
 """Files about data."""
-FORM = Form()
+FORM = ReadFormat()
 
 
-def read(path: Path, options: Options, form: Form = FORM) -> Raw:
+def read(path: Path, options: Options, form: ReadFormat = FORM) -> RawData:
     """Whatever is at a path; pictures and sounds are brought to a form as they are read."""
     content.check_kind(path)
     if path.is_dir():
@@ -45,13 +45,15 @@ def read(path: Path, options: Options, form: Form = FORM) -> Raw:
         return parallel_text.read_columns(path, tables.stem(path), options, form)
     reader = reader_of(path, options)
     if reader is None:
-        raise DataError(f"{path} is of no kind that can be read ({', '.join(TABLES[:4])} or their "
-                        f".gz, {', '.join(ARRAYS)}, idx, pictures, {audio.SUFFIX}); convert "
-                        "it")
+        raise DataError(
+            f"{path} is of no kind that can be read ({', '.join(TABLES[:4])} or their "
+            f".gz, {', '.join(ARRAYS)}, idx, pictures, {audio.SUFFIX}); convert "
+            "it"
+        )
     return reader(path)
 
 
-def reader_of(path: Path, options: Options) -> Callable[[Path], Raw] | None:
+def reader_of(path: Path, options: Options) -> Callable[[Path], RawData] | None:
     name = path.name.lower()
     if name.endswith(ARRAYS):
         return arrays.read_file
@@ -62,7 +64,7 @@ def reader_of(path: Path, options: Options) -> Callable[[Path], Raw] | None:
     return None
 
 
-def read_folder(folder: Path, options: Options, form: Form) -> Raw:
+def read_folder(folder: Path, options: Options, form: ReadFormat) -> RawData:
     """A folder of idx files, of splits, of pictures or sounds, or with one readable file in it."""
     try:
         files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
@@ -79,69 +81,94 @@ def read_folder(folder: Path, options: Options, form: Form) -> Raw:
     shelves = {path: images.find(path) for path in files if path.is_dir() and split_of(path)}
     if any(shelves.values()):
         paired = all(pairs.is_pair(path) for path, found in shelves.items() if found)
-        return by_split(list(shelves), name,
-                        lambda paths: read_pictures(paths[0], form.side, paired))
+        return by_split(
+            list(shelves), name, lambda paths: read_pictures(paths[0], form.side, paired)
+        )
     if images.find(folder):
         return read_pictures(folder, form.side, pairs.is_pair(folder))
-    return read_sounds(folder, options, form, name) or \
-        read_texts(files, options, form, name) or read_tables(folder, files, options, name)
+    return (
+        read_sounds(folder, options, form, name)
+        or read_texts(files, options, form, name)
+        or read_tables(folder, files, options, name)
+    )
 
 
-def read_pictures(folder: Path, side: int | None, paired: bool) -> Raw:
+def read_pictures(folder: Path, side: int | None, paired: bool) -> RawData:
     """Pictures with their folders as labels, or pairs of pictures in a/ and b/."""
     if paired:
         return pairs.read(folder, side)
     return images.read_pictures(images.find(folder), folder, side)
 
 
-def read_sounds(folder: Path, options: Options, form: Form, name: str) -> Raw | None:
+def read_sounds(folder: Path, options: Options, form: ReadFormat, name: str) -> RawData | None:
     """A folder of sounds, or one for each split; None where there is no sound."""
-    shelves = {path: audio.find(path) for path in sorted(folder.iterdir())
-               if path.is_dir() and split_of(path)}
+    shelves = {
+        path: audio.find(path)
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and split_of(path)
+    }
     if not any(shelves.values()):
         sounds = audio.find(folder)
         return audio.read({folder: sounds}, name, options, form) if sounds else None
     raw = audio.read(shelves, name, options, form)
-    split = np.repeat([SPLITS.index(str(split_of(path))) for path in shelves],
-                      [len(shelf) for shelf in shelves.values()])
+    split = np.repeat(
+        [SPLITS.index(str(split_of(path))) for path in shelves],
+        [len(shelf) for shelf in shelves.values()],
+    )
     return replace(raw, split=split) if 0 in split and split.any() else raw
 
 
-def read_texts(files: Sequence[Path], options: Options, form: Form, name: str) -> Raw | None:
+def read_texts(
+    files: Sequence[Path], options: Options, form: ReadFormat, name: str
+) -> RawData | None:
     """A folder of text, or of files that are translations of one another; None where there is
     neither."""
     if both := parallel_text.find(files):
         splits = {stem: split_of(Path(stem)) for stem in both}
         return parallel_text.read(both, splits, name, options, form)
-    found = [path for path in files if path.is_file() and text.is_text(path, options)
-             and path.stem.lower() not in NOTES]
-    return text.read({path: split_of(path) for path in found}, name, options, form) \
-        if found else None
+    found = [
+        path
+        for path in files
+        if path.is_file() and text.is_text(path, options) and path.stem.lower() not in NOTES
+    ]
+    return (
+        text.read({path: split_of(path) for path in found}, name, options, form) if found else None
+    )
 
 
-def read_tables(folder: Path, files: Sequence[Path], options: Options, name: str) -> Raw:
-    readable = [path for path in files if path.is_file() and reader_of(path, options)
-                and path.stem.lower() not in NOTES]
+def read_tables(folder: Path, files: Sequence[Path], options: Options, name: str) -> RawData:
+    readable = [
+        path
+        for path in files
+        if path.is_file() and reader_of(path, options) and path.stem.lower() not in NOTES
+    ]
     if not readable:
-        raise DataError(f"{folder} holds nothing that can be read; put a table, arrays, idx "
-                        "files, pictures or sounds in it")
+        raise DataError(
+            f"{folder} holds nothing that can be read; put a table, arrays, idx "
+            "files, pictures or sounds in it"
+        )
     if any(split_of(path) == "train" for path in readable):
-        return by_split([path for path in readable if split_of(path)], name,
-                        lambda paths: one(paths, options))
+        return by_split(
+            [path for path in readable if split_of(path)], name, lambda paths: one(paths, options)
+        )
     if len(readable) > 1:
-        raise DataError(f"{folder} holds several files and none is called train "
-                        f"({listed(path.name for path in readable)}); name one of them")
+        raise DataError(
+            f"{folder} holds several files and none is called train "
+            f"({listed(path.name for path in readable)}); name one of them"
+        )
     return one(readable, options)
 
 
-def one(paths: Sequence[Path], options: Options) -> Raw:
+def one(paths: Sequence[Path], options: Options) -> RawData:
     if len(paths) > 1:
-        raise DataError(f"several files of {paths[0].parent} could be the same split "
-                        f"({listed(path.name for path in paths)}); name one of them")
+        raise DataError(
+            f"several files of {paths[0].parent} could be the same split "
+            f"({listed(path.name for path in paths)}); name one of them"
+        )
     return read(paths[0], options)
 
 
-def by_split(paths: Sequence[Path], name: str, reader: Callable[[list[Path]], Raw]) -> Raw:
+def by_split(paths: Sequence[Path], name: str, reader: Callable[[list[Path]], RawData]) -> RawData:
     """Files grouped by the split their names say, read group by group."""
     groups: dict[str, list[Path]] = {}
     for path in paths:
@@ -161,7 +188,7 @@ def split_of(path: Path) -> str | None:
     return None
 
 
-def read_numbered(folder: Path, name: str, options: Options) -> Raw:
+def read_numbered(folder: Path, name: str, options: Options) -> RawData:
     """The table with the split that `data.split` chooses; validation rows are carved from its
     training rows."""
     raw = tables.read_file(folder / "data.txt", options)
@@ -177,16 +204,25 @@ def read_numbered(folder: Path, name: str, options: Options) -> Raw:
     split[numbers(test, len(raw))] = SPLITS.index("test")
     kept = np.flatnonzero(split >= 0)
     values = {key: column.iloc[kept].reset_index(drop=True) for key, column in values.items()}
-    return replace(raw, name=name, values=values, main=tuple(values), target=target[0],
-                   split=split[kept], places=raw.places.take(kept), numbered=True)
+    return replace(
+        raw,
+        name=name,
+        values=values,
+        main=tuple(values),
+        target=target[0],
+        split=split[kept],
+        places=raw.places.take(kept),
+        numbered=True,
+    )
 
 
 def find(folder: Path, part: str, number: int) -> Path:
     path = folder / f"index_{part}_{number}.txt"
     if not path.exists():
         known = len(list(folder.glob(f"index_{part}_*.txt")))
-        raise WordError(f"data.split={number}: {folder} has no {path.name}; choose from 0 to "
-                        f"{known - 1}")
+        raise UsageError(
+            f"data.split={number}: {folder} has no {path.name}; choose from 0 to {known - 1}"
+        )
     return path
 
 

@@ -30,11 +30,10 @@ from ..transforms.ops import resize
 from . import delimited
 from .arrays import from_arrays
 from .path_labels import classes
-from .raw import Raw
+from .raw import RawData
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
-
 
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -60,11 +59,14 @@ def is_idx(path: Path) -> bool:
 
 def find(folder: Path) -> list[Path]:
     """Every picture in a folder and its class folders."""
-    return sorted(path for path in [*folder.iterdir(), *folder.glob("*/*")]
-                  if is_picture(path) and path.name[0] != ".")
+    return sorted(
+        path
+        for path in [*folder.iterdir(), *folder.glob("*/*")]
+        if is_picture(path) and path.name[0] != "."
+    )
 
 
-def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> Raw:
+def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
     """Pictures of one size; their folders under `root`, where they have one, are their labels."""
     labels = classes([(root, path) for path in paths], "pictures")
     pictures = load_all(paths, root, side)
@@ -77,8 +79,13 @@ def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> Raw:
     values |= {name: np.array(words, object) for name, words in labels.items()}
     values |= described(paths, root)
     height, width, channels = images.shape[1:]
-    codec = Array(kind="levels", size=256, dtype="uint8", layout="HW" if grey else "HWC",
-                  shape=(channels, height, width))
+    codec = Array(
+        kind="levels",
+        size=256,
+        dtype="uint8",
+        layout="HW" if grey else "HWC",
+        shape=(channels, height, width),
+    )
     return replace(from_arrays(values, root.resolve().name), codecs={"image": codec})
 
 
@@ -89,8 +96,10 @@ def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
         return {}
     table = delimited.read(found, Options(header="yes")).frame
     if KEY not in table:
-        raise DataError(f"{found} has no column {KEY}, only {listed(table.columns)}; name the "
-                        "file of each line there")
+        raise DataError(
+            f"{found} has no column {KEY}, only {listed(table.columns)}; name the "
+            "file of each line there"
+        )
     rows = {str(name): row for row, name in enumerate(table[KEY])}
     names = [path.relative_to(root).as_posix() for path in paths]
     lost = next((name for name in names if name not in rows), None)
@@ -128,11 +137,14 @@ def load(path: Path, side: int | None) -> np.ndarray:
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(f"{path} has more pixels than the {Image.MAX_IMAGE_PIXELS} that are "
-                        "decoded; make it smaller or remove it") from error
+        raise DataError(
+            f"{path} has more pixels than the {Image.MAX_IMAGE_PIXELS} that are "
+            "decoded; make it smaller or remove it"
+        ) from error
     except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} does not decode as a picture ({error}); replace or remove "
-                        "it") from error
+        raise DataError(
+            f"{path} does not decode as a picture ({error}); replace or remove it"
+        ) from error
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if side is None:
         return pixels
@@ -144,11 +156,15 @@ def load(path: Path, side: int | None) -> np.ndarray:
 def check_plain(file: ImageFile, path: Path) -> None:
     """Refuse, before it is decoded, what would lose something on the way to one array of bytes."""
     if getattr(file, "is_animated", False) and file.format != "MPO":
-        raise DataError(f"expected one picture in {path}, found several frames; save each frame "
-                        "as a file of its own")
+        raise DataError(
+            f"expected one picture in {path}, found several frames; save each frame "
+            "as a file of its own"
+        )
     if is_deep(file):
-        raise DataError(f"expected at most 8 bits per channel in {path}, found more than 8 bits; "
-                        "save it with 8, or save all pictures as a .npy array of floats")
+        raise DataError(
+            f"expected at most 8 bits per channel in {path}, found more than 8 bits; "
+            "save it with 8, or save all pictures as a .npy array of floats"
+        )
 
 
 def is_deep(file: ImageFile) -> bool:
@@ -168,19 +184,23 @@ def same_size(pictures: Sequence[np.ndarray], paths: Sequence[Path], root: Path)
     odd = next((i for i, picture in enumerate(pictures) if picture.shape[:2] != first), None)
     if odd is not None:
         sizes = [f"{shape[1]}x{shape[0]}" for shape in (first, pictures[odd].shape)]
-        raise DataError(f"pictures differ in size: {paths[0].name} is {sizes[0]} and "
-                        f"{paths[odd].name} is {sizes[1]}; bring them to one size with "
-                        f"{root.resolve().name}+resize64")
+        raise DataError(
+            f"pictures differ in size: {paths[0].name} is {sizes[0]} and "
+            f"{paths[odd].name} is {sizes[1]}; bring them to one size with "
+            f"{root.resolve().name}+resize64"
+        )
 
 
-def read_idx(paths: Sequence[Path], name: str) -> Raw:
+def read_idx(paths: Sequence[Path], name: str) -> RawData:
     """An idx file of pictures and, where there is one, the idx file of their labels."""
     arrays = [(path, idx_array(path)) for path in paths]
     images = [(path, array) for path, array in arrays if array.ndim > 1]
     labels = [(path, array) for path, array in arrays if array.ndim == 1]
     if len(images) > 1 or len(labels) > 1 or not arrays:
-        raise DataError(f"{listed(path.name for path in paths)} cannot be told apart as one file "
-                        "of pictures and one of labels a split; name one of them")
+        raise DataError(
+            f"{listed(path.name for path in paths)} cannot be told apart as one file "
+            "of pictures and one of labels a split; name one of them"
+        )
     if not images:
         return from_arrays({"label": labels[0][1]}, name)
     values = {"image": images[0][1]} | ({"label": labels[0][1]} if labels else {})

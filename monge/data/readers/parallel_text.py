@@ -17,7 +17,7 @@ import numpy as np
 from ...core.errors import DataError
 from ..codecs.tokens import Text
 from ..options import Options
-from .raw import SPLITS, Form, Places, Raw
+from .raw import SPLITS, RawData, ReadFormat, RowLocations
 from .text import check_lines, codec_of, load, settled, told, unit_of, whose
 
 ENDINGS = re.compile(r"[a-z]{2,3}|src|tgt|source|target")
@@ -56,8 +56,13 @@ def find(files: Sequence[Path]) -> dict[str, tuple[Path, Path]]:
     return {stem: (own[languages[0]], own[languages[1]]) for stem, own in stems.items()}
 
 
-def read(files: Mapping[str, tuple[Path, Path]], splits: Mapping[str, str | None], name: str,
-         options: Options, form: Form) -> Raw:
+def read(
+    files: Mapping[str, tuple[Path, Path]],
+    splits: Mapping[str, str | None],
+    name: str,
+    options: Options,
+    form: ReadFormat,
+) -> RawData:
     """Files by what they share, each pair of a split of its own where `splits` says so."""
     first = next(iter(files.values()))
     names = tuple(ending(path) or side for path, side in zip(first, SIDES, strict=True))
@@ -66,14 +71,16 @@ def read(files: Mapping[str, tuple[Path, Path]], splits: Mapping[str, str | None
     for stem, pair in files.items():
         source, target = (lines_of(path) for path in pair)
         if len(source) != len(target):
-            raise DataError(f"{pair[0].name} has {len(source)} lines and {pair[1].name} has "
-                            f"{len(target)}; each line must have its translation beside it")
+            raise DataError(
+                f"{pair[0].name} has {len(source)} lines and {pair[1].name} has "
+                f"{len(target)}; each line must have its translation beside it"
+            )
         texts[names[0]] += source
         texts[names[1]] += target
-        places.append(Places.count(len(source), pair[0].name))
+        places.append(RowLocations.count(len(source), pair[0].name))
         split += [SPLITS.index(splits[stem] or "train")] * len(source)
     given = np.array(split) if len(set(split)) > 1 else None
-    return assemble(texts, Places.join(places), name, given, options, form)
+    return assemble(texts, RowLocations.join(places), name, given, options, form)
 
 
 def lines_of(path: Path) -> list[str]:
@@ -98,36 +105,48 @@ def is_columns(path: Path, options: Options) -> bool:
     return options.tokens != "auto" or (bool(words) and spoken)
 
 
-def read_columns(path: Path, name: str, options: Options, form: Form) -> Raw:
+def read_columns(path: Path, name: str, options: Options, form: ReadFormat) -> RawData:
     lines = lines_of(path)
     cells = [line.split("\t") for line in lines]
     for place, row in enumerate(cells, 1):
         if len(row) != 2 or not all(cell.strip() for cell in row):
-            raise DataError(f"line {place} of {path.name} is not two sentences with a tab between "
-                            "them; mend it or take it out")
+            raise DataError(
+                f"line {place} of {path.name} is not two sentences with a tab between "
+                "them; mend it or take it out"
+            )
     head = all(re.fullmatch(r"[a-z]{2,10}", cell) for cell in cells[0])
     names = tuple(cells[0]) if head else SIDES
     body = cells[1:] if head else cells
     texts = {field: [row[side] for row in body] for side, field in enumerate(names)}
-    places = Places.of(np.arange(1 + head, len(cells) + 1), path.name)
+    places = RowLocations.of(np.arange(1 + head, len(cells) + 1), path.name)
     return assemble(texts, places, name, None, options, form)
 
 
-def from_pairs(source: Sequence[str], target: Sequence[str], options: Options) -> Raw:
+def from_pairs(source: Sequence[str], target: Sequence[str], options: Options) -> RawData:
     """Pairs from Python."""
     if len(source) != len(target):
-        raise DataError(f"there are {len(source)} sources and {len(target)} targets; each needs "
-                        "the other")
+        raise DataError(
+            f"there are {len(source)} sources and {len(target)} targets; each needs the other"
+        )
     texts = dict(zip(SIDES, (list(source), list(target)), strict=True))
-    return assemble(texts, Places.count(len(source)), "pairs", None, options, Form())
+    return assemble(texts, RowLocations.count(len(source)), "pairs", None, options, ReadFormat())
 
 
-def assemble(texts: Mapping[str, Sequence[str]], places: Places, name: str,
-             given: np.ndarray | None, options: Options, form: Form) -> Raw:
+def assemble(
+    texts: Mapping[str, Sequence[str]],
+    places: RowLocations,
+    name: str,
+    given: np.ndarray | None,
+    options: Options,
+    form: ReadFormat,
+) -> RawData:
     """Both sides in tokens of one vocabulary."""
     source, target = texts
-    names = dict(zip(texts, form.texts, strict=False)) if len(form.texts) == 2 else \
-        {side: side for side in texts}
+    names = (
+        dict(zip(texts, form.texts, strict=False))
+        if len(form.texts) == 2
+        else {side: side for side in texts}
+    )
     count = len(texts[source])
     split = whose(count, options, name) if given is None and not form.texts else given
     rows = list(range(count)) if split is None else np.flatnonzero(split == 0).tolist()
@@ -141,5 +160,13 @@ def assemble(texts: Mapping[str, Sequence[str]], places: Places, name: str,
         values[names[side]] = codec.codes(lines, places.at(side))
         codecs[names[side]] = settled(codec, values[names[side]], form)
     goal = names[target]
-    return Raw(told(name, shared), values, (goal,), places, goal, split=split,
-               carved=given is None, codecs=codecs)
+    return RawData(
+        told(name, shared),
+        values,
+        (goal,),
+        places,
+        goal,
+        split=split,
+        carved=given is None,
+        codecs=codecs,
+    )

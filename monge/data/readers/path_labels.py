@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 
 Tags = dict[str, list[str]]
 
@@ -14,8 +14,10 @@ def classes(pairs: Sequence[tuple[Path, Path]], what: str) -> Tags:
     """For files, each with its root: the folder under the root that each lies in, if any."""
     folders = [path.relative_to(root).parts[:-1] for root, path in pairs]
     if len({bool(parts) for parts in folders}) > 1:
-        raise DataError(f"{pairs[0][0]} holds {what} both in itself and in class folders; move "
-                        "the loose ones into a folder of their own")
+        raise DataError(
+            f"{pairs[0][0]} holds {what} both in itself and in class folders; move "
+            "the loose ones into a folder of their own"
+        )
     return {"label": [parts[0] for parts in folders]} if folders[0] else {}
 
 
@@ -25,13 +27,17 @@ def name_parts(paths: Sequence[Path], said: Sequence[str]) -> tuple[str, ...]:
     parts = [path.stem.split("_") for path in paths]
     odd = next((i for i, words in enumerate(parts) if len(words) != len(said)), None)
     if said and odd is not None:
-        raise WordError(f"data.parts={','.join(said)} names {len(said)} parts and "
-                        f"{paths[odd].name} has {len(parts[odd])} between underscores; name as "
-                        "many")
+        raise UsageError(
+            f"data.parts={','.join(said)} names {len(said)} parts and "
+            f"{paths[odd].name} has {len(parts[odd])} between underscores; name as "
+            "many"
+        )
     if said or len({len(words) for words in parts}) > 1:
         return tuple(said)
-    return tuple(f"part{i + 1}" if 1 < len(set(words)) <= len(words) / 2 else ""
-                 for i, words in enumerate(zip(*parts, strict=True)))
+    return tuple(
+        f"part{i + 1}" if 1 < len(set(words)) <= len(words) / 2 else ""
+        for i, words in enumerate(zip(*parts, strict=True))
+    )
 
 
 def tagged(paths: Sequence[Path], names: Sequence[str]) -> Tags:

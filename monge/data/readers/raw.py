@@ -10,14 +10,14 @@ import numpy as np
 from torch import Tensor
 
 from ...core.errors import DataError
-from ..codecs.base import At, Codec
+from ..codecs.base import Codec, Locator
 from ..codecs.scalar import listed
 
 SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
-class Places:
+class RowLocations:
     """How sentences call rows: by file and line, or by number from 1."""
 
     lines: np.ndarray  # (N,) from 1, as in the file
@@ -25,23 +25,23 @@ class Places:
     files: tuple[str, ...] = ("",)
 
     @classmethod
-    def count(cls, n: int, file: str = "") -> Places:
+    def count(cls, n: int, file: str = "") -> RowLocations:
         return cls.of(np.arange(1, n + 1), file)
 
     @classmethod
-    def of(cls, lines: np.ndarray, file: str = "") -> Places:
+    def of(cls, lines: np.ndarray, file: str = "") -> RowLocations:
         return cls(lines, np.zeros(len(lines), np.int32), (file,))
 
     @classmethod
-    def join(cls, parts: Sequence[Places]) -> Places:
+    def join(cls, parts: Sequence[RowLocations]) -> RowLocations:
         owner = np.repeat(np.arange(len(parts), dtype=np.int32), [len(p.lines) for p in parts])
         files = tuple(part.files[0] for part in parts)
         return cls(np.concatenate([part.lines for part in parts]), owner, files)
 
-    def take(self, rows: np.ndarray) -> Places:
-        return Places(self.lines[rows], self.owner[rows], self.files)
+    def take(self, rows: np.ndarray) -> RowLocations:
+        return RowLocations(self.lines[rows], self.owner[rows], self.files)
 
-    def at(self, what: str) -> At:
+    def at(self, what: str) -> Locator:
         """The beginning of a sentence about a cell of `what`."""
 
         def where(row: int) -> str:
@@ -52,7 +52,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Form:
+class ReadFormat:
     """What files are brought to as they are read: the words of the name say it, and the terms of a
     run."""
 
@@ -64,13 +64,13 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawData:
     """Fields as they were found; a table has one for each column."""
 
     name: str
     values: Mapping[str, Any]  # a numpy array, or in a table a pandas Series
     main: tuple[str, ...]
-    places: Places
+    places: RowLocations
     target: str | None = None
     inputs: tuple[str, ...] = ()  # what the target is predicted from; none means all beside it
     table: bool = False
@@ -87,35 +87,44 @@ class Raw:
     def __len__(self) -> int:
         return len(self.places.lines)
 
-    def at(self, name: str) -> At:
+    def at(self, name: str) -> Locator:
         return self.places.at(f"column {name!r}" if self.table else name)
 
 
-def join(parts: Mapping[str, Raw], name: str) -> Raw:
+def join(parts: Mapping[str, RawData], name: str) -> RawData:
     """Files of one kind, keyed by their split, as one."""
     raws = align(list(parts.values()))
     first = raws[0]
-    values = {field: stack([raw.values[field] for raw in raws], first.table, field)
-              for field in first.values}
+    values = {
+        field: stack([raw.values[field] for raw in raws], first.table, field)
+        for field in first.values
+    }
     split = np.repeat([SPLITS.index(part) for part in parts], [len(raw) for raw in raws])
-    return replace(first, name=name, values=values, split=split,
-                   places=Places.join([raw.places for raw in raws]),
-                   notes=tuple(note for raw in raws for note in raw.notes))
+    return replace(
+        first,
+        name=name,
+        values=values,
+        split=split,
+        places=RowLocations.join([raw.places for raw in raws]),
+        notes=tuple(note for raw in raws for note in raw.notes),
+    )
 
 
-def align(raws: list[Raw]) -> list[Raw]:
+def align(raws: list[RawData]) -> list[RawData]:
     """All with the field names of the first file that has names of its own."""
     leader = next((raw for raw in raws if raw.named), raws[0])
     return [rename(raw, leader) for raw in raws]
 
 
-def rename(raw: Raw, leader: Raw) -> Raw:
+def rename(raw: RawData, leader: RawData) -> RawData:
     if set(raw.values) == set(leader.values):
         return raw
     if raw.named or len(raw.values) != len(leader.values):
-        raise DataError(f"{raw.places.files[0] or raw.name} has the columns "
-                        f"{listed(raw.values)} and {leader.places.files[0] or leader.name} has "
-                        f"{listed(leader.values)}; files of one folder must agree")
+        raise DataError(
+            f"{raw.places.files[0] or raw.name} has the columns "
+            f"{listed(raw.values)} and {leader.places.files[0] or leader.name} has "
+            f"{listed(leader.values)}; files of one folder must agree"
+        )
     values = dict(zip(leader.values, raw.values.values(), strict=True))
     return replace(raw, values=values, main=leader.main, named=True)
 
@@ -127,6 +136,8 @@ def stack(pieces: list[Any], table: bool, name: str) -> Any:
         return pd.concat(pieces, ignore_index=True)
     shapes = {piece.shape[1:] for piece in pieces}
     if len(shapes) > 1:
-        raise DataError(f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
-                        "different splits; bring them to one, pictures with +resize64")
+        raise DataError(
+            f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
+            "different splits; bring them to one, pictures with +resize64"
+        )
     return np.concatenate(pieces)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ..codecs.time_index import Clock, Times, fit
+from ..codecs.time_index import TimeIndex, Times, fit
 from ..options import Options
 
 REMEDY = "mend the rows, or say data.gaps=fill, or data.time=none if they are no series"
@@ -23,13 +23,14 @@ REMEDY = "mend the rows, or say data.gaps=fill, or data.time=none if they are no
 class Regular:
     """Rows at equal steps."""
 
-    clock: Clock
+    clock: TimeIndex
     values: NDArray[np.float64]  # (T, K)
     notes: tuple[str, ...]
 
 
-def regular(times: Times, form: str, values: NDArray[np.float64], name: str, options: Options
-            ) -> Regular:
+def regular(
+    times: Times, form: str, values: NDArray[np.float64], name: str, options: Options
+) -> Regular:
     """Rows (T, K) at `times`, which a sentence calls `name`; NaN stays where a cell is empty."""
     fills = options.gaps == "fill"
     times, values, notes = ordered(times, values, name, fills)
@@ -37,17 +38,21 @@ def regular(times: Times, form: str, values: NDArray[np.float64], name: str, opt
     ticks = clock.ticks(times)
     off = np.flatnonzero(np.isnan(ticks) | (np.abs(ticks - np.rint(ticks)) > 1e-6))
     if len(off):
-        raise DataError(f"{name}: {spell(times[off[0]])} is off the steps of {clock.step} that "
-                        "most times keep; resample the series to equal steps, or say "
-                        "data.time=none if the rows are no series")
+        raise DataError(
+            f"{name}: {spell(times[off[0]])} is off the steps of {clock.step} that "
+            "most times keep; resample the series to equal steps, or say "
+            "data.time=none if the rows are no series"
+        )
     place = np.rint(ticks).astype(np.int64)
     wide = np.flatnonzero(np.diff(place) > 1)
     if len(wide) and not fills:
         here = wide[0]
-        raise DataError(f"{name} has a gap: {int(place[here + 1] - place[here] - 1)} steps are "
-                        f"missing after {spell(times[here])}"
-                        + (f", and there are {len(wide)} such gaps" if len(wide) > 1 else "")
-                        + f"; {REMEDY}")
+        raise DataError(
+            f"{name} has a gap: {int(place[here + 1] - place[here] - 1)} steps are "
+            f"missing after {spell(times[here])}"
+            + (f", and there are {len(wide)} such gaps" if len(wide) > 1 else "")
+            + f"; {REMEDY}"
+        )
     full = np.full((int(place[-1]) + 1, values.shape[1]), np.nan)
     full[place] = values
     if len(wide):
@@ -55,25 +60,30 @@ def regular(times: Times, form: str, values: NDArray[np.float64], name: str, opt
     return Regular(clock, full, notes)
 
 
-def ordered(times: Times, values: NDArray[np.float64], name: str, fills: bool
-            ) -> tuple[Times, NDArray[np.float64], tuple[str, ...]]:
+def ordered(
+    times: Times, values: NDArray[np.float64], name: str, fills: bool
+) -> tuple[Times, NDArray[np.float64], tuple[str, ...]]:
     """Rows with times that rise."""
     notes: tuple[str, ...] = ()
     gaps = np.diff(times)
     zero = gaps.dtype.type(0)
     if (gaps < zero).any() and not fills:
         row = int(np.argmax(gaps < zero)) + 1
-        raise DataError(f"{name}: {spell(times[row])} comes after {spell(times[row - 1])}, which "
-                        f"is later; {REMEDY}")
+        raise DataError(
+            f"{name}: {spell(times[row])} comes after {spell(times[row - 1])}, which "
+            f"is later; {REMEDY}"
+        )
     if (gaps < zero).any():
         order = np.argsort(times, kind="stable")
         times, values, notes = times[order], values[order], (f"rows were sorted by {name}",)
         gaps = np.diff(times)
     same = np.flatnonzero(gaps == zero)
     if len(same) and not fills:
-        raise DataError(f"{name}: {spell(times[same[0]])} occurs twice"
-                        + (f", and {len(same)} times do" if len(same) > 1 else "")
-                        + f"; {REMEDY}")
+        raise DataError(
+            f"{name}: {spell(times[same[0]])} occurs twice"
+            + (f", and {len(same)} times do" if len(same) > 1 else "")
+            + f"; {REMEDY}"
+        )
     if len(same):
         kept = np.append(gaps != zero, True)
         notes += (f"{len(same)} rows whose time of {name} occurs again were left out",)
@@ -81,8 +91,9 @@ def ordered(times: Times, values: NDArray[np.float64], name: str, fills: bool
     return times, values, notes
 
 
-def whole(values: NDArray[np.float64], names: tuple[str, ...], clock: Clock, fills: bool
-          ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def whole(
+    values: NDArray[np.float64], names: tuple[str, ...], clock: TimeIndex, fills: bool
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """Columns (T, K) without an empty cell."""
     holes = np.isnan(values)
     if not holes.any():
@@ -90,14 +101,18 @@ def whole(values: NDArray[np.float64], names: tuple[str, ...], clock: Clock, fil
     row, column = (int(place) for place in np.argwhere(holes)[0])
     when = clock.written(np.array([float(row)]))[0]
     if not fills:
-        raise DataError(f"column {names[column]!r} has no value at {when}, and {int(holes.sum())} "
-                        f"cells are empty; {REMEDY}")
+        raise DataError(
+            f"column {names[column]!r} has no value at {when}, and {int(holes.sum())} "
+            f"cells are empty; {REMEDY}"
+        )
     steps, filled = np.arange(len(values)), values.copy()
     for place in np.flatnonzero(holes.any(0)):
         seen = ~holes[:, place]
         if not seen.any():
-            raise DataError(f"column {names[place]!r} has no values; leave it out with "
-                            f"data.drop={names[place]}")
+            raise DataError(
+                f"column {names[place]!r} has no values; leave it out with "
+                f"data.drop={names[place]}"
+            )
         filled[:, place] = np.interp(steps, steps[seen], values[seen, place])
     return filled, (f"{int(holes.sum())} empty cells were interpolated",)
 

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.errors import DataError, WordError, nearest
+from ...core.errors import DataError, UsageError, nearest
 from .. import content
 from ..codecs import date, scalar
-from ..codecs.base import At, Codec
+from ..codecs.base import Codec, Locator
 from ..codecs.scalar import (
     EXACT,
     FLAGS,
     MISSING,
-    Flag,
-    Names,
+    Binary,
+    Categorical,
+    LenientNumber,
     Number,
-    Patchy,
     blurred,
     distinct,
     finite,
@@ -37,17 +37,19 @@ from ..codecs.scalar import (
 )
 from ..options import Options
 from . import delimited
-from .raw import Places, Raw
+from .raw import RawData, RowLocations
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-
 Column = Any
 """A pandas Series."""
-NULLABLE = {"bool": "boolean"} | {f"{sign}int{bits}": f"{sign.upper()}Int{bits}"
-                                  for sign in ("", "u") for bits in (8, 16, 32, 64)}
+NULLABLE = {"bool": "boolean"} | {
+    f"{sign}int{bits}": f"{sign.upper()}Int{bits}"
+    for sign in ("", "u")
+    for bits in (8, 16, 32, 64)
+}
 """What holds missing cells where a plain type cannot."""
 MOMENT = "%Y-%m-%d %H:%M:%S"
 """How times of a frame are written on the way."""
@@ -79,9 +81,12 @@ def together(wrong: Mapping[str, Unfit]) -> DataError:
     spare = [name for name, error in wrong.items() if error.word == "drop"]
     words = ([f"leave out with data.drop={','.join(spare)}"] if spare else []) + (
         ["read words among numbers as missing with data.text=missing"]
-        if len(spare) < len(wrong) else [])
-    return DataError(f"{len(wrong)} columns cannot be read as they are: {told}; "
-                     f"{' and '.join(words)}")
+        if len(spare) < len(wrong)
+        else []
+    )
+    return DataError(
+        f"{len(wrong)} columns cannot be read as they are: {told}; {' and '.join(words)}"
+    )
 
 
 def is_frame(what: Any) -> bool:
@@ -89,38 +94,47 @@ def is_frame(what: Any) -> bool:
     return pandas is not None and isinstance(what, pandas.DataFrame | pandas.Series)
 
 
-def read_file(path: Path, options: Options) -> Raw:
+def read_file(path: Path, options: Options) -> RawData:
     content.check(path)
     sheet = delimited.read(path, options)
     values = {str(name): column for name, column in sheet.frame.items()}
-    return Raw(stem(path), values, tuple(values), Places.of(sheet.lines, path.name), table=True,
-               named=sheet.named, notes=sheet.notes)
+    return RawData(
+        stem(path),
+        values,
+        tuple(values),
+        RowLocations.of(sheet.lines, path.name),
+        table=True,
+        named=sheet.named,
+        notes=sheet.notes,
+    )
 
 
 def stem(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).stem
 
 
-def from_frame(rows: Any, name: str = "frame", target: Any = None) -> Raw:
+def from_frame(rows: Any, name: str = "frame", target: Any = None) -> RawData:
     """Whatever pandas makes a frame of; `target` is one more column, the default target."""
     import pandas as pd
 
     try:
         frame = pd.DataFrame(rows)
     except ValueError as error:
-        raise DataError(f"the columns do not make a table ({error}); make them equally long"
-                        ) from error
+        raise DataError(
+            f"the columns do not make a table ({error}); make them equally long"
+        ) from error
     keys = {str(key): int(key) if isinstance(key, Integral) else str(key) for key in frame.columns}
     if len(keys) < frame.shape[1]:
-        raise DataError(f"the frame has two columns of one name among {listed(frame.columns)}; "
-                        "rename one")
+        raise DataError(
+            f"the frame has two columns of one name among {listed(frame.columns)}; rename one"
+        )
     values = {name: frame.iloc[:, place].reset_index(drop=True) for place, name in enumerate(keys)}
-    places = Places.count(len(frame))
-    raw = Raw(name, values, tuple(values), places, table=True, keys=keys)
+    places = RowLocations.count(len(frame))
+    raw = RawData(name, values, tuple(values), places, table=True, keys=keys)
     return raw if target is None else with_target(raw, target)
 
 
-def with_target(raw: Raw, target: Any) -> Raw:
+def with_target(raw: RawData, target: Any) -> RawData:
     """The table with one more column, the default target."""
     import pandas as pd
 
@@ -130,8 +144,10 @@ def with_target(raw: Raw, target: Any) -> Raw:
         column = column.iloc[:, 0]
     name = "y" if column.ndim == 2 or column.name is None else str(column.name)
     if column.ndim == 2 or name in raw.values or len(column) != len(raw):
-        raise DataError(f"y has the shape {column.shape} and the name {name!r} beside {len(raw)} "
-                        "rows of x; give one column of as many rows, with a name of its own")
+        raise DataError(
+            f"y has the shape {column.shape} and the name {name!r} beside {len(raw)} "
+            "rows of x; give one column of as many rows, with a name of its own"
+        )
     labels = frozenset({name} if is_names(column.to_numpy()) else ())
     return replace(raw, values=dict(raw.values) | {name: column}, target=name, labels=labels)
 
@@ -144,21 +160,23 @@ def is_names(values: np.ndarray) -> bool:
     return distinct <= 100 or 2 * distinct <= len(values)
 
 
-def without(raw: Raw, names: Sequence[str]) -> Raw:
+def without(raw: RawData, names: Sequence[str]) -> RawData:
     """The fields less some."""
     for name in names:
         if name not in raw.values:
-            raise WordError(f"data.drop={name}: there is no such column"
-                            f"{nearest(name, raw.values)}")
+            raise UsageError(
+                f"data.drop={name}: there is no such column{nearest(name, raw.values)}"
+            )
     values = {name: column for name, column in raw.values.items() if name not in names}
     main = tuple(name for name in raw.main if name not in names)
     if not main:
-        raise WordError("data.drop leaves no column; keep at least one")
-    return replace(raw, values=values, main=main,
-                   target=None if raw.target in names else raw.target)
+        raise UsageError("data.drop leaves no column; keep at least one")
+    return replace(
+        raw, values=values, main=main, target=None if raw.target in names else raw.target
+    )
 
 
-def cells(column: Column, at: At) -> np.ndarray:
+def cells(column: Column, at: Locator) -> np.ndarray:
     """A column as numpy: booleans, numbers with NaN, or trimmed values with None."""
     import pandas as pd
 
@@ -189,12 +207,15 @@ def trimmed(cell: Any, where: str) -> Any:
         return cell.strip() or None
     if isinstance(cell, bool | np.bool_ | int | float | np.number):
         return cell
-    raise DataError(f"{where}: a {type(cell).__name__} is neither a number nor a name; convert "
-                    "the column, or leave it out with data.drop")
+    raise DataError(
+        f"{where}: a {type(cell).__name__} is neither a number nor a name; convert "
+        "the column, or leave it out with data.drop"
+    )
 
 
-def fit(column: Column, found: np.ndarray, name: str, label: bool, options: Options, at: At
-        ) -> Codec:
+def fit(
+    column: Column, found: np.ndarray, name: str, label: bool, options: Options, at: Locator
+) -> Codec:
     """The codec that the cells `found` in a column ask for."""
     values, place = distinct(found)
     dtype, missing = str(column.dtype), bool((place < 0).any())
@@ -205,16 +226,21 @@ def fit(column: Column, found: np.ndarray, name: str, label: bool, options: Opti
     if found.dtype.kind != "O":
         return fit_number(found, values, dtype, missing, at)
     if all(isinstance(value, bool | np.bool_) for value in values):
-        return Flag(values=("False", "True"), dtype="bool")
-    return flag(values, dtype) or date.fit(values, dtype) or \
-        fit_text(column, found, name, options, at)
+        return Binary(values=("False", "True"), dtype="bool")
+    return (
+        flag(values, dtype)
+        or date.fit(values, dtype)
+        or fit_text(column, found, name, options, at)
+    )
 
 
-def fit_number(found: np.ndarray, values: np.ndarray, dtype: str, missing: bool, at: At) -> Codec:
+def fit_number(
+    found: np.ndarray, values: np.ndarray, dtype: str, missing: bool, at: Locator
+) -> Codec:
     if values.dtype.kind == "b":
-        return Flag(values=("False", "True"), dtype=dtype)
+        return Binary(values=("False", "True"), dtype=dtype)
     if ((values == 0) | (values == 1)).all():
-        return Flag(dtype=dtype)
+        return Binary(dtype=dtype)
     whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
     # whole numbers are kept and written as floats where a cell is missing
     if whole and ("int" in dtype.lower() or (missing and dtype.lower().startswith("float"))):
@@ -224,7 +250,7 @@ def fit_number(found: np.ndarray, values: np.ndarray, dtype: str, missing: bool,
     return Number(kind="real", dtype=dtype)
 
 
-def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at: At) -> Codec:
+def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at: Locator) -> Codec:
     """Numbers that came as text, names, or a mistake among numbers."""
     values, place = distinct(found)
     read = np.array([number(value) for value in values] + [np.nan])
@@ -238,13 +264,17 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
     if len(strange) <= (1 - MOSTLY) * seen.sum() and options.text != "label":
         if options.text == "missing":
             plain = fit_number(cells, read[~np.isnan(read)], "Float64", True, at)
-            return Patchy(kind=plain.kind if isinstance(plain, Number) else "counts",
-                          dtype="Float64")
+            return LenientNumber(
+                kind=plain.kind if isinstance(plain, Number) else "counts", dtype="Float64"
+            )
         row = int(strange[0])
         why = f"{found[row]!r} is text where a number belongs"
-        raise Unfit(f"{at(row)}: {why}; mend the cell, or say data.text=missing to read such "
-                    "cells as missing, or data.text=label to read such columns as names",
-                    f"has {found[row]!r} where a number belongs", "text")
+        raise Unfit(
+            f"{at(row)}: {why}; mend the cell, or say data.text=missing to read such "
+            "cells as missing, or data.text=label to read such columns as names",
+            f"has {found[row]!r} where a number belongs",
+            "text",
+        )
     return fit_names(column, found, name, not seen.all() and options.missing == "category")
 
 
@@ -256,25 +286,31 @@ def number(value: Any) -> float:
         return np.nan
 
 
-def flag(values: np.ndarray, dtype: str) -> Flag | None:
+def flag(values: np.ndarray, dtype: str) -> Binary | None:
     """Two words that mean no and yes."""
     words = {str(value) for value in values}
     if len(words) != 2 or {word.lower() for word in words} not in FLAGS:
         return None
     no, yes = sorted(words, key=lambda word: word.lower() in YES)
-    return Flag(values=(no, yes), dtype=dtype)
+    return Binary(values=(no, yes), dtype=dtype)
 
 
-def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Names:
+def fit_names(column: Column, found: np.ndarray, name: str, blank: bool) -> Categorical:
     if str(column.dtype) == "category":
         kind = column.dtype
         names = (*map(spelled, kind.categories), *((MISSING,) if blank else ()))
-        return Names(names=names, dtype=str(kind.categories.dtype),
-                     category="ordered" if kind.ordered else "unordered")
-    codec = Names.fit(found, str(column.dtype), blank)
+        return Categorical(
+            names=names,
+            dtype=str(kind.categories.dtype),
+            category="ordered" if kind.ordered else "unordered",
+        )
+    codec = Categorical.fit(found, str(column.dtype), blank)
     if len(codec.names) > max(100, len(found) / 2):
-        raise Unfit.drop(name, f"has {len(codec.names)} names in {len(found)} rows and looks like "
-                         "an identifier", f", or read it as text with data.sentences={name}")
+        raise Unfit.drop(
+            name,
+            f"has {len(codec.names)} names in {len(found)} rows and looks like an identifier",
+            f", or read it as text with data.sentences={name}",
+        )
     return codec
 
 
@@ -288,7 +324,7 @@ def assemble(columns: Sequence[tuple[str | int, Codec, np.ndarray]]) -> pd.DataF
 def series(codec: Codec, values: np.ndarray) -> Column:
     import pandas as pd
 
-    if isinstance(codec, Names) and codec.category:
+    if isinstance(codec, Categorical) and codec.category:
         kind = pd.CategoricalDtype(codec.typed.tolist(), codec.category == "ordered")
         return pd.Series(values, dtype=kind)
     holes = values.dtype.kind == "f" and np.isnan(values).any()

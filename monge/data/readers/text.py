@@ -18,12 +18,12 @@ import numpy as np
 
 from ...core.errors import DataError
 from .. import content
-from ..codecs.base import At
+from ..codecs.base import Locator
 from ..codecs.sequence import pack
 from ..codecs.tokens import Text, Unit
 from ..options import Options
 from ..splits import divide
-from .raw import SPLITS, Form, Places, Raw
+from .raw import SPLITS, RawData, ReadFormat, RowLocations
 
 SUFFIXES = (".txt", ".text", ".md", ".txt.gz", ".text.gz")
 SHORT = 200
@@ -42,8 +42,10 @@ def load(path: Path) -> str:
     try:
         text = content.read(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at "
-                        f"offset {error.start} begins no character; save it as UTF-8") from error
+        raise DataError(
+            f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at "
+            f"offset {error.start} begins no character; save it as UTF-8"
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); check the file") from error
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
@@ -66,8 +68,11 @@ def is_text(path: Path, options: Options) -> bool:
     lines = [line for line in start.decode("utf-8", "replace").splitlines()[:200] if line.strip()]
     words = [word for line in lines for word in re.split(r"[\s,;|]+", line) if word]
     numbers = sum(bool(re.fullmatch(r"[-+.\d][\d.eE+-]*|\?|NA|nan", word)) for word in words)
-    return bool(words) and numbers < 0.2 * len(words) and not any(
-        is_cut(lines, mark) for mark in "\t,;|")
+    return (
+        bool(words)
+        and numbers < 0.2 * len(words)
+        and not any(is_cut(lines, mark) for mark in "\t,;|")
+    )
 
 
 def is_cut(lines: Sequence[str], mark: str) -> bool:
@@ -76,35 +81,45 @@ def is_cut(lines: Sequence[str], mark: str) -> bool:
     return len(counts) == 1 and counts != {0}
 
 
-def read(files: Mapping[Path, str | None], name: str, options: Options, form: Form) -> Raw:
+def read(
+    files: Mapping[Path, str | None], name: str, options: Options, form: ReadFormat
+) -> RawData:
     """Text files, each with the split it is of where that is known, as the rows of one field."""
     texts = {path.name: load(path) for path in files}
     known, given = form.texts.get(FIELD), dict(zip(texts, files.values(), strict=True))
     given = given if "train" in given.values() else dict.fromkeys(texts, "train")
     if known.ends if isinstance(known, Text) else each_line(texts, options):
         return lines_of(texts, given, name, options, form)
-    parts = {split: "".join(text for file, text in texts.items() if given[file] == split)
-             for split in SPLITS if split in given.values()}
+    parts = {
+        split: "".join(text for file, text in texts.items() if given[file] == split)
+        for split in SPLITS
+        if split in given.values()
+    }
     return blocks_of(parts, ", ".join(texts), name, options, form)
 
 
-def from_lines(lines: Sequence[str], options: Options, name: str = FIELD) -> Raw:
+def from_lines(lines: Sequence[str], options: Options, name: str = FIELD) -> RawData:
     """Texts from Python, a row each."""
-    return rows_of(list(lines), Places.count(len(lines)), None, name, options, Form())
+    return rows_of(list(lines), RowLocations.count(len(lines)), None, name, options, ReadFormat())
 
 
-def lines_of(texts: Mapping[str, str], given: Mapping[str, str | None], name: str,
-             options: Options, form: Form) -> Raw:
+def lines_of(
+    texts: Mapping[str, str],
+    given: Mapping[str, str | None],
+    name: str,
+    options: Options,
+    form: ReadFormat,
+) -> RawData:
     lines: list[str] = []
     places, split = [], []
     for file, text in texts.items():
         own = text.removesuffix("\n").split("\n")
         check_lines(own, file)
         lines += own
-        places.append(Places.count(len(own), file))
+        places.append(RowLocations.count(len(own), file))
         split += [SPLITS.index(given[file] or "train")] * len(own)
     known = np.array(split) if any(split) else None
-    return rows_of(lines, Places.join(places), known, name, options, form)
+    return rows_of(lines, RowLocations.join(places), known, name, options, form)
 
 
 def each_line(texts: Mapping[str, str], options: Options) -> bool:
@@ -117,23 +132,39 @@ def each_line(texts: Mapping[str, str], options: Options) -> bool:
 def check_lines(lines: Sequence[str], file: str) -> None:
     empty = next((place for place, line in enumerate(lines) if not line.strip()), None)
     if empty is not None:
-        raise DataError(f"line {empty + 1} of {file} is empty where each line is a row; take it "
-                        "out, or say data.lines=running")
+        raise DataError(
+            f"line {empty + 1} of {file} is empty where each line is a row; take it "
+            "out, or say data.lines=running"
+        )
 
 
-def rows_of(lines: Sequence[str], places: Places, given: np.ndarray | None, name: str,
-            options: Options, form: Form) -> Raw:
+def rows_of(
+    lines: Sequence[str],
+    places: RowLocations,
+    given: np.ndarray | None,
+    name: str,
+    options: Options,
+    form: ReadFormat,
+) -> RawData:
     """One text a line, each with a symbol that ends it."""
     split = given if form.texts else whose(len(lines), options, name, given)
     train = lines if split is None else [lines[int(row)] for row in np.flatnonzero(split == 0)]
     codec = codec_of(form, unit_of(options, "chars"), lines, train, options, ends=True)
     rows = codec.codes(lines, places.at(FIELD))
-    return Raw(told(name, codec), {FIELD: rows}, (FIELD,), places, split=split,
-               carved=given is None, codecs={FIELD: settled(codec, rows, form)})
+    return RawData(
+        told(name, codec),
+        {FIELD: rows},
+        (FIELD,),
+        places,
+        split=split,
+        carved=given is None,
+        codecs={FIELD: settled(codec, rows, form)},
+    )
 
 
-def blocks_of(given: Mapping[str, str], files: str, name: str, options: Options, form: Form
-              ) -> Raw:
+def blocks_of(
+    given: Mapping[str, str], files: str, name: str, options: Options, form: ReadFormat
+) -> RawData:
     """Running text in consecutive blocks of `context` tokens, each stretch of it on its own."""
     cut = list(enumerate(given.values())) if form.texts else stretches(given, options)
     split, parts = [split for split, _ in cut], [part for _, part in cut]
@@ -145,9 +176,15 @@ def blocks_of(given: Mapping[str, str], files: str, name: str, options: Options,
     blocks = [np.split(own, range(context, len(own), context)) for own in tokens]
     rows = pack([block for own in blocks for block in own])
     whole = np.repeat(split, list(map(len, blocks)))
-    return Raw(told(name, codec), {FIELD: rows}, (FIELD,), Places.count(len(rows), files),
-               split=whole if len(parts) > 1 else None, carved=len(given) == 1,
-               codecs={FIELD: settled(codec, rows, form)})
+    return RawData(
+        told(name, codec),
+        {FIELD: rows},
+        (FIELD,),
+        RowLocations.count(len(rows), files),
+        split=whole if len(parts) > 1 else None,
+        carved=len(given) == 1,
+        codecs={FIELD: settled(codec, rows, form)},
+    )
 
 
 def stretches(given: Mapping[str, str], options: Options) -> list[tuple[int, str]]:
@@ -155,9 +192,9 @@ def stretches(given: Mapping[str, str], options: Options) -> list[tuple[int, str
     of training: the test text from its end; the validation text in stretches from all over it, so
     that training still reads every part of a text that changes on the way."""
     train, total = given["train"], len(given["train"])
-    test = given.get("test") or train[total - round(options.test * total):]
+    test = given.get("test") or train[total - round(options.test * total) :]
     if "test" not in given:
-        train = train[:total - len(test)]
+        train = train[: total - len(test)]
     held = 0 if "valid" in given else round(options.valid * total)
     pieces = min(max(held // (LONG * options.context), 1), PIECES)
     found = []
@@ -166,8 +203,9 @@ def stretches(given: Mapping[str, str], options: Options) -> list[tuple[int, str
         found += [(0, train[begin:middle]), (1, train[middle:end])]
     found = [*found, (1, given.get("valid", "")), (2, test)]
     if {split for split, text in found if text} != {0, 1, 2}:
-        raise DataError(f"a text of {total} characters is too short to train, validate and test "
-                        "on; give more")
+        raise DataError(
+            f"a text of {total} characters is too short to train, validate and test on; give more"
+        )
     return [(split, text) for split, text in found if text]
 
 
@@ -183,8 +221,15 @@ def unit_of(options: Options, usual: Unit) -> Unit:
     return usual if options.tokens == "auto" else options.tokens
 
 
-def codec_of(form: Form, unit: Unit, texts: Sequence[str], train: Sequence[str], options: Options,
-             ends: bool, name: str = FIELD) -> Text:
+def codec_of(
+    form: ReadFormat,
+    unit: Unit,
+    texts: Sequence[str],
+    train: Sequence[str],
+    options: Options,
+    ends: bool,
+    name: str = FIELD,
+) -> Text:
     """The codec of an earlier run, or one that is fitted."""
     known = form.texts.get(name)
     if isinstance(known, Text):
@@ -192,7 +237,7 @@ def codec_of(form: Form, unit: Unit, texts: Sequence[str], train: Sequence[str],
     return Text.fit(unit, texts, train, options.vocabulary, ends)
 
 
-def settled(codec: Text, rows: np.ndarray, form: Form) -> Text:
+def settled(codec: Text, rows: np.ndarray, form: ReadFormat) -> Text:
     """The codec with the length of the longest row, where it was fitted to these rows."""
     return codec if form.texts else replace(codec, longest=max(map(len, rows), default=1))
 
@@ -202,7 +247,7 @@ def told(name: str, codec: Text) -> str:
     return f"{name}+words" if codec.unit == "words" else name
 
 
-def prompt(codec: Text, text: str, at: At) -> list[int]:
+def prompt(codec: Text, text: str, at: Locator) -> list[int]:
     """The symbols a text begins with: those of the text but for the one that ends it."""
     codes = codec.codes([text], at)[0].tolist()
     return codes[:-1] if codec.ends else codes

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import DataError, WordError, nearest
+from ...core.errors import DataError, UsageError, nearest
 from ..codecs.scalar import listed
 from ..codecs.tokens import Text
 from ..dataset import Schema
 from ..options import Options
-from .raw import Form, Raw
+from .raw import RawData, ReadFormat
 from .text import settled, told, unit_of, whose
 
 WORD = re.compile(r"[^\W\d_]{2,}")
@@ -30,7 +30,7 @@ FEWEST = 100
 """Names that a column may have however few rows there are."""
 
 
-def read(raw: Raw, options: Options, schema: Schema | None) -> Raw:
+def read(raw: RawData, options: Options, schema: Schema | None) -> RawData:
     """The same fields, those that are text in symbols."""
     names = [name for name in texts(raw, options, schema) if name not in raw.codecs]
     if not names:
@@ -42,26 +42,43 @@ def read(raw: Raw, options: Options, schema: Schema | None) -> Raw:
         lines = sentences(raw, name)
         codec = known if isinstance(known, Text) else fit(lines, split, options)
         values[name] = codec.codes(lines, raw.at(name))
-        codecs[name] = settled(codec, values[name], Form(texts={name: codec} if schema else {}))
+        codecs[name] = settled(
+            codec, values[name], ReadFormat(texts={name: codec} if schema else {})
+        )
         title = told(title, codec)
     main = tuple(name for name in raw.main if name not in names) or raw.main
-    return replace(raw, name=title, values=values, codecs=codecs, main=main, split=split,
-                   carved=raw.carved or raw.split is None, notes=(*raw.notes, *noted(raw, names)))
+    return replace(
+        raw,
+        name=title,
+        values=values,
+        codecs=codecs,
+        main=main,
+        split=split,
+        carved=raw.carved or raw.split is None,
+        notes=(*raw.notes, *noted(raw, names)),
+    )
 
 
-def texts(raw: Raw, options: Options, schema: Schema | None) -> list[str]:
+def texts(raw: RawData, options: Options, schema: Schema | None) -> list[str]:
     """The fields that are text."""
     for name in options.sentences:
         if name not in raw.values:
-            raise WordError(f"data.sentences={name}: there is no such column"
-                            f"{nearest(name, raw.values)}")
+            raise UsageError(
+                f"data.sentences={name}: there is no such column{nearest(name, raw.values)}"
+            )
     if schema is not None:
-        return [field.name for field in schema.fields
-                if isinstance(field.codec, Text) and field.name in raw.values]
+        return [
+            field.name
+            for field in schema.fields
+            if isinstance(field.codec, Text) and field.name in raw.values
+        ]
     names = {*raw.labels, *options.names}
-    return [name for name, column in raw.values.items()
-            if name in options.sentences or
-            (name not in names and name not in raw.codecs and is_prose(column))]
+    return [
+        name
+        for name, column in raw.values.items()
+        if name in options.sentences
+        or (name not in names and name not in raw.codecs and is_prose(column))
+    ]
 
 
 def is_prose(column: Any) -> bool:
@@ -73,7 +90,7 @@ def is_prose(column: Any) -> bool:
     return sum(len(WORD.findall(cell)) > 1 for cell in cells) >= SPOKEN * len(cells)
 
 
-def sentences(raw: Raw, name: str) -> list[str]:
+def sentences(raw: RawData, name: str) -> list[str]:
     found = [cell.strip() if isinstance(cell, str) else "" for cell in raw.values[name]]
     empty = next((row for row, cell in enumerate(found) if not cell), None)
     if empty is not None:
@@ -87,9 +104,11 @@ def fit(lines: Sequence[str], split: np.ndarray | None, options: Options) -> Tex
     return Text.fit(unit_of(options, "bpe"), lines, train, options.vocabulary, ends=True)
 
 
-def noted(raw: Raw, names: Sequence[str]) -> Sequence[str]:
+def noted(raw: RawData, names: Sequence[str]) -> Sequence[str]:
     """Of a table, that its event is now what is left."""
     if not raw.table:
         return ()
-    return (f"{listed(names)} is read as text and is no part of the rows; condition on it with "
-            f"--given {names[0]}, or leave it out with data.drop={names[0]}",)
+    return (
+        f"{listed(names)} is read as text and is no part of the rows; condition on it with "
+        f"--given {names[0]}, or leave it out with data.drop={names[0]}",
+    )

@@ -25,8 +25,16 @@ import numpy as np
 from ...core.errors import DataError
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
-CODES = {2: "ADPCM", 6: "A-law", 7: "mu-law", 0x11: "ADPCM", 0x31: "GSM", 0x50: "MPEG",
-         0x55: "MP3", 0xFF: "AAC"}
+CODES = {
+    2: "ADPCM",
+    6: "A-law",
+    7: "mu-law",
+    0x11: "ADPCM",
+    0x31: "GSM",
+    0x50: "MPEG",
+    0x55: "MP3",
+    0xFF: "AAC",
+}
 """Compressed forms that occur in wav files."""
 STREAMED = 0xFFFFFFFF
 """The length of a chunk whose writer did not know it."""
@@ -66,13 +74,19 @@ def load(path: Path) -> Clip:
     if code == EXTENSIBLE and len(found[b"fmt "]) >= 26:
         (code,) = struct.unpack_from("<H", found[b"fmt "], 24)
     if code not in (PCM, FLOAT) or (code, bits) not in READ:
-        form = CODES.get(code, f"the form {code:#x}") if code not in (PCM, FLOAT) else \
-            f"{bits}-bit {'floats' if code == FLOAT else 'PCM'}"
-        raise DataError(f"{path} holds {form}, not PCM of 8, 16 or 24 bits or floats; "
-                        f"{convert(path)}")
+        form = (
+            CODES.get(code, f"the form {code:#x}")
+            if code not in (PCM, FLOAT)
+            else f"{bits}-bit {'floats' if code == FLOAT else 'PCM'}"
+        )
+        raise DataError(
+            f"{path} holds {form}, not PCM of 8, 16 or 24 bits or floats; {convert(path)}"
+        )
     if not channels or not rate or block != channels * bits // 8:
-        raise DataError(f"{path} has a wrong header ({channels} channels, {rate} Hz, {block} "
-                        f"bytes for {bits} bits); {convert(path)}")
+        raise DataError(
+            f"{path} has a wrong header ({channels} channels, {rate} Hz, {block} "
+            f"bytes for {bits} bits); {convert(path)}"
+        )
     samples = READ[code, bits](complete(path, sizes[b"data"], found[b"data"], block))
     shaped = samples if channels == 1 else samples.reshape(-1, channels)
     return Clip(shaped, rate, bits)
@@ -89,15 +103,17 @@ def chunks(content: bytes) -> Iterator[tuple[bytes, int, bytes]]:
     while place + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, place)
         place += 8
-        yield name, size, content[place:place + size]
+        yield name, size, content[place : place + size]
         place += size + size % 2
 
 
 def complete(path: Path, size: int, body: bytes, block: int) -> bytes:
     """The bytes of the sound: as many as the header says, in whole samples."""
     if (size != STREAMED and len(body) < size) or len(body) % block:
-        raise DataError(f"{path} breaks off: it has {len(body)} bytes of sound where its header "
-                        f"says {size}, {block} a sample; fetch it again")
+        raise DataError(
+            f"{path} breaks off: it has {len(body)} bytes of sound where its header "
+            f"says {size}, {block} a sample; fetch it again"
+        )
     if not body:
         raise DataError(f"{path} has no samples; remove it")
     return body
@@ -131,8 +147,9 @@ def save(path: Path, clip: Clip) -> None:
     if clip.bits == 24:
         body = np.frombuffer(body, np.uint8).reshape(-1, 4)[:, :3].tobytes()
     block = clip.channels * width
-    head = struct.pack("<HHIIHH", PCM, clip.channels, clip.rate, clip.rate * block, block,
-                       clip.bits)
+    head = struct.pack(
+        "<HHIIHH", PCM, clip.channels, clip.rate, clip.rate * block, block, clip.bits
+    )
     parts = b"WAVE" + chunk(b"fmt ", head) + chunk(b"data", body)
     path.write_bytes(chunk(b"RIFF", parts))
 

@@ -59,9 +59,11 @@ def resize(codec: Array, x: Tensor, side: int) -> tuple[Array, Tensor]:
         return codec, x
     edge = min(height, width)
     top, left = (height - edge) // 2, (width - edge) // 2
-    square = x[..., top:top + edge, left:left + edge]
-    parts = [interpolate(part.float(), (side, side), mode="bilinear", antialias=True)
-             for part in square.split(_size(codec))]
+    square = x[..., top : top + edge, left : left + edge]
+    parts = [
+        interpolate(part.float(), (side, side), mode="bilinear", antialias=True)
+        for part in square.split(_size(codec))
+    ]
     small = torch.cat([part.round().clamp(0, codec.top).byte() for part in parts])
     return replace(codec, shape=(codec.shape[0], side, side)), small
 
@@ -70,15 +72,20 @@ def mulaw(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
     """Sound in 256 levels, fine where it is quiet and coarse where it is loud (mu = 255)"""
     loudest = float(x.flat.abs().max()) if codec.bits == 32 else 1.0
     if loudest > 1:
-        raise DataError(f"+mulaw takes amplitudes from -1 to 1, and the floats reach "
-                        f"{loudest:.4g}; scale them before")
+        raise DataError(
+            f"+mulaw takes amplitudes from -1 to 1, and the floats reach "
+            f"{loudest:.4g}; scale them before"
+        )
     parts = [compress(amplitude(part, codec.bits)) for part in x.flat.split(ELEMENTS_AT_ONCE)]
     return replace(codec, kind="levels", size=MU + 1, mulaw=True), x.change(torch.cat(parts))
 
 
 def mono(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
     """Sound of several channels as their mean"""
-    parts = [torch.from_numpy(joined(part.numpy(), codec.bits)) for part in x.flat.split(ELEMENTS_AT_ONCE)]
+    parts = [
+        torch.from_numpy(joined(part.numpy(), codec.bits))
+        for part in x.flat.split(ELEMENTS_AT_ONCE)
+    ]
     return replace(codec, step=()), x.change(torch.cat(parts), x.base)
 
 
@@ -86,8 +93,9 @@ def resample(codec: Sound, x: Ragged, rate: int) -> tuple[Sound, Ragged]:
     """Sound of so many samples a second (resample8000)"""
     if codec.rate == rate:
         return codec, x
-    rows = [torch.from_numpy(resampled(row.numpy(), codec.rate, rate, codec.bits))
-            for row in x.rows]
+    rows = [
+        torch.from_numpy(resampled(row.numpy(), codec.rate, rate, codec.bits)) for row in x.rows
+    ]
     return replace(codec, rate=rate, longest=lengths(rows)[0]), Ragged.join(rows, x.base)
 
 

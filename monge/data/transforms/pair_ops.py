@@ -39,7 +39,7 @@ def edges(codec: Array, x: Tensor) -> tuple[Side, Side]:
 def half(codec: Array, x: Tensor) -> tuple[Side, Side]:
     """Upper half -> whole picture: what is below the middle is blank in the source"""
     upper = x.clone()
-    upper[..., x.shape[-2] // 2:, :] = 0
+    upper[..., x.shape[-2] // 2 :, :] = 0
     return (codec, upper), (codec, x)
 
 
@@ -47,18 +47,24 @@ def beside(codec: Array, x: Tensor) -> tuple[Side, Side]:
     """Two pictures side by side in one: the left is the source, the right the target"""
     width = x.shape[-1]
     if width % 2:
-        raise DataError(f"+beside takes pictures of two equal halves apart, and these are {width} "
-                        "pixels wide; crop them to an even width")
+        raise DataError(
+            f"+beside takes pictures of two equal halves apart, and these are {width} "
+            "pixels wide; crop them to an even width"
+        )
     apart = replace(codec, shape=(*codec.shape[:-1], width // 2))
-    return (apart, x[..., :width // 2].clone()), (apart, x[..., width // 2:].clone())
+    return (apart, x[..., : width // 2].clone()), (apart, x[..., width // 2 :].clone())
 
 
 def low(codec: Array, x: Tensor, factor: int) -> tuple[Side, Side]:
     """Small picture -> picture: the means of squares of factor x factor pixels (low2)"""
     height, width = x.shape[-2:]
     if height % factor or width % factor:
-        raise DataError(f"+low{factor} shrinks pictures {factor} times, and these are "
-                        f"{height}x{width}; crop or resize them to multiples of {factor}")
-    parts = [F.avg_pool2d(part.float(), factor).round().to(x.dtype) for part in x.split(IMAGES_AT_ONCE)]
+        raise DataError(
+            f"+low{factor} shrinks pictures {factor} times, and these are "
+            f"{height}x{width}; crop or resize them to multiples of {factor}"
+        )
+    parts = [
+        F.avg_pool2d(part.float(), factor).round().to(x.dtype) for part in x.split(IMAGES_AT_ONCE)
+    ]
     small = replace(codec, shape=(codec.shape[0], height // factor, width // factor))
     return (small, torch.cat(parts)), (codec, x)

@@ -21,16 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 from ..build import in_terms, mark_missing, stored_terms
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..codecs.scalar import listed
-from ..dataset import Field, Schema, Source
-from ..ragged import Kept
+from ..dataset import Dataset, Field, Schema
+from ..ragged import PackedTensor
 from ..readers import images
 from ..readers.arrays import from_arrays
-from ..readers.raw import SPLITS, Raw
+from ..readers.raw import SPLITS, RawData
 from ..schema_match import adopt
 from ..splits import shuffle
 from . import parse
@@ -39,29 +39,38 @@ FOLDERS = ("a", "b")
 """Where the sources and where the targets lie."""
 
 
-def parted(changes: Sequence[parse.Change]
-           ) -> tuple[Sequence[parse.Change], parse.Change | None, Sequence[parse.Change]]:
+def parted(
+    changes: Sequence[parse.Change],
+) -> tuple[Sequence[parse.Change], parse.Change | None, Sequence[parse.Change]]:
     """The words before the one that makes pairs, it, and those after."""
     makers = [place for place, change in enumerate(changes) if change.pairs]
     if len(makers) > 1:
-        raise WordError(f"+{changes[makers[1]].word} after +{changes[makers[0]].word}: pairs are "
-                        "made once; leave one of them out")
+        raise UsageError(
+            f"+{changes[makers[1]].word} after +{changes[makers[0]].word}: pairs are "
+            "made once; leave one of them out"
+        )
     if not makers:
         return changes, None, ()
-    return changes[:makers[0]], changes[makers[0]], changes[makers[0] + 1:]
+    return changes[: makers[0]], changes[makers[0]], changes[makers[0] + 1 :]
 
 
-def make(pictures: Source, maker: parse.Change, after: Sequence[parse.Change],
-         stored: Mapping[str, Any] | None) -> Source:
+def make(
+    pictures: Dataset,
+    maker: parse.Change,
+    after: Sequence[parse.Change],
+    stored: Mapping[str, Any] | None,
+) -> Dataset:
     """The pairs that a word makes of pictures, in terms of their own or in those of a run."""
     own = main(pictures)
     codec, rows = pictures.fields[own].codec, pictures.tensors[own]
     if not parse.fits(maker, codec):
-        raise DataError(f"+{maker.word} needs {parse.needs(maker)}, which {pictures.name} does "
-                        "not hold at that point; leave it out, or write it earlier")
+        raise DataError(
+            f"+{maker.word} needs {parse.needs(maker)}, which {pictures.name} does "
+            "not hold at that point; leave it out, or write it earlier"
+        )
     sides = dict(zip(SIDES, maker.apart(codec, rows), strict=True))
     codecs: dict[str, Codec] = {name: side[0] for name, side in sides.items()}
-    tensors: dict[str, Kept] = {name: side[1] for name, side in sides.items()}
+    tensors: dict[str, PackedTensor] = {name: side[1] for name, side in sides.items()}
     for change in after:
         parse.apply(change, codecs, tensors, pictures.name)
     title = "+".join([pictures.name, maker.word, *(change.word for change in after)])
@@ -71,52 +80,79 @@ def make(pictures: Source, maker: parse.Change, after: Sequence[parse.Change],
         kept, _ = stored_terms(stored)
         tensors = {field.name: read_as(kept, field, codecs, tensors) for field in kept.fields}
         schema = in_terms(kept, title, tensors)
-    return Source(schema, tensors, pictures.splits, pictures.has_splits, None, pictures.notes,
-                  pictures.dropped, pictures.options)
+    return Dataset(
+        schema,
+        tensors,
+        pictures.splits,
+        pictures.has_splits,
+        None,
+        pictures.notes,
+        pictures.dropped,
+        pictures.options,
+    )
 
 
-def measured(title: str, codecs: Mapping[str, Codec], tensors: Mapping[str, Kept], train: Tensor
-             ) -> Schema:
-    fields = tuple(Field(name=name, codec=codec, key=name,
-                         space=mark_missing(codec.measure(tensors[name][train], name), tensors[name]))
-                   for name, codec in codecs.items())
+def measured(
+    title: str, codecs: Mapping[str, Codec], tensors: Mapping[str, PackedTensor], train: Tensor
+) -> Schema:
+    fields = tuple(
+        Field(
+            name=name,
+            codec=codec,
+            key=name,
+            space=mark_missing(codec.measure(tensors[name][train], name), tensors[name]),
+        )
+        for name, codec in codecs.items()
+    )
     return Schema(name=title, fields=fields, main=SIDES[:1], target=SIDES[1])
 
 
-def read_as(schema: Schema, field: Field, codecs: Mapping[str, Codec],
-            tensors: Mapping[str, Kept]) -> Tensor:
+def read_as(
+    schema: Schema, field: Field, codecs: Mapping[str, Codec], tensors: Mapping[str, PackedTensor]
+) -> Tensor:
     """The rows of one side as the run's codec would have them."""
     name = field.name
     if name not in SIDES or not isinstance(field.codec, Array):
-        raise WordError(f"these are pairs of pictures, and the run was fitted on {schema.name}; "
-                        "give data of its form")
-    return adopt(field.codec, codecs[name], tensors[name], name,
-                 lambda row: f"{name}, row {row + 1}")
+        raise UsageError(
+            f"these are pairs of pictures, and the run was fitted on {schema.name}; "
+            "give data of its form"
+        )
+    return adopt(
+        field.codec, codecs[name], tensors[name], name, lambda row: f"{name}, row {row + 1}"
+    )
 
 
 def is_pair(folder: Path) -> bool:
     """Whether a folder holds pictures in a/ and in b/ and nowhere else."""
-    shelves = [path.name.lower() for path in folder.iterdir()
-               if path.is_dir() and any(map(images.is_picture, path.iterdir()))]
+    shelves = [
+        path.name.lower()
+        for path in folder.iterdir()
+        if path.is_dir() and any(map(images.is_picture, path.iterdir()))
+    ]
     return sorted(shelves) == list(FOLDERS)
 
 
-def read(folder: Path, side: int | None) -> Raw:
+def read(folder: Path, side: int | None) -> RawData:
     """The pictures of a/ and b/ with the same names beside one another."""
     shelves = {path.name.lower(): path for path in folder.iterdir() if path.is_dir()}
     first, second = ({path.stem: path for path in images.find(shelves[name])} for name in FOLDERS)
     alone = sorted(first.keys() ^ second.keys())
     if alone:
-        raise DataError(f"{folder} holds {len(first)} pictures in a/ and {len(second)} in b/, and "
-                        f"{listed(alone, 3)} has no partner; give each picture one of the same "
-                        "name, or rename the folders where they are classes")
+        raise DataError(
+            f"{folder} holds {len(first)} pictures in a/ and {len(second)} in b/, and "
+            f"{listed(alone, 3)} has no partner; give each picture one of the same "
+            "name, or rename the folders where they are classes"
+        )
     names = sorted(first)
-    raws = [images.read_pictures([shelf[name] for name in names], shelves[where], side)
-            for where, shelf in zip(FOLDERS, (first, second), strict=True)]
+    raws = [
+        images.read_pictures([shelf[name] for name in names], shelves[where], side)
+        for where, shelf in zip(FOLDERS, (first, second), strict=True)
+    ]
     codecs = {name: raw.codecs["image"] for name, raw in zip(SIDES, raws, strict=True)}
     same_sides(codecs, folder)
-    values: dict[str, np.ndarray] = {name: raw.values["image"]
-                                     for name, raw in zip(SIDES, raws, strict=True)}
+    values: dict[str, np.ndarray] = {
+        name: raw.values["image"] for name, raw in zip(SIDES, raws, strict=True)
+    }
     return replace(from_arrays(values, folder.resolve().name), codecs=codecs)
 
 
@@ -124,8 +160,10 @@ def same_sides(codecs: Mapping[str, Codec], folder: Path) -> None:
     sizes = [codec.shape[1:] for codec in codecs.values() if isinstance(codec, Array)]
     if sizes[0] != sizes[1]:
         told = [f"{width}x{height}" for height, width in sizes]
-        raise DataError(f"the pictures of {folder} are {told[0]} in a/ and {told[1]} in b/; bring "
-                        f"them to one size with {folder.resolve().name}+resize64")
+        raise DataError(
+            f"the pictures of {folder} are {told[0]} in a/ and {told[1]} in b/; bring "
+            f"them to one size with {folder.resolve().name}+resize64"
+        )
 
 
 SIDES = ("source", "target")
@@ -137,54 +175,75 @@ def sides(text: str) -> tuple[str, str] | None:
     return (first, second) if first and sign and second and not os.path.exists(text) else None
 
 
-def pair(first: Source, second: Source) -> Source:
+def pair(first: Dataset, second: Dataset) -> Dataset:
     """The main field of each, as one Source."""
     both = (first, second)
     rows = {split: draw(split, both) for split in SPLITS}
     ends = torch.tensor([0, *(len(index) for index, _ in rows.values())]).cumsum(0).tolist()
-    splits = {split: torch.arange(*ends[place:place + 2]) for place, split in enumerate(SPLITS)}
+    splits = {split: torch.arange(*ends[place : place + 2]) for place, split in enumerate(SPLITS)}
     tensors, fields = {}, []
     for name, side, parts in zip(SIDES, both, zip(*rows.values(), strict=True), strict=True):
         own = main(side)
         tensors[name] = side.tensors[own][torch.cat(parts)]
         fields.append(renamed_field(side.fields[own], name, tensors[name][splits["train"]]))
-    schema = Schema(name=f"{first.name}-to-{second.name}", fields=tuple(fields),
-                    main=SIDES[:1], target=SIDES[1])
-    return Source(schema, tensors, splits, first.has_splits or second.has_splits,
-                  notes=(*first.notes, *second.notes), dropped=first.dropped + second.dropped,
-                  options=first.options)
+    schema = Schema(
+        name=f"{first.name}-to-{second.name}",
+        fields=tuple(fields),
+        main=SIDES[:1],
+        target=SIDES[1],
+    )
+    return Dataset(
+        schema,
+        tensors,
+        splits,
+        first.has_splits or second.has_splits,
+        notes=(*first.notes, *second.notes),
+        dropped=first.dropped + second.dropped,
+        options=first.options,
+    )
 
 
-def main(source: Source) -> str:
+def main(source: Dataset) -> str:
     if len(source.main) != 1:
-        raise DataError(f"{source.name} has {len(source.main)} columns, and each side of A~B is "
-                        "one field of numbers or pictures; save it as an array, or keep one "
-                        "column with data.drop")
+        raise DataError(
+            f"{source.name} has {len(source.main)} columns, and each side of A~B is "
+            "one field of numbers or pictures; save it as an array, or keep one "
+            "column with data.drop"
+        )
     return source.main[0]
 
 
-def draw(split: str, both: Sequence[Source]) -> list[Tensor]:
+def draw(split: str, both: Sequence[Dataset]) -> list[Tensor]:
     """As many rows of a split of each side as the shorter has, in a random order."""
     size = min(len(side.splits[split]) for side in both)
-    return [side.splits[split][shuffle(len(side.splits[split]), side.options.seed, split, name)]
-            [:size] for name, side in zip(SIDES, both, strict=True)]
+    return [
+        side.splits[split][shuffle(len(side.splits[split]), side.options.seed, split, name)][:size]
+        for name, side in zip(SIDES, both, strict=True)
+    ]
 
 
-def renamed_field(field: Field, name: str, rows: Kept) -> Field:
+def renamed_field(field: Field, name: str, rows: PackedTensor) -> Field:
     """The field of a side under its new name, with the statistics of the training rows."""
     space = field.codec.measure(rows, name)
     missing = space.missing or field.space.missing
     return replace(field, name=name, key=name, space=replace(space, missing=missing))
 
 
-def terms_of(stored: Mapping[str, Any], opened: Sequence[Source]) -> list[dict[str, Any]]:
+def terms_of(stored: Mapping[str, Any], opened: Sequence[Dataset]) -> list[dict[str, Any]]:
     """What an earlier run kept of each side, in the names that the side has for itself."""
     from ..build import stored_terms
 
     schema, _ = stored_terms(stored)
     if {field.name for field in schema.fields} != set(SIDES):
-        raise WordError(f"A~B are two data sets that nobody paired, and the run was fitted on "
-                        f"{schema.name}; give data of its form")
-    return [Schema(name=side.name, main=side.main, fields=(
-        replace(schema.field(name), name=main(side), key=main(side)),)).to_dict()
-        for name, side in zip(SIDES, opened, strict=True)]
+        raise UsageError(
+            f"A~B are two data sets that nobody paired, and the run was fitted on "
+            f"{schema.name}; give data of its form"
+        )
+    return [
+        Schema(
+            name=side.name,
+            main=side.main,
+            fields=(replace(schema.field(name), name=main(side), key=main(side)),),
+        ).to_dict()
+        for name, side in zip(SIDES, opened, strict=True)
+    ]

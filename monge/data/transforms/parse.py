@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.errors import DataError, WordError, nearest
+from ...core.errors import DataError, UsageError, nearest
 from ..builtin.catalogue import listing
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..codecs.sound import Sound
-from ..ragged import Kept
-from ..readers.raw import Form
+from ..ragged import PackedTensor
+from ..readers.raw import ReadFormat
 
 PICTURES = ("resize", "grey", "edges", "half", "beside", "low")
 """Words about levels that stand in rows and columns."""
@@ -34,10 +34,12 @@ class Change:
     function: str
     numbers: tuple[int, ...]
 
-    def __call__(self, codec: Codec, x: Kept) -> tuple[Codec, Kept]:
+    def __call__(self, codec: Codec, x: PackedTensor) -> tuple[Codec, PackedTensor]:
         return self.call(codec, x, *self.numbers)
 
-    def apart(self, codec: Codec, x: Kept) -> tuple[tuple[Codec, Kept], tuple[Codec, Kept]]:
+    def apart(
+        self, codec: Codec, x: PackedTensor
+    ) -> tuple[tuple[Codec, PackedTensor], tuple[Codec, PackedTensor]]:
         """The two sides that a word about pairs makes of one field."""
         return self.call(codec, x, *self.numbers)
 
@@ -61,32 +63,40 @@ def find(words: Sequence[str]) -> list[Change]:
 
 
 def change(word: str) -> Change:
-    known = {name.replace("_", "-"): module for module in WORDS for name, _ in listing(f"transforms/{module}")}
+    known = {
+        name.replace("_", "-"): module
+        for module in WORDS
+        for name, _ in listing(f"transforms/{module}")
+    }
     parts = re.fullmatch(r"(.*?)(\d*)", word)
     name, digits = (parts[1], parts[2]) if parts else (word, "")
     if name not in known:
-        raise WordError(f"there is no transform +{word}{nearest(name, known)}")
+        raise UsageError(f"there is no transform +{word}{nearest(name, known)}")
     found = Change(word, known[name], name.replace("-", "_"), ())
     takes = len(inspect.signature(found.call).parameters) - 2
     numbers = (int(digits),) if digits else ()
     if len(numbers) != takes or 0 in numbers:
-        raise WordError(f"+{word} must be written +{name}{'64' * takes}")
+        raise UsageError(f"+{word} must be written +{name}{'64' * takes}")
     return replace(found, numbers=numbers)
 
 
-def form(changes: Sequence[Change]) -> Form:
+def form(changes: Sequence[Change]) -> ReadFormat:
     """What files that differ are to be brought to as they are read."""
     first = {change.function: change.numbers for change in reversed(changes)}
     (side,), (rate,) = first.get("resize", (None,)), first.get("resample", (None,))
-    return Form(side, rate, "mono" in first)
+    return ReadFormat(side, rate, "mono" in first)
 
 
-def apply(change: Change, codecs: dict[str, Codec], tensors: dict[str, Kept], name: str) -> None:
+def apply(
+    change: Change, codecs: dict[str, Codec], tensors: dict[str, PackedTensor], name: str
+) -> None:
     """Every field that the word is about changed."""
     fitting = [field for field, codec in codecs.items() if fits(change, codec)]
     if not fitting:
-        raise DataError(f"+{change.word} needs {needs(change)}, which {name} does not hold at "
-                        "that point; leave it out, or write it earlier")
+        raise DataError(
+            f"+{change.word} needs {needs(change)}, which {name} does not hold at "
+            "that point; leave it out, or write it earlier"
+        )
     for field in fitting:
         codecs[field], tensors[field] = change(codecs[field], tensors[field])
 

@@ -1,6 +1,1 @@
 """Laws known by their samples alone, trained against a critic."""
-
-
-
-
-

@@ -14,8 +14,8 @@ from ...core.abilities import CanDiagnose, CanSample, Finding, Given, HasDiscrim
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Losses, Turn
+from ...core.errors import UsageError
+from ...core.model import Losses, Update
 from ...core.space import Space
 from .._generator import Pushforward
 from ._lipschitz import slopes
@@ -41,7 +41,7 @@ REFERENCES = {"watch/value": -math.log(4), "watch/js_bound": 0.0, "watch/wassers
 class Duel(Pushforward, HasDiscriminator, CanDiagnose):
     """x = G(z, given) with z ~ N(0, I), trained until D cannot tell x from data."""
 
-    references = REFERENCES
+    optimal_values = REFERENCES
 
     class Config(Pushforward.Config):
         game: Logarithmic = "nonsaturating"
@@ -55,7 +55,7 @@ class Duel(Pushforward, HasDiscriminator, CanDiagnose):
         """Price of half the squared slope of the logit at real rows (R1), with which the game
         settles instead of circling."""
 
-    class Sampling(CanSample.Sampling):
+    class SamplingConfig(CanSample.SamplingConfig):
         resample: Annotated[int, Range(1)] = 1
         """Candidates of which each draw is chosen with weights D / (1 - D); 1 takes what comes."""
 
@@ -71,11 +71,13 @@ class Duel(Pushforward, HasDiscriminator, CanDiagnose):
         """The terms of both players, each of whom lowers its own."""
         return self.discriminator_loss(batch) | self.generator_loss(batch)
 
-    def turns(self) -> Sequence[Turn]:
+    def updates(self) -> Sequence[Update]:
         rival, own = list(self.discriminator.parameters()), list(self.generator.parameters())
-        return [Turn("discriminator", self.discriminator_loss, rival, repeat=self.config.rounds),
-                Turn("generator", self.generator_loss, own),
-                Turn("watch", self.watch, every=WATCH)]
+        return [
+            Update("discriminator", self.discriminator_loss, rival, repeat=self.config.rounds),
+            Update("generator", self.generator_loss, own),
+            Update("watch", self.watch, every=WATCH),
+        ]
 
     def discriminator_loss(self, batch: Batch) -> Losses:
         check_rows(self, batch)
@@ -109,8 +111,12 @@ class Duel(Pushforward, HasDiscriminator, CanDiagnose):
         reaches the generator."""
         real, fake = self.verdicts(batch)
         right = torch.cat([real > 0, fake <= 0]).to(real.dtype).mean()
-        return {"value": value(real, fake), "js_bound": divergence_bound(real, fake),
-                "right": right, "slope": self.slopes(batch)}
+        return {
+            "value": value(real, fake),
+            "js_bound": divergence_bound(real, fake),
+            "right": right,
+            "slope": self.slopes(batch),
+        }
 
     def slopes(self, batch: Batch) -> Tensor:
         """Norm of the gradient of the generator's loss at each fake point, (B,)."""
@@ -128,9 +134,14 @@ class Duel(Pushforward, HasDiscriminator, CanDiagnose):
         return log_ratio(self.config.game, self.judge(y, context), self.config.smooth)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        of = how.resample if isinstance(how, Duel.Sampling) else 1
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        of = options.resample if isinstance(options, Duel.SamplingConfig) else 1
         z = self.noise(n * of, generator)
         if of == 1:
             return self.decode(z, given)
@@ -154,27 +165,44 @@ class Duel(Pushforward, HasDiscriminator, CanDiagnose):
         if right < SURE:
             return []
         slope = float(self.slopes(batch).mean())
-        mend = "say game=nonsaturating" if self.config.game == "minimax" else \
-            "say smooth=0.1, lower train.turns.discriminator.rate, or use adversarial.wgan"
-        return [Finding("discriminator has won", f"it is right about {right:.0%} of held-out rows "
-                        f"and samples, and the gradient that reaches the generator is {slope:.1e} "
-                        "a point", mend)]
+        mend = (
+            "say game=nonsaturating"
+            if self.config.game == "minimax"
+            else "say smooth=0.1, lower train.updates.discriminator.lr, or use adversarial.wgan"
+        )
+        return [
+            Finding(
+                "discriminator has won",
+                f"it is right about {right:.0%} of held-out rows "
+                f"and samples, and the gradient that reaches the generator is {slope:.1e} "
+                "a point",
+                mend,
+            )
+        ]
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         return one_sided(cls.__name__.lower(), space)
 
 
 def check_rows(model: nn.Module, batch: Batch) -> None:
     if model.training and len(batch) < 2:
-        raise WordError("the players compare rows with rows, but a batch of training has 1; give "
-                        "a larger train.batch, or more rows")
+        raise UsageError(
+            "the players compare rows with rows, but a batch of training has 1; give "
+            "a larger train.batch_size, or more rows"
+        )
 
 
 def one_sided(name: str, space: Space) -> str | None:
     """A sentence about labels that are all alike."""
-    alone = next((part for part in space.given.values()
-                  if part.kind == "label" and part.size < 2), None)
-    return None if alone is None else (
-        f"{name} is given {alone.name}, of which there is one name only, so that it says nothing; "
-        "leave it out of --given")
+    alone = next(
+        (part for part in space.given.values() if part.kind == "label" and part.size < 2), None
+    )
+    return (
+        None
+        if alone is None
+        else (
+            f"{name} is given {alone.name}, of which there is one name only, so that it says nothing; "
+            "leave it out of --given"
+        )
+    )

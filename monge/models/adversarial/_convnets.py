@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 
 Sides = tuple[int, ...]
 SCALE = 0.02
@@ -23,8 +23,10 @@ def ladder(sides: Sequence[int], depth: int, word: str = "depth") -> list[Sides]
     most = (min(sides) - 1).bit_length()
     if depth > most:
         shown = "x".join(map(str, sides))
-        raise WordError(f"{word}={depth} halves pictures of {shown} to less than a pixel; give "
-                        f"{word}={most} or less, or larger pictures with +resize64")
+        raise UsageError(
+            f"{word}={depth} halves pictures of {shown} to less than a pixel; give "
+            f"{word}={most} or less, or larger pictures with +resize64"
+        )
     return [tuple(-(-side // 2**level) for side in sides) for level in range(depth + 1)]
 
 
@@ -49,8 +51,9 @@ def double(inputs: int, outputs: int, sides: Sides, bias: bool = True) -> nn.Con
     return nn.ConvTranspose2d(inputs, outputs, kernel(sides), 2, 1, bias=bias)
 
 
-def grower(latent: int, channels: int, sides: Sequence[int], width: int, depth: int,
-           bounded: bool) -> nn.Sequential:
+def grower(
+    latent: int, channels: int, sides: Sequence[int], width: int, depth: int, bounded: bool
+) -> nn.Sequential:
     """(B, latent, 1, 1) to (B, channels, *sides): transposed convolutions alone, batch norm and
     relu after all but the last, which ends in tanh where pictures have ends."""
     steps = ladder(sides, depth)
@@ -59,8 +62,11 @@ def grower(latent: int, channels: int, sides: Sequence[int], width: int, depth: 
     layers: list[nn.Module] = [start]
     for level in reversed(range(depth)):
         above = widths[level + 1]
-        layers += [nn.BatchNorm2d(above), nn.ReLU(inplace=True),
-                   double(above, widths[level], steps[level], bias=not level)]
+        layers += [
+            nn.BatchNorm2d(above),
+            nn.ReLU(inplace=True),
+            double(above, widths[level], steps[level], bias=not level),
+        ]
     return begun(nn.Sequential(*layers, *([nn.Tanh()] if bounded else [])))
 
 
@@ -88,8 +94,12 @@ def patches(channels: int, width: int, depth: int, sides: Sequence[int]) -> nn.S
         layers += [nn.GroupNorm(1, outputs)] if level else []
         layers.append(nn.LeakyReLU(0.2, inplace=True))
         inputs = outputs
-    layers += [nn.Conv2d(inputs, 2 * inputs, 3, padding=1), nn.GroupNorm(1, 2 * inputs),
-               nn.LeakyReLU(0.2, inplace=True), nn.Conv2d(2 * inputs, 1, 3, padding=1)]
+    layers += [
+        nn.Conv2d(inputs, 2 * inputs, 3, padding=1),
+        nn.GroupNorm(1, 2 * inputs),
+        nn.LeakyReLU(0.2, inplace=True),
+        nn.Conv2d(2 * inputs, 1, 3, padding=1),
+    ]
     return begun(nn.Sequential(*layers))
 
 
@@ -105,28 +115,37 @@ def begun(net: nn.Sequential) -> nn.Sequential:
     return net
 
 
-def breaches(generator: Iterable[nn.Module], discriminator: Iterable[nn.Module],
-             bounded: bool = True) -> list[str]:
+def breaches(
+    generator: Iterable[nn.Module], discriminator: Iterable[nn.Module], bounded: bool = True
+) -> list[str]:
     """Which of the rules of Radford, Metz & Chintala (2016) two stacks of layers break."""
     maker, judge = list(generator), list(discriminator)
     convs = (nn.Conv2d, nn.ConvTranspose2d)
-    spatial = [layer for layer in maker + judge if any(True for _ in layer.parameters())
-               and not isinstance(layer, nn.BatchNorm2d)]
+    spatial = [
+        layer
+        for layer in maker + judge
+        if any(True for _ in layer.parameters()) and not isinstance(layer, nn.BatchNorm2d)
+    ]
     found = {
-        "both players are convolutions, without pooling or dense layers":
-            all(isinstance(layer, convs) for layer in spatial)
-            and not any(isinstance(layer, POOLS) for layer in maker + judge),
+        "both players are convolutions, without pooling or dense layers": all(
+            isinstance(layer, convs) for layer in spatial
+        )
+        and not any(isinstance(layer, POOLS) for layer in maker + judge),
         "the generator grows by transposed convolutions": all(
-            isinstance(layer, nn.ConvTranspose2d) for layer in maker if isinstance(layer, convs)),
+            isinstance(layer, nn.ConvTranspose2d) for layer in maker if isinstance(layer, convs)
+        ),
         "batch norm follows every convolution but the generator's last and the discriminator's "
         "first and last": normed(maker) == [True] * (len(normed(maker)) - 1) + [False]
-            and normed(judge) == [False, *[True] * (len(normed(judge)) - 2), False],
+        and normed(judge) == [False, *[True] * (len(normed(judge)) - 2), False],
         "relu stands inside the generator and tanh at its end": not any(
-            isinstance(layer, nn.LeakyReLU) for layer in maker)
-            and (isinstance(maker[-1], nn.Tanh) or not bounded),
+            isinstance(layer, nn.LeakyReLU) for layer in maker
+        )
+        and (isinstance(maker[-1], nn.Tanh) or not bounded),
         "leaky relu of slope 0.2 stands inside the discriminator": all(
-            isinstance(layer, nn.LeakyReLU) and layer.negative_slope == 0.2 for layer in judge
-            if not isinstance(layer, (*convs, nn.BatchNorm2d))),
+            isinstance(layer, nn.LeakyReLU) and layer.negative_slope == 0.2
+            for layer in judge
+            if not isinstance(layer, (*convs, nn.BatchNorm2d))
+        ),
     }
     return [rule for rule, kept in found.items() if not kept]
 
@@ -137,9 +156,11 @@ POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d,
 def normed(stack: Sequence[nn.Module]) -> list[bool]:
     """Of each convolution of a stack, whether batch norm comes next."""
     after = [*stack[1:], nn.Identity()]
-    return [isinstance(following, nn.BatchNorm2d)
-            for layer, following in zip(stack, after, strict=True)
-            if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)]
+    return [
+        isinstance(following, nn.BatchNorm2d)
+        for layer, following in zip(stack, after, strict=True)
+        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
+    ]
 
 
 def maps(context: Tensor, sides: Sequence[int]) -> Tensor:

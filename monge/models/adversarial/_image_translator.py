@@ -12,8 +12,9 @@ from ...nn.unet import UNet
 class Translator(nn.Module):
     """A U-Net over a picture that is padded to sides it can halve, and cropped again."""
 
-    def __init__(self, config: UNet.Config, inputs: int, outputs: int, sides: tuple[int, ...]
-                 ) -> None:
+    def __init__(
+        self, config: UNet.Config, inputs: int, outputs: int, sides: tuple[int, ...]
+    ) -> None:
         super().__init__()
         step = 2 ** (len(config.multipliers) - 1)
         self.sides = sides
@@ -25,14 +26,18 @@ class Translator(nn.Module):
         below, right = self.missing
         if below or right:
             x = F.pad(x, (0, right, 0, below), mode="replicate")
-        return self.net(x)[..., :self.sides[0], :self.sides[1]]
+        return self.net(x)[..., : self.sides[0], : self.sides[1]]
 
 
 def tiers(space: Space, width: int) -> UNet.Config:
     """A U-Net for pictures of this size: down to about 4 pixels, four levels at most."""
     levels = min(4, max(1, (min(space.shape[1:]) // 4).bit_length()))
-    return UNet.Config(width=width, multipliers=tuple(min(2**level, 4) for level in range(levels)),
-                       blocks=1, attention=0)
+    return UNet.Config(
+        width=width,
+        multipliers=tuple(min(2**level, 4) for level in range(levels)),
+        blocks=1,
+        attention=0,
+    )
 
 
 def misfit(name: str, space: Space) -> str | None:
@@ -40,11 +45,15 @@ def misfit(name: str, space: Space) -> str | None:
     pictures = [part for part in space.given.values() if part.is_picture]
     if not space.is_picture or len(pictures) != 1 or len(space.given) != 1:
         found = ", ".join(map(str, space.given.values())) or "nothing"
-        return (f"{name} makes one picture of another, got {space} given {found}; give pairs such "
-                "as digits+edges, a folder with a/ and b/, or (for cyclegan) A~B")
+        return (
+            f"{name} makes one picture of another, got {space} given {found}; give pairs such "
+            "as digits+edges, a folder with a/ and b/, or (for cyclegan) A~B"
+        )
     if pictures[0].shape[1:] != space.shape[1:]:
-        return (f"{name} makes pictures of the sides of their source, which are "
-                f"{spelt(pictures[0])}, not {spelt(space)}; bring both to one with +resize64")
+        return (
+            f"{name} makes pictures of the sides of their source, which are "
+            f"{spelt(pictures[0])}, not {spelt(space)}; bring both to one with +resize64"
+        )
     return None
 
 

@@ -68,8 +68,9 @@ class Clipping(Constraint):
         bound, tensors = self.config.bound, [weight.data for weight in weights]
         torch._foreach_clamp_min_(tensors, -bound)
         torch._foreach_clamp_max_(tensors, bound)
-        return {"at_bound": (torch.cat([t.flatten() for t in tensors]).abs() == bound).float()
-                .mean()}
+        return {
+            "at_bound": (torch.cat([t.flatten() for t in tensors]).abs() == bound).float().mean()
+        }
 
     @property
     def remedy(self) -> str:
@@ -93,7 +94,7 @@ class Penalty(Constraint):
 
     @property
     def remedy(self) -> str:
-        return f"raise constraint.weight={self.config.weight:g}, or lower train.rate"
+        return f"raise constraint.weight={self.config.weight:g}, or lower train.lr"
 
 
 class Spectral(Constraint):
@@ -125,7 +126,7 @@ def slopes(critic: Critic, points: Tensor, create_graph: bool = False) -> Tensor
     """|grad f| at each point, (B,): each of them is a lower bound of K."""
     with torch.enable_grad():
         points = points.detach().requires_grad_()
-        slope, = torch.autograd.grad(critic(points).sum(), points, create_graph=create_graph)
+        (slope,) = torch.autograd.grad(critic(points).sum(), points, create_graph=create_graph)
     return slope.norm(dim=1)
 
 

@@ -18,12 +18,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ...core.abilities import CanSample, Given
-from ...core.batch import Batch, conform
+from ...core.batch import Batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Model, Suit, Turn
+from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.inputs.standardise import Coordinates
 from ...nn.unet import UNet
 from ._base import check_rows
@@ -38,8 +38,8 @@ class CycleGAN(Model, CanSample):
 
     events = {"real", "levels"}
     givens = {"real", "levels"}
-    predicts = True
-    unpaired = True
+    is_predictor = True
+    is_unpaired = True
 
     class Config(Model.Config):
         tag = "model/adversarial.cyclegan"
@@ -56,7 +56,7 @@ class CycleGAN(Model, CanSample):
         game: Game = "squares"
         """What the generators lower besides: squares, nonsaturating or minimax."""
 
-    class Sampling(CanSample.Sampling):
+    class SamplingConfig(CanSample.SamplingConfig):
         reverse: bool = False
         """Read what is given as targets and make sources of them."""
 
@@ -74,16 +74,19 @@ class CycleGAN(Model, CanSample):
 
         depth = config.patch or min(2, depth_for(sides))
         self.makers = nn.ModuleList([translator(), translator()])  # F to A, G to B
-        self.judges = nn.ModuleList(patches(channels, config.width, depth, sides)
-                                    for _ in range(2))
+        self.judges = nn.ModuleList(
+            patches(channels, config.width, depth, sides) for _ in range(2)
+        )
 
     def loss(self, batch: Batch) -> Losses:
         """The terms of all players, each of whom lowers its own."""
         return self.discriminator_loss(batch) | self.generator_loss(batch)
 
-    def turns(self) -> Sequence[Turn]:
-        return [Turn("discriminator", self.discriminator_loss, list(self.judges.parameters())),
-                Turn("generator", self.generator_loss, list(self.makers.parameters()))]
+    def updates(self) -> Sequence[Update]:
+        return [
+            Update("discriminator", self.discriminator_loss, list(self.judges.parameters())),
+            Update("generator", self.generator_loss, list(self.makers.parameters())),
+        ]
 
     def discriminator_loss(self, batch: Batch) -> Losses:
         check_rows(self, batch)
@@ -104,14 +107,16 @@ class CycleGAN(Model, CanSample):
             own, fake = real[1 - side], self.make(side, real[1 - side])
             back, kept = self.make(1 - side, fake), self.make(side, real[side])
             fooled = generator_terms(self.config.game, self.judges[side](fake))
-            losses |= {f"fooled_{name}": mean(fooled),
-                       f"cycle_{name}": self.config.cycle * mean((back - own).abs()),
-                       f"identity_{name}": self.config.identity * mean((kept - real[side]).abs())}
+            losses |= {
+                f"fooled_{name}": mean(fooled),
+                f"cycle_{name}": self.config.cycle * mean((back - own).abs()),
+                f"identity_{name}": self.config.identity * mean((kept - real[side]).abs()),
+            }
         return losses
 
     def real(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Rows of A and of B in coordinates near one, (B, *event) each."""
-        rows = conform(batch.given, self.space, len(batch))[self.name].x, batch.x
+        rows = broadcast_conditions(batch.given, self.space, len(batch))[self.name].x, batch.x
         first, second = (self.enter(side, x, True) for side, x in enumerate(rows))
         return first, second
 
@@ -128,35 +133,48 @@ class CycleGAN(Model, CanSample):
         return coordinates.bound(coordinates.unbound(y) + self.makers[side](y))
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        side = 0 if isinstance(how, CycleGAN.Sampling) and how.reverse else 1
-        x = conform(given or {}, self.space, n)[self.name].x
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        side = 0 if isinstance(options, CycleGAN.SamplingConfig) and options.reverse else 1
+        x = broadcast_conditions(given or {}, self.space, n)[self.name].x
         y = self.make(side, self.enter(1 - side, x, False)).flatten(1)
         coordinates = self.sides[side]
         assert isinstance(coordinates, Coordinates)
         return coordinates.leave(y).unflatten(1, self.shape)
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if found := misfit("cyclegan", space):
             return found
-        source, = space.given.values()
+        (source,) = space.given.values()
         if (source.kind, source.size, source.shape) != (space.kind, space.size, space.shape):
-            return (f"cyclegan needs pictures of one form on both sides, got {source} and {space};"
-                    " bring them to one with +grey or +resize64")
+            return (
+                f"cyclegan needs pictures of one form on both sides, got {source} and {space};"
+                " bring them to one with +grey or +resize64"
+            )
         return None
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
-        recipe = Recipe(rate=3e-4, betas=(0.5, 0.999), batch=16, average=0.999, check=250,
-                        patience=0)
-        return Suit(cls.Config(net=tiers(space, 32)), recipe)
+    def defaults(cls, space: Space) -> Defaults:
+        recipe = TrainConfig(
+            lr=3e-4, betas=(0.5, 0.999), batch_size=16, ema_decay=0.999, eval_every=250, patience=0
+        )
+        return Defaults(cls.Config(net=tiers(space, 32)), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(net=UNet.Config(width=4, multipliers=(1,), blocks=1, attention=0),
-                          width=4, patch=1, cycle=1.0, identity=0.1)
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(
+            net=UNet.Config(width=4, multipliers=(1,), blocks=1, attention=0),
+            width=4,
+            patch=1,
+            cycle=1.0,
+            identity=0.1,
+        )
 
 
 def mean(term: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ._base import Duel
 from ._convnets import breaches, depth_for, grower, maps, shrinker
 
@@ -25,7 +25,7 @@ class DCGAN(Duel):
     """x = G(z, given) with z ~ N(0, I): the law of `gan`, for pictures. Real values have no ends,
     so that their generator has no tanh; conditions are constant maps beside the picture."""
 
-    leads = 2
+    family_priority = 2
 
     class Config(Duel.Config):
         tag = "model/adversarial.dcgan"
@@ -41,11 +41,12 @@ class DCGAN(Duel):
         channels, *sides = space.shape
         self.sides, depth = tuple(sides), config.depth or depth_for(sides)
         told, bounded = self.conditions.width, space.kind == "levels"
-        self.generator: nn.Sequential = grower(config.latent + told, channels, sides,
-                                               config.width, depth, bounded)
+        self.generator: nn.Sequential = grower(
+            config.latent + told, channels, sides, config.width, depth, bounded
+        )
         self.discriminator: nn.Sequential = shrinker(channels + told, sides, config.width, depth)
         if broken := breaches(self.generator, self.discriminator, bounded):
-            raise WordError(f"a rule of dcgan is broken: {broken[0]}")
+            raise UsageError(f"a rule of dcgan is broken: {broken[0]}")
 
     def generate(self, z: Tensor, context: Tensor) -> Tensor:
         seed = torch.cat([z, context], 1)[:, :, None, None]  # (n, latent + C, 1, 1)
@@ -58,19 +59,22 @@ class DCGAN(Duel):
         return self.discriminator(picture).flatten()  # (B,)
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if not space.is_picture or min(space.shape[1:]) < 2:
-            return (f"dcgan makes pictures (channels, rows, columns) of 2x2 pixels and more, of "
-                    f"any sides, got {space}; use adversarial.gan")
-        return super().refuses(space)
+            return (
+                f"dcgan makes pictures (channels, rows, columns) of 2x2 pixels and more, of "
+                f"any sides, got {space}; use adversarial.gan"
+            )
+        return super().unsupported_reason(space)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: few looks, and no early end by it.
-        recipe = Recipe(rate=2e-4, betas=(0.5, 0.999), batch=64, average=0.999, check=500,
-                        patience=0)
-        return Suit(cls.Config(), recipe)
+        recipe = TrainConfig(
+            lr=2e-4, betas=(0.5, 0.999), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
+        )
+        return Defaults(cls.Config(), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(latent=4, width=32, penalty=1.0)

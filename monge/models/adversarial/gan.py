@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from .._generator import Dense
 from ._base import Duel
@@ -45,22 +45,28 @@ class GAN(Duel, Dense):
         return first, second
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: few looks, and no early end by it.
-        recipe = Recipe(rate=5e-4, betas=(0.5, 0.99), batch=256, average=0.999, check=500,
-                        patience=0)
+        recipe = TrainConfig(
+            lr=5e-4, betas=(0.5, 0.99), batch_size=256, ema_decay=0.999, eval_every=500, patience=0
+        )
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             rival = MLP.Config(width=128, depth=3, activation="leaky")
             # In few dimensions the game circles around its end without the price of slopes.
-            config = cls.Config(latent=max(space.dims, 2), generator=net, discriminator=rival,
-                                penalty=0.1)
-            return Suit(config, replace(recipe, rate=1e-3))
+            config = cls.Config(
+                latent=max(space.dims, 2), generator=net, discriminator=rival, penalty=0.1
+            )
+            return Defaults(config, replace(recipe, lr=1e-3))
         rival = MLP.Config(width=256, depth=3, activation="leaky", dropout=0.3)
-        return Suit(cls.Config(discriminator=rival, smooth=0.1),
-                    replace(recipe, rate=2e-4, batch=64))
+        return Defaults(
+            cls.Config(discriminator=rival, smooth=0.1), replace(recipe, lr=2e-4, batch_size=64)
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(latent=2, generator=MLP.Config(width=16, depth=1, activation="relu"),
-                          discriminator=MLP.Config(width=16, depth=1, activation="leaky"))
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(
+            latent=2,
+            generator=MLP.Config(width=16, depth=1, activation="relu"),
+            discriminator=MLP.Config(width=16, depth=1, activation="leaky"),
+        )

@@ -15,12 +15,12 @@ import torch
 from torch import Generator, Tensor
 
 from ...core.abilities import CanSample, Given, HasDiscriminator
-from ...core.batch import Batch, conform
+from ...core.batch import Batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Model, Suit, Turn
+from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Features
 from ...nn.inputs.standardise import Coordinates
 from ...nn.layers.dropout import thinned
@@ -36,8 +36,8 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
 
     events = {"real", "levels"}
     givens = {"real", "levels", "binary"}
-    predicts = True
-    references = REFERENCES
+    is_predictor = True
+    optimal_values = REFERENCES
 
     class Config(Model.Config):
         tag = "model/adversarial.pix2pix"
@@ -70,11 +70,13 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         """The terms of both players, each of whom lowers its own."""
         return self.discriminator_loss(batch) | self.generator_loss(batch)
 
-    def turns(self) -> Sequence[Turn]:
+    def updates(self) -> Sequence[Update]:
         rival, own = list(self.discriminator.parameters()), list(self.generator.parameters())
-        return [Turn("discriminator", self.discriminator_loss, rival),
-                Turn("generator", self.generator_loss, own),
-                Turn("watch", self.watch, every=WATCH)]
+        return [
+            Update("discriminator", self.discriminator_loss, rival),
+            Update("generator", self.generator_loss, own),
+            Update("watch", self.watch, every=WATCH),
+        ]
 
     def discriminator_loss(self, batch: Batch) -> Losses:
         check_rows(self, batch)
@@ -85,8 +87,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         x, y = self.sources(batch.given, len(batch)), self.real(batch)
         fake = self.generate(x)
         fooled = generator_terms(self.config.game, self.judge(x, fake)).mean(1)
-        return {"fooled": fooled,
-                "l1": self.config.weight * (y - fake).abs().flatten(1).mean(1)}
+        return {"fooled": fooled, "l1": self.config.weight * (y - fake).abs().flatten(1).mean(1)}
 
     def watch(self, batch: Batch) -> Losses:
         real, fake = self.verdicts(batch)
@@ -106,7 +107,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         return log_ratio(self.config.game, verdict).mean(1)
 
     def sources(self, given: Given, n: int) -> Tensor:
-        rows = conform(given, self.space, n)[self.name]
+        rows = broadcast_conditions(given, self.space, n)[self.name]
         return self.source(rows).unflatten(1, self.shape)  # (n, *source)
 
     def real(self, batch: Batch) -> Tensor:
@@ -120,24 +121,33 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         return self.discriminator(torch.cat([x, y], 1)).flatten(1)  # (B, patches)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         with thinned(self.generator, generator, shared=False):
             y = self.generate(self.sources(given or {}, n)).flatten(1)
         return self.coordinates.leave(y).unflatten(1, self.space.shape)
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         return misfit("pix2pix", space)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
-        recipe = Recipe(rate=5e-4, betas=(0.5, 0.999), batch=32, average=0.999, check=250,
-                        patience=0)
+    def defaults(cls, space: Space) -> Defaults:
+        recipe = TrainConfig(
+            lr=5e-4, betas=(0.5, 0.999), batch_size=32, ema_decay=0.999, eval_every=250, patience=0
+        )
         net = tiers(space, 32).override("dropout=0.3")
-        return Suit(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(net=UNet.Config(width=4, multipliers=(1, 2), blocks=1, attention=0,
-                                          dropout=0.3), width=4, patch=1)
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(
+            net=UNet.Config(width=4, multipliers=(1, 2), blocks=1, attention=0, dropout=0.3),
+            width=4,
+            patch=1,
+        )

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from ...core.abilities import CanDiagnose, Finding, HasCritic
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Losses, Suit, Turn
+from ...core.errors import UsageError
+from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from .._generator import Dense
 from ._base import REFERENCES, WATCH, check_rows, one_sided
@@ -40,8 +40,8 @@ class WGAN(Dense, HasCritic, CanDiagnose):
     samples are levels again (Arjovsky, Chintala & Bottou 2017; penalty: Gulrajani et al. 2017).
     """
 
-    leads = 1
-    references = REFERENCES
+    family_priority = 1
+    optimal_values = REFERENCES
 
     class Config(Dense.Config):
         tag = "model/adversarial.wgan"
@@ -55,11 +55,15 @@ class WGAN(Dense, HasCritic, CanDiagnose):
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.critic.residual:
-                raise WordError("critic.residual=true makes the critic's slope more than the "
-                                "product of its layers'; leave it false")
+                raise UsageError(
+                    "critic.residual=true makes the critic's slope more than the "
+                    "product of its layers'; leave it false"
+                )
             if self.critic.activation in STEEP:
-                raise WordError(f"critic.activation={self.critic.activation} is steeper than 1; "
-                                "choose relu or leaky")
+                raise UsageError(
+                    f"critic.activation={self.critic.activation} is steeper than 1; "
+                    "choose relu or leaky"
+                )
 
     config: Config
 
@@ -73,12 +77,15 @@ class WGAN(Dense, HasCritic, CanDiagnose):
         """The terms of both players, each of whom lowers its own."""
         return self.critic_loss(batch) | self.generator_loss(batch)
 
-    def turns(self) -> Sequence[Turn]:
+    def updates(self) -> Sequence[Update]:
         critic, generator = list(self.critic.parameters()), list(self.generator.parameters())
-        clip = [Turn("clip", self.clip)] if isinstance(self.constraint, Clipping) else []
-        return [Turn("critic", self.critic_move, critic, repeat=self.config.rounds), *clip,
-                Turn("generator", self.generator_loss, generator),
-                Turn("watch", self.watch, every=WATCH)]
+        clip = [Update("clip", self.clip)] if isinstance(self.constraint, Clipping) else []
+        return [
+            Update("critic", self.critic_move, critic, repeat=self.config.rounds),
+            *clip,
+            Update("generator", self.generator_loss, generator),
+            Update("watch", self.watch, every=WATCH),
+        ]
 
     def critic_move(self, batch: Batch) -> Losses:
         # Every move of the critic is clipped (algorithm 1): here before the next one, and the
@@ -103,8 +110,11 @@ class WGAN(Dense, HasCritic, CanDiagnose):
     def watch(self, batch: Batch) -> Losses:
         """W_1 in the players' coordinates as the critic sees it, up to the K of its constraint,
         with what bounds K from below and from above."""
-        return {"wasserstein": -self.gap(*self.points(batch)), "steepest": self.slopes(batch)
-                .amax(), "reach": reach(self.critic_layers())}
+        return {
+            "wasserstein": -self.gap(*self.points(batch)),
+            "steepest": self.slopes(batch).amax(),
+            "reach": reach(self.critic_layers()),
+        }
 
     def slopes(self, batch: Batch) -> Tensor:
         """|grad f| between real and fake points, (B,)."""
@@ -121,7 +131,7 @@ class WGAN(Dense, HasCritic, CanDiagnose):
     def gap(self, real: Tensor, fake: Tensor, context: Tensor) -> Tensor:
         """f(fake) - f(real), (B,)."""
         both = self.criticise_points(torch.cat([fake, real]), context.repeat(2, 1))
-        return both[:len(fake)] - both[len(fake):]
+        return both[: len(fake)] - both[len(fake) :]
 
     def criticise(self, batch: Batch) -> Tensor:
         """f(y), whose slope in y is at most the product of the layers' norms."""
@@ -138,35 +148,54 @@ class WGAN(Dense, HasCritic, CanDiagnose):
         slope = self.slopes(batch)
         typical, most = float(slope.median()), float(slope.amax())
         if typical < FLAT:
-            return [Finding("flat critic", f"its slope between data and samples is {typical:.1e}, "
-                            "so that hardly any gradient reaches the generator",
-                            self.constraint.remedy)]
+            return [
+                Finding(
+                    "flat critic",
+                    f"its slope between data and samples is {typical:.1e}, "
+                    "so that hardly any gradient reaches the generator",
+                    self.constraint.remedy,
+                )
+            ]
         if most > TOO_STEEP:
-            return [Finding("steep critic", f"its slope between data and samples reaches "
-                            f"{most:.1f}, so that its distance is no W_1", self.constraint.remedy)]
+            return [
+                Finding(
+                    "steep critic",
+                    f"its slope between data and samples reaches "
+                    f"{most:.1f}, so that its distance is no W_1",
+                    self.constraint.remedy,
+                )
+            ]
         return []
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         return one_sided("wgan", space)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         # The held-out distance is noisy: few looks, and no early end by it.
-        recipe = Recipe(rate=1e-3, betas=(0.0, 0.9), batch=128, average=0.999, check=500,
-                        patience=0)
+        recipe = TrainConfig(
+            lr=1e-3, betas=(0.0, 0.9), batch_size=128, ema_decay=0.999, eval_every=500, patience=0
+        )
         if space.dims <= 32:
             # In few dimensions a strict slope of 1 between modes costs modes.
             net = MLP.Config(width=128, depth=3, activation="relu")
             critic = MLP.Config(width=128, depth=3, activation="leaky")
-            config = cls.Config(latent=max(space.dims, 2), generator=net, critic=critic,
-                                constraint=Penalty.Config(weight=1.0))
-            return Suit(config, replace(recipe, batch=256))
+            config = cls.Config(
+                latent=max(space.dims, 2),
+                generator=net,
+                critic=critic,
+                constraint=Penalty.Config(weight=1.0),
+            )
+            return Defaults(config, replace(recipe, batch_size=256))
         net = MLP.Config(width=256, depth=3, activation="silu", residual=True)
         config = cls.Config(generator=net, rounds=3)
-        return Suit(config, replace(recipe, rate=5e-4, batch=64))
+        return Defaults(config, replace(recipe, lr=5e-4, batch_size=64))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(latent=2, generator=MLP.Config(width=16, depth=1, activation="relu"),
-                          critic=MLP.Config(width=16, depth=1, activation="leaky"))
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(
+            latent=2,
+            generator=MLP.Config(width=16, depth=1, activation="relu"),
+            critic=MLP.Config(width=16, depth=1, activation="leaky"),
+        )

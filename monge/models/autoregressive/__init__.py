@@ -1,6 +1,1 @@
 """Laws written as a product of conditionals, one entry after the other."""
-
-
-
-
-

@@ -26,7 +26,7 @@ from ...core.abilities import (
     HasLikelihood,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Model
@@ -57,7 +57,7 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         levels: LevelsLaw = "auto"
         """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
 
-    class Sampling(BaseConfig):
+    class SamplingConfig(BaseConfig):
         cached: bool = True
         """Compute each hidden unit once; false recomputes everything for each entry."""
 
@@ -73,8 +73,8 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         self.register_buffer("places", places, persistent=False)  # (K, D)
         self.register_buffer("blank", blank(space), persistent=False)  # (D,)
 
-    def begin(self, batch: Batch) -> None:
-        self.head.fit(self.flat(batch.x), batch.seen.reshape(len(batch), -1))
+    def initialise_from_data(self, batch: Batch) -> None:
+        self.head.fit(self.flat(batch.x), batch.observed_mask.reshape(len(batch), -1))
         self.settle()
 
     @abc.abstractmethod
@@ -90,8 +90,12 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         member = int(torch.randint(members, ())) if members > 1 else 0
         return {"nll": -self.conditionals(batch, member).sum(1)}
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         batch, members = as_batch(batch), range(len(self.places))
         each = [self.conditionals(batch, k).sum(1) for k in members]  # (B,), K times
         if len(each) == 1:
@@ -117,31 +121,44 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         """What starts a pass, one entry at a time, over the rows of a context (n, context)."""
 
     def context(self, batch: Batch) -> Tensor:  # (B, context)
-        return self.conditions(conform(batch.given, self.space, len(batch)), len(batch))
+        return self.conditions(
+            broadcast_conditions(batch.given, self.space, len(batch)), len(batch)
+        )
 
     def flat(self, x: Tensor) -> Tensor:  # (B, D)
         return x.reshape(len(x), -1).to(self.blank.dtype)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        return self.fill(self.hidden(n, given), how, generator)
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        return self.fill(self.hidden(n, given), options, generator)
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
-        seen = batch.seen.reshape(len(batch), -1)
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        seen = batch.observed_mask.reshape(len(batch), -1)
         self.check_prefix(seen)
-        given = conform(batch.given, self.space, len(batch))
+        given = broadcast_conditions(batch.given, self.space, len(batch))
         x = torch.where(seen, self.flat(batch.x), self.blank)
-        return self.fill(Batch(x, given, seen), how, generator)
+        return self.fill(Batch(x, given, seen), options, generator)
 
     @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
         """One yield for each entry; those not yet drawn stand at their training mean or low."""
         batch = self.hidden(n, given)
-        draws = list(self.draws(batch, how, generator))
+        draws = list(self.draws(batch, options, generator))
         for place in range(self.space.dims):
             for draw in draws:
                 entry = draw.advance(place)
@@ -151,21 +168,28 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
     def hidden(self, n: int, given: Given | None) -> Batch:
         """n rows of which nothing is seen."""
         x = self.blank.repeat(n, 1)  # (n, D)
-        return Batch(x, conform(given or {}, self.space, n), torch.zeros_like(x, dtype=torch.bool))
+        return Batch(
+            x,
+            broadcast_conditions(given or {}, self.space, n),
+            torch.zeros_like(x, dtype=torch.bool),
+        )
 
-    def fill(self, batch: Batch, how: BaseConfig | None, generator: Generator | None) -> Tensor:
+    def fill(
+        self, batch: Batch, options: BaseConfig | None, generator: Generator | None
+    ) -> Tensor:
         x = torch.empty_like(batch.x)
         with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
-            for draw in self.draws(batch, how, generator):
+            for draw in self.draws(batch, options, generator):
                 for place in range(self.space.dims):
                     draw.advance(place)
                 x[draw.rows] = draw.x.T
         return self.shaped(x)
 
-    def draws(self, batch: Batch, how: BaseConfig | None,
-              generator: Generator | None) -> Iterator[_Draw]:
+    def draws(
+        self, batch: Batch, options: BaseConfig | None, generator: Generator | None
+    ) -> Iterator[_Draw]:
         """The rows by member and in pieces, each at the start of its order."""
-        cached = cast(Ordered.Sampling, how or self.Sampling()).cached
+        cached = cast(Ordered.SamplingConfig, options or self.SamplingConfig()).cached
         noise = self.head.noise(len(batch), generator)  # (n, D, 2)
         context = self.conditions(batch.given, len(batch))
         member = self.choose(batch, generator)  # (n,)
@@ -175,21 +199,31 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
                 if len(rows):
                     yield self.draw(rows, entries, steps(context[rows]), noise, batch)
 
-    def draw(self, rows: Tensor, entries: list[int], steps: Stepping, noise: Tensor,
-             batch: Batch) -> _Draw:
+    def draw(
+        self, rows: Tensor, entries: list[int], steps: Stepping, noise: Tensor, batch: Batch
+    ) -> _Draw:
         """Some rows of a batch (n, D) and of the noise (n, D, 2), at the start of their order."""
         which = slice(None) if len(rows) == len(batch) else rows  # all are picked by a view
-        own, seen = noise.transpose(0, 1)[:, which], batch.seen[which]
+        own, seen = noise.transpose(0, 1)[:, which], batch.observed_mask[which]
         x = batch.x.new_empty(len(self.blank), len(seen))  # (D, m)
         kept = seen.T.contiguous() if bool(seen.any()) else None
         if kept is not None:
             x.copy_(batch.x[which].T)
-        return _Draw(which, entries, self.head, self.features.reader(), steps, own.unbind(), x,
-                     x.unbind(), kept)
+        return _Draw(
+            which,
+            entries,
+            self.head,
+            self.features.reader(),
+            steps,
+            own.unbind(),
+            x,
+            x.unbind(),
+            kept,
+        )
 
     def choose(self, batch: Batch, generator: Generator | None) -> Tensor:
         """A member for each row, in proportion to what it makes of the values seen, (n,)."""
-        members, seen = range(len(self.places)), batch.seen
+        members, seen = range(len(self.places)), batch.observed_mask
         if len(members) == 1:
             return torch.zeros(len(batch), dtype=torch.long, device=seen.device)
         whole = replace(batch, observed=None)
@@ -241,8 +275,13 @@ class _Draw:
 class Again(Stepping):
     """The plain way: the whole network (features, context, member) again for every entry."""
 
-    def __init__(self, model: Ordered, network: Callable[[Tensor, Tensor, int], Tensor],
-                 member: int, context: Tensor) -> None:
+    def __init__(
+        self,
+        model: Ordered,
+        network: Callable[[Tensor, Tensor, int], Tensor],
+        member: int,
+        context: Tensor,
+    ) -> None:
         self.model, self.network, self.member, self.context = model, network, member, context
         self.entries = model.orders[member].argsort().tolist()
         self.x = model.blank.new_zeros(len(context), model.features.width)  # (n, F)

@@ -40,8 +40,9 @@ class Pictures(Ordered):
         pixels = torch.arange(rows * columns)
         places = colours * pixels + torch.arange(colours)[:, None]  # (C, H W)
         super().__init__(config, space, places.reshape(1, -1))
-        self.net: Raster = config.net.build(self.shape, self.head.width // space.dims,
-                                            self.conditions.width)
+        self.net: Raster = config.net.build(
+            self.shape, self.head.width // space.dims, self.conditions.width
+        )
         self.settle()
 
     def settle(self) -> None:
@@ -70,11 +71,13 @@ class Pictures(Ordered):
         return before & ~self.net.support(row, column).any(0).cpu()
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if len(space.shape) <= 3:
             return None
-        return (f"{cls.__name__.lower()} needs pictures (colours, rows, columns), got {space}; "
-                "reshape them")
+        return (
+            f"{cls.__name__.lower()} needs pictures (colours, rows, columns), got {space}; "
+            "reshape them"
+        )
 
 
 def picture(space: Space) -> tuple[int, int, int]:

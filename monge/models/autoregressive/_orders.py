@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ...core.config import Config, Range
-from ...core.errors import WordError
-from ...core.rng import row_uniform
+from ...core.errors import UsageError
+from ...core.rng import keyed_uniform
 from ...core.space import Space
 
 Order = Literal["natural", "snake", "random", "given"]
@@ -30,10 +30,12 @@ class Orders(Config):
 
     def places(self, space: Space) -> Tensor:
         """The place of each entry in each order, (K, D)."""
-        shuffled = row_uniform(torch.arange(self.orders), (space.dims,)).argsort(1)
+        shuffled = keyed_uniform(torch.arange(self.orders), (space.dims,)).argsort(1)
         if self.sequence and self.order != "given":
-            raise WordError(f"sequence is read with order=given, not with order={self.order}; "
-                            "change the order or leave the sequence out")
+            raise UsageError(
+                f"sequence is read with order=given, not with order={self.order}; "
+                "change the order or leave the sequence out"
+            )
         match self.order:
             case "natural":
                 shuffled[0] = torch.arange(space.dims)
@@ -55,12 +57,19 @@ def snake(shape: tuple[int, ...]) -> Tensor:
 
 def check_sequence(sequence: tuple[int, ...], dims: int) -> None:
     counts, due = Counter(sequence), range(dims)
-    faults = {"missing": [entry for entry in due if not counts[entry]],
-              "doubled": [entry for entry in due if counts[entry] > 1],
-              "no entry": sorted(entry for entry in counts if entry not in due)}
-    told = [f"{', '.join(map(str, found[:5]))}{', ...' if len(found) > 5 else ''} "
-            f"{'is' if len(found) == 1 else 'are'} {fault}"
-            for fault, found in faults.items() if found]
+    faults = {
+        "missing": [entry for entry in due if not counts[entry]],
+        "doubled": [entry for entry in due if counts[entry] > 1],
+        "no entry": sorted(entry for entry in counts if entry not in due),
+    }
+    told = [
+        f"{', '.join(map(str, found[:5]))}{', ...' if len(found) > 5 else ''} "
+        f"{'is' if len(found) == 1 else 'are'} {fault}"
+        for fault, found in faults.items()
+        if found
+    ]
     if told:
-        raise WordError(f"sequence must name each of the entries 0 to {dims - 1} once, but "
-                        f"{' and '.join(told)}; write them all in the order they are drawn")
+        raise UsageError(
+            f"sequence must name each of the entries 0 to {dims - 1} once, but "
+            f"{' and '.join(told)}; write them all in the order they are drawn"
+        )

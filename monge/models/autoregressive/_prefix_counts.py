@@ -34,7 +34,7 @@ class Tables(nn.Module):
         super().__init__()
         self.sizes, self.groups, self.pseudo = codes.sizes.tolist(), groups, pseudo
         self.cells = list(cells_of(self.sizes, groups))
-        self.strides = [math.prod(self.sizes[i + 1:]) for i in range(len(self.sizes))]
+        self.strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
         self.register_buffer("counts", torch.zeros(sum(self.cells)))  # table after table
         self.register_buffer("prior", pseudo * codes.even().to(self.counts.dtype))  # m q
 
@@ -56,7 +56,7 @@ class Tables(nn.Module):
     def law(self, i: int, prefix: Tensor) -> Tensor:
         """P of each code of entry i after a prefix of those before it, (B, s_i)."""
         start, size = sum(self.cells[:i]), self.sizes[i]
-        table = self.counts[start:start + self.cells[i]].reshape(-1, size)
+        table = self.counts[start : start + self.cells[i]].reshape(-1, size)
         weight = table[prefix] + self.prior.split(self.sizes)[i]
         return weight / weight.sum(1, keepdim=True)
 
@@ -82,8 +82,9 @@ class Tables(nn.Module):
             code[rows] = torch.where(pattern, code[rows], drawn)
         return code
 
-    def draw(self, joint: Tensor, code: Tensor, group: Tensor, hidden: Tensor,
-             uniform: Tensor) -> Tensor:
+    def draw(
+        self, joint: Tensor, code: Tensor, group: Tensor, hidden: Tensor, uniform: Tensor
+    ) -> Tensor:
         """Codes of states (B, D) that agree with `code` but in the `hidden` entries (D,)."""
         stride = torch.tensor(self.strides, device=code.device)
         base = (code * stride * ~hidden).sum(1) + group * math.prod(self.sizes)  # (B,)
@@ -116,5 +117,6 @@ def fit_into(room: int, sizes: Sequence[int], groups: int) -> bool:
 
 def parameters_of(sizes: Sequence[int], groups: int) -> int:
     """Free numbers of all tables: the last cell of a row is what the others leave."""
-    return sum(cells - cells // size
-               for cells, size in zip(cells_of(sizes, groups), sizes, strict=True))
+    return sum(
+        cells - cells // size for cells, size in zip(cells_of(sizes, groups), sizes, strict=True)
+    )

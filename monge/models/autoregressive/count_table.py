@@ -24,13 +24,13 @@ from ...core.abilities import (
     HasLikelihood,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
-from ...core.model import Losses, Model, Suit, Turn
+from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...prob.discretise import Codes
 from ...prob.distributions import pick
 from .._ordering import blank
@@ -84,8 +84,8 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
     def loss(self, batch: Batch) -> Losses:
         return {"nll": -self.log_prob(batch)}
 
-    def turns(self) -> Sequence[Turn]:
-        return [Turn("count", self.count, whole=True)]
+    def updates(self) -> Sequence[Update]:
+        return [Update("count", self.count, whole=True)]
 
     def count(self, batch: Batch) -> Losses:
         x, group = self.whole(batch)
@@ -93,8 +93,12 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         self.tables.fit(self.codes.encode(x)[0], group, self.codes.even())
         return self.loss(batch)
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         return Likelihood(self.conditionals(as_batch(batch)).sum(1), "exact")
 
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
@@ -111,15 +115,25 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         return nn.utils.rnn.pad_sequence(laws).permute(2, 1, 0)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        for x in self.stream(n, given, how, generator):
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        for x in self.stream(n, given, options, generator):
             last = x
         return last
 
     @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
         """One yield for each entry; those not yet drawn stand at their training mean or low."""
         prefix, order = self.group(given or {}, n), self.orders[0]
         chance, *inside = self.noise(n, generator)
@@ -131,10 +145,14 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
             yield self.shaped(torch.where(order <= i, x, self.blank))
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
         """Exactly, whatever is seen: every state that agrees with it is weighed."""
-        seen, group = batch.seen.reshape(len(batch), -1), self.group(batch.given, len(batch))
+        seen, group = (
+            batch.observed_mask.reshape(len(batch), -1),
+            self.group(batch.given, len(batch)),
+        )
         x = torch.where(seen, self.flat(batch.x), self.blank)
         chance, *inside = self.noise(len(x), generator)
         code = self.tables.fill(self.codes.encode(x)[0], group, seen, chance[:, 0])
@@ -147,17 +165,19 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
 
     def whole(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Rows laid out flat (B, D), of which nothing may be missing, and their groups (B,)."""
-        if not bool(batch.seen.all()):
-            raise DataError("tabular needs every value of a row, but some are missing; fill them "
-                            "or choose a model that marginalises them")
+        if not bool(batch.observed_mask.all()):
+            raise DataError(
+                "tabular needs every value of a row, but some are missing; fill them "
+                "or choose a model that marginalises them"
+            )
         return self.flat(batch.x), self.group(batch.given, len(batch))
 
     def group(self, given: Given, n: int) -> Tensor:
         """Which combination of labels each row is given, (n,)."""
         group = torch.zeros(n, dtype=torch.long, device=self.blank.device)
-        for name, part in conform(given, self.space, n).items():
+        for name, part in broadcast_conditions(given, self.space, n).items():
             size, codes = self.space.given[name].size, part.x.reshape(n, -1).long()
-            if not bool(part.seen.all()) or bool(((codes < 0) | (codes >= size)).any()):
+            if not bool(part.observed_mask.all()) or bool(((codes < 0) | (codes >= size)).any()):
                 raise DataError(f"given {name!r} must be a code from 0 to {size - 1} in every row")
             for code in codes.T:
                 group = group * size + code
@@ -171,15 +191,17 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         return x.long() if self.space.kind == "label" else x
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         return too_large(space, bins_for(space))
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
-        return Suit(cls.Config(bins=bins_for(space)), Recipe(steps=1, check=1, patience=0))
+    def defaults(cls, space: Space) -> Defaults:
+        return Defaults(
+            cls.Config(bins=bins_for(space)), TrainConfig(max_steps=1, eval_every=1, patience=0)
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(bins=8)
 
 
@@ -206,5 +228,7 @@ def too_large(space: Space, bins: int) -> str | None:
         return None
     count = parameters_of(sizes, groups)
     told = f"{count}" if count < 10**9 else f"about 2^{count.bit_length()}"
-    return (f"a table of {space} has {told} parameters, one for each way that entries combine; "
-            "use autoregressive.fvsbn or autoregressive.made, which compute them")
+    return (
+        f"a table of {space} has {told} parameters, one for each way that entries combine; "
+        "use autoregressive.fvsbn or autoregressive.made, which compute them"
+    )

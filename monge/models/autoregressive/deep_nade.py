@@ -29,10 +29,10 @@ from ...core.abilities import HasSubsets, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Suit
-from ...core.rng import row_uniform, seed_of
+from ...core.model import Defaults, Losses
+from ...core.rng import keyed_uniform, seed_of
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.autoregressive.any_order import Conv, Dense, Known, SubsetNet, Walk
 from ...nn.autoregressive.masked_mlp import Stepping
 from ...prob.distributions import pick
@@ -68,7 +68,7 @@ class DeepNADE(Ordered, HasSubsets):
         net: SubsetNet.Config = Dense.Config()
         """Network from the seen entries to the laws of all: dense, or conv for pictures."""
 
-    class Scoring(BaseConfig):
+    class LikelihoodConfig(BaseConfig):
         passes: Annotated[int, Range(0)] = 0
         """Conditionals a row is scored by: all orders times entries make the score exact, fewer
         an estimate of it (a bound with several orders); 0 takes all that are affordable."""
@@ -77,8 +77,9 @@ class DeepNADE(Ordered, HasSubsets):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.places(space))
-        self.net: SubsetNet = config.net.build(space.shape, self.features.owner, self.head.owner,
-                                               self.conditions.width)
+        self.net: SubsetNet = config.net.build(
+            space.shape, self.features.owner, self.head.owner, self.conditions.width
+        )
         self.settle()
 
     def settle(self) -> None:
@@ -110,9 +111,15 @@ class DeepNADE(Ordered, HasSubsets):
         known = Known(features, seen, self.context(batch))
         return self.head.log_prob(self.net(known), self.flat(batch.x))
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
-        passes = self.affordable(cast(DeepNADE.Scoring, how or self.Scoring()).passes)
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
+        passes = self.affordable(
+            cast(DeepNADE.LikelihoodConfig, options or self.LikelihoodConfig()).passes
+        )
         if passes >= self.places.numel():
             return super().likelihood(batch)
         return self.estimate(as_batch(batch), passes, seed_of(generator))
@@ -124,7 +131,7 @@ class DeepNADE(Ordered, HasSubsets):
         """D times the mean of some of the conditionals of all orders."""
         self.check_whole(batch)
         members, dims = self.places.shape
-        which = row_uniform(batch.rows, (members * dims,), seed).argsort(1)[:, :passes]
+        which = keyed_uniform(batch.rows, (members * dims,), seed).argsort(1)[:, :passes]
         terms = torch.stack([self.conditional(batch, one) for one in which.T])  # (passes, B)
         left = 1 - passes / (members * dims)  # without replacement, only what is left out varies
         error = dims * terms.std(0) * math.sqrt(left / passes) if passes > 1 else None
@@ -138,7 +145,7 @@ class DeepNADE(Ordered, HasSubsets):
 
     def outputs(self, batch: Batch, member: int) -> Tensor:
         """Each conditional is given those entries before it in the order that were seen."""
-        x, seen = self.flat(batch.x), batch.seen.reshape(len(batch), -1)
+        x, seen = self.flat(batch.x), batch.observed_mask.reshape(len(batch), -1)
         steps = self.walk(member, self.nothing(self.context(batch)), seen)
         entries = self.places[member].argsort().tolist()
         parts = {}
@@ -162,12 +169,15 @@ class DeepNADE(Ordered, HasSubsets):
         features = self.blank.new_zeros(len(context), self.features.width)
         return Known(features, features.new_zeros(len(context), self.space.dims).bool(), context)
 
-    def draws(self, batch: Batch, how: BaseConfig | None,
-              generator: Generator | None) -> Iterator[_Draw]:
+    def draws(
+        self, batch: Batch, options: BaseConfig | None, generator: Generator | None
+    ) -> Iterator[_Draw]:
         """The rows by member and in pieces, each knowing all that is seen from the start."""
-        cached = cast(DeepNADE.Sampling, how or self.Sampling()).cached
+        cached = cast(DeepNADE.SamplingConfig, options or self.SamplingConfig()).cached
         noise = self.head.noise(len(batch), generator)  # (n, D, 2)
-        known = Known(self.features(batch), batch.seen, self.conditions(batch.given, len(batch)))
+        known = Known(
+            self.features(batch), batch.observed_mask, self.conditions(batch.given, len(batch))
+        )
         member = self.choose(batch, generator)  # (n,)
         for k, places in enumerate(self.places):
             for rows in (member == k).nonzero()[:, 0].split(ROWS):
@@ -178,9 +188,11 @@ class DeepNADE(Ordered, HasSubsets):
     def choose(self, batch: Batch, generator: Generator | None) -> Tensor:
         members = range(len(self.places))
         weights = batch.x.new_zeros(len(batch), len(members))
-        if len(members) > 1 and bool(batch.seen.any()):
+        if len(members) > 1 and bool(batch.observed_mask.any()):
             made = [self.head.log_prob(self.outputs(batch, k), batch.x) for k in members]
-            weights = torch.stack([log_p.where(batch.seen, 0.0).sum(1) for log_p in made], 1)
+            weights = torch.stack(
+                [log_p.where(batch.observed_mask, 0.0).sum(1) for log_p in made], 1
+            )
         uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
         return pick(weights, uniform)
 
@@ -188,19 +200,23 @@ class DeepNADE(Ordered, HasSubsets):
         """Any pattern is served."""
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Small pictures are read by convolutions, which learn them from few rows. Held-out scores
         of many passes wait until training has taken twice their time."""
         if space.is_picture and math.prod(space.shape[1:]) <= SMALL:
             config = cls.Config(orders=1, net=Conv.Config())
-            return Suit(config, Recipe(batch=32, rate=2e-3, average=0.995, check=300))
+            return Defaults(
+                config, TrainConfig(batch_size=32, lr=2e-3, ema_decay=0.995, eval_every=300)
+            )
         orders, width, batch = 4 if space.dims <= SMALL else 1, 500, 128
         net = Dense.Config(width=width, dropout=0.3 if space.rows < 2000 else 0.0)
         score = orders * space.dims * min(space.rows // 8, 4096) * width
         step = 3 * batch * (width + 3 * space.dims)
-        recipe = Recipe(batch=batch, average=0.995, check=max(2 * score // step, 100))
-        return Suit(cls.Config(orders=orders, net=net), recipe)
+        recipe = TrainConfig(
+            batch_size=batch, ema_decay=0.995, eval_every=max(2 * score // step, 100)
+        )
+        return Defaults(cls.Config(orders=orders, net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(orders=2, components=2, net=Dense.Config(width=16))

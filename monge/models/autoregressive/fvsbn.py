@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.batch import Batch
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.autoregressive.masked_mlp import Stepping
 from ._base import Again, Ordered, unshift_bits
 from ._orders import Orders
@@ -48,11 +48,16 @@ class FVSBN(Ordered):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.places(space))
         if config.shared and space.kind != "binary":
-            raise WordError(f"shared=true is a law of binary values, not of {space}; leave it out")
+            raise UsageError(
+                f"shared=true is a law of binary values, not of {space}; leave it out"
+            )
         unshift_bits(self.features, space)
         form = Shared if config.shared else Free
-        self.net = form(self.places[:, self.features.owner], self.places[:, self.head.owner],
-                        self.conditions.width)
+        self.net = form(
+            self.places[:, self.features.owner],
+            self.places[:, self.head.owner],
+            self.conditions.width,
+        )
         self.settle()
 
     def settle(self) -> None:
@@ -75,14 +80,14 @@ class FVSBN(Ordered):
         return functools.partial(Steps, self.net, member, rows)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         finite = all(part.kind not in ("real", "counts") for part in space.columns or [space])
         if finite and space.rows >= MANY:
-            return Suit(cls.Config(), Recipe(rate=1e-3, average=0.9995))
-        return Suit(cls.Config(), Recipe(rate=1e-2 if finite else 3e-3, average=0.999))
+            return Defaults(cls.Config(), TrainConfig(lr=1e-3, ema_decay=0.9995))
+        return Defaults(cls.Config(), TrainConfig(lr=1e-2 if finite else 3e-3, ema_decay=0.999))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(components=2)
 
 
@@ -165,7 +170,7 @@ class Shared(Regressions):
     def weight(self, member: int) -> Tensor:
         given, rho = self.rho[member].tensor_split([self.context])
         last = rho.new_zeros(1)  # nothing comes after the last entry
-        own = torch.cat([rho, last])[self.before[member, self.context:]]  # (F,)
+        own = torch.cat([rho, last])[self.before[member, self.context :]]  # (F,)
         return torch.cat([given, own]) * self.mask(member)
 
     def bias(self, member: int) -> Tensor:
@@ -181,7 +186,7 @@ class Steps(Stepping):
         self.counts = torch.searchsorted(columns, places).tolist()  # inputs before each place
         self.weight, self.bias = net.weight(member)[:, order], net.bias(member)[:, None]
         self.rows, self.known = rows, context.new_empty(len(columns), len(context))
-        self.known[:net.context] = context.T
+        self.known[: net.context] = context.T
 
     @torch.no_grad()
     def parameters(self, place: int) -> Tensor:
@@ -191,4 +196,4 @@ class Steps(Stepping):
     @torch.no_grad()
     def feed(self, place: int, features: Tensor) -> None:
         start = self.counts[place]
-        self.known[start:start + features.shape[1]] = features.T
+        self.known[start : start + features.shape[1]] = features.T

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.attention.position import Positions
 from ...nn.attention.transformer import Causal
 from ...nn.stepwise import Added
@@ -33,7 +33,7 @@ class GPT(Chain):
     r"""$p(x | c) = \prod_t p(x_t | x_{<t}, c)$, the parameters of each law from a stack of causal
     blocks that reads the vectors of $x_{t-1}$, of t and of c."""
 
-    leads = 1
+    family_priority = 1
 
     class Config(Chain.Config):
         tag = "model/autoregressive.gpt"
@@ -51,7 +51,7 @@ class GPT(Chain):
         self.net: Any = Added(stack, self.context.width)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Rotations find the pixel above or a period at once, which vectors of places alone take
         long to learn, and unlike a bias of the scores they cost next to nothing."""
         if space.kind == "tokens":
@@ -60,25 +60,49 @@ class GPT(Chain):
         positions: Positions = "rotary"
         if steps > LONG:
             positions = "sinusoidal" if space.varies or steps > FAR else "learned"
-        net = Causal.Config(width=64, depth=3 if few else 4, heads=4, dropout=0.2 if few else 0.0,
-                            positions=positions,
-                            attention="linear" if steps > LONG else "softmax")
-        recipe = Recipe(optimiser="adamw", decay=0.1, rate=3e-3, batch=16, clip=1.0, warmup=200,
-                        average=0.998)
-        return Suit(cls.Config(net=net), recipe)
+        net = Causal.Config(
+            width=64,
+            depth=3 if few else 4,
+            heads=4,
+            dropout=0.2 if few else 0.0,
+            positions=positions,
+            attention="linear" if steps > LONG else "softmax",
+        )
+        recipe = TrainConfig(
+            optimiser="adamw",
+            weight_decay=0.1,
+            lr=3e-3,
+            batch_size=16,
+            grad_clip=1.0,
+            warmup=200,
+            ema_decay=0.998,
+        )
+        return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def suit_text(cls, space: Space) -> Suit:
+    def suit_text(cls, space: Space) -> Defaults:
         """Steps of about four thousand symbols. Blocks begin elsewhere in every epoch, so that
         nothing is hidden at random, which would take the time of a larger network."""
         wide = space.rows * space.dims >= MUCH and space.dims >= 32
-        net = Causal.Config(width=128 if wide else 64, depth=4, heads=4,
-                            positions="rotary" if space.dims <= LONG else "sinusoidal",
-                            attention="softmax" if space.dims <= LONG else "linear")
-        recipe = Recipe(optimiser="adamw", decay=0.1, betas=(0.9, 0.99), rate=3e-3, clip=1.0,
-                        batch=min(max(4096 // space.dims, 4), 256), warmup=100, average=0.998)
-        return Suit(cls.Config(net=net), recipe)
+        net = Causal.Config(
+            width=128 if wide else 64,
+            depth=4,
+            heads=4,
+            positions="rotary" if space.dims <= LONG else "sinusoidal",
+            attention="softmax" if space.dims <= LONG else "linear",
+        )
+        recipe = TrainConfig(
+            optimiser="adamw",
+            weight_decay=0.1,
+            betas=(0.9, 0.99),
+            lr=3e-3,
+            grad_clip=1.0,
+            batch_size=min(max(4096 // space.dims, 4), 256),
+            warmup=100,
+            ema_decay=0.998,
+        )
+        return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=Causal.Config(width=8, depth=1, heads=2, expand=2), components=2)

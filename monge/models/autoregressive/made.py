@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.autoregressive.masked_mlp import Masked, Stepping
 from ...nn.inputs.features import Features
 from ._base import Ordered
@@ -33,7 +33,7 @@ class MADE(Ordered):
     first in the order.
     """
 
-    leads = 2
+    family_priority = 2
 
     class Config(Ordered.Config, Orders, Masked.Config):
         tag = "model/autoregressive.made"
@@ -47,8 +47,14 @@ class MADE(Ordered):
         super().__init__(config, space, places.repeat_interleave(config.masks, 0))
         # Or one rare draw would throw all that follow it out of the data.
         self.features = Features(space, held=True)
-        self.net = Masked(config, self.features.owner, self.head.owner, places,
-                          self.conditions.width, config.masks)
+        self.net = Masked(
+            config,
+            self.features.owner,
+            self.head.owner,
+            places,
+            self.conditions.width,
+            config.masks,
+        )
         self.settle()
 
     @torch.no_grad()
@@ -62,19 +68,24 @@ class MADE(Ordered):
         return self.net.stepper(member, cached)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Few rows: a narrow network, much dropout, and the mean over four orders, each of which
         errs elsewhere. Fine levels with few rows: a mixture, which knows that they are ordered."""
         few, fewer = space.rows < 2000, space.rows < 1000
         ordered = space.kind == "levels" and space.size > 8 and space.rows < 20_000
         config = cls.Config(
-            width=128 if fewer else 512, components=3 if few else 5, orders=4 if few else 1,
+            width=128 if fewer else 512,
+            components=3 if few else 5,
+            orders=4 if few else 1,
             dropout=0.5 if fewer else 0.3 if space.rows < 50_000 else 0.1,
-            levels="logistic" if ordered else "auto")
+            levels="logistic" if ordered else "auto",
+        )
         batch = 128 if space.rows < 50_000 else 256
-        recipe = Recipe(optimiser="adamw", decay=0.01, average=0.998, batch=batch)
-        return Suit(config, recipe)
+        recipe = TrainConfig(
+            optimiser="adamw", weight_decay=0.01, ema_decay=0.998, batch_size=batch
+        )
+        return Defaults(config, recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(width=16, depth=1, components=2)

@@ -27,9 +27,9 @@ from torch.autograd.function import once_differentiable
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.autoregressive.masked_mlp import Stepping
 from ._base import Again, Ordered, unshift_bits
 from ._orders import Orders
@@ -59,8 +59,9 @@ class NADE(Ordered):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.places(space))
         unshift_bits(self.features, space)
-        self.net = Tied(config, self.places, self.features.owner, self.head.owner,
-                        self.conditions.width)
+        self.net = Tied(
+            config, self.places, self.features.owner, self.head.owner, self.conditions.width
+        )
         self.settle()
 
     @torch.no_grad()
@@ -76,17 +77,17 @@ class NADE(Ordered):
         return functools.partial(Again, self, self.net, member)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         # Rectified units learn faster: 115 nats against 174 on bits of 28x28 after 18 seconds.
         numbers = any(part.kind in ("real", "counts") for part in space.columns or [space])
         if numbers and space.rows < FEW:
             config, rate = cls.Config(activation="relu", width=100, components=2), 1e-3
         else:
             config, rate = cls.Config(activation="relu"), 2e-3
-        return Suit(config, Recipe(rate=rate, batch=100, average=0.99))
+        return Defaults(config, TrainConfig(lr=rate, batch_size=100, ema_decay=0.99))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(width=16, components=2)
 
 
@@ -99,8 +100,9 @@ class Tied(nn.Module):
     columns: Tensor  # (K, F): the features by place
     rows: Tensor  # (K, P): the parameters by place
 
-    def __init__(self, config: NADE.Config, places: Tensor, owner: Tensor, target: Tensor,
-                 context: int) -> None:
+    def __init__(
+        self, config: NADE.Config, places: Tensor, owner: Tensor, target: Tensor, context: int
+    ) -> None:
         super().__init__()
         width, fan, dims = config.width, len(owner), places.shape[1]
         self.smooth = config.activation == "sigmoid"
@@ -112,8 +114,10 @@ class Tied(nn.Module):
         even = (fan / torch.arange(1, dims)).log() / 2  # sums of a common size to begin with
         self.log_rho = None if self.smooth or dims == 1 else nn.Parameter(even)
         features, params = owner.bincount(), target.bincount()  # (D,): how many an entry has
-        self.walks = [Walk(features[entries].tolist(), params[entries].tolist(), self.smooth)
-                      for entries in places.argsort(1)]
+        self.walks = [
+            Walk(features[entries].tolist(), params[entries].tolist(), self.smooth)
+            for entries in places.argsort(1)
+        ]
         for name, entries in (("columns", owner), ("rows", target)):
             order = places[:, entries].argsort(dim=1, stable=True)
             self.register_buffer(name, order, persistent=False)
@@ -121,8 +125,13 @@ class Tied(nn.Module):
     def forward(self, features: Tensor, context: Tensor, member: int = 0) -> Tensor:
         by_place = features.index_select(1, self.columns[member])
         with torch.autocast(features.device.type, enabled=False):
-            params = Recurrence.apply(by_place, self.start(context), *self.read(member),
-                                      self.walks[member], torch.is_grad_enabled())
+            params = Recurrence.apply(
+                by_place,
+                self.start(context),
+                *self.read(member),
+                self.walks[member],
+                torch.is_grad_enabled(),
+            )
         return params.index_select(0, self.rows[member].argsort()).T
 
     def start(self, context: Tensor) -> Tensor:
@@ -166,8 +175,9 @@ class Walk:
 class Weights:
     """What a pass reads at each place."""
 
-    def __init__(self, walk: Walk, into: Tensor, out: Tensor, bias: Tensor,
-                 log_rho: Tensor | None) -> None:
+    def __init__(
+        self, walk: Walk, into: Tensor, out: Tensor, bias: Tensor, log_rho: Tensor | None
+    ) -> None:
         self.smooth = walk.smooth
         self.into = into.split(walk.inputs)  # (F_i, H)
         self.out = out.split(walk.outputs)  # (P_i, H)
@@ -203,7 +213,7 @@ class Running(Stepping):
     def feed(self, place: int, features: Tensor) -> None:
         w = self.weights
         if place + 1 < len(w.rho):
-            here, there = w.rho[place:place + 2]
+            here, there = w.rho[place : place + 2]
             self.z.addmm_(features, w.into[place], beta=there / here, alpha=there)
 
 
@@ -211,8 +221,17 @@ class Recurrence(torch.autograd.Function):
     """Features (B, F), a_1 (B, H) and weights to parameters (P, B), all by place."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, start: Tensor, into: Tensor, out: Tensor,
-                bias: Tensor, log_rho: Tensor | None, walk: Walk, keep: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        start: Tensor,
+        into: Tensor,
+        out: Tensor,
+        bias: Tensor,
+        log_rho: Tensor | None,
+        walk: Walk,
+        keep: bool,
+    ) -> Tensor:
         steps, kept = Running(Weights(walk, into, out, bias, log_rho), start), []
         params = start.new_empty(len(out), len(start))
         every = zip(features.split(walk.inputs, 1), params.split(walk.outputs), strict=True)
@@ -233,7 +252,7 @@ class Recurrence(torch.autograd.Function):
         back = Return(ctx.walk, weights, features, grad.contiguous(), ctx.needs_input_grad[0])
         places = range(len(ctx.walk.inputs))
         for first in reversed(places[::stride]):
-            back.through(places[first:first + stride], kept.pop())
+            back.through(places[first : first + stride], kept.pop())
         rho = None if log_rho is None else back.log_rho[1:]
         moved = torch.cat(back.features[::-1], 1) if back.wanted else None
         into, out = torch.cat(back.into[::-1]), torch.cat(back.out[::-1])
@@ -244,8 +263,9 @@ class Return:
     """The way back, from the last place to the first: gradients as they are found, and `sums`,
     the S that all places behind make of the gradient of a_i."""
 
-    def __init__(self, walk: Walk, weights: Weights, features: Tensor, grad: Tensor,
-                 wanted: bool) -> None:
+    def __init__(
+        self, walk: Walk, weights: Weights, features: Tensor, grad: Tensor, wanted: bool
+    ) -> None:
         """wanted: whether the gradient of the features is."""
         self.weights, self.wanted = weights, wanted
         self.given, self.grad = features.split(walk.inputs, 1), grad.split(walk.outputs)

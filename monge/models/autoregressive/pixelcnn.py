@@ -7,9 +7,9 @@ Drawing keeps what each layer made of each pixel, so that a picture costs about 
 
 from __future__ import annotations
 
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.autoregressive.pixelcnn import Gated, Stack
 from ._images import FEW, LARGE, Pictures, picture
 
@@ -22,7 +22,7 @@ class PixelCNN(Pictures):
     first, its upper rows say. A vector is a picture of one row.
     """
 
-    leads = 3
+    family_priority = 3
 
     class Config(Pictures.Config):
         tag = "model/autoregressive.pixelcnn"
@@ -32,16 +32,26 @@ class PixelCNN(Pictures):
     config: Config
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Wide kernels and few layers: on one processor a long reach is worth more than depth."""
         colours, rows, columns = picture(space)
         large, few = rows * columns >= LARGE, 0 < space.rows < FEW
-        net = Gated.Config(width=32 if colours == 1 else 48, depth=5 if large else 3, kernel=5,
-                           dropout=0.2 if few else 0.0)
-        recipe = Recipe(optimiser="adamw", decay=0.1 if few else 0.0, rate=3e-3, batch=16,
-                        average=0.998, check=2000 if large and not few else 0)
-        return Suit(cls.Config(net=net), recipe)
+        net = Gated.Config(
+            width=32 if colours == 1 else 48,
+            depth=5 if large else 3,
+            kernel=5,
+            dropout=0.2 if few else 0.0,
+        )
+        recipe = TrainConfig(
+            optimiser="adamw",
+            weight_decay=0.1 if few else 0.0,
+            lr=3e-3,
+            batch_size=16,
+            ema_decay=0.998,
+            eval_every=2000 if large and not few else 0,
+        )
+        return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=Gated.Config(width=8, depth=2, first=3), components=2)

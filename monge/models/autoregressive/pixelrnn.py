@@ -7,9 +7,9 @@ row above and of the pixel before, so that a picture costs about one pass.
 
 from __future__ import annotations
 
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.autoregressive.pixelrnn import Diagonal, Recurrent
 from ._images import FEW, LARGE, Pictures, picture
 
@@ -31,16 +31,23 @@ class PixelRNN(Pictures):
     config: Config
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Cells reach as far as the picture goes, so that few layers do."""
         colours, rows, columns = picture(space)
         large, few = rows * columns >= LARGE, 0 < space.rows < FEW
-        net = Diagonal.Config(width=32 if colours == 1 else 48, depth=2,
-                              dropout=0.2 if few else 0.0)
-        recipe = Recipe(optimiser="adamw", decay=0.1 if few else 0.0, rate=3e-3, batch=16,
-                        average=0.998, check=2000 if large and not few else 0)
-        return Suit(cls.Config(net=net), recipe)
+        net = Diagonal.Config(
+            width=32 if colours == 1 else 48, depth=2, dropout=0.2 if few else 0.0
+        )
+        recipe = TrainConfig(
+            optimiser="adamw",
+            weight_decay=0.1 if few else 0.0,
+            lr=3e-3,
+            batch_size=16,
+            ema_decay=0.998,
+            eval_every=2000 if large and not few else 0,
+        )
+        return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=Diagonal.Config(width=8, depth=1, first=3), components=2)

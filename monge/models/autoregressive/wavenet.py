@@ -11,9 +11,9 @@ import math
 from typing import Annotated
 
 from ...core.config import Range
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn import dilated
 from ...prob.heads import LevelsLaw
 from .._sequence import Chain
@@ -48,25 +48,28 @@ class WaveNet(Chain):
         self.window = config.window
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if len(space.shape) <= 3:
             return None
         return f"wavenet needs sequences (steps,) or (steps, channels), got {space}; reshape them"
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """A reach of the whole row where it is short, of a thousand steps otherwise."""
         layers = min(max(math.ceil(math.log2(max(space.dims, 2))), 1), 10)
         long, few = space.dims >= LONG, 0 < space.rows < FEW
         net = dilated.WaveNet.Config(
-            layers=layers, width=48 if long else 32, skip=96 if long else 64,
-            dropout=0.1 if few and not long else 0.0)
+            layers=layers,
+            width=48 if long else 32,
+            skip=96 if long else 64,
+            dropout=0.1 if few and not long else 0.0,
+        )
         coded = space.kind == "levels" and space.size <= 256
         levels: LevelsLaw = "categorical" if coded else "auto"
-        recipe = Recipe(rate=3e-3, batch=4 if long else 32, clip=1.0, average=0.998)
-        return Suit(cls.Config(net=net, levels=levels), recipe)
+        recipe = TrainConfig(lr=3e-3, batch_size=4 if long else 32, grad_clip=1.0, ema_decay=0.998)
+        return Defaults(cls.Config(net=net, levels=levels), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         net = dilated.WaveNet.Config(width=8, layers=3, skip=16)
         return cls.Config(net=net, components=2)

@@ -16,10 +16,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ...core.abilities import CanComplete, CanSample, Given, HasLikelihood, Likelihood
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config
 from ...core.errors import DataError
-from ...core.model import Losses, Model, Turn
+from ...core.model import Losses, Model, Update
 from ...core.space import Space
 
 CHUNK = 2**22
@@ -94,7 +94,7 @@ class Laws(nn.Module, abc.ABC):
 class Reference(Model, HasLikelihood, CanSample, CanComplete):
     """A law without parameters, counted from all training rows at once."""
 
-    missing = True
+    supports_missing = True
     width: int
     """Numbers held for each row while it is scored."""
 
@@ -107,36 +107,48 @@ class Reference(Model, HasLikelihood, CanSample, CanComplete):
         """log p of what was seen of each row, (B,)."""
 
     @abc.abstractmethod
-    def draw(self, rows: Rows, how: Config | None, generator: Generator | None) -> Tensor:
+    def draw(self, rows: Rows, options: Config | None, generator: Generator | None) -> Tensor:
         """Every entry of each row given what was seen of it, (B, D)."""
 
     def loss(self, batch: Batch) -> Losses:
         return {"nll": -self.log_prob(batch)}
 
-    def turns(self) -> Sequence[Turn]:
-        return [Turn("count", self.count, whole=True)]
+    def updates(self) -> Sequence[Update]:
+        return [Update("count", self.count, whole=True)]
 
-    def likelihood(self, batch: Batch | Tensor, how: Config | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         return Likelihood(self.densities(self.rows(as_batch(batch))), "exact")
 
     def densities(self, rows: Rows) -> Tensor:
         return torch.cat([self.density(piece) for piece in rows.split(self.width)])
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: Config | None = None,
-               generator: Generator | None = None) -> Tensor:
-        group = group_of(conform(given or {}, self.space, n), self.space, n).to(self.like.device)
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: Config | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        group = group_of(broadcast_conditions(given or {}, self.space, n), self.space, n).to(
+            self.like.device
+        )
         x = self.like.new_zeros(n, self.space.dims)
         rows = Rows(x, torch.zeros_like(x, dtype=torch.bool), group)
-        drawn = self.draw(rows, how, generator).reshape(n, *self.space.shape)
+        drawn = self.draw(rows, options, generator).reshape(n, *self.space.shape)
         return drawn.long() if self.space.kind == "label" else drawn
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: Config | None = None,
-                 generator: Generator | None = None) -> Tensor:
-        drawn = self.draw(self.rows(batch), how, generator).reshape(batch.x.shape)
-        return torch.where(batch.seen, batch.x, drawn.to(batch.x.dtype))
+    def complete(
+        self, batch: Batch, options: Config | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        drawn = self.draw(self.rows(batch), options, generator).reshape(batch.x.shape)
+        return torch.where(batch.observed_mask, batch.x, drawn.to(batch.x.dtype))
 
     @property
     def like(self) -> Tensor:
@@ -145,26 +157,28 @@ class Reference(Model, HasLikelihood, CanSample, CanComplete):
 
     def rows(self, batch: Batch) -> Rows:
         n, like = len(batch), self.like
-        group = group_of(conform(batch.given, self.space, n), self.space, n)
+        group = group_of(broadcast_conditions(batch.given, self.space, n), self.space, n)
         seen = within(batch).reshape(n, -1)
         x = batch.x.reshape(n, -1).to(like)
         return Rows(torch.where(seen, x, 0), seen, group.to(like.device))
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if groups_of(space) > GROUPS:
-            return (f"{', '.join(space.given)} have {groups_of(space)} combinations of labels, "
-                    f"more than the {GROUPS} that can be counted apart; give fewer")
+            return (
+                f"{', '.join(space.given)} have {groups_of(space)} combinations of labels, "
+                f"more than the {GROUPS} that can be counted apart; give fewer"
+            )
         return None
 
 
 def within(batch: Batch) -> Tensor:
     """What was seen and is no padding, in the shape of x."""
     if batch.length is None:
-        return batch.seen
+        return batch.observed_mask
     steps = torch.arange(batch.x.shape[1], device=batch.x.device)
     inside = steps < batch.length[:, None]  # (B, T)
-    return batch.seen & inside.reshape(*inside.shape, *(1,) * (batch.x.ndim - 2))
+    return batch.observed_mask & inside.reshape(*inside.shape, *(1,) * (batch.x.ndim - 2))
 
 
 def kinds_of(space: Space) -> list[str]:
@@ -181,7 +195,7 @@ def group_of(given: Given, space: Space, n: int) -> Tensor:
     """The combination of labels of each row, (n,)."""
     group = torch.zeros(n, dtype=torch.long)
     for name, part in given.items():
-        if not bool(part.seen.all()):
+        if not bool(part.observed_mask.all()):
             raise DataError(f"given {name!r} has missing values; fill them or drop their rows")
         size = space.given[name].size
         for label in part.x.reshape(n, -1).long().unbind(1):

@@ -18,9 +18,9 @@ from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
-from ...core.model import Losses, Suit
+from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...prob.discretise import Codes, codes_of, log
 from ._base import Reference, Rows
 
@@ -134,8 +134,9 @@ class Tree(Reference):
         $m_i(c) = \log \sum_{c_i} P(c_i \mid c) \exp b_i(c_i)$, where $b_i$ is what was seen of
         entry i plus the messages of its children.
         """
-        belief = torch.zeros(len(code), self.codes.total, dtype=self.log_p.dtype,
-                             device=code.device)
+        belief = torch.zeros(
+            len(code), self.codes.total, dtype=self.log_p.dtype, device=code.device
+        )
         hidden = ~seen[:, self.codes.owner] | self.codes.one_hot(code, seen).bool()  # (B, C)
         belief.masked_fill_(~hidden, -torch.inf)
         value = torch.zeros_like(belief[:, 0])
@@ -148,7 +149,7 @@ class Tree(Reference):
                 belief[:, self.place(above)] += message
         return belief, value
 
-    def draw(self, rows: Rows, how: BaseConfig | None, generator: Generator | None) -> Tensor:
+    def draw(self, rows: Rows, options: BaseConfig | None, generator: Generator | None) -> Tensor:
         code, _ = self.codes.encode(rows.x)
         belief, _ = self.collect(code, rows.seen)
         u = torch.rand(belief.shape, generator=generator, dtype=belief.dtype, device=code.device)
@@ -158,16 +159,18 @@ class Tree(Reference):
         return self.codes.draw(code, generator)
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         total = sum(codes_of(part, bins_for(space)) for part in space.parts)
-        return too_many(space, total) if total > CODES else super().refuses(space)
+        return too_many(space, total) if total > CODES else super().unsupported_reason(space)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
-        return Suit(cls.Config(bins=bins_for(space)), Recipe(steps=1, check=1, patience=0))
+    def defaults(cls, space: Space) -> Defaults:
+        return Defaults(
+            cls.Config(bins=bins_for(space)), TrainConfig(max_steps=1, eval_every=1, patience=0)
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(bins=4)
 
 
@@ -177,8 +180,10 @@ def bins_for(space: Space) -> int:
 
 
 def too_many(space: Space, total: int) -> str:
-    return (f"{space} have {total} codes in all, more than the {CODES} whose pairs a tree can "
-            "count; use baseline.independent or baseline.mixture")
+    return (
+        f"{space} have {total} codes in all, more than the {CODES} whose pairs a tree can "
+        "count; use baseline.independent or baseline.mixture"
+    )
 
 
 def span(worth: Tensor) -> tuple[Tensor, Tensor]:

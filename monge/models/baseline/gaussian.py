@@ -19,10 +19,10 @@ from ...core.abilities import Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Suit
-from ...core.rng import row_uniform, seed_of
+from ...core.model import Defaults, Losses
+from ...core.rng import keyed_uniform, seed_of
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ._base import Reference, Rows, add, groups_of, kinds_of
 from ._categorical import Tables
 from ._gaussians import NUMBERS, Full, cells_of, invert, patterns, reorder
@@ -48,11 +48,11 @@ class Gaussian(Reference):
         pseudo: Annotated[float, Range(0, open=True)] = 0.5
         """Pseudo-count of every value of a column of labels."""
 
-    class Sampling(BaseConfig):
+    class SamplingConfig(BaseConfig):
         sweeps: Annotated[int, Range(1)] = 8
         """Completion: Gibbs sweeps over the places of whole values inside their cells."""
 
-    class Scoring(BaseConfig):
+    class LikelihoodConfig(BaseConfig):
         samples: Annotated[int, Range(0)] = 0
         """Whole values: points a cell that tighten the bound by importance weights; 0 takes the
         expectation in closed form."""
@@ -72,8 +72,13 @@ class Gaussian(Reference):
         self.width = space.dims // 4
         is_label = torch.tensor([kind == "label" for kind in kinds_of(space)])
         ends = torch.tensor([ends_of(part) for part in parts.columns]).reshape(-1, 2)
-        fixed = {"numbers": (~is_label).nonzero()[:, 0], "names": is_label.nonzero()[:, 0],
-                 "whole": cells_of(parts), "low": ends[:, 0].clone(), "high": ends[:, 1].clone()}
+        fixed = {
+            "numbers": (~is_label).nonzero()[:, 0],
+            "names": is_label.nonzero()[:, 0],
+            "whole": cells_of(parts),
+            "low": ends[:, 0].clone(),
+            "high": ends[:, 1].clone(),
+        }
         for name, value in fixed.items():
             self.register_buffer(name, value, persistent=False)
 
@@ -88,9 +93,17 @@ class Gaussian(Reference):
         prior = torch.zeros((), dtype=torch.float64, device=rows.x.device)
         numbers = rows.only(self.numbers)
         for law, mine in self.grouped(numbers):
-            law.update(reduce(add, (
-                law.sums(part.x + self.whole / 2, part.seen, torch.ones_like(part.x[:, :1]))
-                for part in numbers[mine].split(self.width))))
+            law.update(
+                reduce(
+                    add,
+                    (
+                        law.sums(
+                            part.x + self.whole / 2, part.seen, torch.ones_like(part.x[:, :1])
+                        )
+                        for part in numbers[mine].split(self.width)
+                    ),
+                )
+            )
             prior += law.penalty()
         return {"nll": -self.densities(rows), "prior": (prior / len(rows)).to(rows.x)}
 
@@ -105,21 +118,28 @@ class Gaussian(Reference):
             value[mine] += score(law, points[mine], seen[mine])[:, 0].to(value)
         return value
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         batch = as_batch(batch)
-        rows, samples = self.rows(batch), cast(Gaussian.Scoring, how or self.Scoring()).samples
+        rows, samples = (
+            self.rows(batch),
+            cast(Gaussian.LikelihoodConfig, options or self.LikelihoodConfig()).samples,
+        )
         if not bool(self.whole.any()):
             return Likelihood(self.densities(rows), "exact")
         if not samples:
             return Likelihood(self.densities(rows), "bound")
-        u = row_uniform(batch.rows, (samples, len(self.numbers)), seed_of(generator)).to(rows.x)
+        u = keyed_uniform(batch.rows, (samples, len(self.numbers)), seed_of(generator)).to(rows.x)
         x = rows.x[:, self.numbers]
         values = [self.value(rows, x + place * self.whole, Full.log_prob) for place in u.unbind(1)]
         return Likelihood(torch.stack(values).logsumexp(0) - math.log(samples), "bound")
 
-    def draw(self, rows: Rows, how: BaseConfig | None, generator: Generator | None) -> Tensor:
-        sweeps = cast(Gaussian.Sampling, how or self.Sampling()).sweeps
+    def draw(self, rows: Rows, options: BaseConfig | None, generator: Generator | None) -> Tensor:
+        sweeps = cast(Gaussian.SamplingConfig, options or self.SamplingConfig()).sweeps
         numbers, names = rows.only(self.numbers), rows.only(self.names)
         drawn = torch.empty_like(numbers.x, dtype=torch.float64)
         for law, mine in self.grouped(numbers):
@@ -145,27 +165,39 @@ class Gaussian(Reference):
                 continue
             inverse = invert(reorder(law.root.double(), torch.cat([o, u]))[0, : len(o), : len(o)])
             box, mean = (some[:, None], o), law.mean[0, o].double()
-            y[box] = gibbs(y[box] - mean, inverse.mT @ inverse, lower[box] - mean,
-                           upper[box] - mean, cells, sweeps, generator) + mean
+            y[box] = (
+                gibbs(
+                    y[box] - mean,
+                    inverse.mT @ inverse,
+                    lower[box] - mean,
+                    upper[box] - mean,
+                    cells,
+                    sweeps,
+                    generator,
+                )
+                + mean
+            )
         return law.centre.double() + law.scale.double() * y
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if set(kinds_of(space)) == {"label"}:
             return f"a normal law needs numbers, got {space}; use baseline.chow_liu"
         if groups_of(space) * space.dims**2 > NUMBERS:
-            return (f"{space.dims} entries and {groups_of(space)} laws make covariances of more "
-                    f"than {NUMBERS} numbers; use baseline.mixture")
-        return super().refuses(space)
+            return (
+                f"{space.dims} entries and {groups_of(space)} laws make covariances of more "
+                f"than {NUMBERS} numbers; use baseline.mixture"
+            )
+        return super().unsupported_reason(space)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         few = space.rows < 4 * space.dims * groups_of(space)
-        recipe = Recipe(steps=50 if space.missing else 1, check=1, patience=3)
-        return Suit(cls.Config(shrink=max(space.dims / 8, 1.0) if few else 1.0), recipe)
+        recipe = TrainConfig(max_steps=50 if space.missing else 1, eval_every=1, patience=3)
+        return Defaults(cls.Config(shrink=max(space.dims / 8, 1.0) if few else 1.0), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config()
 
 
@@ -174,8 +206,10 @@ def divide(space: Space) -> tuple[Space, Space]:
     parts = space.parts
     labels = tuple(part for part in parts if part.kind == "label")
     numbers = tuple(part for part in parts if part.kind != "label")
-    return (Space(kind="columns", shape=(len(numbers),), columns=numbers),
-            Space(kind="columns", shape=(len(labels),), columns=labels))
+    return (
+        Space(kind="columns", shape=(len(numbers),), columns=numbers),
+        Space(kind="columns", shape=(len(labels),), columns=labels),
+    )
 
 
 def ends_of(part: Space) -> tuple[float, float]:
@@ -184,8 +218,15 @@ def ends_of(part: Space) -> tuple[float, float]:
     return (0.0, size - 1.0) if part.kind in ("binary", "levels") else (-math.inf, math.inf)
 
 
-def gibbs(y: Tensor, precision: Tensor, lower: Tensor, upper: Tensor, cells: Tensor, sweeps: int,
-          generator: Generator | None) -> Tensor:
+def gibbs(
+    y: Tensor,
+    precision: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    cells: Tensor,
+    sweeps: int,
+    generator: Generator | None,
+) -> Tensor:
     """Redraw the columns `cells` of y ~ N(0, precision^-1) in turn between their limits."""
     shape = (sweeps, len(cells), len(y))
     noise = torch.rand(shape, generator=generator, dtype=y.dtype, device=y.device)

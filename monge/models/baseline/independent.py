@@ -13,9 +13,9 @@ from torch import Generator, Tensor
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Suit
+from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ._base import Reference, Rows, groups_of
 from ._categorical import Tables
 
@@ -53,14 +53,14 @@ class Independent(Reference):
     def density(self, rows: Rows) -> Tensor:
         return self.laws.chosen(rows)
 
-    def draw(self, rows: Rows, how: BaseConfig | None, generator: Generator | None) -> Tensor:
+    def draw(self, rows: Rows, options: BaseConfig | None, generator: Generator | None) -> Tensor:
         return self.laws.draw(rows.x, rows.seen, rows.group, generator)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         bins = min(max(round(2 * space.rows**0.4), 8), 256)
-        return Suit(cls.Config(bins=bins), Recipe(steps=1, check=1, patience=0))
+        return Defaults(cls.Config(bins=bins), TrainConfig(max_steps=1, eval_every=1, patience=0))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(bins=8)

@@ -16,10 +16,10 @@ from torch.nn.functional import one_hot
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Losses, Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ._base import CHUNK, Laws, Reference, Rows, Sums, add, kinds_of
 from ._categorical import Tables
 from ._gaussians import NUMBERS, Diagonal, Full
@@ -104,18 +104,18 @@ class Mixture(Reference):
     def density(self, rows: Rows) -> Tensor:
         return self.joint(rows).logsumexp(1).to(rows.x)
 
-    def draw(self, rows: Rows, how: BaseConfig | None, generator: Generator | None) -> Tensor:
+    def draw(self, rows: Rows, options: BaseConfig | None, generator: Generator | None) -> Tensor:
         joint = self.joint(rows)
         u = torch.rand(joint.shape, generator=generator, dtype=rows.x.dtype, device=rows.x.device)
         which = (joint - (-u.log()).log()).argmax(1)  # Gumbel noise: the largest is a draw
         return self.laws.draw(rows.x, rows.seen, which, generator).to(rows.x)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
-        return Suit(config_for(space), Recipe(steps=200, check=1, patience=10))
+    def defaults(cls, space: Space) -> Defaults:
+        return Defaults(config_for(space), TrainConfig(max_steps=200, eval_every=1, patience=10))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(components=2, bins=4)
 
 
@@ -124,8 +124,10 @@ def config_for(space: Space) -> Mixture.Config:
     if set(kinds_of(space)) == {"real"}:
         full = space.dims <= 64
         share = 5 * space.dims if full else 50
-        return Mixture.Config(components=min(max(space.rows // share, 2), 32),
-                              covariance="full" if full else "diagonal")
+        return Mixture.Config(
+            components=min(max(space.rows // share, 2), 32),
+            covariance="full" if full else "diagonal",
+        )
     bins = min(max(round(1.2 * space.rows ** (1 / 3)), 4), 64)
     return Mixture.Config(components=min(max(space.rows // 100, 2), 100), bins=bins)
 
@@ -135,8 +137,10 @@ def laws_for(config: Mixture.Config, space: Space) -> Laws:
     if set(kinds_of(space)) != {"real"}:
         return Tables(space, size, config.bins, config.pseudo)
     if config.covariance == "full" and size * space.dims**2 > NUMBERS:
-        raise WordError(f"components={size} with full covariances of {space.dims} entries hold "
-                        f"over {NUMBERS} numbers; take covariance=diagonal or fewer components")
+        raise UsageError(
+            f"components={size} with full covariances of {space.dims} entries hold "
+            f"over {NUMBERS} numbers; take covariance=diagonal or fewer components"
+        )
     kind = Full if config.covariance == "full" else Diagonal
     # Components that share the space evenly are narrower by the D-th root of their number.
     return kind(space, size, config.shrink, size ** (-2 / space.dims))

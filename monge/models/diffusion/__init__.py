@@ -1,6 +1,1 @@
 """Diffusion: laws learned by undoing noise."""
-
-
-
-
-

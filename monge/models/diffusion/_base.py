@@ -21,9 +21,9 @@ from ...core.abilities import HasScore, HasTerms, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.rng import fold, seed_of
+from ...core.rng import derive_seed, seed_of
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.unet import suited
 from ...solve.jacobian_trace import draw_probes, mean_and_error
 from ...solve.ode import Solver
@@ -58,14 +58,21 @@ def aim(space: Space) -> Aim:
     return "rest" if space.kind == "binary" or 0 < space.size <= LEVELS else "velocity"
 
 
-def recipe(space: Space) -> Recipe:
+def recipe(space: Space) -> TrainConfig:
     """Averages of weights reach back a ninth of the steps, ten thousand at most."""
     few = 0 < space.rows < SMALL
     pictures = space.is_picture or len(space.shape) == 2
     if not pictures and space.dims <= 4:
-        return Recipe(rate=2e-3, batch=512, average=0.9999, check=500, clip=1.0)
-    return Recipe(rate=1e-3, batch=64 if pictures or few else 256,
-                  average=0.9999, check=300 if few else 2000, clip=1.0)
+        return TrainConfig(
+            lr=2e-3, batch_size=512, ema_decay=0.9999, eval_every=500, grad_clip=1.0
+        )
+    return TrainConfig(
+        lr=1e-3,
+        batch_size=64 if pictures or few else 256,
+        ema_decay=0.9999,
+        eval_every=300 if few else 2000,
+        grad_clip=1.0,
+    )
 
 
 Aim = Literal[Target, "rest"]
@@ -90,7 +97,7 @@ class Diffusion(Drawing, HasTerms, HasScore):
         """What it predicts: x, the noise, the score, the velocity, or the rest of x, which no
         entry tells of itself; each says what the others do, but they begin elsewhere."""
 
-    class Scoring(BaseConfig):
+    class LikelihoodConfig(BaseConfig):
         method: Literal["bound", "ode"] = "bound"
         """A lower bound by denoising, or an estimate by the flow of the same marginals."""
         samples: Annotated[int, Range(1)] | None = None
@@ -137,7 +144,7 @@ class Diffusion(Drawing, HasTerms, HasScore):
         assert aim != "rest", "which has a guess"
         return Prediction(z, alpha, sigma, aim, out / sigma if aim == "score" else out, share)
 
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         if self.alone is not None:
             self.alone.fit(self.enter(batch))
 
@@ -173,64 +180,95 @@ class Diffusion(Drawing, HasTerms, HasScore):
         found = self.predict(alpha * y, t, self.tell(batch.given, len(y)))
         return (alpha * found.score / self.units.scale).reshape(batch.x.shape)
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
-        batch, how = as_batch(batch), how or self.Scoring()
-        assert isinstance(how, Diffusion.Scoring), "a score is asked for with Scoring"
-        found = [self.account(piece, how, seed_of(generator)) for piece in self.pieces(batch)]
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
+        batch, options = as_batch(batch), options or self.LikelihoodConfig()
+        assert isinstance(options, Diffusion.LikelihoodConfig), "a score is asked for with Scoring"
+        found = [self.account(piece, options, seed_of(generator)) for piece in self.pieces(batch)]
         errors = [each.stderr for each in found if each.stderr is not None]
-        return Likelihood(torch.cat([each.value for each in found]), found[0].kind,
-                          torch.cat(errors) if errors else None, found[0].told)
+        return Likelihood(
+            torch.cat([each.value for each in found]),
+            found[0].kind,
+            torch.cat(errors) if errors else None,
+            found[0].told,
+        )
 
-    def account(self, batch: Batch, how: Scoring, seed: int) -> Likelihood:
-        if how.method == "bound":
-            terms = bound(self.asked(batch, seed), self.draws(how))
-            return Likelihood(terms.value, "bound", terms.stderr, self.told(how))
+    def account(self, batch: Batch, options: LikelihoodConfig, seed: int) -> Likelihood:
+        if options.method == "bound":
+            terms = bound(self.asked(batch, seed), self.draws(options))
+            return Likelihood(terms.value, "bound", terms.stderr, self.told(options))
         dims, probes = self.space.dims, None
-        if how.trace == "hutchinson" or (how.trace == "auto" and dims > FEW):
-            probes = draw_probes(batch.rows, how.probes, (dims,), fold(seed, "probes"))
+        if options.trace == "hutchinson" or (options.trace == "auto" and dims > FEW):
+            probes = draw_probes(batch.rows, options.probes, (dims,), derive_seed(seed, "probes"))
             probes = probes.to(self.units.scale.dtype)
-        solver = Solver(tolerance=how.tolerance)
+        solver = Solver(tolerance=options.tolerance)
         value, error = mean_and_error(flow(self.asked(batch, seed), solver, probes))
-        return Likelihood(value, "estimate", error, self.told(how, probes is None))
+        return Likelihood(value, "estimate", error, self.told(options, probes is None))
 
-    def told(self, how: Scoring, exact: bool = False) -> str:
+    def told(self, options: LikelihoodConfig, exact: bool = False) -> str:
         """By what draws and to what tolerance a score comes about."""
-        if how.method == "bound":
+        if options.method == "bound":
             over = f"{self.steps} steps" if self.steps else "continuous time"
-            return f"denoising bound over {over}, {self.draws(how)} draws of time and noise a row"
-        some = "one random direction" if how.probes == 1 else f"{how.probes} random directions"
+            return (
+                f"denoising bound over {over}, {self.draws(options)} draws of time and noise a row"
+            )
+        some = (
+            "one random direction"
+            if options.probes == 1
+            else f"{options.probes} random directions"
+        )
         trace = "exact trace" if exact else f"trace along {some} a row"
-        return f"probability flow, error of a step {how.tolerance:g}, {trace}"
+        return f"probability flow, error of a step {options.tolerance:g}, {trace}"
 
-    def draws(self, how: Scoring) -> int:
-        return how.samples or min(max(MOST // max(self.space.dims, 1), LEAST), CAP)
+    def draws(self, options: LikelihoodConfig) -> int:
+        return options.samples or min(max(MOST // max(self.space.dims, 1), LEAST), CAP)
 
-    def terms(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-              generator: Generator | None = None) -> dict[str, Tensor]:
+    def terms(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> dict[str, Tensor]:
         """Prior, reconstruction, and the diffusion term by the log-SNR at which it arises: that
         of continuous time, and what a number of steps adds to it."""
-        found = self.accounts(batch, how, generator)
+        found = self.accounts(batch, options, generator)
         if not self.steps:
             return found.named()
-        flowing = self.accounts(batch, how, generator, flowing=True)
+        flowing = self.accounts(batch, options, generator, flowing=True)
         gap = found.diffusion - flowing.diffusion
         return {**flowing.named(), f"gap of {self.steps} steps": gap}
 
-    def accounts(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                 generator: Generator | None = None, flowing: bool = False) -> Terms:
+    def accounts(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+        flowing: bool = False,
+    ) -> Terms:
         """The bound in its parts; `flowing` asks for that of continuous time."""
-        batch, how = as_batch(batch), how or self.Scoring()
-        assert isinstance(how, Diffusion.Scoring), "a score is asked for with Scoring"
+        batch, options = as_batch(batch), options or self.LikelihoodConfig()
+        assert isinstance(options, Diffusion.LikelihoodConfig), "a score is asked for with Scoring"
         asked = [self.asked(piece, seed_of(generator)) for piece in self.pieces(batch)]
         asked = [replace(each, steps=0) for each in asked] if flowing else asked
-        found = [bound(each, self.draws(how)) for each in asked]
+        found = [bound(each, self.draws(options)) for each in asked]
         return together(found)
 
     def asked(self, batch: Batch, seed: int) -> Asked:
         y, told = self.enter(batch), self.tell(batch.given, len(batch))
-        return Asked(lambda z, log_snr: self.predict_at(z, log_snr, told), self.schedule,
-                     self.units, y, batch.rows, seed, self.steps, self.variance)
+        return Asked(
+            lambda z, log_snr: self.predict_at(z, log_snr, told),
+            self.schedule,
+            self.units,
+            y,
+            batch.rows,
+            seed,
+            self.steps,
+            self.variance,
+        )
 
     def pieces(self, batch: Batch) -> list[Batch]:
         """Rows in pieces that the network reads at once."""

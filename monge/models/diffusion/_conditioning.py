@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.batch import Batch, conform
+from ...core.batch import Batch, broadcast_conditions
 from ...core.space import Space
 from ...nn.attention.transformer import Encoder
 from ...nn.inputs.features import Conditions, Features
@@ -38,6 +38,7 @@ class Told:
     def hidden(self, keep: Tensor) -> Told:
         """What is told with only the rows kept (B,) being told anything: of others one symbol is
         left, which is 0."""
+
         def masked(value: Tensor) -> Tensor:
             return value * keep.to(value.dtype).reshape(-1, *(1,) * (value.ndim - 1))
 
@@ -51,10 +52,13 @@ class Told:
         """The rows of both, one after the other."""
         words = None
         if self.words is not None and other.words is not None:
-            words = Words(torch.cat([self.words.steps, other.words.steps]),
-                          torch.cat([lengths(self.words), lengths(other.words)]))
-        return Told(torch.cat([self.vector, other.vector]), torch.cat([self.maps, other.maps]),
-                    words)
+            words = Words(
+                torch.cat([self.words.steps, other.words.steps]),
+                torch.cat([lengths(self.words), lengths(other.words)]),
+            )
+        return Told(
+            torch.cat([self.vector, other.vector]), torch.cat([self.maps, other.maps]), words
+        )
 
 
 def lengths(words: Words) -> Tensor:
@@ -94,17 +98,22 @@ class Teller(nn.Module):
         self.channels = sum(channels(space.given[name]) for name in self.laid)
 
     def forward(self, given: Mapping[str, Batch], n: int) -> Told:
-        given = conform(given, self.space, n)
+        given = broadcast_conditions(given, self.space, n)
         if not self.width:
             return self.nothing(n)
-        texts: list[Words] = [reader(given[name])
-                              for name, reader in zip(self.texts, self.readers, strict=True)]
+        texts: list[Words] = [
+            reader(given[name]) for name, reader in zip(self.texts, self.readers, strict=True)
+        ]
         one, rest = self.rest.nothing.new_ones(n, 1), self.rest(given, n)
-        maps = [self.lay(name, features(given[name]))
-                for name, features in zip(self.laid, self.features, strict=True)]
-        return Told(torch.cat([one, rest, *map(mean, texts)], 1),
-                    torch.cat(maps, 1) if maps else self.rest.nothing.expand(n, 0),
-                    joined(texts) if texts else None)
+        maps = [
+            self.lay(name, features(given[name]))
+            for name, features in zip(self.laid, self.features, strict=True)
+        ]
+        return Told(
+            torch.cat([one, rest, *map(mean, texts)], 1),
+            torch.cat(maps, 1) if maps else self.rest.nothing.expand(n, 0),
+            joined(texts) if texts else None,
+        )
 
     def nothing(self, n: int) -> Told:
         """What is told where nothing is given."""
@@ -154,8 +163,13 @@ def joined(texts: Sequence[Words]) -> Words:
     if len(texts) == 1:
         return texts[0]
     steps = torch.cat([words.steps for words in texts], 1)  # (B, S, width)
-    exist = torch.cat([torch.arange(words.steps.shape[1], device=steps.device)
-                       < lengths(words)[:, None] for words in texts], 1)
+    exist = torch.cat(
+        [
+            torch.arange(words.steps.shape[1], device=steps.device) < lengths(words)[:, None]
+            for words in texts
+        ],
+        1,
+    )
     order = exist.to(torch.int8).argsort(dim=1, descending=True, stable=True)
     return Words(steps.gather(1, order[..., None].expand_as(steps)), exist.sum(1))
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn import mlp, unet
 from ...nn.attention import transformer
@@ -42,8 +42,9 @@ class TimeNet(Configured, nn.Module, abc.ABC):
     tones: Tensor
     pitches: Tensor
 
-    def __init__(self, config: Config, space: Space, teller: Teller, outputs: int = 1,
-                 hinted: bool = False) -> None:
+    def __init__(
+        self, config: Config, space: Space, teller: Teller, outputs: int = 1, hinted: bool = False
+    ) -> None:
         super().__init__()
         self.sides, self.channels, self.outputs = sides(space), channels(space), outputs
         self.entering = self.channels * (1 + 2 * config.waves + hinted) + teller.channels
@@ -54,8 +55,9 @@ class TimeNet(Configured, nn.Module, abc.ABC):
         self.register_buffer("pitches", octaves[:, None] / coarseness(space), persistent=False)
 
     @abc.abstractmethod
-    def forward(self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
-                ) -> Tensor: ...
+    def forward(
+        self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
+    ) -> Tensor: ...
 
     def tell(self, log_snr: Tensor, told: Told) -> Tensor:
         """The log-SNR and the vector, (B, TOLD + width)."""
@@ -98,16 +100,18 @@ class MLP(TimeNet):
         residual: bool = True
         """Hidden layers after the first add to what enters them."""
 
-    def __init__(self, config: Config, space: Space, teller: Teller, outputs: int = 1,
-                 hinted: bool = False) -> None:
+    def __init__(
+        self, config: Config, space: Space, teller: Teller, outputs: int = 1, hinted: bool = False
+    ) -> None:
         super().__init__(config, space, teller, outputs, hinted)
         inputs = self.entering * math.prod(self.sides) + TOLD + teller.width
         self.net = mlp.MLP(config, inputs, outputs * space.dims)
         for parameter in self.net.out.parameters():
             nn.init.zeros_(parameter)
 
-    def forward(self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
-                ) -> Tensor:
+    def forward(
+        self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
+    ) -> Tensor:
         entries = [self.lift(z, hint).flatten(1), told.maps.flatten(1), self.tell(log_snr, told)]
         return self.net(torch.cat(entries, 1))
 
@@ -119,20 +123,27 @@ class UNet(TimeNet):
     class Config(TimeNet.Config, unet.UNet.Config):
         tag = "denoiser/unet"
 
-    def __init__(self, config: Config, space: Space, teller: Teller, outputs: int = 1,
-                 hinted: bool = False) -> None:
+    def __init__(
+        self, config: Config, space: Space, teller: Teller, outputs: int = 1, hinted: bool = False
+    ) -> None:
         super().__init__(config, space, teller, outputs, hinted)
         width = 4 * config.width
         padded = [-(-side // config.factor) * config.factor for side in self.sides]
-        self.beyond = [extra for side, full in zip(self.sides[::-1], padded[::-1], strict=True)
-                       for extra in (0, full - side)]
-        self.told = nn.Sequential(nn.Linear(TOLD + teller.width, width), nn.SiLU(),
-                                  nn.Linear(width, width))
-        self.net = unet.UNet(config, (self.entering, *padded), outputs * self.channels, width,
-                             teller.words)
+        self.beyond = [
+            extra
+            for side, full in zip(self.sides[::-1], padded[::-1], strict=True)
+            for extra in (0, full - side)
+        ]
+        self.told = nn.Sequential(
+            nn.Linear(TOLD + teller.width, width), nn.SiLU(), nn.Linear(width, width)
+        )
+        self.net = unet.UNet(
+            config, (self.entering, *padded), outputs * self.channels, width, teller.words
+        )
 
-    def forward(self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
-                ) -> Tensor:
+    def forward(
+        self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
+    ) -> Tensor:
         maps = F.pad(self.maps(z, told, hint), self.beyond)
         out = self.net(maps, self.told(self.tell(log_snr, told)), told.words)
         return self.flat(out[(..., *(slice(side) for side in self.sides))])
@@ -148,17 +159,21 @@ class Transformer(TimeNet):
         patch: Annotated[int, Range(1)] = 2
         """Side of a patch of a picture; steps and entries are read one by one."""
 
-    def __init__(self, config: Config, space: Space, teller: Teller, outputs: int = 1,
-                 hinted: bool = False) -> None:
+    def __init__(
+        self, config: Config, space: Space, teller: Teller, outputs: int = 1, hinted: bool = False
+    ) -> None:
         super().__init__(config, space, teller, outputs, hinted)
         self.patch = config.patch if len(self.sides) == 2 else 1
         if any(side % self.patch for side in self.sides):
-            raise WordError(f"patch={self.patch} does not divide the sides "
-                            f"{'x'.join(map(str, self.sides))}; give one that does")
+            raise UsageError(
+                f"patch={self.patch} does not divide the sides "
+                f"{'x'.join(map(str, self.sides))}; give one that does"
+            )
         self.cells = [side // self.patch for side in self.sides]
         area = self.patch ** len(self.sides)
         self.net: transformer.Encoder = transformer.Encoder(
-            config, config.width, 1 + math.prod(self.cells) + teller.most)
+            config, config.width, 1 + math.prod(self.cells) + teller.most
+        )
         self.enter = nn.Linear(self.entering * area, config.width)
         self.told = nn.Linear(TOLD + teller.width, config.width)
         self.words = nn.Linear(teller.words, config.width) if teller.words else None
@@ -166,8 +181,9 @@ class Transformer(TimeNet):
         for parameter in self.leave.parameters():
             nn.init.zeros_(parameter)
 
-    def forward(self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
-                ) -> Tensor:
+    def forward(
+        self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
+    ) -> Tensor:
         steps = self.enter(self.cut(self.maps(z, told, hint)))  # (B, cells, width)
         first = self.told(self.tell(log_snr, told))[:, None]
         steps, length = torch.cat([first, steps], 1), None

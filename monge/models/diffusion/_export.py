@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ._sampling import Drawing
 
 
-
 ROWS = 2
 """Rows of the example, which any number may replace."""
 LENGTH = "_length"
@@ -42,12 +41,14 @@ class Step(nn.Module):
         super().__init__()
         self.law, self.names = law, inputs(law.space)
 
-    def forward(self, z: Tensor, t: Tensor, s: Tensor, noise: Tensor, *given: Tensor
-                ) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, z: Tensor, t: Tensor, s: Tensor, noise: Tensor, *given: Tensor
+    ) -> tuple[Tensor, Tensor]:
         law = self.law
         named = dict(zip(self.names, given, strict=True))
-        parts = {name: Batch(named[name], length=named.get(name + LENGTH))
-                 for name in law.space.given}
+        parts = {
+            name: Batch(named[name], length=named.get(name + LENGTH)) for name in law.space.given
+        }
         z = law.schedule.spread(t)[:, None] * z
         said = law.predict(z, t, law.tell(parts, z.shape[0]))
         if law.units.whole:
@@ -65,20 +66,27 @@ class Step(nn.Module):
         t = z.new_full((ROWS,), 0.5)
         given = tuple(each for part in law.space.given.values() for each in examples(part, z))
         names = ("z", "t", "s", "noise", *inputs(law.space))
-        return cls(law).eval(), (z, t, t / 2, z.clone(), *given), {
-            name: {0: "rows"} for name in names}
+        return (
+            cls(law).eval(),
+            (z, t, t / 2, z.clone(), *given),
+            {name: {0: "rows"} for name in names},
+        )
 
 
 def inputs(space: Space) -> tuple[str, ...]:
     """The names of what a step is given."""
-    return tuple(each for name, part in space.given.items()
-                 for each in ([name, name + LENGTH] if part.varies else [name]))
+    return tuple(
+        each
+        for name, part in space.given.items()
+        for each in ([name, name + LENGTH] if part.varies else [name])
+    )
 
 
 def examples(space: Space, like: Tensor) -> list[Tensor]:
     """Rows of a condition, all 0, and their lengths, where they have any."""
     whole = space.kind in ("label", "tokens")
-    rows = torch.zeros(ROWS, *space.shape, dtype=torch.int64 if whole else like.dtype,
-                       device=like.device)
+    rows = torch.zeros(
+        ROWS, *space.shape, dtype=torch.int64 if whole else like.dtype, device=like.device
+    )
     lengths = [torch.full((ROWS,), space.shape[0], device=like.device)] if space.varies else []
     return [rows, *lengths]

@@ -24,7 +24,7 @@ from torch import Tensor
 from ...core.abilities import Given
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 from ...core.space import Space
 from ._conditioning import Told
 from ._parameterisation import Prediction
@@ -32,7 +32,6 @@ from ._parameterisation import Prediction
 if TYPE_CHECKING:
     from ._samplers import Predict
     from ._sampling import Drawing
-
 
 
 SLACK = 0.01
@@ -57,8 +56,10 @@ class Guidance(BaseConfig):
         super().__post_init__()
         both = self.gamma is not None and self.w is not None
         if both and not math.isclose(self.gamma - 1, self.w):  # type: ignore[operator, arg-type]
-            raise WordError(f"gamma={self.gamma:g} and w={self.w:g} disagree, for w is gamma - 1; "
-                            "give one of them")
+            raise UsageError(
+                f"gamma={self.gamma:g} and w={self.w:g} disagree, for w is gamma - 1; "
+                "give one of them"
+            )
 
     @property
     def strength(self) -> float:
@@ -75,8 +76,11 @@ class Guidance(BaseConfig):
 
     def weight(self, t: Tensor) -> Tensor:
         """gamma at times t (B,), as a column (B, 1)."""
-        rise = {"constant": torch.ones_like, "linear": lambda t: 1 - t,
-                "cosine": lambda t: 0.5 + 0.5 * torch.cos(math.pi * t)}[self.ramp](t)
+        rise = {
+            "constant": torch.ones_like,
+            "linear": lambda t: 1 - t,
+            "cosine": lambda t: 0.5 + 0.5 * torch.cos(math.pi * t),
+        }[self.ramp](t)
         heeded = (t <= self.since) & (t >= self.until)
         return torch.where(heeded, 1 + (self.strength - 1) * rise, 1.0)[:, None]
 
@@ -100,28 +104,30 @@ class Judge(abc.ABC):
         """log p(y | z), (B,), for standardised z (B, D) of variance alpha^2 + sigma^2 = 1."""
 
 
-def guided(law: Drawing, given: Given, n: int, how: Drawing.Sampling) -> Predict:
+def guided(law: Drawing, given: Given, n: int, options: Drawing.SamplingConfig) -> Predict:
     """What a sampler asks of a law, by the user's guidance."""
-    guidance, judge = how.guidance, judge_of(law, how)
+    guidance, judge = options.guidance, judge_of(law, options)
     if judge is None:
-        return clipped(law, how, classifier_free(law, given, n, guidance))
+        return clipped(law, options, classifier_free(law, given, n, guidance))
     title = judge.space.name
     if title not in given:
-        raise DataError(f"guide={how.guide.run if how.guide else ''} needs the {title!r} that "
-                        f"samples shall have; give {title}")
+        raise DataError(
+            f"guide={options.guide.run if options.guide else ''} needs the {title!r} that "
+            f"samples shall have; give {title}"
+        )
     y = given[title].x.expand(n)
     own = {name: part for name, part in given.items() if name in law.space.given}
     plain = asked(law, law.tell(own, n))
-    return clipped(law, how, classified(law, plain, judge, y, guidance))
+    return clipped(law, options, classified(law, plain, judge, y, guidance))
 
 
 def asked(law: Drawing, told: Told | None) -> Predict:
     return lambda z, t: law.predict(z, t, told)
 
 
-def clipped(law: Drawing, how: Drawing.Sampling, predict: Predict) -> Predict:
+def clipped(law: Drawing, options: Drawing.SamplingConfig, predict: Predict) -> Predict:
     """Estimates of whole numbers held within their range."""
-    if not (how.clip and law.units.whole):
+    if not (options.clip and law.units.whole):
         return predict
     return lambda z, t: predict(z, t).changed(law.units.within)
 
@@ -149,47 +155,61 @@ def classifier_free(law: Drawing, given: Given, n: int, guidance: Guidance) -> P
 def check(law: Drawing) -> None:
     """Whether a weight of the condition means anything."""
     if not law.space.given:
-        raise WordError(f"gamma weighs what a law is given, and this {law.name} is given nothing; "
-                        "fit it with --given, or name a classifier with guide=RUN")
+        raise UsageError(
+            f"gamma weighs what a law is given, and this {law.name} is given nothing; "
+            "fit it with --given, or name a classifier with guide=RUN"
+        )
     if not law.config.drop:
-        raise WordError(f"gamma needs a law that also knows samples without conditions, and this "
-                        f"{law.name} was fitted with drop=0; fit it with drop=0.1")
+        raise UsageError(
+            f"gamma needs a law that also knows samples without conditions, and this "
+            f"{law.name} was fitted with drop=0; fit it with drop=0.1"
+        )
 
 
-def classified(law: Drawing, plain: Predict, judge: Judge, y: Tensor, guidance: Guidance
-               ) -> Predict:
+def classified(
+    law: Drawing, plain: Predict, judge: Judge, y: Tensor, guidance: Guidance
+) -> Predict:
     """x moved by gamma sigma^2 / alpha times the gradient of log p(y | z)."""
+
     def predict(z: Tensor, t: Tensor) -> Prediction:
         told, spread = plain(z, t), law.schedule.spread(t)[:, None]
         with torch.enable_grad():
             point = z.detach().requires_grad_()
             log_p = judge.log_prob_noisy(point / spread, law.schedule.log_snr(t), y)
-            slope, = torch.autograd.grad(log_p.sum(), point)
+            (slope,) = torch.autograd.grad(log_p.sum(), point)
         move = guidance.weight(t) * told.sigma.square() / told.alpha * slope
         return told.changed(lambda x: x + move)
 
     return predict
 
 
-def judge_of(law: Drawing, how: Drawing.Sampling) -> Judge | None:
+def judge_of(law: Drawing, options: Drawing.SamplingConfig) -> Judge | None:
     """The classifier that guides, if one does, fit to guide this law."""
-    if how.guide is None:
+    if options.guide is None:
         return None
     if "guide" not in law.parts:
-        raise WordError(f"guide={how.guide.run} names a run that was not loaded; draw from a run, "
-                        "which loads it")
+        raise UsageError(
+            f"guide={options.guide.run} names a run that was not loaded; draw from a run, "
+            "which loads it"
+        )
     judge = law.parts["guide"]
     if not isinstance(judge, Judge):
-        raise WordError(f"guide={how.guide.run} does not judge noisy data; name a run of "
-                        "diffusion.noisy_classifier")
+        raise UsageError(
+            f"guide={options.guide.run} does not judge noisy data; name a run of "
+            "diffusion.noisy_classifier"
+        )
     same = ("kind", "shape", "size", "mean", "scale")
     if any(getattr(judge.field, name) != getattr(law.space, name) for name in same):
-        raise DataError(f"guide={how.guide.run} judges {judge.field} and this law draws "
-                        f"{law.space}, or their statistics differ; fit both on the same data")
+        raise DataError(
+            f"guide={options.guide.run} judges {judge.field} and this law draws "
+            f"{law.space}, or their statistics differ; fit both on the same data"
+        )
     ends = law.schedule.log_snr(law.units.scale.new_tensor([1.0, 0.0])).tolist()
     low, high = judge.reach()
     if ends[0] < low - SLACK or ends[1] > high + SLACK:
-        raise WordError(f"guide={how.guide.run} was fitted on log-SNR {low:g} to {high:g} and "
-                        f"this schedule goes from {ends[0]:.3g} to {ends[1]:.3g}; fit the "
-                        "classifier with low and high that hold it")
+        raise UsageError(
+            f"guide={options.guide.run} was fitted on log-SNR {low:g} to {high:g} and "
+            f"this schedule goes from {ends[0]:.3g} to {ends[1]:.3g}; fit the "
+            "classifier with low and high that hold it"
+        )
     return judge

@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...core.rng import fold, row_normal, row_uniform
+from ...core.rng import derive_seed, keyed_normal, keyed_uniform
 from ...prob.distributions import log_normal
 from ...prob.noise_schedule import Noising, coefficients
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
@@ -68,7 +68,7 @@ class Asked:
         return self.steps > 0 and self.variance != "posterior"
 
     def normal(self, name: str) -> Tensor:  # (B, D)
-        drawn = row_normal(self.rows, self.y.shape[1:], fold(self.seed, name))
+        drawn = keyed_normal(self.rows, self.y.shape[1:], derive_seed(self.seed, name))
         return drawn.to(self.y.dtype)
 
     def ends(self) -> tuple[Tensor, Tensor]:
@@ -93,8 +93,10 @@ class Terms:
         each = self.matching / self.matching[0].numel()
         place = torch.bucketize(self.log_snr, self.edges[1:-1])
         spans = zip(pairwise(self.times.tolist()), pairwise(self.edges.tolist()), strict=True)
-        names = [f"diffusion, t {t:.2f} to {s:.2f}, log-SNR {low:.1f} to {high:.1f}"
-                 for (t, s), (low, high) in spans]
+        names = [
+            f"diffusion, t {t:.2f} to {s:.2f}, log-SNR {low:.1f} to {high:.1f}"
+            for (t, s), (low, high) in spans
+        ]
         parts = {name: (each * (place == k)).sum((1, 2)) for k, name in enumerate(names)}
         return {"prior": self.prior, "reconstruction": self.reconstruction, **parts}
 
@@ -117,7 +119,8 @@ def together(pieces: Sequence[Terms]) -> Terms:
     """Terms of rows that were scored in pieces."""
     prior, first, matching, log_snr = (
         torch.cat([getattr(piece, name) for piece in pieces])
-        for name in ("prior", "reconstruction", "matching", "log_snr"))
+        for name in ("prior", "reconstruction", "matching", "log_snr")
+    )
     return Terms(prior, first, matching, log_snr, pieces[0].edges, pieces[0].times)
 
 
@@ -127,21 +130,28 @@ def bound(ask: Asked, samples: int) -> Terms:
     steps = math.ceil(samples / sets)
     drawn = [draw(ask, number, place, steps) for number in range(sets) for place in range(steps)]
     error, usual, mean, weight, log_snr = (
-        torch.stack(each, 1).unflatten(1, (sets, steps)) for each in zip(*drawn, strict=True))
+        torch.stack(each, 1).unflatten(1, (sets, steps)) for each in zip(*drawn, strict=True)
+    )
     if sets > 1 and not ask.is_unequal:
         share = near(error) / near(usual).clamp_min(torch.finfo(error.dtype).tiny)
         error = error - share.clamp(0, 1).roll(1, 1) * (usual - mean)
     high, low = ask.ends()
     edges = torch.lerp(low, high, torch.linspace(0, 1, RANGES + 1).to(low))
-    return Terms(prior(ask.noising, ask.y), reconstruction(ask), error * weight, log_snr, edges,
-                 ask.noising.time(edges))
+    return Terms(
+        prior(ask.noising, ask.y),
+        reconstruction(ask),
+        error * weight,
+        log_snr,
+        edges,
+        ask.noising.time(edges),
+    )
 
 
 def draw(ask: Asked, number: int, place: int, steps: int) -> tuple[Tensor, ...]:
     """|eps - eps_hat|^2, that of the denoiser of N(0, I), the mean of that over eps, the weight of
     the first and the log-SNR, each (B,), at the place-th of so many steps of a set of draws."""
     dims = ask.y.shape[1]
-    start = row_uniform(ask.rows, (dims + 1,), fold(ask.seed, "draws", number))
+    start = keyed_uniform(ask.rows, (dims + 1,), derive_seed(ask.seed, "draws", number))
     share = ((start[:, 0] + place) / steps).to(ask.y.dtype)
     moved = (start[:, 1:] + place * strides(dims).to(start.device)) % 1
     noise = torch.special.ndtri(moved.clamp(TINY, 1 - TINY)).to(ask.y.dtype)
@@ -168,7 +178,7 @@ def strides(dims: int) -> Tensor:
     sieve = torch.ones(most, dtype=torch.bool)
     sieve[:2] = False
     for p in range(2, math.isqrt(most) + 1):
-        sieve[p * p::p] = False
+        sieve[p * p :: p] = False
     return sieve.nonzero()[:dims, 0].double().sqrt() % 1
 
 
@@ -195,8 +205,9 @@ def unequal(ask: Asked, said: Prediction, share: Tensor) -> Tensor:
     return ask.steps * kl.sum(1)
 
 
-def gaussian_step(noising: Noising, s: Tensor, t: Tensor, y: Tensor, said: Prediction,
-                  variance: str) -> Tensor:
+def gaussian_step(
+    noising: Noising, s: Tensor, t: Tensor, y: Tensor, said: Prediction, variance: str
+) -> Tensor:
     """KL(N(mu_q, v_q) || N(mu_p, v_p)) of each entry, (B, D), with v_p the forward variance or
     between both as learned: (log v_p / v_q - 1 + v_q / v_p + (mu_q - mu_p)^2 / v_p) / 2."""
     step = noising.step(s[:, None], t[:, None])
@@ -206,8 +217,7 @@ def gaussian_step(noising: Noising, s: Tensor, t: Tensor, y: Tensor, said: Predi
     return 0.5 * (log_ratio - 1 + torch.exp(-log_ratio) * (1 + apart))
 
 
-def gaussian_miss(y: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor
-                  ) -> tuple[Tensor, Tensor]:
+def gaussian_miss(y: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
     """|eps - sigma z / (alpha^2 + sigma^2)|^2 and its mean over eps, each (B,)."""
     whole = alpha.square() + sigma.square()
     miss = (alpha * (alpha * noise - sigma * y) / whole).square().sum(1)
@@ -265,8 +275,9 @@ def flow(ask: Asked, solver: Solver, probes: Tensor | None) -> Tensor:
         return hutchinson_trace(velocity, state[0], probes)
 
     times = (-0.5 * high.item(), -0.5 * low.item())
-    end, total = integrate(field, (z, z.new_zeros(len(z), 1 if probes is None
-                                                  else probes.shape[1])), times, solver).end
+    end, total = integrate(
+        field, (z, z.new_zeros(len(z), 1 if probes is None else probes.shape[1])), times, solver
+    ).end
     first = log_normal(noise) - ask.y.shape[1] * sigma.log()  # log q(z_0 | x)
     scale = ask.noising.spread(ask.y.new_zeros(()))
     last = ask.units.log_prob(ask.y, last_mean(ask, scale * z), sigma / alpha)

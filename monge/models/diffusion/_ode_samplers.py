@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ...prob.noise_schedule import Noising
 
 
-
 class DPM(Sampler):
     """DPM-Solver++ (2M): D = x_i + (x_i - x_{i-1}) h_i / (2 h_{i-1}), or x_i at first and last,
     where there is nothing to extrapolate from or too much to extrapolate over.
@@ -54,8 +53,15 @@ class DPM(Sampler):
 
     config: Config
 
-    def sample(self, predict: Predict, noising: Noising, z: Tensor,
-               generator: Generator | None = None, start: float = 1.0, grid: int = 0) -> Path:
+    def sample(
+        self,
+        predict: Predict,
+        noising: Noising,
+        z: Tensor,
+        generator: Generator | None = None,
+        start: float = 1.0,
+        grid: int = 0,
+    ) -> Path:
         times = self.times(noising, z, start, grid)
         rise = (noising.log_snr(times) / 2).diff()
         alpha, sigma, second = noising.alpha(times), noising.sigma(times), self.config.order == 2
@@ -101,8 +107,15 @@ class Heun(Sampler):
 
     config: Config
 
-    def sample(self, predict: Predict, noising: Noising, z: Tensor,
-               generator: Generator | None = None, start: float = 1.0, grid: int = 0) -> Path:
+    def sample(
+        self,
+        predict: Predict,
+        noising: Noising,
+        z: Tensor,
+        generator: Generator | None = None,
+        start: float = 1.0,
+        grid: int = 0,
+    ) -> Path:
         times = self.times(noising, z, start, grid)
         levels, y = level(noising, times), z / noising.alpha(times[0])  # sigma / alpha
         for i, (t, s) in enumerate(itertools.pairwise(times)):
@@ -117,8 +130,9 @@ class Heun(Sampler):
     def ask(self, predict: Predict, noising: Noising, y: Tensor, t: Tensor) -> Tensor:
         return predict(noising.alpha(t) * y, t.expand(len(y))).x0
 
-    def stir(self, noising: Noising, y: Tensor, t: Tensor, times: Tensor,
-             generator: Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+    def stir(
+        self, noising: Noising, y: Tensor, t: Tensor, times: Tensor, generator: Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """y at a level of noise that is a little higher, that level and its time."""
         config, v = self.config, level(noising, t)
         share = min(config.churn / (len(times) - 1), math.sqrt(2) - 1)
@@ -151,8 +165,15 @@ class ODE(Sampler):
 
     config: Config
 
-    def sample(self, predict: Predict, noising: Noising, z: Tensor,
-               generator: Generator | None = None, start: float = 1.0, grid: int = 0) -> Path:
+    def sample(
+        self,
+        predict: Predict,
+        noising: Noising,
+        z: Tensor,
+        generator: Generator | None = None,
+        start: float = 1.0,
+        grid: int = 0,
+    ) -> Path:
         ends = z.new_tensor([start, 0.0])
         known = [z]  # the estimate of x where the field was last asked for
 
@@ -167,8 +188,9 @@ class ODE(Sampler):
             yield zeta * scale[1], known[0]
 
 
-def velocity(predict: Predict, noising: Noising, angle: Tensor, zeta: Tensor
-             ) -> tuple[Tensor, Tensor]:
+def velocity(
+    predict: Predict, noising: Noising, angle: Tensor, zeta: Tensor
+) -> tuple[Tensor, Tensor]:
     """The derivative of zeta (B, D) by the angle () or (B,), and the estimate of x there."""
     t = noising.time(-2 * angle.tan().log()).expand(len(zeta))
     told, angle = predict(zeta * along(noising.spread(t), zeta), t), along(angle, zeta)

@@ -67,8 +67,12 @@ class Prediction:
     def noise_per(self) -> Tensor:
         """The error of eps that an error of `value` by 1 is, (B, 1)."""
         alpha, sigma = self.alpha, self.sigma
-        return {"x0": alpha / sigma, "noise": torch.ones_like(sigma), "score": sigma,
-                "velocity": alpha / (alpha.square() + sigma.square())}[self.of]
+        return {
+            "x0": alpha / sigma,
+            "noise": torch.ones_like(sigma),
+            "score": sigma,
+            "velocity": alpha / (alpha.square() + sigma.square()),
+        }[self.of]
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Prediction:
         """The prediction whose x0 is changed, by clamping for one."""
@@ -77,5 +81,9 @@ class Prediction:
 
 def target(of: Target, x: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
     """What a prediction of this kind is compared with."""
-    return {"x0": lambda: x, "noise": lambda: noise, "score": lambda: -noise / sigma,
-            "velocity": lambda: alpha * noise - sigma * x}[of]()
+    return {
+        "x0": lambda: x,
+        "noise": lambda: noise,
+        "score": lambda: -noise / sigma,
+        "velocity": lambda: alpha * noise - sigma * x,
+    }[of]()

@@ -25,12 +25,11 @@ from torch import Generator, Tensor
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.errors import WordError
+from ...core.errors import UsageError
 
 if TYPE_CHECKING:
     from ...prob.noise_schedule import Noising
     from ._parameterisation import Prediction
-
 
 
 Predict = Callable[[Tensor, Tensor], "Prediction"]
@@ -70,8 +69,15 @@ class Sampler(Configured, abc.ABC):
         self.config = config
 
     @abc.abstractmethod
-    def sample(self, predict: Predict, noising: Noising, z: Tensor,
-               generator: Generator | None = None, start: float = 1.0, grid: int = 0) -> Path:
+    def sample(
+        self,
+        predict: Predict,
+        noising: Noising,
+        z: Tensor,
+        generator: Generator | None = None,
+        start: float = 1.0,
+        grid: int = 0,
+    ) -> Path:
         """`grid` is the number of times of a law that knows no others, 0 where time flows."""
 
     def times(self, noising: Noising, z: Tensor, start: float, grid: int) -> Tensor:
@@ -90,8 +96,10 @@ class Sampler(Configured, abc.ABC):
         if steps is None:
             return min(self.usual, most or self.usual)
         if most and steps > most:
-            raise WordError(f"steps={steps} is more than the {most} times that this law knows; "
-                            f"give at most {most}")
+            raise UsageError(
+                f"steps={steps} is more than the {most} times that this law knows; "
+                f"give at most {most}"
+            )
         return steps
 
 
@@ -135,14 +143,27 @@ class Ancestral(Sampler):
 
     config: Config
 
-    def sample(self, predict: Predict, noising: Noising, z: Tensor,
-               generator: Generator | None = None, start: float = 1.0, grid: int = 0) -> Path:
+    def sample(
+        self,
+        predict: Predict,
+        noising: Noising,
+        z: Tensor,
+        generator: Generator | None = None,
+        start: float = 1.0,
+        grid: int = 0,
+    ) -> Path:
         times = self.times(noising, z, start, grid)
         return descend(predict, noising, times, z, generator, self.config.variance)
 
 
-def descend(predict: Predict, noising: Noising, times: Tensor, z: Tensor,
-            generator: Generator | None, variance: Variance = "learned") -> Path:
+def descend(
+    predict: Predict,
+    noising: Noising,
+    times: Tensor,
+    z: Tensor,
+    generator: Generator | None,
+    variance: Variance = "learned",
+) -> Path:
     """Ancestral steps along falling times: whatever z is, a draw from what it comes from."""
     for t, s in itertools.pairwise(times):
         told, noise = predict(z, t.expand(len(z))), noise_like(z, generator)
@@ -150,15 +171,22 @@ def descend(predict: Predict, noising: Noising, times: Tensor, z: Tensor,
         yield z, told.x0
 
 
-def ancestral(told: Prediction, noising: Noising, z: Tensor, s: Tensor, t: Tensor,
-              noise: Tensor, variance: Variance = "learned") -> Tensor:
+def ancestral(
+    told: Prediction,
+    noising: Noising,
+    z: Tensor,
+    s: Tensor,
+    t: Tensor,
+    noise: Tensor,
+    variance: Variance = "learned",
+) -> Tensor:
     """z_s drawn given z_t and what is told of it."""
     step = noising.step(s, t)
     spread = step.variance
     if variance == "forward" and s > 0:
         spread = step.forward
     elif variance == "learned" and told.share is not None:
-        spread = step.variance ** (1 - told.share) * step.forward ** told.share
+        spread = step.variance ** (1 - told.share) * step.forward**told.share
     return step.on_z * z + step.on_x * told.x0 + spread.sqrt() * noise
 
 
@@ -175,8 +203,15 @@ class DDIM(Sampler):
 
     config: Config
 
-    def sample(self, predict: Predict, noising: Noising, z: Tensor,
-               generator: Generator | None = None, start: float = 1.0, grid: int = 0) -> Path:
+    def sample(
+        self,
+        predict: Predict,
+        noising: Noising,
+        z: Tensor,
+        generator: Generator | None = None,
+        start: float = 1.0,
+        grid: int = 0,
+    ) -> Path:
         times, eta = self.times(noising, z, start, grid), self.config.eta
         for t, s in itertools.pairwise(times):
             told = predict(z, t.expand(len(z)))
@@ -184,8 +219,9 @@ class DDIM(Sampler):
             yield z, told.x0
 
 
-def ddim(told: Prediction, noising: Noising, s: Tensor, t: Tensor, eta: float,
-         noise: Tensor | None) -> Tensor:
+def ddim(
+    told: Prediction, noising: Noising, s: Tensor, t: Tensor, eta: float, noise: Tensor | None
+) -> Tensor:
     """z_s made of what is told of z_t, and of noise where eta is above 0."""
     anew = -eta * eta * torch.expm1(noising.log_snr(t) - noising.log_snr(s))  # eta^2 c
     alpha, sigma = noising.alpha(s), noising.sigma(s)
@@ -206,8 +242,15 @@ class PC(Sampler):
 
     config: Config
 
-    def sample(self, predict: Predict, noising: Noising, z: Tensor,
-               generator: Generator | None = None, start: float = 1.0, grid: int = 0) -> Path:
+    def sample(
+        self,
+        predict: Predict,
+        noising: Noising,
+        z: Tensor,
+        generator: Generator | None = None,
+        start: float = 1.0,
+        grid: int = 0,
+    ) -> Path:
         times = self.times(noising, z, start, grid)
         for t, s in itertools.pairwise(times):
             told = predict(z, t.expand(len(z)))
@@ -234,8 +277,15 @@ class Langevin(Sampler):
 
     config: Config
 
-    def sample(self, predict: Predict, noising: Noising, z: Tensor,
-               generator: Generator | None = None, start: float = 1.0, grid: int = 0) -> Path:
+    def sample(
+        self,
+        predict: Predict,
+        noising: Noising,
+        z: Tensor,
+        generator: Generator | None = None,
+        start: float = 1.0,
+        grid: int = 0,
+    ) -> Path:
         times = self.times(noising, z, start, grid)
         for t, s in itertools.pairwise(times):
             z = noising.alpha(s) / noising.alpha(t) * z
@@ -243,9 +293,15 @@ class Langevin(Sampler):
             yield z, x0
 
 
-def langevin(predict: Predict, noising: Noising, z: Tensor, x0: Tensor, t: Tensor,
-             config: PC.Config | Langevin.Config, generator: Generator | None
-             ) -> tuple[Tensor, Tensor]:
+def langevin(
+    predict: Predict,
+    noising: Noising,
+    z: Tensor,
+    x0: Tensor,
+    t: Tensor,
+    config: PC.Config | Langevin.Config,
+    generator: Generator | None,
+) -> tuple[Tensor, Tensor]:
     """z after some steps of Langevin dynamics at t, and the last estimate of x."""
     length = (config.ratio * noising.sigma(t)).square()
     for _ in range(config.corrections):

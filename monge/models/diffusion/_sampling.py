@@ -28,8 +28,8 @@ from torch import Generator, Tensor, nn
 from ...core.abilities import CanComplete, CanExport, CanSample, CanStream, Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
-from ...core.config import Part, Range
-from ...core.errors import DataError, WordError
+from ...core.config import Range, RunRef
+from ...core.errors import DataError, UsageError
 from ...core.model import Model
 from ...prob.noise_schedule import Noising
 from ._conditioning import Teller, Told
@@ -41,10 +41,19 @@ from ._samplers import Path, Predict, Sampler, ancestral, descend, noise_like
 from ._units import Units
 
 
-def repaint(predict: Predict, noising: Noising, times: Tensor, y: Tensor, seen: Tensor,
-            again: int, jump: int, generator: Generator | None) -> Path:
+def repaint(
+    predict: Predict,
+    noising: Noising,
+    times: Tensor,
+    y: Tensor,
+    seen: Tensor,
+    again: int,
+    jump: int,
+    generator: Generator | None,
+) -> Path:
     """z and the estimate of x (B, D) along falling times, with what is seen of y put in its
     place; stretches of `jump` steps are gone through `again` times."""
+
     def known(z: Tensor, t: Tensor) -> Tensor:
         noisy = noising.alpha(t) * y + noising.sigma(t) * noise_like(y, generator)
         return torch.where(seen, noisy, z)
@@ -72,8 +81,9 @@ def route(steps: int, again: int, jump: int) -> Iterator[int]:
             yield from range(start + 1, end + 1)
 
 
-def matched(noising: Noising, y: Tensor, deviation: Tensor, grid: int,
-            generator: Generator | None) -> tuple[Tensor, float]:
+def matched(
+    noising: Noising, y: Tensor, deviation: Tensor, grid: int, generator: Generator | None
+) -> tuple[Tensor, float]:
     """z_t and t of noisy y (B, D) whose entries have noise of deviations (D,): those that have
     less than the noisiest, or than the next time of a grid, are given what they lack."""
     most = deviation.amax()
@@ -81,8 +91,10 @@ def matched(noising: Noising, y: Tensor, deviation: Tensor, grid: int,
     top, low = noising.log_snr(y.new_tensor([0.0, 1.0]))
     if not low <= level <= top:
         least, largest = (-top / 2).exp().item(), (-low / 2).exp().item()
-        raise DataError(f"noise of {most:.3g} deviations of the data has no time in this "
-                        f"schedule; give between {least:.2g} and {largest:.2g} deviations")
+        raise DataError(
+            f"noise of {most:.3g} deviations of the data has no time in this "
+            f"schedule; give between {least:.2g} and {largest:.2g} deviations"
+        )
     t = noising.time(level)
     t = (t * grid).ceil().clamp_min(1) / grid if grid else t
     whole = torch.maximum((-noising.log_snr(t)).exp(), most.square())
@@ -90,8 +102,9 @@ def matched(noising: Noising, y: Tensor, deviation: Tensor, grid: int,
     return noising.alpha(t) * (y + lack * noise_like(y, generator)), t.item()
 
 
-def noised(noising: Noising, y: Tensor, t: float, grid: int, generator: Generator | None
-           ) -> tuple[Tensor, float]:
+def noised(
+    noising: Noising, y: Tensor, t: float, grid: int, generator: Generator | None
+) -> tuple[Tensor, float]:
     """z_t of y (B, D), and t, which is the nearest of a grid."""
     t = max(1, round(t * grid)) / grid if grid else t
     here = y.new_tensor(t)
@@ -107,13 +120,13 @@ class Drawing(Model, CanSample, CanStream, CanComplete, CanExport):
         drop: Annotated[float, Range(0, 1)] = 0.1
         """Share of rows whose conditions training hides, so that samples can be guided."""
 
-    class Sampling(BaseConfig):
+    class SamplingConfig(BaseConfig):
         sampler: Sampler.Config = DPM.Config()
         """How noise becomes data: ancestral (variance), ddim (eta), dpm (order, correct), heun
         (churn), ode (method, tolerance), pc or langevin (corrections, ratio)."""
         guidance: Guidance = Guidance()
         """How much what is given counts."""
-        guide: Part | None = None
+        guide: RunRef | None = None
         """Run of diffusion.noisy_classifier that guides samples towards its label."""
         clip: bool = True
         """Levels: hold estimates of x within their range."""
@@ -143,16 +156,26 @@ class Drawing(Model, CanSample, CanStream, CanComplete, CanExport):
         return self.teller(given or {}, n)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        *_, last = self.stream(n, given, how, generator)
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        *_, last = self.stream(n, given, options, generator)
         return last
 
     @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
         """The estimate of x at every step, and x at last."""
-        asked = self.asking(how)
+        asked = self.asking(options)
         predict = guided(self, given or {}, n, asked)
         like = self.units.scale.new_empty(n, self.space.dims)
         z = noise_like(like, generator) * self.schedule.spread(like.new_ones(()))
@@ -160,8 +183,7 @@ class Drawing(Model, CanSample, CanStream, CanComplete, CanExport):
         path = sampler.sample(predict, self.schedule, z, generator, grid=self.steps)
         yield from self.along(path, predict, generator)
 
-    def along(self, path: Path, predict: Predict, generator: Generator | None
-              ) -> Iterator[Tensor]:
+    def along(self, path: Path, predict: Predict, generator: Generator | None) -> Iterator[Tensor]:
         """Events of a path, (B, *event)."""
         for z, x0 in path:  # noqa: B007 - the last z is used below
             yield self.units.leave(x0)
@@ -175,10 +197,11 @@ class Drawing(Model, CanSample, CanStream, CanComplete, CanExport):
         return self.units.leave(mean + deviation * noise_like(z, generator))
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
         """With `noise` or `edit` every entry is drawn anew, from what it is seen to be."""
-        asked, seen = self.asking(how), batch.seen
+        asked, seen = self.asking(options), batch.observed_mask
         predict = guided(self, batch.given, len(batch), asked)
         if asked.noise or asked.edit:
             path = self.renewed(batch, predict, asked, generator)
@@ -186,34 +209,47 @@ class Drawing(Model, CanSample, CanStream, CanComplete, CanExport):
         usual = self.units.leave(torch.zeros_like(self.units.scale)[None])
         y = self.units.enter(torch.where(seen, batch.x, usual.to(batch.x)))
         times = asked.sampler.build().times(self.schedule, y, 1.0, self.steps)
-        path = repaint(predict, self.schedule, times, y, seen.reshape(y.shape), asked.again,
-                       asked.jump, generator)
+        path = repaint(
+            predict,
+            self.schedule,
+            times,
+            y,
+            seen.reshape(y.shape),
+            asked.again,
+            asked.jump,
+            generator,
+        )
         *_, x = self.along(path, predict, generator)
         return torch.where(seen, batch.x.to(x), x)
 
-    def renewed(self, batch: Batch, predict: Predict, how: Sampling,
-                generator: Generator | None) -> Path:
+    def renewed(
+        self, batch: Batch, predict: Predict, options: SamplingConfig, generator: Generator | None
+    ) -> Path:
         """From what rows are with noise, their own or added; noisy levels are no whole numbers."""
-        if how.noise and how.edit:
-            raise WordError(f"noise={how.noise:g} takes noise out and edit={how.edit:g} adds it; "
-                            "give one of them")
-        if not bool(batch.seen.all()):
-            raise WordError("noise and edit start from whole rows, and some entries are hidden; "
-                            "complete them first")
+        if options.noise and options.edit:
+            raise UsageError(
+                f"noise={options.noise:g} takes noise out and edit={options.edit:g} adds it; "
+                "give one of them"
+            )
+        if not bool(batch.observed_mask.all()):
+            raise UsageError(
+                "noise and edit start from whole rows, and some entries are hidden; "
+                "complete them first"
+            )
         x = batch.x.reshape(len(batch), -1).to(self.units.scale)
         y = (x - self.units.shift) / self.units.scale
-        sampler: Sampler = how.sampler.build()
-        if how.edit:
-            z, t = noised(self.schedule, y, how.edit, self.steps, generator)
+        sampler: Sampler = options.sampler.build()
+        if options.edit:
+            z, t = noised(self.schedule, y, options.edit, self.steps, generator)
             return sampler.sample(predict, self.schedule, z, generator, t, self.steps)
-        z, t = matched(self.schedule, y, how.noise / self.units.scale, self.steps, generator)
+        z, t = matched(self.schedule, y, options.noise / self.units.scale, self.steps, generator)
         times = sampler.times(self.schedule, z, t, self.steps)
         return descend(predict, self.schedule, times, z, generator)
 
-    def asking(self, how: BaseConfig | None) -> Sampling:
-        how = how or self.Sampling()
-        assert isinstance(how, Drawing.Sampling), "samples are asked for with Sampling"
-        return how
+    def asking(self, options: BaseConfig | None) -> SamplingConfig:
+        options = options or self.SamplingConfig()
+        assert isinstance(options, Drawing.SamplingConfig), "samples are asked for with Sampling"
+        return options
 
     def step(self) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
         """One step of DDIM without noise; see `Step`."""

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Losses, Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...prob.noise_schedule import Schedule
 from ._base import Diffusion, aim, network, recipe
@@ -45,9 +45,9 @@ class DDPM(Diffusion):
 
     presets = {
         "sohl_dickstein": "Sohl-Dickstein et al. 2015: x predicted by the bound over 40 steps, "
-                          "variances learned",
+        "variances learned",
         "ddpm": "Ho et al. 2020: noise predicted by the simple loss over 1000 steps of variance "
-                "1e-4 to 0.02",
+        "1e-4 to 0.02",
     }
 
     class Config(Diffusion.Config):
@@ -66,8 +66,10 @@ class DDPM(Diffusion):
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.variance != "posterior" and not self.steps:
-                raise WordError(f"variance={self.variance} differs from posterior only over a "
-                                "number of steps; give steps=1000 too")
+                raise UsageError(
+                    f"variance={self.variance} differs from posterior only over a "
+                    "number of steps; give steps=1000 too"
+                )
 
     config: Config
 
@@ -124,18 +126,30 @@ class DDPM(Diffusion):
         """The choices of a paper, with the network and the ends that suit these data."""
         net, high = network(space), finest(space)
         if name == "ddpm":
-            return cls.Config(net=net, target="noise", steps=1000, weight="simple",
-                              schedule=Schedule.Config(shape="linear", high=high, low=-10.0))
-        return cls.Config(net=net, target="x0", steps=40, weight="elbo", variance="learned",
-                          schedule=Schedule.Config(shape="logsnr", high=high))
+            return cls.Config(
+                net=net,
+                target="noise",
+                steps=1000,
+                weight="simple",
+                schedule=Schedule.Config(shape="linear", high=high, low=-10.0),
+            )
+        return cls.Config(
+            net=net,
+            target="x0",
+            steps=40,
+            weight="elbo",
+            variance="learned",
+            schedule=Schedule.Config(shape="logsnr", high=high),
+        )
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         schedule = Schedule.Config(high=finest(space))
         config = cls.Config(net=network(space), target=aim(space), schedule=schedule)
-        return Suit(config, recipe(space))
+        return Defaults(config, recipe(space))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(net=MLP.Config(width=32, depth=2),
-                          schedule=Schedule.Config(high=finest(space)))
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(
+            net=MLP.Config(width=32, depth=2), schedule=Schedule.Config(high=finest(space))
+        )

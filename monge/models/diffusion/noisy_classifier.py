@@ -28,14 +28,14 @@ from ...core.abilities import (
     HasMode,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ...core.marginals import Marginals
-from ...core.model import Losses, Model, Suit
+from ...core.model import Defaults, Losses, Model
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.layers.activation import Activation
 from ...nn.layers.init import initialise
 from ...nn.layers.norm import Norm
@@ -58,16 +58,16 @@ class Reading(nn.Module):
 
     tones: Tensor
 
-    def __init__(self, space: Space, widths: Sequence[int], width: int, dropout: float,
-                 outputs: int) -> None:
+    def __init__(
+        self, space: Space, widths: Sequence[int], width: int, dropout: float, outputs: int
+    ) -> None:
         super().__init__()
         self.register_buffer("tones", TONES.clone(), persistent=False)
         told = 2 * len(TONES)
         self.shape = space.shape if is_seen(space) else None
         self.net: nn.Module
         if self.shape is None:
-            config = MLP.Config(width=width, depth=len(widths) + 1, residual=True,
-                                dropout=dropout)
+            config = MLP.Config(width=width, depth=len(widths) + 1, residual=True, dropout=dropout)
             self.net = MLP(config, space.dims + told, outputs)
             return
         plan = convolutions(widths, width, dropout, outputs)
@@ -97,8 +97,9 @@ def convolutions(widths: Sequence[int], width: int, dropout: float, outputs: int
     for channels in widths:
         for stride in (1, 2):
             layers += [Conv(channels, 3, stride), Normalise(norm), Act(act)]
-    return Stack((*layers, Flatten(), Drop(dropout), Dense(width), Act(act), Drop(dropout),
-                  Dense(outputs)))
+    return Stack(
+        (*layers, Flatten(), Drop(dropout), Dense(width), Act(act), Drop(dropout), Dense(outputs))
+    )
 
 
 def levels(space: Space) -> tuple[int, ...]:
@@ -106,7 +107,7 @@ def levels(space: Space) -> tuple[int, ...]:
     if not is_seen(space):
         return (1, 1)
     side = min(space.shape[1:])
-    return (32, 64, 96, 128)[:max(1, min(4, math.ceil(math.log2(side / 3))))]
+    return (32, 64, 96, 128)[: max(1, min(4, math.ceil(math.log2(side / 3))))]
 
 
 NOISY = ("real", "binary", "levels")
@@ -117,7 +118,7 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
 
     events = {"label"}
     givens = {"real", "binary", "levels", "label"}
-    predicts = True
+    is_predictor = True
 
     class Config(Model.Config):
         tag = "model/diffusion.noisy_classifier"
@@ -135,17 +136,19 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.low >= self.high:
-                raise WordError(f"low={self.low:g} is not below high={self.high:g}; give a range "
-                                "of log-SNR")
+                raise UsageError(
+                    f"low={self.low:g} is not below high={self.high:g}; give a range of log-SNR"
+                )
 
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.noisy, = space.given
+        (self.noisy,) = space.given
         self.units, self.head = Units(self.field), Head(space)
-        self.net = Reading(self.field, config.widths, config.width, config.dropout,
-                           self.head.width)
+        self.net = Reading(
+            self.field, config.widths, config.width, config.dropout, self.head.width
+        )
 
     @property
     def field(self) -> Space:
@@ -166,9 +169,9 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
     def enter(self, given: Given) -> Tensor:
         """What is judged, standardised, (B, D); a number that was not seen is read as its mean."""
         rows = max((len(part) for part in given.values()), default=1)
-        part = conform(given, self.space, rows)[self.noisy]
+        part = broadcast_conditions(given, self.space, rows)[self.noisy]
         usual = self.units.leave(torch.zeros_like(self.units.scale)[None])
-        return self.units.enter(torch.where(part.seen, part.x, usual.to(part.x)))
+        return self.units.enter(torch.where(part.observed_mask, part.x, usual.to(part.x)))
 
     def log_prob_noisy(self, z: Tensor, log_snr: Tensor, y: Tensor) -> Tensor:
         params = self.net(z, log_snr)
@@ -181,8 +184,12 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
         alpha, _ = coefficients("preserving", log_snr)
         return self.net(alpha[:, None] * y, log_snr)
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         batch = as_batch(batch)
         check_whole("classifier", batch)
         params = self.params(batch.given)
@@ -190,43 +197,59 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
         return Likelihood(log_p.sum(1), "exact")
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         noise = self.head.noise(n, generator)
-        params = self.params(conform(given or {}, self.space, n))
+        params = self.params(broadcast_conditions(given or {}, self.space, n))
         return self.head.draw(params, noise)[:, 0].long()
 
     @torch.no_grad()
-    def marginals(self, given: Given, how: BaseConfig | None = None) -> Marginals:
+    def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
         return Entries(self.space, self.head, self.params(given))
 
     @torch.no_grad()
-    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         probabilities: Sequence[Tensor] = self.marginals(given).probabilities
         return probabilities[0]
 
     @torch.no_grad()
-    def mode(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+    def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         return self.head.mode(self.params(given))[:, 0].long()
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
-        if space.shape or len(space.given) != 1 or any(
-                part.kind not in NOISY for part in space.given.values()):
+    def unsupported_reason(cls, space: Space) -> str | None:
+        if (
+            space.shape
+            or len(space.given) != 1
+            or any(part.kind not in NOISY for part in space.given.values())
+        ):
             found = ", ".join(map(str, space.given.values())) or "nothing"
-            return (f"classifier judges one label by one field of {', '.join(NOISY)} numbers, "
-                    f"which can be noisy, got {found}; name them with --target and --given")
+            return (
+                f"classifier judges one label by one field of {', '.join(NOISY)} numbers, "
+                f"which can be noisy, got {found}; name them with --target and --given"
+            )
         return None
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         field = next(iter(space.given.values()))
-        recipe = Recipe(optimiser="adamw", rate=1e-3, decay=0.01, batch=128, average=0.999,
-                        check=200)
+        recipe = TrainConfig(
+            optimiser="adamw",
+            lr=1e-3,
+            weight_decay=0.01,
+            batch_size=128,
+            ema_decay=0.999,
+            eval_every=200,
+        )
         moved = is_seen(field) and min(field.shape[1:]) >= 16
         moves = (f"augment=shift{min(field.shape[1:]) // 14}",) if moved else ()
-        return Suit(cls.Config(widths=levels(field)), recipe, moves)
+        return Defaults(cls.Config(widths=levels(field)), recipe, moves)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(widths=(8,), width=16)

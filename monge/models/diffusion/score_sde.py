@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.model import Losses, Suit
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...prob.noise_schedule import Schedule
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
@@ -49,7 +49,7 @@ class Score(Diffusion):
         schedule: Schedule.Config = EXPLODING
         """Levels of noise."""
 
-    class Sampling(Diffusion.Sampling):
+    class SamplingConfig(Diffusion.SamplingConfig):
         sampler: Sampler.Config = Langevin.Config()
         """How noise becomes data: langevin or pc (corrections, ratio), ancestral (variance), ddim
         (eta), dpm (order, correct), heun (churn), ode (method, tolerance)."""
@@ -71,6 +71,7 @@ class Score(Diffusion):
 
     def matched(self, z: Tensor, log_snr: Tensor, told: Told) -> Tensor:
         """sigma^2 (tr ds/dz + |s|^2 / 2) an entry, exactly or along random directions, (B,)."""
+
         def score(point: Tensor) -> Tensor:
             return self.predict_at(point, log_snr, told).score
 
@@ -84,11 +85,11 @@ class Score(Diffusion):
         return sigma.square() * (trace + 0.5 * s.square().sum(1)) / z.shape[1]
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         schedule = Schedule.Config(shape="logsnr", family="exploding", high=finest(space))
-        return Suit(cls.Config(net=network(space), schedule=schedule), recipe(space))
+        return Defaults(cls.Config(net=network(space), schedule=schedule), recipe(space))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         schedule = Schedule.Config(shape="logsnr", family="exploding", high=finest(space))
         return cls.Config(net=MLP.Config(width=32, depth=2), schedule=schedule)

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.model import Losses, Suit, Turn
+from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...prob.noise_schedule import Family, Noising, check_end
 from ._base import Aim, Diffusion, aim, network, recipe
@@ -115,9 +115,11 @@ class VDM(Diffusion):
     levels apart, or what each entry tells of itself.
     """
 
-    leads = 1
-    presets = {"vdm": "Kingma et al. 2021: noise predicted by the bound itself in continuous "
-                      "time, z read with its waves, the schedule learned"}
+    family_priority = 1
+    presets = {
+        "vdm": "Kingma et al. 2021: noise predicted by the bound itself in continuous "
+        "time, z read with its waves, the schedule learned"
+    }
 
     class Config(Diffusion.Config):
         tag = "model/diffusion.vdm"
@@ -137,19 +139,24 @@ class VDM(Diffusion):
         self.schedule = config.gamma.build(not self.units.whole)
         self.steps = config.steps or 0
 
-    def turns(self) -> Sequence[Turn]:
+    def updates(self) -> Sequence[Update]:
         bend = {id(p) for p in self.schedule.bend}
         rest = [p for p in self.parameters() if p.requires_grad and id(p) not in bend]
         if self.steps:
-            return [Turn("bound", self.loss, [*rest, *self.schedule.bend])]
-        return [Turn("bound", self.loss, rest),
-                Turn("variance", self.variance_of_bound, self.schedule.bend, every=EVERY)]
+            return [Update("bound", self.loss, [*rest, *self.schedule.bend])]
+        return [
+            Update("bound", self.loss, rest),
+            Update("variance", self.variance_of_bound, self.schedule.bend, every=EVERY),
+        ]
 
     def loss(self, batch: Batch) -> Losses:
         y = self.enter(batch)
         ask = Asked(self.predict_at, self.schedule, self.units, y, batch.rows, 0)
-        return {"prior": prior(self.schedule, y),
-                "reconstruction": self.first_loss(ask), "diffusion": self.matching(batch, y)}
+        return {
+            "prior": prior(self.schedule, y),
+            "reconstruction": self.first_loss(ask),
+            "diffusion": self.matching(batch, y),
+        }
 
     def first_loss(self, ask: Asked) -> Tensor:
         """-log p(x | z_0); of reals its mean is known but for what the network does there, where
@@ -180,18 +187,23 @@ class VDM(Diffusion):
     @classmethod
     def preset(cls, name: str, space: Space) -> Config:
         """The choices of the paper, with the network and the ends that suit these data."""
-        return cls.Config(net=network(space, waves=2), target="noise",
-                          gamma=Gamma.Config(high=finest(space)))
+        return cls.Config(
+            net=network(space, waves=2), target="noise", gamma=Gamma.Config(high=finest(space))
+        )
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         target = aim(space)
         fine = target == "velocity" and space.kind == "levels"
-        config = cls.Config(net=network(space, waves=2 if fine else 0), target=target,
-                            gamma=Gamma.Config(high=finest(space)))
-        return Suit(config, recipe(space))
+        config = cls.Config(
+            net=network(space, waves=2 if fine else 0),
+            target=target,
+            gamma=Gamma.Config(high=finest(space)),
+        )
+        return Defaults(config, recipe(space))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(net=MLP.Config(width=32, depth=2),
-                          gamma=Gamma.Config(high=finest(space), width=4))
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(
+            net=MLP.Config(width=32, depth=2), gamma=Gamma.Config(high=finest(space), width=4)
+        )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.config import Range
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import Masked
 from ...prob.bijections.autoregressive import Autoregressive
@@ -45,23 +45,27 @@ class Stacked(Fillable):
 
     def layer(self, places: Tensor, context: int) -> Autoregressive:
         warp, dims = self.config.warp(), torch.arange(self.space.dims)
-        net: Masked = self.config.net.build(dims, dims.repeat_interleave(warp.count),
-                                            places[None], context)
+        net: Masked = self.config.net.build(
+            dims, dims.repeat_interleave(warp.count), places[None], context
+        )
         for last in filter(None, (net.out, net.direct)):
             nn.init.zeros_(last.weight)
         nn.init.zeros_(net.out.bias)
         return Autoregressive(net, warp, places)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Few rows, or many entries: affine maps; otherwise splines."""
         few = space.rows < 2000
         net = Masked.Config(width=64 if few else 256)
-        config = cls.Config(layers=2 if few else 5, net=net,
-                            kind="affine" if few or space.dims > 64 else "spline",
-                            components=beginning(space))
-        return Suit(config, held_back(space))
+        config = cls.Config(
+            layers=2 if few else 5,
+            net=net,
+            kind="affine" if few or space.dims > 64 else "spline",
+            components=beginning(space),
+        )
+        return Defaults(config, held_back(space))
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(layers=2, bins=4, net=Masked.Config(width=16, depth=1))

@@ -27,11 +27,11 @@ from ...core.abilities import (
     HasLikelihood,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Model
-from ...core.rng import fold, row_uniform, seed_of
+from ...core.rng import derive_seed, keyed_uniform, seed_of
 from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
 from ...nn.mlp import MLP
@@ -66,11 +66,11 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         noise: Literal["uniform", "learned"] = "uniform"
         """What spreads whole numbers over their interval: uniform noise, or a law read off x."""
 
-    class Sampling(BaseConfig):
+    class SamplingConfig(BaseConfig):
         temperature: Annotated[float, Range(0)] = 1.0
         """Scale of the noise: below 1 samples are more typical and vary less."""
 
-    class Scoring(BaseConfig):
+    class LikelihoodConfig(BaseConfig):
         samples: Annotated[int, Range(1)] = 1
         """Whole numbers: draws of their noise; more bound the likelihood more tightly."""
 
@@ -93,8 +93,11 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         self.register_buffer("low", low, persistent=False)  # (D,)
         self.register_buffer("high", high, persistent=False)
         self.features = Features(space) if self.whole else None
-        self.spreader = spreader(self.features.width + self.conditions.width, space.dims) if (
-            self.features and config.noise == "learned") else None
+        self.spreader = (
+            spreader(self.features.width + self.conditions.width, space.dims)
+            if (self.features and config.noise == "learned")
+            else None
+        )
 
     def inside(self, context: int) -> Bijection:
         """The map from z to coordinates near one, which begins with what conditions say of z."""
@@ -110,11 +113,11 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         """The map from z to coordinates near one, (B, D), that reads so many conditions."""
 
     @torch.no_grad()
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         batch = self.thinned(batch)
-        uniform = row_uniform(batch.rows, self.latent.shape) if self.whole else None
+        uniform = keyed_uniform(batch.rows, self.latent.shape) if self.whole else None
         y, _ = self.spread(batch, uniform)
-        self.map.begin(y, self.context(batch.given, len(y)))
+        self.map.initialise_from_data(y, self.context(batch.given, len(y)))
 
     def thinned(self, batch: Batch) -> Batch:
         """The rows that scales are taken from."""
@@ -126,15 +129,23 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         uniform = torch.rand_like(self.flat(batch)) if self.whole else None
         return {"nll": -self.log_weight(batch, uniform)}
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
-        batch, how = as_batch(batch), how or self.Scoring()
-        assert isinstance(how, self.Scoring), "a score is asked for with Scoring"
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
+        batch, options = as_batch(batch), options or self.LikelihoodConfig()
+        assert isinstance(options, self.LikelihoodConfig), "a score is asked for with Scoring"
         if not self.whole:
             return Likelihood(self.log_weight(batch, None), "exact")
         seed, shape = seed_of(generator), self.latent.shape
-        weights = [self.log_weight(batch, row_uniform(batch.rows, shape, fold(seed, "spread", k)))
-                   for k in range(how.samples)]
+        weights = [
+            self.log_weight(
+                batch, keyed_uniform(batch.rows, shape, derive_seed(seed, "spread", k))
+            )
+            for k in range(options.samples)
+        ]
         return mean_weight(torch.stack(weights))
 
     def log_weight(self, batch: Batch, uniform: Tensor | None) -> Tensor:
@@ -171,13 +182,23 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         return self.shifted(x, torch.full_like(x, 0.5)) if self.whole else x
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        how = how or self.Sampling()
-        assert isinstance(how, Flow.Sampling), "samples are asked for with Sampling"
-        z = torch.randn(n, *self.latent.shape, generator=generator, dtype=self.low.dtype,
-                        device=self.low.device)
-        return self.decode(how.temperature * z, given)
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        options = options or self.SamplingConfig()
+        assert isinstance(options, Flow.SamplingConfig), "samples are asked for with Sampling"
+        z = torch.randn(
+            n,
+            *self.latent.shape,
+            generator=generator,
+            dtype=self.low.dtype,
+            device=self.low.device,
+        )
+        return self.decode(options.temperature * z, given)
 
     @torch.no_grad()
     def encode(self, batch: Batch | Tensor) -> Tensor:
@@ -215,7 +236,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         """What the map reads besides, (n, context); None where there are no conditions."""
         if not (given or self.space.given):
             return None
-        return self.conditions(conform(given, self.space, n), n)
+        return self.conditions(broadcast_conditions(given, self.space, n), n)
 
     def flat(self, batch: Batch) -> Tensor:  # (B, D)
         x, dtype = batch.x, self.low.dtype

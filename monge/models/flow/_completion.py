@@ -84,7 +84,7 @@ class Hidden:
         chain = Hamiltonian(self.density, ~self.seen | self.spread, moves, leaps, generator)
         return self.placed(chain.run(start))[0]
 
-    def begin(self, draw: Draw, generator: Generator | None) -> Tensor:
+    def initialise_from_data(self, draw: Draw, generator: Generator | None) -> Tensor:
         """One of several states for each row, chosen by importance."""
         options = [self.option(draw, generator) for _ in range(STARTS)]
         states, weights = (torch.stack(each) for each in zip(*options, strict=True))
@@ -95,8 +95,10 @@ class Hidden:
     def option(self, draw: Draw, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """A state (B, D) and the logarithm of its weight (B,)."""
         y = self.y
-        noise, uniform = (make(y.shape, generator=generator, dtype=y.dtype, device=y.device)
-                          for make in (torch.randn, torch.rand))
+        noise, uniform = (
+            make(y.shape, generator=generator, dtype=y.dtype, device=y.device)
+            for make in (torch.randn, torch.rand)
+        )
         drawn, log_q = draw(noise)
         s = torch.where(self.spread, torch.logit(uniform, 1e-6), drawn)
         w, volume = self.placed(s)
@@ -108,25 +110,30 @@ class Hidden:
 class Fillable(Flow, CanComplete):
     """A flow whose coordinates belong to one entry each, so that those hidden can move alone."""
 
-    completion = ("drawn by a Hamiltonian Monte Carlo chain whose law is p(hidden | seen); "
-                  "moves=N makes it longer")
+    completion = (
+        "drawn by a Hamiltonian Monte Carlo chain whose law is p(hidden | seen); "
+        "moves=N makes it longer"
+    )
 
-    class Sampling(Flow.Sampling):
+    class SamplingConfig(Flow.SamplingConfig):
         moves: Annotated[int, Range(2)] = 24
         """Completion: moves of the chain; more forget its start better."""
         leaps: Annotated[int, Range(1)] = 4
         """Completion: gradients a move follows; more go further."""
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
-        how = how or self.Sampling()
-        assert isinstance(how, Fillable.Sampling), "completions are asked for with Sampling"
-        seen = batch.seen.reshape(len(batch), -1)
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        options = options or self.SamplingConfig()
+        assert isinstance(options, Fillable.SamplingConfig), (
+            "completions are asked for with Sampling"
+        )
+        seen = batch.observed_mask.reshape(len(batch), -1)
         law = self.hidden(batch, seen)
-        start = law.begin(self.drawing(batch), generator)
-        x = self.leave(law.draw(start, how.moves, how.leaps, generator))
-        return torch.where(batch.seen, batch.x.to(x.dtype), x)
+        start = law.initialise_from_data(self.drawing(batch), generator)
+        x = self.leave(law.draw(start, options.moves, options.leaps, generator))
+        return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
 
     def hidden(self, batch: Batch, seen: Tensor) -> Hidden:
         """The law of what is not seen (B, D) of rows."""
@@ -155,9 +162,14 @@ AGAIN = 4
 """How often a step is taken."""
 
 
-def repaint(velocity: Callable[[Tensor, Tensor], Tensor], x: Tensor, seen: Tensor,
-            generator: Generator | None) -> Tensor:
+def repaint(
+    velocity: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    seen: Tensor,
+    generator: Generator | None,
+) -> Tensor:
     """x (B, D) with what is not seen drawn, by v(x, t)."""
+
     def noise() -> Tensor:
         return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
 

@@ -69,8 +69,14 @@ class Continuous(Bijection):
     """x(1) for x(0), or the other way round, with the exact trace; of many entries, with that of
     one direction, the same both ways."""
 
-    def __init__(self, config: MLP.Config | UNet.Config, shape: Sequence[int], context: int,
-                 solver: Solver, waves: int = 0) -> None:
+    def __init__(
+        self,
+        config: MLP.Config | UNet.Config,
+        shape: Sequence[int],
+        context: int,
+        solver: Solver,
+        waves: int = 0,
+    ) -> None:
         super().__init__()
         self.velocity, self.solver = Velocity(config, shape, context, waves), solver
 
@@ -94,9 +100,15 @@ class Continuous(Bijection):
             return None
         return draw_probes(torch.arange(len(x), device=x.device), 1, x.shape[1:], 0).to(x)
 
-    def solve(self, x: Tensor, context: Tensor | None, times: tuple[float, float],
-              solver: Solver, probes: Tensor | None = None, adjoint: bool = False
-              ) -> tuple[Tensor, Tensor]:
+    def solve(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        times: tuple[float, float],
+        solver: Solver,
+        probes: Tensor | None = None,
+        adjoint: bool = False,
+    ) -> tuple[Tensor, Tensor]:
         """Where x (B, D) goes, and the integral of the trace, (B, 1), or of its estimate with
         each of the probes (B, K, D), (B, K)."""
         count = 1 if probes is None else probes.shape[1]
@@ -120,9 +132,11 @@ class Continuous(Bijection):
 
         return exact if probes is None else estimated
 
-    def path(self, x: Tensor, context: Tensor | None, times: tuple[float, float],
-             solver: Solver) -> Iterator[Tensor]:
+    def path(
+        self, x: Tensor, context: Tensor | None, times: tuple[float, float], solver: Solver
+    ) -> Iterator[Tensor]:
         """x after every step from the first of the times to the second, without the trace."""
+
         def field(t: Tensor, state: State) -> State:
             return (self.velocity(state[0], t, context),)
 

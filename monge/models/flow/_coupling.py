@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.coupling import Coupling
@@ -23,15 +23,16 @@ from ...prob.bijections.elementwise import ActNorm
 from ...prob.bijections.linear import Mix, Permutation
 from ...prob.bijections.rosenblatt import Rosenblatt, Started
 from ...prob.bijections.spline import Spline
-from ...prob.bijections.univariate import Additive, Affine, Warp
+from ...prob.bijections.univariate import Additive, Affine, UnivariateMap
 
 
 class Reader(nn.Module):
     """A perceptron of [x; c] whose outputs are 0 at first; c is the part of the context that
     begins at `skip`."""
 
-    def __init__(self, config: MLP.Config, inputs: int, context: int, outputs: int,
-                 skip: int = 0) -> None:
+    def __init__(
+        self, config: MLP.Config, inputs: int, context: int, outputs: int, skip: int = 0
+    ) -> None:
         super().__init__()
         self.reads, self.own = bool(context), slice(skip, skip + context)
         self.net: MLP = config.build(inputs + context, outputs)
@@ -59,7 +60,7 @@ class Warping(BaseConfig):
         """The map with what it begins as, where that is a mixture."""
         return Started(learned, Rosenblatt(dims, self.components)) if self.components else learned
 
-    def warp(self) -> Warp:
+    def warp(self) -> UnivariateMap:
         if self.kind == "additive":
             return Additive()
         return Affine() if self.kind == "affine" else Spline(self.bins, self.reach)
@@ -69,20 +70,35 @@ def beginning(space: Space) -> int:
     """Components that a flow of so many rows and entries begins as: a few rows of numbers that
     have no picture are better told by a mixture than by any network at first."""
     numbers = space.kind in ("real", "columns", "counts") and len(space.shape) == 1
-    return 30 if numbers and not space.given and 30 <= space.rows < 2000 and (
-        2 <= space.dims <= 64) else 0
+    return (
+        30
+        if numbers and not space.given and 30 <= space.rows < 2000 and (2 <= space.dims <= 64)
+        else 0
+    )
 
 
-def held_back(space: Space) -> Recipe:
+def held_back(space: Space) -> TrainConfig:
     """A recipe for so many rows: few ask for weight decay, small batches and, around a mixture
     that is fitted already, small steps; a plane of many rows bears long steps."""
     few = space.rows < 2000
     if beginning(space):
-        return Recipe(optimiser="adamw", rate=1e-4 if space.rows < 300 else 1e-3, decay=0.1,
-                      clip=5.0, batch=64, average=0.99)
+        return TrainConfig(
+            optimiser="adamw",
+            lr=1e-4 if space.rows < 300 else 1e-3,
+            weight_decay=0.1,
+            grad_clip=5.0,
+            batch_size=64,
+            ema_decay=0.99,
+        )
     rate = 3e-3 if space.dims <= 8 and not few else 1e-3
-    return Recipe(optimiser="adamw", rate=rate, decay=0.1 if few else 1e-4, clip=5.0,
-                  batch=64 if few else 256, average=0.99 if few else 0.998)
+    return TrainConfig(
+        optimiser="adamw",
+        lr=rate,
+        weight_decay=0.1 if few else 1e-4,
+        grad_clip=5.0,
+        batch_size=64 if few else 256,
+        ema_decay=0.99 if few else 0.998,
+    )
 
 
 class Stacking(Warping):
@@ -110,6 +126,9 @@ def layer(config: Stacking, dims: int, context: int, flip: bool, skip: int = 0) 
 
 
 def between(config: Stacking, dims: int) -> list[Bijection]:
-    mix = Mix(dims, rotate=False) if config.mix == "linear" else Permutation(
-        torch.randperm(dims) if dims > 2 else torch.arange(dims))
+    mix = (
+        Mix(dims, rotate=False)
+        if config.mix == "linear"
+        else Permutation(torch.randperm(dims) if dims > 2 else torch.arange(dims))
+    )
     return [mix, ActNorm(dims)]

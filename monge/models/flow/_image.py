@@ -36,8 +36,16 @@ class Pixels(nn.Module):
     sees `look` x `look`; the rest holds for every pixel.
     """
 
-    def __init__(self, inputs: int, width: int, outputs: int, context: int,
-                 view: Shape | None = None, skip: int = 0, look: int = 3) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        outputs: int,
+        context: int,
+        view: Shape | None = None,
+        skip: int = 0,
+        look: int = 3,
+    ) -> None:
         super().__init__()
         self.view, self.seen = view, math.prod(view) if view else 0
         self.first = nn.Conv2d(inputs, width, 3, padding=1)
@@ -45,8 +53,9 @@ class Pixels(nn.Module):
         self.out = nn.Conv2d(width, outputs, 3, padding=1)
         self.own, rest = slice(skip, skip + context), context - self.seen
         self.told = nn.Linear(rest, width, bias=False) if rest else None
-        self.shown = nn.Conv2d(view[0], width, look, padding=look // 2,
-                               bias=False) if view else None
+        self.shown = (
+            nn.Conv2d(view[0], width, look, padding=look // 2, bias=False) if view else None
+        )
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)  # type: ignore[arg-type]
 
@@ -57,7 +66,7 @@ class Pixels(nn.Module):
         if self.shown is not None:
             h = h + self.shown(picture_of(told, self.view, x.shape[2:]))  # type: ignore[arg-type]
         if self.told is not None and told is not None:
-            h = h + self.told(told[:, self.seen:])[:, :, None, None]
+            h = h + self.told(told[:, self.seen :])[:, :, None, None]
         return self.out(self.second(F.relu(h)).add_(h).relu_())
 
 
@@ -85,7 +94,7 @@ def picture_of(context: Tensor, view: Shape, size: Sequence[int]) -> Tensor:
     """The picture that the context begins with, shrunk to a size that divides its own,
     (B, C, H, W)."""
     channels, *sides = view
-    shown = context[:, :math.prod(view)].reshape(-1, *sides, channels).permute(0, 3, 1, 2)
+    shown = context[:, : math.prod(view)].reshape(-1, *sides, channels).permute(0, 3, 1, 2)
     times = (sides[0] // size[0], sides[1] // size[1])
     return shown if times == (1, 1) else F.avg_pool2d(shown, times)
 
@@ -113,15 +122,20 @@ class Steps:
         if self.injects and self.view:
             net = Shown(self.view, shape[1:], 2 * shape[0], self.look)
             injector = [Conditional(net, Affine())]
-        return [self.coupling(shape[0], bool(number % 2)), *injector, Mix(shape[0]),
-                ActNorm(shape[0])]
+        return [
+            self.coupling(shape[0], bool(number % 2)),
+            *injector,
+            Mix(shape[0]),
+            ActNorm(shape[0]),
+        ]
 
     def coupling(self, channels: int, flip: bool = False) -> Bijection:
         """The half that moves, or leaves, is the second one unless `flip`."""
         size, warp = channels - channels // 2, Affine()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
-        net = Pixels(stays, self.width, moves * warp.count, self.context, self.view,
-                     look=self.look)
+        net = Pixels(
+            stays, self.width, moves * warp.count, self.context, self.view, look=self.look
+        )
         return Coupling(net, warp, size, flip)
 
     def levels(self, shape: Shape, count: int, squeezes: bool = True) -> Scales:

@@ -21,8 +21,12 @@ def sizes(space: Space) -> Tensor:
     if space.kind != "columns":
         return torch.full((space.dims,), known.get(space.kind, 0))
     finite = ("binary", "levels", "label")
-    return torch.tensor([2 if part.kind == "binary" else part.size if part.kind in finite else 0
-                         for part in space.columns])
+    return torch.tensor(
+        [
+            2 if part.kind == "binary" else part.size if part.kind in finite else 0
+            for part in space.columns
+        ]
+    )
 
 
 def wholes(space: Space) -> Tensor:
@@ -48,8 +52,10 @@ def coordinates(space: Space, margin: float) -> Bijection:
     squashed = (size > 0) & (margin > 0)
     entries = [places.nonzero()[:, 0] for places in (~squashed, squashed)]
     plain, ended = entries
-    parts: list[Bijection] = [Standardise(mean[plain], scale[plain]),
-                              Logit(size[ended].to(mean.dtype), margin)]
+    parts: list[Bijection] = [
+        Standardise(mean[plain], scale[plain]),
+        Logit(size[ended].to(mean.dtype), margin),
+    ]
     used = [number for number in (0, 1) if len(entries[number])]
     if len(used) == 1:
         return parts[used[0]]

@@ -45,7 +45,10 @@ def softplus(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 SLOPES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
-    "silu": silu, "tanh": tanh, "softplus": softplus}
+    "silu": silu,
+    "tanh": tanh,
+    "softplus": softplus,
+}
 """Functions with their derivatives, for which the trace of a perceptron is written out."""
 
 
@@ -57,8 +60,9 @@ class Velocity(nn.Module):
     phases: Tensor
     pitches: Tensor
 
-    def __init__(self, config: MLP.Config | UNet.Config, shape: Sequence[int], context: int,
-                 waves: int = 0) -> None:
+    def __init__(
+        self, config: MLP.Config | UNet.Config, shape: Sequence[int], context: int, waves: int = 0
+    ) -> None:
         super().__init__()
         self.shape, self.waves, dims = tuple(shape), waves, math.prod(shape)
         told = 2 * OCTAVES + context
@@ -82,8 +86,11 @@ class Velocity(nn.Module):
     def written_out(self) -> bool:
         """Whether the trace is known in closed form: a perceptron of known slopes."""
         net = self.net
-        return (isinstance(net, MLP) and net.config.activation in SLOPES
-                and not (net.config.dropout and self.training))
+        return (
+            isinstance(net, MLP)
+            and net.config.activation in SLOPES
+            and not (net.config.dropout and self.training)
+        )
 
     def forward(self, x: Tensor, t: Tensor, context: Tensor | None) -> Tensor:
         net, t = self.net, t if t.ndim == 2 else t.reshape(-1, 1)
@@ -123,8 +130,14 @@ class Velocity(nn.Module):
     def lift_slopes(self, u: Tensor) -> Tensor:
         """The derivative of each of its F features by an entry, (D, B, F)."""
         angles = u.T[..., None] * self.pitches  # (D, B, waves)
-        return torch.cat([torch.ones_like(u.T[..., None]),
-                          self.pitches * angles.cos(), -self.pitches * angles.sin()], -1)
+        return torch.cat(
+            [
+                torch.ones_like(u.T[..., None]),
+                self.pitches * angles.cos(),
+                -self.pitches * angles.sin(),
+            ],
+            -1,
+        )
 
     def tell(self, t: Tensor, context: Tensor | None, rows: int) -> Tensor:
         """What the network is told besides x, (B, C), at t (B, 1) or (1, 1)."""
@@ -139,7 +152,7 @@ def perceptron_trace(net: MLP, x: Tensor, lifts: Tensor) -> tuple[Tensor, Tensor
     dims, _, count = lifts.shape
 
     def first(layer: nn.Linear) -> Tensor:  # (D, B, width)
-        weight = layer.weight[:, :count * dims].unflatten(1, (count, dims))  # (width, F, D)
+        weight = layer.weight[:, : count * dims].unflatten(1, (count, dims))  # (width, F, D)
         return lifts @ weight.permute(2, 1, 0)
 
     slope, layers = SLOPES[net.config.activation], cast(list[nn.Linear], list(net.hidden))

@@ -12,12 +12,12 @@ from typing import Annotated
 from torch import Tensor
 
 from ...core.abilities import Given
-from ...core.batch import conform
+from ...core.batch import broadcast_conditions
 from ...core.config import Range
 from ...core.errors import DataError
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
 from ._base import Flow
@@ -55,34 +55,53 @@ class Attribute(Transferring):
         return self.config.started(stack(self.config, dims, context), dims)
 
     def context(self, given: Given, n: int) -> Tensor:
-        ready = conform(given, self.space, n)
+        ready = broadcast_conditions(given, self.space, n)
         for name, part in self.space.given.items():
             check(name, part, ready[name].x)
         return self.conditions(ready, n)
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if not space.given:
-            return ("attribute changes what it is given, and nothing is; say --given FIELD, or "
-                    "use coupling")
+            return (
+                "attribute changes what it is given, and nothing is; say --given FIELD, or "
+                "use coupling"
+            )
         if space.dims < 2:
-            return ("attribute moves some entries as the others say, but an event has one entry "
-                    "only; use maf")
+            return (
+                "attribute moves some entries as the others say, but an event has one entry "
+                "only; use maf"
+            )
         return None
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         few, large, recipe = space.rows < 2000, space.dims > 256, held_back(space)
         if space.is_picture:
-            recipe = Recipe(rate=1e-3, batch=32 if large else 64, average=0.998, clip=50.0,
-                            warmup=200, check=1000 if large else 0, optimiser="adamw",
-                            decay=0.01 if space.rows < 10_000 else 0.0)
+            recipe = TrainConfig(
+                lr=1e-3,
+                batch_size=32 if large else 64,
+                ema_decay=0.998,
+                grad_clip=50.0,
+                warmup=200,
+                eval_every=1000 if large else 0,
+                optimiser="adamw",
+                weight_decay=0.01 if space.rows < 10_000 else 0.0,
+            )
         net = MLP.Config(width=32 if few else 128, residual=True)
-        return Suit(cls.Config(layers=4 if few else 8, kind="affine" if few else "spline", net=net,
-                               steps=8 if large else 6, width=96 if large else 48), recipe)
+        return Defaults(
+            cls.Config(
+                layers=4 if few else 8,
+                kind="affine" if few else "spline",
+                net=net,
+                steps=8 if large else 6,
+                width=96 if large else 48,
+            ),
+            recipe,
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(layers=2, bins=4, steps=2, width=8, net=MLP.Config(width=16, depth=1))
 
 
@@ -101,5 +120,7 @@ def check(name: str, part: Space, value: Tensor) -> None:
         if bool(strange.any()):
             worst = float(column[strange].flatten()[0])
             title = name if space.name in ("", name) else f"{space.name} of {name}"
-            raise DataError(f"attribute {title}={worst:g} is far from the {low:g} to {high:g} of "
-                            "training, where the map cannot be undone; give a value in between")
+            raise DataError(
+                f"attribute {title}={worst:g} is far from the {low:g} to {high:g} of "
+                "training, where the map cannot be undone; give a value in between"
+            )

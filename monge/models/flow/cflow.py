@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from ...core.abilities import Given
-from ...core.batch import Batch, conform
+from ...core.batch import Batch, broadcast_conditions
 from ...core.config import Range
-from ...core.model import Losses, Suit
-from ...core.rng import row_uniform
+from ...core.model import Defaults, Losses
+from ...core.rng import keyed_uniform
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection, Compose, Inverse, Mapped, nothing
@@ -69,10 +69,13 @@ class Vectors:
 
     def ladder(self, dims: int, context: int, blocks: bool) -> Ladder:
         """With `blocks` each coupling has so many entries of the context of its own."""
+
         def rung(number: int) -> tuple[Bijection, Bijection]:
             skip = number * context if blocks else 0
-            return (layer(self.config, dims, context, bool(number % 2), skip),
-                    Compose(between(self.config, dims)))
+            return (
+                layer(self.config, dims, context, bool(number % 2), skip),
+                Compose(between(self.config, dims)),
+            )
 
         return Ladder([rung(number) for number in range(self.config.layers)])
 
@@ -98,12 +101,14 @@ class Pictures:
                 if step == self.steps - 1:
                     parts += [Squeeze(), *self.flat(shape, level)]
                 skip = len(rungs) * context if other else 0
-                rungs.append((self.coupling(channels, context, view, skip, bool(step % 2)),
-                              Compose(parts)))
+                rungs.append(
+                    (self.coupling(channels, context, view, skip, bool(step % 2)), Compose(parts))
+                )
         return Ladder(self.entered(rungs, shape))
 
-    def coupling(self, channels: int, context: int, view: Shape | None, skip: int, flip: bool
-                 ) -> Bijection:
+    def coupling(
+        self, channels: int, context: int, view: Shape | None, skip: int, flip: bool
+    ) -> Bijection:
         size, warp = channels - channels // 2, Affine()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
         net = Pixels(stays, self.width, moves * warp.count, context, view, skip)
@@ -113,8 +118,9 @@ class Pictures:
         """The way out of the finest level."""
         return [Inverse(Reshape(shape))] if level == 1 else []
 
-    def entered(self, rungs: list[tuple[Bijection, Bijection]], shape: Shape
-                ) -> list[tuple[Bijection, Bijection]]:
+    def entered(
+        self, rungs: list[tuple[Bijection, Bijection]], shape: Shape
+    ) -> list[tuple[Bijection, Bijection]]:
         """The way from codes (B, D) into the coarsest level."""
         sides = (shape[1] >> self.levels, shape[2] >> self.levels)
         coarse = Reshape((shape[0] * 4**self.levels, *sides))
@@ -129,7 +135,7 @@ class CFlow(Transferring):
 
     events = {"real", "binary", "levels", "counts", "columns"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
-    predicts = True
+    is_predictor = True
 
     class Config(Flow.Config, Stacking):
         tag = "model/flow.cflow"
@@ -190,7 +196,7 @@ class CFlow(Transferring):
         return Pictures(config.steps, config.width, levels) if levels else None
 
     def context(self, given: Given, n: int) -> Tensor:
-        return self.read(conform(given, self.space, n), n, None)[0]
+        return self.read(broadcast_conditions(given, self.space, n), n, None)[0]
 
     def read(self, ready: Given, n: int, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
         """What each coupling reads of a, and log p(a), (n,), where a lies as noise says."""
@@ -206,16 +212,18 @@ class CFlow(Transferring):
         return torch.where(self.spreads, a + (0.5 if uniform is None else uniform), a)
 
     @torch.no_grad()
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         batch = self.thinned(batch)
-        ready = conform(batch.given, self.space, len(batch))
-        noise = row_uniform(batch.rows, (len(self.spreads),)).to(self.low)
-        self.other.begin(self.placed(ready[self.first], noise), self.conditions(ready, len(batch)))
-        super().begin(batch)
+        ready = broadcast_conditions(batch.given, self.space, len(batch))
+        noise = keyed_uniform(batch.rows, (len(self.spreads),)).to(self.low)
+        self.other.initialise_from_data(
+            self.placed(ready[self.first], noise), self.conditions(ready, len(batch))
+        )
+        super().initialise_from_data(batch)
 
     def loss(self, batch: Batch) -> Losses:
         n, flat = len(batch), self.flat(batch)
-        ready = conform(batch.given, self.space, n)
+        ready = broadcast_conditions(batch.given, self.space, n)
         noise = torch.rand(n, len(self.spreads)).to(self.low)
         shown, log_p = self.read(ready, n, noise)
         y, _ = self.spread(batch, torch.rand_like(flat) if self.whole else None)
@@ -228,33 +236,49 @@ class CFlow(Transferring):
         return losses
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if space.dims < 2:
-            return ("cflow moves some entries as the others say, but an event has one entry only; "
-                    "use maf, or predict.mlp")
+            return (
+                "cflow moves some entries as the others say, but an event has one entry only; "
+                "use maf, or predict.mlp"
+            )
         if not first(space):
-            return ("cflow reads another picture or vector at every depth, and none is given; say "
-                    "--given FIELD, or write +edges after the name of pictures")
+            return (
+                "cflow reads another picture or vector at every depth, and none is given; say "
+                "--given FIELD, or write +edges after the name of pictures"
+            )
         return None
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         large = space.dims > 256
         recipe = held_back(space)
         if space.is_picture:
-            recipe = Recipe(rate=1e-3, batch=32 if large else 64, average=0.998, clip=50.0,
-                            warmup=200, check=1000 if large else 0, optimiser="adamw",
-                            decay=0.01 if space.rows < 10_000 else 0.0)
+            recipe = TrainConfig(
+                lr=1e-3,
+                batch_size=32 if large else 64,
+                ema_decay=0.998,
+                grad_clip=50.0,
+                warmup=200,
+                eval_every=1000 if large else 0,
+                optimiser="adamw",
+                weight_decay=0.01 if space.rows < 10_000 else 0.0,
+            )
         net = MLP.Config(width=32 if space.rows < 2000 else 128, residual=True)
-        return Suit(cls.Config(net=net, layers=6, steps=6 if large else 4, other=32,
-                               width=64 if large else 48), recipe)
+        return Defaults(
+            cls.Config(
+                net=net, layers=6, steps=6 if large else 4, other=32, width=64 if large else 48
+            ),
+            recipe,
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(layers=2, steps=2, width=8, net=MLP.Config(width=16, depth=1))
 
 
 def first(space: Space) -> str:
     """The condition that the first flow is of; none: an empty name."""
-    return next((name for name, part in space.given.items()
-                 if part.dims > 1 and part.kind != "label"), "")
+    return next(
+        (name for name, part in space.given.items() if part.dims > 1 and part.kind != "label"), ""
+    )

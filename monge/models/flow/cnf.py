@@ -26,11 +26,11 @@ from ...core.abilities import CanStream, Given, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Losses, Suit
-from ...core.rng import fold, row_uniform, seed_of
+from ...core.errors import UsageError
+from ...core.model import Defaults, Losses
+from ...core.rng import derive_seed, keyed_uniform, seed_of
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...nn.unet import UNet, suited
 from ...prob.bijections.base import Bijection, Compose
@@ -80,11 +80,11 @@ class CNF(Fillable, CanStream):
         tolerance: Annotated[float, Range(0, open=True)] = 1e-5
         """dopri5: error of a step, relative and absolute."""
 
-    class Sampling(Fillable.Sampling, Solving):
+    class SamplingConfig(Fillable.SamplingConfig, Solving):
         moves: Annotated[int, Range(2)] = 12
         """Completion: moves of the chain; more forget its start better."""
 
-    class Scoring(Flow.Scoring, Solving):
+    class LikelihoodConfig(Flow.LikelihoodConfig, Solving):
         trace: Literal["auto", "exact", "hutchinson"] = "auto"
         """The trace of the Jacobian: exact, estimated, or exact as long as entries are few."""
         probes: Annotated[int, Range(1)] = 2
@@ -97,11 +97,15 @@ class CNF(Fillable, CanStream):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         if config.coupling != "independent" and space.given:
-            raise WordError(f"coupling={config.coupling} pairs rows with noise whatever they are "
-                            "given, so that noise would depend on it; use coupling=independent")
+            raise UsageError(
+                f"coupling={config.coupling} pairs rows with noise whatever they are "
+                "given, so that noise would depend on it; use coupling=independent"
+            )
         if config.noise == "learned" and config.train == "matching":
-            raise WordError("noise=learned is learned by likelihood alone; say train=likelihood "
-                            "too, or noise=uniform")
+            raise UsageError(
+                "noise=learned is learned by likelihood alone; say train=likelihood "
+                "too, or noise=uniform"
+            )
 
     def inside(self, context: int) -> Bijection:
         return self.body(context)  # the velocity itself reads what is given
@@ -130,14 +134,17 @@ class CNF(Fillable, CanStream):
         order, config = TABLEAUX[self.config.solver].order, self.config
         if config.solver == "dopri5":
             return 100 * config.tolerance
-        return config.steps**-float(order)
+        return config.steps ** -float(order)
 
-    def solver(self, how: BaseConfig) -> Solver:
+    def solver(self, options: BaseConfig) -> Solver:
         """The solver that is asked for; what is left open is the model's own."""
-        assert isinstance(how, CNF.Config | Solving)
+        assert isinstance(options, CNF.Config | Solving)
         own = self.config
-        return Solver(how.solver or own.solver, how.steps or own.steps,
-                      how.tolerance or own.tolerance)
+        return Solver(
+            options.solver or own.solver,
+            options.steps or own.steps,
+            options.tolerance or own.tolerance,
+        )
 
     def loss(self, batch: Batch) -> Losses:
         uniform = torch.rand_like(self.flat(batch)) if self.whole else None
@@ -160,21 +167,27 @@ class CNF(Fillable, CanStream):
         line = z - x
         return F.mse_loss(self.flow.velocity(torch.addcmul(x, t, line), t, context), line)
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
-        batch, how = as_batch(batch), how or self.Scoring()
-        assert isinstance(how, CNF.Scoring), "a score is asked for with Scoring"
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
+        batch, options = as_batch(batch), options or self.LikelihoodConfig()
+        assert isinstance(options, CNF.LikelihoodConfig), "a score is asked for with Scoring"
         seed = seed_of(generator)
-        probes = self.probes(batch.rows, how.trace, how.probes, fold(seed, "probes"))
-        solver = self.solver(how)
+        probes = self.probes(
+            batch.rows, options.trace, options.probes, derive_seed(seed, "probes")
+        )
+        solver = self.solver(options)
         if not self.whole:
             y, _ = self.spread(batch, None)
             value, error = mean_and_error(self.log_density(y, batch, solver, probes))
             kind = "exact" if probes is None else "estimate"
             return Likelihood(value, kind, error)  # type: ignore[arg-type]
         weights = []
-        for k in range(how.samples):
-            u = row_uniform(batch.rows, self.latent.shape, fold(seed, "spread", k))
+        for k in range(options.samples):
+            u = keyed_uniform(batch.rows, self.latent.shape, derive_seed(seed, "spread", k))
             y, log_q = self.spread(batch, u)
             weights.append(self.log_density(y, batch, solver, probes).mean(1) - log_q)
         found = torch.stack(weights)  # (samples, B)
@@ -186,8 +199,9 @@ class CNF(Fillable, CanStream):
             return None
         return draw_probes(rows, count, self.latent.shape, seed).to(self.low.dtype)
 
-    def log_density(self, y: Tensor, batch: Batch, solver: Solver, probes: Tensor | None
-                    ) -> Tensor:
+    def log_density(
+        self, y: Tensor, batch: Batch, solver: Solver, probes: Tensor | None
+    ) -> Tensor:
         """log p(y) with each of the probes, or the one exact value, (B, K)."""
         x, paid = self.outer.inverse(y)
         context = self.context(batch.given, len(y))
@@ -196,22 +210,39 @@ class CNF(Fillable, CanStream):
         return (log_normal(z) + paid)[:, None] + total
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        *_, last = self.stream(n, given, how, generator)
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        *_, last = self.stream(n, given, options, generator)
         return last
 
     @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
         """After every step of the solver; rows that it takes at their own pace are not all at one
         time."""
-        how = how or self.Sampling()
-        assert isinstance(how, CNF.Sampling), "samples are asked for with Sampling"
-        z = torch.randn(n, *self.latent.shape, generator=generator, dtype=self.low.dtype,
-                        device=self.low.device)
+        options = options or self.SamplingConfig()
+        assert isinstance(options, CNF.SamplingConfig), "samples are asked for with Sampling"
+        z = torch.randn(
+            n,
+            *self.latent.shape,
+            generator=generator,
+            dtype=self.low.dtype,
+            device=self.low.device,
+        )
         context = self.context(given or {}, n)
-        for y in self.flow.path(how.temperature * z, context, (1.0, 0.0), self.solver(how)):
+        for y in self.flow.path(
+            options.temperature * z, context, (1.0, 0.0), self.solver(options)
+        ):
             yield self.leave(y)
 
     @torch.no_grad()
@@ -236,11 +267,13 @@ class CNF(Fillable, CanStream):
     def completion(self) -> str:  # type: ignore[override]
         if self.flow.is_small:
             return Fillable.completion
-        return ("drawn step by step from noise, what was seen being put back at every time and "
-                "each step taken several times (RePaint): an approximation of p(hidden | seen)")
+        return (
+            "drawn step by step from noise, what was seen being put back at every time and "
+            "each step taken several times (RePaint): an approximation of p(hidden | seen)"
+        )
 
     @property
-    def looks(self) -> int:
+    def evals_per_score(self) -> int:
         return 1 if self.flow.is_small else PASSES
 
     @property
@@ -250,41 +283,58 @@ class CNF(Fillable, CanStream):
     def uniform(self, batch: Batch, generator: Generator | None) -> Tensor | None:
         """Noise that spreads whole numbers, (B, D); none where there are none."""
         like = self.flat(batch)
-        return torch.rand(like.shape, generator=generator, dtype=like.dtype,
-                          device=like.device) if self.whole else None
+        return (
+            torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+            if self.whole
+            else None
+        )
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
         """A chain needs an exact density; of many entries, the flow is walked instead."""
         if self.flow.is_small:
-            return super().complete(batch, how, generator)
-        seen, context = batch.seen.reshape(len(batch), -1), self.context(batch.given, len(batch))
+            return super().complete(batch, options, generator)
+        seen, context = (
+            batch.observed_mask.reshape(len(batch), -1),
+            self.context(batch.given, len(batch)),
+        )
         y, _ = self.spread(replace(batch, observed=None), self.uniform(batch, generator))
         x, _ = self.outer.inverse(y)
         velocity = functools.partial(self.flow.velocity, context=context)
         x = self.leave(repaint(velocity, x, seen, generator))
-        return torch.where(batch.seen, batch.x.to(x.dtype), x)
+        return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Pictures that can be halved: a U-Net; a few numbers of many rows: sines, for edges."""
         few, sides = 0 < space.rows < 2000, space.shape[1:]
-        recipe = Recipe(rate=1e-3, batch=128 if few else 256, average=0.999, check=500)
+        recipe = TrainConfig(
+            lr=1e-3, batch_size=128 if few else 256, ema_decay=0.999, eval_every=500
+        )
         plain = UNet.Config(multipliers=(1, 2), blocks=1, attention=0)
         for unet in (suited(plain, sides), plain) if space.is_picture and min(sides) >= 8 else ():
             if not any(side % unet.factor for side in sides):
-                recipe = recipe if unet.patch == 1 else replace(recipe, batch=64, check=2000)
-                return Suit(cls.Config(picture="unet", unet=unet), recipe)
+                recipe = (
+                    recipe if unet.patch == 1 else replace(recipe, batch_size=64, eval_every=2000)
+                )
+                return Defaults(cls.Config(picture="unet", unet=unet), recipe)
         if space.dims <= 4 and not few:
             net = MLP.Config(width=128, depth=3)
-            recipe = Recipe(rate=2e-3, batch=1024, average=0.999, check=1000, patience=0)
-            return Suit(cls.Config(net=net, waves=4), recipe)
+            recipe = TrainConfig(
+                lr=2e-3, batch_size=1024, ema_decay=0.999, eval_every=1000, patience=0
+            )
+            return Defaults(cls.Config(net=net, waves=4), recipe)
         net = MLP.Config(width=128 if few else 512, depth=3, residual=True)
-        return Suit(cls.Config(net=net), recipe)
+        return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         """Counts: of a law that is almost Gaussian few steps learn little without sines."""
-        return cls.Config(net=MLP.Config(width=16, depth=2), solver="rk4", steps=6,
-                          waves=2 if space.kind == "counts" else 0)
+        return cls.Config(
+            net=MLP.Config(width=16, depth=2),
+            solver="rk4",
+            steps=6,
+            waves=2 if space.kind == "counts" else 0,
+        )

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...prob.bijections.base import Bijection
 from ._base import Flow
 from ._completion import Fillable
@@ -27,7 +27,7 @@ class Glow(Fillable):
     """x = f_1(f_2(... f_L(z_L), z_2), z_1), each f_l being K steps at half the resolution of
     the one before. A vector is a picture of one pixel, which is not squeezed."""
 
-    leads = 2
+    family_priority = 2
     events = {"real", "binary", "levels"}
 
     class Config(Flow.Config):
@@ -46,29 +46,40 @@ class Glow(Fillable):
         return steps.flat(picture(self.space), depth(self.space, self.config.levels))
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         _, rows, columns = picture(space)
         if space.dims < 2:
-            return ("glow moves some entries as the others say, but an event has one entry only; "
-                    "use maf, or mixture")
+            return (
+                "glow moves some entries as the others say, but an event has one entry only; "
+                "use maf, or mixture"
+            )
         if (rows, columns) != (1, 1) and (rows % 2 or columns % 2):
-            return (f"glow halves height and width, but pictures are {rows}x{columns}; pad or "
-                    f"crop them to even sizes such as {rows + rows % 2}x{columns + columns % 2}")
+            return (
+                f"glow halves height and width, but pictures are {rows}x{columns}; pad or "
+                f"crop them to even sizes such as {rows + rows % 2}x{columns + columns % 2}"
+            )
         return None
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Noise is learned: affine maps make no uniform law of a Gaussian, at a loss of a quarter
         of a bit for every pixel that is always black."""
         large, few = space.dims > LARGE, space.rows < 10_000
         config = cls.Config(steps=8 if large else 6, width=64 if large else 48, noise="learned")
-        recipe = Recipe(rate=1e-3, batch=32 if large else 64, check=1000 if large else 0,
-                        average=0.998, clip=50.0, warmup=200, optimiser="adamw",
-                        decay=0.01 if few else 0.0)
-        return Suit(config, recipe)
+        recipe = TrainConfig(
+            lr=1e-3,
+            batch_size=32 if large else 64,
+            eval_every=1000 if large else 0,
+            ema_decay=0.998,
+            grad_clip=50.0,
+            warmup=200,
+            optimiser="adamw",
+            weight_decay=0.01 if few else 0.0,
+        )
+        return Defaults(config, recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(steps=2, width=8)
 
 
@@ -79,7 +90,9 @@ def depth(space: Space, wanted: int) -> int:
         return 1
     possible = halvings(shape)
     if wanted > possible:
-        raise WordError(f"levels={wanted} halves height and width so often, but pictures of "
-                        f"{'x'.join(map(str, space.shape[1:]))} can be halved {possible} times; "
-                        f"use levels={possible}, or pad them to multiples of {2**wanted}")
+        raise UsageError(
+            f"levels={wanted} halves height and width so often, but pictures of "
+            f"{'x'.join(map(str, space.shape[1:]))} can be halved {possible} times; "
+            f"use levels={possible}, or pad them to multiples of {2**wanted}"
+        )
     return wanted or min(possible, 3)

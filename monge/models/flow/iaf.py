@@ -7,7 +7,7 @@ gradient of a score goes through the triangular Jacobian of that root.
 
 from __future__ import annotations
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import Masked
 from ...prob.bijections.autoregressive import Autoregressive
@@ -23,16 +23,22 @@ class IAF(Stacked):
 
     def __init__(self, config: Config, space: Space) -> None:
         if config.net.dropout:
-            raise WordError(f"net.dropout={config.net.dropout} hides other units in each pass, "
-                            "but a score of iaf needs the same in all of them; use net.dropout=0")
+            raise UsageError(
+                f"net.dropout={config.net.dropout} hides other units in each pass, "
+                "but a score of iaf needs the same in all of them; use net.dropout=0"
+            )
         super().__init__(config, space)
 
     def turned(self, layer: Autoregressive) -> Bijection:
         return Inverse(layer)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         # Each number of an integral over reals is a walk from entry to entry, and kinks ask for
         # many of them.
-        return cls.Config(layers=2, bins=4, kind="affine" if space.kind == "real" else "spline",
-                          net=Masked.Config(width=16, depth=1))
+        return cls.Config(
+            layers=2,
+            bins=4,
+            kind="affine" if space.kind == "real" else "spline",
+            net=Masked.Config(width=16, depth=1),
+        )

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.abilities import CanEnlarge, Given
-from ...core.batch import Batch, conform
+from ...core.batch import Batch, broadcast_conditions
 from ...core.config import Range
-from ...core.errors import DataError, WordError
-from ...core.model import Suit
+from ...core.errors import DataError, UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions
 from ...prob.bijections.base import Bijection, Compose, Inverse
 from ...prob.bijections.detail_split import Details
@@ -45,7 +45,7 @@ class Superres(Flow, CanEnlarge):
 
     events = {"levels"}
     givens = {"real", "levels", "label", "binary", "counts", "columns"}
-    predicts = True
+    is_predictor = True
 
     class Config(Flow.Config):
         tag = "model/flow.superres"
@@ -74,8 +74,7 @@ class Superres(Flow, CanEnlarge):
         self.slack = SLACK[part.kind]
         rest = {name: other for name, other in space.given.items() if name != self.source}
         self.conditions = Conditions(Space(kind="real", shape=space.shape, given=rest))
-        self.seen = Conditions(Space(kind="real", shape=space.shape,
-                                     given={self.source: part}))
+        self.seen = Conditions(Space(kind="real", shape=space.shape, given={self.source: part}))
         self.reads = Reads(part.shape[0], config.features)
 
     def inside(self, context: int) -> Bijection:
@@ -90,27 +89,42 @@ class Superres(Flow, CanEnlarge):
         shape: tuple[int, int, int] = part.shape  # type: ignore[assignment]
         rest = context - part.dims
         view = (self.config.features, *shape[1:])
-        steps = Steps(self.config.steps, self.config.width, math.prod(view) + rest, view, True,
-                      self.config.look)
+        steps = Steps(
+            self.config.steps,
+            self.config.width,
+            math.prod(view) + rest,
+            view,
+            True,
+            self.config.look,
+        )
         shape = (4 * shape[0], *shape[1:])
         count = self.config.levels or 1 + min(halvings(shape), 1)
         if count > 1 + halvings(shape):
-            raise WordError(f"levels={count} halves {shape[1]}x{shape[2]} so often, but it can be "
-                            f"halved {halvings(shape)} times; use levels={1 + halvings(shape)}")
+            raise UsageError(
+                f"levels={count} halves {shape[1]}x{shape[2]} so often, but it can be "
+                f"halved {halvings(shape)} times; use levels={1 + halvings(shape)}"
+            )
         details = Details(part.shape, (1 + 2 * SLACK[part.kind]) / self.units()[1])  # type: ignore
-        return Compose([steps.levels(shape, count, squeezes=False), details,
-                        Inverse(Reshape(self.space.shape))])
+        return Compose(
+            [
+                steps.levels(shape, count, squeezes=False),
+                details,
+                Inverse(Reshape(self.space.shape)),
+            ]
+        )
 
     def units(self) -> tuple[Tensor, Tensor]:
         """Shift and scale of each channel, those of the coordinates, (C,)."""
-        zero, one = (coordinates(self.space, 0.0)(torch.full((1, self.space.dims), value))[0]
-                     for value in (0.0, 1.0))
+        zero, one = (
+            coordinates(self.space, 0.0)(torch.full((1, self.space.dims), value))[0]
+            for value in (0.0, 1.0)
+        )
         both = torch.cat([zero, one - zero]).reshape(2, *self.space.shape)[:, :, 0, 0]
         return both[0], both[1]
 
     def context(self, given: Given, n: int) -> Tensor:
         """Features of the small picture, other conditions, and where each mean begins."""
-        ready = conform(given, self.space, n)
+        ready = broadcast_conditions(given, self.space, n)
         low = ready[self.source].x.to(self.low.dtype)  # (n, C, h, w)
         shape = (n, *self.space.given[self.source].shape)
         features = self.reads(self.seen({self.source: ready[self.source]}, n).reshape(shape))
@@ -119,12 +133,14 @@ class Superres(Flow, CanEnlarge):
         return torch.cat([laid_out(features), self.conditions(ready, n), lowest.flatten(1)], 1)
 
     def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
-        low = conform(batch.given, self.space, len(batch))[self.source].x
+        low = broadcast_conditions(batch.given, self.space, len(batch))[self.source].x
         away = float((self.shrink(batch.x.to(low.dtype)) - low).abs().max())
         if away > self.slack + 1e-4:
-            raise DataError(f"{self.name} models pictures whose 2x2 means are {self.source!r}, "
-                            f"but a row is {away:.4g} levels away from that; make it of the "
-                            "picture, as +low2 does")
+            raise DataError(
+                f"{self.name} models pictures whose 2x2 means are {self.source!r}, "
+                f"but a row is {away:.4g} levels away from that; make it of the "
+                "picture, as +low2 does"
+            )
         return super().spread(batch, uniform)
 
     def shrink(self, x: Tensor) -> Tensor:
@@ -133,34 +149,52 @@ class Superres(Flow, CanEnlarge):
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
         x = super().decode(z, given)
-        low = conform(given or {}, self.space, len(z))[self.source].x.to(x)
+        low = broadcast_conditions(given or {}, self.space, len(z))[self.source].x.to(x)
         return settle(x, 4 * (low - self.slack), 4 * (low + self.slack), self.space.size - 1)
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if not space.is_picture or space.kind != "levels":
             return f"superres draws pictures of levels, and these are {space}; use coupling"
         if any(side % 2 for side in space.shape[1:]):
             rows, columns = space.shape[1:]
-            return (f"superres doubles height and width, but pictures are {rows}x{columns}; crop "
-                    f"them to even sizes such as {rows - rows % 2}x{columns - columns % 2}")
+            return (
+                f"superres doubles height and width, but pictures are {rows}x{columns}; crop "
+                f"them to even sizes such as {rows - rows % 2}x{columns - columns % 2}"
+            )
         if small(space) not in space.given:
             half = "x".join(str(side // 2) for side in space.shape[1:])
-            return (f"superres needs the small picture of {half} that each picture is to agree "
-                    "with; write +low2 after the name of the data")
+            return (
+                f"superres needs the small picture of {half} that each picture is to agree "
+                "with; write +low2 after the name of the data"
+            )
         return None
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         large = space.dims > 256
-        config = cls.Config(steps=6 if large else 4, width=64 if large else 48,
-                            features=32 if large else 16, look=1)
-        return Suit(config, Recipe(rate=1e-3, batch=32 if large else 64, average=0.998, clip=50.0,
-                                   warmup=200, check=1000 if large else 0, optimiser="adamw",
-                                   decay=0.01 if space.rows < 10_000 else 0.0))
+        config = cls.Config(
+            steps=6 if large else 4,
+            width=64 if large else 48,
+            features=32 if large else 16,
+            look=1,
+        )
+        return Defaults(
+            config,
+            TrainConfig(
+                lr=1e-3,
+                batch_size=32 if large else 64,
+                ema_decay=0.998,
+                grad_clip=50.0,
+                warmup=200,
+                eval_every=1000 if large else 0,
+                optimiser="adamw",
+                weight_decay=0.01 if space.rows < 10_000 else 0.0,
+            ),
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(steps=2, width=8, features=4)
 
 
@@ -182,8 +216,14 @@ class Reads(nn.Module):
 def small(space: Space) -> str:
     """The condition that is a picture of half the size; none: an empty name."""
     wanted = (space.shape[0], *(side // 2 for side in space.shape[1:])) if space.shape else ()
-    return next((name for name, part in space.given.items()
-                 if part.kind in SLACK and part.shape == wanted), "")
+    return next(
+        (
+            name
+            for name, part in space.given.items()
+            if part.kind in SLACK and part.shape == wanted
+        ),
+        "",
+    )
 
 
 def settle(x: Tensor, least: Tensor, most: Tensor, top: int) -> Tensor:

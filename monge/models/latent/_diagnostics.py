@@ -32,14 +32,24 @@ def collapse(mean: Tensor, rates: Tensor) -> Finding | None:
     active, rate = int(used.sum()), float(rates.sum(1).mean())
     if 2 * active >= units:
         return None
-    remedy = (f"latent={active} would do as well" if active else
-              "try anneal=2000 or free=0.1, or a smaller decoder")
-    return Finding("posterior collapse", f"{active} of {units} latent units tell rows apart and "
-                   f"the code holds {rate:.2f} nats, {rate / units:.2f} a unit", remedy)
+    remedy = (
+        f"latent={active} would do as well"
+        if active
+        else "try anneal=2000 or free=0.1, or a smaller decoder"
+    )
+    return Finding(
+        "posterior collapse",
+        f"{active} of {units} latent units tell rows apart and "
+        f"the code holds {rate:.2f} nats, {rate / units:.2f} a unit",
+        remedy,
+    )
 
 
-def aggregate(codes: Tensor, prior: Tensor, remedy: str = "raise beta, or let the prior follow "
-              "the codes: prior=mixture") -> Finding | None:
+def aggregate(
+    codes: Tensor,
+    prior: Tensor,
+    remedy: str = "raise beta, or let the prior follow the codes: prior=mixture",
+) -> Finding | None:
     """codes: of data, (B, latent); prior: drawn from the prior, (N, latent)."""
     units = codes.shape[1]
     if len(codes) < 4 * units:
@@ -48,9 +58,13 @@ def aggregate(codes: Tensor, prior: Tensor, remedy: str = "raise beta, or let th
     far = apart(codes.double(), prior.double()) - chance
     if far < APART * units:
         return None
-    return Finding("codes far from the prior", f"codes of data lie {far:.1f} nats from the law "
-                   "that codes are drawn from, so that samples are decoded from where no data "
-                   "are", remedy)
+    return Finding(
+        "codes far from the prior",
+        f"codes of data lie {far:.1f} nats from the law "
+        "that codes are drawn from, so that samples are decoded from where no data "
+        "are",
+        remedy,
+    )
 
 
 def apart(first: Tensor, second: Tensor) -> float:
@@ -74,15 +88,21 @@ def degenerate(head: Head, params: Tensor) -> Finding | None:
     stuck = at_floor(head, params)
     if not stuck:
         return None
-    return Finding("degenerate scale", f"the Gaussians of {stuck} of {head.dims} entries are as "
-                   "narrow as they may be: their values repeat, or follow from the others",
-                   "declare them levels, counts or labels, or drop them")
+    return Finding(
+        "degenerate scale",
+        f"the Gaussians of {stuck} of {head.dims} entries are as "
+        "narrow as they may be: their values repeat, or follow from the others",
+        "declare them levels, counts or labels, or drop them",
+    )
 
 
 def lagging(gain: float, bound: float) -> Finding | None:
     """gain: nats by which the bound of a row rises when its own posterior is sought."""
     if gain < max(LAG * abs(bound), 0.5):
         return None
-    return Finding("encoder lags", f"posteriors sought for each row alone raise the bound by "
-                   f"{gain:.1f} nats: the encoder has not learned rows it has not seen",
-                   "train longer or on more rows, widen net, or score with how.refine=50")
+    return Finding(
+        "encoder lags",
+        f"posteriors sought for each row alone raise the bound by "
+        f"{gain:.1f} nats: the encoder has not learned rows it has not seen",
+        "train longer or on more rows, widen net, or score with score.refine=50",
+    )

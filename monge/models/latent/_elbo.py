@@ -37,12 +37,12 @@ from ...core.abilities import (
     HasTerms,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config, Range
 from ...core.config import Config as BaseConfig
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ...core.model import Losses, Model
-from ...core.rng import fold, fresh, row_normal, seed_of
+from ...core.rng import derive_seed, keyed_normal, make_generator, seed_of
 from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
 from ...prob.distributions import log_mean_exp
@@ -80,8 +80,10 @@ class Training(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weighted and self.free:
-            raise WordError(f"free={self.free} spares a rate, and weighted=true trains a bound "
-                            "that has none; use one of them")
+            raise UsageError(
+                f"free={self.free} spares a rate, and weighted=true trains a bound "
+                "that has none; use one of them"
+            )
 
 
 class Drawing(Config):
@@ -113,8 +115,9 @@ EXAMINED, CLIMBED = 64, 20
 """Rows, and steps of each, by which the doctor sees how far the encoder lags behind."""
 
 
-class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode, CanComplete,
-                  CanDiagnose):
+class Variational(
+    Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode, CanComplete, CanDiagnose
+):
     """p(x | given) = ∫ p(x | z, given) p(z | given) dz with an amortised q(z | x, given).
 
     The entries of x are independent given z: Bernoulli, Gaussian, discretised logistic,
@@ -127,24 +130,27 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
 
     events = {"binary", "levels", "real", "counts", "columns"}
     givens = {"label", "real", "binary", "levels", "counts", "columns"}
-    missing = True
-    completion = ("drawn from codes that were weighed by what was seen and resampled, which tends "
-                  "to the law as how.samples grows (how.method=gibbs: filled and encoded back and "
-                  "forth, near the law alone)")
+    supports_missing = True
+    completion = (
+        "drawn from codes that were weighed by what was seen and resampled, which tends "
+        "to the law as sample.samples grows (sample.method=gibbs: filled and encoded back and "
+        "forth, near the law alone)"
+    )
 
     class Config(Training, Model.Config):
         pass
 
-    class Sampling(Drawing):
+    class SamplingConfig(Drawing):
         pass
 
-    class Scoring(Bounding):
+    class LikelihoodConfig(Bounding):
         pass
 
     config: Config
 
-    def __init__(self, config: Config, space: Space, summary: int, latent: int, spoken: int
-                 ) -> None:
+    def __init__(
+        self, config: Config, space: Space, summary: int, latent: int, spoken: int
+    ) -> None:
         """summary: numbers the encoder says of a row; spoken: units the decoder reads."""
         super().__init__(config, space)
         self.latent = Space(kind="real", shape=(latent,))
@@ -152,8 +158,9 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
         check_width(latent, self.features.width, space)
         self.head = Head(space, config.components, config.levels)
         self.scales = Scales(self.head, config.scale == "shared")
-        self.nets: Networks = config.net.build(space, self.features.width, self.conditions.width,
-                                               summary, spoken, self.scales.inputs)
+        self.nets: Networks = config.net.build(
+            space, self.features.width, self.conditions.width, summary, spoken, self.scales.inputs
+        )
         self.settle()
 
     @abc.abstractmethod
@@ -168,8 +175,8 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
         """The part of a code that the decoder reads."""
         return z
 
-    def begin(self, batch: Batch) -> None:
-        self.head.fit(batch.x.reshape(len(batch), -1), batch.seen.reshape(len(batch), -1))
+    def initialise_from_data(self, batch: Batch) -> None:
+        self.head.fit(batch.x.reshape(len(batch), -1), batch.observed_mask.reshape(len(batch), -1))
         self.settle()
 
     @torch.no_grad()
@@ -179,8 +186,9 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
 
     def loss(self, batch: Batch) -> Losses:
         config, (h, context) = self.config, self.summary(batch)
-        noise = torch.randn(config.samples, len(batch), *self.latent.shape, dtype=h.dtype,
-                            device=h.device)
+        noise = torch.randn(
+            config.samples, len(batch), *self.latent.shape, dtype=h.dtype, device=h.device
+        )
         code = self.code(h, context, noise)
         log_p = self.log_given_code(batch, code.z, context)  # (S, B)
         beta = config.beta
@@ -191,20 +199,28 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
         rates = code.terms(config.estimator == "A").mean(0)  # (B, U)
         if config.free:
             least = config.free * self.latent.dims / rates.shape[-1]
-            return {"distortion": -log_p.mean(0),
-                    "rate": weight * rates.mean(0).clamp(min=least).sum()}
+            return {
+                "distortion": -log_p.mean(0),
+                "rate": weight * rates.mean(0).clamp(min=least).sum(),
+            }
         return {"distortion": -log_p.mean(0), "rate": weight * rates.sum(1)}
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
-        batch, how = as_batch(batch), how or self.Scoring()
-        assert isinstance(how, self.Scoring), "a score is asked for with Scoring"
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
+        batch, options = as_batch(batch), options or self.LikelihoodConfig()
+        assert isinstance(options, self.LikelihoodConfig), "a score is asked for with Scoring"
         seed, (h, context) = seed_of(generator), self.summary(batch)
-        h = self.refined(batch, h, context, how.refine, seed) if how.refine else h
+        h = self.refined(batch, h, context, options.refine, seed) if options.refine else h
         log_weights = []
-        for start in range(0, how.samples, BLOCK):
-            noise = self.noise(batch, min(BLOCK, how.samples - start), fold(seed, "codes", start))
-            if how.samples == 1:
+        for start in range(0, options.samples, BLOCK):
+            noise = self.noise(
+                batch, min(BLOCK, options.samples - start), derive_seed(seed, "codes", start)
+            )
+            if options.samples == 1:
                 return Likelihood(self.bound(batch, h, context, noise), "bound")
             code = self.code(h, context, noise)
             log_p = self.log_given_code(batch, code.z, context)
@@ -218,12 +234,18 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
         log_p = self.log_given_code(batch, code.z, context)
         return log_p.mean(0) - code.terms().sum(-1).mean(0)
 
-    def terms(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-              generator: Generator | None = None) -> dict[str, Tensor]:
+    def terms(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> dict[str, Tensor]:
         """Of the evidence lower bound, which more samples tighten."""
         batch = as_batch(batch)
         h, context = self.summary(batch)
-        code = self.code(h, context, self.noise(batch, 1, fold(seed_of(generator), "codes", 0)))
+        code = self.code(
+            h, context, self.noise(batch, 1, derive_seed(seed_of(generator), "codes", 0))
+        )
         log_p = self.log_given_code(batch, code.z, context)
         return {"distortion": -log_p[0], **self.named(code.terms()[0])}
 
@@ -233,7 +255,7 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
 
     def noise(self, batch: Batch, count: int, seed: int) -> Tensor:
         """Normals keyed by row, (count, B, latent)."""
-        noise = row_normal(batch.rows, (count, *self.latent.shape), seed)
+        noise = keyed_normal(batch.rows, (count, *self.latent.shape), seed)
         return noise.to(self.nets.bias).transpose(0, 1)
 
     def refined(self, batch: Batch, h: Tensor, context: Tensor, steps: int, seed: int) -> Tensor:
@@ -241,17 +263,22 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
         leaf = h.detach().clone().requires_grad_()
         adam = torch.optim.Adam([leaf], CLIMB)  # entry by entry: rows do not meet
         for step in range(steps):
-            noise = self.noise(batch, 4, fold(seed, "refine", step))
+            noise = self.noise(batch, 4, derive_seed(seed, "refine", step))
             with torch.enable_grad():
                 bound = self.bound(batch, leaf, context.detach(), noise).sum()
-                leaf.grad, = torch.autograd.grad(-bound, leaf)
+                (leaf.grad,) = torch.autograd.grad(-bound, leaf)
             adam.param_groups[0]["lr"] = CLIMB * (1 - step / steps)
             adam.step()
         return leaf.detach()
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         context = self.context(given or {}, n)
         z = self.prior_draw(n, context, generator)
         return self.draw(z, context, generator).reshape(n, *self.space.shape)
@@ -271,36 +298,45 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
         return x.reshape(len(z), *self.space.shape)
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
-        how = how or self.Sampling()
-        assert isinstance(how, self.Sampling), "a completion is asked for with Sampling"
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        options = options or self.SamplingConfig()
+        assert isinstance(options, self.SamplingConfig), "a completion is asked for with Sampling"
         current = batch
-        for _ in range(how.sweeps):
+        for _ in range(options.sweeps):
             h, context = self.summary(current)
             code = self.code(h, context, self.fresh_noise(1, h, generator))
             current = self.filled(batch, code.z[0], context, generator)
-        if how.method == "gibbs":
+        if options.method == "gibbs":
             return current.x
         h, context = self.summary(current)
-        codes = [self.code(h, context, self.fresh_noise(min(BLOCK, how.samples - start), h,
-                                                        generator))
-                 for start in range(0, how.samples, BLOCK)]
-        log_w = torch.cat([self.log_given_code(batch, code.z, context) - code.ratios.sum(-1)
-                           for code in codes])  # (K, B)
+        codes = [
+            self.code(
+                h, context, self.fresh_noise(min(BLOCK, options.samples - start), h, generator)
+            )
+            for start in range(0, options.samples, BLOCK)
+        ]
+        log_w = torch.cat(
+            [self.log_given_code(batch, code.z, context) - code.ratios.sum(-1) for code in codes]
+        )  # (K, B)
         which = torch.multinomial(log_w.T.softmax(1), 1, generator=generator)[:, 0]
         z = torch.cat([code.z for code in codes])[which, torch.arange(len(batch))]
         return self.filled(batch, z, context, generator).x
 
-    def filled(self, batch: Batch, z: Tensor, context: Tensor, generator: Generator | None
-               ) -> Batch:
+    def filled(
+        self, batch: Batch, z: Tensor, context: Tensor, generator: Generator | None
+    ) -> Batch:
         """The rows with what was not seen drawn from p(x | z)."""
         drawn = self.draw(z, context, generator).reshape(batch.x.shape)
-        return replace(batch, x=torch.where(batch.seen, batch.x.to(drawn), drawn), observed=None)
+        return replace(
+            batch, x=torch.where(batch.observed_mask, batch.x.to(drawn), drawn), observed=None
+        )
 
     def fresh_noise(self, count: int, h: Tensor, generator: Generator | None) -> Tensor:
-        return torch.randn(count, len(h), *self.latent.shape, generator=generator, dtype=h.dtype,
-                           device=h.device)
+        return torch.randn(
+            count, len(h), *self.latent.shape, generator=generator, dtype=h.dtype, device=h.device
+        )
 
     def log_joint(self, batch: Batch, z: Tensor) -> Tensor:
         context = self.context(batch.given, len(batch))
@@ -315,12 +351,12 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
         return self.nets.encode(self.features(batch), context), context
 
     def context(self, given: Given, n: int) -> Tensor:
-        return self.conditions(conform(given, self.space, n), n)  # (n, C)
+        return self.conditions(broadcast_conditions(given, self.space, n), n)  # (n, C)
 
     def log_given_code(self, batch: Batch, z: Tensor, context: Tensor) -> Tensor:
         """log p(x | z, given) over the entries that were seen, for z (*S, B, latent), (*S, B)."""
         x = batch.x.reshape(len(batch), -1).to(z.dtype)  # (B, D)
-        hidden = None if batch.observed is None else ~batch.seen.reshape(x.shape)
+        hidden = None if batch.observed is None else ~batch.observed_mask.reshape(x.shape)
         x = x if hidden is None else x.masked_fill(hidden, 0.0)
         entries = self.head.log_prob(self.params(z, context), x.expand(*z.shape[:-1], -1))
         return (entries if hidden is None else entries.masked_fill(hidden, 0.0)).sum(-1)
@@ -339,10 +375,15 @@ class Variational(Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode
         noise = self.noise(batch, 1, 0)
         centre, code = self.code(h, context, 0 * noise), self.code(h, context, noise)
         params = self.params(centre.z[0], context)
-        prior = self.prior_draw(4096, context[torch.arange(4096) % len(batch)],
-                                fresh(0, h.device))
-        found = [collapse(centre.z[0], code.terms()[0]), aggregate(code.z[0], prior),
-                 degenerate(self.head, params), self.lag(batch[:EXAMINED])]
+        prior = self.prior_draw(
+            4096, context[torch.arange(4096) % len(batch)], make_generator(0, h.device)
+        )
+        found = [
+            collapse(centre.z[0], code.terms()[0]),
+            aggregate(code.z[0], prior),
+            degenerate(self.head, params),
+            self.lag(batch[:EXAMINED]),
+        ]
         return [finding for finding in found if finding]
 
     def lag(self, batch: Batch) -> Finding | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn.layers.activation import Activation, activation
 from ...nn.mlp import MLP
@@ -56,8 +56,16 @@ class Dense(Networks):
 
         tag = "encoder_decoder/dense"
 
-    def __init__(self, config: Config, space: Space, inputs: int, context: int, summary: int,
-                 latent: int, outputs: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        space: Space,
+        inputs: int,
+        context: int,
+        summary: int,
+        latent: int,
+        outputs: int,
+    ) -> None:
         super().__init__()
         self.encoder = MLP(config, inputs + context, summary)
         mirrored = replace(config, widths=config.widths[::-1])
@@ -86,8 +94,16 @@ class Convolution(Networks):
         activation: Activation = "silu"
         """Function after each layer."""
 
-    def __init__(self, config: Config, space: Space, inputs: int, context: int, summary: int,
-                 latent: int, outputs: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        space: Space,
+        inputs: int,
+        context: int,
+        summary: int,
+        latent: int,
+        outputs: int,
+    ) -> None:
         super().__init__()
         check(config, space)
         channels, act = (space.shape[0], *config.widths), config.activation
@@ -97,15 +113,21 @@ class Convolution(Networks):
         self.shape, self.sides = space.shape, sides[::-1]
         self.deepest = (channels[-1], *sides[-1])
         flat, each = channels[-1] * sides[-1][0] * sides[-1][1], outputs // space.dims
-        self.down = nn.Sequential(*(layer for pair in pairwise(channels)
-                                    for layer in (nn.Conv2d(*pair, 3, 2, 1), activation(act))))
-        self.read = MLP(MLP.Config(width=config.width, depth=1, activation=act), flat + context,
-                        summary)
-        self.speak = MLP(MLP.Config(width=config.width, depth=1, activation=act),
-                         latent + context, flat)
+        self.down = nn.Sequential(
+            *(
+                layer
+                for pair in pairwise(channels)
+                for layer in (nn.Conv2d(*pair, 3, 2, 1), activation(act))
+            )
+        )
+        self.read = MLP(
+            MLP.Config(width=config.width, depth=1, activation=act), flat + context, summary
+        )
+        self.speak = MLP(
+            MLP.Config(width=config.width, depth=1, activation=act), latent + context, flat
+        )
         back = (*channels[:0:-1], config.widths[0])
-        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, 2, 1)
-                                for a, b in pairwise(back))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, 2, 1) for a, b in pairwise(back))
         self.out = nn.Conv2d(config.widths[0], space.shape[0] * each, 3, padding=1, bias=False)
         self.act, self.offset = activation(act), nn.Parameter(torch.zeros(outputs))
 
@@ -128,10 +150,11 @@ class Convolution(Networks):
 
 def check(config: Convolution.Config, space: Space) -> None:
     if not space.is_picture:
-        raise WordError(f"net=convolution reads pictures, and the event holds {space}; take "
-                        "net=dense")
+        raise UsageError(
+            f"net=convolution reads pictures, and the event holds {space}; take net=dense"
+        )
     if not config.widths:
-        raise WordError("net.widths is empty, so that there is no network; give net.widths=32,64")
+        raise UsageError("net.widths is empty, so that there is no network; give net.widths=32,64")
 
 
 def beside(h: Tensor, context: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.abilities import Given
-from ...core.batch import Batch, conform
+from ...core.batch import Batch, broadcast_conditions
 from ...core.config import Range
 from ...core.model import Model
 from ...core.space import Space
@@ -31,7 +31,7 @@ class Framed(Model):
 
     events = {"real", "binary", "levels"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
-    lengths = True
+    supports_variable_length = True
 
     class Config(Model.Config):
         components: Annotated[int, Range(1)] = 3
@@ -72,7 +72,7 @@ class Framed(Model):
     def told(self, given: Given, n: int, steps: int) -> Tensor | None:
         """What the network is given at each of its inputs, the one before the first step
         included; after the last step it is told what that one was."""
-        context = self.context(conform(given, self.space, n), n, steps)
+        context = self.context(broadcast_conditions(given, self.space, n), n, steps)
         if context is None or context.shape[1] == 1:
             return context
         return torch.cat([context, context[:, -1:]], 1)  # (n, T + 1, K)

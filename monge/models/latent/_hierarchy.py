@@ -22,10 +22,10 @@ from torch import Generator, Tensor, nn
 from ...core.abilities import HasLevels
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...prob.distributions import log_normals
 from ._elbo import Variational
@@ -78,7 +78,7 @@ class Hierarchy(Variational, HasLevels):
         def __post_init__(self) -> None:
             super().__post_init__()
             if not self.latent:
-                raise WordError("latent is empty, so that there is no code; give latent=32,16")
+                raise UsageError("latent is empty, so that there is no code; give latent=32,16")
 
     config: Config
 
@@ -87,15 +87,19 @@ class Hierarchy(Variational, HasLevels):
         self.levels = range(len(self.widths))
         self.direct = [2 * self.widths[t] if self.reads_row(t) else 0 for t in self.levels]
         spoken = sum(self.widths[t] for t in self.spoken_levels())
-        super().__init__(config, space, sum(self.direct) + config.summary, sum(self.widths),
-                         spoken)
+        super().__init__(
+            config, space, sum(self.direct) + config.summary, sum(self.widths), spoken
+        )
         if config.estimator == "B" and not self.downward:
-            raise WordError("estimator=B needs a rate in closed form, which only inference from "
-                            "the top down has; take estimator=A")
+            raise UsageError(
+                "estimator=B needs a rate in closed form, which only inference from "
+                "the top down has; take estimator=A"
+            )
         rows = [config.summary if self.direct[t] else 0 for t in self.levels]
         self.priors = nn.ModuleList(self.between(self.above(t), t, 0) for t in self.levels[:-1])
-        self.posteriors = nn.ModuleList(self.between(self.before(t), t, rows[t])
-                                        for t in self.levels)
+        self.posteriors = nn.ModuleList(
+            self.between(self.before(t), t, rows[t]) for t in self.levels
+        )
 
     def between(self, others: Sequence[int], level: int, row: int) -> MLP:
         """What a level is told; it begins by saying nothing, so that p is N(0, I) and q is what
@@ -138,11 +142,15 @@ class Hierarchy(Variational, HasLevels):
         for t in reversed(self.levels) if self.downward else self.levels:
             q[t] = self.posterior_of(t, z, h, context)
             z[t] = pick(t, q[t])
-        return Walk([z[t] for t in self.levels], [q[t] for t in self.levels],
-                    [self.prior_of(t, z, h, context) for t in self.levels])
+        return Walk(
+            [z[t] for t in self.levels],
+            [q[t] for t in self.levels],
+            [self.prior_of(t, z, h, context) for t in self.levels],
+        )
 
-    def prior_of(self, level: int, z: dict[int, Tensor], like: Tensor, context: Tensor
-                 ) -> Gaussian:
+    def prior_of(
+        self, level: int, z: dict[int, Tensor], like: Tensor, context: Tensor
+    ) -> Gaussian:
         if level == self.levels[-1]:
             zero = like.new_zeros(self.widths[-1])
             return Gaussian(zero, zero)
@@ -150,8 +158,9 @@ class Hierarchy(Variational, HasLevels):
         mean, raw = self.priors[level](beside(others, context)).chunk(2, -1)
         return Gaussian(mean, bounded(raw))
 
-    def posterior_of(self, level: int, z: dict[int, Tensor], h: Tensor, context: Tensor
-                     ) -> Gaussian:
+    def posterior_of(
+        self, level: int, z: dict[int, Tensor], h: Tensor, context: Tensor
+    ) -> Gaussian:
         known = [z[t] for t in self.before(level)]
         *direct, row = h.split([*self.direct, self.config.summary], -1)
         if self.direct[level]:
@@ -181,8 +190,10 @@ class Hierarchy(Variational, HasLevels):
         mean over the unit itself, which leaves nothing to chance at the top."""
         zero = walk.z[0].new_zeros(())
         normal = Gaussian(zero, zero)
-        parts = [q.divergence(normal).expand_as(z) + normal.log_prob(z) - p.log_prob(z)
-                 for z, q, p in zip(walk.z, walk.q, walk.p, strict=True)]
+        parts = [
+            q.divergence(normal).expand_as(z) + normal.log_prob(z) - p.log_prob(z)
+            for z, q, p in zip(walk.z, walk.q, walk.p, strict=True)
+        ]
         return torch.cat(parts, -1)
 
     def named(self, rates: Tensor) -> dict[str, Tensor]:
@@ -201,35 +212,44 @@ class Hierarchy(Variational, HasLevels):
 
     def log_prior(self, batch: Batch, z: Tensor) -> Tensor:
         walk = self.known(batch, z)
-        return torch.cat([p.log_prob(part) for part, p in zip(walk.z, walk.p, strict=True)],
-                         -1).sum(-1)
+        return torch.cat(
+            [p.log_prob(part) for part, p in zip(walk.z, walk.p, strict=True)], -1
+        ).sum(-1)
 
     def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
         walk = self.known(batch, z)
-        return torch.cat([q.log_prob(part) for part, q in zip(walk.z, walk.q, strict=True)],
-                         -1).sum(-1)
+        return torch.cat(
+            [q.log_prob(part) for part, q in zip(walk.z, walk.q, strict=True)], -1
+        ).sum(-1)
 
     def prior_draw(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
         z: dict[int, Tensor] = {}
         for t in reversed(self.levels):
             law = self.prior_of(t, z, context, context)
-            noise = torch.randn(n, self.widths[t], generator=generator, dtype=context.dtype,
-                                device=context.device)
+            noise = torch.randn(
+                n, self.widths[t], generator=generator, dtype=context.dtype, device=context.device
+            )
             z[t] = law.draw(noise)
         return torch.cat([z[t] for t in self.levels], -1)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         few = 0 < space.rows < 10_000
-        latent = (40, 16) if space.dims > 256 else (min(16, -(-space.dims // 2)),
-                                                    min(8, space.dims // 4))
+        latent = (
+            (40, 16)
+            if space.dims > 256
+            else (min(16, -(-space.dims // 2)), min(8, space.dims // 4))
+        )
         dropout = 0.1 if few and space.kind in ("binary", "levels") else 0.0
         net = Dense.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
-        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.9998)
-        return Suit(cls.Config(latent=tuple(filter(None, latent)), net=net), recipe)
+        recipe = TrainConfig(batch_size=64 if few else 128, ema_decay=0.995 if few else 0.9998)
+        return Defaults(cls.Config(latent=tuple(filter(None, latent)), net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(latent=(1, 1)[:space.dims], summary=8,
-                          net=Dense.Config(width=16, depth=1),
-                          between=MLP.Config(width=8, depth=1))
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(
+            latent=(1, 1)[: space.dims],
+            summary=8,
+            net=Dense.Config(width=16, depth=1),
+            between=MLP.Config(width=8, depth=1),
+        )

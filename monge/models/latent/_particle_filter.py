@@ -17,16 +17,15 @@ import torch
 from torch import Generator, Tensor
 
 from ...core.abilities import Given
-from ...core.batch import Batch, conform
+from ...core.batch import Batch, broadcast_conditions
 from ...core.config import Config
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 from ...prob.distributions import log_mean_exp
 from .._ordering import frames
 from ._frames import Frames
 
 if TYPE_CHECKING:
     from ._sequential import Stepped
-
 
 
 FEW = 0.5
@@ -36,8 +35,9 @@ FEW = 0.5
 class Memory:
     """The summary of the past: the network's own state, or all it has read."""
 
-    def __init__(self, model: Stepped, n: int, most: int, context: Tensor | None,
-                 cached: bool) -> None:
+    def __init__(
+        self, model: Stepped, n: int, most: int, context: Tensor | None, cached: bool
+    ) -> None:
         self.net, self.context = model.net, context
         self.read: list[Tensor] = []
         self.state: Any = model.net.start(n, most, context) if cached else None
@@ -51,7 +51,7 @@ class Memory:
         self.read.append(vector)
         context = self.context
         if context is not None and context.shape[1] > 1:
-            context = context[:, :len(self.read)]
+            context = context[:, : len(self.read)]
         self.summary = self.net(torch.stack(self.read, 1), context)[:, -1]
         return self.summary
 
@@ -67,8 +67,15 @@ class Memory:
 class Walk:
     """B rows with K particles each, laid out as (K, B)."""
 
-    def __init__(self, model: Stepped, rows: Frames, seen: Tensor, many: int,
-                 cached: bool = True, few: float = FEW) -> None:
+    def __init__(
+        self,
+        model: Stepped,
+        rows: Frames,
+        seen: Tensor,
+        many: int,
+        cached: bool = True,
+        few: float = FEW,
+    ) -> None:
         """seen: (B, T). `rows.x` is filled as steps are drawn."""
         self.model, self.rows, self.seen, self.many, self.few = model, rows, seen, many, few
         context = None if rows.context is None else rows.context.repeat(many, 1, 1)
@@ -89,7 +96,7 @@ class Walk:
         if chance is not None:
             z = model.codes(model.before(summary), None, noise[:k]).z
             params = model.params(z, model.past(summary))
-            drawn = model.head.draw(params.flatten(0, 1), chance[:k * len(here)])
+            drawn = model.head.draw(params.flatten(0, 1), chance[: k * len(here)])
             x = torch.where(here[:, None], x, drawn.unflatten(0, (k, -1)))
             self.rows.x[:, step] = x[0]
         if model.carries and bool(here.any()):
@@ -111,7 +118,7 @@ class Walk:
         once no row has a step left to see, one particle a row goes on."""
         if self.many == 1:
             return
-        after = self.seen[:, step + 1:]
+        after = self.seen[:, step + 1 :]
         ended = ~after[:, 0] if after.shape[1] else torch.zeros_like(self.seen[:, 0])
         ended &= self.seen[:, step]
         share = self.weights.softmax(0)  # (K, B)
@@ -155,14 +162,20 @@ def pick(share: Tensor, uniform: Tensor, single: Tensor) -> Tensor:
     return torch.searchsorted(total, spots.T.contiguous()).clamp_(max=k - 1).T
 
 
-def drawn(model: Stepped, n: int, given: Given | None, how: Config | None,
-          generator: Generator | None) -> Iterator[Tensor]:
+def drawn(
+    model: Stepped,
+    n: int,
+    given: Given | None,
+    options: Config | None,
+    generator: Generator | None,
+) -> Iterator[Tensor]:
     """n rows after each step, (n, T, C)."""
-    asked = settings(model, how)
+    asked = settings(model, options)
     if asked.steps and not model.space.varies:
-        raise WordError(f"steps={asked.steps}: every row of this data has {model.space}; leave it "
-                        "out")
-    ready = conform(given or {}, model.space, n)
+        raise UsageError(
+            f"steps={asked.steps}: every row of this data has {model.space}; leave it out"
+        )
+    ready = broadcast_conditions(given or {}, model.space, n)
     along = [ready[name].x.shape[1] for name in model.context.local]
     steps = int(model.typical)
     if model.space.varies:
@@ -176,21 +189,22 @@ def drawn(model: Stepped, n: int, given: Given | None, how: Config | None,
         yield x.clone()
 
 
-def completed(model: Stepped, batch: Batch, how: Config | None, generator: Generator | None
-              ) -> Tensor:
+def completed(
+    model: Stepped, batch: Batch, options: Config | None, generator: Generator | None
+) -> Tensor:
     """Rows with the steps after the seen ones drawn, (B, *event)."""
-    asked, x = settings(model, how), frames(model.space, batch.x).to(model.blank.dtype).clone()
+    asked, x = settings(model, options), frames(model.space, batch.x).to(model.blank.dtype).clone()
     within = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     if batch.length is not None:
         within = torch.arange(x.shape[1], device=x.device) < batch.length[:, None]
-    seen = prefix(model, frames(model.space, batch.seen), within)
+    seen = prefix(model, frames(model.space, batch.observed_mask), within)
     x = torch.where(seen[..., None], x, model.blank)
     rows = blank_rows(x, model.told(batch.given, *x.shape[:2]))
     many = asked.particles if model.carries and bool(seen.any()) else 1
     walk = Walk(model, rows, seen, many, asked.cached)
     for step in range(x.shape[1]):
         walk.advance(step, *chances(model, many, len(x), x, generator))
-    known = batch.seen | ~model.layout.event(within[..., None].expand_as(x).flatten(1))
+    known = batch.observed_mask | ~model.layout.event(within[..., None].expand_as(x).flatten(1))
     return torch.where(known, batch.x.to(x.dtype), model.layout.event(x.flatten(1)))
 
 
@@ -199,10 +213,12 @@ def prefix(model: Stepped, seen: Tensor, within: Tensor) -> Tensor:
     whole, some = seen.all(-1), seen.any(-1)
     late = (some[:, 1:] & ~whole[:, :-1] & within[:, 1:]).any(1) | (some & ~whole & within).any(1)
     if bool(late.any()):
-        raise DataError(f"{model.name} completes rows whose seen steps come first and are seen "
-                        f"whole, but row {int(late.nonzero()[0])} shows a step after a hidden "
-                        "one, or a part of one; hide what follows, or choose a model that "
-                        "completes any pattern")
+        raise DataError(
+            f"{model.name} completes rows whose seen steps come first and are seen "
+            f"whole, but row {int(late.nonzero()[0])} shows a step after a hidden "
+            "one, or a part of one; hide what follows, or choose a model that "
+            "completes any pattern"
+        )
     return whole & within
 
 
@@ -212,8 +228,9 @@ def blank_rows(x: Tensor, context: Tensor | None) -> Frames:
     return Frames(x, every, context, torch.arange(len(x), device=x.device))
 
 
-def chances(model: Stepped, many: int, n: int, like: Tensor, generator: Generator | None
-            ) -> tuple[Tensor, Tensor, Tensor]:
+def chances(
+    model: Stepped, many: int, n: int, like: Tensor, generator: Generator | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """What a step needs of chance: for codes, for events, for drawing particles."""
     kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
     noise = torch.randn(many, n, model.latent.shape[1], generator=generator, **kind)
@@ -221,12 +238,13 @@ def chances(model: Stepped, many: int, n: int, like: Tensor, generator: Generato
     return noise, chance, torch.rand(n, generator=generator, **kind)
 
 
-def settings(model: Stepped, how: Config | None) -> Stepped.Sampling:
-    return cast("Stepped.Sampling", how or model.Sampling())
+def settings(model: Stepped, options: Config | None) -> Stepped.SamplingConfig:
+    return cast("Stepped.SamplingConfig", options or model.SamplingConfig())
 
 
-def filtered(model: Stepped, rows: Frames, samples: int, few: float, noise: Any,
-             uniform: Tensor) -> tuple[Tensor, Tensor]:
+def filtered(
+    model: Stepped, rows: Frames, samples: int, few: float, noise: Any, uniform: Tensor
+) -> tuple[Tensor, Tensor]:
     """The estimate of log p(x) by so many particles and its error, (B,) each; noise: step ->
     (K, B, Z); uniform: (B, T)."""
     walk = Walk(model, replace(rows, x=rows.x.clone()), rows.exist, samples, few=few)

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import Masked
 from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Mapped
-from ...prob.bijections.univariate import Warp
+from ...prob.bijections.univariate import UnivariateMap
 from ...prob.distributions import Gaussians, log_normals
 from ...prob.heads import Head
 
@@ -74,16 +74,19 @@ def at_floor(head: Head, params: Tensor) -> int:
 def check_width(latent: int, features: int, space: Space) -> None:
     most = max(space.dims, features)
     if latent > most:
-        raise WordError(f"latent={latent} is wider than the data, whose rows have {most} entries; "
-                        f"choose latent={most} at most")
+        raise UsageError(
+            f"latent={latent} is wider than the data, whose rows have {most} entries; "
+            f"choose latent={most} at most"
+        )
 
 
 def check_shape(z: Tensor, latent: Space) -> None:
     """Raise unless z holds a code in each row."""
     if z.shape[1:] != latent.shape:
         found = "x".join(map(str, z.shape[1:])) or "none"
-        raise DataError(f"a code here has {latent.dims} units, not {found}; give rows of "
-                        f"{latent.dims} numbers")
+        raise DataError(
+            f"a code here has {latent.dims} units, not {found}; give rows of {latent.dims} numbers"
+        )
 
 
 OPEN = 2.0
@@ -170,7 +173,7 @@ class Full(Posterior):
         S is what the encoder says over the number of units, so that q begins near a factorised
         one however many there are.
         """
-        (mean, log_scale), rest = gaussian(h[:, :2 * self.latent]), h[:, 2 * self.latent:]
+        (mean, log_scale), rest = gaussian(h[:, : 2 * self.latent]), h[:, 2 * self.latent :]
         lean = h.new_zeros(len(h), self.latent**2).index_copy(1, self.below, rest / self.latent)
         return mean, log_scale, log_scale.exp()[..., None] * lean.unflatten(1, (self.latent, -1))
 
@@ -215,7 +218,7 @@ class IAF(Posterior):
         return [cast(Autoregressive, step) for step in self.steps]
 
     def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_scale = gaussian(h[:, :2 * self.latent])
+        mean, log_scale = gaussian(h[:, : 2 * self.latent])
         context = self.context(h, noise)
         z = (mean + log_scale.exp() * noise).flatten(0, 1)  # (S B, latent)
         log_q = (log_normals(noise) - log_scale).flatten(0, 1)
@@ -226,14 +229,14 @@ class IAF(Posterior):
 
     def steady(self, h: Tensor, noise: Tensor) -> Tensor:
         """What the Gaussian that the maps begin as costs in the mean, less what it costs here."""
-        mean, log_scale = gaussian(h[:, :2 * self.latent])
+        mean, log_scale = gaussian(h[:, : 2 * self.latent])
         log_open = -len(self.steps) * math.log1p(math.exp(-OPEN))
         mean, log_scale = math.exp(log_open) * mean, log_scale + log_open
         z = mean + log_scale.exp() * noise
         return rates_of(mean, log_scale) - (log_normals(noise) - log_scale - log_normals(z))
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
-        mean, log_scale = gaussian(h[:, :2 * self.latent])
+        mean, log_scale = gaussian(h[:, : 2 * self.latent])
         context, flat = self.context(h, z), z.flatten(0, 1)
         total = flat.new_zeros(len(flat))
         for step in reversed(self.each()):
@@ -243,11 +246,11 @@ class IAF(Posterior):
         return (log_normals(noise) - log_scale).sum(-1) + total.view(z.shape[:-1])
 
     def context(self, h: Tensor, z: Tensor) -> Tensor:
-        own = h[:, 2 * self.latent:]
+        own = h[:, 2 * self.latent :]
         return own.expand(*z.shape[:-1], -1).flatten(0, 1)  # (S B, context)
 
 
-class Gate(Warp):
+class Gate(UnivariateMap):
     """Read from after to before, z -> s z + (1 - s) m with s = sigmoid(2 + r), parameters m, r."""
 
     count = 2
@@ -266,8 +269,9 @@ class Gate(Warp):
 def gated(config: IAF.Config, order: Tensor) -> Autoregressive:
     """One map; it begins as a gate that is nearly open and reads nothing."""
     units = torch.arange(len(order))
-    net: Masked = config.maps.build(units, units.repeat_interleave(Gate.count), order[None],
-                                    config.context)
+    net: Masked = config.maps.build(
+        units, units.repeat_interleave(Gate.count), order[None], config.context
+    )
     for last in filter(None, (net.out, net.direct)):
         nn.init.normal_(last.weight, std=1e-3 / math.sqrt(last.in_features))
     nn.init.zeros_(net.out.bias)

@@ -60,8 +60,9 @@ class Normal(Prior):
         return log_normals(z)
 
     def draw(self, n: int, generator: Generator | None) -> Tensor:
-        return torch.randn(n, len(self.zero), generator=generator, dtype=self.zero.dtype,
-                           device=self.zero.device)
+        return torch.randn(
+            n, len(self.zero), generator=generator, dtype=self.zero.dtype, device=self.zero.device
+        )
 
 
 class Mixture(Prior):
@@ -90,6 +91,7 @@ class Mixture(Prior):
     def draw(self, n: int, generator: Generator | None) -> Tensor:
         shares = self.logits.softmax(0)
         which = torch.multinomial(shares, n, True, generator=generator)
-        noise = torch.randn(n, self.means.shape[1], generator=generator, dtype=shares.dtype,
-                            device=shares.device)
+        noise = torch.randn(
+            n, self.means.shape[1], generator=generator, dtype=shares.dtype, device=shares.device
+        )
         return self.means[which] + bounded(self.raw)[which].exp() * noise

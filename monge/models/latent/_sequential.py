@@ -37,7 +37,7 @@ from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses
-from ...core.rng import fold, row_normal, seed_of
+from ...core.rng import derive_seed, keyed_normal, seed_of
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...nn.stepwise import Conditioned
@@ -71,7 +71,7 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         anneal: Annotated[int, Range(0)] = 0
         """Steps over which the weight of the rate rises from 0 to beta."""
 
-    class Sampling(BaseConfig):
+    class SamplingConfig(BaseConfig):
         steps: Annotated[int, Range(0)] = 0
         """Steps to draw where rows vary in length; 0 takes the median of the training rows."""
         particles: Annotated[int, Range(1)] = 32
@@ -79,7 +79,7 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         cached: bool = True
         """Keep what the network needs of the past; false recomputes everything for each step."""
 
-    class Scoring(BaseConfig):
+    class LikelihoodConfig(BaseConfig):
         samples: Annotated[int, Range(1)] = 8
         """Importance samples: more are tighter and slower; 1 is the evidence lower bound."""
         filter: bool = True
@@ -101,9 +101,11 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         self.latent = Space(kind="real", shape=(self.count(self.space), count * latent))
         above = [latent * (place > 0) for place in range(count)]
         self.priors = nn.ModuleList(
-            Normal(part, size + over, latent) for size, over in zip(befores, above, strict=True))
+            Normal(part, size + over, latent) for size, over in zip(befores, above, strict=True)
+        )
         self.posteriors = nn.ModuleList(
-            Normal(part, size + over, latent) for size, over in zip(afters, above, strict=True))
+            Normal(part, size + over, latent) for size, over in zip(afters, above, strict=True)
+        )
         self.decoder: MLP = part.build(count * latent + past, self.head.width)
         self.first = nn.Parameter(0.1 * torch.randn(self.net.inputs))
         self.settle()
@@ -114,7 +116,7 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         self.decoder.out.weight.mul_(0.1)
         self.decoder.out.bias.copy_(self.head.start())
 
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         rows = self.laid(batch)
         steps = rows.x[rows.exist]  # (N, C)
         self.head.fit(steps, torch.ones_like(steps, dtype=torch.bool))
@@ -124,13 +126,14 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
             self.typical.copy_(batch.length.median())
 
     @abc.abstractmethod
-    def course(self, rows: Frames, noise: Tensor | None, z: Tensor | None = None
-               ) -> tuple[Codes, Tensor]:
+    def course(
+        self, rows: Frames, noise: Tensor | None, z: Tensor | None = None
+    ) -> tuple[Codes, Tensor]:
         """Codes of every step, made from noise (S, B, T, Z) or where they are z, (S, B, T, Z), and
         the summaries that p(x | z) reads besides, (S, B, T, past)."""
 
     @abc.abstractmethod
-    def weighed(self, rows: Frames, how: Scoring, seed: int) -> tuple[Tensor, Tensor]:
+    def weighed(self, rows: Frames, options: LikelihoodConfig, seed: int) -> tuple[Tensor, Tensor]:
         """The importance-weighted bound and its Monte-Carlo error, (B,) each."""
 
     @abc.abstractmethod
@@ -149,8 +152,13 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
     def past(self, summary: Tensor) -> Tensor:
         """What p(x | z) reads of the summary besides codes, (..., past)."""
 
-    def codes(self, before: Sequence[Tensor], after: Sequence[Tensor] | None,
-              noise: Tensor | None, z: Tensor | None = None) -> Codes:
+    def codes(
+        self,
+        before: Sequence[Tensor],
+        after: Sequence[Tensor] | None,
+        noise: Tensor | None,
+        z: Tensor | None = None,
+    ) -> Codes:
         """Level after level from what is read before a step is seen and after it; without the
         latter, drawn from the prior."""
         parts, latent = [], self.config.latent
@@ -183,8 +191,9 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
 
     def loss(self, batch: Batch) -> Losses:
         rows = self.laid(batch)
-        noise = torch.randn(1, *rows.exist.shape, self.latent.shape[1], dtype=rows.x.dtype,
-                            device=rows.x.device)
+        noise = torch.randn(
+            1, *rows.exist.shape, self.latent.shape[1], dtype=rows.x.dtype, device=rows.x.device
+        )
         codes, past = self.course(rows, noise)
         anneal = self.config.anneal
         weight = self.config.beta * (min(1.0, (batch.step + 1) / anneal) if anneal else 1.0)
@@ -193,19 +202,23 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         rate = (codes.rates.sum(-1) * rows.exist)[0].sum(1)
         return {"distortion": share * distortion, "rate": weight * share * rate}
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
-        how, seed = how or self.Scoring(), seed_of(generator)
-        assert isinstance(how, Stepped.Scoring), "a score is asked for with Scoring"
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
+        options, seed = options or self.LikelihoodConfig(), seed_of(generator)
+        assert isinstance(options, Stepped.LikelihoodConfig), "a score is asked for with Scoring"
         rows = self.laid(as_batch(batch))
         values, errors = [], []
-        for own in self.pieces(rows, how.samples):
-            if how.samples == 1:
+        for own in self.pieces(rows, options.samples):
+            if options.samples == 1:
                 codes, past = self.course(own, self.noise(own, 1, seed))
                 bound = self.log_given(own, codes.z, past) - codes.rates.sum(-1) * own.exist
                 values.append(bound[0].sum(1))
             else:
-                value, error = self.weighed(own, how, seed)
+                value, error = self.weighed(own, options, seed)
                 values.append(value)
                 errors.append(error)
         return Likelihood(torch.cat(values), "bound", torch.cat(errors) if errors else None)
@@ -221,8 +234,10 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
     def noise(self, rows: Frames, samples: int, seed: int, start: int = 0) -> Tensor:
         """Keyed by row and step, so that padding changes none, (S, B, T, Z)."""
         shape = (samples, self.latent.shape[1])
-        steps = [row_normal(rows.row, shape, fold(seed, "codes", step, start))
-                 for step in range(rows.x.shape[1])]
+        steps = [
+            keyed_normal(rows.row, shape, derive_seed(seed, "codes", step, start))
+            for step in range(rows.x.shape[1])
+        ]
         return torch.stack(steps, 2).transpose(0, 1).to(rows.x.dtype)
 
     def log_joint(self, batch: Batch, z: Tensor) -> Tensor:
@@ -248,24 +263,35 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         return rates.unflatten(-1, (-1, self.config.latent)).sum(-1).flatten(-2)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         """(n, steps, ...) where rows vary in length."""
-        *_, last = drawn(self, n, given, how, generator)
+        *_, last = drawn(self, n, given, options, generator)
         return self.layout.event(last.flatten(1))
 
     @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
         """One yield for each step; those not yet drawn stand at their training mean or low."""
-        for x in drawn(self, n, given, how, generator):
+        for x in drawn(self, n, given, options, generator):
             yield self.layout.event(x.flatten(1))
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
         """The seen steps come first; what lies beyond a row's length is left as it is."""
-        return completed(self, batch, how, generator)
+        return completed(self, batch, options, generator)
 
     @torch.no_grad()
     def diagnose(self, batch: Batch) -> list[Finding]:
@@ -275,10 +301,15 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         active, units = int((rates.mean(0) > ACTIVE).sum()), rates.shape[1]
         found = [degenerate(self.head, self.params(codes.z, past)[0][rows.exist])]
         if 4 * active < units:
-            found.append(Finding(
-                "posterior collapse", f"{active} of {units} latent units of a step are in use and "
-                f"they hold {float(rates.sum(1).mean()):.2f} nats a step",
-                f"latent={active} would do as well" if active else
-                "where a step is simple given its past, wavenet is as good and quicker; otherwise "
-                "anneal=2000 gives codes time"))
+            found.append(
+                Finding(
+                    "posterior collapse",
+                    f"{active} of {units} latent units of a step are in use and "
+                    f"they hold {float(rates.sum(1).mean()):.2f} nats a step",
+                    f"latent={active} would do as well"
+                    if active
+                    else "where a step is simple given its past, wavenet is as good and quicker; otherwise "
+                    "anneal=2000 gives codes time",
+                )
+            )
         return [finding for finding in found if finding]

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ...core.abilities import CanDecode, CanDiagnose, CanEncode, Finding, Given
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Range
-from ...core.model import Losses, Model, Suit
-from ...core.rng import fresh
+from ...core.model import Defaults, Losses, Model
+from ...core.rng import make_generator
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions, Features
 from ._diagnostics import aggregate
 from ._encoder_decoder import Dense, Networks
@@ -37,7 +37,7 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
 
     events = {"binary", "levels", "real", "counts", "columns"}
     givens = {"label", "real", "binary", "levels", "counts", "columns"}
-    missing = True
+    supports_missing = True
 
     class Config(Model.Config):
         tag = "model/latent.ae"
@@ -55,15 +55,16 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         self.features, self.conditions = Features(space), Conditions(space)
         width = self.features.width
         check_width(config.latent, width, space)
-        self.nets: Networks = config.net.build(space, width, self.conditions.width, config.latent,
-                                               config.latent, width)
+        self.nets: Networks = config.net.build(
+            space, width, self.conditions.width, config.latent, config.latent, width
+        )
         self.register_buffer("ends", support(space), persistent=False)  # (2, D)
 
     def loss(self, batch: Batch) -> Losses:
         features, context = self.features(batch), self.context(batch.given, len(batch))
         gap = self.nets.decode(self.nets.encode(features, context), context) - features
         if batch.observed is not None:
-            gap = gap * batch.seen.reshape(len(batch), -1)[:, self.features.owner]
+            gap = gap * batch.observed_mask.reshape(len(batch), -1)[:, self.features.owner]
         return {"error": gap.square().sum(1)}
 
     @torch.no_grad()
@@ -83,37 +84,46 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         x = features / known.factor + known.shift
         if not known.plain:
             named = [part.kind == "label" for part in self.space.parts]
-            x = torch.stack([features[:, own].argmax(1).to(x) if name else x[:, own.start]
-                             for own, name in zip(known.slices, named, strict=True)], 1)
+            x = torch.stack(
+                [
+                    features[:, own].argmax(1).to(x) if name else x[:, own.start]
+                    for own, name in zip(known.slices, named, strict=True)
+                ],
+                1,
+            )
         return torch.maximum(torch.minimum(x, self.ends[1]), self.ends[0])
 
     def context(self, given: Given, n: int) -> Tensor:
-        return self.conditions(conform(given, self.space, n), n)  # (n, C)
+        return self.conditions(broadcast_conditions(given, self.space, n), n)  # (n, C)
 
     @torch.no_grad()
     def diagnose(self, batch: Batch) -> list[Finding]:
         codes = self.encode(batch)
-        noise = torch.randn(4096, *self.latent.shape, generator=fresh(0)).to(codes)
-        found = aggregate(codes, noise, "an autoencoder is no law: take vae, whose codes are held "
-                          "to N(0, I), to draw samples")
+        noise = torch.randn(4096, *self.latent.shape, generator=make_generator(0)).to(codes)
+        found = aggregate(
+            codes,
+            noise,
+            "an autoencoder is no law: take vae, whose codes are held to N(0, I), to draw samples",
+        )
         return [found] if found else []
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         few = 0 < space.rows < 10_000
         latent = 32 if space.dims > 256 else max(min(space.dims // 2, 16), 1)
         net = Dense.Config(width=512 if space.dims > 256 else 256)
-        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.999)
-        return Suit(cls.Config(latent=latent, net=net), recipe)
+        recipe = TrainConfig(batch_size=64 if few else 128, ema_decay=0.995 if few else 0.999)
+        return Defaults(cls.Config(latent=latent, net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(latent=max(space.dims // 2, 1), net=Dense.Config(width=16, depth=1))
 
 
 def support(space: Space) -> Tensor:
     """The least and the largest value of each entry, (2, D); without end for numbers."""
     finite = {"binary", "levels", "label"}
-    high = torch.tensor([max(part.size, 2) - 1.0 if part.kind in finite else torch.inf
-                         for part in space.parts])
+    high = torch.tensor(
+        [max(part.size, 2) - 1.0 if part.kind in finite else torch.inf for part in space.parts]
+    )
     return torch.stack([torch.where(high.isinf(), -high, 0.0), high])

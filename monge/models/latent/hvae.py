@@ -32,7 +32,7 @@ class HVAE(Hierarchy):
         return self.config.inference == "top-down"
 
     def above(self, level: int) -> Sequence[int]:
-        return self.levels[level + 1:]
+        return self.levels[level + 1 :]
 
     def before(self, level: int) -> Sequence[int]:
         return self.above(level) if self.downward else self.levels[:level]

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.dilated import Block, DilatedStack, GatedBlock
 from ...nn.mlp import MLP
 from ...prob.distributions import log_mean_exp
@@ -77,15 +77,19 @@ class STCN(Stepped):
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.ladder > self.layers:
-                raise WordError(f"ladder={self.ladder} levels need a layer each, and there are "
-                                f"layers={self.layers}; lower the one or raise the other")
+                raise UsageError(
+                    f"ladder={self.ladder} levels need a layer each, and there are "
+                    f"layers={self.layers}; lower the one or raise the other"
+                )
 
     config: Config
     net: Ladder
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        stack = DilatedStack.Config(width=config.width, layers=config.layers, dropout=config.dropout)
+        stack = DilatedStack.Config(
+            width=config.width, layers=config.layers, dropout=config.dropout
+        )
         self.net = Ladder(stack, self.context.width)
         self.reader = nn.Linear(self.features.width, config.width)
         sizes = self.net.sizes(config.ladder)
@@ -100,8 +104,9 @@ class STCN(Stepped):
     def enter(self, features: Tensor, z: Tensor) -> Tensor:
         return self.reader(features)
 
-    def course(self, rows: Frames, noise: Tensor | None, z: Tensor | None = None
-               ) -> tuple[Codes, Tensor]:
+    def course(
+        self, rows: Frames, noise: Tensor | None, z: Tensor | None = None
+    ) -> tuple[Codes, Tensor]:
         made = noise if z is None else z
         assert made is not None, "codes are given or made from noise"
         read = self.reader(self.embed(rows.x))  # (B, T, width)
@@ -110,27 +115,29 @@ class STCN(Stepped):
         then, now = summary[:, :, :-1], summary[:, :, 1:]
         return self.codes(self.before(then), self.before(now), noise, z), self.past(then)
 
-    def weighed(self, rows: Frames, how: Stepped.Scoring, seed: int) -> tuple[Tensor, Tensor]:
+    def weighed(
+        self, rows: Frames, options: Stepped.LikelihoodConfig, seed: int
+    ) -> tuple[Tensor, Tensor]:
         parts = []
-        for start in range(0, how.samples, BLOCK):
-            noise = self.noise(rows, min(BLOCK, how.samples - start), seed, start)
+        for start in range(0, options.samples, BLOCK):
+            noise = self.noise(rows, min(BLOCK, options.samples - start), seed, start)
             codes, past = self.course(rows, noise)
             ratio = (codes.log_prior - codes.log_posterior) * rows.exist
             parts.append(self.log_given(rows, codes.z, past) + ratio)
         weights = torch.cat(parts)  # (S, B, T)
-        value, error = log_mean_exp(weights if how.filter else weights.sum(2))
-        return (value.sum(1), error.square().sum(1).sqrt()) if how.filter else (value, error)
+        value, error = log_mean_exp(weights if options.filter else weights.sum(2))
+        return (value.sum(1), error.square().sum(1).sqrt()) if options.filter else (value, error)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         steps = cls.count(space)
         layers = min(max((steps - 1).bit_length(), 2), 8)  # a reach of the row, or 256 steps
         latent = min(16, max(2, 2 * space.dims // steps), max(space.dims, 1))
-        recipe = Recipe(rate=4e-3, batch=64, clip=1.0, average=0.995)
+        recipe = TrainConfig(lr=4e-3, batch_size=64, grad_clip=1.0, ema_decay=0.995)
         part = MLP.Config(width=96, depth=1)
-        return Suit(cls.Config(latent=latent, part=part, layers=layers, skip=True), recipe)
+        return Defaults(cls.Config(latent=latent, part=part, layers=layers, skip=True), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         part = MLP.Config(width=8, depth=1)
         return cls.Config(latent=1, part=part, width=4, layers=2, components=2)

@@ -14,10 +14,10 @@ from torch import Generator, Tensor
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ._elbo import Variational
 from ._encoder_decoder import Dense
 from ._posterior import Code, Factorised, Posterior
@@ -31,7 +31,7 @@ class VAE(Variational):
     2014); beta-VAE is beta=4.
     """
 
-    leads = 1
+    family_priority = 1
 
     class Config(Variational.Config):
         tag = "model/latent.vae"
@@ -50,8 +50,10 @@ class VAE(Variational):
         self.posterior: Posterior = posterior
         self.prior: Prior = config.prior.build(config.latent)
         if config.estimator == "B" and not (self.prior.standard and posterior.closed):
-            raise WordError("estimator=B needs a rate in closed form, which only a factorised or "
-                            "full posterior has against prior=normal; take estimator=A")
+            raise UsageError(
+                "estimator=B needs a rate in closed form, which only a factorised or "
+                "full posterior has against prior=normal; take estimator=A"
+            )
 
     def code(self, h: Tensor, context: Tensor, noise: Tensor) -> Code:
         z, log_q = self.posterior.draw(h, noise)
@@ -81,15 +83,15 @@ class VAE(Variational):
         return None if rates is None else rates.sum(-1)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         few = 0 < space.rows < 10_000
         latent = 40 if space.dims > 256 else min(space.dims, 16)
         # Hidden units left out at random would blur reals, whose scales could not fall below that.
         dropout = 0.1 if few and space.kind in ("binary", "levels") else 0.0
         net = Dense.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
-        recipe = Recipe(batch=64 if few else 128, average=0.995 if few else 0.9998)
-        return Suit(cls.Config(latent=latent, net=net), recipe)
+        recipe = TrainConfig(batch_size=64 if few else 128, ema_decay=0.995 if few else 0.9998)
+        return Defaults(cls.Config(latent=latent, net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(latent=min(2, space.dims), net=Dense.Config(width=16, depth=1))

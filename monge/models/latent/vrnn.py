@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...core.model import Suit
-from ...core.rng import fold, row_normal, row_uniform
+from ...core.model import Defaults
+from ...core.rng import derive_seed, keyed_normal, keyed_uniform
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...nn.recurrent import GRU, Recurrent
 from ...nn.stepwise import Added
@@ -29,8 +29,10 @@ class VRNN(Stepped):
     $h_t = f(h_{t-1}, x_t, z_t, c)$: what is random in a step stays known to later ones."""
 
     carries = True
-    completion = ("drawn step by step after those that were seen, whose codes a particle filter "
-                  "has weighed; more particles come nearer the law")
+    completion = (
+        "drawn step by step after those that were seen, whose codes a particle filter "
+        "has weighed; more particles come nearer the law"
+    )
 
     class Config(Stepped.Config):
         tag = "model/latent.vrnn"
@@ -55,8 +57,9 @@ class VRNN(Stepped):
     def enter(self, features: Tensor, z: Tensor) -> Tensor:
         return self.reader(torch.cat([features, z], -1))
 
-    def course(self, rows: Frames, noise: Tensor | None, z: Tensor | None = None
-               ) -> tuple[Codes, Tensor]:
+    def course(
+        self, rows: Frames, noise: Tensor | None, z: Tensor | None = None
+    ) -> tuple[Codes, Tensor]:
         made = noise if z is None else z
         assert made is not None, "codes are given or made from noise"
         samples, size, steps = len(made), *rows.exist.shape
@@ -77,24 +80,30 @@ class VRNN(Stepped):
         joined = Codes.join([step.shaped(shape) for step in codes], 2)
         return joined, torch.stack(past, 1).unflatten(0, shape)
 
-    def weighed(self, rows: Frames, how: Stepped.Scoring, seed: int) -> tuple[Tensor, Tensor]:
-        shape, dtype = (how.samples, self.latent.shape[1]), rows.x.dtype
+    def weighed(
+        self, rows: Frames, options: Stepped.LikelihoodConfig, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        shape, dtype = (options.samples, self.latent.shape[1]), rows.x.dtype
 
         def noise(step: int) -> Tensor:
-            drawn = row_normal(rows.row, shape, fold(seed, "codes", step, 0))
+            drawn = keyed_normal(rows.row, shape, derive_seed(seed, "codes", step, 0))
             return drawn.transpose(0, 1).to(dtype)  # (S, B, Z)
 
-        uniform = row_uniform(rows.row, (rows.x.shape[1],), fold(seed, "particles")).to(dtype)
-        return filtered(self, rows, how.samples, FEW if how.filter else 0.0, noise, uniform)
+        uniform = keyed_uniform(rows.row, (rows.x.shape[1],), derive_seed(seed, "particles")).to(
+            dtype
+        )
+        return filtered(
+            self, rows, options.samples, FEW if options.filter else 0.0, noise, uniform
+        )
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         latent = min(16, max(2, 2 * space.dims // cls.count(space)), max(space.dims, 1))
-        recipe = Recipe(rate=4e-3, batch=64, clip=1.0, average=0.995)
+        recipe = TrainConfig(lr=4e-3, batch_size=64, grad_clip=1.0, ema_decay=0.995)
         part = MLP.Config(width=96, depth=1)
-        return Suit(cls.Config(latent=latent, part=part, net=GRU.Config(width=96)), recipe)
+        return Defaults(cls.Config(latent=latent, part=part, net=GRU.Config(width=96)), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         part = MLP.Config(width=8, depth=1)
         return cls.Config(latent=1, part=part, net=GRU.Config(width=8), components=2)

@@ -1,6 +1,1 @@
 """Laws of targets given inputs: classifiers and regressors."""
-
-
-
-
-

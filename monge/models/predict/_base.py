@@ -27,13 +27,13 @@ from ...core.abilities import (
     HasMode,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
-from ...core.config import Part, Range
-from ...core.errors import WordError
-from ...core.marginals import Marginals, Mixed
+from ...core.config import Range, RunRef
+from ...core.errors import UsageError
+from ...core.marginals import Marginals, MixedMarginals
 from ...core.model import Losses, Model
-from ...core.rng import fold, fresh, seed_of
+from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...nn.layers.dropout import thinned
 from ...prob.heads import Entries, Head, Scales
@@ -53,8 +53,8 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
-    missing = True
-    predicts = True
+    supports_missing = True
+    is_predictor = True
 
     class Config(Model.Config):
         spread: Spread = "input"
@@ -68,16 +68,16 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         """Weight in training of each class, in the order of the names; none weighs all alike."""
         tasks: tuple[Weight, ...] = ()
         """Weight in training of each of several targets; none weighs all alike."""
-        encoder: Part | None = None
+        encoder: RunRef | None = None
         """Run whose codes are read instead of what it was fitted on."""
-        start: Part | None = None
+        start: RunRef | None = None
         """Run whose trunk's weights this one begins with, where names and shapes agree."""
 
-    class Sampling(BaseConfig):
+    class SamplingConfig(BaseConfig):
         passes: Annotated[int, Range(0)] = 0
         """Networks thinned by dropout that the law is the mean of; 0 hides nothing."""
 
-    class Scoring(Sampling):
+    class LikelihoodConfig(SamplingConfig):
         """A score is asked for as a draw is."""
 
     config: Config
@@ -87,8 +87,9 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     classes: Tensor
     tasks: Tensor
 
-    def __init__(self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
-                 ) -> None:
+    def __init__(
+        self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
+    ) -> None:
         helpers = dict(parts or {})
         start = helpers.pop("start", None)
         super().__init__(config, space, helpers)
@@ -112,19 +113,21 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         """The network that reads the conditions of `inputs`."""
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if not space.given:
-            return f"{cls.__name__.lower()} predicts from conditions, and there are none; name " \
-                   "the field to predict with --target"
+            return (
+                f"{cls.__name__.lower()} predicts from conditions, and there are none; name "
+                "the field to predict with --target"
+            )
         return None
 
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         if self.field is not None:
             codes = self.encode(batch.given[self.field])
             # One scale for all units, so that those the encoder does not use stay small.
             self.centre.copy_(codes.mean())
             self.stretch.copy_(codes.std().clamp_min(1e-6))
-        self.head.fit(self.flat(batch.x), batch.seen.reshape(len(batch), -1))
+        self.head.fit(self.flat(batch.x), batch.observed_mask.reshape(len(batch), -1))
         self.settle()
 
     @torch.no_grad()
@@ -141,7 +144,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def loss(self, batch: Batch) -> Losses:
         x, params = self.flat(batch.x), self.params(batch.given, len(batch))
         log_p = self.smooth(self.head.log_prob(params, x), params)  # (B, D)
-        weights = self.tasks * batch.seen.reshape(len(batch), -1)
+        weights = self.tasks * batch.observed_mask.reshape(len(batch), -1)
         if self.config.classes:
             weights = weights * self.classes[x.long()]
         each = -torch.where(weights > 0, weights * log_p, 0.0)
@@ -155,41 +158,57 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         share = self.config.smoothing
         if not share:
             return log_p
-        even = [values.mean(-1) if values.shape[-1] else own for values, own in
-                zip(self.head.values(params), log_p.T, strict=True)]
+        even = [
+            values.mean(-1) if values.shape[-1] else own
+            for values, own in zip(self.head.values(params), log_p.T, strict=True)
+        ]
         return (1 - share) * log_p + share * torch.stack(even, 1)
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         batch = as_batch(batch)
-        x, seen = self.flat(batch.x), batch.seen.reshape(len(batch), -1)
-        passes = self.passes(batch.given, len(batch), how, generator)
-        each = torch.stack([torch.where(seen, self.head.log_prob(params, x), 0.0).sum(1)
-                            for params in passes])  # (S, B)
+        x, seen = self.flat(batch.x), batch.observed_mask.reshape(len(batch), -1)
+        passes = self.passes(batch.given, len(batch), options, generator)
+        each = torch.stack(
+            [torch.where(seen, self.head.log_prob(params, x), 0.0).sum(1) for params in passes]
+        )  # (S, B)
         if len(each) == 1:
-            return Likelihood(each[0], "exact" if not count_of(how) else "estimate")
+            return Likelihood(each[0], "exact" if not count_of(options) else "estimate")
         top = each.amax(0)
         ratio = (each - top).exp()
         error = ratio.std(0) / (len(each) ** 0.5 * ratio.mean(0))
         return Likelihood(top + ratio.mean(0).log(), "estimate", error)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         noise = self.head.noise(n, generator)  # (n, D, 2)
-        every = torch.stack(self.passes(given or {}, n, how, generator))  # (S, n, P)
+        every = torch.stack(self.passes(given or {}, n, options, generator))  # (S, n, P)
         which = torch.randint(len(every), (n,), generator=generator, device=every.device)
         return self.shaped(self.head.draw(every[which, torch.arange(n)], noise))
 
     @torch.no_grad()
-    def marginals(self, given: Given, how: BaseConfig | None = None) -> Marginals:
-        return Mixed([Entries(self.space, self.head, params) for params in
-                      self.passes(given, rows_of(given), how)])
+    def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
+        return MixedMarginals(
+            [
+                Entries(self.space, self.head, params)
+                for params in self.passes(given, rows_of(given), options)
+            ]
+        )
 
     @torch.no_grad()
-    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         """Among columns, a name stands as its most probable code."""
-        passes = self.passes(given, rows_of(given), how)
+        passes = self.passes(given, rows_of(given), options)
         if self.space.kind == "label":
             every = [torch.stack(self.head.values(params), 1).exp() for params in passes]
             return torch.stack(every).mean(0).reshape(-1, *self.space.shape, self.space.size)
@@ -200,32 +219,37 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         return mean.reshape(-1, *self.space.shape)
 
     @torch.no_grad()
-    def mode(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+    def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         """Of a number's law that is a mean over passes, the best of their modes."""
-        return self.shaped(self.likeliest(self.passes(given, rows_of(given), how)))
+        return self.shaped(self.likeliest(self.passes(given, rows_of(given), options)))
 
     def likeliest(self, passes: Sequence[Tensor]) -> Tensor:
         """The value of each entry with the highest probability or density, (B, D)."""
         if len(passes) == 1:
             return self.head.mode(passes[0])
         options = torch.stack([self.head.mode(params) for params in passes])  # (S, B, D)
-        heights = [torch.logsumexp(torch.stack([self.head.log_prob(params, option)
-                                                for params in passes]), 0) for option in options]
+        heights = [
+            torch.logsumexp(
+                torch.stack([self.head.log_prob(params, option) for params in passes]), 0
+            )
+            for option in options
+        ]
         best = options.gather(0, torch.stack(heights).argmax(0, keepdim=True))[0]
         for entry, values in enumerate(zip(*map(self.head.values, passes), strict=True)):
             if values[0].shape[-1]:
                 best[:, entry] = torch.stack(values).exp().mean(0).argmax(-1).to(best)
         return best
 
-    def passes(self, given: Given, n: int, how: BaseConfig | None,
-               generator: Generator | None = None) -> list[Tensor]:
+    def passes(
+        self, given: Given, n: int, options: BaseConfig | None, generator: Generator | None = None
+    ) -> list[Tensor]:
         """The parameters (n, P) that each thinned network gives, or those of the whole one."""
-        count, seed = count_of(how), seed_of(generator)
+        count, seed = count_of(options), seed_of(generator)
         if not count:
             return [self.params(given, n)]
         found = []
         for number in range(count):
-            with thinned(self.trunk, fresh(fold(seed, "pass", number))):
+            with thinned(self.trunk, make_generator(derive_seed(seed, "pass", number))):
                 found.append(self.params(given, n))
         return found
 
@@ -235,7 +259,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
 
     def ready(self, given: Given, n: int) -> Given:
         """What the trunk reads: the conditions, with codes where an encoder reads them."""
-        found = conform(given, self.space, n)
+        found = broadcast_conditions(given, self.space, n)
         if self.field is None:
             return found
         codes = (self.encode(found[self.field]) - self.centre) / self.stretch
@@ -252,9 +276,9 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         return x.long() if self.space.kind == "label" else x
 
 
-def count_of(how: BaseConfig | None) -> int:
+def count_of(options: BaseConfig | None) -> int:
     """How many passes are asked for."""
-    return cast(Predictor.Sampling, how).passes if how is not None else 0
+    return cast(Predictor.SamplingConfig, options).passes if options is not None else 0
 
 
 def rows_of(given: Given) -> int:
@@ -269,6 +293,7 @@ def kinds_of(space: Space) -> int:
 
 def weights_of(name: str, given: Sequence[float], size: int) -> Tensor:
     if given and len(given) != size:
-        raise WordError(f"{name} has {len(given)} weights, and there are {size} {name} here; give "
-                        "one for each")
+        raise UsageError(
+            f"{name} has {len(given)} weights, and there are {size} {name} here; give one for each"
+        )
     return torch.tensor(given or [1.0] * size)

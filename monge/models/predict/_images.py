@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ...core.abilities import Given
 from ...core.config import Config
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions, Features
 from ...nn.layers.specs import Shape
 from ._base import Predictor
@@ -56,13 +56,15 @@ class FromPictures(Predictor):
     """p(y | picture, whatever else is given)."""
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         count = sum(part.is_picture for part in space.given.values())
         if count == 1 or not space.given:
-            return super().refuses(space)
+            return super().unsupported_reason(space)
         found = ", ".join(map(str, space.given.values()))
-        return (f"{cls.__name__.lower()} reads one picture (channels, rows, columns), got {found};"
-                " use predict.mlp")
+        return (
+            f"{cls.__name__.lower()} reads one picture (channels, rows, columns), got {found};"
+            " use predict.mlp"
+        )
 
 
 def seen(inputs: Space) -> tuple[str, Space]:
@@ -70,8 +72,10 @@ def seen(inputs: Space) -> tuple[str, Space]:
     for name, part in inputs.given.items():
         if part.is_picture:
             return name, part
-    raise WordError(f"encoder makes the picture codes of {next(iter(inputs.given.values()))}, "
-                    "which convolutions cannot read; use predict.mlp")
+    raise UsageError(
+        f"encoder makes the picture codes of {next(iter(inputs.given.values()))}, "
+        "which convolutions cannot read; use predict.mlp"
+    )
 
 
 def sides(space: Space) -> int:
@@ -79,13 +83,20 @@ def sides(space: Space) -> int:
     return min(next((part.shape[1:] for part in space.given.values() if part.is_picture), (1,)))
 
 
-def suited(config: Config, space: Space) -> Suit:
+def suited(config: Config, space: Space) -> Defaults:
     """A configuration with the recipe for it. Small motions do not change what class a picture
     shows, unless a pixel is much of it; what they do to a number, the model cannot know."""
     batch = 64 if space.rows < FEW else 128
     steps = max(EPOCHS * space.rows // batch, LEAST)
-    recipe = Recipe(optimiser="adamw", rate=3e-3, decay=0.01, batch=batch, schedule="cosine",
-                    steps=steps, patience=0)
+    recipe = TrainConfig(
+        optimiser="adamw",
+        lr=3e-3,
+        weight_decay=0.01,
+        batch_size=batch,
+        schedule="cosine",
+        max_steps=steps,
+        patience=0,
+    )
     moved = space.kind in ("label", "binary") and sides(space) >= SMALL
     moves = f"augment=shift{sides(space) // 14},rotate10,scale10"
-    return Suit(config, recipe, (moves,) if moved else ())
+    return Defaults(config, recipe, (moves,) if moved else ())

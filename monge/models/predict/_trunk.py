@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from ...core.abilities import CanEncode, Given
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 from ...core.model import Model
 from ...core.space import Space
 from ...nn.inputs.features import Conditions
@@ -41,15 +41,19 @@ def coded(space: Space, encoder: Model | None) -> tuple[str | None, Space]:
     if encoder is None:
         return None, space
     if not isinstance(encoder, CanEncode):
-        raise WordError(f"encoder: {type(encoder).__name__.lower()} cannot {CanEncode.task}; name "
-                        "a run of a model that can, such as latent.vae")
+        raise UsageError(
+            f"encoder: {type(encoder).__name__.lower()} cannot {CanEncode.task}; name "
+            "a run of a model that can, such as latent.vae"
+        )
     own = encoder.space
     for name, part in space.given.items():
         if (part.kind, part.shape, part.size) == (own.kind, own.shape, own.size) and not own.given:
             return name, replace(space, given={**space.given, name: encoder.latent})
     found = ", ".join(f"{name} ({part})" for name, part in space.given.items())
-    raise DataError(f"encoder: its run was fitted on {own}{' and conditions' * bool(own.given)}, "
-                    f"and the inputs here are {found}; fit the encoder on one of them alone")
+    raise DataError(
+        f"encoder: its run was fitted on {own}{' and conditions' * bool(own.given)}, "
+        f"and the inputs here are {found}; fit the encoder on one of them alone"
+    )
 
 
 def transfer(source: Model, trunk: Trunk) -> None:
@@ -57,9 +61,14 @@ def transfer(source: Model, trunk: Trunk) -> None:
     state = trunk.state_dict()
     names = [name for name, _ in trunk.named_parameters()]
     other = {name.removeprefix("trunk."): value for name, value in source.state_dict().items()}
-    agreeing = {name: value for name, value in other.items()
-                if name in state and value.shape == state[name].shape}
+    agreeing = {
+        name: value
+        for name, value in other.items()
+        if name in state and value.shape == state[name].shape
+    }
     if not set(names) & set(agreeing):
-        raise WordError(f"start: {type(source).__name__} shares no weights with this trunk; "
-                        "name a run of the same network")
+        raise UsageError(
+            f"start: {type(source).__name__} shares no weights with this trunk; "
+            "name a run of the same network"
+        )
     trunk.load_state_dict(agreeing, strict=False)

@@ -11,8 +11,8 @@ from typing import Annotated
 from torch import nn
 
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
 from ...nn.layers.activation import Activation
 from ...nn.layers.init import initialise
@@ -40,7 +40,7 @@ LARGE = 48
 class CNN(FromPictures):
     """p(y | W h(x) + b), where h are levels of h <- a(N(K * h)) and a dense layer."""
 
-    leads = 2
+    family_priority = 2
 
     class Config(FromPictures.Config):
         tag = "model/predict.cnn"
@@ -69,34 +69,36 @@ class CNN(FromPictures):
 
     def build_net(self, shape: Shape) -> tuple[nn.Module, int]:
         plan = planned(self.config)
-        width, = plan.shape(shape)
+        (width,) = plan.shape(shape)
         net = plan.build(shape)
         initialise(net, "he", self.config.activation)
         return net, width
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
-        why = super().refuses(space)
+    def unsupported_reason(cls, space: Space) -> str | None:
+        why = super().unsupported_reason(space)
         if why is None and space.given and sides(space) < 2:
-            return ("cnn halves the sides of a picture, and one of them is a single pixel here; "
-                    "use predict.resnet or predict.mlp")
+            return (
+                "cnn halves the sides of a picture, and one of them is a single pixel here; "
+                "use predict.resnet or predict.mlp"
+            )
         return why
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         side = sides(space)
         widths = (32,) if side < SMALL else (32, 64) if side < LARGE else (32, 64, 128)
         return suited(cls.Config(widths=widths), space)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(widths=(8,), depth=1, features=16, dropout=0.1)
 
 
 def planned(config: CNN.Config) -> Stack:
     """The network before it is built."""
     if not config.widths:
-        raise WordError("widths is empty, so that nothing is convolved; give widths=32,64")
+        raise UsageError("widths is empty, so that nothing is convolved; give widths=32,64")
     after: tuple[Layer, ...] = (Normalise(config.norm), Act(config.activation))
     bias, layers = not centres(config.norm), list[Layer]()
     for width in config.widths:

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.model import Losses, Suit
+from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ._base import Predictor
 from ._trunk import Flat, Trunk
 
@@ -44,11 +44,13 @@ class Logistic(Predictor):
         return super().loss(batch) | {"penalty": penalty}
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """One look at held-out rows, when all is done: what is sought is the minimum."""
-        recipe = Recipe(optimiser="lbfgs", steps=ITERATIONS, check=ITERATIONS, patience=0)
-        return Suit(cls.Config(), recipe)
+        recipe = TrainConfig(
+            optimiser="lbfgs", max_steps=ITERATIONS, eval_every=ITERATIONS, patience=0
+        )
+        return Defaults(cls.Config(), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Any:
+    def smallest_config(cls, space: Space) -> Any:
         return cls.Config()

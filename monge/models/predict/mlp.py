@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from ...core.abilities import Given
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.layers.activation import activation
 from ...nn.layers.dropout import dropout
 from ...nn.mlp import MLP as Network
@@ -41,8 +41,8 @@ class MLP(Predictor):
     """p(y | x) = p(y | W h + b), h = a(W_l ... a(W_1 x + b_1) ... + b_l) over standardised inputs:
     a normal with a mean and a scale of its own for a real, a softmax for classes."""
 
-    leads = 1
-    stackable = True
+    family_priority = 1
+    supports_vmap = True
 
     class Config(Predictor.Config):
         tag = "model/predict.mlp"
@@ -55,14 +55,18 @@ class MLP(Predictor):
         return Layers(self.config.net, inputs)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """Few rows get a small network; the average of its weights is what early stopping sees."""
         small = space.rows < SMALL
         net = Network.Config(width=64 if small else 256, dropout=0.1 if small else 0.2)
-        recipe = Recipe(optimiser="adamw", decay=0.3 if small else 0.1, average=0.99,
-                        batch=64 if small else 128)
-        return Suit(cls.Config(net=net), recipe)
+        recipe = TrainConfig(
+            optimiser="adamw",
+            weight_decay=0.3 if small else 0.1,
+            ema_decay=0.99,
+            batch_size=64 if small else 128,
+        )
+        return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Any:
+    def smallest_config(cls, space: Space) -> Any:
         return cls.Config(net=Network.Config(width=16, depth=1))

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch
-from ...core.errors import WordError
-from ...core.model import Losses, Model, Suit, Turn
+from ...core.errors import UsageError
+from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ._base import Predictor
 from ._trunk import Flat, Trunk
 
@@ -53,12 +53,15 @@ class Perceptron(Predictor):
     fewest: Tensor
     sharp: Tensor
 
-    def __init__(self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
-                 ) -> None:
+    def __init__(
+        self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
+    ) -> None:
         for name in ("smoothing", "classes", "tasks"):
             if getattr(config, name):
-                raise WordError(f"{name} weighs a loss, and the perceptron has none: it learns "
-                                "from mistakes alone; leave it out or use predict.logistic")
+                raise UsageError(
+                    f"{name} weighs a loss, and the perceptron has none: it learns "
+                    "from mistakes alone; leave it out or use predict.logistic"
+                )
         super().__init__(config, space, parts)
         self.out.requires_grad_(False)
         shape = (self.out.out_features, self.out.in_features + 1)
@@ -75,13 +78,13 @@ class Perceptron(Predictor):
         self.out.weight.zero_()
         self.out.bias.zero_()
 
-    def turns(self) -> Sequence[Turn]:
-        return [Turn("mistakes", self.loss, whole=True)]
+    def updates(self) -> Sequence[Update]:
+        return [Update("mistakes", self.loss, whole=True)]
 
     @torch.no_grad()
     def loss(self, batch: Batch) -> Losses:
         """One pass, and what it came to: errors at its end, and mistakes on the way."""
-        rows = batch.seen.reshape(len(batch), -1).all(1).nonzero()[:, 0]
+        rows = batch.observed_mask.reshape(len(batch), -1).all(1).nonzero()[:, 0]
         rows = rows[torch.randperm(len(rows)).to(rows.device)]
         x = F.pad(self.trunk(self.ready(batch.given, len(batch))), (0, 1), value=1.0)[rows]
         right, before = self.indicators(self.flat(batch.x)[rows]), self.mistakes.clone()
@@ -103,7 +106,7 @@ class Perceptron(Predictor):
             first = int(wrong.to(torch.uint8).argmax())
             self.walk.addr_(gap[first], x[first])
             self.mistakes.add_(1)
-            x, right = x[first + 1:], right[first + 1:]
+            x, right = x[first + 1 :], right[first + 1 :]
 
     def pocket(self, score: Tensor, right: Tensor, errors: Tensor) -> None:
         """Let the weights that move be those of the law."""
@@ -139,9 +142,11 @@ class Perceptron(Predictor):
         return self.sharp * super().params(given, n)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
-        return Suit(cls.Config(), Recipe(steps=200, check=1, patience=20, warmup=0))
+    def defaults(cls, space: Space) -> Defaults:
+        return Defaults(
+            cls.Config(), TrainConfig(max_steps=200, eval_every=1, patience=20, warmup=0)
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Any:
+    def smallest_config(cls, space: Space) -> Any:
         return cls.Config()

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions, Features
 from ...nn.inputs.sequence import one_step
 from ...nn.layers.dropout import dropout
@@ -57,8 +57,10 @@ class Reading(nn.Module):
         """What each step holds, standardised, (B, T, features)."""
         if self.picture:
             return self.features(batch).reshape(batch.x.shape).transpose(1, 2).flatten(2)
-        flat = Batch(batch.x.flatten(0, 1), observed=None if batch.observed is None else
-                     batch.seen.flatten(0, 1))
+        flat = Batch(
+            batch.x.flatten(0, 1),
+            observed=None if batch.observed is None else batch.observed_mask.flatten(0, 1),
+        )
         return self.features(flat).unflatten(0, batch.x.shape[:2])
 
 
@@ -69,8 +71,9 @@ class Readings(Trunk):
         super().__init__()
         sequences = {name: part for name, part in inputs.given.items() if is_sequence(part)}
         self.names = tuple(sequences)
-        self.each = nn.ModuleList(Reading(part, config.net, config.both)
-                                  for part in sequences.values())
+        self.each = nn.ModuleList(
+            Reading(part, config.net, config.both) for part in sequences.values()
+        )
         rest = {name: part for name, part in inputs.given.items() if name not in sequences}
         self.rest = Conditions(replace(inputs, given=rest))
         self.width = self.rest.width + sum(part.width for part in self.each)  # type: ignore[misc]
@@ -100,8 +103,8 @@ class Recurrent(Predictor):
         return Readings(self.config, inputs)
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
-        if (sentence := super().refuses(space)) is not None:
+    def unsupported_reason(cls, space: Space) -> str | None:
+        if (sentence := super().unsupported_reason(space)) is not None:
             return sentence
         if any(map(is_sequence, space.given.values())):
             return None
@@ -109,15 +112,23 @@ class Recurrent(Predictor):
         return f"recurrent reads sequences of steps, and what is given is {found}; choose mlp"
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         small = space.rows < SMALL
-        net = GRU.Config(width=32 if small else 96, depth=1 if small else 2,
-                         dropout=0.0 if small else 0.2)
-        recipe = Recipe(optimiser="adamw", decay=0.1, rate=3e-3, batch=64, clip=1.0, average=0.99)
-        return Suit(cls.Config(net=net, dropout=0.3 if small else 0.2), recipe)
+        net = GRU.Config(
+            width=32 if small else 96, depth=1 if small else 2, dropout=0.0 if small else 0.2
+        )
+        recipe = TrainConfig(
+            optimiser="adamw",
+            weight_decay=0.1,
+            lr=3e-3,
+            batch_size=64,
+            grad_clip=1.0,
+            ema_decay=0.99,
+        )
+        return Defaults(cls.Config(net=net, dropout=0.3 if small else 0.2), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=GRU.Config(width=8))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
 from ...nn.layers.specs import Shape
 from ...nn.resnet import ResNet as Network
@@ -38,16 +38,16 @@ class ResNet(FromPictures):
         return net, net.width
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """A level for every halving that leaves 3 pixels on a side; narrow ones where there are
         many pixels, of which a stride takes three in four at once."""
         side = sides(space)
         stride = 2 if side >= MANY else 1
         levels = min(max((side // stride // 3).bit_length(), 1), 4)
-        widths = LEVELS[:levels] if side >= SMALL else LEVELS[1:levels + 1]
+        widths = LEVELS[:levels] if side >= SMALL else LEVELS[1 : levels + 1]
         net = Network.Config(widths=widths, stride=stride)
         return suited(cls.Config(net=net), space)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=Network.Config(widths=(8,), blocks=1))

@@ -1,6 +1,1 @@
 """Encoders that learn from rows without labels."""
-
-
-
-
-

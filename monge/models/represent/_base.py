@@ -19,10 +19,10 @@ from ...core.abilities import CanEncode
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.errors import WordError
-from ...core.model import Model, Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults, Model
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Features
 from ...nn.mlp import MLP
 from ...nn.resnet import ResNet
@@ -68,8 +68,9 @@ class Convolution(Trunk):
     def __init__(self, config: Config, space: Space, copies: int, latent: int) -> None:
         super().__init__()
         if not space.is_picture:
-            raise WordError(f"net=convolution reads pictures, and the event holds {space}; take "
-                            "net=dense")
+            raise UsageError(
+                f"net=convolution reads pictures, and the event holds {space}; take net=dense"
+            )
         self.shape = space.shape
         self.net = ResNet(config, (copies * space.shape[0], *space.shape[1:]))
         self.out = nn.Linear(self.net.width, latent)
@@ -86,7 +87,7 @@ class Encoder(Model, CanEncode):
     """h = f(x), a network of the standardised features of x."""
 
     events = {"real", "binary", "levels", "counts", "columns"}
-    missing = True
+    supports_missing = True
 
     class Config(Model.Config):
         latent: Annotated[int, Range(1)] = 64
@@ -109,14 +110,16 @@ class Encoder(Model, CanEncode):
         return self.trunk([self.features(as_batch(batch))])
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         picture = space.is_picture and min(space.shape[1:]) >= SIDE
         net: Trunk.Config = Dense.Config(width=256)
         if picture:
             net = Convolution.Config(widths=(16, 32, 64), blocks=1)
         latent = 64 if space.dims > 16 else 16
-        return Suit(cls.Config(latent=latent, net=net), Recipe(batch=256, average=0.99))
+        return Defaults(
+            cls.Config(latent=latent, net=net), TrainConfig(batch_size=256, ema_decay=0.99)
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(latent=4, net=Dense.Config(width=16, depth=1))

@@ -47,13 +47,13 @@ class Masked(Encoder):
         self.head = Head(space, 1)
         self.decoder: MLP = config.decoder.build(config.latent, self.head.width)
 
-    def begin(self, batch: Batch) -> None:
-        self.head.fit(batch.x.reshape(len(batch), -1), batch.seen.reshape(len(batch), -1))
+    def initialise_from_data(self, batch: Batch) -> None:
+        self.head.fit(batch.x.reshape(len(batch), -1), batch.observed_mask.reshape(len(batch), -1))
         with torch.no_grad():
             self.decoder.out.bias.copy_(self.head.start())
 
     def loss(self, batch: Batch) -> Losses:
-        x, seen = (t.reshape(len(batch), -1) for t in (batch.x, batch.seen))
+        x, seen = (t.reshape(len(batch), -1) for t in (batch.x, batch.observed_mask))
         hidden = self.hidden(x) & seen  # (B, D)
         features = self.features(batch)
         params = self.decoder(self.code(features, seen & ~hidden))
@@ -81,4 +81,4 @@ class Masked(Encoder):
     @torch.no_grad()
     def encode(self, batch: Batch | Tensor) -> Tensor:
         batch = as_batch(batch)
-        return self.code(self.features(batch), batch.seen.reshape(len(batch), -1))
+        return self.code(self.features(batch), batch.observed_mask.reshape(len(batch), -1))

@@ -1,6 +1,1 @@
 """Laws of sequences: language, translation, series."""
-
-
-
-
-

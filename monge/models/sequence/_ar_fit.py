@@ -43,7 +43,7 @@ def joined(x: Tensor) -> list[Tensor]:
         return [x]
     begins = torch.cat([follows.new_ones(1), ~follows]).nonzero()[:, 0].tolist()
     ends = [*begins[1:], len(x)]
-    return [torch.cat([x[a], x[a + 1:b, -1]])[None] for a, b in zip(begins, ends, strict=True)]
+    return [torch.cat([x[a], x[a + 1 : b, -1]])[None] for a, b in zip(begins, ends, strict=True)]
 
 
 def select(pieces: list[Tensor], most: int, criterion: str) -> int:
@@ -59,22 +59,24 @@ def covariances(pieces: list[Tensor], lags: int) -> Tensor:
     """Of all pieces about their common mean."""
     count = sum(piece.numel() for piece in pieces)
     mean = sum(float(piece.sum()) for piece in pieces) / count
-    parts = [piece.numel() / count * sample_autocovariance(piece - mean, lags)
-             for piece in pieces]
+    parts = [piece.numel() / count * sample_autocovariance(piece - mean, lags) for piece in pieces]
     return torch.stack(parts).sum(0)
 
 
 def least_squares(pieces: list[Tensor], order: int) -> Fit:
     """Every value that has `order` before it, regressed on these and on 1."""
-    rows = [torch.cat([torch.ones_like(part[..., :1]), part[..., :-1].flip(-1)], -1).flatten(0, 1)
-            for part in (piece.unfold(1, order + 1, 1) for piece in pieces)]
+    rows = [
+        torch.cat([torch.ones_like(part[..., :1]), part[..., :-1].flip(-1)], -1).flatten(0, 1)
+        for part in (piece.unfold(1, order + 1, 1) for piece in pieces)
+    ]
     aims = [piece[:, order:].reshape(-1) for piece in pieces]
     a, y = torch.cat(rows), torch.cat(aims)
     inverse = torch.linalg.pinv(a.mT @ a, hermitian=True)
     b = inverse @ (a.mT @ y)
     v = (y - a @ b).square().sum() / max(len(y) - order - 1, 1)
-    return Fit(b[0], b[1:], v.clamp_min(1e-12),
-               (v * inverse.diagonal()).clamp_min(0).sqrt()[1:], len(y))
+    return Fit(
+        b[0], b[1:], v.clamp_min(1e-12), (v * inverse.diagonal()).clamp_min(0).sqrt()[1:], len(y)
+    )
 
 
 def yule_walker(pieces: list[Tensor], order: int) -> Fit:
@@ -84,8 +86,9 @@ def yule_walker(pieces: list[Tensor], order: int) -> Fit:
     kappa, v = levinson(gamma)
     phi, count = step_up(kappa), sum(piece.numel() for piece in pieces)
     mean = sum(float(piece.sum()) for piece in pieces) / count
-    return Fit(mean * (1 - phi.sum()), phi, v[-1].clamp_min(1e-12),
-               errors(gamma, v[-1], count), count)
+    return Fit(
+        mean * (1 - phi.sum()), phi, v[-1].clamp_min(1e-12), errors(gamma, v[-1], count), count
+    )
 
 
 def errors(gamma: Tensor, v: Tensor, count: int) -> Tensor:
@@ -106,8 +109,13 @@ def likeliest(pieces: list[Tensor], order: int) -> Fit:
     begin = yule_walker(pieces, order)
     kappa, _ = step_down(begin.phi)
     reach = math.tanh(CLOSEST)
-    start = torch.cat([(begin.intercept / (1 - begin.phi.sum()))[None], begin.v.log()[None] / 2,
-                       kappa.clamp(-reach, reach).atanh()])
+    start = torch.cat(
+        [
+            (begin.intercept / (1 - begin.phi.sum()))[None],
+            begin.v.log()[None] / 2,
+            kappa.clamp(-reach, reach).atanh(),
+        ]
+    )
     scale = begin.v.sqrt()  # what a step of the mean is measured in
     count = sum(piece.numel() for piece in pieces)
 
@@ -124,8 +132,13 @@ def likeliest(pieces: list[Tensor], order: int) -> Fit:
         return float(value.detach()), slope.numpy()
 
     start[0] /= scale
-    found = minimize(cost, start.numpy(), jac=True, method="L-BFGS-B",
-                     options={"maxiter": 200, "ftol": 1e-12, "gtol": 1e-8})
+    found = minimize(
+        cost,
+        start.numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 200, "ftol": 1e-12, "gtol": 1e-8},
+    )
     intercept, phi, v = read(torch.from_numpy(found.x))
     return Fit(intercept, phi, v, errors(covariances(pieces, order), v, count), count)
 

@@ -27,12 +27,12 @@ from ...core.abilities import (
     HasMode,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Losses, Model
 from ...core.space import Space
-from ...prob.decoding import Choice, Speaker, beam, draw
+from ...prob.decoding import Choice, StepDecoder, beam, draw
 from ...prob.distributions import pick
 from .._ordering import Layout, check_codes, check_whole
 
@@ -46,8 +46,9 @@ Memory = Any
 """What a decoder remembers of its source: a model's own form."""
 
 
-class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, CanSample,
-                 CanStream):
+class Translator(
+    Model, HasLikelihood, HasConditionals, HasAttention, HasMode, CanSample, CanStream
+):
     """A product of conditionals along a sentence, given one thing that is read whole.
 
     The loss is in nats a symbol of a sentence of mean length, so that batches of short sentences
@@ -56,8 +57,8 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
 
     events = {"tokens"}
     givens = {"tokens", "real", "levels", "binary", "counts", "label"}
-    lengths = True
-    predicts = True
+    supports_variable_length = True
+    is_predictor = True
 
     class Config(Model.Config):
         smoothing: Annotated[float, Range(0, 0.9)] = 0.1
@@ -65,7 +66,7 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
         scheduled: Annotated[float, Range(0, 1)] = 0.0
         """Share of what the decoder reads in training that is its own instead of the truth."""
 
-    class Sampling(Choice):
+    class SamplingConfig(Choice):
         steps: Annotated[int, Range(0)] = 0
         """Symbols to draw at most; 0 takes the longest training sentence."""
         beams: Annotated[int, Range(1)] = 5
@@ -86,11 +87,13 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
         self.register_buffer("average", torch.tensor(float(space.shape[0])))
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         name = cls.__name__.lower()
         if len(space.given) != 1:
-            return (f"{name} tells sentences given one thing, and there are {len(space.given)} "
-                    "conditions; name one with --given, or use autoregressive.gpt")
+            return (
+                f"{name} tells sentences given one thing, and there are {len(space.given)} "
+                "conditions; name one with --given, or use autoregressive.gpt"
+            )
         return None
 
     @abc.abstractmethod
@@ -103,7 +106,7 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
         inputs (B, T, width) are the vectors."""
 
     @abc.abstractmethod
-    def speaker(self, memory: Memory, n: int, most: int) -> Speaker:
+    def speaker(self, memory: Memory, n: int, most: int) -> StepDecoder:
         """The decoder before its first step."""
 
     @property
@@ -123,7 +126,7 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
         """The vectors of symbols x (...,), (..., width)."""
         return F.embedding(x, self.table)
 
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         """Let the law begin with how often each symbol comes."""
         x, exist = self.rows(batch)
         counts = torch.bincount(x[exist], minlength=self.space.size) + 0.5
@@ -145,13 +148,14 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
 
     def loss(self, batch: Batch) -> Losses:
         x, exist = self.rows(batch)
-        memory = self.remember(conform(batch.given, self.space, len(x))[self.source])
+        memory = self.remember(broadcast_conditions(batch.given, self.space, len(x))[self.source])
         inputs = self.inputs(x)
         if self.config.scheduled:
             inputs = self.mixed(memory, inputs, batch.step)
         logits = self.logits(self.decoded(memory, inputs)[exist])  # (N, V)
-        cost = F.cross_entropy(logits, x[exist], reduction="none",
-                               label_smoothing=self.config.smoothing)
+        cost = F.cross_entropy(
+            logits, x[exist], reduction="none", label_smoothing=self.config.smoothing
+        )
         total = cost.new_zeros(exist.shape).masked_scatter(exist, cost).sum(1)
         return {"nll": total / self.average}
 
@@ -165,8 +169,12 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
         later = torch.where(own[..., None], self.embed(drawn), inputs[:, 1:])
         return torch.cat([inputs[:, :1], later], 1)
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         return Likelihood(self.conditionals(as_batch(batch)).sum(1), "exact")
 
     @property
@@ -176,11 +184,11 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         """Zero at steps that do not exist."""
         x, exist = self.rows(batch)
-        source = conform(batch.given, self.space, len(x))[self.source]
+        source = broadcast_conditions(batch.given, self.space, len(x))[self.source]
         pieces, order = [], exist.sum(1).argsort(descending=True)
         while len(order):
             most = max(int(exist[order[0]].sum()), 1)
-            own, order = order[:max(1, PIECE // most)], order[max(1, PIECE // most):]
+            own, order = order[: max(1, PIECE // most)], order[max(1, PIECE // most) :]
             vectors = self.decoded(self.remember(source[own]), self.inputs(x[own, :most]))
             log_p = self.logits(vectors).log_softmax(-1)
             found = log_p.gather(2, x[own, :most, None])[..., 0] * exist[own, :most]
@@ -190,35 +198,46 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         x, _ = self.rows(batch)
-        memory = self.remember(conform(batch.given, self.space, len(x))[self.source])
+        memory = self.remember(broadcast_conditions(batch.given, self.space, len(x))[self.source])
         return self.logits(self.decoded(memory, self.inputs(x)))
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         """(n, steps); what follows the end of a row repeats it."""
-        *_, last = self.stream(n, given, how, generator)
+        *_, last = self.stream(n, given, options, generator)
         return last
 
     @torch.no_grad()
-    def stream(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Iterator[Tensor]:
+    def stream(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Iterator[Tensor]:
         """One yield for each symbol; those not yet drawn stand at the end."""
-        source = conform(given or {}, self.space, n)[self.source]
-        chosen, end = self.settings(how), self.space.end
+        source = broadcast_conditions(given or {}, self.space, n)[self.source]
+        chosen, end = self.settings(options), self.space.end
         most = chosen.steps or self.space.shape[0]
         x = torch.full((n, most), 0 if end is None else end, device=self.bias.device)
-        uniform = torch.rand(most, n, generator=generator, dtype=self.bias.dtype,
-                             device=self.bias.device)
+        uniform = torch.rand(
+            most, n, generator=generator, dtype=self.bias.dtype, device=self.bias.device
+        )
         speaker = self.speaker(self.remember(source), n, most)
         for step, symbol in enumerate(draw(speaker, uniform, end, chosen)):
             x[:, step] = symbol
             yield x.clone()
 
     @torch.no_grad()
-    def mode(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+    def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         """The best that beam search finds, (B, steps); what follows the end repeats it."""
-        source, chosen = given[self.source], self.settings(how)
+        source, chosen = given[self.source], self.settings(options)
         most, end = chosen.steps or self.space.shape[0], self.space.end
         length = source.length
         order = torch.arange(len(source)) if length is None else length.argsort()
@@ -226,16 +245,24 @@ class Translator(Model, HasLikelihood, HasConditionals, HasAttention, HasMode, C
         with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
             for rows in order.split(TOGETHER):
                 speaker = self.speaker(self.remember(clipped(source[rows])), len(rows), most)
-                found.append(beam(speaker, len(rows), most, self.space.size if end is None else
-                                  end, chosen.beams, chosen.penalty)[0])
+                found.append(
+                    beam(
+                        speaker,
+                        len(rows),
+                        most,
+                        self.space.size if end is None else end,
+                        chosen.beams,
+                        chosen.penalty,
+                    )[0]
+                )
         return torch.cat(found)[order.argsort()]
 
-    def settings(self, how: BaseConfig | None) -> Sampling:
-        return cast("Translator.Sampling", how or self.Sampling())
+    def settings(self, options: BaseConfig | None) -> SamplingConfig:
+        return cast("Translator.SamplingConfig", options or self.SamplingConfig())
 
 
 def clipped(source: Batch) -> Batch:
     """Without steps that exist in no row."""
     if source.length is None:
         return source
-    return Batch(source.x[:, :int(source.length.max())], length=source.length)
+    return Batch(source.x[:, : int(source.length.max())], length=source.length)

@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ...core.abilities import CanSample, Given, HasLikelihood, Likelihood
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
@@ -46,13 +46,21 @@ def misfit(name: str, space: Space) -> str | None:
     """None, or why an event and its conditions are no future and past."""
     past = space.given.get(PAST)
     if past is None:
-        return (f"{name} forecasts a future given its past, and is given "
-                f"{', '.join(space.given) or 'nothing'}; give it a series: a table with a column "
-                "of times, and data.horizon=24")
-    if past.kind != "real" or len(past.shape) not in (1, 2) or past.shape[1:] != space.shape[1:] \
-            or len(space.shape) not in (1, 2):
-        return (f"{name} needs a past with the channels of its future, and they are {past} and "
-                f"{space}; cut both from one series")
+        return (
+            f"{name} forecasts a future given its past, and is given "
+            f"{', '.join(space.given) or 'nothing'}; give it a series: a table with a column "
+            "of times, and data.horizon=24"
+        )
+    if (
+        past.kind != "real"
+        or len(past.shape) not in (1, 2)
+        or past.shape[1:] != space.shape[1:]
+        or len(space.shape) not in (1, 2)
+    ):
+        return (
+            f"{name} needs a past with the channels of its future, and they are {past} and "
+            f"{space}; cut both from one series"
+        )
     return None
 
 
@@ -83,8 +91,10 @@ class Frame(nn.Module):
     def past(self, name: str, given: Mapping[str, Batch]) -> Tensor:
         batch = given[PAST]
         if batch.observed is not None and not bool(batch.observed.all()):
-            raise DataError(f"{name} needs every step of the past, but some are missing; fill "
-                            "them, for instance with data.gaps=fill")
+            raise DataError(
+                f"{name} needs every step of the past, but some are missing; fill "
+                "them, for instance with data.gaps=fill"
+            )
         return self.inside(batch.x)
 
 
@@ -104,7 +114,7 @@ class Unsteadiness(nn.Module):
         """v (B, C, 4): how far the past moves from step to step, of late and ever; how far it
         strays from its mean; and where it is now."""
         moves = past.diff(dim=1) if past.shape[1] > 1 else past
-        late = moves[:, -max(len(moves[0]) // 4, 1):]
+        late = moves[:, -max(len(moves[0]) // 4, 1) :]
         sizes = [part.square().mean(1).sqrt() for part in (moves, late, past - past.mean(1, True))]
         return torch.stack([*((size + FLOOR).log() for size in sizes), past[:, -1]], -1)
 
@@ -149,7 +159,7 @@ class Beside(nn.Module):
             return
         context = self.context(given, len(aim), steps)
         assert context is not None, "where there is a map there is something to read"
-        rows = context.expand(-1, steps, -1)[:, :aim.shape[1]].flatten(0, 1)
+        rows = context.expand(-1, steps, -1)[:, : aim.shape[1]].flatten(0, 1)
         rows = torch.nn.functional.pad(rows, (0, 1), value=1.0).double()
         eye = 1e-4 * len(rows) * torch.eye(rows.shape[1]).to(rows)
         found = torch.linalg.solve(rows.mT @ rows + eye, rows.mT @ aim.flatten(0, 1).double())
@@ -162,7 +172,7 @@ class Foresight(Model, HasLikelihood, CanSample):
 
     events = {"real"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
-    predicts = True
+    is_predictor = True
 
     class Config(Model.Config):
         net: Outlook.Config = NLinear.Config()
@@ -196,9 +206,9 @@ class Foresight(Model, HasLikelihood, CanSample):
         return self.frame.horizon // self.steps
 
     @torch.no_grad()
-    def begin(self, batch: Batch) -> None:
+    def initialise_from_data(self, batch: Batch) -> None:
         past, y, beside = self.laid(batch)
-        y = y[:, :self.steps]
+        y = y[:, : self.steps]
         for _ in range(ROUNDS if self.beside.lift is not None else 1):
             self.excess.copy_(self.net.solve(past, y - cut(beside, 0, self.steps)))
             self.beside.solve(batch.given, y - self.net(past), self.frame.horizon)
@@ -212,7 +222,7 @@ class Foresight(Model, HasLikelihood, CanSample):
     def laid(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | float]:
         """Past (B, L, C) and future (B, H, C), standardised, and what is added to its mean."""
         check_whole(self.name, batch)
-        ready = conform(batch.given, self.space, len(batch))
+        ready = broadcast_conditions(batch.given, self.space, len(batch))
         beside = self.beside(ready, len(batch), self.frame.horizon)
         return self.frame.past(self.name, ready), self.frame.inside(batch.x), beside
 
@@ -227,8 +237,11 @@ class Foresight(Model, HasLikelihood, CanSample):
         if self.config.fit == "likelihood":
             return {"nll": -self.blocks * self.density(gap, spread)}
         alone, z = self.alone(gap.detach() * self.excess, spread)
-        return {"squared_error": gap.square().mean((1, 2)), "margins": -self.blocks * alone,
-                "dependence": -self.blocks * self.dependence.log_density(z.detach())}
+        return {
+            "squared_error": gap.square().mean((1, 2)),
+            "margins": -self.blocks * alone,
+            "dependence": -self.blocks * self.dependence.log_density(z.detach()),
+        }
 
     def alone(self, gap: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
         """log p of a block's numbers as if they were independent, in units of the data, (B,), and
@@ -243,32 +256,41 @@ class Foresight(Model, HasLikelihood, CanSample):
         alone, z = self.alone(gap, spread)
         return alone + self.dependence.log_density(z)
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         past, y, beside = self.laid(as_batch(batch))
         full, total = torch.cat([past, y], 1), y.new_zeros(len(y))
         for start in range(0, self.frame.horizon, self.steps):
-            window = full[:, start:start + self.frame.lookback]
+            window = full[:, start : start + self.frame.lookback]
             centre = self.net(window) + cut(beside, start, self.steps)
-            gap = y[:, start:start + self.steps] - centre
+            gap = y[:, start : start + self.steps] - centre
             total = total + self.density(gap, self.unsteadiness(window)[:, None])
         return Likelihood(total, "exact")
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        ready = conform(given or {}, self.space, n)
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        ready = broadcast_conditions(given or {}, self.space, n)
         beside, full = self.beside(ready, n, self.frame.horizon), self.frame.past(self.name, ready)
         for start in range(0, self.frame.horizon, self.steps):
-            window = full[:, -self.frame.lookback:]
+            window = full[:, -self.frame.lookback :]
             centre = self.net(window) + cut(beside, start, self.steps)
             r = self.margins.inverse(self.dependence.draw(n, centre, generator))
             spread = self.unsteadiness(window)[:, None].exp()
             full = torch.cat([full, centre + spread * r.reshape(centre.shape)], 1)
-        return self.frame.outside(full[:, -self.frame.horizon:])
+        return self.frame.outside(full[:, -self.frame.horizon :])
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         return misfit(cls.__name__.lower(), space)
 
 
@@ -276,7 +298,7 @@ def cut(beside: Tensor | float, start: int, steps: int) -> Tensor | float:
     """Some steps of (B, 1 or H, C)."""
     if isinstance(beside, float) or beside.shape[1] == 1:
         return beside
-    return beside[:, start:start + steps]
+    return beside[:, start : start + steps]
 
 
 def taken(x: Any, first: Tensor, steps: int) -> Any:

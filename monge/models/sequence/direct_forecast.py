@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ...core.abilities import Given, HasMarginals, HasMean, HasMode
-from ...core.batch import conform
+from ...core.batch import broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.marginals import Marginals
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ._forecaster import PAST, Foresight
 
 
@@ -33,7 +33,7 @@ class Forecast(Foresight, HasMarginals, HasMean, HasMode):
     or not the dependence is; `fit=likelihood` trains all of it by the joint likelihood.
     """
 
-    leads = 2
+    family_priority = 2
 
     class Config(Foresight.Config):
         tag = "model/sequence.direct_forecast"
@@ -46,32 +46,34 @@ class Forecast(Foresight, HasMarginals, HasMean, HasMode):
     def read(self, given: Given) -> tuple[Tensor, Tensor]:
         """The mean (n, H, C) and the log-scale of each channel (n, 1, C), standardised."""
         n = len(given[PAST]) if PAST in given else 1
-        ready = conform(given, self.space, n)
+        ready = broadcast_conditions(given, self.space, n)
         past = self.frame.past(self.name, ready)
         centre = self.net(past) + self.beside(ready, n, self.frame.horizon)
         return centre, self.unsteadiness(past)[:, None]
 
     @torch.no_grad()
-    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         return self.frame.outside(self.read(given)[0])
 
-    def mode(self, given: Given, how: BaseConfig | None = None) -> Tensor:
-        return self.mean(given, how)
+    def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
+        return self.mean(given, options)
 
     @torch.no_grad()
-    def marginals(self, given: Given, how: BaseConfig | None = None) -> Marginals:
+    def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
         return Steps(self, *self.read(given))
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """A linear map, which long and short series alike leave hard to beat; the law of the
         errors is what is trained."""
         rank = 16 if space.rows >= 1000 else 4
-        recipe = Recipe(rate=3e-3, batch=128, clip=10.0, average=0.99, warmup=20, patience=6)
-        return Suit(cls.Config(rank=rank), recipe)
+        recipe = TrainConfig(
+            lr=3e-3, batch_size=128, grad_clip=10.0, ema_decay=0.99, warmup=20, patience=6
+        )
+        return Defaults(cls.Config(rank=rank), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Any:
+    def smallest_config(cls, space: Space) -> Any:
         return cls.Config(rank=1)
 
 

@@ -23,12 +23,12 @@ from ...core.abilities import (
     HasLikelihood,
     Likelihood,
 )
-from ...core.batch import Batch, as_batch, conform
+from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Model, Suit, Turn
+from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...prob.linear_ar import is_stationary, predicted
 from .._ordering import check_prefix, check_whole
 from ._ar_fit import beginning, joined, least_squares, likeliest, select, yule_walker
@@ -79,13 +79,19 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         mean, scale = (space.spread(name).reshape(self.steps, -1) for name in ("mean", "scale"))
         spread = (scale.square().mean(0) + mean.var(0, correction=0)).clamp_min(1e-12)
         table = torch.zeros(self.channels, self.most)
-        state = {"intercept": mean.mean(0), "phi": table, "variance": spread, "stderr": table,
-                 "count": torch.zeros(self.channels), "early": torch.stack([mean.mean(0), spread])}
+        state = {
+            "intercept": mean.mean(0),
+            "phi": table,
+            "variance": spread,
+            "stderr": table,
+            "count": torch.zeros(self.channels),
+            "early": torch.stack([mean.mean(0), spread]),
+        }
         for name, value in state.items():
             self.register_buffer(name, value.clone())
 
-    def turns(self) -> Sequence[Turn]:
-        return [Turn("fit", self.fit, whole=True)]
+    def updates(self) -> Sequence[Update]:
+        return [Update("fit", self.fit, whole=True)]
 
     def loss(self, batch: Batch) -> Losses:
         return {"nll": -self.log_prob(batch)}
@@ -101,9 +107,9 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
             self.intercept[channel], self.variance[channel] = found.intercept, found.v
             for table, values in ((self.phi, found.phi), (self.stderr, found.stderr)):
                 table[channel] = 0
-                table[channel, :len(values)] = values.to(table)
+                table[channel, : len(values)] = values.to(table)
             self.count[channel] = found.count
-            first = torch.cat([piece[:, :self.most].flatten() for piece in pieces])
+            first = torch.cat([piece[:, : self.most].flatten() for piece in pieces])
             whole = torch.cat([piece.flatten() for piece in pieces])
             self.early[0, channel] = first.mean()
             self.early[1, channel] = whole.var(correction=0).clamp_min(1e-12)
@@ -129,12 +135,14 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
             spread = self.variance[:, None].expand(-1, steps)
         mean = predicted(x, self.intercept, self.phi, first)
         free = ~still & (torch.arange(steps).to(phi.device) < self.most)[:, None]  # (T, C)
-        return (torch.where(free, self.early[0], mean),
-                torch.where(free, self.early[1], torch.where(still, spread.mT, self.variance)))
+        return (
+            torch.where(free, self.early[0], mean),
+            torch.where(free, self.early[1], torch.where(still, spread.mT, self.variance)),
+        )
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         check_whole("linear_ar", batch)
-        conform(batch.given, self.space, len(batch))
+        broadcast_conditions(batch.given, self.space, len(batch))
         mean, variance = self.law(self.laid(batch.x))
         return torch.stack([mean, variance.expand_as(mean)], -1).flatten(1, 2)  # (B, D, 2)
 
@@ -147,67 +155,90 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
     def orders(self) -> Sequence[Tensor]:
         return [torch.arange(self.space.dims, device=self.phi.device)]
 
-    def likelihood(self, batch: Batch | Tensor, how: BaseConfig | None = None,
-                   generator: Generator | None = None) -> Likelihood:
+    def likelihood(
+        self,
+        batch: Batch | Tensor,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Likelihood:
         return Likelihood(self.conditionals(as_batch(batch)).sum(1), "exact")
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
-        conform(given or {}, self.space, n)
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        broadcast_conditions(given or {}, self.space, n)
         x = self.phi.new_zeros(n, *self.space.shape)
-        return self.complete(Batch(x, observed=torch.zeros_like(x, dtype=torch.bool)), how,
-                             generator)
+        return self.complete(
+            Batch(x, observed=torch.zeros_like(x, dtype=torch.bool)), options, generator
+        )
 
     @torch.no_grad()
-    def complete(self, batch: Batch, how: BaseConfig | None = None,
-                 generator: Generator | None = None) -> Tensor:
-        x, seen = self.laid(batch.x).clone(), self.laid(batch.seen) > 0
-        check_prefix("linear_ar", self.orders, batch.seen.reshape(len(x), -1))
+    def complete(
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
+    ) -> Tensor:
+        x, seen = self.laid(batch.x).clone(), self.laid(batch.observed_mask) > 0
+        check_prefix("linear_ar", self.orders, batch.observed_mask.reshape(len(x), -1))
         noise = torch.empty_like(x).normal_(generator=generator)
         hidden = ~seen.all(0).all(1)
         begin = int(hidden.nonzero()[0]) if bool(hidden.any()) else self.steps
         for t in range(begin, self.steps):
-            mean, variance = self.law(x[:, max(0, t - self.most):t + 1])
+            mean, variance = self.law(x[:, max(0, t - self.most) : t + 1])
             drawn = mean[:, -1] + variance[-1].sqrt() * noise[:, t]
             x[:, t] = torch.where(seen[:, t], x[:, t], drawn)
-        return torch.where(batch.seen, batch.x.to(x), x.reshape(batch.x.shape))
+        return torch.where(batch.observed_mask, batch.x.to(x), x.reshape(batch.x.shape))
 
     def diagnose(self, batch: Batch) -> list[Finding]:
-        told = [Finding("estimates", self.told(channel), "") for channel in
-                range(min(self.channels, TOLD))]
+        told = [
+            Finding("estimates", self.told(channel), "")
+            for channel in range(min(self.channels, TOLD))
+        ]
         wild = (~self.stationary).nonzero()[:, 0].tolist()
         if wild:
             names = ", ".join(str(channel + 1) for channel in wild)
-            told.append(Finding("not_stationary", f"channel {names} has no stationary law: its "
-                                "variance grows without end.", "Difference the series, or use "
-                                "method=yule_walker."))
+            told.append(
+                Finding(
+                    "not_stationary",
+                    f"channel {names} has no stationary law: its variance grows without end.",
+                    "Difference the series, or use method=yule_walker.",
+                )
+            )
         return told
 
     def told(self, channel: int) -> str:
         """Coefficients and scale with their standard errors."""
-        order = int((self.phi[channel] != 0).nonzero().amax()) + 1 \
-            if bool((self.phi[channel] != 0).any()) else 0
-        pairs = zip(self.phi[channel, :order].tolist(), self.stderr[channel, :order].tolist(),
-                    strict=True)
+        order = (
+            int((self.phi[channel] != 0).nonzero().amax()) + 1
+            if bool((self.phi[channel] != 0).any())
+            else 0
+        )
+        pairs = zip(
+            self.phi[channel, :order].tolist(), self.stderr[channel, :order].tolist(), strict=True
+        )
         each = ", ".join(f"{value:.4f} ± {error:.4f}" for value, error in pairs)
         scale = float(self.variance[channel].sqrt())
         error = scale / math.sqrt(2 * max(float(self.count[channel]), 1))
-        return (f"channel {channel + 1}: order {order}, coefficients {each or 'none'}, scale "
-                f"{scale:.4g} ± {error:.2g}.")
+        return (
+            f"channel {channel + 1}: order {order}, coefficients {each or 'none'}, scale "
+            f"{scale:.4g} ± {error:.2g}."
+        )
 
     @classmethod
-    def refuses(cls, space: Space) -> str | None:
+    def unsupported_reason(cls, space: Space) -> str | None:
         if len(space.shape) in (1, 2):
             return None
         return f"linear_ar needs series (steps,) or (steps, channels), got {space}; reshape them"
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """As many values back as leave half of a window to explain."""
         most = max(1, min(30, space.shape[0] // 2 if space.shape else 1))
-        return Suit(cls.Config(most=most), Recipe(steps=1, check=1, patience=0))
+        return Defaults(cls.Config(most=most), TrainConfig(max_steps=1, eval_every=1, patience=0))
 
     @classmethod
-    def tiny(cls, space: Space) -> Any:
+    def smallest_config(cls, space: Space) -> Any:
         return cls.Config(order=1, method="likelihood")

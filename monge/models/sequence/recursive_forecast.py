@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ...core.config import Range
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.forecasters import Recurrence
 from ...nn.recurrent import GRU
 from ._forecaster import Foresight
@@ -40,14 +40,14 @@ class Rollout(Foresight):
         super().__init__(config, space, steps)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         """A recurrent network, which reads any past, a few steps at a time where the horizon is
         long."""
         small = space.rows < SMALL
         net = Recurrence.Config(net=GRU.Config(width=32 if small else 64))
         config = cls.Config(net=net, block=max(1, space.shape[0] // 12), rank=4 if small else 16)
-        return Suit(config, Recipe(rate=3e-3, batch=64, clip=1.0, average=0.99))
+        return Defaults(config, TrainConfig(lr=3e-3, batch_size=64, grad_clip=1.0, ema_decay=0.99))
 
     @classmethod
-    def tiny(cls, space: Space) -> Any:
+    def smallest_config(cls, space: Space) -> Any:
         return cls.Config(rank=1)

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 from ...core.config import Range
-from ...core.model import Suit
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.layers.dropout import Dropout
 from ...nn.recurrent import LSTM, Hidden, Recurrent
 from ...nn.stepwise import Added, Stepwise
@@ -28,7 +28,7 @@ MUCH = 200_000
 class RNN(Chain):
     r"""$p(x | c) = \prod_t p(x_t | h_t)$ with $h_t = f(h_{t-1}, x_{t-1}, c)$ (Graves 2013)."""
 
-    leads = 1
+    family_priority = 1
 
     class Config(Chain.Config):
         tag = "model/sequence.rnn"
@@ -45,16 +45,16 @@ class RNN(Chain):
         self.net: Any = Added(net, self.context.width)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         few, much = 0 < space.rows < FEW, space.rows * space.dims >= MUCH
         width = (256 if space.kind == "tokens" else 128) if much else 64
         net = LSTM.Config(width=width, depth=2 if much and space.kind == "tokens" else 1)
         dropout = 0.2 if space.kind == "tokens" else 0.1 if few else 0.0
-        recipe = Recipe(rate=3e-3, batch=32, clip=1.0, warmup=100, average=0.998)
-        return Suit(cls.Config(net=net, dropout=dropout), recipe)
+        recipe = TrainConfig(lr=3e-3, batch_size=32, grad_clip=1.0, warmup=100, ema_decay=0.998)
+        return Defaults(cls.Config(net=net, dropout=dropout), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=LSTM.Config(width=8), components=2)
 
 

@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from ...core.batch import Batch, conform
+from ...core.batch import Batch, broadcast_conditions
 from ...core.config import Range
-from ...core.errors import WordError
-from ...core.model import Suit
+from ...core.errors import UsageError
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.attention.scores import score
 from ...nn.attention.softmax import padding_mask
 from ...nn.inputs.condition_tokens import Reader
@@ -68,15 +68,19 @@ class Seq2Seq(Translator):
         width = config.net.width
         super().__init__(config, space, width)
         if width % 2:
-            raise WordError(f"net.width={width} must be even: each direction of the encoder has "
-                            "half of it")
+            raise UsageError(
+                f"net.width={width} must be even: each direction of the encoder has half of it"
+            )
         self.reader = Reader(space.given[self.source], width)
         half = replace(config.net, width=width // 2)
         self.encoder = Bidirectional.Config(net=half).build(width)
         self.net: Recurrent = config.net.build(width)
         self.bridge = nn.Linear(width, width * config.net.depth)
-        self.score = None if config.attention == "none" else score(config.attention, width, width,
-                                                                   width // 2)
+        self.score = (
+            None
+            if config.attention == "none"
+            else score(config.attention, width, width, width // 2)
+        )
         self.mix = nn.Linear(2 * width, width)
         self.drop = Dropout(config.dropout)
         self.words = nn.Parameter(torch.randn(space.size, width))
@@ -121,26 +125,34 @@ class Seq2Seq(Translator):
 
     def attention(self, batch: Batch) -> Tensor:
         if self.score is None:
-            raise WordError("this run was fitted with attention=none, so that no step looks at "
-                            "the source; fit one with attention=bilinear")
+            raise UsageError(
+                "this run was fitted with attention=none, so that no step looks at "
+                "the source; fit one with attention=bilinear"
+            )
         x, _ = self.rows(batch)
-        memory = self.remember(conform(batch.given, self.space, len(x))[self.source])
+        memory = self.remember(broadcast_conditions(batch.given, self.space, len(x))[self.source])
         return self.weights(memory, self.net.scan(self.inputs(x), memory.start)[0])
 
     def speaker(self, memory: Memory, n: int, most: int) -> Teller:
         return Teller(self, memory)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         few = 0 < space.rows < FEW
-        config = cls.Config(net=GRU.Config(width=128 if few else 256),
-                            dropout=0.3 if few else 0.2)
-        recipe = Recipe(rate=3e-3, batch=64, alike=True, schedule="inverse", clip=1.0, warmup=400,
-                        average=0.998)
-        return Suit(config, recipe)
+        config = cls.Config(net=GRU.Config(width=128 if few else 256), dropout=0.3 if few else 0.2)
+        recipe = TrainConfig(
+            lr=3e-3,
+            batch_size=64,
+            bucket_by_length=True,
+            schedule="inverse",
+            grad_clip=1.0,
+            warmup=400,
+            ema_decay=0.998,
+        )
+        return Defaults(config, recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=GRU.Config(width=8))
 
 

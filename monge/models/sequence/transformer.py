@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...core.batch import Batch, conform
-from ...core.model import Suit
+from ...core.batch import Batch, broadcast_conditions
+from ...core.model import Defaults
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.attention.transformer import Causal, Decoder, Encoder, StackState
 from ...nn.inputs.condition_tokens import Reader
 from ._encoder_decoder import Translator
@@ -42,7 +42,7 @@ class Transformer(Translator):
     that has as many symbols; at the input they are multiplied by $\sqrt d$.
     """
 
-    leads = 3
+    family_priority = 3
 
     class Config(Translator.Config):
         tag = "model/sequence.transformer"
@@ -65,12 +65,16 @@ class Transformer(Translator):
         self.encoder = Encoder(Encoder.Config(**fields), net.width, self.reader.most)
         # The last map of the decoder lets shared vectors mean one thing as input and another as
         # output; without it a symbol is at first its own most probable successor.
-        self.decoder = Decoder(Decoder.Config(**fields), net.width, net.width, net.width,
-                               space.shape[0])
+        self.decoder = Decoder(
+            Decoder.Config(**fields), net.width, net.width, net.width, space.shape[0]
+        )
         spread = net.width**-0.5
         self.words = nn.Parameter(torch.randn(space.size, net.width) * spread)
-        self.heads = nn.Parameter(torch.randn(space.size, net.width) * spread) \
-            if config.share == "none" else None
+        self.heads = (
+            nn.Parameter(torch.randn(space.size, net.width) * spread)
+            if config.share == "none"
+            else None
+        )
 
     @property
     def table(self) -> Tensor:
@@ -94,25 +98,42 @@ class Transformer(Translator):
     def attention(self, batch: Batch) -> Tensor:
         """The mean over the heads of the last block."""
         x, _ = self.rows(batch)
-        memory = self.remember(conform(batch.given, self.space, len(x))[self.source])
+        memory = self.remember(broadcast_conditions(batch.given, self.space, len(x))[self.source])
         return self.decoder.weights(self.inputs(x), memory.states, memory.length).mean(1)
 
     def speaker(self, memory: Memory, n: int, most: int) -> Teller:
         return Teller(self, self.decoder.start(n, most, memory.states, memory.length), n)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         few = 0 < space.rows < FEW
-        net = Causal.Config(width=128 if few else 256, depth=2 if few else 3, heads=4, expand=2,
-                            activation="relu", positions="sinusoidal", dropout=0.15)
-        recipe = Recipe(optimiser="adam", rate=2e-3, betas=(0.9, 0.98), batch=64, alike=True,
-                        schedule="inverse", warmup=500, clip=1.0, average=0.998)
-        return Suit(cls.Config(net=net), recipe)
+        net = Causal.Config(
+            width=128 if few else 256,
+            depth=2 if few else 3,
+            heads=4,
+            expand=2,
+            activation="relu",
+            positions="sinusoidal",
+            dropout=0.15,
+        )
+        recipe = TrainConfig(
+            optimiser="adam",
+            lr=2e-3,
+            betas=(0.9, 0.98),
+            batch_size=64,
+            bucket_by_length=True,
+            schedule="inverse",
+            warmup=500,
+            grad_clip=1.0,
+            ema_decay=0.998,
+        )
+        return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
-        return cls.Config(net=Causal.Config(width=8, depth=1, heads=2, expand=2,
-                                            positions="sinusoidal"))
+    def smallest_config(cls, space: Space) -> Config:
+        return cls.Config(
+            net=Causal.Config(width=8, depth=1, heads=2, expand=2, positions="sinusoidal")
+        )
 
 
 class Teller:

@@ -1,6 +1,1 @@
 """Laws trained by moving samples to data at the least cost."""
-
-
-
-
-

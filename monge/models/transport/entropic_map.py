@@ -18,9 +18,9 @@ from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Suit, Turn
+from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...solve.transport.ground_cost import squared
 from ...solve.transport.sinkhorn import sinkhorn
 from ._base import TOLERANCE, Unpaired
@@ -51,16 +51,21 @@ class Map(Unpaired):
         self.register_buffer("potential", torch.zeros(count))
         self.register_buffer("width", torch.ones(()))
 
-    def turns(self) -> Sequence[Turn]:
-        return [Turn("plan", self.plan, whole=True)]
+    def updates(self) -> Sequence[Update]:
+        return [Update("plan", self.plan, whole=True)]
 
     @torch.no_grad()
     def plan(self, batch: Batch) -> Losses:
         """Solved between as many rows of each side as are kept, spread over the data."""
         rows = torch.linspace(0, len(batch) - 1, len(self.kept), device=batch.x.device).long()
         batch = batch[rows]
-        found = sinkhorn(self.sources(batch.given, len(batch)), self.targets(batch.x),
-                         self.config.epsilon, relative=True, tolerance=TOLERANCE)
+        found = sinkhorn(
+            self.sources(batch.given, len(batch)),
+            self.targets(batch.x),
+            self.config.epsilon,
+            relative=True,
+            tolerance=TOLERANCE,
+        )
         self.kept.copy_(batch.x.flatten(1))
         self.potential.copy_(found.g)
         self.width.fill_(found.epsilon)
@@ -77,22 +82,29 @@ class Map(Unpaired):
         return ((self.potential - cost) / self.width).softmax(1)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         weights = self.weights(self.sources(given or {}, n))
         drawn = torch.multinomial(weights, 1, generator=generator)[:, 0]
         return self.kept[drawn].reshape(n, *self.space.shape)
 
     @torch.no_grad()
-    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         n = len(next(iter(given.values())))
         return (self.weights(self.sources(given, n)) @ self.kept).reshape(n, *self.space.shape)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         anchors = space.rows if 0 < space.rows <= 4096 else 2048
-        return Suit(cls.Config(anchors=anchors), Recipe(steps=1, check=1, patience=0))
+        return Defaults(
+            cls.Config(anchors=anchors), TrainConfig(max_steps=1, eval_every=1, patience=0)
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(anchors=64)

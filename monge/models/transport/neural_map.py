@@ -17,9 +17,9 @@ from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Suit
+from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...solve.transport.sinkhorn import sinkhorn
 from ._base import TOLERANCE, Unpaired
@@ -53,23 +53,28 @@ class NeuralMap(Unpaired):
         return x + self.net(x)
 
     @torch.no_grad()
-    def sample(self, n: int, given: Given | None = None, how: BaseConfig | None = None,
-               generator: Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
         y = self.units(self.move(self.sources(given or {}, n)))
         return y.round().clamp(0, self.space.size - 1) if self.space.kind == "levels" else y
 
-    def mean(self, given: Given, how: BaseConfig | None = None) -> Tensor:
+    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         return self.sample(len(next(iter(given.values()))), given)
 
     def units(self, y: Tensor) -> Tensor:
         return (self.shift + self.scale * y).reshape(len(y), *self.space.shape)
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
-        recipe = Recipe(rate=1e-3, batch=512, average=0.995, check=200, patience=10)
+    def defaults(cls, space: Space) -> Defaults:
+        recipe = TrainConfig(lr=1e-3, batch_size=512, ema_decay=0.995, eval_every=200, patience=10)
         width = 128 if space.dims <= 32 else 512
-        return Suit(cls.Config(net=MLP.Config(width=width, depth=3)), recipe)
+        return Defaults(cls.Config(net=MLP.Config(width=width, depth=3)), recipe)
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(net=MLP.Config(width=16, depth=1))

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.config import Range
-from ...core.model import Losses, Suit, Turn
+from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
-from ...core.train_config import Recipe
+from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...solve.transport.ground_cost import cosine, squared
 from ...solve.transport.sinkhorn import sinkhorn
@@ -42,7 +42,7 @@ class Sinkhorn(Dense):
     lowers. Conditions stand beside the event, so that joint laws are compared.
     """
 
-    leads = 1
+    family_priority = 1
 
     class Config(Dense.Config):
         tag = "model/transport.sinkhorn_generator"
@@ -72,12 +72,19 @@ class Sinkhorn(Dense):
     def loss(self, batch: Batch) -> Losses:
         return {"transport": self.divergence(batch)}
 
-    def turns(self) -> Sequence[Turn]:
-        generator = Turn("generator", self.loss, list(self.generator.parameters()))
+    def updates(self) -> Sequence[Update]:
+        generator = Update("generator", self.loss, list(self.generator.parameters()))
         if self.features is None:
             return [generator]
-        return [generator, Turn("features", self.sharpen, list(self.features.parameters()),
-                                every=self.config.rounds)]
+        return [
+            generator,
+            Update(
+                "features",
+                self.sharpen,
+                list(self.features.parameters()),
+                every=self.config.rounds,
+            ),
+        ]
 
     def sharpen(self, batch: Batch) -> Losses:
         return {"contrast": -self.divergence(batch)}
@@ -90,7 +97,7 @@ class Sinkhorn(Dense):
         x, y = self.point(self.real(batch), context), self.point(fake, context)
         if not pairs:
             return self.costs(x[None], y[None])[0]
-        x, other, y, rival = (half for side in (x, y) for half in side[:n // 2 * 2].chunk(2))
+        x, other, y, rival = (half for side in (x, y) for half in side[: n // 2 * 2].chunk(2))
         left = torch.stack([x, x, other, other, x, y])
         right = torch.stack([y, rival, y, rival, other, rival])
         return self.costs(left, right) @ left.new_tensor([0.25] * 4 + [-0.5] * 2)
@@ -99,8 +106,9 @@ class Sinkhorn(Dense):
         """The entropic cost of each problem (S, n, k), with one entropy for all, (S,)."""
         cost = squared if self.features is None else cosine
         spread = self.spread(cost(x.detach()[:1], y.detach()[:1]))
-        return sinkhorn(x, y, self.config.epsilon * spread, cost_of=cost, tolerance=TOLERANCE,
-                        passes=PASSES).value
+        return sinkhorn(
+            x, y, self.config.epsilon * spread, cost_of=cost, tolerance=TOLERANCE, passes=PASSES
+        ).value
 
     def spread(self, costs: Tensor) -> float:
         """The mean cost of one problem, which is no part of the gradient."""
@@ -113,14 +121,18 @@ class Sinkhorn(Dense):
         return self.features(torch.cat([y, context], 1))
 
     @classmethod
-    def suit(cls, space: Space) -> Suit:
+    def defaults(cls, space: Space) -> Defaults:
         # Plans cost the square of the batch, and more steps are worth more than larger ones.
-        recipe = Recipe(rate=1e-3, batch=256, average=0.999, check=500, patience=0)
+        recipe = TrainConfig(lr=1e-3, batch_size=256, ema_decay=0.999, eval_every=500, patience=0)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
-            return Suit(cls.Config(latent=max(space.dims, 2), generator=net, epsilon=0.02), recipe)
-        return Suit(cls.Config(generator=MLP.Config(width=256, depth=3, residual=True)), recipe)
+            return Defaults(
+                cls.Config(latent=max(space.dims, 2), generator=net, epsilon=0.02), recipe
+            )
+        return Defaults(
+            cls.Config(generator=MLP.Config(width=256, depth=3, residual=True)), recipe
+        )
 
     @classmethod
-    def tiny(cls, space: Space) -> Config:
+    def smallest_config(cls, space: Space) -> Config:
         return cls.Config(latent=2, generator=MLP.Config(width=16, depth=1))

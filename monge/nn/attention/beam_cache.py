@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ..fast_step import added, affine
 from ..stepwise import State
 from .softmax import Cache, CrossAttention, Memory
@@ -36,18 +36,20 @@ class Tree(State):
         n, heads, size, _ = trunk.k.shape
         room = self.alone + kin * (self.most - self.alone)
         self.k, self.v = trunk.v.new_empty(2, n, heads, room, size)
-        self.k[:, :, :self.alone] = trunk.k[..., :self.alone].mT
-        self.v[:, :, :self.alone] = trunk.v[:, :, :self.alone]
+        self.k[:, :, : self.alone] = trunk.k[..., : self.alone].mT
+        self.v[:, :, : self.alone] = trunk.v[:, :, : self.alone]
         self.path = trunk.k.new_full((n, kin, room), -math.inf)  # 0 on a sequence's own steps
-        self.path[..., :self.alone] = 0
+        self.path[..., : self.alone] = 0
         self.own = self.path.new_full((kin, kin), -math.inf).fill_diagonal_(0)
 
     def look(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Add a step of every sequence and attend to its path: (n kin, heads, d) each -> (n kin,
         heads d)."""
         if self.steps == self.most:
-            raise WordError(f"the state was started for {self.most} steps and all are taken; "
-                            "start it with more")
+            raise UsageError(
+                f"the state was started for {self.most} steps and all are taken; "
+                "start it with more"
+            )
         first, last = self.count, self.count + self.kin
         self.steps, self.count = self.steps + 1, last
         q, k, v = (each.unflatten(0, (-1, self.kin)).transpose(1, 2) for each in (q, k, v))
@@ -57,8 +59,9 @@ class Tree(State):
         path = self.path[:, None, :, :last]  # (n, 1, kin, keys)
         if self.trunk.bias is not None:
             path = path + self.bias(last)
-        found = F.scaled_dot_product_attention(q, self.k[:, :, :last], self.v[:, :, :last], path,
-                                               scale=1.0)  # (n, heads, kin, d)
+        found = F.scaled_dot_product_attention(
+            q, self.k[:, :, :last], self.v[:, :, :last], path, scale=1.0
+        )  # (n, heads, kin, d)
         return found.transpose(1, 2).flatten(0, 1).flatten(1)
 
     def bias(self, count: int) -> Tensor:
@@ -67,7 +70,7 @@ class Tree(State):
         assert known is not None, "asked for only where there is one"
         late = torch.arange(count - self.alone, device=known.device) // self.kin + self.alone
         step = torch.cat([torch.arange(self.alone, device=known.device), late])
-        return known[:self.k.shape[1], :, self.most - self.steps + step]
+        return known[: self.k.shape[1], :, self.most - self.steps + step]
 
     def take(self, rows: Tensor, kin: int = 1) -> None:
         """Go on with `rows`, of which every `kin` neighbours, as many as before, are of one
@@ -81,7 +84,7 @@ class Tree(State):
 
     def sift(self) -> None:
         """Leave keys behind that lie on no path; those that stay keep their order."""
-        live = (self.path[..., :self.count] == 0).any(1)  # (n, keys)
+        live = (self.path[..., : self.count] == 0).any(1)  # (n, keys)
         self.kept = most = int(live.sum(1).max())
         slots = live.long().argsort(dim=1, descending=True, stable=True)[:, :most]
         n, heads, room, size = self.k.shape
@@ -96,7 +99,7 @@ class Tree(State):
     def apart(self) -> Cache:
         """Every sequence with keys and values of its own."""
         n, heads, _, size = self.k.shape
-        slots = (self.path[..., :self.count] == 0).nonzero()[:, 2].reshape(n * self.kin, -1)
+        slots = (self.path[..., : self.count] == 0).nonzero()[:, 2].reshape(n * self.kin, -1)
         slots = slots[:, None, :, None].expand(-1, heads, -1, size)  # (n kin, heads, steps, d)
         k = self.k.repeat_interleave(self.kin, 0).gather(2, slots).mT
         v = self.v.repeat_interleave(self.kin, 0).gather(2, slots)
@@ -104,7 +107,7 @@ class Tree(State):
         cache.steps = self.steps
         keys = k.new_empty(n * self.kin, heads, size, self.most)
         values = v.new_empty(n * self.kin, heads, self.most, size)
-        keys[..., :self.steps], values[:, :, :self.steps] = k, v
+        keys[..., : self.steps], values[:, :, : self.steps] = k, v
         cache.keep(keys, values)
         if cache.bias is not None:
             cache.bias = cache.bias[:heads].repeat(n * self.kin, 1, 1)
@@ -118,8 +121,11 @@ def branched(past: State, rows: Tensor, kin: int) -> State:
             past.take(rows, kin)
             return past
         past = past.apart()
-    if isinstance(past, Cache) and kin > 1 and bool((rows.unflatten(0, (-1, kin)).diff() == 0
-                                                     ).all()):
+    if (
+        isinstance(past, Cache)
+        and kin > 1
+        and bool((rows.unflatten(0, (-1, kin)).diff() == 0).all())
+    ):
         past.take(rows[::kin])
         return Tree(past, kin)
     past.take(rows)
@@ -184,5 +190,6 @@ class Short(State):
         return torch.add(x, self.bias).view(n, -1, shape[1]).baddbmm_(weights, self.v).view(shape)
 
     def take(self, rows: Tensor) -> None:
-        self.k, self.v, self.shift = (each.index_select(0, rows)
-                                      for each in (self.k, self.v, self.shift))
+        self.k, self.v, self.shift = (
+            each.index_select(0, rows) for each in (self.k, self.v, self.shift)
+        )

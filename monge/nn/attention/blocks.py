@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ..fast_step import Map, Sum, added, gelu, ready
 from ..layers.activation import Activation, activation
 from ..layers.dropout import Dropout
@@ -55,8 +55,10 @@ class Shape(BaseConfig):
         super().__post_init__()
         absolute = self.positions in ("none", "sinusoidal", "learned")
         if self.attention == "linear" and not absolute:
-            raise WordError(f"positions={self.positions} change the scores of attention, which "
-                            "attention=linear never forms; choose learned or sinusoidal positions")
+            raise UsageError(
+                f"positions={self.positions} change the scores of attention, which "
+                "attention=linear never forms; choose learned or sinusoidal positions"
+            )
 
 
 class FeedForward(nn.Module):
@@ -104,8 +106,11 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: Shape) -> None:
         super().__init__()
         width, heads = config.width, config.heads
-        self.look = (LinearAttention(width, heads) if config.attention == "linear" else
-                     Attention(width, heads, config.positions, config.dropout))
+        self.look = (
+            LinearAttention(width, heads)
+            if config.attention == "linear"
+            else Attention(width, heads, config.positions, config.dropout)
+        )
         self.think = FeedForward(config)
         self.first, self.last = Residual(config), Residual(config)
 
@@ -144,8 +149,10 @@ class CausalBlock(Stepwise[BlockState]):
         self.inputs = self.outputs = width
         self.pre = config.norm == "pre"
         self.look: CausalLinearAttention | CausalAttention = (
-            CausalLinearAttention(width, heads) if config.attention == "linear" else
-            CausalAttention(width, heads, config.positions, config.dropout))
+            CausalLinearAttention(width, heads)
+            if config.attention == "linear"
+            else CausalAttention(width, heads, config.positions, config.dropout)
+        )
         self.ask = CrossAttention(width, heads, memory, config.dropout) if memory else None
         self.think = FeedForward(config)
         self.first, self.last = Residual(config), Residual(config)
@@ -168,8 +175,15 @@ class CausalBlock(Stepwise[BlockState]):
         return self.middle(x, lambda h: ask(h, memory))
 
     def start(self, n: int, most: int, memory: Memory | None = None) -> BlockState:
-        state = BlockState(self.look.start(n, most), self.look.find, None, added(self.look.leave),
-                           self.think.ready(), ready(self.first.norm), ready(self.last.norm))
+        state = BlockState(
+            self.look.start(n, most),
+            self.look.find,
+            None,
+            added(self.look.leave),
+            self.think.ready(),
+            ready(self.first.norm),
+            ready(self.last.norm),
+        )
         if self.ask is None or self.middle is None or memory is None:
             return state
         return replace(state, memory=Recall(self.ask, memory), middle=ready(self.middle.norm))

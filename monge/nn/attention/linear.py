@@ -104,8 +104,11 @@ class CausalLinearAttention(LinearHeads, Stepwise[Sums]):
 
     def start(self, n: int, most: int) -> Sums:
         new = self.leave.weight.new_zeros
-        return Sums(ready(self.enter), new(n, self.heads, self.size, self.size),
-                    new(n, self.heads, self.size))
+        return Sums(
+            ready(self.enter),
+            new(n, self.heads, self.size, self.size),
+            new(n, self.heads, self.size),
+        )
 
     def step(self, state: Sums, x: Tensor) -> Tensor:
         return self.leave(self.find(state, x))

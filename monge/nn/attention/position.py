@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 
 Positions = Literal["none", "sinusoidal", "learned", "rotary", "table", "buckets", "alibi"]
 Layout = Literal["interleaved", "halves"]
@@ -88,8 +88,10 @@ class Learned(Absolute):
 
     def table(self, length: int) -> Tensor:
         if length > len(self.weight):
-            raise WordError(f"a sequence of {length} steps is longer than the {len(self.weight)} "
-                            "learned positions; choose positions=sinusoidal or a larger length")
+            raise UsageError(
+                f"a sequence of {length} steps is longer than the {len(self.weight)} "
+                "learned positions; choose positions=sinusoidal or a larger length"
+            )
         return self.weight[:length]
 
 
@@ -101,8 +103,10 @@ class Rotary(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         if width % 2:
-            raise WordError(f"rotary positions turn pairs, but a head has width {width}; choose a "
-                            "width that is twice a multiple of the heads")
+            raise UsageError(
+                f"rotary positions turn pairs, but a head has width {width}; choose a "
+                "width that is twice a multiple of the heads"
+            )
         self.width = width
         self.register_buffer("anchor", torch.zeros(()), persistent=False)
 
@@ -110,8 +114,10 @@ class Rotary(nn.Module):
         """Cosines, and sines with the sign of the turn, of the first places, (length, width)."""
         angle = torch.arange(length, dtype=torch.float64)[:, None] * frequencies(self.width)
         cos, sin = angle.cos(), angle.sin()  # (T, width / 2)
-        return (torch.cat([cos, cos], 1).to(self.anchor),
-                torch.cat([-sin, sin], 1).to(self.anchor))
+        return (
+            torch.cat([cos, cos], 1).to(self.anchor),
+            torch.cat([-sin, sin], 1).to(self.anchor),
+        )
 
     def forward(self, x: Tensor) -> Tensor:  # (..., T, width)
         return turn(x, *self.table(x.shape[-2]))

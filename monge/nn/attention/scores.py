@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 
 Scores = Literal["dot", "bilinear", "additive"]
 Choice = Literal["argmax", "sample", "gumbel"]
@@ -63,8 +63,10 @@ class Additive(Score):
 def score(kind: Scores, queries: int, keys: int, width: int = 64) -> Score:
     """The score of that name between vectors of these widths."""
     if kind == "dot" and queries != keys:
-        raise WordError(f"a dot product needs equal widths, got queries of {queries} and keys of "
-                        f"{keys}; choose bilinear or additive scores")
+        raise UsageError(
+            f"a dot product needs equal widths, got queries of {queries} and keys of "
+            f"{keys}; choose bilinear or additive scores"
+        )
     match kind:
         case "dot":
             return Dot()
@@ -81,8 +83,9 @@ class Hard(nn.Module):
     otherwise it is nil, and `log_prob` serves the score-function estimator.
     """
 
-    def __init__(self, choice: Choice = "argmax", temperature: float = 1.0,
-                 straight: bool = True) -> None:
+    def __init__(
+        self, choice: Choice = "argmax", temperature: float = 1.0, straight: bool = True
+    ) -> None:
         super().__init__()
         self.choice, self.temperature, self.straight = choice, temperature, straight
 

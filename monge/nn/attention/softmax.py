@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 from ..fast_step import affine
 from ..layers.dropout import hide
 from ..stepwise import State, Stepwise
@@ -28,7 +28,8 @@ def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
     """0 where key s <= query t, minus infinity beyond, (queries, keys)."""
     late = torch.ones(queries, keys, dtype=torch.bool, device=like.device).triu(1)
     return torch.zeros(queries, keys, dtype=like.dtype, device=like.device).masked_fill_(
-        late, -math.inf)
+        late, -math.inf
+    )
 
 
 def padding_mask(length: Tensor, steps: int, like: Tensor) -> Tensor:
@@ -42,12 +43,20 @@ def padding_mask(length: Tensor, steps: int, like: Tensor) -> Tensor:
 def check_lengths(length: Tensor) -> None:
     if not torch.compiler.is_compiling() and bool((length < 1).any()):  # no values in a trace
         row = int((length < 1).nonzero()[0])
-        raise DataError(f"sequence {row} has length {int(length[row])}, but there is nothing to "
-                        "read in it; leave empty sequences out")
+        raise DataError(
+            f"sequence {row} has length {int(length[row])}, but there is nothing to "
+            "read in it; leave empty sequences out"
+        )
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False,
-           dropout: float = 0.0) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
     """softmax(q k' / sqrt(d) + mask) v for q (..., T, d), k (..., S, d), v (..., S, e)."""
     if dropout:  # torch's kernel has none and forms the weights too
         return hide(weights(q, k, mask, causal), dropout) @ v
@@ -83,7 +92,7 @@ def together(x: Tensor) -> Tensor:
 def check_heads(width: int, heads: int) -> int:
     """The width of a head."""
     if width % heads:
-        raise WordError(f"width={width} does not divide into heads={heads}; choose a multiple")
+        raise UsageError(f"width={width} does not divide into heads={heads}; choose a multiple")
     return width // heads
 
 
@@ -102,8 +111,9 @@ class Heads(nn.Module, abc.ABC):
 
     causal: bool
 
-    def __init__(self, width: int, heads: int, positions: Positions = "none",
-                 dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, heads: int, positions: Positions = "none", dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.inputs = self.outputs = width
         self.heads, self.size, self.dropout = heads, check_heads(width, heads), dropout
@@ -150,8 +160,9 @@ class Cache(State):
 
     def __init__(self, layer: CausalAttention, n: int, most: int) -> None:
         heads, size, like = layer.heads, layer.size, layer.leave.weight
-        gain = torch.cat([like.new_full((layer.inputs,), size ** -0.5),
-                          like.new_ones(2 * layer.inputs)])  # queries are scaled, not scores
+        gain = torch.cat(
+            [like.new_full((layer.inputs,), size**-0.5), like.new_ones(2 * layer.inputs)]
+        )  # queries are scaled, not scores
         self.enter = affine(layer.enter, gain)
         self.angles = None if layer.rotary is None else layer.rotary.table(most)  # (most, d) each
         self.bias: Tensor | None = None  # (n heads, 1, most): of distances most - 1 down to 0
@@ -169,15 +180,16 @@ class Cache(State):
     def take(self, rows: Tensor) -> None:
         self.keep(self.k.index_select(0, rows), self.v.index_select(0, rows))
         if self.bias is not None:
-            self.bias = self.bias[:self.k.shape[1]].repeat(len(rows), 1, 1)  # alike in every row
+            self.bias = self.bias[: self.k.shape[1]].repeat(len(rows), 1, 1)  # alike in every row
 
     def look(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Add a step's keys and values and attend to all so far: (n, heads, d) each -> (n heads,
         1, d)."""
         place, past = self.steps, self.steps + 1
         if place == self.most:
-            raise WordError(f"the state was started for {place} steps and all are taken; start "
-                            "it with more")
+            raise UsageError(
+                f"the state was started for {place} steps and all are taken; start it with more"
+            )
         self.k.select(3, place).copy_(k)
         self.v.select(2, place).copy_(v)
         self.steps = past
@@ -233,8 +245,9 @@ class CrossAttention(nn.Module):
     The other sequence is known at once, so a step of x is a sequence of one.
     """
 
-    def __init__(self, width: int, heads: int, memory: int | None = None,
-                 dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, heads: int, memory: int | None = None, dropout: float = 0.0
+    ) -> None:
         """memory: width of the other sequence, where it differs."""
         super().__init__()
         self.heads, self.size, self.dropout = heads, check_heads(width, heads), dropout

@@ -99,8 +99,9 @@ class Causal(Configured, Stepwise[StackState]):
     class Config(Shape):
         tag = "transformer/causal"
 
-    def __init__(self, config: Config, inputs: int, outputs: int, most: int = 0,
-                 memory: int = 0) -> None:
+    def __init__(
+        self, config: Config, inputs: int, outputs: int, most: int = 0, memory: int = 0
+    ) -> None:
         super().__init__()
         self.inputs, self.outputs = inputs, outputs
         self.entrance = Entrance(config, inputs, most)
@@ -121,8 +122,11 @@ class Causal(Configured, Stepwise[StackState]):
 
     def start(self, n: int, most: int, memories: Sequence[Memory | None] = ()) -> StackState:
         pairs = zip(self.each, memories or [None] * len(self.blocks), strict=True)
-        return StackState([(block.step, block.start(n, most, memory)) for block, memory in pairs],
-                          self.entrance.start(most), ready(self.norm, self.leave))
+        return StackState(
+            [(block.step, block.start(n, most, memory)) for block, memory in pairs],
+            self.entrance.start(most),
+            ready(self.norm, self.leave),
+        )
 
     def step(self, state: StackState, x: Tensor) -> Tensor:
         x = state.enter(x, state.steps)
@@ -139,15 +143,17 @@ class Decoder(Configured, nn.Module):
     class Config(Shape):
         tag = "transformer/decoder"
 
-    def __init__(self, config: Config, inputs: int, outputs: int, memory: int,
-                 most: int = 0) -> None:
+    def __init__(
+        self, config: Config, inputs: int, outputs: int, memory: int, most: int = 0
+    ) -> None:
         super().__init__()
         self.stack = Causal(cast(Any, config), inputs, outputs, most, memory)
 
     def remember(self, memory: Tensor, length: Tensor | None = None) -> list[Memory | None]:
         """What each block asks of the memory, of which the first `length` (B,) steps exist."""
-        return [cast(CrossAttention, block.ask).remember(memory, length)
-                for block in self.stack.each]
+        return [
+            cast(CrossAttention, block.ask).remember(memory, length) for block in self.stack.each
+        ]
 
     def forward(self, x: Tensor, memory: Tensor, length: Tensor | None = None) -> Tensor:
         return self.stack(x, self.remember(memory, length))
@@ -160,8 +166,7 @@ class Decoder(Configured, nn.Module):
             x = block(x, own)
         return last[0].weights(x, cast(Memory, last[1]))
 
-    def start(self, n: int, most: int, memory: Tensor,
-              length: Tensor | None = None) -> StackState:
+    def start(self, n: int, most: int, memory: Tensor, length: Tensor | None = None) -> StackState:
         return self.stack.start(n, most, self.remember(memory, length))
 
     def step(self, state: StackState, x: Tensor) -> Tensor:  # (n, inputs) -> (n, outputs)

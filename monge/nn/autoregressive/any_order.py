@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ..layers.activation import Activation, activation
 from ..mlp import MLP
 from .masked_mlp import Stepping
@@ -155,11 +155,17 @@ class Dense(SubsetNet):
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of hidden units that training hides at random."""
 
-    def __init__(self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor,
-                 context: int) -> None:
+    def __init__(
+        self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor, context: int
+    ) -> None:
         super().__init__(inputs, outputs)
-        form = MLP.Config(width=config.width, depth=config.depth, activation=config.activation,
-                          residual=config.residual, dropout=config.dropout)
+        form = MLP.Config(
+            width=config.width,
+            depth=config.depth,
+            activation=config.activation,
+            residual=config.residual,
+            dropout=config.dropout,
+        )
         self.mlp: MLP = form.build(len(inputs) + len(self.inputs) + context, len(outputs))
 
     def forward(self, known: Known) -> Tensor:
@@ -192,8 +198,9 @@ class Sums(Walking):
         first, *self.rest = self.mlp.linears[:-1]
         self.sums = first(joined(known))  # (n, H)
         count = known.features.shape[1]
-        by_entry = [[*range(own.start, own.stop), count + entry]
-                    for entry, own in enumerate(net.inputs)]
+        by_entry = [
+            [*range(own.start, own.stop), count + entry] for entry, own in enumerate(net.inputs)
+        ]
         self.terms = [first.weight.T[columns] for columns in by_entry]  # (F_i + 1, H): W_i and v_i
 
     def compute(self, own: slice) -> Tensor:
@@ -227,12 +234,15 @@ class Conv(SubsetNet):
         activation: Activation = "relu"
         """Function before each convolution but the first."""
 
-    def __init__(self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor,
-                 context: int) -> None:
+    def __init__(
+        self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor, context: int
+    ) -> None:
         super().__init__(inputs, outputs)
         if len(shape) != 3 or len(inputs) != len(self.inputs):
-            raise WordError("net=conv reads pictures (channels, height, width), but the event has "
-                            f"shape {tuple(shape)}; choose net=dense")
+            raise UsageError(
+                "net=conv reads pictures (channels, height, width), but the event has "
+                f"shape {tuple(shape)}; choose net=dense"
+            )
         self.shape, width = tuple(shape), config.width
 
         def conv(into: int, dilation: int = 1) -> nn.Conv2d:
@@ -253,8 +263,12 @@ class Conv(SubsetNet):
         if torch.is_grad_enabled():
             return self.whole(known.features, known.seen, known.context)
         size = max(ROOM // (self.first.out_channels * self.shape[1] * self.shape[2]), 1)
-        parts = zip(known.features.split(size), known.seen.split(size), known.context.split(size),
-                    strict=True)
+        parts = zip(
+            known.features.split(size),
+            known.seen.split(size),
+            known.context.split(size),
+            strict=True,
+        )
         return torch.cat([self.whole(*part) for part in parts])
 
     def whole(self, features: Tensor, seen: Tensor, context: Tensor) -> Tensor:

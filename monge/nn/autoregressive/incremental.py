@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .masked_mlp import Masked, MaskedLinear
 
 
-
 BLOCK = 32
 """Places of the order that the cached pass prepares at once, at most."""
 ROWS = 64
@@ -54,7 +53,9 @@ class Passes(Stepping):
     def __init__(self, network: Masked, member: int, context: Tensor) -> None:
         self.network, self.context, self.member = network, context, member
         first, last = network.maps()[0], network.out
-        self.inputs = first.degrees_in[member][network.context:] - 1  # (F,): place of each feature
+        self.inputs = (
+            first.degrees_in[member][network.context :] - 1
+        )  # (F,): place of each feature
         self.outputs = last.degrees_out[member]  # (P,): place of each output
         self.x = context.new_zeros(len(context), len(self.inputs), dtype=first.weight.dtype)
 
@@ -81,7 +82,7 @@ class Block:
 
     def open(self, below: Tensor) -> tuple[Tensor, ...]:
         """The rows of each place from what is known before the block."""
-        known = below[:self.columns.start]
+        known = below[: self.columns.start]
         return torch.addmm(self.bias, self.ahead, known).split(self.sizes)
 
 
@@ -92,8 +93,9 @@ class Stage:
     not known yet hold zeros, so that all its places can read all of them.
     """
 
-    def __init__(self, layer: MaskedLinear, member: int, dims: int, context: int,
-                 block: int) -> None:
+    def __init__(
+        self, layer: MaskedLinear, member: int, dims: int, context: int, block: int
+    ) -> None:
         columns, into = layer.degrees_in[member].sort(stable=True)
         rows, out = layer.degrees_out[member].sort(stable=True)
         weight = layer.weight.detach()
@@ -104,16 +106,19 @@ class Stage:
         known = torch.searchsorted(columns, degrees, right=True)
         self.known = [context, *known.tolist()]  # columns known when a place is reached
         self.ends = [0, *torch.searchsorted(rows, degrees, right=True).tolist()]
-        self.blocks = [self.block(place, min(place + block, dims))
-                       for place in range(0, dims, block)]
+        self.blocks = [
+            self.block(place, min(place + block, dims)) for place in range(0, dims, block)
+        ]
 
     def block(self, first: int, last: int) -> Block:
         """The places from `first` to before `last`."""
         rows = slice(self.ends[first], self.ends[last])
         columns = slice(self.known[first], self.known[last])
-        sizes = [end - start for start, end in itertools.pairwise(self.ends[first:last + 1])]
+        sizes = [end - start for start, end in itertools.pairwise(self.ends[first : last + 1])]
         own = self.weight[rows, columns].split(sizes)
-        return Block(self.weight[rows, :columns.start], self.bias[rows], own, rows, columns, sizes)
+        return Block(
+            self.weight[rows, : columns.start], self.bias[rows], own, rows, columns, sizes
+        )
 
 
 def arranged(weight: Tensor, axis: int, order: Tensor) -> Tensor:
@@ -164,10 +169,11 @@ class Steps(Stepping):
         sizes = [stage.weight.shape[1] for stage in (*maps.layers, maps.out)]
         self.known = [maps.out.weight.new_zeros(size, len(context)) for size in sizes]
         for known in self.known:
-            known[:self.skip] = context.T[:self.skip]
+            known[: self.skip] = context.T[: self.skip]
         starts = [*maps.layers[0].known[1:], sizes[0]]
-        self.slots = self.known[0][self.skip:].split(  # where the features of each place go
-            [end - start for start, end in itertools.pairwise(starts)])
+        self.slots = self.known[0][self.skip :].split(  # where the features of each place go
+            [end - start for start, end in itertools.pairwise(starts)]
+        )
 
     def parameters(self, place: int) -> Tensor:
         number, within = divmod(place, self.maps.block)
@@ -191,8 +197,16 @@ class Steps(Stepping):
         for depth, (stage, (below, above)) in enumerate(zip(maps.layers, pairs, strict=True)):
             block = stage.blocks[number]
             before = self.units(below, block) if depth and maps.residual else ()
-            self.layers.append(_Layer(block.sizes, block.open(below), block.own,
-                                      below[block.columns], self.units(above, block), before))
+            self.layers.append(
+                _Layer(
+                    block.sizes,
+                    block.open(below),
+                    block.own,
+                    below[block.columns],
+                    self.units(above, block),
+                    before,
+                )
+            )
         block = maps.out.blocks[number]
         self.pending = block.open(self.known[-1])
         self.ends = [(block.own, self.known[-1][block.columns])]
@@ -204,7 +218,7 @@ class Steps(Stepping):
 
     def units(self, known: Tensor, block: Block) -> tuple[Tensor, ...]:
         """Where a layer keeps the units of each place of a block."""
-        return known[self.skip:][block.rows].split(block.sizes)
+        return known[self.skip :][block.rows].split(block.sizes)
 
     def feed(self, place: int, features: Tensor) -> None:
         self.slots[place].copy_(features.T)

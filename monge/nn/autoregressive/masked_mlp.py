@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.rng import row_uniform
+from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout
 from .incremental import Passes, Sorted, Stepping, Steps
@@ -52,8 +52,15 @@ class Staircase(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor,
-                stairs: Sequence[Stair], trained: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mask: Tensor,
+        stairs: Sequence[Stair],
+        trained: bool,
+    ) -> Tensor:
         rows, units = len(x), len(weight)
         masked = weight * mask
         y = x.new_empty(rows, units) if trained else x.new_empty(units, rows).T
@@ -74,7 +81,7 @@ class Staircase(torch.autograd.Function):
             if to_x is not None:  # by the outputs that read these inputs
                 torch.mm(slope[:, start:], masked[start:, first:known], out=to_x[:, first:known])
         if to_x is not None:
-            to_x[:, ctx.stairs[-1][-1]:] = 0  # what no output reads
+            to_x[:, ctx.stairs[-1][-1] :] = 0  # what no output reads
         to_bias = slope.sum(0) if ctx.needs_input_grad[2] else None
         return to_x, to_weight.mul_(mask), to_bias, None, None, None
 
@@ -89,16 +96,18 @@ class MaskedLinear(nn.Linear):
     degrees_out: Tensor
     masks: Tensor | None
 
-    def __init__(self, inputs: Tensor, outputs: Tensor, strict: bool = False,
-                 bias: bool = True) -> None:
+    def __init__(
+        self, inputs: Tensor, outputs: Tensor, strict: bool = False, bias: bool = True
+    ) -> None:
         super().__init__(inputs.shape[1], outputs.shape[1], bias)
         self.register_buffer("degrees_in", inputs, persistent=False)
         self.register_buffer("degrees_out", outputs - int(strict), persistent=False)
         kept = len(inputs) * self.weight.numel() <= ROOM
         masks = torch.stack([self.mask(k) for k in range(len(inputs))]) if kept else None
         self.register_buffer("masks", masks, persistent=False)
-        self.stairs = [stairs(*degrees) for degrees in
-                       zip(self.degrees_in, self.degrees_out, strict=True)]
+        self.stairs = [
+            stairs(*degrees) for degrees in zip(self.degrees_in, self.degrees_out, strict=True)
+        ]
 
     def mask(self, member: int) -> Tensor:  # (out, in)
         return (self.degrees_out[member][:, None] >= self.degrees_in[member]).to(self.weight.dtype)
@@ -148,8 +157,15 @@ class Masked(Configured, nn.Module):
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of hidden units that training hides at random."""
 
-    def __init__(self, config: Config, inputs: Tensor, outputs: Tensor, orders: Tensor,
-                 context: int = 0, masks: int = 1) -> None:
+    def __init__(
+        self,
+        config: Config,
+        inputs: Tensor,
+        outputs: Tensor,
+        orders: Tensor,
+        context: int = 0,
+        masks: int = 1,
+    ) -> None:
         super().__init__()
         self.config, self.context, self.members = config, context, len(orders) * masks
         places = orders.repeat_interleave(masks, 0) + 1  # (members, D), from 1
@@ -160,19 +176,21 @@ class Masked(Configured, nn.Module):
         last = places[:, outputs]  # (members, P)
         self.layers = nn.ModuleList(map(MaskedLinear, below, hidden))
         self.out = MaskedLinear(below[-1], last, strict=True)
-        self.direct = (MaskedLinear(below[0], last, strict=True, bias=False)
-                       if config.direct else None)
+        self.direct = (
+            MaskedLinear(below[0], last, strict=True, bias=False) if config.direct else None
+        )
         self.act = activation(config.activation, inplace=True)
         self.drop = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, context: Tensor | None = None, member: int = 0,
-                plain: bool = False) -> Tensor:
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, member: int = 0, plain: bool = False
+    ) -> Tensor:
         """(B, F) and (B, context) -> (B, P); plain: with all that the masks hide."""
         first = h = self.join(context, x)
         for place, layer in enumerate(self.layers):
             new = self.drop(self.act(layer(h, member, plain)))
             sums = place > 0 and self.config.residual
-            h = self.join(context, h[:, self.context:] + new if sums else new)
+            h = self.join(context, h[:, self.context :] + new if sums else new)
         out = self.out(h, member, plain)
         return out if self.direct is None else out + self.direct(first, member, plain)
 
@@ -201,7 +219,7 @@ def spread(config: Masked.Config, dims: int, context: int, masks: int) -> Tensor
     low = 0 if context or dims == 1 else 1
     even = low + torch.arange(config.width) * (dims - low) // config.width
     layers = 1 if config.residual else config.depth  # a sum joins units of equal degree
-    shuffle = row_uniform(torch.arange(layers * masks), (config.width,), 1).argsort(1)
+    shuffle = keyed_uniform(torch.arange(layers * masks), (config.width,), 1).argsort(1)
     degrees = even[shuffle].reshape(layers, masks, config.width)
     degrees[:, 0] = even
     return degrees.expand(config.depth, masks, config.width)

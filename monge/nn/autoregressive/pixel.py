@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...core.rng import fresh
+from ...core.rng import make_generator
 from ..layers.dropout import Dropout
 from .masked_mlp import Stepping
 
@@ -45,8 +45,16 @@ class Window(nn.Conv2d):
 
     mask: Tensor | None
 
-    def __init__(self, inputs: int, outputs: int, above: int = 0, left: int = 0, right: int = 0,
-                 mask: Tensor | None = None, bias: bool = True) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        above: int = 0,
+        left: int = 0,
+        right: int = 0,
+        mask: Tensor | None = None,
+        bias: bool = True,
+    ) -> None:
         super().__init__(inputs, outputs, (above + 1, left + 1 + right), bias=bias)
         self.margins = (left, right, above, 0)
         self.register_buffer("mask", mask, persistent=False)
@@ -65,12 +73,19 @@ class Window(nn.Conv2d):
         return F.conv2d(padded, self.kernel(), self.bias)
 
 
-def causal(inputs: Tensor, outputs: Tensor, above: int = 0, left: int = 0, right: int = 0,
-           strict: bool = False, bias: bool = True) -> Window:
+def causal(
+    inputs: Tensor,
+    outputs: Tensor,
+    above: int = 0,
+    left: int = 0,
+    right: int = 0,
+    strict: bool = False,
+    bias: bool = True,
+) -> Window:
     """The masked convolution between channels of these degrees, of type A where `strict`."""
     mask = torch.ones(len(outputs), len(inputs), above + 1, left + 1 + right)
     mask[:, :, -1, left] = (outputs[:, None] - int(strict) >= inputs).to(mask.dtype)
-    mask[:, :, -1, left + 1:] = 0.0
+    mask[:, :, -1, left + 1 :] = 0.0
     kept = None if bool(mask.all()) else mask
     return Window(len(inputs), len(outputs), above, left, right, kept, bias)
 
@@ -95,8 +110,14 @@ class Raster(Configured, nn.Module, abc.ABC):
 
     config: Config
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int, biases: int,
-                 context: int = 0) -> None:
+    def __init__(
+        self,
+        config: Config,
+        shape: tuple[int, int, int],
+        outputs: int,
+        biases: int,
+        context: int = 0,
+    ) -> None:
         """biases: how many numbers of a layer the conditions are added to."""
         super().__init__()
         self.config, self.shape, self.context = config, shape, context
@@ -143,11 +164,15 @@ class Raster(Configured, nn.Module, abc.ABC):
     @torch.enable_grad()
     def support(self, row: int, column: int, colour: int = 0) -> Tensor:
         """Which entries (C, H, W) the outputs of one entry depend on: those with a gradient."""
-        x = torch.randn(8, *self.shape, generator=fresh(0)).to(self.offset).requires_grad_()
+        x = (
+            torch.randn(8, *self.shape, generator=make_generator(0))
+            .to(self.offset)
+            .requires_grad_()
+        )
         out = self(x, x.new_zeros(8, self.context)).unflatten(1, (self.shape[0], -1))
         own = out[:, colour, :, row, column]  # (8, outputs)
-        weights = torch.randn(own.shape, generator=fresh(1)).to(own)
-        slopes, = torch.autograd.grad((own * weights).sum(), x)
+        weights = torch.randn(own.shape, generator=make_generator(1)).to(own)
+        (slopes,) = torch.autograd.grad((own * weights).sum(), x)
         return (slopes != 0).any(0)
 
 
@@ -182,7 +207,7 @@ class Strip:
     def __init__(self, like: Tensor, rows: int, columns: int, margin: int) -> None:
         n, channels = like.shape
         self.whole = like.new_zeros(n, rows, columns + 2 * margin, channels)
-        self.newest = self.whole[:, -1, margin:margin + columns]  # (n, columns, channels)
+        self.newest = self.whole[:, -1, margin : margin + columns]  # (n, columns, channels)
 
     def push(self, row: Tensor) -> None:
         """The next row, (n, columns, channels)."""
@@ -204,7 +229,7 @@ class Line:
         whole = like.new_zeros(n, left + columns, channels)
         flat, width = whole.flatten(1), (left + 1) * channels
         self.row = whole[:, left:]  # (n, columns, channels)
-        self.windows = [flat[:, x * channels:x * channels + width] for x in range(columns)]
+        self.windows = [flat[:, x * channels : x * channels + width] for x in range(columns)]
         self.own = [[self.row[:, x, span] for x in range(columns)] for span in spans]
 
 
@@ -215,15 +240,20 @@ class Scan(Stepping, abc.ABC):
         (colours, _, self.columns), n = network.shape, len(context)
         self.count, self.spans = colours, spans(network.colours, colours)
         seen = network.offset.new_zeros(n, colours + 1)
-        self.known = Line(seen, self.columns, network.config.first // 2,
-                          [slice(c, c + 1) for c in range(colours)])
+        self.known = Line(
+            seen,
+            self.columns,
+            network.config.first // 2,
+            [slice(c, c + 1) for c in range(colours)],
+        )
         self.known.row[:, :, -1] = 1.0
         self.features, self.mixed = network.offset.new_zeros(2, n, network.config.width)
         self.parts = [(self.features[:, own], self.mixed[:, own]) for own in self.spans]
         self.blend = cut(network.blend, self.spans)
         outputs = len(network.offset) // colours
-        self.out = cut(network.out, [slice(c * outputs, (c + 1) * outputs)
-                                     for c in range(colours)])
+        self.out = cut(
+            network.out, [slice(c * outputs, (c + 1) * outputs) for c in range(colours)]
+        )
         self.bias = [shift(network.blend)[own] for own in self.spans]
         self.offset = network.offset.detach().permute(1, 2, 0).reshape(-1, outputs)  # (D, outputs)
 
@@ -262,7 +292,7 @@ def spans(degrees: Tensor, colours: int) -> list[slice]:
 def cut(layer: Window, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
     """What a layer makes of its pixel's row up to the pixel, (pixels inputs, outputs), for each of
     these choices of outputs."""
-    row = layer.kernel().detach()[:, :, -1, :layer.margins[0] + 1]  # (outputs, inputs, pixels)
+    row = layer.kernel().detach()[:, :, -1, : layer.margins[0] + 1]  # (outputs, inputs, pixels)
     weight = row.permute(2, 1, 0).flatten(0, 1)
     return [weight[:, own].contiguous() for own in outputs]
 

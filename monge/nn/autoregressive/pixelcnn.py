@@ -42,13 +42,15 @@ class Plain(Stack):
 
         tag = "pixel/plain"
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
-                 context: int = 0) -> None:
+    def __init__(
+        self, config: Config, shape: tuple[int, int, int], outputs: int, context: int = 0
+    ) -> None:
         super().__init__(config, shape, outputs, config.width, context)
         below = [self.inputs, *[self.colours] * (config.depth - 1)]
         self.layers = nn.ModuleList(
             causal(inputs, self.colours, reach, reach, reach, strict=number == 0)
-            for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True)))
+            for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True))
+        )
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
         h = raised(self.layers[0](x), biases[0])
@@ -74,13 +76,15 @@ class Gated(Stack):
 
         tag = "pixel/gated"
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
-                 context: int = 0) -> None:
+    def __init__(
+        self, config: Config, shape: tuple[int, int, int], outputs: int, context: int = 0
+    ) -> None:
         super().__init__(config, shape, outputs, 4 * config.width, context)
         below = [self.inputs, *[self.colours] * (config.depth - 1)]
         self.layers = nn.ModuleList(
             Gates(inputs, self.colours, reach, first=number == 0, last=number == config.depth - 1)
-            for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True)))
+            for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True))
+        )
         self.skip = causal(self.colours.repeat(config.depth), self.colours)
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
@@ -97,8 +101,9 @@ class Gated(Stack):
 class Gates(nn.Module):
     """One layer of both stacks."""
 
-    def __init__(self, inputs: Tensor, colours: Tensor, reach: int, first: bool,
-                 last: bool) -> None:
+    def __init__(
+        self, inputs: Tensor, colours: Tensor, reach: int, first: bool, last: bool
+    ) -> None:
         super().__init__()
         width, both = len(colours), colours.repeat(2)
         self.first = first
@@ -107,8 +112,9 @@ class Gates(nn.Module):
         self.across = causal(inputs, both, left=reach, strict=first, bias=False)
         self.mix = None if last else causal(colours, colours, bias=False)
 
-    def forward(self, v: Tensor, h: Tensor, bias: Tensor | None,
-                drop: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, v: Tensor, h: Tensor, bias: Tensor | None, drop: nn.Module
+    ) -> tuple[Tensor, Tensor, Tensor]:
         to_v, to_h = (None, None) if bias is None else bias.chunk(2, 1)
         new = drop(gate(raised(self.down(v), to_v), 1))
         v = new if self.first else v + new
@@ -132,12 +138,15 @@ class _PlainScan(Scan):
 
     def __init__(self, network: Plain, context: Tensor) -> None:
         super().__init__(network, context)
-        lines = [Line(self.features, self.columns, reach, self.spans)
-                 for reach in network.reaches()[1:]]
+        lines = [
+            Line(self.features, self.columns, reach, self.spans) for reach in network.reaches()[1:]
+        ]
         self.layers = [
             Sums(cast(Window, layer), line, given, self.columns, self.spans)
-            for layer, line, given in zip(network.layers, [self.known, *lines],
-                                          network.biases(context), strict=True)]
+            for layer, line, given in zip(
+                network.layers, [self.known, *lines], network.biases(context), strict=True
+            )
+        ]
 
     def begin(self, top: bool) -> None:
         for layer in self.layers:
@@ -154,8 +163,9 @@ class _PlainScan(Scan):
 class Sums:
     """One masked layer in a scan; `line` holds what enters it."""
 
-    def __init__(self, layer: Window, line: Line, given: Tensor | None, columns: int,
-                 spans: Sequence[slice]) -> None:
+    def __init__(
+        self, layer: Window, line: Line, given: Tensor | None, columns: int, spans: Sequence[slice]
+    ) -> None:
         like, reach = line.row[:, 0], layer.margins[0]
         self.line, self.shift = line, shift(layer, given)
         self.above = layer.kernel().detach()[:, :, :-1]  # (width, inputs, reach, columns)
@@ -178,15 +188,22 @@ class _GatedScan(Scan):
     def __init__(self, network: Gated, context: Tensor) -> None:
         super().__init__(network, context)
         n, width = self.features.shape
-        lines = [Line(self.features, self.columns, reach, self.spans)
-                 for reach in network.reaches()[1:]]
+        lines = [
+            Line(self.features, self.columns, reach, self.spans) for reach in network.reaches()[1:]
+        ]
         outputs = self.features.new_zeros(n, network.config.depth, width)
         self.gated = outputs.flatten(1)  # (n, depth width)
         self.layers = [
             _Gates(cast(Gates, layer), below, above, given, y, self.columns, self.spans)
-            for layer, below, above, given, y in
-            zip(network.layers, [self.known, *lines], [*lines, None], network.biases(context),
-                outputs.unbind(1), strict=True)]
+            for layer, below, above, given, y in zip(
+                network.layers,
+                [self.known, *lines],
+                [*lines, None],
+                network.biases(context),
+                outputs.unbind(1),
+                strict=True,
+            )
+        ]
         self.skip = cut(network.skip, self.spans)
         self.shift = [shift(network.skip)[own] for own in self.spans]
 
@@ -205,8 +222,16 @@ class _Gates:
     """One layer of both stacks in a scan. The halves a, b of the gates stand colour by colour, so
     that those of one colour are neighbours."""
 
-    def __init__(self, layer: Gates, below: Line, above: Line | None, given: Tensor | None,
-                 y: Tensor, columns: int, spans: Sequence[slice]) -> None:
+    def __init__(
+        self,
+        layer: Gates,
+        below: Line,
+        above: Line | None,
+        given: Tensor | None,
+        y: Tensor,
+        columns: int,
+        spans: Sequence[slice],
+    ) -> None:
         (n, width), reach = y.shape, layer.down.margins[0]
         halves = torch.arange(2 * width).reshape(2, width)
         order = [halves[:, own].flatten() for own in spans]  # gates of each colour
@@ -215,7 +240,7 @@ class _Gates:
         self.below, self.above, self.y, self.first = below, above, y, layer.first
         self.down, self.to_v = layer.down.kernel().detach(), shift(layer.down, to_v)
         self.strip = Strip(below.row[:, 0], reach + 1, columns, reach)
-        self.link_weight, = cut(layer.link, [torch.cat(order)])
+        (self.link_weight,) = cut(layer.link, [torch.cat(order)])
         self.to_h = shift(layer.link, to_h)[..., torch.cat(order)]
         self.link = Line(y.new_zeros(n, 2 * width), columns, 0, ends)
         self.across = cut(layer.across, order)
@@ -239,13 +264,18 @@ class _Gates:
     def step(self, x: int, colour: int) -> None:
         """The horizontal features of one colour of the pixel in column x."""
         a, b = self.halves[colour]
-        torch.addmm(self.link.own[colour][x], self.below.windows[x], self.across[colour],
-                    out=self.gates[colour])
+        torch.addmm(
+            self.link.own[colour][x],
+            self.below.windows[x],
+            self.across[colour],
+            out=self.gates[colour],
+        )
         torch.mul(a.tanh_(), b.sigmoid_(), out=self.own[colour])
         if self.above is None or self.mix is None:
             return
         if self.first:
             torch.mm(self.y, self.mix[colour], out=self.above.own[colour][x])
         else:
-            torch.addmm(self.below.own[colour][x], self.y, self.mix[colour],
-                        out=self.above.own[colour][x])
+            torch.addmm(
+                self.below.own[colour][x], self.y, self.mix[colour], out=self.above.own[colour][x]
+            )

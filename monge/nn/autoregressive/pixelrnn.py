@@ -40,8 +40,9 @@ class Recurrent(Raster):
 
     config: Config
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int, gates: int,
-                 context: int) -> None:
+    def __init__(
+        self, config: Config, shape: tuple[int, int, int], outputs: int, gates: int, context: int
+    ) -> None:
         super().__init__(config, shape, outputs, gates * config.width, context)
         reach = config.first // 2
         self.first = causal(self.inputs, self.colours, reach, reach, reach, strict=True)
@@ -73,8 +74,9 @@ class Row(Recurrent):
 
     config: Config
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
-                 context: int = 0) -> None:
+    def __init__(
+        self, config: Config, shape: tuple[int, int, int], outputs: int, context: int = 0
+    ) -> None:
         super().__init__(config, shape, outputs, 4, context)
 
     def cells(self) -> Cells:
@@ -89,8 +91,9 @@ class Diagonal(Recurrent):
 
         tag = "pixel/diagonal"
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], outputs: int,
-                 context: int = 0) -> None:
+    def __init__(
+        self, config: Config, shape: tuple[int, int, int], outputs: int, context: int = 0
+    ) -> None:
         super().__init__(config, shape, outputs, 8, context)
 
     def cells(self) -> Cells:
@@ -184,13 +187,17 @@ class _CellScan(Scan):
     def __init__(self, network: Recurrent, context: Tensor) -> None:
         super().__init__(network, context)
         layers = [cast(Cells, layer) for layer in network.layers]
-        self.lines = [Line(self.features, self.columns, reach, self.spans)
-                      for reach in [*(layer.reach for layer in layers), 0]]
+        self.lines = [
+            Line(self.features, self.columns, reach, self.spans)
+            for reach in [*(layer.reach for layer in layers), 0]
+        ]
         self.first = Sums(network.first, self.known, None, self.columns, self.spans)
         self.layers = [
             layer.begin(Lines(self.known, *pair), given, self.spans)
-            for layer, pair, given in
-            zip(layers, itertools.pairwise(self.lines), network.biases(context), strict=True)]
+            for layer, pair, given in zip(
+                layers, itertools.pairwise(self.lines), network.biases(context), strict=True
+            )
+        ]
 
     def begin(self, top: bool) -> None:
         self.first.begin(top)
@@ -208,8 +215,9 @@ class _Step(abc.ABC):
     """One layer of cells in a scan. The four gates stand colour by colour, so that those of one
     colour are neighbours; `link` is what a row owes to the rows above."""
 
-    def __init__(self, layer: Cells, lines: Lines, given: Tensor | None,
-                 spans: Sequence[slice]) -> None:
+    def __init__(
+        self, layer: Cells, lines: Lines, given: Tensor | None, spans: Sequence[slice]
+    ) -> None:
         self.known, self.below, self.above = lines
         n, columns, width = self.below.row.shape
         like = self.below.row[:, 0]
@@ -218,8 +226,12 @@ class _Step(abc.ABC):
         self.whole = torch.cat(self.order)
         self.shift = shift(layer.read, given)[..., self.whole]
         self.along, self.mix = cut(layer.read, self.order), cut(layer.mix, spans)
-        self.link = Line(like.new_zeros(n, 4 * width), columns, 0,
-                         [slice(4 * own.start, 4 * own.stop) for own in spans])
+        self.link = Line(
+            like.new_zeros(n, 4 * width),
+            columns,
+            0,
+            [slice(4 * own.start, 4 * own.stop) for own in spans],
+        )
         self.gates = [like.new_zeros(n, len(own)) for own in self.order]
 
     @abc.abstractmethod
@@ -231,15 +243,24 @@ class _Step(abc.ABC):
         """What the cells say at column x, (n, width), up to this colour."""
 
     def step(self, x: int, colour: int) -> None:
-        torch.addmm(self.link.own[colour][x], self.below.windows[x], self.along[colour],
-                    out=self.gates[colour])
-        torch.addmm(self.below.own[colour][x], self.say(x, colour), self.mix[colour],
-                    out=self.above.own[colour][x])
+        torch.addmm(
+            self.link.own[colour][x],
+            self.below.windows[x],
+            self.along[colour],
+            out=self.gates[colour],
+        )
+        torch.addmm(
+            self.below.own[colour][x],
+            self.say(x, colour),
+            self.mix[colour],
+            out=self.above.own[colour][x],
+        )
 
 
 class _RowStep(_Step):
-    def __init__(self, layer: RowCells, lines: Lines, given: Tensor | None,
-                 spans: Sequence[slice]) -> None:
+    def __init__(
+        self, layer: RowCells, lines: Lines, given: Tensor | None, spans: Sequence[slice]
+    ) -> None:
         super().__init__(layer, lines, given, spans)
         like, columns = self.below.row[:, 0], self.below.row.shape[1]
         carry = layer.carry.detach()[0].permute(2, 1, 0)[self.whole]  # (4 width, width, taps)
@@ -261,23 +282,32 @@ class _RowStep(_Step):
 class _DiagonalStep(_Step):
     """The mirror image runs over a row once it is complete, for the row below to read."""
 
-    def __init__(self, layer: DiagonalCells, lines: Lines, given: Tensor | None,
-                 spans: Sequence[slice]) -> None:
+    def __init__(
+        self, layer: DiagonalCells, lines: Lines, given: Tensor | None, spans: Sequence[slice]
+    ) -> None:
         halves = (None, None) if given is None else given.chunk(2, 1)
         super().__init__(layer, lines, halves[0], spans)
         n, columns, width = self.below.row.shape
         carry = layer.carry.detach()  # (2, 2, width, 4 width): above, beside
         self.up, self.left = carry[0, 0][:, self.whole], [carry[0, 1][:, o] for o in self.order]
         self.up_back, self.right = carry[1]
-        self.read_back, = cut(layer.mirror, [slice(None)])
+        (self.read_back,) = cut(layer.mirror, [slice(None)])
         self.shift_back = shift(layer.mirror, halves[1])
         self.row = carry.new_zeros(n, columns, width)  # what was said a row above, or is now
         self.back = carry.new_zeros(columns, n, width)  # what the mirror image said a row above
         self.state, self.y = carry.new_zeros(2, n, width)
         self.said = [self.y.new_zeros(n, width), *self.row.unbind(1)]  # first of the pixel before
-        self.parts = [(self.state[:, span], self.y[:, span],
-                       [(said[:, span], back[:, span]) for said, back in
-                        zip(self.said[1:], self.back, strict=True)]) for span in spans]
+        self.parts = [
+            (
+                self.state[:, span],
+                self.y[:, span],
+                [
+                    (said[:, span], back[:, span])
+                    for said, back in zip(self.said[1:], self.back, strict=True)
+                ],
+            )
+            for span in spans
+        ]
 
     def begin(self, top: bool) -> None:
         if not top:

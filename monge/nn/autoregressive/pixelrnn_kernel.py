@@ -52,7 +52,7 @@ class Grid:
     def window(self, grid: Tensor, row: int = 0, column: int = 0) -> Tensor:
         """The picture, so many rows and columns away, (G, H, W, B, C)."""
         across = slice(self.left + column, self.left + column + self.columns)
-        return grid.unflatten(1, (-1, self.wide))[:, 1 + row:1 + row + self.rows, across]
+        return grid.unflatten(1, (-1, self.wide))[:, 1 + row : 1 + row + self.rows, across]
 
     def shifts(self) -> list[int]:
         """How far off the pixels are that a pixel hears."""
@@ -63,10 +63,11 @@ class Grid:
         if not self.hearing.diagonal:
             starts = range(first, first + self.rows * wide, wide)
             return [slice(start, start + self.columns, 1) for start in starts]
-        return [slice(first + top * wide + turn - top, first + last * wide + turn - last + 1,
-                      wide - 1)
-                for turn in range(self.rows + self.columns - 1)
-                for top, last in [(max(0, turn - self.columns + 1), min(self.rows - 1, turn))]]
+        return [
+            slice(first + top * wide + turn - top, first + last * wide + turn - last + 1, wide - 1)
+            for turn in range(self.rows + self.columns - 1)
+            for top, last in [(max(0, turn - self.columns + 1), min(self.rows - 1, turn))]
+        ]
 
 
 def moved(line: slice, shift: int) -> slice:
@@ -120,24 +121,34 @@ class Recurrence(torch.autograd.Function):
 def cell(a: Tensor, c: Tensor, new: Tensor, h: Tensor) -> None:
     """Open the gates a (*, 4 C) in place, and write the state after c and what it says."""
     width = c.shape[-1]
-    a[..., :3 * width].sigmoid_()
+    a[..., : 3 * width].sigmoid_()
     i, f, o, g = a.unflatten(-1, (4, width)).unbind(-2)
     g.tanh_()
     torch.mul(f, c, out=new).addcmul_(i, g)
     torch.mul(new.tanh(), o, out=h)
 
 
-def cell_slope(a: Tensor, states: tuple[Tensor, Tensor], to_h: Tensor,
-               slopes: tuple[Tensor, Tensor], to_a: Tensor) -> None:
+def cell_slope(
+    a: Tensor,
+    states: tuple[Tensor, Tensor],
+    to_h: Tensor,
+    slopes: tuple[Tensor, Tensor],
+    to_a: Tensor,
+) -> None:
     """The slope along the gates and along the state before, from that along h and the state."""
     (before, state), (to_before, to_state), width = states, slopes, to_h.shape[-1]
     i, f, o, g = a.unflatten(-1, (4, width)).unbind(-2)
     to_i, to_f, to_o, to_g = to_a.unflatten(-1, (4, width)).unbind(-2)
     said = state.tanh()
     to_state.addcmul_(to_h * o, 1 - said.square())
-    for slope, one, other in ((to_o, to_h, said), (to_i, to_state, g), (to_f, to_state, before),
-                              (to_g, to_state, i), (to_before, to_state, f)):
+    for slope, one, other in (
+        (to_o, to_h, said),
+        (to_i, to_state, g),
+        (to_f, to_state, before),
+        (to_g, to_state, i),
+        (to_before, to_state, f),
+    ):
         torch.mul(one, other, out=slope)
-    gates, bent = a[..., :3 * width], to_a[..., :3 * width]
+    gates, bent = a[..., : 3 * width], to_a[..., : 3 * width]
     bent.mul_(gates * (1 - gates))
     to_g.mul_(1 - g.square())

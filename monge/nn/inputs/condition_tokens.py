@@ -32,8 +32,7 @@ class Reader(nn.Module):
         if space.kind == "tokens":
             self.table = None if shared else nn.Parameter(torch.randn(space.size, width))
             return
-        self.features = Features(space if space.is_picture or not space.shape else
-                                 one_step(space))
+        self.features = Features(space if space.is_picture or not space.shape else one_step(space))
         entries = self.features.width
         if space.is_picture:
             entries = space.shape[0] * self.patch**2

@@ -56,7 +56,7 @@ class Features(nn.Module):
         features = self.read(x if self.plain else x[:, self.owner])  # (B, F)
         if batch.observed is None:
             return features
-        seen = batch.seen.reshape(len(batch), -1)[:, self.owner]
+        seen = batch.observed_mask.reshape(len(batch), -1)[:, self.owner]
         return torch.where(seen, features, 0.0)
 
     def entry(self, i: int, value: Tensor) -> Tensor:

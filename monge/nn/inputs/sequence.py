@@ -47,15 +47,19 @@ class Context(nn.Module):
         whole = self.fixed(given, n)[:, None]  # (n, 1, fixed)
         if not self.local:
             return whole
-        parts = [self.along(name, part, given[name].x, steps)  # type: ignore[arg-type]
-                 for name, part in zip(self.local, self.each, strict=True)]
+        parts = [
+            self.along(name, part, given[name].x, steps)  # type: ignore[arg-type]
+            for name, part in zip(self.local, self.each, strict=True)
+        ]
         return torch.cat([whole.expand(-1, steps, -1), *parts], 2)
 
     def along(self, name: str, part: Features, x: Tensor, steps: int) -> Tensor:
         """The features of a condition at every step, (n, steps, F); longer ones are cut."""
         if x.shape[1] * self.channels < steps:
-            raise DataError(f"given {name!r} has {x.shape[1]} steps, but the event has "
-                            f"{steps // self.channels}; give a value for each step")
+            raise DataError(
+                f"given {name!r} has {x.shape[1]} steps, but the event has "
+                f"{steps // self.channels}; give a value for each step"
+            )
         features = part(Batch(x.flatten(0, 1))).unflatten(0, x.shape[:2])  # (n, T, F)
         return features.repeat_interleave(self.channels, 1)[:, :steps]
 
@@ -75,8 +79,13 @@ def one_step(part: Space) -> Space:
 
     mean, scale = over("mean"), over("scale")
     scale = (scale.square().mean(0) + mean.var(0, correction=0)).sqrt()
-    return replace(part, shape=rest or (1,), varies=False, mean=tuple(mean.mean(0).tolist()),
-                   scale=tuple(scale.tolist()))
+    return replace(
+        part,
+        shape=rest or (1,),
+        varies=False,
+        mean=tuple(mean.mean(0).tolist()),
+        scale=tuple(scale.tolist()),
+    )
 
 
 CODES = 1024
@@ -129,4 +138,5 @@ class Entries(nn.Module):
         if table is None:
             return lambda x, place: (x[:, None] - shift[place]) * slope[place]
         return lambda x, place: F.embedding(x.long(), table).addcmul(
-            x[:, None] - shift[place], slope[place])
+            x[:, None] - shift[place], slope[place]
+        )

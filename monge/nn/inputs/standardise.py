@@ -25,8 +25,11 @@ class Coordinates(nn.Module):
         super().__init__()
         self.levels = space.size if space.kind == "levels" else 0
         half = torch.full((space.dims,), self.levels / 2)
-        shift, scale = (half, half) if self.levels else (
-            space.spread("mean").flatten(), space.spread("scale").flatten())
+        shift, scale = (
+            (half, half)
+            if self.levels
+            else (space.spread("mean").flatten(), space.spread("scale").flatten())
+        )
         self.register_buffer("shift", shift.clone(), persistent=False)
         self.register_buffer("scale", scale.clone(), persistent=False)
 

@@ -13,8 +13,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-Pointwise = Literal["relu", "leaky", "rrelu", "elu", "gelu", "silu", "softplus", "tanh", "sigmoid",
-                    "arctan", "identity"]
+Pointwise = Literal[
+    "relu",
+    "leaky",
+    "rrelu",
+    "elu",
+    "gelu",
+    "silu",
+    "softplus",
+    "tanh",
+    "sigmoid",
+    "arctan",
+    "identity",
+]
 """Functions of one number: where entries must not mix, these are the choice."""
 Activation = Literal[Pointwise, "softmax"]
 
@@ -30,10 +41,17 @@ def activation(name: Activation, inplace: bool = False, axis: int = -1) -> nn.Mo
     """The function of that name; `inplace` overwrites its input where it can, `axis` is what
     softmax normalises over."""
     known: dict[str, nn.Module] = {
-        "relu": nn.ReLU(inplace), "leaky": nn.LeakyReLU(0.2, inplace),
-        "rrelu": nn.RReLU(1 / 8, 1 / 3, inplace), "elu": nn.ELU(inplace=inplace),
-        "gelu": nn.GELU(), "silu": nn.SiLU(inplace), "softplus": nn.Softplus(),
-        "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid(), "arctan": Arctan(),
-        "identity": nn.Identity(), "softmax": nn.Softmax(axis),
+        "relu": nn.ReLU(inplace),
+        "leaky": nn.LeakyReLU(0.2, inplace),
+        "rrelu": nn.RReLU(1 / 8, 1 / 3, inplace),
+        "elu": nn.ELU(inplace=inplace),
+        "gelu": nn.GELU(),
+        "silu": nn.SiLU(inplace),
+        "softplus": nn.Softplus(),
+        "tanh": nn.Tanh(),
+        "sigmoid": nn.Sigmoid(),
+        "arctan": Arctan(),
+        "identity": nn.Identity(),
+        "softmax": nn.Softmax(axis),
     }
     return known[name]

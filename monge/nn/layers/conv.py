@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from ..mlp import MLP
 from .norm import Norm, norm
 from .specs import Conv, Shape, told
@@ -30,8 +30,10 @@ class Local(Conv):
 
     def shape(self, inputs: Shape) -> Shape:
         if len(inputs) != 3:
-            raise WordError("an unshared layer reads pictures (channels, height, width), but here "
-                            f"is a shape of {told(inputs)}; use Conv")
+            raise UsageError(
+                "an unshared layer reads pictures (channels, height, width), but here "
+                f"is a shape of {told(inputs)}; use Conv"
+            )
         return super().shape(inputs)
 
     def parameters(self, inputs: Shape) -> int:
@@ -50,7 +52,7 @@ class Unshared(nn.Module):
         places, reads = math.prod(self.sides), inputs[0] * form.kernel**2
         self.weight = nn.Parameter(torch.empty(places, reads, form.width))
         self.bias = nn.Parameter(torch.zeros(places, 1, form.width)) if form.bias else None
-        nn.init.uniform_(self.weight, -reads**-0.5, reads**-0.5)
+        nn.init.uniform_(self.weight, -(reads**-0.5), reads**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, width, H', W')
         form = self.form
@@ -66,8 +68,9 @@ class Waves(nn.Module):
 
     rates: Tensor
 
-    def __init__(self, inputs: int, outputs: int, length: int, count: int, net: MLP.Config
-                 ) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, length: int, count: int, net: MLP.Config
+    ) -> None:
         super().__init__()
         self.shape, self.length = (outputs, inputs), length
         self.net: MLP = net.build(2 * count + 1, outputs * inputs)
@@ -79,7 +82,7 @@ class Waves(nn.Module):
         angles = place * self.rates  # (J, count)
         told = torch.cat([place / self.length, angles.sin(), angles.cos()], 1)
         # About as many offsets as the length are summed, over all inputs.
-        size = (self.length * self.shape[1])**-0.5
+        size = (self.length * self.shape[1]) ** -0.5
         return self.net(told).unflatten(1, self.shape) * size
 
 
@@ -104,7 +107,7 @@ class ContinuousConv(nn.Module):
         waves = torch.fft.rfft(g.flip(0), size, 0)  # (F, out, in)
         seen = torch.fft.rfft(x, size).permute(2, 1, 0)  # (F, in, B)
         h = torch.fft.irfft((waves @ seen).permute(2, 1, 0), size)
-        return h[..., last:last + steps] + self.bias
+        return h[..., last : last + steps] + self.bias
 
 
 class NonLocal(nn.Module):
@@ -119,8 +122,13 @@ class NonLocal(nn.Module):
     reads x through it.
     """
 
-    def __init__(self, channels: int, pairing: Pairing = "embedded", width: int | None = None,
-                 before: Norm = "none") -> None:
+    def __init__(
+        self,
+        channels: int,
+        pairing: Pairing = "embedded",
+        width: int | None = None,
+        before: Norm = "none",
+    ) -> None:
         super().__init__()
         width = width or max(channels // 2, 1)
         self.pairing, self.norm = pairing, norm(before, channels, 1)

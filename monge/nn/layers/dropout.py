@@ -45,13 +45,14 @@ def hide(x: Tensor, rate: float) -> Tensor:
     if x.device.type != "cpu" or not 0 < parts < PARTS:
         return F.dropout(x, rate)
     words = torch.randint(-1 << 63, (1 << 63) - 1, (-(-x.numel() // 4),))
-    bits = words.view(torch.int16)[:x.numel()].view(x.shape)
+    bits = words.view(torch.int16)[: x.numel()].view(x.shape)
     return x * bits.ge(parts - PARTS // 2).to(x.dtype).mul_(PARTS / (PARTS - parts))
 
 
 @contextmanager
-def thinned(net: nn.Module, generator: Generator | None = None,
-            shared: bool = True) -> Iterator[None]:
+def thinned(
+    net: nn.Module, generator: Generator | None = None, shared: bool = True
+) -> Iterator[None]:
     """Within, every dropout layer of the net draws its masks from the generator: one a call for
     all rows where `shared`, else one for each row."""
 
@@ -59,8 +60,9 @@ def thinned(net: nn.Module, generator: Generator | None = None,
         assert isinstance(layer, LAYERS)
         return masked(inputs[0], layer.p, isinstance(layer, CHANNELS), generator, shared)
 
-    hooks = [layer.register_forward_hook(draw) for layer in net.modules()
-             if isinstance(layer, LAYERS)]
+    hooks = [
+        layer.register_forward_hook(draw) for layer in net.modules() if isinstance(layer, LAYERS)
+    ]
     try:
         yield
     finally:
@@ -68,8 +70,9 @@ def thinned(net: nn.Module, generator: Generator | None = None,
             hook.remove()
 
 
-def masked(x: Tensor, rate: float, whole: bool, generator: Generator | None,
-           shared: bool) -> Tensor:
+def masked(
+    x: Tensor, rate: float, whole: bool, generator: Generator | None, shared: bool
+) -> Tensor:
     """x m / (1 - rate) for a fresh mask m, of whole channels or of single numbers."""
     rows, *event = x.shape
     event = [event[0], *[1] * (len(event) - 1)] if whole else event

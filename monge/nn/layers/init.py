@@ -23,10 +23,18 @@ SMALL = 0.01
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 ALPHA: dict[Activation, float] = {
-    "relu": 2.0, "leaky": 2 / (1 + 0.2**2),
+    "relu": 2.0,
+    "leaky": 2 / (1 + 0.2**2),
     "rrelu": 2 / (1 + (1 / 8**2 + 1 / 24 + 1 / 3**2) / 3),  # slopes U(1/8, 1/3): their mean square
-    "elu": 1.550, "gelu": 2.352, "silu": 2.812, "softplus": 1.0, "tanh": 1.0, "sigmoid": 1.0,
-    "arctan": 1.0, "identity": 1.0, "softmax": 1.0,
+    "elu": 1.550,
+    "gelu": 2.352,
+    "silu": 2.812,
+    "softplus": 1.0,
+    "tanh": 1.0,
+    "sigmoid": 1.0,
+    "arctan": 1.0,
+    "identity": 1.0,
+    "softmax": 1.0,
 }
 """alpha of each function; those of elu, gelu and silu are 1 / E[a(z)^2] rounded."""
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 
 Norm = Literal["batch", "layer", "group", "instance", "none"]
 GROUPS, SHARE = 8, 4
@@ -55,11 +55,15 @@ def centres(name: Norm) -> bool:
 
 def check_rows(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     if layer.training and len(inputs[0]) == 1:
-        raise WordError("norm=batch compares the rows of a batch, but a batch of training has 1; "
-                        "choose norm=group, or a larger train.batch")
+        raise UsageError(
+            "norm=batch compares the rows of a batch, but a batch of training has 1; "
+            "choose norm=group, or a larger train.batch_size"
+        )
 
 
 def check_sides(positions: int) -> None:
     if positions < 1:
-        raise WordError("norm=instance normalises maps, but here are vectors, of which nothing "
-                        "would be left; choose norm=layer or norm=batch")
+        raise UsageError(
+            "norm=instance normalises maps, but here are vectors, of which nothing "
+            "would be left; choose norm=layer or norm=batch"
+        )

@@ -44,5 +44,6 @@ def double(name: Doubling, dims: int, inputs: int, outputs: int) -> nn.Module:
     if name == "transposed":
         return TRANSPOSED[dims - 1](inputs, outputs, 4, 2, 1)
     mode = "nearest" if name == "nearest" else LINEAR[dims - 1]
-    return nn.Sequential(nn.Upsample(scale_factor=2, mode=mode),
-                         CONV[dims - 1](inputs, outputs, 3, padding=1))
+    return nn.Sequential(
+        nn.Upsample(scale_factor=2, mode=mode), CONV[dims - 1](inputs, outputs, 3, padding=1)
+    )

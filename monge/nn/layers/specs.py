@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 from .activation import Activation, activation
 from .dropout import dropout
 from .norm import Norm, check_sides, norm
@@ -88,8 +88,15 @@ class Conv(Layer):
         return weights(self, inputs)
 
     def build(self, inputs: Shape) -> nn.Module:
-        return CONV[len(inputs) - 2](inputs[0], self.width, self.kernel, self.stride, self.margin,
-                                     self.dilation, bias=self.bias)
+        return CONV[len(inputs) - 2](
+            inputs[0],
+            self.width,
+            self.kernel,
+            self.stride,
+            self.margin,
+            self.dilation,
+            bias=self.bias,
+        )
 
     def reads(self, span: Span) -> Span:
         first = span[0] * self.stride - self.margin
@@ -112,8 +119,10 @@ class Transposed(Layer):
         more = self.dilation * (self.kernel - 1) + self.extra + 1 - 2 * self.padding
         sides = [(side - 1) * self.stride + more for side in sides_of(inputs)]
         if min(sides) < 1:
-            raise WordError(f"a map of {told(inputs[1:])} leaves nothing once a padding of "
-                            f"{self.padding} is cut off; use a smaller padding")
+            raise UsageError(
+                f"a map of {told(inputs[1:])} leaves nothing once a padding of "
+                f"{self.padding} is cut off; use a smaller padding"
+            )
         return self.width, *sides
 
     def parameters(self, inputs: Shape) -> int:
@@ -121,13 +130,23 @@ class Transposed(Layer):
 
     def build(self, inputs: Shape) -> nn.Module:
         form = TRANSPOSED[len(inputs) - 2]
-        return form(inputs[0], self.width, self.kernel, self.stride, self.padding, self.extra,
-                    bias=self.bias, dilation=self.dilation)
+        return form(
+            inputs[0],
+            self.width,
+            self.kernel,
+            self.stride,
+            self.padding,
+            self.extra,
+            bias=self.bias,
+            dilation=self.dilation,
+        )
 
     def reads(self, span: Span) -> Span:
         reach = self.dilation * (self.kernel - 1)
-        return (-((reach - self.padding - span[0]) // self.stride),
-                (span[1] + self.padding) // self.stride)
+        return (
+            -((reach - self.padding - span[0]) // self.stride),
+            (span[1] + self.padding) // self.stride,
+        )
 
     @property
     def period(self) -> int:
@@ -192,8 +211,10 @@ class Dense(Layer):
 
     def shape(self, inputs: Shape) -> Shape:
         if len(inputs) != 1:
-            raise WordError(f"a dense layer reads vectors, but here is a map of {told(inputs)}; "
-                            "put Flatten or Whole before it")
+            raise UsageError(
+                f"a dense layer reads vectors, but here is a map of {told(inputs)}; "
+                "put Flatten or Whole before it"
+            )
         return (self.width,)
 
     def parameters(self, inputs: Shape) -> int:
@@ -280,8 +301,10 @@ def told(shape: Sequence[int]) -> str:
 
 def sides_of(inputs: Shape) -> Shape:
     if len(inputs) not in (2, 3, 4):
-        raise WordError(f"a convolution reads maps (channels, *sides), but here is a shape of "
-                        f"{told(inputs)}; use Dense")
+        raise UsageError(
+            f"a convolution reads maps (channels, *sides), but here is a shape of "
+            f"{told(inputs)}; use Dense"
+        )
     return inputs[1:]
 
 
@@ -294,6 +317,8 @@ def shrunk(inputs: Shape, kernel: int, stride: int, padding: int, dilation: int 
     """The sides that a window leaves."""
     reach, sides = dilation * (kernel - 1), sides_of(inputs)
     if min(sides) < stride or min(sides) + 2 * padding <= reach:
-        raise WordError(f"a map of {told(sides)} is too small for a window of {reach + 1} with "
-                        f"stride {stride}; use larger pictures or fewer levels")
+        raise UsageError(
+            f"a map of {told(sides)} is too small for a window of {reach + 1} with "
+            f"stride {stride}; use larger pictures or fewer levels"
+        )
     return tuple((side + 2 * padding - reach - 1) // stride + 1 for side in sides)

@@ -1,6 +1,1 @@
 """Invertible maps with their log-determinants; networks come as arguments."""
-
-
-
-
-

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from .base import Bijection, Mapped, total
 from .coupling import REACH
-from .univariate import Warp
+from .univariate import UnivariateMap
 
 ROWS = 1024
 """Rows that go from entry to entry at a time, so that what is cached stays near the processor."""
@@ -44,7 +44,7 @@ class Autoregressive(Bijection):
     places: (D,), the place of each entry in the order.
     """
 
-    def __init__(self, net: nn.Module, warp: Warp, places: Tensor) -> None:
+    def __init__(self, net: nn.Module, warp: UnivariateMap, places: Tensor) -> None:
         super().__init__()
         self.net, self.warp, self.entries = net, warp, places.argsort().tolist()
 
@@ -76,8 +76,10 @@ class Autoregressive(Bijection):
     def step(self, z: Tensor, context: Tensor, cached: bool = True) -> Mapped:
         """z -> x from entry to entry; uncached: with the whole network for each."""
         start: Callable[[Tensor], Steps] = self.net.stepper(cached=cached)  # type: ignore
-        parts = [self.walk(start(c), rows.T) for rows, c in
-                 zip(z.split(ROWS), context.split(ROWS), strict=True)]
+        parts = [
+            self.walk(start(c), rows.T)
+            for rows, c in zip(z.split(ROWS), context.split(ROWS), strict=True)
+        ]
         x, log_slopes = zip(*parts, strict=True)
         return torch.cat(x), total(torch.cat(log_slopes))
 
@@ -96,8 +98,9 @@ class _Undo(torch.autograd.Function):
     """J^-1 r for the residual r of a root, which is 0, with its derivative, which is not."""
 
     @staticmethod
-    def forward(ctx: Any, residual: Tensor, slopes: Tensor,
-                pull: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        ctx: Any, residual: Tensor, slopes: Tensor, pull: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         ctx.save_for_backward(slopes)
         ctx.pull = pull
         return torch.zeros_like(residual)
@@ -105,7 +108,7 @@ class _Undo(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        slopes, = ctx.saved_tensors
+        (slopes,) = ctx.saved_tensors
         least = 10 * torch.finfo(gradient.dtype).eps * gradient.abs().amax()
         u = gradient / slopes
         for _ in range(gradient.shape[1] - 1):

@@ -37,7 +37,7 @@ class Bijection(nn.Module, abc.ABC):
         """z alone."""
         return self.inverse(x, context)[0]
 
-    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+    def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
         """Take from training rows what is set before the first step."""
 
 
@@ -62,12 +62,12 @@ class Compose(Bijection):
             found.append(log_det)
         return x, torch.stack(found).sum(0)
 
-    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+    def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
         first, *others = self.each()
         for part in reversed(others):
-            part.begin(x, context)
+            part.initialise_from_data(x, context)
             x = part.undo(x, context)
-        first.begin(x, context)
+        first.initialise_from_data(x, context)
 
     def each(self) -> list[Bijection]:
         return [cast(Bijection, part) for part in self.parts]
@@ -107,8 +107,10 @@ class Beside(Bijection):
         return self.joined([part.inverse(x[:, own], context) for part, own in self.each()])
 
     def each(self) -> list[tuple[Bijection, Tensor]]:
-        return [(cast(Bijection, part), self.get_buffer(f"entries{number}"))
-                for number, part in enumerate(self.parts)]
+        return [
+            (cast(Bijection, part), self.get_buffer(f"entries{number}"))
+            for number, part in enumerate(self.parts)
+        ]
 
     def joined(self, found: Sequence[Mapped]) -> Mapped:
         values, log_dets = zip(*found, strict=True)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Bijection, Mapped, total
-from .univariate import Warp
+from .univariate import UnivariateMap
 
 REACH = 10.0
 """Networks read numbers beyond this as this: far outside of the data they need not extrapolate."""
@@ -31,7 +31,7 @@ class Coupling(Bijection):
     `size` entries stay and the rest moves, or the other way round where `flip`.
     """
 
-    def __init__(self, net: nn.Module, warp: Warp, size: int, flip: bool = False) -> None:
+    def __init__(self, net: nn.Module, warp: UnivariateMap, size: int, flip: bool = False) -> None:
         super().__init__()
         self.net, self.warp, self.size, self.flip = net, warp, size, flip
 
@@ -60,7 +60,7 @@ class Conditional(Bijection):
     """Moves every entry by a warp whose parameters are read off the context alone, so that
     N(0, I) becomes N(mu(c), sigma(c)^2) where the warp is affine."""
 
-    def __init__(self, net: nn.Module, warp: Warp) -> None:
+    def __init__(self, net: nn.Module, warp: UnivariateMap) -> None:
         super().__init__()
         self.net, self.warp = net, warp
 

@@ -56,4 +56,4 @@ class Details(Bijection):
 
     def lowest(self, context: Tensor | None) -> Tensor:
         assert context is not None, "a picture is read beside its small picture"
-        return context[:, -math.prod(self.small):].reshape(-1, *self.small)
+        return context[:, -math.prod(self.small) :].reshape(-1, *self.small)

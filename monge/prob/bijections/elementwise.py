@@ -90,7 +90,7 @@ class ActNorm(Bijection):
         return (math.prod(x.shape[2:]) * self.log_scale.sum()).expand(len(x))
 
     @torch.no_grad()
-    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+    def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
         rows = x.transpose(0, 1).flatten(1)  # (C, B ...)
         scale = rows.std(1, correction=0)
         self.shift.copy_(rows.mean(1))

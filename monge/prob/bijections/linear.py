@@ -111,7 +111,7 @@ class Mix(Bijection):
         return x.ndim == 2 and len(x) < x.shape[1]
 
     @torch.no_grad()
-    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+    def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
         if self.rotate or x.ndim > 2 or len(x) <= x.shape[1]:
             return
         cov = torch.cov(x.T.double()).reshape(len(self.lower), -1)

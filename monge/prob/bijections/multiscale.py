@@ -27,14 +27,17 @@ class Scales(Bijection):
         super().__init__()
         self.levels, self.shapes = nn.ModuleList(levels), tuple(shapes)
         self.kept = [shape[0] - shape[0] // 2 for shape in shapes[:-1]] + [0]
-        self.sizes = [(shape[0] - kept) * math.prod(shape[1:])
-                      for shape, kept in zip(shapes, self.kept, strict=True)]
+        self.sizes = [
+            (shape[0] - kept) * math.prod(shape[1:])
+            for shape, kept in zip(shapes, self.kept, strict=True)
+        ]
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
         log_det, codes = nothing(z), z.split(self.sizes[::-1], 1)[::-1]
         h = z[:, :0]
-        for level, code, shape in reversed(list(zip(self.each(), codes, self.shapes,
-                                                    strict=True))):
+        for level, code, shape in reversed(
+            list(zip(self.each(), codes, self.shapes, strict=True))
+        ):
             whole = torch.cat([h.flatten(1), code], 1).reshape(-1, *shape)
             h, more = level(whole, context)
             log_det = log_det + more
@@ -49,9 +52,9 @@ class Scales(Bijection):
             codes.append(code.flatten(1))
         return torch.cat(codes[::-1], 1), log_det
 
-    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+    def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
         for level, kept in zip(self.each(), self.kept, strict=True):
-            level.begin(x, context)
+            level.initialise_from_data(x, context)
             x = level.inverse(x, context)[0][:, :kept]
 
     def each(self) -> list[Bijection]:

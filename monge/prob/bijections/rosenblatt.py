@@ -51,13 +51,17 @@ def fit_mixture(x: Tensor, most: int) -> Mixture:
     options = options or [(1, x.shape[1] + 2.0)]
     weights = stacked(torch.stack([validated(x, *option) for option in options], 1))
     parts = [climb(x, *option) for option in options]
-    mixed = [(log_weights + weight, mean, cov)
-             for weight, (log_weights, mean, cov) in zip(weights, parts, strict=True)]
+    mixed = [
+        (log_weights + weight, mean, cov)
+        for weight, (log_weights, mean, cov) in zip(weights, parts, strict=True)
+    ]
     log_weights, mean, cov = (torch.cat(each) for each in zip(*mixed, strict=True))
     absent = most - len(mean)
-    return (torch.cat([log_weights.clamp_min(ABSENT), log_weights.new_full((absent,), ABSENT)]),
-            torch.cat([mean, mean[:1].expand(absent, -1)]),
-            torch.cat([cov, cov[:1].expand(absent, -1, -1)]))
+    return (
+        torch.cat([log_weights.clamp_min(ABSENT), log_weights.new_full((absent,), ABSENT)]),
+        torch.cat([mean, mean[:1].expand(absent, -1)]),
+        torch.cat([cov, cov[:1].expand(absent, -1, -1)]),
+    )
 
 
 def stacked(log_p: Tensor) -> Tensor:
@@ -82,8 +86,11 @@ def climb(x: Tensor, count: int, rows: float) -> Mixture:
     dims = x.shape[1]
     pooled = torch.cov(x.T, correction=0).reshape(dims, dims)
     prior = (pooled + 1e-4 * torch.eye(dims).to(x)) * count ** (-2 / dims)
-    mixture = (x.new_full((count,), -math.log(count)), centres(x, count),
-               prior.expand(count, dims, dims))
+    mixture = (
+        x.new_full((count,), -math.log(count)),
+        centres(x, count),
+        prior.expand(count, dims, dims),
+    )
     for _ in range(PASSES):
         share = joint(x, mixture).softmax(1)  # (N, K)
         mass = share.sum(0)
@@ -136,7 +143,7 @@ class Rosenblatt(Bijection):
         self.log_scale = nn.Parameter(torch.zeros(components, dims))  # of the diagonals of A
 
     @torch.no_grad()
-    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
+    def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
         log_weights, mean, cov = fit_mixture(x.double(), len(self.logits))
         a = torch.linalg.inv(torch.linalg.cholesky(cov))  # (K, D, D)
         self.logits.copy_(log_weights)
@@ -167,8 +174,9 @@ class Rosenblatt(Bijection):
             before = before + log_p
         return torch.stack(found, 1), -torch.stack(slopes, 1).sum(1)
 
-    def root(self, i: int, past: Tensor, before: Tensor, z: Tensor, matrix: Tensor
-             ) -> tuple[Tensor, Tensor, Tensor]:
+    def root(
+        self, i: int, past: Tensor, before: Tensor, z: Tensor, matrix: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """x_i (B,), log dz_i/dx_i, and the log-density of each component there, (B, K)."""
         share, scale = before.log_softmax(1), self.log_scale[:, i]
 
@@ -202,8 +210,8 @@ class Started(Compose):
     def __init__(self, learned: Bijection, start: Rosenblatt) -> None:
         super().__init__([learned, start])
 
-    def begin(self, x: Tensor, context: Tensor | None = None) -> None:
-        self.each()[1].begin(x, context)
+    def initialise_from_data(self, x: Tensor, context: Tensor | None = None) -> None:
+        self.each()[1].initialise_from_data(x, context)
 
 
 def settled(share: Tensor, e: Tensor, log_p: Tensor) -> Mapped:
@@ -223,8 +231,9 @@ class _Quantile(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_p: Tensor) -> Tensor:
         far = (-2 * log_p.clamp(max=-5)).sqrt()
-        z = torch.where(log_p > -5, torch.special.ndtri(log_p.exp()),
-                        (far.log() + HALF_LOG) / far - far)
+        z = torch.where(
+            log_p > -5, torch.special.ndtri(log_p.exp()), (far.log() + HALF_LOG) / far - far
+        )
         for _ in range(4):
             found = torch.special.log_ndtr(z)
             z = z - (found - log_p) * (found + z.square() / 2 + HALF_LOG).exp()

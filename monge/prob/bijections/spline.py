@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Mapped
-from .univariate import Warp
+from .univariate import UnivariateMap
 
 LEAST = 1e-3
 """Least share of the box that a bin takes, and least derivative at a knot."""
@@ -46,7 +46,7 @@ class Bin(NamedTuple):
         return self.height / self.width
 
 
-class Spline(Warp):
+class Spline(UnivariateMap):
     """z as a spline of x; parameters are K logits of widths, K of heights, K - 1 slopes.
 
     The plain formula leads from x to z, which is the way that training goes.
@@ -117,8 +117,7 @@ class Spline(Warp):
         return below, own
 
 
-def log_slope_of(piece: Bin, slope: Tensor, theta: Tensor, mixed: Tensor, below: Tensor
-                 ) -> Tensor:
+def log_slope_of(piece: Bin, slope: Tensor, theta: Tensor, mixed: Tensor, below: Tensor) -> Tensor:
     """log dz/dx at a place of a bin: `mixed` is theta (1 - theta), `below` the denominator."""
     top = piece.last * theta.square() + 2 * slope * mixed + piece.first * (1 - theta).square()
     return ((slope / below).square() * top).log()

@@ -21,7 +21,7 @@ WIDEST = 5.0
 """|s| stays below this, so that no parameters, however odd, overflow."""
 
 
-class Warp(nn.Module, abc.ABC):
+class UnivariateMap(nn.Module, abc.ABC):
     """x = h(z; parameters) with `count` parameters for each number."""
 
     count: int
@@ -35,7 +35,7 @@ class Warp(nn.Module, abc.ABC):
         """z and log dz/dx, each (*S,)."""
 
 
-class Additive(Warp):
+class Additive(UnivariateMap):
     """x = z + t."""
 
     count = 1
@@ -47,7 +47,7 @@ class Additive(Warp):
         return x - params[..., 0], torch.zeros_like(x)
 
 
-class Affine(Warp):
+class Affine(UnivariateMap):
     """x = t + e^s z with s = w tanh(r / w), parameters t and r."""
 
     count = 2

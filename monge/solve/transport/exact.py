@@ -47,8 +47,9 @@ class Exact:
         return f, g
 
 
-def exact(matrix: Tensor, a: Tensor | None = None, b: Tensor | None = None,
-          normalise: bool = False) -> Exact:
+def exact(
+    matrix: Tensor, a: Tensor | None = None, b: Tensor | None = None, normalise: bool = False
+) -> Exact:
     """The cheapest plan for a cost matrix (n, m); its cost is differentiable in the matrix.
     normalise: weights are divided by their sum."""
     if not bool(matrix.isfinite().all()):
@@ -58,8 +59,11 @@ def exact(matrix: Tensor, a: Tensor | None = None, b: Tensor | None = None,
     a = weights(a, torch.Size([n]), matrix, "a", normalise)
     b = weights(b, torch.Size([m]), matrix, "b", normalise)
     cost = matrix.detach().double().cpu().numpy()
-    plan, prove = matched(cost) if uniform else weighted(
-        cost, a.double().cpu().numpy(), b.double().cpu().numpy())
+    plan, prove = (
+        matched(cost)
+        if uniform
+        else weighted(cost, a.double().cpu().numpy(), b.double().cpu().numpy())
+    )
     found = torch.from_numpy(plan).to(matrix)
     return Exact(found, (found * matrix).sum(), prove)
 
@@ -71,8 +75,12 @@ def matched(cost: np.ndarray) -> tuple[np.ndarray, Proof]:
 
     first, last, size = np.zeros(len(cost)), np.zeros(len(cost)), np.ptp(cost)
     if len(cost) >= LARGE and size > 0:
-        near = sinkhorn(torch.from_numpy((cost - cost.min()) / size).float(), epsilon=READY[0],
-                        relative=True, tolerance=READY[1])
+        near = sinkhorn(
+            torch.from_numpy((cost - cost.min()) / size).float(),
+            epsilon=READY[0],
+            relative=True,
+            tolerance=READY[1],
+        )
         first, last = (size * potential.double().numpy() for potential in (near.f, near.g))
     rest = cost - first[:, None] - last
     rows, columns = linear_sum_assignment(rest)
@@ -107,16 +115,18 @@ def weighted(cost: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray
     return plan, lambda: (f, g)
 
 
-def simplex(cost: np.ndarray, a: np.ndarray, b: np.ndarray
-            ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def simplex(
+    cost: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     import ot
 
     plan, log = ot.emd(a / a.sum(), b / b.sum(), cost, log=True, numItermax=10_000_000)
     return plan, log["u"], log["v"]
 
 
-def program(cost: np.ndarray, a: np.ndarray, b: np.ndarray
-            ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def program(
+    cost: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     from scipy.optimize import linprog
     from scipy.sparse import eye_array, kron, vstack
 
@@ -129,8 +139,9 @@ def program(cost: np.ndarray, a: np.ndarray, b: np.ndarray
     return found.x.reshape(n, m), found.eqlin.marginals[:n], found.eqlin.marginals[n:]
 
 
-def on_line(x: Tensor, y: Tensor, p: float = 1.0, a: Tensor | None = None,
-            b: Tensor | None = None) -> Tensor:
+def on_line(
+    x: Tensor, y: Tensor, p: float = 1.0, a: Tensor | None = None, b: Tensor | None = None
+) -> Tensor:
     r"""$W_p^p = \int_0^1 |F^{-1}(t) - G^{-1}(t)|^p dt$ of points x (*S, n) and y (*S, m) on a
     line, (*S,); for p >= 1."""
     if p < 1:
@@ -143,16 +154,22 @@ def on_line(x: Tensor, y: Tensor, p: float = 1.0, a: Tensor | None = None,
     cuts = torch.cat(ends, -1).sort(-1).values.clamp(max=1.0)  # (*S, n + m)
     widths = cuts.diff(dim=-1, prepend=torch.zeros_like(cuts[..., :1]))
     middle = (cuts - widths / 2).contiguous()
-    at = [order.values.gather(-1, torch.searchsorted(end.contiguous(), middle).clamp(
-        max=end.shape[-1] - 1)) for (order, _), end in zip(ordered, ends, strict=True)]
+    at = [
+        order.values.gather(
+            -1, torch.searchsorted(end.contiguous(), middle).clamp(max=end.shape[-1] - 1)
+        )
+        for (order, _), end in zip(ordered, ends, strict=True)
+    ]
     return (widths * (at[0] - at[1]).abs().pow(p)).sum(-1)
 
 
-def sliced(x: Tensor, y: Tensor, p: float = 2.0, directions: int = 128,
-           generator: Generator | None = None) -> Tensor:
+def sliced(
+    x: Tensor, y: Tensor, p: float = 2.0, directions: int = 128, generator: Generator | None = None
+) -> Tensor:
     r"""$(\mathbb E_\theta W_p^p(\theta^T x, \theta^T y))^{1/p}$ over random directions, ()."""
-    lines = torch.randn(directions, x.shape[-1], dtype=x.dtype, device=x.device,
-                        generator=generator)
+    lines = torch.randn(
+        directions, x.shape[-1], dtype=x.dtype, device=x.device, generator=generator
+    )
     lines = torch.nn.functional.normalize(lines, dim=-1)
     return on_line(lines @ x.mT, lines @ y.mT, p).mean().pow(1 / p)
 
@@ -175,9 +192,11 @@ def doubly_stochastic(matrix: Tensor, tolerance: float = 1e-9, passes: int = 10_
     """D_1 A D_2 whose rows and columns sum to one, for a positive square matrix (*S, n, n);
     differentiable through its passes, which are made in logarithms."""
     if bool((matrix <= 0).any()) or matrix.shape[-1] != matrix.shape[-2]:
-        raise DataError("only a square matrix of positive numbers can be scaled to one whose rows "
-                        f"and columns sum to one; this one is {tuple(matrix.shape)} with least "
-                        f"entry {matrix.min().item():.3g}")
+        raise DataError(
+            "only a square matrix of positive numbers can be scaled to one whose rows "
+            f"and columns sum to one; this one is {tuple(matrix.shape)} with least "
+            f"entry {matrix.min().item():.3g}"
+        )
     log = matrix.log()
     for _ in range(passes):
         log = log - log.logsumexp(-1, keepdim=True)

@@ -81,8 +81,10 @@ class Kernel(abc.ABC):
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """K by blocks of rows, (*S, k, m) each."""
         for rows in self.rows:
-            yield rows, (self.held(rows).exp_() if self.whole is None else
-                         self.whole[..., rows, :])
+            yield (
+                rows,
+                (self.held(rows).exp_() if self.whole is None else self.whole[..., rows, :]),
+            )
 
 
 class MatrixKernel(Kernel):

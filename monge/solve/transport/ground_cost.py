@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...core.errors import WordError
+from ...core.errors import UsageError
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 """From (..., n, d) and (..., m, d) to (..., n, m)."""
@@ -28,7 +28,7 @@ class Power:
 
     def __post_init__(self) -> None:
         if not self.p > 0:
-            raise WordError(f"the power of a cost is {self.p}; it must be above 0")
+            raise UsageError(f"the power of a cost is {self.p}; it must be above 0")
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         if self.p == 2.0:

@@ -50,8 +50,9 @@ STALLED = 100
 class Scaling:
     """Potentials f, g and scalings u, v on their way."""
 
-    def __init__(self, kernel: Kernel, a: Tensor, b: Tensor,
-                 start: tuple[Tensor, Tensor] | None) -> None:
+    def __init__(
+        self, kernel: Kernel, a: Tensor, b: Tensor, start: tuple[Tensor, Tensor] | None
+    ) -> None:
         self.kernel, self.a, self.b = kernel, a, b
         self.f, self.g = (potential.to(a.dtype).clone() for potential in start or kernel.guess())
         self.error = math.inf
@@ -100,8 +101,9 @@ class Scaling:
         def curve(y: Tensor) -> Tensor:
             return sums * y - right * self.around(right * y, weight)
 
-        y, steps = conjugate(curve, self.b - sums, sums, ENOUGH * tolerance,
-                             min(CONJUGATE, passes))
+        y, steps = conjugate(
+            curve, self.b - sums, sums, ENOUGH * tolerance, min(CONJUGATE, passes)
+        )
         return Leap(self.v, c.reciprocal(), y.clamp_(-BOLD, BOLD), error, steps)
 
     def around(self, vector: Tensor, scale: Tensor) -> Tensor:
@@ -168,8 +170,9 @@ class Leap:
         return self.plain
 
 
-def conjugate(curve: Callable[[Tensor], Tensor], right: Tensor, scale: Tensor, enough: float,
-              most: int) -> tuple[Tensor, int]:
+def conjugate(
+    curve: Callable[[Tensor], Tensor], right: Tensor, scale: Tensor, enough: float, most: int
+) -> tuple[Tensor, int]:
     """y with curve(y) = right, nearly, by conjugate gradients that the diagonal `scale`
     preconditions, and in how many steps."""
     inverse = torch.where(scale > 0, 1 / scale, 0.0)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...core.errors import DataError, WordError
+from ...core.errors import DataError, UsageError
 from .gibbs_kernel import ROOM, Kernel, MatrixKernel, PointKernel
 from .ground_cost import Cost, CostName, cost
 from .scaling import Scaling
@@ -102,11 +102,21 @@ class Plan:
         return self.value - self.epsilon * entropy
 
 
-def sinkhorn(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
-             cost_of: CostName | float | Cost = "squared", a: Tensor | None = None,
-             b: Tensor | None = None, relative: bool = False, tolerance: float = 1e-4,
-             passes: int = 10_000, start: tuple[Tensor, Tensor] | None = None,
-             normalise: bool = False, room: int = ROOM) -> Plan:
+def sinkhorn(
+    x: Tensor,
+    y: Tensor | None = None,
+    epsilon: float = 0.05,
+    *,
+    cost_of: CostName | float | Cost = "squared",
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    relative: bool = False,
+    tolerance: float = 1e-4,
+    passes: int = 10_000,
+    start: tuple[Tensor, Tensor] | None = None,
+    normalise: bool = False,
+    room: int = ROOM,
+) -> Plan:
     """The plan between points x (*S, n, d) and y (*S, m, d), or for a cost matrix x (*S, n, m).
 
     relative: epsilon is meant in units of the mean cost. tolerance: L1 marginal error. start:
@@ -117,7 +127,7 @@ def sinkhorn(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
     a = weights(a, kernel.shape[:-1], x, "a", normalise)
     b = weights(b, torch.Size([*kernel.shape[:-2], kernel.shape[-1]]), x, "b", normalise)
     if not epsilon > 0:
-        raise WordError(f"epsilon is {epsilon}; it must be above 0 (exact plans: assignment)")
+        raise UsageError(f"epsilon is {epsilon}; it must be above 0 (exact plans: assignment)")
     with torch.no_grad():
         mean = kernel.mean()
         if not math.isfinite(mean):
@@ -127,9 +137,16 @@ def sinkhorn(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
     return replace(solved, kernel=kernel, a=a, b=b)
 
 
-def unrolled(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
-             cost_of: CostName | float | Cost = "squared", a: Tensor | None = None,
-             b: Tensor | None = None, passes: int = 100) -> Tensor:
+def unrolled(
+    x: Tensor,
+    y: Tensor | None = None,
+    epsilon: float = 0.05,
+    *,
+    cost_of: CostName | float | Cost = "squared",
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    passes: int = 100,
+) -> Tensor:
     """<f, a> + <g, b> after so many plain passes in logarithms, (*S,), differentiable through all
     of them: the gradient of the iteration where that of its limit is not wanted."""
     matrix = x if y is None else cost(cost_of)(x, y)  # (*S, n, m)
@@ -137,8 +154,9 @@ def unrolled(x: Tensor, y: Tensor | None = None, epsilon: float = 0.05, *,
     b = weights(b, torch.Size([*matrix.shape[:-2], matrix.shape[-1]]), x, "b")
     f, g = torch.zeros_like(a), torch.zeros_like(b)
     for _ in range(passes):
-        f = -epsilon * torch.logsumexp((g[..., None, :] - matrix) / epsilon
-                                       + b.log()[..., None, :], -1)
+        f = -epsilon * torch.logsumexp(
+            (g[..., None, :] - matrix) / epsilon + b.log()[..., None, :], -1
+        )
         g = -epsilon * torch.logsumexp((f[..., None] - matrix) / epsilon + a.log()[..., None], -2)
     return (f * a).sum(-1) + (g * b).sum(-1)
 
@@ -150,13 +168,16 @@ def make(x: Tensor, y: Tensor | None, of: Cost, room: int) -> Kernel:
     if y is None:
         return MatrixKernel(x, room)
     if x.shape[-1] != y.shape[-1]:
-        raise DataError(f"x has {x.shape[-1]} dimensions and y has {y.shape[-1]}; a cost needs "
-                        "points of one space")
+        raise DataError(
+            f"x has {x.shape[-1]} dimensions and y has {y.shape[-1]}; a cost needs "
+            "points of one space"
+        )
     return PointKernel(x, y, of, room)
 
 
-def weights(given: Tensor | None, shape: torch.Size, like: Tensor, name: str,
-            normalise: bool = False) -> Tensor:
+def weights(
+    given: Tensor | None, shape: torch.Size, like: Tensor, name: str, normalise: bool = False
+) -> Tensor:
     """Weights (*S, n), uniform where none are given."""
     if given is None:
         return like.new_full(shape, 1 / shape[-1])
@@ -165,20 +186,32 @@ def weights(given: Tensor | None, shape: torch.Size, like: Tensor, name: str,
     if bool((given < 0).any()):
         raise DataError(f"the weights {name} reach {given.min().item():.3g}; none may be negative")
     if given.shape[-1] != shape[-1]:
-        raise DataError(f"there are {given.shape[-1]} weights {name} for {shape[-1]} points; give "
-                        "each point one")
+        raise DataError(
+            f"there are {given.shape[-1]} weights {name} for {shape[-1]} points; give "
+            "each point one"
+        )
     total = given.sum(-1, keepdim=True)
     if normalise and bool((total > 0).all()):
         given = given / total
     elif bool((total.detach() - 1).abs().max() > 1e-4):
         worst = total.flatten()[(total - 1).abs().argmax()].item()
-        raise DataError(f"the weights {name} sum to {worst:.6g}; divide them by their sum, or say "
-                        "normalise=True")
+        raise DataError(
+            f"the weights {name} sum to {worst:.6g}; divide them by their sum, or say "
+            "normalise=True"
+        )
     return given.expand(shape).to(like.dtype)
 
 
-def solve(kernel: Kernel, a: Tensor, b: Tensor, epsilon: float, mean: float, tolerance: float,
-          passes: int, start: tuple[Tensor, Tensor] | None) -> Plan:
+def solve(
+    kernel: Kernel,
+    a: Tensor,
+    b: Tensor,
+    epsilon: float,
+    mean: float,
+    tolerance: float,
+    passes: int,
+    start: tuple[Tensor, Tensor] | None,
+) -> Plan:
     """Stage by stage down to epsilon, in single precision as far as that goes."""
     double = a.dtype == torch.float64
     low = kernel.to(torch.float32) if double else kernel
@@ -192,13 +225,13 @@ def solve(kernel: Kernel, a: Tensor, b: Tensor, epsilon: float, mean: float, tol
         last = stage == epsilon
         rough = max(tolerance, SINGLE) if last else max(ROUGH, tolerance)
         if len(trail) > 1:  # potentials are nearly linear in epsilon
-            work.f, work.g = (new + (new - old) / STEP
-                              for old, new in zip(*trail[-2:], strict=True))
+            work.f, work.g = (
+                new + (new - old) / STEP for old, new in zip(*trail[-2:], strict=True)
+            )
         spent += work.run(stage, rough, passes - spent)
         trail.append((work.f, work.g))
     if double:
         work = Scaling(kernel, a, b, (work.f.double(), work.g.double()))
         spent += work.run(epsilon, tolerance, passes - spent)
     kernel.whole = None  # a plan makes its blocks from its potentials
-    return Plan(kernel, a, b, work.f, work.g, epsilon, work.error, spent,
-                work.error <= tolerance)
+    return Plan(kernel, a, b, work.f, work.g, epsilon, work.error, spent, work.error <= tolerance)

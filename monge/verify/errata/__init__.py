@@ -1,6 +1,1 @@
 """Common errors, each beside the correct statement: negative controls of the identities."""
-
-
-
-
-

@@ -57,8 +57,9 @@ def r65_the_loss_of_d_is_minus_half_the_value() -> Control:
 
     Source: Goodfellow 2016, NIPS 2016 Tutorial: Generative Adversarial Networks, sec. 3.2."""
     real, fake = normal(2, 50)
-    loss = torch.stack([term.mean() for term in
-                        discriminator_terms("minimax", real, fake).values()]).sum()
+    loss = torch.stack(
+        [term.mean() for term in discriminator_terms("minimax", real, fake).values()]
+    ).sum()
     half = value(real, fake) / 2
     return Control(gap(loss, half), gap(loss, -half), ROUNDING)
 
@@ -97,8 +98,9 @@ def moved(kind: Logarithmic) -> Control:
         verdict = (p / q).log().detach()  # the logit of D*, held fixed
         terms, js = 2 * generator_terms(kind, verdict), 2 * jensen_shannon(p, q)
         goal = js if kind == "minimax" else kl(q, p) - js
-        due, data, own = (slope(each, a) for each in (goal, (p * terms).sum() + 0 * a.sum(),
-                                                      (q * terms).sum()))
+        due, data, own = (
+            slope(each, a) for each in (goal, (p * terms).sum() + 0 * a.sum(), (q * terms).sum())
+        )
     return Control(gap(data, due), gap(own, due), ROUNDING)
 
 

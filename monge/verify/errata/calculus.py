@@ -97,8 +97,9 @@ def r22_quotients_and_powers() -> Control:
     f, g, df, dg = x.square(), x.sin() + 2, 2 * x, x.cos()
     found = slope(lambda v: v.square() / (v.sin() + 2), x)
     power = slope(lambda v: v.square() ** (v.sin() + 2), x)
-    right = most(gap(found, (df * g - f * dg) / g**2),
-                 gap(power, f**g * (df * g / f + dg * f.log())))
+    right = most(
+        gap(found, (df * g - f * dg) / g**2), gap(power, f**g * (df * g / f + dg * f.log()))
+    )
     return Control(gap(found, (f * g - df * g) / g**2), right, ROUNDING)
 
 
@@ -131,8 +132,9 @@ def r25_a_divergence_is_infinite_where_mass_is_lost() -> Control:
     endless = [math.isinf(float(kl(p, q))) for p, q in pairs]
     differ = [not torch.equal(p > 0, q > 0) for p, q in pairs]
     lost = [bool(((p > 0) & (q == 0)).any()) for p, q in pairs]
-    wrong, right = (sum(a != b for a, b in zip(endless, rule, strict=True))
-                    for rule in (differ, lost))
+    wrong, right = (
+        sum(a != b for a, b in zip(endless, rule, strict=True)) for rule in (differ, lost)
+    )
     return Control(wrong, right, 0.0)
 
 
@@ -154,8 +156,9 @@ def r27_the_closed_form_of_a_gaussian_divergence() -> Control:
     ratio = (std[0].square() + (mean[0] - mean[1]).square()) / std[1].square()
     minus = -(cross_entropy_of(mean, std) - entropy_of(std[0]))
     printed = -0.5 * (math.log(2 * math.pi) + std[1].square().log().sum() + ratio.sum())
-    return Control(gap(printed, minus), gap(-diagonal_kl(mean[0], std[0], mean[1], std[1]), minus),
-                   ROUNDING)
+    return Control(
+        gap(printed, minus), gap(-diagonal_kl(mean[0], std[0], mean[1], std[1]), minus), ROUNDING
+    )
 
 
 def cross_entropy_of(mean: Tensor, std: Tensor) -> Tensor:
@@ -177,8 +180,13 @@ def r28_which_law_the_mean_is_taken_over() -> Control:
 
     def form(inner: Tensor, outer: Tensor) -> Tensor:
         inverse = torch.linalg.inv(inner)
-        return 0.5 * (torch.logdet(inner) - torch.logdet(outer) - 3
-                      + torch.trace(inverse @ outer) + apart @ inverse @ apart)
+        return 0.5 * (
+            torch.logdet(inner)
+            - torch.logdet(outer)
+            - 3
+            + torch.trace(inverse @ outer)
+            + apart @ inverse @ apart
+        )
 
     whole = gaussian_kl(mean[0], q, mean[1], p)
     return Control(gap(form(q, p), whole), gap(form(p, q), whole), ROUNDING)

@@ -47,10 +47,14 @@ def r3_the_consistency_term_is_no_divergence() -> Control:
 
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
     diffusion models."""
-    found = [(each.bound(), each.consistency(as_printed=True), each.consistency())
-             for each in chains()]
-    return Control(most(gap(whole, printed) for whole, printed, _ in found),
-                   most(gap(whole, proper) for whole, _, proper in found), ROUNDING)
+    found = [
+        (each.bound(), each.consistency(as_printed=True), each.consistency()) for each in chains()
+    ]
+    return Control(
+        most(gap(whole, printed) for whole, printed, _ in found),
+        most(gap(whole, proper) for whole, _, proper in found),
+        ROUNDING,
+    )
 
 
 def r4_a_score_is_a_mean_of_noise() -> Control:
@@ -68,9 +72,14 @@ def guided(gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """sigma times the scores of p(z), of p(z | y) and of p(z) p(y | z)^gamma."""
     law = plane()
     z, _, alpha, sigma = noisy(law)
-    plain, given, tilted = (sigma * slope(log_p, z) for log_p in (
-        lambda z: law.log_prob(z, alpha, sigma), lambda z: alone(law, 1).log_prob(z, alpha, sigma),
-        lambda z: law.log_prob(z, alpha, sigma) + gamma * component(law, z, alpha, sigma, 1)))
+    plain, given, tilted = (
+        sigma * slope(log_p, z)
+        for log_p in (
+            lambda z: law.log_prob(z, alpha, sigma),
+            lambda z: alone(law, 1).log_prob(z, alpha, sigma),
+            lambda z: law.log_prob(z, alpha, sigma) + gamma * component(law, z, alpha, sigma, 1),
+        )
+    )
     return plain, given, tilted
 
 
@@ -79,8 +88,9 @@ def r9_guidance_adds_the_difference() -> Control:
 
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     plain, given, tilted = guided(3.0)
-    return Control(gap(plain + 3 * plain, tilted), gap(plain + 3 * (given - plain), tilted),
-                   ROUNDING)
+    return Control(
+        gap(plain + 3 * plain, tilted), gap(plain + 3 * (given - plain), tilted), ROUNDING
+    )
 
 
 def r88_guidance_leaves_the_conditional_law() -> Control:
@@ -128,9 +138,12 @@ def r80_the_prior_is_met_at_the_end() -> Control:
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 5."""
     wrong, right = [], []
     for chain in chains():
-        early, late = (divergence(chain.variance[i], chain.s[-1],
-                                  (chain.alpha[i] * chain.x - chain.c[-1]).square())
-                       for i in (1, -1))
+        early, late = (
+            divergence(
+                chain.variance[i], chain.s[-1], (chain.alpha[i] * chain.x - chain.c[-1]).square()
+            )
+            for i in (1, -1)
+        )
         right.append(gap(chain.denoising(), chain.bound()))
         wrong.append(gap(chain.denoising() + late - early, chain.bound()))
     return Control(most(wrong), most(right), ROUNDING)
@@ -141,8 +154,10 @@ def r81_the_root_ends_before_the_bracket() -> Control:
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 7."""
     now, bar, before, step, _ = letters()
-    wrong, right = (relative(each / (1 - bar), step.on_z) for each in (
-        (now * (1 - before)).sqrt(), now.sqrt() * (1 - before)))
+    wrong, right = (
+        relative(each / (1 - bar), step.on_z)
+        for each in ((now * (1 - before)).sqrt(), now.sqrt() * (1 - before))
+    )
     return Control(wrong, right, 1e-9)
 
 
@@ -152,8 +167,10 @@ def r82_the_weight_has_the_step_above() -> Control:
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 7; Luo 2022,
     Understanding Diffusion Models: A Unified Perspective."""
     now, bar, before, step, fall = letters()
-    printed, proper = (before * (1 - own).square() / (1 - bar).square() / (2 * step.variance)
-                       for own in (bar, now))
+    printed, proper = (
+        before * (1 - own).square() / (1 - bar).square() / (2 * step.variance)
+        for own in (bar, now)
+    )
     return Control(relative(printed, fall / 2), relative(proper, fall / 2), 1e-8)
 
 
@@ -173,8 +190,7 @@ def r84_tweedie_speaks_of_all_the_noise() -> Control:
     Models: A Unified Perspective."""
     law = plane()
     z, _, alpha, sigma = noisy(law)
-    mean, score = law.denoised(z, alpha, sigma), slope(
-        lambda z: law.log_prob(z, alpha, sigma), z)
+    mean, score = law.denoised(z, alpha, sigma), slope(lambda z: law.log_prob(z, alpha, sigma), z)
     before = torch.cat([torch.ones(1, 1).double(), alpha[:-1]])
     now = (alpha / before).square()
     printed = now.sqrt() * mean - z - (1 - now) * score

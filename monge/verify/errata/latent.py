@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from ...core.rng import fresh
+from ...core.rng import make_generator
 from ...models.latent._posterior import Factorised
 from ...models.latent.vae import VAE
 from ...prob.bijections.base import Compose
@@ -51,9 +51,9 @@ def r15_the_distortion_of_a_beta_vae_is_negative() -> Control:
 
     Source: Higgins et al. 2017, beta-VAE."""
     space, beta = SPACES[0], 4.0
-    model = build(replace(VAE.tiny(space), beta=beta, samples=1), space)
+    model = build(replace(VAE.smallest_config(space), beta=beta, samples=1), space)
     assert isinstance(model, VAE)
-    batch = random_rows(space, 8, fresh(2))
+    batch = random_rows(space, 8, make_generator(2))
     torch.manual_seed(1)
     loss = torch.stack([*model.loss(batch).values()]).sum(0)
     torch.manual_seed(1)
@@ -92,8 +92,9 @@ def r77_the_decoder_speaks_of_x() -> Control:
     joint, q = finite()
     prior = joint.sum(1, keepdim=True)
     rate = (q * (q / prior).log()).sum(0)
-    printed, proper = ((q * law.log()).sum(0) - rate for law in (joint / joint.sum(0),
-                                                                joint / prior))
+    printed, proper = (
+        (q * law.log()).sum(0) - rate for law in (joint / joint.sum(0), joint / prior)
+    )
     return Control(gap(printed, bound(joint, q)), gap(proper, bound(joint, q)), ROUNDING)
 
 
@@ -105,8 +106,10 @@ def r98_a_posterior_has_a_variance_for_each_unit() -> Control:
     h, noise = normal(5, posterior.width), normal(3, 5, units)
     z, log_q = posterior.draw(h, noise)
     mean, scale = h[:, :units], (10 * torch.tanh(h[:, units:] / 10)).exp()
-    one, each = (MultivariateNormal(mean, torch.diag_embed(variance)).log_prob(z) for variance in
-                 (scale.square().sum(1, keepdim=True).expand_as(scale), scale.square()))
+    one, each = (
+        MultivariateNormal(mean, torch.diag_embed(variance)).log_prob(z)
+        for variance in (scale.square().sum(1, keepdim=True).expand_as(scale), scale.square())
+    )
     return Control(gap(log_q.sum(-1), one), gap(log_q.sum(-1), each), 1e-11)
 
 
@@ -128,8 +131,8 @@ def r12_a_coupling_reads_what_stays() -> Control:
     layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
 
     def printed(z: Tensor) -> tuple[Tensor, Tensor]:
-        moves, stays = z[:, :layer.size], z[:, layer.size:]
-        y, log_slope = layer.warp(layer.params(moves, None)[:, :layer.size], moves)
+        moves, stays = z[:, : layer.size], z[:, layer.size :]
+        y, log_slope = layer.warp(layer.params(moves, None)[:, : layer.size], moves)
         return torch.cat([y, stays], 1), log_slope.sum(1)
 
     def missed(f: Callable[[Tensor], tuple[Tensor, Tensor]]) -> float:
@@ -172,6 +175,7 @@ def r64_a_jacobian_is_triangular() -> Control:
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.3."""
     layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
     matrix, size = jacobian(lambda v: layer(v)[0], z), layer.size
-    above, below = (float(block.abs().amax()) for block in (matrix[:, :size, size:],
-                                                            matrix[:, size:, :size]))
+    above, below = (
+        float(block.abs().amax()) for block in (matrix[:, :size, size:], matrix[:, size:, :size])
+    )
     return Control(most(above, below), above, 0.0)

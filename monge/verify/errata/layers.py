@@ -75,7 +75,7 @@ def r37_a_causal_sum_reads_the_past_alone() -> Control:
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
     causal, both = CausalConv(2, 3, 3).double(), nn.Conv1d(2, 3, 5, padding=2).double()
     x, t = normal(1, 9, 2), 4
-    later = torch.cat([x[:, :t + 1], normal(1, 9 - t - 1, 2)], 1)
+    later = torch.cat([x[:, : t + 1], normal(1, 9 - t - 1, 2)], 1)
     leak = gap(both(later.mT)[..., t], both(x.mT)[..., t])
     return Control(leak, gap(causal(later)[:, t], causal(x)[:, t]), 0.0)
 
@@ -90,9 +90,9 @@ def r38_dilation_puts_one_zero_less() -> Control:
 
     def apart(zeros: int) -> float:
         wide = torch.zeros(4, 2, 2 * (zeros + 1) + 1, dtype=torch.float64)
-        wide[:, :, ::zeros + 1] = conv.weight
+        wide[:, :, :: zeros + 1] = conv.weight
         y, known = F.conv1d(x, wide, conv.bias), conv(x)
-        return gap(y, known[..., :y.shape[-1]])
+        return gap(y, known[..., : y.shape[-1]])
 
     return Control(apart(rate), apart(rate - 1), ROUNDING)
 
@@ -138,8 +138,9 @@ def r42_epsilon_stands_beneath_the_root() -> Control:
     layer, x = batch_norm()
     mean, variance = x.mean((0, 2, 3), True), x.var((0, 2, 3), correction=0)[:, None, None]
     beside, beneath = variance.sqrt() + layer.eps, (variance + layer.eps).sqrt()
-    return Control(gap(layer(x), (x - mean) / beside), gap(layer(x), (x - mean) / beneath),
-                   ROUNDING)
+    return Control(
+        gap(layer(x), (x - mean) / beside), gap(layer(x), (x - mean) / beneath), ROUNDING
+    )
 
 
 def r43_a_bias_is_redundant_before_batch_norm() -> Control:
@@ -245,8 +246,9 @@ def r51_torchs_gru_resets_after_the_product() -> Control:
     Source: Paszke et al. 2019, PyTorch (documentation of torch.nn.GRU); Cho et al. 2014, Learning
     Phrase Representations Using RNN Encoder-Decoder."""
     x = normal(2, STEPS, INPUTS)
-    before, after = (built(GRU.Config(width=5).override(f"reset={when}"))
-                     for when in ("before", "after"))
+    before, after = (
+        built(GRU.Config(width=5).override(f"reset={when}")) for when in ("before", "after")
+    )
     after.load_state_dict(before.state_dict())
     peer = nn.GRU(INPUTS, 5, batch_first=True).double()
     peer.load_state_dict(before.core.state_dict())

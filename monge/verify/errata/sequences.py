@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...core.batch import Batch
-from ...core.rng import fresh
+from ...core.rng import make_generator
 from ...models.autoregressive.count_table import Tabular
 from ...models.autoregressive.fvsbn import FVSBN
 from ...models.autoregressive.made import MADE
@@ -30,7 +30,7 @@ ROUNDING = 1e-12
 
 
 def bits() -> Batch:
-    return random_rows(BITS, 8, fresh(2))
+    return random_rows(BITS, 8, make_generator(2))
 
 
 def r56_regression_reads_back_from_its_own_place() -> Control:
@@ -54,7 +54,7 @@ def r57_tables_have_so_many_parameters() -> Control:
     """Common error: tables of n bits have 2^(n+1) parameters; correct: 2^n - 1.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10.7."""
-    n, model = BITS.dims, build(Tabular.tiny(BITS), BITS)
+    n, model = BITS.dims, build(Tabular.smallest_config(BITS), BITS)
     assert isinstance(model, Tabular)
     found = model.parameter_count
     return Control(abs(found - 2 ** (n + 1)), abs(found - (2**n - 1)), 0.0)
@@ -75,14 +75,17 @@ def r59_a_running_sum_takes_in_one_entry() -> Control:
     """Common error: a NADE step adds (b + W x_<i) - (b + W x_<i) = 0; correct: it adds W_i x_i.
 
     Source: Larochelle & Murray 2011, The Neural Autoregressive Distribution Estimator."""
-    model, x = build(NADE.tiny(BITS), BITS), bits()
+    model, x = build(NADE.smallest_config(BITS), BITS), bits()
     assert isinstance(model, NADE)
     features, into = model.features(x), model.net.into
     sums = [model.net.first + features[:, :i] @ into[:i] for i in range(len(into) + 1)]
-    printed = most(gap(a - a, f[:, None] * w)
-                   for a, f, w in zip(sums[:-1], features.mT, into, strict=True))
-    proper = most(gap(b - a, f[:, None] * w)
-                  for a, b, f, w in zip(sums[:-1], sums[1:], features.mT, into, strict=True))
+    printed = most(
+        gap(a - a, f[:, None] * w) for a, f, w in zip(sums[:-1], features.mT, into, strict=True)
+    )
+    proper = most(
+        gap(b - a, f[:, None] * w)
+        for a, b, f, w in zip(sums[:-1], sums[1:], features.mT, into, strict=True)
+    )
     return Control(printed, proper, ROUNDING)
 
 
@@ -90,7 +93,7 @@ def r60_an_output_reads_what_comes_before() -> Control:
     """Common error: MADE has no path from x_1..x_d to output d; correct: none from x_d..x_D.
 
     Source: Germain et al. 2015, MADE: Masked Autoencoder for Distribution Estimation."""
-    model = build(MADE.tiny(BITS), BITS)
+    model = build(MADE.smallest_config(BITS), BITS)
     assert isinstance(model, MADE)
     slopes = jacobian(model, bits(), 0)  # (outputs, inputs)
     return Control(float(slopes.tril().amax()), float(slopes.triu().amax()), 0.0)
@@ -105,8 +108,11 @@ def r61_the_stacks_of_a_picture_meet_one_way() -> Control:
     network: Raster = Gated.Config(width=12, depth=4, first=3).build((1, side, side), 2).double()
     seen = network.support(middle, middle)[0].flatten()
     late = torch.arange(side**2) >= middle * side + middle
-    return Control(int((two_ways(side, 4)[middle, middle].flatten() & late).sum()),
-                   int((seen & late).sum()), 0.0)
+    return Control(
+        int((two_ways(side, 4)[middle, middle].flatten() & late).sum()),
+        int((seen & late).sum()),
+        0.0,
+    )
 
 
 def two_ways(side: int, depth: int) -> Tensor:
@@ -151,8 +157,8 @@ def r92_an_output_reads_all_steps_so_far() -> Control:
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 10.2."""
     net, x = built(RNN.Config(width=5)), normal(2, 6, INPUTS)
-    alone = torch.cat([net(x[:, t:t + 1]) for t in range(6)], 1)
-    so_far = torch.stack([net(x[:, :t + 1])[:, -1] for t in range(6)], 1)
+    alone = torch.cat([net(x[:, t : t + 1]) for t in range(6)], 1)
+    so_far = torch.stack([net(x[:, : t + 1])[:, -1] for t in range(6)], 1)
     return Control(gap(alone, net(x)), gap(so_far, net(x)), ROUNDING)
 
 
@@ -169,13 +175,14 @@ def r94_a_decoder_begins_from_what_was_said() -> Control:
     """Common error: a decoder's input is the encoded source; correct: the target so far.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.1."""
-    model, batch = build(Transformer.tiny(SENTENCES), SENTENCES), sentences(6)
+    model, batch = build(Transformer.smallest_config(SENTENCES), SENTENCES), sentences(6)
     assert isinstance(model, Transformer)
     later, earlier = batch.x.clone(), batch.x.clone()
     later[:, 2:], earlier[:, 0] = (later[:, 2:] + 1) % 3, (earlier[:, 0] + 1) % 3
-    told, after, before = (model.parameters_of_conditionals(
-        Batch(x, batch.given, length=torch.full((6,), 5))) for x in (batch.x % 3, later % 3,
-                                                                     earlier % 3))
+    told, after, before = (
+        model.parameters_of_conditionals(Batch(x, batch.given, length=torch.full((6,), 5)))
+        for x in (batch.x % 3, later % 3, earlier % 3)
+    )
     return Control(gap(told[:, 2], before[:, 2]), gap(told[:, 2], after[:, 2]), ROUNDING)
 
 
@@ -190,5 +197,6 @@ def r114_an_additive_score_reads_both_at_once() -> Control:
     pairs = torch.cat([h.expand(1, 6, 5), s], 2) @ both.T + score.query.bias
     joint = pairs.tanh() @ score.out.weight[0]
     printed = (score.query(h).tanh() @ score.out.weight[0])[..., None] * s.sum(2)
-    return Control(gap(score(h, s)[0, 0], printed[0, 0]), gap(score(h, s)[0, 0], joint[0]),
-                   ROUNDING)
+    return Control(
+        gap(score(h, s)[0, 0], printed[0, 0]), gap(score(h, s)[0, 0], joint[0]), ROUNDING
+    )

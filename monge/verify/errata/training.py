@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from ...core.train_config import Mover
+from ...core.train_config import OptimiserConfig
 from ...data import open as open_data
 from ...nn.inputs.features import Features
 from ...nn.mlp import MLP
@@ -39,7 +39,7 @@ def r6_epsilon_of_adam_stands_outside_the_root() -> Control:
     Source: Kingma & Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1."""
     param, g = nn.Parameter(torch.zeros(1, dtype=torch.float64)), 1e-6
     param.grad = torch.full_like(param, g)
-    optimiser(Mover(rate=RATE), [param]).step()
+    optimiser(OptimiserConfig(lr=RATE), [param]).step()
     m, v = (1 - BETA) * g / (1 - BETA), (1 - GAMMA) * g**2 / (1 - GAMMA)
     inside, outside = m / math.sqrt(v + 1e-8), m / (math.sqrt(v) + 1e-8)
     moved = -param.item() / RATE
@@ -53,8 +53,9 @@ def r35_hidden_layers_have_one_map_less_between_them() -> Control:
     width, depth = 6, 3
     found = count(MLP.Config(width=width, depth=depth).build(1, 1))
     ends, between = 3 * width + 1, width**2 + width
-    return Control(abs(found - ends - depth * between), abs(found - ends - (depth - 1) * between),
-                   0.0)
+    return Control(
+        abs(found - ends - depth * between), abs(found - ends - (depth - 1) * between), 0.0
+    )
 
 
 def r36_tanh_is_a_sigmoid() -> Control:
@@ -106,7 +107,7 @@ def r96_a_step_follows_the_mean_at_its_rate() -> Control:
     """Common error: SGD: w - sum of gradients; correct: w - lr times their mean.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, algorithm 8.1."""
-    trainer, _ = play(replace(STOPPING, steps=1))
+    trainer, _ = play(replace(STOPPING, max_steps=1))
     model, batch = Line(Line.Config(), trainer.model.space), trainer.batch(0)
     with torch.enable_grad():
         loss = model.loss(batch)["square"]

@@ -52,8 +52,10 @@ def r72_a_distance_needs_moments() -> Control:
     Source: Villani 2009, Optimal Transport: Old and New, ch. 6."""
     growth = []
     for quantile in (lambda u: torch.tan(math.pi * (u - 0.5)), torch.special.ndtri):
-        few, many = (on_line(quantile((torch.arange(n).double() + 0.5) / n),
-                             torch.zeros(n).double(), 1.0) for n in (1000, 100_000))
+        few, many = (
+            on_line(quantile((torch.arange(n).double() + 0.5) / n), torch.zeros(n).double(), 1.0)
+            for n in (1000, 100_000)
+        )
         growth.append(gap(few, many))
     return Control(growth[0], growth[1], 1e-2)
 
