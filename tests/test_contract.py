@@ -57,7 +57,7 @@ def test_losses_are_finite_and_each_parameter_is_moved_by_one_turn(name, kind, g
     assert sorted(moved) == sorted(own)
     for turn in trainer.updates:
         with torch.set_grad_enabled(bool(turn.params)):
-            losses = turn.loss(case.train.batch_size(torch.arange(32)))
+            losses = turn.loss(case.train.batch(torch.arange(32)))
         assert losses
         for term in losses.values():
             assert term.isfinite().all()
@@ -163,7 +163,7 @@ def test_what_is_missing_is_marginalised_or_refused(name, kind, given):
     hidden = torch.ones(8, *case.space.shape, dtype=torch.bool)
     hidden.view(8, -1)[:, 0] = False
     question = replace(rows, observed=hidden)
-    if not case.owner.missing:
+    if not case.owner.supports_missing:
         with pytest.raises(DataError, match="missing"):
             model.likelihood(question)
         return

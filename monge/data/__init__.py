@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .view import Split, View
 
 
-__all__ = ["Split", "Dataset", "View", "names", "open"]
+__all__ = ["Dataset", "Split", "View", "names", "open"]
 
 
 def __getattr__(name: str) -> Any:

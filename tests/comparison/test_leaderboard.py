@@ -99,7 +99,7 @@ def test_several_seeds_have_an_interval_and_a_wider_difference(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("options", "said"),
     [
         ({"shape": 3}, "is a law of real numbers of shape 3 and .* of real numbers of shape 2"),
         ({"fingerprint": "b"}, "were fitted to different data"),

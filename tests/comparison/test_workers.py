@@ -69,9 +69,7 @@ def test_who_stops_a_comparison_stops_its_entrants(tmp_path, monkeypatch, way):
 
 def test_an_entrant_that_was_stopped_is_not_judged_and_goes_on(tmp_path, monkeypatch):
     """It hears of it from its standard input, leaves at the end of a step, and goes on later."""
-    subject = Comparison.begin(
-        plan("moons", ["made"], budget="60steps"), tmp_path / "out"
-    )
+    subject = Comparison.begin(plan("moons", ["made"], budget="60steps"), tmp_path / "out")
     reading, writing = os.pipe()
     threading.Thread(target=worker.watch_parent, args=(os.fdopen(reading),), daemon=True).start()
     plain = worker.Run.train
@@ -109,9 +107,7 @@ for event in Comparison.read(pathlib.Path(sys.argv[1])).run():
 @pytest.mark.slow
 def test_a_comparison_that_is_terminated_goes_on(tmp_path):
     """With the processes that people have."""
-    subject = Comparison.begin(
-        Plan("moons", (), ("autoregressive.made",), "600steps"), tmp_path
-    )
+    subject = Comparison.begin(Plan("moons", (), ("autoregressive.made",), "600steps"), tmp_path)
     run = tmp_path / "autoregressive.made"
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], text=True, stdout=subprocess.PIPE
@@ -174,9 +170,7 @@ def test_entrants_run_as_tasks_of_ray(tmp_path, monkeypatch):
             model, seed, self.compute(model, seed), "it failed" if model == "bad" else None
         ),
     )
-    subject = Comparison.begin(
-        Plan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path
-    )
+    subject = Comparison.begin(Plan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path)
     monkeypatch.chdir(tmp_path)
     found = list(ray_backend.run(subject, "auto"))
     assert ray.first == []

@@ -40,7 +40,7 @@ def test_bagged_members_see_their_bag_alone(name, kind, monkeypatch):
         )
         for turn in model.updates()
     ]
-    monkeypatch.setattr(model, "turns", lambda: turns)
+    monkeypatch.setattr(model, "updates", lambda: turns)
     trainer = Trainer(model, rows, TrainConfig(batch_size=100))
     for _ in range(12):
         trainer.advance(1.0)

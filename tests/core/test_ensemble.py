@@ -157,9 +157,9 @@ def test_turns_are_the_members_own():
         updates={"critic": OptimiserConfig(lr=0.5)}, freeze=("trunk",), lr_multipliers={"out": 0.1}
     )
     spread = model.config.recipe(recipe)
-    assert spread.mover("member2/critic").rate == 0.5
+    assert spread.mover("member2/critic").lr == 0.5
     assert spread.freeze == ("members.0.trunk", "members.1.trunk")
-    assert set(spread.rates) == {"members.0.out", "members.1.out"}
+    assert set(spread.lr_multipliers) == {"members.0.out", "members.1.out"}
 
 
 def test_members_begin_apart_and_see_batches_of_their_own(monkeypatch):

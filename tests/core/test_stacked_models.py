@@ -13,7 +13,7 @@ from monge.core.train_config import TrainConfig
 def apart():
     """Members of predict.mlp that are trained one by one."""
     owner, right = registry.find("predict.mlp"), registry.find("predict.mlp").supports_vmap
-    yield lambda stacked: (setattr(owner, "stackable", stacked), ensemble_class.cache_clear())
+    yield lambda stacked: (setattr(owner, "supports_vmap", stacked), ensemble_class.cache_clear())
     owner.supports_vmap = right
     ensemble_class.cache_clear()
 

@@ -136,7 +136,7 @@ def test_hostile_tags_get_a_sentence(where, monkeypatch):
         assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("chow_liu", [3, "net/mlp", [], None], ids=repr)
+@pytest.mark.parametrize("tree", [3, "net/mlp", [], None], ids=repr)
 def test_what_is_no_tree_gets_a_sentence(tree):
     with pytest.raises(UsageError, match="config"):
         Config.from_dict(tree)

@@ -71,7 +71,7 @@ def test_a_gz_bomb_in_a_folder_of_indices_or_sentences_is_refused(tmp_path, smal
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy"])
-@pytest.mark.parametrize("how", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("options", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
 def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path, small_memory, name, options):
     path = tmp_path / name
     np.save(tmp_path / "part.npy", np.zeros(6 * MEGABYTE, np.uint8))

@@ -260,7 +260,7 @@ def test_what_is_dear_is_estimated_unless_asked_for():
     }
 
 
-@pytest.mark.parametrize("how", [None, DeepNADE.LikelihoodConfig(passes=2)])
+@pytest.mark.parametrize("options", [None, DeepNADE.LikelihoodConfig(passes=2)])
 def test_missing_values_are_refused_in_a_sentence(options):
     seen = torch.ones(2, 6, dtype=torch.bool)
     seen[1, 2] = False

@@ -93,7 +93,7 @@ def test_how_alone_is_said_of_the_first_choice():
     assert apply_overrides(
         sampling, ["sampler=heun", "sample.steps=4"], "sample"
     ) == sampling.override("sampler=heun", "steps=4")
-    with pytest.raises(UsageError, match="how"):
+    with pytest.raises(UsageError, match="method"):
         apply_overrides(HasLikelihood.LikelihoodConfig(), ["method=ode"], "score")
 
 
@@ -101,7 +101,7 @@ def test_a_score_says_by_what_draws_and_to_what_tolerance(run, capsys):
     torch.manual_seed(0)
     model, y = DDPM.smallest_config(REAL).build(REAL), Batch(torch.zeros(3, 2))
     told = [
-        model.likelihood(y, apply_overrides(model.LikelihoodConfig(), words.split())).told
+        model.likelihood(y, apply_overrides(model.LikelihoodConfig(), words.split(), "score")).told
         for words in (
             "samples=8",
             "method=ode tolerance=0.01",

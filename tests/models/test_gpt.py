@@ -93,9 +93,9 @@ def test_it_begins_as_the_law_of_each_place():
 
 
 def test_places_are_told_once():
-    assert gpt(BITS, positions="learned").compute is None
-    assert gpt(BITS, positions="rotary").compute is not None
-    assert gpt(STEREO, positions="learned").compute is not None  # which channel a step is
+    assert gpt(BITS, positions="learned").place is None
+    assert gpt(BITS, positions="rotary").place is not None
+    assert gpt(STEREO, positions="learned").place is not None  # which channel a step is
 
 
 def test_the_suit_fits_the_length():

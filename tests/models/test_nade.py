@@ -127,7 +127,7 @@ def test_a_sum_that_forgets_an_entry_fails_x51(monkeypatch):
     monkeypatch.setattr(
         nade.Running,
         "feed",
-        lambda self, compute, features: right(self, compute, features * (compute != 2)),
+        lambda self, place, features: right(self, place, features * (place != 2)),
     )
     rows = subjects.random_rows(BINARY, 9, make_generator(3))
     assert not theory.x51_running_sums_equal_direct_ones(model, rows).passed

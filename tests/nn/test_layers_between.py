@@ -158,7 +158,7 @@ def test_first_weights_have_the_stated_spread():
     assert torch.allclose(product, 2 * torch.eye(200), atol=1e-4)
 
 
-@pytest.mark.parametrize("how", ["nearest", "linear", "transposed"])
+@pytest.mark.parametrize("options", ["nearest", "linear", "transposed"])
 @pytest.mark.parametrize("dims", [1, 2])
 def test_maps_are_doubled_and_summed_up(options, dims):
     x = torch.randn(2, 3, *(5, 7)[:dims])

@@ -118,7 +118,7 @@ def test_a_turn_may_have_its_own_settings():
 def test_an_unknown_turn_is_named():
     with pytest.raises(
         UsageError,
-        match=r"train\.turns\.sek: the model has no such turn; did you "
+        match=r"train\.updates\.sek: the model has no such turn; did you "
         "mean seek",
     ):
         trainer(TrainConfig(updates={"sek": OptimiserConfig()}))

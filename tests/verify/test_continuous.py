@@ -11,7 +11,9 @@ from monge.verify import continuous_flow
 from monge.verify import continuous_flow as continuous
 from monge.verify.framework import examine, identities
 
-OURS = {each.listing.name: each for each in identities() if each.listing.group == "continuous"}
+OURS = {
+    each.listing.name: each for each in identities() if each.listing.group == "continuous_flow"
+}
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -60,7 +60,7 @@ def test_the_verb_shows_where_it_is_from_and_what_is_wrong(capsys):
     assert {row["id"]: row["source"] for row in value["rows"]} == {
         each.id: each.source for each in listed() if each.id in {"X4", "R36"}
     }
-    assert [row["wrong"] is None for row in value["rows"]] == [True, False]
+    assert {row["id"]: row["wrong"] is None for row in value["rows"]} == {"X4": True, "R36": False}
     assert attempt(["verify", "R36"]) == 0
     assert "ok, the error misses by 1.99" in capsys.readouterr().out
     code, value = told(capsys, "R75")

@@ -47,7 +47,7 @@ def failed(rows):
 
 @pytest.mark.parametrize(
     "each",
-    [each for each in identities() if each.listing.group == "evidence"],
+    [each for each in identities() if each.listing.group == "inference"],
     ids=lambda each: each.listing.name,
 )
 def test_what_stands_for_itself_holds(each):
@@ -84,7 +84,7 @@ def test_levels_hold(name, fields):
 def test_x62_is_asked_of_all_that_have_levels():
     able = {entry.name for entry in registry.entries() if HasLevels.ability in entry.abilities}
     assert able >= {"latent.hvae", "latent.mhvae"}
-    assert {each.id for each in listed() if each.group in ("latent", "evidence")} == {
+    assert {each.id for each in listed() if each.group in ("latent", "inference")} == {
         "X8",
         "X9",
         "X10",
@@ -133,7 +133,7 @@ def test_a_posterior_without_its_volume_fails(monkeypatch):
         "draw",
         lambda self, h, noise: (draw(self, h, noise)[0], _posterior.log_normals(noise)),
     )
-    each = {one.listing.name: one for one in identities() if one.listing.group == "evidence"}
+    each = {one.listing.name: one for one in identities() if one.listing.group == "inference"}
     for name in (
         "x64_gates_are_the_volume_of_an_inverse_flow",
         "x64_an_inverse_flow_is_undone_unit_by_unit",

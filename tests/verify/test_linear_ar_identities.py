@@ -7,7 +7,7 @@ from monge.verify import linear_ar
 from monge.verify import linear_ar as series
 from monge.verify.framework import examine, identities
 
-OURS = [each for each in identities() if each.listing.group == "series"]
+OURS = [each for each in identities() if each.listing.group == "linear_ar"]
 
 
 @pytest.mark.parametrize("each", OURS, ids=lambda each: each.listing.name)

@@ -6,7 +6,7 @@ import torch
 from monge.verify import diffusion, score_matching
 from monge.verify.framework import examine, identities
 
-OWN = [each for each in identities() if each.listing.group in ("diffusion", "matching")]
+OWN = [each for each in identities() if each.listing.group in ("diffusion", "score_matching")]
 
 
 @pytest.mark.parametrize("identity", OWN, ids=lambda each: each.listing.name)

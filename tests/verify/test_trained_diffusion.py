@@ -14,7 +14,9 @@ from monge.verify import subjects, trained_diffusion
 from monge.verify import trained_diffusion as denoiser
 from monge.verify.framework import Skip, identities
 
-OWN = {each.listing.name: each for each in identities() if each.listing.group == "denoiser"}
+OWN = {
+    each.listing.name: each for each in identities() if each.listing.group == "trained_diffusion"
+}
 *_, REAL, _, GIVEN, _ = subjects.SPACES
 
 
@@ -84,6 +86,6 @@ def test_what_cannot_be_guided_is_skipped():
 
 
 def test_a_family_is_found_by_its_base_class():
-    found = {each.name.partition(",")[0] for each in subjects.require(trained_diffusion.Diffusion)}
+    found = {each.name.partition(",")[0] for each in subjects.able(trained_diffusion.Diffusion)}
     assert found == {"ddpm", "vdm", "score_sde"}
     assert registry.find("ddpm") is DDPM

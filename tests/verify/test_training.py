@@ -13,7 +13,7 @@ from monge.verify import _linear_regions, likelihood_losses, represent, training
 from monge.verify import likelihood_losses as foundations
 from monge.verify.framework import examine, identities
 
-GROUPS = ("training", "course", "foundations", "represent")
+GROUPS = ("training", "training_loop", "likelihood_losses", "represent")
 OURS = [each for each in identities() if each.listing.group in GROUPS]
 
 
@@ -89,7 +89,7 @@ def test_a_loop_that_keeps_the_last_fails_x44(monkeypatch):
 
 def test_a_threshold_twice_too_large_fails_x43(monkeypatch):
     right = training.l1_prox
-    monkeypatch.setattr(training, "shrink", lambda mover, cut: right(mover, 2 * cut))
+    monkeypatch.setattr(training, "l1_prox", lambda mover, cut: right(mover, 2 * cut))
     assert fails("x43_soft_threshold_minimises_the_l1_problem")
 
 

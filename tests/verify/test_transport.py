@@ -10,7 +10,9 @@ from monge.verify.errata import transport as errata
 from monge.verify.framework import examine, identities
 
 OURS = [
-    each for each in identities() if each.listing.group in ("transport", "divergence", "algebra")
+    each
+    for each in identities()
+    if each.listing.group in ("transport", "foundations", "foundations")
 ]
 
 
