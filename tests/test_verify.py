@@ -20,7 +20,7 @@ from monge.solve.quadrature import integral
 from monge.verify import framework, subjects
 from monge.verify import framework as identity
 from monge.verify.errata.uncomputable import PROSE
-from monge.verify.framework import Residual, Skip, examine, hold, identities, listed
+from monge.verify.framework import Residual, SkipIdentity, examine, hold, identities, listed
 
 BINARY, LEVELS, LABEL, COUNTS, REAL, COLUMNS, BINARY_GIVEN, REAL_GIVEN = subjects.SPACES
 
@@ -171,7 +171,7 @@ def test_references_are_normalised_and_sample_their_own_law(name):
     assert {row.id for row in rows if row.passed} == {"X50", "X57"}
 
 
-@pytest.mark.parametrize("space", [BINARY, REAL_GIVEN], ids=subjects.told)
+@pytest.mark.parametrize("space", [BINARY, REAL_GIVEN], ids=subjects.describe_space)
 def test_several_orders_and_masks_hold_too(space):
     subject = tiny("made", space, orders=2, masks=2, order="random")
     assert len(subject.model.orders) == 4
@@ -293,7 +293,7 @@ def test_a_sampler_at_another_temperature_fails_x57():
         assert failed(outcome("x57", subject)), name
 
 
-@pytest.mark.parametrize("space", [BINARY, COUNTS, REAL, COLUMNS], ids=subjects.told)
+@pytest.mark.parametrize("space", [BINARY, COUNTS, REAL, COLUMNS], ids=subjects.describe_space)
 def test_an_unnormalised_law_fails_x50(space):
     subject = tiny("made", space)
     right = subject.model.likelihood
@@ -353,7 +353,7 @@ def test_what_raises_fails_and_what_is_skipped_says_why():
         raise ZeroDivisionError("no\nluck")
 
     def shy():
-        raise Skip("too large")
+        raise SkipIdentity("too large")
 
     row = examine(made_of(broken))
     assert row.passed is False

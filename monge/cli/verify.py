@@ -17,7 +17,7 @@ from .. import registry
 from ..core.errors import MongeError, UsageError, nearest
 from ..run import storage
 from ..verify.errata.uncomputable import PROSE
-from ..verify.framework import ITSELF, Listing, Row, hold, listed, load
+from ..verify.framework import ITSELF, Listing, IdentityResult, hold, listed, load
 from ._output import Console, common
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def examined(voice: Console, choice: Choice, every: bool) -> Iterator[Row]:
+def examined(voice: Console, choice: Choice, every: bool) -> Iterator[IdentityResult]:
     """The rows, one after the other."""
     from ..verify.subjects import able
 
@@ -141,7 +141,7 @@ def examined(voice: Console, choice: Choice, every: bool) -> Iterator[Row]:
             yield from hold(identity, able(identity.needs or object), every)
     for name in choice.prose:
         source, statement, reason = PROSE[name]
-        yield Row(name, ITSELF, statement, source, skipped=reason)
+        yield IdentityResult(name, ITSELF, statement, source, skipped=reason)
 
 
 def subjects(voice: Console, choice: Choice) -> Iterator[Subject]:
@@ -165,7 +165,7 @@ def subjects(voice: Console, choice: Choice) -> Iterator[Subject]:
         yield trained(str(place), run.model, batch)
 
 
-def text(voice: Console, rows: list[Row]) -> str:
+def text(voice: Console, rows: list[IdentityResult]) -> str:
     """The table, and a line that counts."""
     shown = [row for row in rows if voice.verbose or row.skipped is None] or rows
     table = voice.table(
@@ -187,11 +187,11 @@ def text(voice: Console, rows: list[Row]) -> str:
     return f"{table}\n{held} hold, {failed} fail, {skipped} skipped{reasons}"
 
 
-def line(row: Row) -> list[Any]:
+def line(row: IdentityResult) -> list[Any]:
     return [row.id, row.member, row.statement, row.residual, row.tolerance, outcome(row)]
 
 
-def outcome(row: Row) -> str:
+def outcome(row: IdentityResult) -> str:
     if row.skipped:
         return f"skipped: {row.skipped}"
     if row.error:

@@ -18,7 +18,7 @@ from ..core.batch import Batch, broadcast_conditions
 from ..core.model import Model
 from ..core.space import Space
 from ..solve.quadrature import POINTS, integral, lattice
-from .framework import Skip
+from .framework import SkipIdentity
 
 STATES = 1 << 16
 """Largest number of states that are enumerated."""
@@ -40,7 +40,7 @@ Statistic = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Law:
+class Density:
     """p(x | given) for one value of the condition, with events laid out flat."""
 
     space: Space
@@ -55,7 +55,7 @@ class Law:
         axes = [values(part, window(self.space)) for part in self.space.parts]
         count = math.prod(map(len, axes))
         if count > STATES:
-            raise Skip(f"needs at most {STATES} states, not {count:.3g}")
+            raise SkipIdentity(f"needs at most {STATES} states, not {count:.3g}")
         return torch.cartesian_prod(*axes).reshape(count, -1)
 
     def mean(self, statistic: Statistic, wanted: float) -> tuple[Tensor, float]:
@@ -66,7 +66,7 @@ class Law:
         if not reals:
             return self.weigh(states, statistic).sum(0), 0.0
         if len(reals) > REALS or len(states) > BESIDE:
-            raise Skip(
+            raise SkipIdentity(
                 f"needs at most {REALS} real entries and {BESIDE} states of the others, "
                 f"not {len(reals)} and {len(states)}"
             )
@@ -86,7 +86,7 @@ class Law:
             POINTS // len(states),
         )
         if USELESS < error < math.inf:
-            raise Skip(f"its integral cannot be had to better than {error:.0e}")
+            raise SkipIdentity(f"its integral cannot be had to better than {error:.0e}")
         return found, error
 
     def weigh(self, x: Tensor, statistic: Statistic) -> Tensor:
@@ -114,32 +114,34 @@ def values(part: Space, widest: int) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
     if part.kind == "counts":
         if widest < 2 * REACH * part.scale[0]:
-            raise Skip(f"counts of scale {part.scale[0]:.3g} need more than {STATES} states")
+            raise SkipIdentity(
+                f"counts of scale {part.scale[0]:.3g} need more than {STATES} states"
+            )
         return torch.arange(widest, dtype=torch.float64) + round(part.mean[0]) - widest // 2
     return torch.arange(2 if part.kind == "binary" else part.size, dtype=torch.float64)
 
 
-def exact(model: HasLikelihood, batch: Batch) -> Law:
+def exact(model: HasLikelihood, batch: Batch) -> Density:
     """The distribution of a model with an exact likelihood, given the first condition."""
     kind = model.likelihood(batch).kind
     if kind != "exact":
-        raise Skip(f"its likelihood is a{'n' if kind == 'estimate' else ''} {kind}")
-    return law(model, batch, lambda rows: model.likelihood(rows).value)
+        raise SkipIdentity(f"its likelihood is a{'n' if kind == 'estimate' else ''} {kind}")
+    return density_of(model, batch, lambda rows: model.likelihood(rows).value)
 
 
-def decoded(model: HasPosterior, batch: Batch, z: Tensor) -> Law:
+def decoded(model: HasPosterior, batch: Batch, z: Tensor) -> Density:
     """p(x | z, given) for one code z (*latent)."""
 
     def log_p(rows: Batch) -> Tensor:
         codes = z.expand(1, len(rows), *z.shape)
         return (model.log_joint(rows, codes) - model.log_prior(rows, codes))[0]
 
-    return law(model, batch, log_p)
+    return density_of(model, batch, log_p)
 
 
-def marginal(model: HasPosterior, batch: Batch) -> Law:
+def marginal(model: HasPosterior, batch: Batch) -> Density:
     """p(x | given) with the code, of two dimensions at most, summed out on a grid."""
-    return law(model, batch, lambda rows: coarse_evidence(model, rows))
+    return density_of(model, batch, lambda rows: coarse_evidence(model, rows))
 
 
 def coarse_evidence(model: HasPosterior, batch: Batch) -> Tensor:
@@ -155,7 +157,9 @@ def coarse_evidence(model: HasPosterior, batch: Batch) -> Tensor:
 
 def check_codes(model: HasPosterior) -> None:
     if model.latent.dims > REALS:
-        raise Skip(f"needs a latent space of at most {REALS} dimensions, not {model.latent.dims}")
+        raise SkipIdentity(
+            f"needs a latent space of at most {REALS} dimensions, not {model.latent.dims}"
+        )
 
 
 def spread(z: Tensor, n: int) -> Tensor:
@@ -163,12 +167,12 @@ def spread(z: Tensor, n: int) -> Tensor:
     return z[:, None].expand(-1, n, *z.shape[1:])
 
 
-def law(model: object, batch: Batch, log_p: Callable[[Batch], Tensor]) -> Law:
+def density_of(model: object, batch: Batch, log_p: Callable[[Batch], Tensor]) -> Density:
     assert isinstance(model, Model)
     space, given = model.space, batch[:1].given
     size = max(WIDTH // (64 * max(space.dims, 16)), 1)
 
-    return Law(space, chunked(lambda x: log_p(rows(x, space, given)), size))
+    return Density(space, chunked(lambda x: log_p(rows(x, space, given)), size))
 
 
 def rows(x: Tensor, space: Space, given: Given) -> Batch:

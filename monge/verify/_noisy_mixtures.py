@@ -19,7 +19,7 @@ from ..prob.noise_schedule import Noising
 
 
 @dataclass(frozen=True)
-class Normals:
+class GaussianMixture:
     """A mixture of K isotropic normals in D dimensions."""
 
     weights: Tensor  # (K,)
@@ -74,18 +74,18 @@ class Normals:
         return self.means[which] + self.scales[which, None] * noise
 
 
-def line() -> Normals:
+def line() -> GaussianMixture:
     """Three normals on a line."""
-    return Normals(
+    return GaussianMixture(
         torch.tensor([0.5, 0.3, 0.2]).double(),
         torch.tensor([[-1.2], [0.3], [1.5]]).double(),
         torch.tensor([0.2, 0.1, 0.3]).double(),
     )
 
 
-def plane() -> Normals:
+def plane() -> GaussianMixture:
     """Three normals in the plane."""
-    return Normals(
+    return GaussianMixture(
         torch.tensor([0.5, 0.3, 0.2]).double(),
         torch.tensor([[-1.2, 0.4], [0.3, -1.0], [1.2, 1.0]]).double(),
         torch.tensor([0.2, 0.15, 0.3]).double(),

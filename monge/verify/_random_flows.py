@@ -32,7 +32,7 @@ class Blocks(nn.Module):
         return torch.cat([still, moving], 1).flatten(1)
 
 
-class Reads(nn.Module):
+class RandomNet(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
@@ -46,7 +46,7 @@ def coupling(warp: UnivariateMap, flip: bool) -> Coupling:
     size = DIMS // 2
     stays, moves = (DIMS - size, size) if flip else (size, DIMS - size)
     net = MLP.Config(width=8, depth=1).build(stays, moves * warp.count)
-    return Coupling(Reads(net), warp, size, flip).double()
+    return Coupling(RandomNet(net), warp, size, flip).double()
 
 
 def autoregressive(warp: UnivariateMap, back: bool = False) -> Autoregressive:

@@ -24,7 +24,7 @@ from ..models.adversarial._losses import (
 from ..nn.mlp import MLP
 from ..prob.divergence import jensen_shannon, kl, wasserstein
 from ._helpers import gap, most, normal
-from .framework import Residual, Skip
+from .framework import Residual, SkipIdentity
 
 LOG4 = math.log(4)
 
@@ -42,7 +42,7 @@ def game(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
 
 def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int = 50) -> None:
     """Bring a smooth loss to its end by L-BFGS."""
-    mover = torch.optim.LBFGS(
+    optimiser = torch.optim.LBFGS(
         list(parameters),
         max_iter=steps,
         tolerance_grad=1e-13,
@@ -50,15 +50,15 @@ def lowered(parameters: Iterable[Tensor], loss: Callable[[], Tensor], steps: int
         line_search_fn="strong_wolfe",
     )
 
-    def look() -> Tensor:
-        mover.zero_grad()
+    def closure() -> Tensor:
+        optimiser.zero_grad()
         total = loss()
         total.backward()
         return total
 
     with torch.enable_grad():
         for _ in range(3):
-            mover.step(look)
+            optimiser.step(closure)
 
 
 def x82_best_discriminator_is_the_share_of_data() -> Residual:
@@ -82,7 +82,7 @@ def x82_value_at_the_best_is_the_divergence() -> Residual:
     p, q = tables()
     best = game(p, q, p / (p + q))
     whole = -LOG4 + 2 * jensen_shannon(p, q)
-    # Errata R14: the laws are compared with their mean, not with the ratio p / (p + q).
+    # Errata R14: the distributions are compared with their mean, not with the ratio p / (p + q).
     wrong = -LOG4 + kl(p, p / (p + q)) + kl(q, q / (p + q))
     missed = 0.0 if float((wrong - best).abs()) > 0.1 else 1.0
     return Residual(float((best - whole).abs()) + missed, 1e-13)
@@ -120,7 +120,7 @@ def x82_trained_discriminator_reads_the_ratio_of_gaussians() -> Residual:
         torch.distributions.Normal(torch.tensor(mean, dtype=torch.float64), std)
         for mean, std in ((0.5, 1.0), (-0.3, 1.4))
     )
-    p, q = (law.log_prob(x).exp() * (x[1] - x[0]) for law in (first, second))
+    p, q = (distribution.log_prob(x).exp() * (x[1] - x[0]) for distribution in (first, second))
     features = torch.stack([torch.ones_like(x), x, x.square()], 1)  # (X, 3)
     w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
 
@@ -212,7 +212,7 @@ def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Res
     assert isinstance(model, Model)
     chosen = model.config.to_dict()
     if chosen.get("smooth") or chosen["game"] == "squares":
-        raise Skip("its labels are not 0 and 1, or its loss is no cross entropy")
+        raise SkipIdentity("its labels are not 0 and 1, or its loss is no cross entropy")
     torch.manual_seed(1)
     losses = next(turn for turn in model.updates() if turn.params).loss(batch)
     torch.manual_seed(1)

@@ -17,8 +17,8 @@ from ..core.batch import Batch, broadcast_conditions
 from ..core.model import Model
 from ..core.rng import make_generator
 from ..nn.autoregressive.masked_mlp import Masked, MaskedLinear
-from ._density import Law, decoded, exact, marginal
-from .framework import Residual, Skip
+from ._density import Density, decoded, exact, marginal
+from .framework import Residual, SkipIdentity
 from .subjects import strangers
 
 ROUNDING = 1e-12
@@ -49,9 +49,11 @@ def x50_decoder_sums_to_one(model: HasPosterior, batch: Batch) -> Residual:
     return max(found, key=lambda residual: (math.isnan(residual.value), residual.value))
 
 
-def mass(law: Law) -> Residual:
-    total, error = law.mean(lambda x, log_p: torch.ones_like(log_p)[:, None], QUADRATURE / 10)
-    tolerance = ROUNDING if law.is_finite else max(QUADRATURE, error)
+def mass(distribution: Density) -> Residual:
+    total, error = distribution.mean(
+        lambda x, log_p: torch.ones_like(log_p)[:, None], QUADRATURE / 10
+    )
+    tolerance = ROUNDING if distribution.is_finite else max(QUADRATURE, error)
     return Residual(abs(float(total[0]) - 1), tolerance)
 
 
@@ -60,7 +62,7 @@ def x52_jacobian_is_strictly_triangular(model: HasConditionals, batch: Batch) ->
 
     Source: Germain et al. 2015, MADE: Masked Autoencoder for Distribution Estimation."""
     if not batch.x.is_floating_point():
-        raise Skip("labels have no derivative; X22 changes them instead")
+        raise SkipIdentity("labels have no derivative; X22 changes them instead")
     leak, reach = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for member, order in enumerate(model.orders):
         slopes = jacobian(model, batch, member)  # (D, D)
@@ -68,7 +70,7 @@ def x52_jacobian_is_strictly_triangular(model: HasConditionals, batch: Batch) ->
         leak = torch.maximum(leak, (slopes * late).amax())
         reach = torch.maximum(reach, (slopes * ~late).amax())
     if len(order) > 1 and float(leak) == float(reach) == 0:
-        raise Skip("no conditional depends on an entry before it")
+        raise SkipIdentity("no conditional depends on an entry before it")
     return Residual(float(leak), 0.0)
 
 
@@ -78,7 +80,9 @@ def jacobian(model: HasConditionals, batch: Batch, member: int) -> Tensor:
     x = batch.x.clone().requires_grad_()
     parameters = model.parameters_of_conditionals(replace(batch, x=x), member)
     if not parameters.requires_grad:
-        raise Skip("its conditionals are tables without a derivative; X22 changes entries instead")
+        raise SkipIdentity(
+            "its conditionals are tables without a derivative; X22 changes entries instead"
+        )
     mixed = (parameters * torch.randn_like(parameters)).sum((0, 2))  # (D,)
     rows = [
         torch.autograd.grad(entry, x, retain_graph=True, materialize_grads=True)[0]
@@ -94,7 +98,7 @@ def x52_masks_leave_no_path(model: HasConditionals) -> Residual:
     assert isinstance(model, nn.Module)
     networks = [module for module in model.modules() if isinstance(module, Masked)]
     if not networks:
-        raise Skip("it has no masks")
+        raise SkipIdentity("it has no masks")
     return Residual(sum(wrong_paths(network) for network in networks), 0.0)
 
 
@@ -132,7 +136,7 @@ def x56_steps_equal_the_parallel_pass(model: HasConditionals, batch: Batch) -> R
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10.7."""
     if not isinstance(model, HasLikelihood):
-        raise Skip("it has no likelihood")
+        raise SkipIdentity("it has no likelihood")
     other = strangers(model, batch)
     members = range(len(model.orders))
     steps = torch.stack([step_by_step(model, batch, other, member) for member in members])
@@ -160,21 +164,25 @@ def x57_samples_follow_the_law(model: HasLikelihood, batch: Batch) -> Residual:
     those of p.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 8.1.2."""
-    law = sampled_law(model, batch)
-    return frequencies_of(model, batch, law) if law.is_finite else moments_of(model, batch, law)
+    distribution = sampled_law(model, batch)
+    return (
+        frequencies_of(model, batch, distribution)
+        if distribution.is_finite
+        else moments_of(model, batch, distribution)
+    )
 
 
-def frequencies_of(model: HasLikelihood, batch: Batch, law: Law) -> Residual:
-    states = law.states()
-    p = law.log_p(states).exp()
+def frequencies_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Residual:
+    states = distribution.states()
+    p = distribution.log_p(states).exp()
     frequency = frequencies(draw(model, batch), states)
     tv = 0.5 * float((frequency - p).abs().sum())
     return Residual(tv, expected_variation(p, DRAWS))
 
 
-def moments_of(model: HasLikelihood, batch: Batch, law: Law) -> Residual:
-    shift = law.space.spread("mean").flatten().double()
-    scale = law.space.spread("scale").flatten().double()
+def moments_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Residual:
+    shift = distribution.space.spread("mean").flatten().double()
+    scale = distribution.space.spread("scale").flatten().double()
     pairs = torch.triu_indices(len(shift), len(shift))
 
     def statistic(x: Tensor, log_p: Tensor) -> Tensor:
@@ -182,22 +190,22 @@ def moments_of(model: HasLikelihood, batch: Batch, law: Law) -> Residual:
         y = torch.tanh((x - shift) / scale)  # (N, D)
         return torch.cat([log_p[:, None], y, y[:, pairs[0]] * y[:, pairs[1]]], 1)
 
-    expected, uncertain = law.mean(statistic, MOMENTS)
+    expected, uncertain = distribution.mean(statistic, MOMENTS)
     x = draw(model, batch)
-    drawn = statistic(x, law.log_p(x))
+    drawn = statistic(x, distribution.log_p(x))
     error = (drawn.std(0) / math.sqrt(DRAWS)).clamp(min=max(QUADRATURE, uncertain))
     return Residual(float(((drawn.mean(0) - expected).abs() / error).amax()), 5.0)
 
 
-def sampled_law(model: HasLikelihood, batch: Batch) -> Law:
+def sampled_law(model: HasLikelihood, batch: Batch) -> Density:
     """What samples are compared with: the likelihood if it is exact, otherwise the integral
     over the latent code."""
     if not isinstance(model, CanSample):
-        raise Skip("it draws no samples")
+        raise SkipIdentity("it draws no samples")
     if isinstance(model, HasPosterior) and model.likelihood(batch).kind != "exact":
         found = marginal(model, batch)
         if not found.is_finite:
-            raise Skip("its likelihood is a bound")
+            raise SkipIdentity("its likelihood is a bound")
         return found
     return exact(model, batch)
 

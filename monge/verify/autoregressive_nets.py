@@ -25,7 +25,7 @@ from ..nn.autoregressive.pixel import Raster
 from ..nn.autoregressive.pixelcnn import Plain, Stack
 from ..nn.autoregressive.pixelrnn import Row
 from ._helpers import most
-from .framework import Residual, Skip
+from .framework import Residual, SkipIdentity
 from .subjects import FITTED, random_rows, strangers
 
 ROUNDING = 1e-12
@@ -41,7 +41,7 @@ def x54_orderless_objective_is_unbiased(model: HasSubsets, batch: Batch) -> Resi
     assert isinstance(model, Model)
     dims = model.space.dims
     if dims > MOST:
-        raise Skip(f"needs at most {MOST} entries, not {dims}")
+        raise SkipIdentity(f"needs at most {MOST} entries, not {dims}")
     sets = [subset for size in range(dims) for subset in itertools.combinations(range(dims), size)]
     seen = {subset: shown(subset, batch, dims) for subset in sets}
     objective = {subset: model.orderless(batch, seen[subset]) for subset in sets}  # (B,) each
@@ -69,7 +69,7 @@ def x51_running_sums_equal_direct_ones(model: HasConditionals, batch: Batch) -> 
 
     Source: Larochelle & Murray 2011, The Neural Autoregressive Distribution Estimator."""
     if not isinstance(model, NADE):
-        raise Skip("it has no running sums")
+        raise SkipIdentity("it has no running sums")
     worst, size = torch.zeros(2, dtype=torch.float64)
     for member in range(len(model.orders)):
         running = model.outputs(batch, member)  # (B, P)
@@ -98,9 +98,9 @@ def x53_parameters_are_as_many_as_told(model: HasConditionals) -> Residual:
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10; Neal 1992,
     Connectionist Learning of Belief Networks."""
     if not isinstance(model, Tabular | FVSBN):
-        raise Skip("theory does not count its parameters")
+        raise SkipIdentity("theory does not count its parameters")
     if model.space.kind != "binary" or model.space.given:
-        raise Skip("it is counted for bits that are given nothing")
+        raise SkipIdentity("it is counted for bits that are given nothing")
     n = model.space.dims
     if isinstance(model, Tabular):
         return Residual(abs(model.parameter_count - (2**n - 1)), 0.0)
@@ -147,7 +147,7 @@ def raster_of(model: HasConditionals, shape: tuple[int, int, int]) -> Raster:
     assert isinstance(model, nn.Module)
     found = next((part for part in model.modules() if isinstance(part, Raster)), None)
     if found is None:
-        raise Skip("it reads no pictures in raster order")
+        raise SkipIdentity("it reads no pictures in raster order")
     config = replace(found.config, width=12, depth=6, first=3, dropout=0.0)
     if isinstance(config, Stack.Config | Row.Config):
         config = replace(config, kernel=3)

@@ -53,13 +53,13 @@ def x72_a_trained_clipped_critic_stays_below() -> Residual:
     x, y = normal(64, 2), normal(64, 2) + 2
     critic: MLP = MLP.Config(width=16, depth=2, activation="leaky").build(2, 1).double()
     held = Clipping(Clipping.Config(bound=0.1))
-    mover = torch.optim.RMSprop(critic.parameters(), 5e-3)
+    optimiser = torch.optim.RMSprop(critic.parameters(), 5e-3)
     with torch.enable_grad():
         for _ in range(100):
             held.project(critic.parameters())
-            mover.zero_grad()
+            optimiser.zero_grad()
             (critic(y).mean() - critic(x).mean()).backward()
-            mover.step()
+            optimiser.step()
     held.project(critic.parameters())
     found = float(critic(x).mean() - critic(y).mean())
     whole = float(norm(critic.linears) * wasserstein(x, y))

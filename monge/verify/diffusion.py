@@ -101,7 +101,7 @@ def x92_posterior_is_bayes_rule() -> Residual:
 
 
 @dataclass(frozen=True)
-class Chain:
+class NoisingChain:
     """Latents u_1..u_n of a number x = u_0, noised at rising times, and linear reverse steps."""
 
     x: Tensor  # ()
@@ -112,7 +112,7 @@ class Chain:
     s: Tensor
 
     @classmethod
-    def make(cls, steps: int) -> Chain:
+    def make(cls, steps: int) -> NoisingChain:
         noising = Schedule.Config(high=3.0, low=-4.0, shape="logsnr").build()
         t = noising.grid(steps - 1, normal(1))
         one, zero = normal(1) ** 0, normal(1) * 0
@@ -225,7 +225,7 @@ def x93_denoising_bound_is_the_bound() -> Residual:
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 3 and 5."""
     missed = []
-    for chain in (Chain.make(4) for _ in range(20)):
+    for chain in (NoisingChain.make(4) for _ in range(20)):
         bound = chain.bound()
         missed += [gap(bound, chain.denoising()), float((bound - chain.evidence()).clamp_min(0))]
     return Residual(most(missed), 1e-12)
@@ -236,7 +236,7 @@ def x94_consistency_bound_is_the_bound() -> Residual:
 
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
     diffusion models."""
-    chains = [Chain.make(4) for _ in range(20)]
+    chains = [NoisingChain.make(4) for _ in range(20)]
     return Residual(most(gap(each.bound(), each.consistency()) for each in chains), 1e-11)
 
 
@@ -245,7 +245,7 @@ def x94_printed_consistency_form_misses() -> Residual:
 
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
     diffusion models."""
-    chains = [Chain.make(4) for _ in range(20)]
+    chains = [NoisingChain.make(4) for _ in range(20)]
     missed = [
         gap(each.bound() - each.consistency(as_printed=True), each.missing()) for each in chains
     ]
@@ -258,7 +258,7 @@ def x94_printed_form_of_two_steps_is_a_looser_bound() -> Residual:
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
     diffusion models."""
     missed = []
-    for chain in (Chain.make(2) for _ in range(20)):
+    for chain in (NoisingChain.make(2) for _ in range(20)):
         share = chain.covariance(1, 2).square() / (chain.variance[1] * chain.variance[2])
         mean = chain.alpha[2] * chain.x
         apart = (

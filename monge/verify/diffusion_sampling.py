@@ -23,8 +23,8 @@ from ..prob.noise_schedule import Noising, Schedule
 from ..solve.jacobian_trace import exact_trace
 from ..solve.ode import Solver, State, integrate
 from ._helpers import gap, most, normal
-from ._noisy_mixtures import Normals, line
-from .framework import Residual, Skip
+from ._noisy_mixtures import GaussianMixture, line
+from .framework import Residual, SkipIdentity
 from .subjects import strangers
 
 FAMILIES = ("preserving", "exploding", "sub")
@@ -56,10 +56,12 @@ def ends(noising: Noising) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]
     )
 
 
-def led(config: Sampler.Config, noising: Noising, law: Normals, z: Tensor) -> Tensor:
+def led(
+    config: Sampler.Config, noising: Noising, distribution: GaussianMixture, z: Tensor
+) -> Tensor:
     """Where a sampler with the exact score moves z (B, D)."""
     sampler: Sampler = config.build()
-    *_, (last, _) = sampler.sample(law.denoiser(noising), noising, z, make_generator(0))
+    *_, (last, _) = sampler.sample(distribution.denoiser(noising), noising, z, make_generator(0))
     return last
 
 
@@ -130,11 +132,11 @@ def x107_flow_gives_the_density() -> Residual:
     """The flow's log-density is the exact one of noised normal data.
 
     Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3."""
-    law = Normals(
+    distribution = GaussianMixture(
         torch.ones(1).double(), torch.tensor([[0.7, -0.4]]).double(), torch.tensor([0.5]).double()
     )
     noising = Schedule.Config().build()
-    predict, first = law.denoiser(noising), normal(8, 2)
+    predict, first = distribution.denoiser(noising), normal(8, 2)
 
     def field(angle: Tensor, state: State) -> State:
         slope, trace = exact_trace(lambda y: velocity(predict, noising, angle, y)[0], state[0])
@@ -144,8 +146,8 @@ def x107_flow_gives_the_density() -> Residual:
     angles = torch.atan2(least, clean).item(), torch.atan2(sigma, alpha).item()
     begun = (first, torch.zeros(8, 1).double())
     end, total = integrate(field, begun, angles, Solver(tolerance=1e-11)).end
-    found = law.log_prob(end, alpha, sigma) + total[:, 0]
-    return Residual(gap(found, law.log_prob(first, clean, least)), 1e-9)
+    found = distribution.log_prob(end, alpha, sigma) + total[:, 0]
+    return Residual(gap(found, distribution.log_prob(first, clean, least)), 1e-9)
 
 
 def x108_flows_keep_ranks() -> Residual:
@@ -153,24 +155,24 @@ def x108_flows_keep_ranks() -> Residual:
 
     Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3; Khrulkov et
     al. 2023, Understanding DDPM Latent Codes through Optimal Transport."""
-    law, missed = line(), []
+    distribution, missed = line(), []
     levels = (torch.arange(RANKS).double() + 0.5) / RANKS
     for noising in noisings():
         first, last = ends(noising)
-        z, truth = law.quantile(levels, *first), law.quantile(levels, *last)
-        missed.append(gap(led(ODE.Config(tolerance=1e-6), noising, law, z), truth) / 1e-4)
+        z, truth = distribution.quantile(levels, *first), distribution.quantile(levels, *last)
+        missed.append(gap(led(ODE.Config(tolerance=1e-6), noising, distribution, z), truth) / 1e-4)
     for config in (DPM.Config(steps=100), Heun.Config(steps=60), DDIM.Config(steps=1000)):
-        away = (led(config, noising, law, z) - truth).abs().mean()
+        away = (led(config, noising, distribution, z) - truth).abs().mean()
         missed.append(float(away) / 5e-3)
     return Residual(most(missed), 1.0)
 
 
 def missed(config: Sampler.Config, noising: Noising, n: int = DRAWS) -> float:
     """W_1 between the distribution and n samples by a sampler with the exact score."""
-    law, (_, last) = line(), ends(noising)
+    distribution, (_, last) = line(), ends(noising)
     z = noising.spread(torch.ones(1).double()) * normal(n, 1)
-    truth = law.quantile((torch.arange(n).double() + 0.5) / n, *last)
-    return float((led(config, noising, law, z).sort(0)[0] - truth).abs().mean())
+    truth = distribution.quantile((torch.arange(n).double() + 0.5) / n, *last)
+    return float((led(config, noising, distribution, z).sort(0)[0] - truth).abs().mean())
 
 
 def x108_ancestral_steps_draw_the_law() -> Residual:
@@ -220,6 +222,6 @@ def x114_what_is_seen_is_kept(model: CanComplete, batch: Batch) -> Residual:
     try:
         x = model.complete(replace(batch, x=asked, observed=observed), generator=make_generator(0))
     except DataError as reason:
-        raise Skip(str(reason)) from reason
+        raise SkipIdentity(str(reason)) from reason
     kept = float((x[observed] != batch.x[observed]).sum())
     return Residual(most(kept, float(not x.isfinite().all())), 0.0)

@@ -31,7 +31,7 @@ from ..solve.quadrature import integral
 from ._density import USELESS, rows
 from ._helpers import couplings, gap, jacobian, jacobian_of_row, most, normal
 from ._random_flows import DIMS, Blocks, autoregressive, coupling, log_base, shake
-from .framework import Residual, Skip
+from .framework import Residual, SkipIdentity
 
 ROUNDING = 1e-9
 """What is left of numbers that went through a flow and back."""
@@ -61,7 +61,7 @@ def x75_log_determinant_is_the_jacobians(model: HasBijection, batch: Batch) -> R
     sec. 2.1."""
     dims = model.latent.dims
     if model.estimates or dims > WIDEST_ROW:
-        raise Skip(
+        raise SkipIdentity(
             "its log-determinant is an estimate"
             if model.estimates
             else f"needs at most {WIDEST_ROW} entries, not {dims}"
@@ -81,7 +81,7 @@ def x76_density_of_the_plane_has_mass_one(model: HasBijection, batch: Batch) -> 
     assert isinstance(model, Model)
     space = model.space
     if space.kind != "real" or space.dims != 2:
-        raise Skip(f"needs two real entries, not {space}")
+        raise SkipIdentity(f"needs two real entries, not {space}")
     mean, scale = (space.spread(name).flatten().double() for name in ("mean", "scale"))
 
     def density(t: Tensor) -> Tensor:  # (N, 2) -> (N, 1)
@@ -91,7 +91,7 @@ def x76_density_of_the_plane_has_mass_one(model: HasBijection, batch: Batch) -> 
 
     found, error = integral(density, 2, MASS / 2, POINTS)
     if USELESS < error < math.inf:
-        raise Skip(f"its integral cannot be had to better than {error:.0e}")
+        raise SkipIdentity(f"its integral cannot be had to better than {error:.0e}")
     return Residual(abs(float(found) - 1), max(MASS, error, model.precision))
 
 
@@ -103,10 +103,10 @@ def x78_base_is_counted_once(model: HasBijection, batch: Batch) -> Residual:
     Source: Rezende & Mohamed 2015, Variational Inference with Normalizing Flows, sec. 3."""
     assert isinstance(model, Model)
     if not isinstance(model, HasLikelihood):
-        raise Skip("it has no likelihood")
+        raise SkipIdentity("it has no likelihood")
     kind = model.likelihood(batch).kind
     if kind == "estimate" or model.estimates:
-        raise Skip("its likelihood is an estimate")
+        raise SkipIdentity("its likelihood is an estimate")
     if isinstance(model, Flow) and kind == "bound":
         noise = torch.rand(len(batch), model.space.dims, dtype=torch.float64)
         y, log_q = model.spread(batch, noise)
@@ -148,7 +148,7 @@ def x77_couplings_have_their_zeros(model: HasBijection, batch: Batch) -> Residua
     z = normal(len(batch), *model.latent.shape)
     layers = [each for each in couplings(model, batch, z) if each[1][0].numel() <= LARGEST]
     if not layers:
-        raise Skip(f"it has no coupling of at most {LARGEST} entries")
+        raise SkipIdentity(f"it has no coupling of at most {LARGEST} entries")
     return Residual(most(astray(*each) for each in layers), 0.0)
 
 
@@ -173,7 +173,7 @@ def x81_volumes_of_linear_maps(model: HasBijection, batch: Batch) -> Residual:
     assert isinstance(model, Model)
     layers = [each for each in model.modules() if isinstance(each, Mix | ActNorm | Squeeze)]
     if not layers:
-        raise Skip("it has no linear map between couplings")
+        raise SkipIdentity("it has no linear map between couplings")
     missed = []
     for layer in layers:
         count = 4 if isinstance(layer, Squeeze) else len(layer.log_scale)

@@ -30,7 +30,7 @@ ROUNDING = 1e-12
 
 
 @torch.enable_grad()
-def slope(f: Scalar, x: Tensor) -> Tensor:
+def derivative(f: Scalar, x: Tensor) -> Tensor:
     x = x.clone().requires_grad_()
     return torch.autograd.grad(f(x).sum(), x)[0]
 
@@ -95,7 +95,7 @@ def x3_the_derivative_table() -> Residual:
         (lambda t: 1 / torch.sin(t), point, -torch.cos(point) / torch.sin(point) ** 2),
         (torch.abs, x, torch.sign(x)),
     ]
-    return Residual(most(gap(slope(f, at), known) for f, at, known in table), ROUNDING)
+    return Residual(most(gap(derivative(f, at), known) for f, at, known in table), ROUNDING)
 
 
 def x4_quotients_powers_and_sigmoids() -> Residual:
@@ -106,15 +106,15 @@ def x4_quotients_powers_and_sigmoids() -> Residual:
     f, g, df, dg = torch.exp(x), torch.sin(x) + 2, torch.exp(x), torch.cos(x)
     s, t = torch.sigmoid(x), torch.tanh(x)
     worst = most(
-        gap(slope(lambda x: torch.exp(x) / (torch.sin(x) + 2), x), (df * g - f * dg) / g**2),
+        gap(derivative(lambda x: torch.exp(x) / (torch.sin(x) + 2), x), (df * g - f * dg) / g**2),
         gap(
-            slope(lambda x: torch.exp(x) ** (torch.sin(x) + 2), x),
+            derivative(lambda x: torch.exp(x) ** (torch.sin(x) + 2), x),
             f**g * (df * g / f + dg * f.log()),
         )
         / float((f**g).max()),
-        gap(slope(torch.sigmoid, x), s * (1 - s)),
+        gap(derivative(torch.sigmoid, x), s * (1 - s)),
         gap(t, 2 * torch.sigmoid(2 * x) - 1),
-        gap(slope(torch.tanh, x), 1 - t**2),
+        gap(derivative(torch.tanh, x), 1 - t**2),
     )
     return Residual(worst, 1e-13)
 

@@ -69,7 +69,7 @@ class Control:
         return held and not self.wrong <= self.tolerance  # NaN is rejected too
 
 
-class Skip(Exception):
+class SkipIdentity(Exception):
     """No error: the reason why an identity does not apply to a member."""
 
 
@@ -96,7 +96,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Row:
+class IdentityResult:
     """The outcome of one identity on one member; what is skipped neither passes nor fails.
 
     For a common error the residual is that of the correct statement, `wrong` that of the error."""
@@ -131,14 +131,18 @@ def read(path: Path) -> list[Listing]:
     place = path.relative_to(FOLDER).with_suffix("").parts
     return [
         Listing(
-            node.name.partition("_")[0].upper(), place[0], ".".join(place), node.name, *told(node)
+            node.name.partition("_")[0].upper(),
+            place[0],
+            ".".join(place),
+            node.name,
+            *statement_and_source(node),
         )
         for node in functions
         if NAME.fullmatch(node.name)
     ]
 
 
-def told(node: ast.FunctionDef) -> tuple[str, str]:
+def statement_and_source(node: ast.FunctionDef) -> tuple[str, str]:
     """The statement of a function and its source, which is empty if none is cited."""
     paragraphs = [
         " ".join(each.split()).removesuffix(".")
@@ -159,7 +163,7 @@ def load(listing: Listing) -> Identity:
     return Identity(listing, hints[names[0]] if names else None, "batch" in names, call)
 
 
-def hold(identity: Identity, subjects: Iterable[Subject], every: bool) -> Iterator[Row]:
+def hold(identity: Identity, subjects: Iterable[Subject], every: bool) -> Iterator[IdentityResult]:
     """Check one identity on every member it applies to, or on the first that it can examine."""
     if identity.needs is None:
         yield examine(identity)
@@ -179,7 +183,7 @@ def hold(identity: Identity, subjects: Iterable[Subject], every: bool) -> Iterat
     yield from skipped[:1]
 
 
-def examine(identity: Identity, subject: Subject | None = None) -> Row:
+def examine(identity: Identity, subject: Subject | None = None) -> IdentityResult:
     """Check one identity on one member. Its random numbers depend on nothing before it; whatever
     it raises is a failure described in a sentence."""
     import torch
@@ -191,18 +195,18 @@ def examine(identity: Identity, subject: Subject | None = None) -> Row:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             found = identity.call(*arguments(identity, subject))
-    except Skip as reason:
-        return Row(*row, skipped=str(reason), seconds=time.perf_counter() - start)
+    except SkipIdentity as reason:
+        return IdentityResult(*row, skipped=str(reason), seconds=time.perf_counter() - start)
     except Exception as error:
         sentence = " ".join(f"{type(error).__name__}: {error}".split())
-        return Row(
+        return IdentityResult(
             *row,
             residual=math.nan,
             passed=False,
             error=sentence,
             seconds=time.perf_counter() - start,
         )
-    return Row(
+    return IdentityResult(
         *row,
         found.value,
         found.tolerance,

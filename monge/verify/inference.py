@@ -112,17 +112,19 @@ def x10_a_reparameterised_density() -> Residual:
     scale = (10 * torch.tanh(h[:, units:] / 10)).exp()
     one = gap(log_q.sum(-1), Normal(h[:, :units], scale).log_prob(z).sum(-1))
     mean, log_scale, lower = full.factor(wide)
-    law = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
+    distribution = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
     z, log_q = full.draw(wide, noise)
     return Residual(
         most(
-            one, gap(log_q.sum(-1), law.log_prob(z)), gap(full.log_prob(wide, z), law.log_prob(z))
+            one,
+            gap(log_q.sum(-1), distribution.log_prob(z)),
+            gap(full.log_prob(wide, z), distribution.log_prob(z)),
         ),
         1e-11,
     )
 
 
-class Linear:
+class LinearGaussian:
     """x = W z + b + s eps with two units of code and four entries."""
 
     def __init__(self) -> None:
@@ -157,10 +159,10 @@ def x58_evidence_of_a_linear_gaussian() -> Residual:
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1; Tipping & Bishop 1999,
     Probabilistic Principal Component Analysis."""
-    law, q = Linear(), some_q()
-    log_p, posterior = law.evidence().log_prob(law.x), law.posterior()
-    whole = law.bound(q) + kl_divergence(q, posterior)
-    return Residual(most(gap(whole, log_p), gap(law.bound(posterior), log_p)), 1e-10)
+    distribution, q = LinearGaussian(), some_q()
+    log_p, posterior = distribution.evidence().log_prob(distribution.x), distribution.posterior()
+    whole = distribution.bound(q) + kl_divergence(q, posterior)
+    return Residual(most(gap(whole, log_p), gap(distribution.bound(posterior), log_p)), 1e-10)
 
 
 def x58_evidence_of_a_finite_law() -> Residual:
@@ -178,15 +180,15 @@ def x59_the_gradient_of_the_bound_is_a_mean_over_q() -> Residual:
     """grad_theta ELBO = E_q grad_theta log p(x, z), by theta = W.
 
     Source: Kingma & Welling 2019, An Introduction to Variational Autoencoders, sec. 2.3."""
-    law, q = Linear(), some_q()
+    distribution, q = LinearGaussian(), some_q()
     nodes, weights = hermite()
     grid = torch.cartesian_prod(nodes, nodes) @ q.scale_tril.T + q.mean  # (N, 2)
     weight = torch.outer(weights, weights).flatten()
-    left = law.x - law.bias - grid @ law.weight.T  # (N, 4)
-    mean = torch.einsum("n,ni,nj->ij", weight, left, grid) / law.noise**2
+    left = distribution.x - distribution.bias - grid @ distribution.weight.T  # (N, 4)
+    mean = torch.einsum("n,ni,nj->ij", weight, left, grid) / distribution.noise**2
     with torch.enable_grad():
-        law.weight = law.weight.requires_grad_()
-        (slope,) = torch.autograd.grad(law.bound(q), law.weight)
+        distribution.weight = distribution.weight.requires_grad_()
+        (slope,) = torch.autograd.grad(distribution.bound(q), distribution.weight)
     return Residual(gap(slope, mean), 1e-10)
 
 
@@ -223,8 +225,10 @@ def x62_divergences_of_a_chain_add_up() -> Residual:
     total, parts = (q * (q / p).log()).sum(), []
     for place in range(3):
         later = tuple(range(place + 1, 3))
-        own_q, own_p = (law.sum(later) if later else law for law in (q, p))  # z_1..z_t
-        past_q, past_p = (law.sum(place, keepdim=True) for law in (own_q, own_p))
+        own_q, own_p = (
+            distribution.sum(later) if later else distribution for distribution in (q, p)
+        )  # z_1..z_t
+        past_q, past_p = (distribution.sum(place, keepdim=True) for distribution in (own_q, own_p))
         parts.append((own_q * ((own_q / past_q) / (own_p / past_p)).log()).sum())
     return Residual(gap(torch.stack(parts).sum(), total), 1e-12)
 

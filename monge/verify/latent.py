@@ -21,7 +21,7 @@ from ..core.batch import Batch
 from ..core.errors import UsageError
 from ..solve.quadrature import integral
 from ._density import WIDTH, check_codes, coarse_evidence, spread
-from .framework import Residual, Skip
+from .framework import Residual, SkipIdentity
 
 QUADRATURE = 1e-6
 """What is left of an integral over the code, in nats."""
@@ -38,7 +38,7 @@ def x58_evidence_is_bound_plus_divergence(model: HasPosterior, batch: Batch) -> 
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1."""
     if isinstance(model, HasLevels):
-        raise Skip("X61 says the same of levels")
+        raise SkipIdentity("X61 says the same of levels")
     return missed_by(model, batch)
 
 
@@ -97,7 +97,7 @@ def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor])
 
     found, error = integral(flat, model.latent.dims, QUADRATURE / 4)
     if error > QUADRATURE / 2:
-        raise Skip(f"an integral over its codes cannot be had to better than {error:.0e}")
+        raise SkipIdentity(f"an integral over its codes cannot be had to better than {error:.0e}")
     return found
 
 
@@ -107,7 +107,7 @@ def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch)
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.3."""
     rate = model.rate(batch)
     if rate is None:
-        raise Skip("its rate has no closed form")
+        raise SkipIdentity("its rate has no closed form")
     return apart([log_ratios(model, batch, DRAWS)], rate)
 
 
@@ -125,7 +125,7 @@ def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Resid
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 6 and 7."""
     rate = model.rate(batch)
     if rate is None:
-        raise Skip("its rate has no closed form")
+        raise SkipIdentity("its rate has no closed form")
     log_p = over_draws(
         model, batch, DRAWS, lambda z: model.log_joint(batch, z) - model.log_prior(batch, z)
     )
@@ -209,7 +209,7 @@ def pieces(batch: Batch) -> int:
 def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Tensor:
     """The likelihood of each row from so many samples, with fresh noise each time, (times, B)."""
     if not isinstance(model, HasLikelihood):
-        raise Skip("it has no likelihood")
+        raise SkipIdentity("it has no likelihood")
     filters = (
         "filter" in model.LikelihoodConfig.__dataclass_fields__
     )  # those weigh whole sequences here
@@ -218,7 +218,7 @@ def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Ten
             f"samples={samples}", *["filter=false"] * filters
         )
     except UsageError as error:
-        raise Skip("its score does not take a number of samples") from error
+        raise SkipIdentity("its score does not take a number of samples") from error
     index = torch.arange(len(batch)).repeat(times)
     many = replace(batch[index], row=None)  # numbered anew: the noise of a score is keyed by row
     parts = [

@@ -26,10 +26,10 @@ UNITS = 6
 
 def gaussian(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     """-log N(x; mean, scale^2) by the head of real entries, all (n,), (n,)."""
-    law = Gaussians(1, torch.zeros(1), torch.ones(1)).double()
-    floor = law.floor  # raw + floor is the log-scale after a softplus
+    distribution = Gaussians(1, torch.zeros(1), torch.ones(1)).double()
+    floor = distribution.floor  # raw + floor is the log-scale after a softplus
     raw = floor + (scale.log() - floor).expm1().log()
-    return -law.log_prob(torch.stack([mean, raw], -1)[:, None], x[:, None])[:, 0]
+    return -distribution.log_prob(torch.stack([mean, raw], -1)[:, None], x[:, None])[:, 0]
 
 
 def x12_gaussian_likelihood_is_a_squared_error() -> Residual:
@@ -65,27 +65,27 @@ def x13_softmax_ignores_a_shift() -> Residual:
     """Class probabilities do not change when all logits shift alike.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 6.2.2.3."""
-    law, z, y = logits()
-    return Residual(gap(law.log_prob(z + 7, y), law.log_prob(z, y)), ROUNDING)
+    distribution, z, y = logits()
+    return Residual(gap(distribution.log_prob(z + 7, y), distribution.log_prob(z, y)), ROUNDING)
 
 
 def x13_cross_entropy_of_a_name_is_its_log_probability() -> Residual:
     """-sum_k onehot_k log pi_k = -log pi_y.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
-    law, z, y = logits()
+    distribution, z, y = logits()
     crossed = (F.one_hot(y, 5) * z.softmax(-1).log()).sum(-1)
-    return Residual(gap(crossed, law.log_prob(z, y)), ROUNDING)
+    return Residual(gap(crossed, distribution.log_prob(z, y)), ROUNDING)
 
 
 def x13_gradient_of_cross_entropy_is_probability_minus_name() -> Residual:
     """d(-log pi_y)/dz = pi - onehot(y).
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
-    law, z, y = logits()
+    distribution, z, y = logits()
     with torch.enable_grad():
         leaf = z.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(-law.log_prob(leaf, y).sum(), leaf)
+        (slope,) = torch.autograd.grad(-distribution.log_prob(leaf, y).sum(), leaf)
     return Residual(gap(slope, z.softmax(-1) - F.one_hot(y, 5)), ROUNDING)
 
 
@@ -93,11 +93,11 @@ def x13_jacobian_of_softmax() -> Residual:
     """d pi / dz = diag(pi) - pi pi^T, of the model's probabilities.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.4."""
-    law, z, _ = logits()
+    distribution, z, _ = logits()
     row = z[0, 0]
 
     def probabilities(row: Tensor) -> Tensor:
-        return law.log_prob(row.expand(5, 1, 5), torch.arange(5)[:, None])[:, 0].exp()
+        return distribution.log_prob(row.expand(5, 1, 5), torch.arange(5)[:, None])[:, 0].exp()
 
     with torch.enable_grad():
         found = torch.autograd.functional.jacobian(probabilities, row)
@@ -120,8 +120,8 @@ def logistic() -> tuple[Tensor, Tensor, Tensor]:
 
 def logistic_loss(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """-sum log p(y | x) with logit x w."""
-    law = Bernoulli(torch.tensor([0.5])).double()
-    return -law.log_prob((x @ w)[:, None, None], y[:, None]).sum()
+    distribution = Bernoulli(torch.tensor([0.5])).double()
+    return -distribution.log_prob((x @ w)[:, None, None], y[:, None]).sum()
 
 
 def x14_gradient_of_logistic_regression() -> Residual:

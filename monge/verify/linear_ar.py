@@ -63,10 +63,14 @@ def x109_variance_grows_from_the_mean() -> Residual:
     model, t = built(phi, "mean"), torch.arange(1, STEPS + 1).double()
     told = SIGMA**2 * (1 - RHO ** (2 * t)) / (1 - RHO**2)
     matrix = covariance(phi, torch.tensor([[SIGMA**2]], dtype=torch.float64))
-    law = torch.distributions.MultivariateNormal(torch.full((STEPS,), MEAN).double(), matrix)
+    distribution = torch.distributions.MultivariateNormal(
+        torch.full((STEPS,), MEAN).double(), matrix
+    )
     x = MEAN + normal(5, STEPS)
     return Residual(
-        most(gap(matrix.diagonal(), told), gap(model.log_prob(Batch(x)), law.log_prob(x))),
+        most(
+            gap(matrix.diagonal(), told), gap(model.log_prob(Batch(x)), distribution.log_prob(x))
+        ),
         ROUNDING,
     )
 
@@ -97,10 +101,12 @@ def x109_exact_likelihood_is_the_product_of_conditionals() -> Residual:
 
     Source: Hamilton 1994, Time Series Analysis, sec. 5.3."""
     phi, x = stable(), MEAN + normal(5, STEPS)
-    law = torch.distributions.MultivariateNormal(
+    distribution = torch.distributions.MultivariateNormal(
         torch.full((STEPS,), MEAN).double(), toeplitz(phi, STEPS)
     )
-    return Residual(gap(built(phi, "stationary").log_prob(Batch(x)), law.log_prob(x)), 1e-11)
+    return Residual(
+        gap(built(phi, "stationary").log_prob(Batch(x)), distribution.log_prob(x)), 1e-11
+    )
 
 
 def x109_yule_walker_equations() -> Residual:

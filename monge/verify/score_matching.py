@@ -16,14 +16,14 @@ from ..models.diffusion._parameterisation import Prediction
 from ..nn.mlp import MLP
 from ..prob.noise_schedule import Schedule
 from ._helpers import gap, most, normal
-from ._noisy_mixtures import Normals, line, plane
+from ._noisy_mixtures import GaussianMixture, line, plane
 from .framework import Residual
 
 DRAWS = 200_000
 GAMMAS = (0.0, 0.5, 1.0, 3.0)
 
 
-def slope(log_p: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+def gradient(log_p: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """The gradient of a log-density, (B, D)."""
     with torch.enable_grad():
         point = z.detach().requires_grad_()
@@ -31,32 +31,34 @@ def slope(log_p: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     return found
 
 
-def noisy(law: Normals, n: int = 200) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def noisy(distribution: GaussianMixture, n: int = 200) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """z, the noise in it, alpha and sigma at n times."""
     noising, t = Schedule.Config().build(), torch.linspace(0.02, 0.98, n, dtype=torch.float64)
     alpha, sigma = noising.alpha(t)[:, None], noising.sigma(t)[:, None]
-    noise = normal(n, law.means.shape[1])
-    return alpha * law.draw(n) + sigma * noise, noise, alpha, sigma
+    noise = normal(n, distribution.means.shape[1])
+    return alpha * distribution.draw(n) + sigma * noise, noise, alpha, sigma
 
 
 def x97_tweedie() -> Residual:
     """alpha E[x|z] = z + sigma^2 grad log p(z).
 
     Source: Efron 2011, Tweedie's Formula and Selection Bias."""
-    law = plane()
-    z, _, alpha, sigma = noisy(law)
-    score = slope(lambda z: law.log_prob(z, alpha, sigma), z)
-    return Residual(gap(alpha * law.denoised(z, alpha, sigma), z + sigma.square() * score), 1e-12)
+    distribution = plane()
+    z, _, alpha, sigma = noisy(distribution)
+    score = gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
+    return Residual(
+        gap(alpha * distribution.denoised(z, alpha, sigma), z + sigma.square() * score), 1e-12
+    )
 
 
 def x98_score_is_the_mean_noise() -> Residual:
     """grad log p(z) = -E[eps|z] / sigma.
 
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
-    law = plane()
-    z, _, alpha, sigma = noisy(law)
-    said = Prediction(z, alpha, sigma, "x0", law.denoised(z, alpha, sigma))
-    score = slope(lambda z: law.log_prob(z, alpha, sigma), z)
+    distribution = plane()
+    z, _, alpha, sigma = noisy(distribution)
+    said = Prediction(z, alpha, sigma, "x0", distribution.denoised(z, alpha, sigma))
+    score = gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
     return Residual(
         most(gap(sigma * said.score, sigma * score), gap(said.noise, -sigma * score)), 1e-11
     )
@@ -66,9 +68,9 @@ def x98_score_is_not_the_noise_itself() -> Residual:
     """grad log p(z) is not -eps / sigma of the added noise: less their gap^2.
 
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
-    law = plane()
-    z, noise, alpha, sigma = noisy(law)
-    score = slope(lambda z: law.log_prob(z, alpha, sigma), z)
+    distribution = plane()
+    z, noise, alpha, sigma = noisy(distribution)
+    score = gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
     return Residual(-float((sigma * score + noise).square().sum(1).mean()), -0.1)
 
 
@@ -78,7 +80,7 @@ def networks() -> list[Callable[[Tensor], Tensor]]:
     return [nn.Sequential(config.build(1, 1), nn.Linear(1, 1)).double() for _ in range(2)]
 
 
-def still() -> tuple[Tensor, Tensor]:
+def no_noise() -> tuple[Tensor, Tensor]:
     """alpha and sigma without noise, each (1, 1)."""
     return torch.ones(1, 1).double(), torch.zeros(1, 1).double()
 
@@ -88,12 +90,12 @@ def x99_implicit_is_explicit_score_matching() -> Residual:
 
     Source: Hyvärinen 2005, Estimation of Non-Normalized Statistical Models by Score Matching,
     theorem 1."""
-    law, grid = line(), torch.linspace(-6, 6, 40001, dtype=torch.float64)[:, None]
-    weight = law.log_prob(grid, *still()).exp() * (grid[1, 0] - grid[0, 0])
-    true = slope(lambda x: law.log_prob(x, *still()), grid)[:, 0]
+    distribution, grid = line(), torch.linspace(-6, 6, 40001, dtype=torch.float64)[:, None]
+    weight = distribution.log_prob(grid, *no_noise()).exp() * (grid[1, 0] - grid[0, 0])
+    true = gradient(lambda x: distribution.log_prob(x, *no_noise()), grid)[:, 0]
     missed = []
     for field in networks():
-        s, ds = field(grid)[:, 0], slope(lambda x: field(x)[:, 0], grid)[:, 0]  # noqa: B023
+        s, ds = field(grid)[:, 0], gradient(lambda x: field(x)[:, 0], grid)[:, 0]  # noqa: B023
         explicit = (weight * 0.5 * (s - true).square()).sum()
         implicit = (weight * (ds + 0.5 * s.square())).sum()
         missed.append(gap(explicit - implicit, (weight * 0.5 * true.square()).sum()))
@@ -118,11 +120,11 @@ def x100_denoising_is_explicit_up_to_a_constant() -> Residual:
     """E |s + eps / sigma|^2 - E |s - grad log p|^2 is the same for every s.
 
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
-    law, sigma = line(), 0.6
+    distribution, sigma = line(), 0.6
     one, spread = torch.ones(1, 1).double(), torch.full((1, 1), sigma).double()
     noise = normal(DRAWS, 1)
-    z = law.draw(DRAWS) + sigma * noise
-    true = (law.denoised(z, one, spread) - z) / sigma**2
+    z = distribution.draw(DRAWS) + sigma * noise
+    true = (distribution.denoised(z, one, spread) - z) / sigma**2
     constants = []
     for field in networks():
         s = field(z)
@@ -130,18 +132,20 @@ def x100_denoising_is_explicit_up_to_a_constant() -> Residual:
     return Residual(gap(*constants), 2e-2)
 
 
-def component(law: Normals, z: Tensor, alpha: Tensor, sigma: Tensor, y: int) -> Tensor:
+def component(
+    distribution: GaussianMixture, z: Tensor, alpha: Tensor, sigma: Tensor, y: int
+) -> Tensor:
     """log p(y | z) of a component, (B,)."""
-    return law.log_each(z, alpha, sigma).log_softmax(1)[:, y]
+    return distribution.log_each(z, alpha, sigma).log_softmax(1)[:, y]
 
 
-def alone(law: Normals, y: int) -> Normals:
+def alone(distribution: GaussianMixture, y: int) -> GaussianMixture:
     """One component as a distribution."""
     return replace(
-        law,
-        weights=law.weights[y : y + 1] ** 0,
-        means=law.means[y : y + 1],
-        scales=law.scales[y : y + 1],
+        distribution,
+        weights=distribution.weights[y : y + 1] ** 0,
+        means=distribution.means[y : y + 1],
+        scales=distribution.scales[y : y + 1],
     )
 
 
@@ -149,13 +153,13 @@ def x101_conditional_score_is_bayes_rule() -> Residual:
     """grad log p(z|y) = grad log p(z) + grad log p(y|z).
 
     Source: Dhariwal & Nichol 2021, Diffusion Models Beat GANs on Image Synthesis, sec. 4."""
-    law = plane()
-    z, _, alpha, sigma = noisy(law)
+    distribution = plane()
+    z, _, alpha, sigma = noisy(distribution)
     missed = []
-    for y in range(len(law.weights)):
-        given = slope(lambda z: alone(law, y).log_prob(z, alpha, sigma), z)  # noqa: B023
-        plain = slope(lambda z: law.log_prob(z, alpha, sigma), z)
-        judged = slope(lambda z: component(law, z, alpha, sigma, y), z)  # noqa: B023
+    for y in range(len(distribution.weights)):
+        given = gradient(lambda z: alone(distribution, y).log_prob(z, alpha, sigma), z)  # noqa: B023
+        plain = gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
+        judged = gradient(lambda z: component(distribution, z, alpha, sigma, y), z)  # noqa: B023
         missed.append(gap(sigma * given, sigma * (plain + judged)))
     return Residual(most(missed), 1e-11)
 
@@ -164,18 +168,20 @@ def x102_guidance_is_one_combination() -> Residual:
     """gamma cond + (1 - gamma) uncond = grad log p(z) p(y|z)^gamma.
 
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
-    law, missed = plane(), []
-    z, _, alpha, sigma = noisy(law)
+    distribution, missed = plane(), []
+    z, _, alpha, sigma = noisy(distribution)
     with_y, without = (
         Prediction(z, alpha, sigma, "x0", each.denoised(z, alpha, sigma))
-        for each in (alone(law, 1), law)
+        for each in (alone(distribution, 1), distribution)
     )
     for gamma in GAMMAS:
 
         def tilted(z: Tensor, gamma: float = gamma) -> Tensor:
-            return law.log_prob(z, alpha, sigma) + gamma * component(law, z, alpha, sigma, 1)
+            return distribution.log_prob(z, alpha, sigma) + gamma * component(
+                distribution, z, alpha, sigma, 1
+            )
 
-        wanted, w = slope(tilted, z), gamma - 1
+        wanted, w = gradient(tilted, z), gamma - 1
         scores = gamma * with_y.score + (1 - gamma) * without.score
         x0 = torch.lerp(without.x0, with_y.x0, gamma)
         noise = (1 + w) * with_y.noise - w * without.noise
@@ -191,9 +197,11 @@ def x102_guidance_at_its_ends() -> Residual:
     """gamma = 0 ignores the condition, gamma = 1 is the conditional score.
 
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
-    law = plane()
-    z, _, alpha, sigma = noisy(law)
-    with_y, without = (each.denoised(z, alpha, sigma) for each in (alone(law, 2), law))
+    distribution = plane()
+    z, _, alpha, sigma = noisy(distribution)
+    with_y, without = (
+        each.denoised(z, alpha, sigma) for each in (alone(distribution, 2), distribution)
+    )
     return Residual(
         most(
             gap(torch.lerp(without, with_y, 0.0), without),

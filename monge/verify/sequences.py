@@ -265,7 +265,9 @@ def sentences(n: int) -> Batch:
 
 def apart(model: Model, batch: Batch) -> float:
     """By how much log p of rows in a batch differs from that of each alone, cut to its length."""
-    assert isinstance(model, HasConditionals), "a law of sentences tells each symbol"
+    assert isinstance(model, HasConditionals), (
+        "a model of sentences has a distribution of each symbol"
+    )
     assert batch.length is not None, "sentences have lengths"
     together, worst = model.conditionals(batch), 0.0
     source = batch.given["source"]

@@ -166,7 +166,9 @@ def fits(owner: type[Model], space: Space) -> bool:
 def subject(name: str, config: Config, space: Space) -> Subject:
     """The model of a configuration on a small space."""
     return Subject(
-        f"{name}, {told(space)}", build(config, space), random_rows(space, ROWS, make_generator(2))
+        f"{name}, {describe_space(space)}",
+        build(config, space),
+        random_rows(space, ROWS, make_generator(2)),
     )
 
 
@@ -187,7 +189,7 @@ def takes(owner: type[Model], space: Space) -> bool:
     )
 
 
-def told(space: Space) -> str:
+def describe_space(space: Space) -> str:
     """A short description of a small space."""
     given = "".join(f" given {name}" for name in space.given)
     return f"{space.kind} {'x'.join(map(str, space.shape)) or '1'}{given}"

@@ -28,7 +28,7 @@ from ..solve.jacobian_trace import draw_probes, hutchinson_trace
 from ..solve.ode import Solver, State, integrate
 from ._helpers import gap, most, normal
 from .diffusion import TARGETS, log_normal, relative
-from .framework import Residual, Skip
+from .framework import Residual, SkipIdentity
 
 STEPS = 12
 """Steps from data to noise, for models that have more of them or continuous time."""
@@ -216,9 +216,9 @@ def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) ->
 def guiding(model: Diffusion) -> None:
     """Whether there is something to guide by."""
     if not model.space.given:
-        raise Skip("it is given nothing")
+        raise SkipIdentity("it is given nothing")
     if not model.config.drop:
-        raise Skip("it was fitted with drop=0")
+        raise SkipIdentity("it was fitted with drop=0")
 
 
 def x102_guidance_of_the_law(model: Diffusion, batch: Batch) -> Residual:
@@ -250,7 +250,7 @@ def x103_guidance_leaves_noising(model: Diffusion, batch: Batch) -> Residual:
     said = model.look(model.enter(row), noise, log_snr, model.tell(row.given, DRAWS))
     apart = (said.noise - model.predict(said.z, t).noise).square().sum(1)
     if not float(apart.mean()):
-        raise Skip("it does not heed what it is given")
+        raise SkipIdentity("it does not heed what it is given")
     return Residual(-float(apart.std() / apart.mean()), -1e-3)
 
 

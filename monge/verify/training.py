@@ -114,10 +114,10 @@ def adam(w: Tensor, g: Tensor, memory: dict[str, Any], step: int) -> Tensor:
     return w - RATE * first / (second.sqrt() + 1e-8)
 
 
-def follow(mover: OptimiserConfig, rule: Rule) -> float:
+def follow(settings: OptimiserConfig, rule: Rule) -> float:
     """The largest gap between an optimiser of training and a rule over the same gradients."""
     param = nn.Parameter(normal(6))
-    tool, w, memory = optimiser(mover, [param]), param.detach().clone(), dict[str, Any]()
+    tool, w, memory = optimiser(settings, [param]), param.detach().clone(), dict[str, Any]()
     worst = 0.0
     for step in range(1, STEPS + 1):
         g = normal(6)
@@ -141,7 +141,7 @@ def x42_optimisers_follow_their_rules() -> Residual:
         (replace(base, optimiser="rmsprop"), rmsprop),
         (replace(base, optimiser="adam"), adam),
     ]
-    return Residual(most(follow(mover, rule) for mover, rule in rules), 1e-12)
+    return Residual(most(follow(settings, rule) for settings, rule in rules), 1e-12)
 
 
 def x42_epsilon_of_adam_stands_outside_the_root() -> Residual:
@@ -154,9 +154,9 @@ def x42_epsilon_of_adam_stands_outside_the_root() -> Residual:
     return Residual(abs(-param.item() / RATE - 1e-6 / (1e-6 + 1e-8)), 1e-9)
 
 
-def step_of(mover: OptimiserConfig, w: Tensor, g: Tensor, steps: int = 1) -> Tensor:
+def step_of(settings: OptimiserConfig, w: Tensor, g: Tensor, steps: int = 1) -> Tensor:
     param = nn.Parameter(w.clone())
-    tool = optimiser(mover, [param])
+    tool = optimiser(settings, [param])
     for _ in range(steps):
         param.grad = g.clone()
         tool.step()
@@ -167,12 +167,12 @@ def x43_decay_of_sgd_is_the_l2_penalty() -> Residual:
     """SGD: w (1 - lr decay) - lr g is the step on L + decay/2 |w|^2.
 
     Source: Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization, sec. 2."""
-    w, g, mover = normal(6), normal(6), OptimiserConfig(optimiser="sgd", lr=RATE)
+    w, g, settings = normal(6), normal(6), OptimiserConfig(optimiser="sgd", lr=RATE)
     with torch.enable_grad():
         leaf = w.clone().requires_grad_()
         (slope,) = torch.autograd.grad(DECAY / 2 * leaf.square().sum(), leaf)
-    penalised = step_of(mover, w, g + slope)
-    decayed = step_of(replace(mover, weight_decay=DECAY), w, g)
+    penalised = step_of(settings, w, g + slope)
+    decayed = step_of(replace(settings, weight_decay=DECAY), w, g)
     by_hand = (1 - RATE * DECAY) * w - RATE * g
     return Residual(most(gap(penalised, decayed), gap(by_hand, decayed)), 1e-14)
 
@@ -181,9 +181,9 @@ def x43_decay_of_adam_is_not_the_l2_penalty() -> Residual:
     """Adam: an L2 penalty and decoupled decay differ by more than 0.01.
 
     Source: Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization, sec. 2."""
-    w, g, mover = normal(6), normal(6), OptimiserConfig(lr=RATE, weight_decay=DECAY)
+    w, g, settings = normal(6), normal(6), OptimiserConfig(lr=RATE, weight_decay=DECAY)
     apart = gap(
-        step_of(mover, w, g, STEPS), step_of(replace(mover, optimiser="adamw"), w, g, STEPS)
+        step_of(settings, w, g, STEPS), step_of(replace(settings, optimiser="adamw"), w, g, STEPS)
     )
     return Residual(1e-2 - apart, 0.0)
 

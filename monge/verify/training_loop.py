@@ -29,7 +29,7 @@ from .training import RATE, gradients
 ROWS = 60
 
 
-class Line(Model):
+class LineModel(Model):
     """y = a x + b by least squares: x and y are the entries of an event."""
 
     events = {"real"}
@@ -68,7 +68,9 @@ class Points:
 
 def play(recipe: TrainConfig) -> tuple[Trainer, list[Progress]]:
     """Fit the line with a validation loss on other rows, until early stopping."""
-    trainer = Trainer(Line(Line.Config(), Space(kind="real", shape=(2,))), Points(), recipe)
+    trainer = Trainer(
+        LineModel(LineModel.Config(), Space(kind="real", shape=(2,))), Points(), recipe
+    )
     others = Batch(Points().x[:8])
 
     def judge() -> Metric:

@@ -12,7 +12,7 @@ from monge.models.diffusion._parameterisation import Prediction
 from monge.models.diffusion._sampling import Drawing
 from monge.models.diffusion._units import Units
 from monge.prob.noise_schedule import Schedule
-from monge.verify._noisy_mixtures import Normals
+from monge.verify._noisy_mixtures import GaussianMixture
 
 LABEL = Space(kind="label", size=2, name="label", rows=100)
 LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=100)
@@ -20,10 +20,10 @@ MEANS = torch.tensor([[-0.8], [0.8]]).double()
 SPREAD = 0.45
 
 
-def normals(*which: int) -> Normals:
+def normals(*which: int) -> GaussianMixture:
     """One of the two, or both in equal parts."""
     share = torch.full((len(which),), 1 / len(which)).double()
-    return Normals(share, MEANS[list(which)], torch.full((len(which),), SPREAD).double())
+    return GaussianMixture(share, MEANS[list(which)], torch.full((len(which),), SPREAD).double())
 
 
 class Known(Drawing):

@@ -15,7 +15,7 @@ from monge.models.diffusion._parameterisation import Prediction
 from monge.models.diffusion._samplers import DDIM, PC, Ancestral, Langevin, ancestral
 from monge.models.diffusion.ddpm import DDPM
 from monge.prob.noise_schedule import Schedule
-from monge.verify._noisy_mixtures import Normals, line, plane
+from monge.verify._noisy_mixtures import GaussianMixture, line, plane
 
 NOISING = Schedule.Config().build()
 EVERY = [Ancestral, DDIM, PC, Langevin, DPM, Heun, ODE]
@@ -130,7 +130,7 @@ def projected(law, n):
     """Exact quantiles of the law's projections, (n, directions)."""
     levels, alpha = (torch.arange(n).double() + 0.5) / n, torch.ones(1, 1).double()
     shadows = (
-        Normals(law.weights, law.means @ direction[:, None], law.scales)
+        GaussianMixture(law.weights, law.means @ direction[:, None], law.scales)
         for direction in DIRECTIONS.T
     )
     return torch.cat([shadow.quantile(levels, alpha, 0 * alpha) for shadow in shadows], 1)

@@ -66,7 +66,9 @@ def test_draws_of_a_denoiser_that_is_wrong_fail_x108(monkeypatch):
     assert diffusion_sampling.x108_samplers_draw_the_law().passed
     assert diffusion_sampling.x108_flows_keep_ranks().passed
     assert diffusion_sampling.x108_langevin_draws_the_law().passed
-    right = _noisy_mixtures.Normals.denoised
-    monkeypatch.setattr(_noisy_mixtures.Normals, "denoised", lambda *args: 0.97 * right(*args))
+    right = _noisy_mixtures.GaussianMixture.denoised
+    monkeypatch.setattr(
+        _noisy_mixtures.GaussianMixture, "denoised", lambda *args: 0.97 * right(*args)
+    )
     assert not diffusion_sampling.x108_samplers_draw_the_law().passed
     assert not diffusion_sampling.x108_flows_keep_ranks().passed

@@ -156,13 +156,13 @@ def test_the_density_needs_the_scale():
 
 
 def test_a_wrong_noise_fails_x58_in_closed_form(monkeypatch):
-    bound = inference.Linear.bound
+    bound = inference.LinearGaussian.bound
 
     def wrong(self, q):
         self.noise *= 1.1
         return bound(self, q)
 
-    monkeypatch.setattr(inference.Linear, "bound", wrong)
+    monkeypatch.setattr(inference.LinearGaussian, "bound", wrong)
     with torch.no_grad():
         torch.manual_seed(0)
         assert not inference.x58_evidence_of_a_linear_gaussian().passed

@@ -23,7 +23,7 @@ def test_every_number_of_the_group_is_there():
 def test_the_printed_consistency_form_is_not_the_bound():
     """It is off by tenths of a nat, and nearly always below."""
     torch.manual_seed(0)
-    chains = [diffusion.Chain.make(4) for _ in range(50)]
+    chains = [diffusion.NoisingChain.make(4) for _ in range(50)]
     lost = torch.stack([each.bound() - each.consistency(as_printed=True) for each in chains])
     assert lost.mean() > 0.3
     assert (lost > 0).all()

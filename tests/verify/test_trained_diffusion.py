@@ -12,7 +12,7 @@ from monge.models.diffusion.ddpm import DDPM
 from monge.prob.noise_schedule import Schedule, Step
 from monge.verify import subjects, trained_diffusion
 from monge.verify import trained_diffusion as denoiser
-from monge.verify.framework import Skip, identities
+from monge.verify.framework import SkipIdentity, identities
 
 OWN = {
     each.listing.name: each for each in identities() if each.listing.group == "trained_diffusion"
@@ -81,7 +81,7 @@ def test_a_schedule_that_rises_fails(monkeypatch):
 
 def test_what_cannot_be_guided_is_skipped():
     for spoiled, reason in ((law(), "given nothing"), (law(GIVEN, drop=0.0), "drop=0")):
-        with pytest.raises(Skip, match=reason):
+        with pytest.raises(SkipIdentity, match=reason):
             held("x102_guidance_of_the_law", spoiled)
 
 

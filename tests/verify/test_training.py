@@ -61,9 +61,9 @@ def test_epsilon_inside_the_root_fails_x42(monkeypatch):
 
 
 def test_a_sum_where_the_mean_belongs_fails_x45(monkeypatch):
-    right = training_loop.Line.loss
+    right = training_loop.LineModel.loss
     monkeypatch.setattr(
-        training_loop.Line,
+        training_loop.LineModel,
         "loss",
         lambda self, batch: {"square": right(self, batch)["square"].sum()[None]},
     )

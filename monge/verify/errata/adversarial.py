@@ -99,10 +99,11 @@ def moved(kind: Logarithmic) -> Control:
         terms, js = 2 * generator_terms(kind, verdict), 2 * jensen_shannon(p, q)
         goal = js if kind == "minimax" else kl(q, p) - js
         due, data, own = (
-            slope(each, a) for each in (goal, (p * terms).sum() + 0 * a.sum(), (q * terms).sum())
+            gradient(each, a)
+            for each in (goal, (p * terms).sum() + 0 * a.sum(), (q * terms).sum())
         )
     return Control(gap(data, due), gap(own, due), ROUNDING)
 
 
-def slope(loss: Tensor, a: Tensor) -> Tensor:
+def gradient(loss: Tensor, a: Tensor) -> Tensor:
     return torch.autograd.grad(loss, a, retain_graph=True)[0]

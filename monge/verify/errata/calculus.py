@@ -19,19 +19,19 @@ from ...prob.divergence import (
 )
 from .._helpers import gap, most, normal
 from .._linear_regions import cells, cells_at_most, interpolant
-from ..foundations import Scalar, slope
+from ..foundations import Scalar, derivative
 from ..framework import Control
 
 ROUNDING = 1e-12
 
 
-def laws(*shape: int) -> Tensor:
+def random_distributions(*shape: int) -> Tensor:
     """Random tables over the last axis."""
     return normal(*shape).softmax(-1)
 
 
 def x_and_y() -> Tensor:
-    return laws(12).reshape(3, 4)
+    return random_distributions(12).reshape(3, 4)
 
 
 def r17_a_joint_law_does_not_sum_to_one_at_each_y() -> Control:
@@ -46,7 +46,7 @@ def r18_independence_is_a_product() -> Control:
     """Common error: P(x,y) = P(x) for independent x and y; correct: P(x,y) = P(x) P(y).
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
-    x, y = laws(3), laws(4)
+    x, y = random_distributions(3), random_distributions(4)
     joint = torch.outer(x, y)
     product = joint.sum(1)[:, None] * joint.sum(0)
     return Control(gap(joint, joint.sum(1)[:, None]), gap(joint, product), ROUNDING)
@@ -58,7 +58,7 @@ def r19_convex_bends_upward() -> Control:
     Source: Boyd & Vandenberghe 2004, Convex Optimization, sec. 3.1.4."""
     x = normal(100)
     functions: list[Scalar] = [torch.exp, torch.square, F.softplus]
-    bends = torch.cat([slope(partial(slope_of, f), x) for f in functions])
+    bends = torch.cat([derivative(partial(slope_of, f), x) for f in functions])
     return Control(float(bends.amax()), float((-bends).amax()), ROUNDING)
 
 
@@ -95,8 +95,8 @@ def r22_quotients_and_powers() -> Control:
     Source: Spivak 2006, Calculus, ch. 10."""
     x = torch.rand(50, dtype=torch.float64) + 0.5
     f, g, df, dg = x.square(), x.sin() + 2, 2 * x, x.cos()
-    found = slope(lambda v: v.square() / (v.sin() + 2), x)
-    power = slope(lambda v: v.square() ** (v.sin() + 2), x)
+    found = derivative(lambda v: v.square() / (v.sin() + 2), x)
+    power = derivative(lambda v: v.square() ** (v.sin() + 2), x)
     right = most(
         gap(found, (df * g - f * dg) / g**2), gap(power, f**g * (df * g / f + dg * f.log()))
     )
@@ -108,7 +108,9 @@ def r23_time_moves_a_function_of_time() -> Control:
 
     Source: Apostol 1969, Calculus, volume II, ch. 8."""
     t = torch.rand(20, dtype=torch.float64)
-    found = slope(lambda t: t.sin() * t.square() * t.exp(), t)  # x = sin t, y = t^2, f = x y e^t
+    found = derivative(
+        lambda t: t.sin() * t.square() * t.exp(), t
+    )  # x = sin t, y = t^2, f = x y e^t
     along = (t.cos() * t.square() + 2 * t * t.sin()) * t.exp()
     here = t.sin() * t.square() * t.exp()
     return Control(gap(found, along), gap(found, along + here), ROUNDING)
@@ -119,7 +121,7 @@ def r24_the_slope_of_an_absolute_value() -> Control:
 
     Source: Spivak 2006, Calculus, ch. 9."""
     x = torch.tensor([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0], dtype=torch.float64)
-    found = slope(torch.abs, x)
+    found = derivative(torch.abs, x)
     return Control(gap(found, (-1) ** x.abs() * (x > 0)), gap(found, x.sign()), ROUNDING)
 
 
@@ -142,7 +144,7 @@ def r26_the_ratio_in_the_proof_that_kl_is_not_negative() -> Control:
     """Common error: -KL = int p log(p/p); correct: int p log(q/p) <= log int q = 0.
 
     Source: Cover & Thomas 2006, Elements of Information Theory, theorem 2.6.3."""
-    p, q = laws(2, 50, 6)
+    p, q = random_distributions(2, 50, 6)
     minus = -kl(p, q)
     printed, proper = (p * (p / p).log()).sum(1), (p * (q / p).log()).sum(1)
     return Control(gap(printed, minus), most(gap(proper, minus), float(proper.amax())), ROUNDING)
@@ -241,7 +243,7 @@ def r68_the_middle_of_two_laws() -> Control:
     """Common error: JS = KL(p||q) + KL(q||p); correct: the mean KL to (p + q)/2.
 
     Source: Lin 1991, Divergence Measures Based on the Shannon Entropy."""
-    p, q = laws(2, 50, 6)
+    p, q = random_distributions(2, 50, 6)
     middle = (p + q) / 2
     entropies = [cross_entropy(each, each) for each in (middle, p, q)]
     whole = entropies[0] - (entropies[1] + entropies[2]) / 2
@@ -254,7 +256,7 @@ def r105_kinks_have_no_slope() -> Control:
     Source: Rockafellar 1970, Convex Analysis, sec. 23."""
     step, x = 1e-3, normal(100)
     quotients = [abs(side) / side for side in (step, -step)]
-    chosen = slope(torch.abs, torch.zeros(1, dtype=torch.float64))
+    chosen = derivative(torch.abs, torch.zeros(1, dtype=torch.float64))
     beyond = float((chosen * x - x.abs()).amax())
     return Control(abs(quotients[0] - quotients[1]), beyond, ROUNDING)
 

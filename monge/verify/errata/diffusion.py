@@ -15,9 +15,9 @@ from ...models.diffusion._parameterisation import Prediction
 from ...prob.noise_schedule import Schedule, Step
 from .._helpers import gap, most, normal
 from .._noisy_mixtures import line, plane
-from ..diffusion import Chain, divergence, log_normal, pairs, relative
+from ..diffusion import NoisingChain, divergence, log_normal, pairs, relative
 from ..framework import Control
-from ..score_matching import alone, component, networks, noisy, slope, still
+from ..score_matching import alone, component, gradient, networks, no_noise, noisy
 
 ROUNDING = 1e-11
 
@@ -38,8 +38,8 @@ def letters() -> Letters:
     return Letters(bar / before, bar, before, noising.step(s, t), noising.snr(s) - noising.snr(t))
 
 
-def chains(steps: int = 4) -> list[Chain]:
-    return [Chain.make(steps) for _ in range(10)]
+def chains(steps: int = 4) -> list[NoisingChain]:
+    return [NoisingChain.make(steps) for _ in range(10)]
 
 
 def r3_the_consistency_term_is_no_divergence() -> Control:
@@ -61,23 +61,26 @@ def r4_a_score_is_a_mean_of_noise() -> Control:
     """Common error: grad log p(x_t) = -eps / sigma; correct: -E[eps | x_t] / sigma.
 
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
-    law = plane()
-    z, noise, alpha, sigma = noisy(law)
-    score = sigma * slope(lambda z: law.log_prob(z, alpha, sigma), z)
-    mean = Prediction(z, alpha, sigma, "x0", law.denoised(z, alpha, sigma)).noise
+    distribution = plane()
+    z, noise, alpha, sigma = noisy(distribution)
+    score = sigma * gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
+    mean = Prediction(z, alpha, sigma, "x0", distribution.denoised(z, alpha, sigma)).noise
     return Control(gap(score, -noise), gap(score, -mean), ROUNDING)
 
 
 def guided(gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """sigma times the scores of p(z), of p(z | y) and of p(z) p(y | z)^gamma."""
-    law = plane()
-    z, _, alpha, sigma = noisy(law)
+    distribution = plane()
+    z, _, alpha, sigma = noisy(distribution)
     plain, given, tilted = (
-        sigma * slope(log_p, z)
+        sigma * gradient(log_p, z)
         for log_p in (
-            lambda z: law.log_prob(z, alpha, sigma),
-            lambda z: alone(law, 1).log_prob(z, alpha, sigma),
-            lambda z: law.log_prob(z, alpha, sigma) + gamma * component(law, z, alpha, sigma, 1),
+            lambda z: distribution.log_prob(z, alpha, sigma),
+            lambda z: alone(distribution, 1).log_prob(z, alpha, sigma),
+            lambda z: (
+                distribution.log_prob(z, alpha, sigma)
+                + gamma * component(distribution, z, alpha, sigma, 1)
+            ),
         )
     )
     return plain, given, tilted
@@ -188,9 +191,12 @@ def r84_tweedie_speaks_of_all_the_noise() -> Control:
 
     Source: Efron 2011, Tweedie's Formula and Selection Bias; Luo 2022, Understanding Diffusion
     Models: A Unified Perspective."""
-    law = plane()
-    z, _, alpha, sigma = noisy(law)
-    mean, score = law.denoised(z, alpha, sigma), slope(lambda z: law.log_prob(z, alpha, sigma), z)
+    distribution = plane()
+    z, _, alpha, sigma = noisy(distribution)
+    mean, score = (
+        distribution.denoised(z, alpha, sigma),
+        gradient(lambda z: distribution.log_prob(z, alpha, sigma), z),
+    )
     before = torch.cat([torch.ones(1, 1).double(), alpha[:-1]])
     now = (alpha / before).square()
     printed = now.sqrt() * mean - z - (1 - now) * score
@@ -202,9 +208,12 @@ def r86_a_half_of_the_whole_square() -> Control:
     """Common error: |s - g|^2 / 2 = |s|^2 / 2 - 2 <s, g> + |g|^2; correct: half of each term.
 
     Source: Hyvärinen 2005, Estimation of Non-Normalized Statistical Models by Score Matching."""
-    law, grid = line(), torch.linspace(-6, 6, 4001, dtype=torch.float64)[:, None]
-    weight = law.log_prob(grid, *still()).exp() * (grid[1, 0] - grid[0, 0])
-    g, s = slope(lambda x: law.log_prob(x, *still()), grid)[:, 0], networks()[0](grid)[:, 0]
+    distribution, grid = line(), torch.linspace(-6, 6, 4001, dtype=torch.float64)[:, None]
+    weight = distribution.log_prob(grid, *no_noise()).exp() * (grid[1, 0] - grid[0, 0])
+    g, s = (
+        gradient(lambda x: distribution.log_prob(x, *no_noise()), grid)[:, 0],
+        networks()[0](grid)[:, 0],
+    )
     explicit = (weight * 0.5 * (s - g).square()).sum()
     printed = (weight * (0.5 * s.square() - 2 * s * g + g.square())).sum()
     proper = (weight * 0.5 * (s.square() - 2 * s * g + g.square())).sum()

@@ -93,7 +93,8 @@ def r77_the_decoder_speaks_of_x() -> Control:
     prior = joint.sum(1, keepdim=True)
     rate = (q * (q / prior).log()).sum(0)
     printed, proper = (
-        (q * law.log()).sum(0) - rate for law in (joint / joint.sum(0), joint / prior)
+        (q * distribution.log()).sum(0) - rate
+        for distribution in (joint / joint.sum(0), joint / prior)
     )
     return Control(gap(printed, bound(joint, q)), gap(proper, bound(joint, q)), ROUNDING)
 

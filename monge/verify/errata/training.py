@@ -20,7 +20,7 @@ from ..framework import Control
 from ..likelihood_losses import logistic, logistic_loss
 from ..norm_dropout_init import BAND, growth
 from ..training import BETA, GAMMA, RATE
-from ..training_loop import STOPPING, Line, play
+from ..training_loop import STOPPING, LineModel, play
 
 ROUNDING = 1e-12
 
@@ -108,7 +108,7 @@ def r96_a_step_follows_the_mean_at_its_rate() -> Control:
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, algorithm 8.1."""
     trainer, _ = play(replace(STOPPING, max_steps=1))
-    model, batch = Line(Line.Config(), trainer.model.space), trainer.batch(0)
+    model, batch = LineModel(LineModel.Config(), trainer.model.space), trainer.batch(0)
     with torch.enable_grad():
         loss = model.loss(batch)["square"]
         (total,) = torch.autograd.grad(loss.sum(), model.slope)
