@@ -11,7 +11,7 @@ from ..core.config import Configured, Range
 from .layers.activation import Activation, activation
 from .layers.dropout import Dropout
 
-OVERWRITES = ("relu", "leaky", "elu")
+INPLACE_ACTIVATIONS = ("relu", "leaky", "elu")
 """Functions whose slope is known from their value, so that a linear map's output can hold it."""
 
 
@@ -42,7 +42,7 @@ class MLP(Configured, nn.Module):
         sizes = [inputs, *(config.widths or [config.width] * config.depth)]
         self.hidden = nn.ModuleList(map(nn.Linear, sizes, sizes[1:]))
         self.out = nn.Linear(sizes[-1], outputs)
-        self.act = activation(config.activation, inplace=config.activation in OVERWRITES)
+        self.act = activation(config.activation, inplace=config.activation in INPLACE_ACTIVATIONS)
         self.drop = Dropout(config.dropout)
 
     @property

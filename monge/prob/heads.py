@@ -20,8 +20,15 @@ from torch import Generator, Tensor, nn
 from ..core.errors import DataError
 from ..core.marginals import Marginals
 from ..core.space import Kind, Space
-from .bins import Binned
-from .distributions import Bernoulli, Categorical, Distribution, Gaussians, Logistics, Mixture
+from .bins import BinnedCounts
+from .distributions import (
+    Bernoulli,
+    Categorical,
+    DiscretisedLogisticMixture,
+    Distribution,
+    Gaussians,
+    Mixture,
+)
 
 
 class Scales(nn.Module):
@@ -35,7 +42,7 @@ class Scales(nn.Module):
 
     def __init__(self, head: Head, shared: bool) -> None:
         super().__init__()
-        mine = scale_places(head) if shared else torch.zeros(head.width, dtype=torch.bool)
+        mine = log_scale_mask(head) if shared else torch.zeros(head.width, dtype=torch.bool)
         self.inputs = int((~mine).sum())
         order = torch.cat([(~mine).nonzero()[:, 0], mine.nonzero()[:, 0]])
         self.register_buffer("places", order.argsort(), persistent=False)
@@ -53,7 +60,7 @@ class Scales(nn.Module):
         return params[self.places.argsort()[: self.inputs]]
 
 
-def scale_places(head: Head) -> Tensor:
+def log_scale_mask(head: Head) -> Tensor:
     """Which parameters of a head are log-scales, (P,)."""
     found = torch.zeros(head.width, dtype=torch.bool)
     for (law, _), own in zip(head.homes, head.slices, strict=True):
@@ -63,14 +70,14 @@ def scale_places(head: Head) -> Tensor:
 
 
 LevelsLaw = Literal["auto", "categorical", "logistic"]
-FEW = 64
+MAX_CATEGORICAL_LEVELS = 64
 """Up to so many levels have a free probability each."""
-BINS = 64
+COUNT_BINS = 64
 """Runs that the values of a count fall into."""
 
 
 @dataclass(frozen=True)
-class Group:
+class EntryGroup:
     """Entries of one kind and size, with their training statistics."""
 
     kind: Kind
@@ -95,8 +102,8 @@ class Head(nn.Module):
 
     def __init__(self, space: Space, components: int = 5, levels: LevelsLaw = "auto") -> None:
         super().__init__()
-        groups = grouped(space)
-        self.laws = nn.ModuleList(law_of(group, components, levels) for group in groups)
+        groups = group_entries(space)
+        self.laws = nn.ModuleList(distribution_of(group, components, levels) for group in groups)
         self.sizes = [len(group.entries) for group in groups]
         self.dims = sum(self.sizes)
         order = torch.cat([group.entries for group in groups])  # (D,): entries, group by group
@@ -212,24 +219,24 @@ class Entries(Marginals):
         return self.head.cumulative(self.params, t)
 
 
-def grouped(space: Space) -> list[Group]:
+def group_entries(space: Space) -> list[EntryGroup]:
     """The entries of an event by kind and size."""
     if space.kind != "columns":
         mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
-        return [Group(space.kind, space.size, torch.arange(space.dims), mean, scale)]
+        return [EntryGroup(space.kind, space.size, torch.arange(space.dims), mean, scale)]
     mean, scale = space.spread("mean"), space.spread("scale")
     found: dict[tuple[Kind, int], list[int]] = {}
     for place, column in enumerate(space.columns):
         found.setdefault((column.kind, column.size), []).append(place)
     return [
-        Group(kind, size, torch.tensor(entries), mean[entries], scale[entries])
+        EntryGroup(kind, size, torch.tensor(entries), mean[entries], scale[entries])
         for (kind, size), entries in found.items()
     ]
 
 
-def law_of(group: Group, components: int, levels: LevelsLaw) -> Distribution:
+def distribution_of(group: EntryGroup, components: int, levels: LevelsLaw) -> Distribution:
     """The law of a group's entries."""
-    few = group.size <= FEW if levels == "auto" else levels == "categorical"
+    few = group.size <= MAX_CATEGORICAL_LEVELS if levels == "auto" else levels == "categorical"
     match group.kind:
         case "binary":
             return Bernoulli(group.mean)
@@ -238,14 +245,16 @@ def law_of(group: Group, components: int, levels: LevelsLaw) -> Distribution:
         case "levels" if few:
             return Categorical(len(group.entries), group.size, ordered=True)
         case "levels":
-            return Logistics(components, group.mean, group.scale, top=group.size - 1)
+            return DiscretisedLogisticMixture(
+                components, group.mean, group.scale, top=group.size - 1
+            )
         case "counts":
-            return Binned(
+            return BinnedCounts(
                 [
                     Space(kind="counts", mean=(m,), scale=(s,))
                     for m, s in zip(group.mean.tolist(), group.scale.tolist(), strict=True)
                 ],
-                BINS,
+                COUNT_BINS,
             )
         case "real":
             return Gaussians(components, group.mean, group.scale)

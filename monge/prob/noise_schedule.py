@@ -30,20 +30,20 @@ from ..core.config import Configured, Range
 from ..core.errors import UsageError
 
 Family = Literal["preserving", "exploding", "sub"]
-SLOWEST, FASTEST = 0.1, 20.0
+LINEAR_BETA_MIN, LINEAR_BETA_MAX = 0.1, 20.0
 """Rates of the linear schedule at both ends: steps of 1e-4 to 0.02 where there are 1000."""
-REACH = 3.0
+SIGMOID_HALF_RANGE = 3.0
 """The sigmoid schedule is the sigmoid from minus this to plus this."""
-LOUDEST = -4.0
+MAX_FINAL_LOG_SNR = -4.0
 """Log-SNR above which the end of a schedule still tells of the data."""
 
 
 def check_end(low: float) -> None:
     """Whether what is left of the data at this log-SNR is little enough to begin from noise."""
-    if low > LOUDEST:
+    if low > MAX_FINAL_LOG_SNR:
         raise UsageError(
             f"low={low:g} ends the schedule at SNR {math.exp(low):.3g}, which is not "
-            f"noise; give low={LOUDEST:g} or less"
+            f"noise; give low={MAX_FINAL_LOG_SNR:g} or less"
         )
 
 
@@ -175,7 +175,7 @@ class Schedule(Configured, Noising):
 
 
 @dataclass(frozen=True)
-class Curve(abc.ABC):
+class LogSNRCurve(abc.ABC):
     """lambda(u), falling, with its inverse."""
 
     rho: float
@@ -190,24 +190,26 @@ class Curve(abc.ABC):
     def slope(self, u: Tensor) -> Tensor: ...
 
 
-class Linear(Curve):
+class LinearBetaCurve(LogSNRCurve):
     def lost(self, u: Tensor) -> Tensor:
         """-log alpha^2 of a process that preserves variance."""
-        return u * (SLOWEST + 0.5 * (FASTEST - SLOWEST) * u)
+        return u * (LINEAR_BETA_MIN + 0.5 * (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * u)
 
     def height(self, u: Tensor) -> Tensor:
         return -torch.expm1(self.lost(u)).log()
 
     def place(self, log_snr: Tensor) -> Tensor:
         lost = F.softplus(-log_snr)
-        root = (SLOWEST**2 + 2 * (FASTEST - SLOWEST) * lost).sqrt()
-        return 2 * lost / (SLOWEST + root)
+        root = (LINEAR_BETA_MIN**2 + 2 * (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * lost).sqrt()
+        return 2 * lost / (LINEAR_BETA_MIN + root)
 
     def slope(self, u: Tensor) -> Tensor:
-        return (SLOWEST + (FASTEST - SLOWEST) * u) / torch.expm1(-self.lost(u))
+        return (LINEAR_BETA_MIN + (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * u) / torch.expm1(
+            -self.lost(u)
+        )
 
 
-class Cosine(Curve):
+class CosineCurve(LogSNRCurve):
     def height(self, u: Tensor) -> Tensor:
         return -2 * torch.tan(0.5 * math.pi * u).log()
 
@@ -218,23 +220,25 @@ class Cosine(Curve):
         return -2 * math.pi / torch.sin(math.pi * u)
 
 
-class Sigmoid(Curve):
+class SigmoidCurve(LogSNRCurve):
     def height(self, u: Tensor) -> Tensor:
-        here, span = REACH * (2 * u - 1), 2 * REACH
+        here, span = SIGMOID_HALF_RANGE * (2 * u - 1), 2 * SIGMOID_HALF_RANGE
         left = F.logsigmoid(-here) + torch.log(-torch.expm1(span * (u - 1)))
         return left - F.logsigmoid(here) - torch.log(-torch.expm1(-span * u))
 
     def place(self, log_snr: Tensor) -> Tensor:
-        top = torch.sigmoid(torch.tensor(REACH, dtype=log_snr.dtype, device=log_snr.device))
+        top = torch.sigmoid(
+            torch.tensor(SIGMOID_HALF_RANGE, dtype=log_snr.dtype, device=log_snr.device)
+        )
         above = (1 - top) + (2 * top - 1) * torch.sigmoid(-log_snr)  # the sigmoid at u
-        return 0.5 + 0.5 * torch.logit(above) / REACH
+        return 0.5 + 0.5 * torch.logit(above) / SIGMOID_HALF_RANGE
 
     def slope(self, u: Tensor) -> Tensor:
-        span = 2 * REACH
+        span = 2 * SIGMOID_HALF_RANGE
         return -span * (1 + 1 / torch.expm1(span * (1 - u)) + 1 / torch.expm1(span * u))
 
 
-class LogSNR(Curve):
+class LinearLogSNRCurve(LogSNRCurve):
     def height(self, u: Tensor) -> Tensor:
         return -u
 
@@ -245,7 +249,7 @@ class LogSNR(Curve):
         return torch.full_like(u, -1.0)
 
 
-class EDM(Curve):
+class EDMCurve(LogSNRCurve):
     def height(self, u: Tensor) -> Tensor:
         return -2 * self.rho * u.log()
 
@@ -256,12 +260,12 @@ class EDM(Curve):
         return -2 * self.rho / u
 
 
-CURVES: dict[str, type[Curve]] = {
-    "linear": Linear,
-    "cosine": Cosine,
-    "sigmoid": Sigmoid,
-    "logsnr": LogSNR,
-    "edm": EDM,
+CURVES: dict[str, type[LogSNRCurve]] = {
+    "linear": LinearBetaCurve,
+    "cosine": CosineCurve,
+    "sigmoid": SigmoidCurve,
+    "logsnr": LinearLogSNRCurve,
+    "edm": EDMCurve,
 }
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from monge.core.config import Config
 from monge.core.errors import UsageError
 from monge.nn.resnet import Residual, ResNet
-from monge.nn.unet import UNet, spread
+from monge.nn.unet import UNet, unpatch
 
 SMALL = UNet.Config(width=8, multipliers=(1, 2), blocks=1)
 
@@ -105,8 +105,8 @@ def test_sizes_that_do_not_divide_are_refused():
 
 def test_a_patch_is_a_square_of_positions():
     maps = torch.randn(2, 12, 3, 5)
-    assert torch.equal(spread(maps, 2), nn.functional.pixel_shuffle(maps, 2))
-    assert spread(torch.arange(4.0).reshape(1, 2, 2), 2).flatten().tolist() == [0, 2, 1, 3]
+    assert torch.equal(unpatch(maps, 2), nn.functional.pixel_shuffle(maps, 2))
+    assert unpatch(torch.arange(4.0).reshape(1, 2, 2), 2).flatten().tolist() == [0, 2, 1, 3]
 
 
 def test_residual_layers_add_and_project():

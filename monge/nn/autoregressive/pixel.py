@@ -35,11 +35,11 @@ from ...core.rng import make_generator
 from ..layers.dropout import Dropout
 from .masked_mlp import Stepping
 
-Size = Literal[3, 5, 7, 9, 11, 13, 15]
+OddKernel = Literal[3, 5, 7, 9, 11, 13, 15]
 """Sides of a kernel that has a middle."""
 
 
-class Window(nn.Conv2d):
+class WindowConv2d(nn.Conv2d):
     """A convolution over `above` rows up to the pixel's own, from `left` columns before it to
     `right` columns behind it; zeros stand outside the picture, whose size is kept."""
 
@@ -73,7 +73,7 @@ class Window(nn.Conv2d):
         return F.conv2d(padded, self.kernel(), self.bias)
 
 
-def causal(
+def masked_conv(
     inputs: Tensor,
     outputs: Tensor,
     above: int = 0,
@@ -81,13 +81,13 @@ def causal(
     right: int = 0,
     strict: bool = False,
     bias: bool = True,
-) -> Window:
+) -> WindowConv2d:
     """The masked convolution between channels of these degrees, of type A where `strict`."""
     mask = torch.ones(len(outputs), len(inputs), above + 1, left + 1 + right)
     mask[:, :, -1, left] = (outputs[:, None] - int(strict) >= inputs).to(mask.dtype)
     mask[:, :, -1, left + 1 :] = 0.0
     kept = None if bool(mask.all()) else mask
-    return Window(len(inputs), len(outputs), above, left, right, kept, bias)
+    return WindowConv2d(len(inputs), len(outputs), above, left, right, kept, bias)
 
 
 class Raster(Configured, nn.Module, abc.ABC):
@@ -103,7 +103,7 @@ class Raster(Configured, nn.Module, abc.ABC):
         """Channels of a layer."""
         depth: Annotated[int, Range(1)] = 7
         """Layers that look beyond the pixel."""
-        first: Size = 7
+        first: OddKernel = 7
         """Side of the first layer's kernel, which is cheap."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Share of each layer's outputs that training hides at random."""
@@ -125,8 +125,8 @@ class Raster(Configured, nn.Module, abc.ABC):
         self.colours = torch.arange(config.width) * colours // config.width  # of hidden channels
         self.inputs = torch.cat([torch.arange(colours), torch.tensor([-1])])  # all may see ones
         entries = torch.arange(colours).repeat_interleave(outputs)
-        self.blend = causal(self.colours, self.colours)
-        self.out = causal(self.colours, entries, bias=False)
+        self.blend = masked_conv(self.colours, self.colours)
+        self.out = masked_conv(self.colours, entries, bias=False)
         self.offset = nn.Parameter(torch.zeros(len(entries), *shape[1:]))
         self.given = nn.Linear(context, config.depth * biases, bias=False) if context else None
         self.drop = Dropout(config.dropout)
@@ -154,12 +154,12 @@ class Raster(Configured, nn.Module, abc.ABC):
         return self.given(context).chunk(self.config.depth, 1)
 
     @abc.abstractmethod
-    def scan(self, context: Tensor) -> Scan:
+    def scan(self, context: Tensor) -> RasterStepper:
         """A cached pass over the rows of a context (n, context)."""
 
     def stepper(self, cached: bool) -> Callable[[Tensor], Stepping]:
         """What starts a pass, one entry at a time, over the rows of a context (n, context)."""
-        return self.scan if cached else functools.partial(Passes, self)
+        return self.scan if cached else functools.partial(FullPassRasterStepper, self)
 
     @torch.enable_grad()
     def support(self, row: int, column: int, colour: int = 0) -> Tensor:
@@ -176,7 +176,7 @@ class Raster(Configured, nn.Module, abc.ABC):
         return (slopes != 0).any(0)
 
 
-class Passes(Stepping):
+class FullPassRasterStepper(Stepping):
     """The plain way: the whole network again for every entry."""
 
     def __init__(self, network: Raster, context: Tensor) -> None:
@@ -200,7 +200,7 @@ class Passes(Stepping):
         self.x[:, colour, row, column] = features[:, 0]
 
 
-class Strip:
+class RowBuffer:
     """The last rows of a map of n pictures, zero where no picture is, as a convolution reads
     them: (n, rows, margin + columns + margin, channels)."""
 
@@ -220,7 +220,7 @@ class Strip:
         return F.conv2d(self.whole.permute(0, 3, 1, 2), kernel)[:, :, 0].transpose(1, 2)
 
 
-class Line:
+class PixelRow:
     """One row of a map of n pictures, with `left` zero pixels before it."""
 
     def __init__(self, like: Tensor, columns: int, left: int, spans: Sequence[slice]) -> None:
@@ -233,14 +233,14 @@ class Line:
         self.own = [[self.row[:, x, span] for x in range(columns)] for span in spans]
 
 
-class Scan(Stepping, abc.ABC):
+class RasterStepper(Stepping, abc.ABC):
     """The cached pass over n pictures: a network says how a row begins and a pixel follows."""
 
     def __init__(self, network: Raster, context: Tensor) -> None:
         (colours, _, self.columns), n = network.shape, len(context)
-        self.count, self.spans = colours, spans(network.colours, colours)
+        self.count, self.spans = colours, colour_slices(network.colours, colours)
         seen = network.offset.new_zeros(n, colours + 1)
-        self.known = Line(
+        self.known = PixelRow(
             seen,
             self.columns,
             network.config.first // 2,
@@ -249,16 +249,16 @@ class Scan(Stepping, abc.ABC):
         self.known.row[:, :, -1] = 1.0
         self.features, self.mixed = network.offset.new_zeros(2, n, network.config.width)
         self.parts = [(self.features[:, own], self.mixed[:, own]) for own in self.spans]
-        self.blend = cut(network.blend, self.spans)
+        self.blend = row_weights(network.blend, self.spans)
         outputs = len(network.offset) // colours
-        self.out = cut(
+        self.out = row_weights(
             network.out, [slice(c * outputs, (c + 1) * outputs) for c in range(colours)]
         )
-        self.bias = [shift(network.blend)[own] for own in self.spans]
+        self.bias = [layer_bias(network.blend)[own] for own in self.spans]
         self.offset = network.offset.detach().permute(1, 2, 0).reshape(-1, outputs)  # (D, outputs)
 
     @abc.abstractmethod
-    def begin(self, top: bool) -> None:
+    def start_row(self, top: bool) -> None:
         """Take in the row that is now complete, unless the next one is the `top` row."""
 
     @abc.abstractmethod
@@ -270,7 +270,7 @@ class Scan(Stepping, abc.ABC):
         pixel, colour = divmod(place, self.count)
         x = pixel % self.columns
         if x == 0 and colour == 0:
-            self.begin(top=pixel == 0)
+            self.start_row(top=pixel == 0)
         features, mixed = self.parts[colour]
         self.advance(x, colour, features)
         features.relu_()
@@ -283,13 +283,13 @@ class Scan(Stepping, abc.ABC):
         self.known.own[colour][pixel % self.columns].copy_(features)
 
 
-def spans(degrees: Tensor, colours: int) -> list[slice]:
+def colour_slices(degrees: Tensor, colours: int) -> list[slice]:
     """Where the channels of each colour are, among channels sorted by colour."""
     ends = torch.bincount(degrees, minlength=colours).cumsum(0).tolist()
     return list(map(slice, [0, *ends], ends))
 
 
-def cut(layer: Window, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
+def row_weights(layer: WindowConv2d, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
     """What a layer makes of its pixel's row up to the pixel, (pixels inputs, outputs), for each of
     these choices of outputs."""
     row = layer.kernel().detach()[:, :, -1, : layer.margins[0] + 1]  # (outputs, inputs, pixels)
@@ -297,7 +297,7 @@ def cut(layer: Window, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
     return [weight[:, own].contiguous() for own in outputs]
 
 
-def shift(layer: Window, given: Tensor | None = None) -> Tensor:
+def layer_bias(layer: WindowConv2d, given: Tensor | None = None) -> Tensor:
     """The bias of a layer, (outputs,), or with what conditions (n, outputs) add to it,
     (n, 1, outputs)."""
     assert layer.bias is not None

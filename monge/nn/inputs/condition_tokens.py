@@ -15,7 +15,7 @@ from ...core.space import Space
 from .features import Features
 from .sequence import one_step
 
-PATCHES = 8
+MAX_PATCHES_PER_SIDE = 8
 """Patches along the longer side of a picture, where it has as many pixels."""
 
 
@@ -28,7 +28,9 @@ class Reader(nn.Module):
         """shared: whether the vectors of symbols are handed over at each call."""
         super().__init__()
         self.space, self.width, self.table = space, width, None
-        self.patch = -(-max(space.shape[1:], default=1) // PATCHES) if space.is_picture else 0
+        self.patch = (
+            -(-max(space.shape[1:], default=1) // MAX_PATCHES_PER_SIDE) if space.is_picture else 0
+        )
         if space.kind == "tokens":
             self.table = None if shared else nn.Parameter(torch.randn(space.size, width))
             return

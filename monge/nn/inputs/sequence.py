@@ -88,7 +88,7 @@ def one_step(part: Space) -> Space:
     )
 
 
-CODES = 1024
+MAX_TABLE_LEVELS = 1024
 """Up to so many levels have a vector each; beyond, a level is read as a number alone."""
 
 
@@ -105,7 +105,9 @@ class Entries(nn.Module):
     def __init__(self, space: Space, width: int) -> None:
         super().__init__()
         self.cycle, self.width = space.dims, width
-        listed = (space.kind != "real" and space.size <= CODES) or space.kind == "tokens"
+        listed = (
+            space.kind != "real" and space.size <= MAX_TABLE_LEVELS
+        ) or space.kind == "tokens"
         size = 2 if space.kind == "binary" else space.size
         self.table = nn.Parameter(0.5 * torch.randn(size, width)) if listed else None
         numbers = space.kind != "tokens"

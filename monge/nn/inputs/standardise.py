@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ...core.space import Space
 
-INSIDE = 0.99
+ATANH_MARGIN = 0.99
 """Part of the range of levels that a network reaches with moderate numbers."""
 
 
@@ -45,7 +45,7 @@ class Coordinates(nn.Module):
 
     def unbound(self, y: Tensor) -> Tensor:
         """What `bound` makes y of; the ends of the range are taken a little inside of it."""
-        return torch.atanh(INSIDE * y) if self.levels else y
+        return torch.atanh(ATANH_MARGIN * y) if self.levels else y
 
     def leave(self, y: Tensor) -> Tensor:
         """x in the support of the data, (B, D)."""

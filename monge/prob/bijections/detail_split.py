@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Bijection, Mapped, total
+from .base import Bijection, Mapped, sum_log_det
 from .multiscale import Shape
 
 
@@ -52,7 +52,7 @@ class Details(Bijection):
     def log_det(self, v: Tensor) -> Tensor:
         """log |det dz/dx| at v (B, C, h, w), of which H pays nothing."""
         factor = -math.log(2) - self.length.log()
-        return total(factor + F.softplus(v) + F.softplus(-v))
+        return sum_log_det(factor + F.softplus(v) + F.softplus(-v))
 
     def lowest(self, context: Tensor | None) -> Tensor:
         assert context is not None, "a picture is read beside its small picture"
