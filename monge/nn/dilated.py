@@ -288,7 +288,7 @@ class TCN(DilatedStack):
 
 
 def shrink_weights(layer: nn.Linear) -> nn.Linear:
-    """A last layer that says little at first."""
+    """Scale down the initial weights of an output layer and zero its bias."""
     with torch.no_grad():
         layer.weight.mul_(0.1)
         layer.bias.zero_()

@@ -1,4 +1,4 @@
-"""Layers made ready for many calls on a few rows each, which is what drawing step by step is.
+"""Layers prepared for many calls on a few rows each, as in step-by-step sampling.
 
 Such a call is dominated by what surrounds its product, and the product itself is two to three
 times faster where the weights are stored input by output.

@@ -126,11 +126,11 @@ class LinearForecast(Outlook):
         total = weight.new_zeros(self.channels)
         for x, y in zip(past.split(CHUNK_WINDOWS), future.split(CHUNK_WINDOWS), strict=True):
             phi, offset = self.read(x)
-            said = (
+            predicted = (
                 torch.einsum("bcf,cfh->bch", phi, weight.to(phi).expand(self.channels, -1, -1))
                 + offset
             )
-            total += (said.mT - y).square().sum((0, 1))
+            total += (predicted.mT - y).square().sum((0, 1))
         return total
 
     def sums(self, past: Tensor, future: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +203,7 @@ class ResidualForecast(Outlook):
     last: nn.Linear
 
     def build_output(self, width: int) -> nn.Linear:
-        """The last map, which says little at first."""
+        """The output layer, initialised near zero."""
         last = nn.Linear(width, self.horizon * self.channels)
         nn.init.normal_(last.weight, std=1e-3)
         nn.init.zeros_(last.bias)

@@ -53,7 +53,7 @@ class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
         depth: Annotated[int, Range(1)] = 1
         """Layers, each of which reads the hidden vectors of the one below."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of what passes between layers that training hides at random."""
+        """Share of what passes between layers dropped in training."""
 
     config: Config
     core: nn.RNNBase

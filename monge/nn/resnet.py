@@ -79,7 +79,7 @@ class ResidualSpec(Layer):
 
 
 class ResNet(Configured, nn.Module):
-    """Pictures (B, C, H, W) to features (B, widths[-1]): a convolution, levels of residual blocks
+    """Images (B, C, H, W) to features (B, widths[-1]): a convolution, levels of residual blocks
     of two convolutions, each level but the first at half the resolution, and the mean over all
     positions."""
 
@@ -88,15 +88,15 @@ class ResNet(Configured, nn.Module):
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64, 128)
         """Channels of each level, first to last."""
         blocks: Annotated[int, Range(1)] = 2
-        """Residual blocks a level."""
+        """Residual blocks per level."""
         stride: Annotated[int, Range(1)] = 1
-        """Stride of the first convolution; 2 for large pictures."""
+        """Stride of the first convolution; 2 for large images."""
         norm: Norm = "batch"
         """Normalisation after each convolution."""
         activation: Activation = "relu"
         """Function after each normalisation."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of the channels inside a block that training hides at random."""
+        """Share of the channels inside a block dropped in training."""
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Maps of sequences that can be taken one step at a time, so that drawing costs one pass.
+"""Maps of sequences that can be taken one step at a time, so that sampling costs one pass.
 
     state = net.start(n, most)            # n sequences of at most `most` steps, nothing seen yet
     for t in range(most):

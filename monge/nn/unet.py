@@ -7,9 +7,9 @@ blocks that a context scales and shifts, channel by channel (Perez et al. 2018; 
 
 $h + C_2\, a((1 + s) \odot N(C_1 a(N h)) + t)$ with (s, t) a linear map of a(context).
 
-Full resolution is dearest and says least: where `patch` is above 1, A reads squares of positions
-at once and the last convolution writes them, so that no block works there (Shi et al. 2016).
-Levels that attend also read a sequence where one is told (Rombach et al. 2022).
+Full resolution costs most and matters least: where `patch` is above 1, A reads squares of
+positions at once and the last convolution writes them, so that no block works there (Shi et al.
+2016). Levels that attend also read a sequence if one is given (Rombach et al. 2022).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .layers.specs import Shape, format_shape
 CROSS_ATTENTION_HEADS = 4
 """Heads with which positions read a sequence, or as many as divide the channels."""
 LARGE_IMAGE_SIDE = 24
-"""Side from which a picture is wide."""
+"""Side from which an image is wide."""
 
 
 class Words(NamedTuple):
@@ -50,8 +50,8 @@ class Words(NamedTuple):
 class UNet(Configured, nn.Module):
     """Maps (B, channels, *sides) to maps (B, outputs, *sides) of one or two sides.
 
-    shape is that of an event, (channels, *sides); `context` the width of what the network is told
-    besides, a time or a condition, and `words` that of the steps of a sequence, such as a text.
+    shape is that of an event, (channels, *sides); `context` the width of the conditioning vector,
+    a time or a condition, and `words` that of the steps of a sequence, such as a text.
     Its last convolutions begin at 0, and so does what it puts out.
     """
 
@@ -65,7 +65,7 @@ class UNet(Configured, nn.Module):
         patch: Annotated[int, Range(1)] = 1
         """Side of the squares of positions that the first level reads and writes as one."""
         blocks: Annotated[int, Range(1)] = 2
-        """Residual blocks a level, on the way down and again on the way up."""
+        """Residual blocks per level, on the way down and again on the way up."""
         middle: Annotated[int, Range(0)] = 0
         """Residual blocks more at the lowest level, where shapes are made and work is cheap."""
         attention: Annotated[int, Range(0)] = 1
@@ -75,7 +75,7 @@ class UNet(Configured, nn.Module):
         activation: Activation = "silu"
         """Function before each convolution."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of the numbers inside a block that training hides at random."""
+        """Share of the numbers inside a block dropped in training."""
         doubling: Doubling = "nearest"
         """How maps are doubled: nearest or linear with a convolution, or transposed."""
 
@@ -120,8 +120,8 @@ class UNet(Configured, nn.Module):
         width = 0 if context is None else context.shape[1]
         if width != self.context:
             raise UsageError(
-                f"this U-Net reads a context of {self.context} numbers a row, but got "
-                f"{width}; give that many"
+                f"expected a context of {self.context} numbers per row, found "
+                f"{width}; give {self.context}"
             )
         if x.ndim == 4:  # channels innermost: convolutions of few channels are a sixth faster
             x = x.contiguous(memory_format=torch.channels_last)
@@ -135,8 +135,8 @@ class UNet(Configured, nn.Module):
 
 
 class UNetLevel(nn.Module):
-    """The blocks of one level; where it attends, a non-local layer follows each, and a look at
-    the sequence that is told."""
+    """The blocks of one level; where it attends, a non-local layer follows each, and
+    cross-attention to the given sequence."""
 
     def __init__(
         self,
@@ -231,12 +231,12 @@ def unpatch(maps: Tensor, patch: int) -> Tensor:
     return cells.permute(0, 1, *order).reshape(len(maps), -1, *(patch * side for side in sides))
 
 
-UNetConfig = TypeVar("Kind", bound=UNet.Config)
+ConfigT = TypeVar("ConfigT", bound=UNet.Config)
 
 
-def suited(config: UNetConfig, sides: Sequence[int]) -> UNetConfig:
-    """The same with levels that suit pictures of these sides. Of wide ones four pixels are read as
-    one, which is a fourth of the work, and maps are halved as long as a side is above 7."""
+def suited(config: ConfigT, sides: Sequence[int]) -> ConfigT:
+    """The config with levels for images of these sides. Large images are read in 2x2 patches,
+    a fourth of the work, and maps are halved while a side is above 7."""
     side, levels = min(sides), 1
     if side < LARGE_IMAGE_SIDE:
         return replace(config, width=32, multipliers=(1, 2), blocks=1)

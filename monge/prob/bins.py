@@ -1,13 +1,13 @@
-"""Numbers as one of finitely many runs: p(x) = P(run) p(x | run).
+"""Numbers in finitely many bins: p(x) = P(bin) p(x | bin).
 
-Numbers fall into runs of cells; a cell is one integer of a count or of a long ladder of levels,
-and an interval of width `unit` of a real. Runs hold nearly equal shares of the training values; a
-value so common that it outweighs a run has one to itself, which for a real reaches to the next
-value, so that rounding is not taken for density. Inside a run every cell is equally likely; the
-outermost runs reach to infinity with geometric weights (on a ladder they end with it), so that
-each law sums or integrates to one.
+Numbers fall into bins (runs of cells); a cell is one integer of a count or of a long ladder of
+levels, and an interval of width `unit` of a real. Runs hold nearly equal shares of the training
+values; a value so common that it outweighs a run has one to itself, which for a real reaches to
+the next value, so that rounding is not taken for density. Inside a run every cell is equally
+likely; the outermost runs reach to infinity with geometric weights (on a ladder they end with it),
+so that each distribution sums or integrates to one.
 
-Whole numbers without limits, by a free probability for each run of them.
+`BinnedCounts` models unbounded integers with a free probability per bin.
 
 P(x) = softmax(l)_run(x) P(x | run): one softmax reaches any shape, spikes and gaps included, which
 a mixture of smooth components finds only slowly. The runs are laid over the training values.
@@ -183,7 +183,7 @@ def cut(cells: Tensor, bins: int, real: bool) -> Tensor:
     if len(every) < bins:
         return every
     commonest, order = count.sort(descending=True, stable=True)
-    # A value stands alone, at the price of two runs, if it outweighs what each of the runs that
+    # A value stands alone, at the cost of two runs, if it outweighs what each of the runs that
     # are left would hold of the rest.
     left = bins - 2 - 2 * torch.arange(1, len(value) + 1, device=cells.device)
     rest = count.sum() - commonest.cumsum(0)
@@ -197,7 +197,7 @@ def cut(cells: Tensor, bins: int, real: bool) -> Tensor:
 
 
 class BinnedCounts(Distribution):
-    """Laws of d counts: logits over at most `bins` runs each."""
+    """Distributions of d counts: logits over at most `bins` bins each."""
 
     share: Tensor
 

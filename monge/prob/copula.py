@@ -1,8 +1,8 @@
-r"""A joint law of many numbers in two parts: how each is spread, and how they move together.
+r"""A Gaussian copula with sinh-arcsinh margins.
 
 Margins: with $u = \mathrm{asinh}(r/\sigma)$, $z = \sinh(\delta u)$ is standard normal (the
-sinh-arcsinh law of Jones & Pewsey 2009, symmetric), whose tails are heavier than normal where
-$\delta < 1$.
+sinh-arcsinh distribution of Jones & Pewsey 2009, symmetric), whose tails are heavier than normal
+where $\delta < 1$.
 
 Dependence: z is normal with correlation $\Sigma = \mathrm{diag}(a) + B B^\top$, rows of B (D, R)
 and $a_i = 1 - |B_i|^2$, so that R common causes move the D numbers together and every margin stays
@@ -22,15 +22,15 @@ from torch import Generator, Tensor, nn
 MIN_DELTA = 0.4
 """The smallest delta."""
 MIN_UNIQUE_VARIANCE = 0.02
-"""The share of a number that no common cause explains, at least, when the law begins."""
+"""The share of a number that no common cause explains, at least, at initialisation."""
 INITIAL_SHAPES = (-3.0, -1.5, -0.75, 0.0, 0.75, 1.5, 3.0)
-"""Logits of delta, between its ends, that the law may begin with."""
+"""Logits of delta, between its ends, tried at initialisation."""
 CENTRAL_PROBABILITY = 0.8
 """Probability of the central interval that scales begin with."""
 
 
 class Margins(nn.Module):
-    """The laws of D numbers r, each alone; `owner` (D,) says which share a shape."""
+    """Marginal distributions of D numbers r; entries of one `owner` (D,) share a shape."""
 
     owner: Tensor
 

@@ -1,9 +1,9 @@
-r"""Sequences from a law that tells one symbol after the other.
+r"""Decoding of sequences symbol by symbol: sampling and beam search.
 
-Drawing: $x_t \sim p(x_t | x_{<t})$, the logits divided by a temperature, and symbols outside the k
-most probable (top-k) or outside the smallest set of probability q (nucleus; Holtzman et al. 2020)
-excluded; greedy decoding is top-1. Beam search keeps the k most probable beginnings and returns
-the finished sequence of the largest
+Sampling: $x_t \sim p(x_t | x_{<t})$, the logits divided by a temperature, and symbols outside the
+k most probable (top-k) or outside the smallest set of probability q (nucleus; Holtzman et al.
+2020) excluded; greedy decoding is top-1. Beam search keeps the k most probable beginnings and
+returns the finished sequence of the largest
 
 $$s(x) = \log p(x) / T^\alpha$$
 
@@ -24,37 +24,37 @@ from ..core.config import Config, Range
 from .distributions import pick
 
 COMPACT_BELOW_SHARE = 0.75
-"""Part of the rows that may still go on when those that have ended are left behind."""
+"""Finished rows are dropped when at most this share of the rows is unfinished."""
 COMPACT_FINISHED_DIVISOR = 8
-"""Part of the searched rows, one in so many, that have ended when they are left behind."""
+"""Finished rows are dropped when they are at least one in this many."""
 SYMBOL_BLOCK = 64
-"""Symbols in a row that are looked through as one for the best."""
+"""Consecutive symbols whose maximum is compared first in the top-k search."""
 
 
 class Choice(Config):
-    """How a symbol is drawn."""
+    """How the next symbol is sampled."""
 
     temperature: Annotated[float, Range(0, open=True)] = 1.0
-    """Below 1 likely symbols are drawn more often, above 1 less; 1 draws from the law."""
+    """Divides the logits: below 1 favours likely symbols, above 1 flattens; 1 is the model."""
     top: Annotated[int, Range(0)] = 0
-    """Draw among this many of the most probable symbols, 1 for the most probable; 0 for all."""
+    """Top-k sampling: only the k most probable symbols; 1 is greedy, 0 keeps all."""
     nucleus: Annotated[float, Range(0, 1, open=True)] = 1.0
-    """Draw among the most probable symbols that have this probability together."""
+    """Nucleus (top-p) sampling: the most probable symbols with this total probability."""
 
 
 class StepDecoder(Protocol):
-    """Rows on their way, each ready to be told its next symbol."""
+    """Incremental decoder of m rows."""
 
     def next(self, symbol: Tensor | None) -> Tensor:
         """Logits (m, V) of what follows one more symbol (m,); None before the first."""
 
     def take(self, rows: Tensor, kin: int = 1) -> None:
-        """Go on with the rows numbered `rows`, in this order, repeats allowed; every `kin`
-        neighbours among them have the same origin, as the beginnings of one search do."""
+        """Keep the given rows in this order, repeats allowed; each group of consecutive rows (one
+        per beam) comes from one source row."""
 
 
 def narrowed(logits: Tensor, options: Choice) -> Tensor:
-    """Logits (..., V) of the law that is drawn from; minus infinity for what is excluded."""
+    """Logits (..., V) of the sampling distribution; minus infinity for excluded symbols."""
     if options.temperature != 1:
         logits = logits / options.temperature
     if options.top and options.top < logits.shape[-1]:
@@ -174,7 +174,7 @@ class BeamSearch:
         return self.select(origin.gather(1, order), held)
 
     def to_device(self, logits: Tensor) -> None:
-        """Bring everything to where the logits are."""
+        """Move the state to the device of the logits."""
         for name in ("rows", "done", "found", "words", "best"):
             setattr(self, name, getattr(self, name).to(logits.device))
         self.live, self.score = self.live.to(logits), self.score.to(logits)

@@ -89,8 +89,8 @@ class Codes(nn.Module):
     def choose(self, log_p: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
         """A code of each entry from row `which` of the tables log_p (G, C), (B, D).
 
-        The cumulative laws stand end to end on one line, that of entry d in table g between
-        g D + d and g D + d + 1, so that a single search serves every entry of every row.
+        The cumulative distributions stand end to end on one line, that of entry d in table g
+        between g D + d and g D + d + 1, so that a single search serves every entry of every row.
         """
         cumulative, entries = log_p.double().exp().cumsum(1), len(self.sizes)
         ends = cumulative[:, self.offset + self.sizes - 1]  # (G, D)

@@ -1,7 +1,7 @@
-r"""The standard Gaussian, $\log N(z; 0, I) = -\frac12 (|z|^2 + D \log 2\pi)$, and means of weights
-that are known by their logarithms.
+r"""Distributions of single numbers, each with a few unbounded parameters.
 
-Laws of single numbers, each a function of a few unbounded parameters.
+Also the standard normal, $\log N(z; 0, I) = -\frac12 (|z|^2 + D \log 2\pi)$, and the log of a mean
+of weights given by their logarithms.
 
 Bernoulli: logit l, $\log p = x l + \log\sigma(-l)$.  Categorical: logits.  Mixtures of K
 components have weights (softmax of K logits; none where K = 1), K means and K log-scales in the
@@ -46,23 +46,23 @@ def log_mean_exp(log_weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 MAX_LOG_SCALE = math.log(30)
-"""No log-scale is above this many training scales: a network led astray draws no wild numbers."""
+"""Upper bound of log-scales, in log training scales; keeps samples of a bad network finite."""
 MODE_STEPS = 50
-"""Steps from a component's mean to the mode of a mixture."""
+"""Fixed-point steps from the mean of a component to a mode of the mixture."""
 ALL_ENTRIES = slice(None)
 EntryIndex = int | slice
-"""Which of a group's entries are meant: one (its axis dropped) or all."""
+"""Index into the entries of a group: one entry (its axis is dropped) or all."""
 
 
 class Distribution(nn.Module, abc.ABC):
-    """Laws of d numbers of one kind, independent given `count` parameters each."""
+    """Distributions of d numbers of one kind, independent given `count` parameters each."""
 
     count: int
     normal: ClassVar[bool] = True
-    """Whether a draw needs the normal, or the uniform alone."""
+    """Whether sampling uses the normal noise besides the uniform."""
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
-        """Take what the law must know of training values (B, d) beyond their statistics."""
+        """Fit what the training values (B, d) determine beyond their mean and scale."""
 
     @abc.abstractmethod
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Distribution(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
-        """x made from noise (*S, d, 2), a uniform and a normal for each number."""
+        """x computed from noise (*S, d, 2), a uniform and a normal per number."""
 
     @abc.abstractmethod
     def mean(self, params: Tensor) -> Tensor:
@@ -78,10 +78,10 @@ class Distribution(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> Tensor:
-        """Parameters that spread the law over the training values, (d, count)."""
+        """Parameters that match the training marginals, (d, count)."""
 
     def values(self, params: Tensor) -> Tensor:
-        """log P of 0, 1, ... in turn, (*S, d, K); K is 0 where the values have no end."""
+        """log P of 0, 1, ... in turn, (*S, d, K); K is 0 for unbounded values."""
         return params[..., :0]
 
     def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
@@ -304,15 +304,16 @@ class DiscretisedLogisticMixture(Mixture):
 
 
 def smoothed_counts(codes: Tensor, seen: Tensor, size: int) -> Tensor:
-    """How often each code was seen in each column of (B, d), and half a time more, (d, size)."""
+    """Counts of each observed code per column of (B, d), plus one half, (d, size)."""
     columns = zip(codes.T, seen.T, strict=True)
     counts = [torch.bincount(column[here].long(), minlength=size) for column, here in columns]
     return torch.stack(counts) + 0.5
 
 
 def pick(logits: Tensor, uniform: Tensor) -> Tensor:
-    """The code k at which the cumulated softmax passes the uniform, (*S,); never one of no
-    probability, since the uniform is a part of what the rounded softmax sums to."""
+    """Sample a code by the inverse CDF of the softmax at the uniform, (*S,).
+
+    The uniform is scaled by the rounded total, so codes of zero probability never occur."""
     total = logits.softmax(-1).cumsum(-1).contiguous()
     place = (uniform[..., None] * total[..., -1:]).contiguous()
     found = torch.searchsorted(total, place, right=True)

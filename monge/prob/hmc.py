@@ -1,10 +1,10 @@
-r"""Chains that draw from a density known up to a constant.
+r"""Hamiltonian Monte Carlo: samples from a density known up to a constant.
 
 Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011): a state s with a momentum $m \sim N(0, I)$
 follows $\dot s = m$, $\dot m = \nabla \log p(s)$ by leaps of length $\epsilon$, and the end is
 taken with probability $\min(1, e^{H - H'})$, $H = |m|^2 / 2 - \log p(s)$, which leaves p as it is.
 Rows are chains of their own. Each finds its $\epsilon$ in the first half of its moves, so that the
-second half is a chain whose law does not change.
+second half is a fixed Markov chain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INITIAL_STEP_SIZE = 0.3
 
 @dataclass(frozen=True)
 class Hamiltonian:
-    """So many moves of so many leaps each, of the entries that are free (B, D)."""
+    """`moves` proposals of `leaps` leapfrog steps each, over the entries where `free` (B, D)."""
 
     log_p: Density
     free: Tensor

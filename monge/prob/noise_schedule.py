@@ -31,19 +31,19 @@ from ..core.errors import UsageError
 
 Family = Literal["preserving", "exploding", "sub"]
 LINEAR_BETA_MIN, LINEAR_BETA_MAX = 0.1, 20.0
-"""Rates of the linear schedule at both ends: steps of 1e-4 to 0.02 where there are 1000."""
+"""Beta of the linear schedule at both ends: 1e-4 to 0.02 per step for 1000 steps."""
 SIGMOID_HALF_RANGE = 3.0
 """The sigmoid schedule is the sigmoid from minus this to plus this."""
 MAX_FINAL_LOG_SNR = -4.0
-"""Log-SNR above which the end of a schedule still tells of the data."""
+"""Largest final log-SNR at which z still counts as noise."""
 
 
 def check_end(low: float) -> None:
-    """Whether what is left of the data at this log-SNR is little enough to begin from noise."""
+    """Check that the final log-SNR is low enough to sample from noise."""
     if low > MAX_FINAL_LOG_SNR:
         raise UsageError(
-            f"low={low:g} ends the schedule at SNR {math.exp(low):.3g}, which is not "
-            f"noise; give low={MAX_FINAL_LOG_SNR:g} or less"
+            f"expected a final log-SNR of at most {MAX_FINAL_LOG_SNR:g}, found low={low:g} "
+            f"(SNR {math.exp(low):.3g}); give low={MAX_FINAL_LOG_SNR:g} or less"
         )
 
 
@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 
 class Noising(abc.ABC):
-    """A process of noise: all of it follows from the log-SNR and the family.
+    """A noise process, determined by its log-SNR and its family.
 
     Times and what is returned have one shape, such as (B,).
     """
@@ -110,7 +110,9 @@ class Noising(abc.ABC):
     def grid(self, steps: int, like: Tensor | None = None) -> Tensor:
         """t_0 = 0, ..., t_steps = 1, (steps + 1,), of the device and type of `like`."""
         if steps < 1:
-            raise UsageError(f"steps={steps} leave no way from noise to data; give at least 1")
+            raise UsageError(
+                f"expected at least 1 step, found steps={steps}; give steps=1 or more"
+            )
         ticks = torch.arange(steps + 1)
         return (ticks if like is None else ticks.to(like)) / steps
 
@@ -145,7 +147,7 @@ class Schedule(Configured, Noising):
         family: Family = "preserving"
         """How z is scaled: its variance preserved, exploding, or less than preserved (sub)."""
         high: Annotated[float, Range(-2, 30)] = 10.0
-        """Log-SNR at the data: what is finer than e^(-high/2) deviations is not told apart."""
+        """Log-SNR at the data; details below e^(-high/2) standard deviations are not modelled."""
         low: Annotated[float, Range(-30)] = -9.0
         """Log-SNR at the noise."""
         rho: Annotated[float, Range(1)] = 7.0

@@ -6,7 +6,6 @@ import torch
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.nn.attention import beam_cache
-from monge.nn.attention import beam_cache
 from monge.nn.attention.beam_cache import BeamTree
 from monge.nn.attention.softmax import KeyValueCache
 from monge.nn.attention.transformer import Decoder

@@ -91,16 +91,16 @@ def test_the_field_of_a_transposed_layer_is_what_its_gradient_reaches(kernel, st
 @pytest.mark.parametrize(
     ("layer", "inputs", "words"),
     [
-        (Conv(4, 5, 2, 0), (1, 4, 9), "4x9 is too small for a window of 5 with stride 2"),
-        (Stack([Conv(4, 3, 2)] * 4), (1, 8, 8), "1x1 is too small"),
-        (Pool(), (3, 1, 1), "larger pictures or fewer levels"),
-        (Conv(4), (7,), "use Dense"),
-        (Dense(4), (1, 8, 8), "put Flatten or Whole before it"),
-        (Transposed(1, 2, 1, 3), (1, 4), "use a smaller padding"),
-        (Normalise("instance"), (4,), "choose norm=layer or norm=batch"),
+        (Conv(4, 5, 2, 0), (1, 4, 9), "4x9"),
+        (Stack([Conv(4, 3, 2)] * 4), (1, 8, 8), "1x1"),
+        (Pool(), (3, 1, 1), "1x1"),
+        (Conv(4), (7,), "7"),
+        (Dense(4), (1, 8, 8), "1x8x8"),
+        (Transposed(1, 2, 1, 3), (1, 4), "padding of 3"),
+        (Normalise("instance"), (4,), "norm=instance"),
         (Stack((Conv(4, 8, 1, 0), Normalise("instance"))), (1, 8, 8), "norm=instance"),
-        (ResidualSpec(Conv(4)), (3, 8, 8), "adds 4x8x8 to 3x8x8; give it a projection"),
-        (Local(4), (3, 8), "use Conv"),
+        (ResidualSpec(Conv(4)), (3, 8, 8), "4x8x8.*3x8x8"),
+        (Local(4), (3, 8), "3x8"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_a_sentence(layer, inputs, words):

@@ -1,4 +1,4 @@
-"""Sequences that branch: what they have in common is kept once.
+"""Key-value caches for beam search: beams share the keys and values of their common past.
 
 A search goes on with some beginnings and leaves others, so that each of the `kin` sequences of a
 row has a path through the steps of all. Keys and values stay where they are; a mask tells which of

@@ -1,4 +1,4 @@
-r"""The blocks of a transformer: steps look at one another, then think alone.
+r"""Transformer blocks: attention followed by a position-wise network.
 
 A block is attention and a position-wise network, each added to what enters it, with a norm after
 the sum, $H = \mathrm{LN}(X + \mathrm{MHA}(X))$, $Y = \mathrm{LN}(H + \mathrm{FFN}(H))$ (Vaswani
@@ -28,7 +28,7 @@ from .softmax import Attention, CausalAttention, CrossAttention, CrossAttentionM
 
 
 class TransformerConfig(BaseConfig):
-    """What the stacks of this file have in common."""
+    """Settings shared by all transformer stacks."""
 
     width: Annotated[int, Range(1)] = 128
     """Width of the vectors that pass from block to block."""
@@ -49,7 +49,7 @@ class TransformerConfig(BaseConfig):
     join: Join = "add"
     """Whether vectors of places are added to the steps or set beside them."""
     dropout: Annotated[float, Range(0, 0.95)] = 0.0
-    """Share of weights, of hidden units and of what blocks add that training hides at random."""
+    """Share of weights, of hidden units and of what blocks add dropped in training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

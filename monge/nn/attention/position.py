@@ -1,4 +1,4 @@
-r"""Where a step stands in its sequence, told to maps that cannot see it themselves.
+r"""Positional encodings: absolute, rotary and relative.
 
 Absolute positions are vectors E_t that are added to the steps or set beside them: sinusoids
 $E_{t,2i} = \sin(t\,\omega_i)$, $E_{t,2i+1} = \cos(t\,\omega_i)$ with $\omega_i = 10000^{-2i/d}$
@@ -25,7 +25,7 @@ Layout = Literal["interleaved", "halves"]
 Join = Literal["add", "concatenate"]
 WAVELENGTH_BASE = 10_000.0
 MAX_DISTANCE = 128
-"""Distance beyond which a table or the buckets tell no two distances apart."""
+"""Distance beyond which a table or the buckets do not distinguish distances."""
 
 
 def frequencies(width: int) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Which steps of a memory a query looks at: scores of many forms, and choices of a single step.
+r"""Attention scores (dot, bilinear, additive) and hard attention.
 
 Scores: dot $q^\top k / \sqrt d$, bilinear $q^\top W k$ (Luong et al. 2015) and additive
 $v^\top \tanh(W q + U k)$ (Bahdanau et al. 2015). Soft attention weighs all values by the softmax

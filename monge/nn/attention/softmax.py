@@ -1,4 +1,4 @@
-r"""Attention: every step becomes a mean of the values of others, weighted by how they match.
+r"""Multi-head softmax attention: self, causal (with cache) and cross.
 
 $A = \mathrm{softmax}(Q K^\top / \sqrt d + M)$, $H = A V$ (Vaswani et al. 2017), where d is the
 width of queries and keys, and M is added: minus infinity where a query may not look, a relative
@@ -44,8 +44,8 @@ def check_lengths(length: Tensor) -> None:
     if not torch.compiler.is_compiling() and bool((length < 1).any()):  # no values in a trace
         row = int((length < 1).nonzero()[0])
         raise DataError(
-            f"sequence {row} has length {int(length[row])}, but there is nothing to "
-            "read in it; leave empty sequences out"
+            f"sequence {row} has length {int(length[row])}, expected "
+            "at least 1; remove empty sequences"
         )
 
 

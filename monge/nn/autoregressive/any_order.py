@@ -1,4 +1,5 @@
-r"""Networks that read any subset S of the entries of an event and speak of all of them.
+r"""Networks that read any subset S of the entries of an event and output parameters for all of
+them.
 
 Input is $[f(x) \odot m;\ m;\ c]$: features with those of hidden entries at 0, m_i = 1 where entry
 i is in S, so that a hidden entry is not mistaken for one that is 0, and the conditions c.
@@ -63,7 +64,7 @@ class SubsetNet(Configured, nn.Module, abc.ABC):
     """
 
     class Config(BaseConfig):
-        """What fills the role."""
+        """Network over observed subsets."""
 
         tag = "any_order/"
 
@@ -96,7 +97,7 @@ def entry_slices(owner: Tensor) -> list[slice]:
 
 
 class SubsetStepper(Stepping):
-    """What steps share: an entry that is new to no row is neither computed nor told."""
+    """What steps share: an entry that is new to no row is neither computed nor fed."""
 
     def __init__(self, net: SubsetNet, known: Known, walk: Walk) -> None:
         self.net, self.known, self.walk = net, known, walk
@@ -151,9 +152,9 @@ class Dense(SubsetNet):
         activation: Activation = "relu"
         """Function after each hidden layer."""
         residual: bool = True
-        """Hidden layers after the first add to what enters them."""
+        """Hidden layers after the first add to their input."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of hidden units that training hides at random."""
+        """Share of hidden units dropped in training."""
 
     def __init__(
         self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor, context: int
@@ -220,7 +221,7 @@ class CachedSubsetStepper(SubsetStepper):
 
 
 class Conv(SubsetNet):
-    """A residual stack of convolutions over the picture and its mask, all of one spatial size.
+    """A residual stack of convolutions over the image and its mask, all of one spatial size.
 
     h_0 = A * [f(x) m; m] + U c, h_l = h_{l-1} + B_l * a(C_l * a(h_{l-1})), and a map of each pixel
     to its parameters with a bias for every one. The C_l are dilated 1, 2, 4, 1, ..., so that far
@@ -244,7 +245,7 @@ class Conv(SubsetNet):
         super().__init__(inputs, outputs)
         if len(shape) != 3 or len(inputs) != len(self.inputs):
             raise UsageError(
-                "net=conv reads pictures (channels, height, width), but the event has "
+                "net=conv reads images (channels, height, width), but the event has "
                 f"shape {tuple(shape)}; choose net=dense"
             )
         self.shape, width = tuple(shape), config.width

@@ -1,14 +1,14 @@
-"""Drawing from a masked network: every hidden unit once.
+"""Incremental sampling from a masked network: every hidden unit is computed once.
 
-Drawing needs an entry's parameters before the next entry is known, which is D full passes. But a
-unit of degree t is settled as soon as t entries are: with units sorted by degree, step t computes
+Sampling needs an entry's parameters before the next entry is known, which is D full passes. But a
+unit of degree t is known as soon as t entries are: with units sorted by degree, step t computes
 the units of degree t, once, from a leading slice of what is known, and the D steps together cost
-about one pass. `Sorted` holds the weights in that order, `Steps` walks it, `Passes` is the D full
-passes that it must equal. Both are driven alike, here to draw x from a law of its entries:
+about one pass. `SortedNetwork` holds the weights in that order, `CachedStepper` uses them,
+`FullPassStepper` is the D full passes that it must equal. Both are driven alike, here to sample x:
 
     steps = network.stepper(member)(context)     # n rows
     for place, entry in enumerate(order):
-        x_i = draw(steps.parameters(place))      # (n, outputs of the entry)
+        x_i = sample(steps.parameters(place))    # (n, outputs of the entry)
         steps.feed(place, features_of(x_i))      # (n, inputs of the entry)
 """
 

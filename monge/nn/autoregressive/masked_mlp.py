@@ -155,11 +155,11 @@ class Masked(Configured, nn.Module):
         activation: Pointwise = "relu"
         """Function after each hidden layer."""
         residual: bool = True
-        """Hidden layers after the first add to what enters them."""
+        """Hidden layers after the first add to their input."""
         direct: bool = True
         """Outputs also read the earlier entries directly, through one linear map."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of hidden units that training hides at random."""
+        """Share of hidden units dropped in training."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-r"""Networks over pictures whose output for an entry reads only the entries before it.
+r"""Networks over images whose output for an entry reads only the entries before it.
 
 Pixels come in raster order, and the colours of a pixel in theirs: R, then G, then B. A channel has
 a degree, the colour it is about. The masked convolution (van den Oord et al. 2016)
@@ -7,14 +7,15 @@ $M = 1$ above the pixel's row and left of the pixel, $0$ right of it and below, 
 itself $1[d_{out} > d_{in}]$ (type A, the first layer) or $1[d_{out} \ge d_{in}]$ (type B)
 
 leaves no path to an output from its own entry or a later one. Rows below the pixel are not even
-stored: a kernel of reach p has p + 1 rows, and `Window` pads the picture on the sides it reads.
+stored: a kernel of reach p has p + 1 rows, and `WindowConv2d` pads the image on the sides it
+reads.
 
-Drawing needs an entry's parameters before the next entry is known, which is a full pass for each.
-But what a layer made of a pixel never changes. A `Scan` keeps it: what a row owes to the rows
-above is computed for the whole row when it begins, by one thin convolution a layer over a `Strip`
-of the last rows; what a pixel owes to its own row is a small product over a `Line` of what is
-known of that row. Together that costs about one pass. `Passes` is the D full passes that a scan
-must equal.
+Sampling needs an entry's parameters before the next entry is known, which is a full pass for each.
+But what a layer made of a pixel never changes. A `RasterStepper` keeps it: what a row owes to the
+rows above is computed for the whole row when it begins, by one thin convolution a layer over a
+`RowBuffer` of the last rows; what a pixel owes to its own row is a small product over a `PixelRow`
+of what is known of that row. Together that costs about one pass. `FullPassRasterStepper` is the D
+full passes that it must equal.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ OddKernel = Literal[3, 5, 7, 9, 11, 13, 15]
 
 class WindowConv2d(nn.Conv2d):
     """A convolution over `above` rows up to the pixel's own, from `left` columns before it to
-    `right` columns behind it; zeros stand outside the picture, whose size is kept."""
+    `right` columns behind it; zeros stand outside the image, whose size is kept."""
 
     mask: Tensor | None
 
@@ -91,10 +92,10 @@ def masked_conv(
 
 
 class Raster(Configured, nn.Module, abc.ABC):
-    """From pictures (B, C, H, W) and conditions to `outputs` numbers for each entry.
+    """From images (B, C, H, W) and conditions to `outputs` numbers for each entry.
 
     The features of a pixel pass through two layers of its own, and each entry has a bias of its
-    own. A channel of ones tells the picture from the zeros around it.
+    own. A channel of ones tells the image from the zeros around it.
     """
 
     class Config(BaseConfig):
@@ -106,7 +107,7 @@ class Raster(Configured, nn.Module, abc.ABC):
         first: OddKernel = 7
         """Side of the first layer's kernel, which is cheap."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of each layer's outputs that training hides at random."""
+        """Share of each layer's outputs dropped in training."""
 
     config: Config
 
@@ -134,7 +135,7 @@ class Raster(Configured, nn.Module, abc.ABC):
 
     @torch.no_grad()
     def settle(self, start: Tensor) -> None:
-        """Let the outputs be about `start` (C, H, W, outputs), whatever the picture."""
+        """Let the outputs be about `start` (C, H, W, outputs), whatever the image."""
         self.offset.copy_(start.permute(0, 3, 1, 2).reshape(self.offset.shape))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
@@ -201,7 +202,7 @@ class FullPassRasterStepper(Stepping):
 
 
 class RowBuffer:
-    """The last rows of a map of n pictures, zero where no picture is, as a convolution reads
+    """The last rows of a map of n images, zero where no image is, as a convolution reads
     them: (n, rows, margin + columns + margin, channels)."""
 
     def __init__(self, like: Tensor, rows: int, columns: int, margin: int) -> None:
@@ -221,7 +222,7 @@ class RowBuffer:
 
 
 class PixelRow:
-    """One row of a map of n pictures, with `left` zero pixels before it."""
+    """One row of a map of n images, with `left` zero pixels before it."""
 
     def __init__(self, like: Tensor, columns: int, left: int, spans: Sequence[slice]) -> None:
         """like: (n, channels), `spans` the channels of each colour."""
@@ -234,7 +235,7 @@ class PixelRow:
 
 
 class RasterStepper(Stepping, abc.ABC):
-    """The cached pass over n pictures: a network says how a row begins and a pixel follows."""
+    """The cached pass over n images: a network says how a row begins and a pixel follows."""
 
     def __init__(self, network: Raster, context: Tensor) -> None:
         (colours, _, self.columns), n = network.shape, len(context)

@@ -76,7 +76,7 @@ class Gated(Stack):
     r"""Vertical features v, horizontal features h, and the gate
     $g(a, b) = \tanh(a) \odot \sigma(b)$:
 
-    $v_{l+1} = v_l + g(W_l * v_l + V_l c)$ from the picture moved down by one row,
+    $v_{l+1} = v_l + g(W_l * v_l + V_l c)$ from the image moved down by one row,
     $y_l = g(U_l * h_l + L_l v_{l+1} + V'_l c)$, $h_{l+1} = h_l + R_l y_l$, and features
     $\sum_l S_l y_l$ (van den Oord et al. 2016, Conditional Image Generation with PixelCNN
     Decoders)."""

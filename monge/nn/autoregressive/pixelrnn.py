@@ -1,11 +1,11 @@
 r"""The two recurrent networks of PixelRNN: cells that run down the rows, or along the diagonals.
 
-What a layer reads of the map below is one masked convolution over the whole picture; what its
-cells tell one another takes turns, line by line (van den Oord, Kalchbrenner & Kavukcuoglu 2016).
+What a layer reads of the map below is one masked convolution over the whole image; what its
+cells pass on is computed line by line (van den Oord, Kalchbrenner & Kavukcuoglu 2016).
 
-Row LSTM: a line is a row, which convolves what was said in the row above. A pixel sees a triangle.
+Row LSTM: a line is a row, which convolves the outputs of the row above. A pixel sees a triangle.
 Diagonal BiLSTM: row r is moved r places to the right, so that a line is a diagonal and a cell
-hears those to the left and above. One network runs so, its mirror image runs to the left; the
+reads those to the left and above. One network runs so, its mirror image runs to the left; the
 mirror image is read a row lower, lest a pixel see what is to its right. Together they see all.
 
 In a scan the row above is known when a row begins: what is owed to it is one product a row, and
@@ -112,7 +112,7 @@ class Diagonal(Recurrent):
 
 class CellLayer(nn.Module, abc.ABC):
     """A layer of cells: `read` makes gates of the map below, `carry` (networks, taps, width,
-    4 width) of what is heard, `mix` puts what is said on the map."""
+    4 width) of neighbouring outputs, `mix` adds the outputs to the map."""
 
     reach: int
     """How many pixels to the left `read` looks."""
@@ -134,7 +134,7 @@ class CellLayer(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def run_cells(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-        """What the cells make of a map h (B, width, H, W) and the picture x, (B, width, H, W)."""
+        """What the cells make of a map h (B, width, H, W) and the image x, (B, width, H, W)."""
 
     @abc.abstractmethod
     def stepper(
@@ -258,7 +258,7 @@ class _CellLayerStepper(abc.ABC):
 
     @abc.abstractmethod
     def run_cells(self, x: int, colour: int) -> Tensor:
-        """What the cells say at column x, (n, width), up to this colour."""
+        """Outputs of the cells at column x, (n, width), up to this colour."""
 
     def step(self, x: int, colour: int) -> None:
         torch.addmm(
@@ -285,7 +285,7 @@ class _RowLayerStepper(_CellLayerStepper):
         self.carry = carry[:, :, None].contiguous()
         self.strip = RowBuffer(
             like, 1, columns, layer.reach
-        )  # what was said a row above, or is now
+        )  # outputs of the row above, then of this one
         self.state = PixelRow(like, columns, 0, spans)
         self.outputs = self.strip.newest.unbind(1)
         self.own = [[output[:, span] for output in self.outputs] for span in spans]
@@ -317,8 +317,8 @@ class _DiagonalLayerStepper(_CellLayerStepper):
         self.up_back, self.right = carry[1]
         (self.read_back,) = row_weights(layer.mirror, [slice(None)])
         self.shift_back = layer_bias(layer.mirror, halves[1])
-        self.row = carry.new_zeros(n, columns, width)  # what was said a row above, or is now
-        self.back = carry.new_zeros(columns, n, width)  # what the mirror image said a row above
+        self.row = carry.new_zeros(n, columns, width)  # outputs of the row above, then of this one
+        self.back = carry.new_zeros(columns, n, width)  # outputs of the mirror image a row above
         self.state, self.y = carry.new_zeros(2, n, width)
         self.outputs = [
             self.y.new_zeros(n, width),

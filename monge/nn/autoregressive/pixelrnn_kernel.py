@@ -1,13 +1,14 @@
 r"""Cells of long short-term memory on a grid, line by line.
 
 $c = \sigma(a_f) \odot c' + \sigma(a_i) \odot \tanh(a_g)$ and $h = \sigma(a_o) \odot \tanh(c)$,
-where $a = x + \sum_k W_k h_k$ hears the cells k of an earlier line, and c' is the state of one of
+where $a = x + \sum_k W_k h_k$ reads the cells k of an earlier line, and c' is the state of one of
 them.
 
 All the cells of a line move at once, in one product. Maps have margins of zeros, so that a cell at
-the edge hears nothing, and pixels in one row: a line is then a slice, a diagonal as well as a row,
-and a neighbour a shift of it. The loop over lines is one node of the graph whose slope is written
-by hand: a node for each of the dozen operations of each line would cost more than the arithmetic.
+the edge reads nothing, and pixels in one row: a line is then a slice, a diagonal as well as a row,
+and a neighbour a shift of it. The loop over lines is one node of the graph whose gradient is
+written by hand: a node for each of the dozen operations of each line would cost more than the
+arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Whom a cell hears: those so many (rows, columns) away, the state being that of number
+    """Cells that a cell reads, as (row, column) offsets, the state being that of number
     `memory`; lines are rows, or diagonals from the upper right to the lower left."""
 
     taps: tuple[tuple[int, int], ...]
@@ -37,7 +38,7 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class PaddedGrid:
-    """Pictures of one size in maps with a margin above, `left` and right: (G, pixels, B, C)."""
+    """Images of one size in maps with a margin above, `left` and right: (G, pixels, B, C)."""
 
     neighbours: Neighbourhood
     rows: int
@@ -50,12 +51,12 @@ class PaddedGrid:
         return like.new_zeros(groups, size, like.shape[2], channels)
 
     def window(self, grid: Tensor, row: int = 0, column: int = 0) -> Tensor:
-        """The picture, so many rows and columns away, (G, H, W, B, C)."""
+        """The image, so many rows and columns away, (G, H, W, B, C)."""
         across = slice(self.left + column, self.left + column + self.columns)
         return grid.unflatten(1, (-1, self.wide))[:, 1 + row : 1 + row + self.rows, across]
 
     def shifts(self) -> list[int]:
-        """How far off the pixels are that a pixel hears."""
+        """How far off the pixels are that a pixel reads."""
         return [row * self.wide + column for row, column in self.neighbours.taps]
 
     def lines(self) -> list[slice]:
@@ -75,8 +76,8 @@ def shift_slice(line: slice, shift: int) -> slice:
 
 
 class GridLSTM(torch.autograd.Function):
-    """What the cells of G networks say, (G, H, W, B, C), from weights (G, K, C, 4 C) of what they
-    hear and the gates i, f, o, g that each reads of the picture, G maps (H, W, B, 4 C)."""
+    """Outputs of the cells of G networks, (G, H, W, B, C), from weights (G, K, C, 4 C) of what
+    they read and the gates i, f, o, g that each reads of the image, G maps (H, W, B, 4 C)."""
 
     @staticmethod
     def forward(ctx: Any, neighbours: Neighbourhood, weight: Tensor, *maps: Tensor) -> Tensor:
@@ -121,7 +122,7 @@ class GridLSTM(torch.autograd.Function):
 
 
 def lstm_cell(a: Tensor, c: Tensor, new: Tensor, h: Tensor) -> None:
-    """Open the gates a (*, 4 C) in place, and write the state after c and what it says."""
+    """Open the gates a (*, 4 C) in place, and write the next state and the output."""
     width = c.shape[-1]
     a[..., : 3 * width].sigmoid_()
     i, f, o, g = a.unflatten(-1, (4, width)).unbind(-2)
@@ -137,7 +138,7 @@ def lstm_cell_backward(
     slopes: tuple[Tensor, Tensor],
     to_a: Tensor,
 ) -> None:
-    """The slope along the gates and along the state before, from that along h and the state."""
+    """Gradients of the gates and the previous state from those of h and the state."""
     (before, state), (to_before, to_state), width = states, slopes, to_h.shape[-1]
     i, f, o, g = a.unflatten(-1, (4, width)).unbind(-2)
     to_i, to_f, to_o, to_g = to_a.unflatten(-1, (4, width)).unbind(-2)

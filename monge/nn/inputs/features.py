@@ -81,7 +81,7 @@ class Features(nn.Module):
 
 
 class Conditions(nn.Module):
-    """The features of everything a law is given, side by side."""
+    """The features of all conditions, concatenated."""
 
     nothing: Tensor
 

@@ -1,6 +1,4 @@
-"""What a sequence is given: what holds for the whole of it, and what each step has of its own.
-
-The entries of a sequence as vectors, which is what a network of sequences reads.
+"""Inputs of sequence networks: embedded entries, and conditions (global or per step).
 
 A number is standardised by its place and mapped linearly; one of a few codes (a bit, a level, a
 token) has a learned vector of its own besides.
@@ -89,7 +87,7 @@ def one_step(part: Space) -> Space:
 
 
 MAX_TABLE_LEVELS = 1024
-"""Up to so many levels have a vector each; beyond, a level is read as a number alone."""
+"""Up to this many levels have a vector each; beyond, a level is read as a number."""
 
 
 class Entries(nn.Module):

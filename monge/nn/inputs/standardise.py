@@ -1,4 +1,4 @@
-"""Coordinates in which generators and what judges them meet: numbers near one, without gaps."""
+"""Coordinates shared by generators and discriminators: dequantised numbers near one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Coordinates(nn.Module):
         return (x - self.shift) / self.scale
 
     def bound(self, y: Tensor) -> Tensor:
-        """What a network says, within the range of the data."""
+        """Network output mapped into the range of the data."""
         return torch.tanh(y) if self.levels else y
 
     def unbound(self, y: Tensor) -> Tensor:

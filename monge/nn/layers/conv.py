@@ -31,8 +31,8 @@ class Local(Conv):
     def shape(self, inputs: Shape) -> Shape:
         if len(inputs) != 3:
             raise UsageError(
-                "an unshared layer reads pictures (channels, height, width), but here "
-                f"is a shape of {format_shape(inputs)}; use Conv"
+                "an unshared layer reads images (channels, height, width), but here "
+                f"is a shape of {format_shape(inputs)}; use a plain convolution"
             )
         return super().shape(inputs)
 

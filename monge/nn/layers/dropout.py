@@ -9,7 +9,7 @@ mean of their predictions is Monte-Carlo dropout (Gal & Ghahramani 2016),
             y = net(x)                    # of one thinned network, the same for every row
 
 which draws from the generator alone, whether the net is in training or not. Since rows share a
-mask, what is said of a row does not depend on the rows beside it.
+mask, the output of a row does not depend on the rows beside it.
 """
 
 from __future__ import annotations

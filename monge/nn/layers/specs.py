@@ -44,7 +44,7 @@ class Layer(abc.ABC):
         """The layer for events of this shape."""
 
     def shape(self, inputs: Shape) -> Shape:
-        """What it makes of a shape, or one sentence why it cannot."""
+        """What it makes of a shape, or a usage error."""
         return inputs
 
     def parameters(self, inputs: Shape) -> int:
@@ -213,7 +213,7 @@ class Dense(Layer):
         if len(inputs) != 1:
             raise UsageError(
                 f"a dense layer reads vectors, but here is a map of {format_shape(inputs)}; "
-                "put Flatten or Whole before it"
+                "flatten or pool it first"
             )
         return (self.width,)
 
@@ -303,7 +303,7 @@ def sides_of(inputs: Shape) -> Shape:
     if len(inputs) not in (2, 3, 4):
         raise UsageError(
             f"a convolution reads maps (channels, *sides), but here is a shape of "
-            f"{format_shape(inputs)}; use Dense"
+            f"{format_shape(inputs)}; flatten it or use a dense layer"
         )
     return inputs[1:]
 
@@ -319,6 +319,6 @@ def shrunk(inputs: Shape, kernel: int, stride: int, padding: int, dilation: int 
     if min(sides) < stride or min(sides) + 2 * padding <= reach:
         raise UsageError(
             f"a map of {format_shape(sides)} is too small for a window of {reach + 1} with "
-            f"stride {stride}; use larger pictures or fewer levels"
+            f"stride {stride}; use larger images or fewer levels"
         )
     return tuple((side + 2 * padding - reach - 1) // stride + 1 for side in sides)

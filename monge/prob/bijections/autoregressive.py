@@ -1,4 +1,4 @@
-r"""Autoregressive maps: each entry moves as a network says that reads the entries before it.
+r"""Autoregressive maps: each entry is transformed by a network of the entries before it.
 
 $x_i = h(z_i; \beta_i(x_{<i}))$ (masked autoregressive flow, Papamakarios et al. 2017): the
 Jacobian is triangular; x -> z is one pass, z -> x goes from entry to entry. Read the other way
@@ -39,8 +39,8 @@ class EntrySteps(Protocol):
 class Autoregressive(Bijection):
     """x_i = h(z_i; beta_i(x_<i)) for entries (B, D) in an order.
 
-    net: called with x and the context, it says `count` parameters for each entry in turn, of
-    which those of an entry depend on what precedes it alone; `stepper` says them one by one.
+    net: called with x and the context, it returns `count` parameters per entry in turn, of
+    which those of an entry depend on what precedes it alone; `stepper` returns them one by one.
     places: (D,), the place of each entry in the order.
     """
 

@@ -1,4 +1,4 @@
-r"""Maps that can be undone, each way with its own log-determinant.
+r"""Bijections with log-determinants in both directions, and their composition.
 
 `forward` is z -> x, `inverse` is x -> z; each returns what it maps to and the logarithm of
 $|\det|$ of its own Jacobian, (B,), so that the two of a pair differ in sign alone:

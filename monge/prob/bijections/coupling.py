@@ -1,4 +1,4 @@
-r"""Couplings: some entries move, as a network says that reads the others.
+r"""Couplings: some entries are transformed by a network of the others.
 
 $(x^A, x^B) = (h(z^A; \beta(z^B)), z^B)$ is undone by $(h^{-1}(x^A; \beta(x^B)), x^B)$ for any
 network $\beta$ and any h that increases; its Jacobian is $[[\mathrm{diag}\, h', h'_\beta \beta'],
@@ -19,7 +19,7 @@ REACH = 10.0
 
 
 def entry_params(out: Tensor, count: int) -> Tensor:
-    """What a network says, (B, count d, ...), as parameters of d entries, (B, d, ..., count): the
+    """Network outputs (B, count d, ...) as parameters of d entries, (B, d, ..., count): the
     first of every entry, then the second, so that each lies in one piece."""
     return out.unflatten(1, (count, -1)).movedim(1, -1)
 

@@ -7,7 +7,7 @@ on rows they were not fitted to (stacking, Smyth & Wolpert 1999).
 
 A mixture of Gaussians as a map of N(0, I): a flow can begin as one.
 
-The law of an entry given those before it is itself a mixture, of weights
+The distribution of an entry given those before it is itself a mixture, of weights
 $\pi_k \propto w_k \prod_{j<i} N_k(x_j | x_{<j})$, and its distribution function is in closed form.
 So is the triangular map that Rosenblatt (1952) made of such functions:
 

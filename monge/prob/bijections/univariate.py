@@ -78,6 +78,6 @@ def unbind_params(params: Tensor) -> tuple[Tensor, ...]:
 
 def bounded_log_scale(raw: Tensor, sign: float) -> Tensor:
     """w tanh(sign r / w) by the logistic function, which is several times cheaper, with few
-    temporaries, which for a few numbers a row are most of the cost."""
+    temporaries, which for a few numbers per row are most of the cost."""
     share = torch.sigmoid_(raw * (sign * 2 / WIDEST))
     return (share * (2 * WIDEST)).sub_(WIDEST)
