@@ -99,14 +99,14 @@ def test_padding_changes_nothing(build):
 
 
 def test_an_empty_sequence_is_refused():
-    with pytest.raises(DataError, match="sequence 1 .*length 0"):
+    with pytest.raises(DataError, match=r"sequence 1 .*length 0"):
         padding_mask(torch.tensor([2, 0]), 3, torch.zeros(()))
     with pytest.raises(DataError, match="length 0"):
         LinearAttention(8, 2)(torch.randn(1, 3, 8), torch.tensor([0]))
 
 
 def test_widths_that_do_not_fit_are_refused():
-    with pytest.raises(UsageError, match="width=6.*heads=4"):
+    with pytest.raises(UsageError, match=r"width=6.*heads=4"):
         Attention(6, 4)
     with pytest.raises(UsageError, match="rotary"):
         Attention(6, 2, "rotary")

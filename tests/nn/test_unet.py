@@ -71,9 +71,9 @@ def test_a_context_speaks_to_its_own_row_and_must_be_given():
     left, right = net(x, context), net(x, other)
     assert torch.allclose(left[0], right[0])
     assert not torch.allclose(left[1], right[1])
-    with pytest.raises(UsageError, match="context of 3 .* 0;"):
+    with pytest.raises(UsageError, match=r"context of 3 .* 0;"):
         net(x)
-    with pytest.raises(UsageError, match="context of 0 .* 3;"):
+    with pytest.raises(UsageError, match=r"context of 0 .* 3;"):
         SMALL.build((1, 8, 8), 1)(x.float(), context.float())
 
 
@@ -87,7 +87,7 @@ def test_every_output_reads_the_whole_picture_where_the_lowest_level_attends():
 
 def test_sizes_that_do_not_divide_are_refused():
     config = UNet.Config(width=4, multipliers=(1, 1, 1, 1))
-    with pytest.raises(UsageError, match="8, .*28x28.* 3 multipliers"):
+    with pytest.raises(UsageError, match=r"8, .*28x28.* 3 multipliers"):
         config.build((1, 28, 28), 1)
     net = config.build((1, 32, 32), 1)
     assert net(torch.randn(1, 1, 16, 40)).shape == (1, 1, 16, 40)
@@ -95,7 +95,7 @@ def test_sizes_that_do_not_divide_are_refused():
         net(torch.randn(1, 1, 30, 24))
     with pytest.raises(UsageError, match=r"2 levels and patch=2 needs .* 4, .* at most 1 mul"):
         UNet.Config(multipliers=(1, 1), patch=2).build((1, 6, 6), 1)
-    with pytest.raises(UsageError, match="4, .*8x7.*patch=1"):
+    with pytest.raises(UsageError, match=r"4, .*8x7.*patch=1"):
         UNet.Config(multipliers=(1,), patch=4).build((1, 8, 7), 1)
     with pytest.raises(UsageError, match="1 or 2 sides"):
         config.build((1, 8, 8, 8), 1)
