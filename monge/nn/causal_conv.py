@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from .stepwise import State, Stepwise
 
 
-class Queue(State):
+class ConvQueue(State):
     """What a causal convolution will read again: slot t mod d holds the k inputs t, t - d, ...,
     the oldest first, (n, k inputs)."""
 
     def __init__(self, n: int, conv: CausalConv) -> None:
         self.width, self.place = conv.inputs, 0
-        self.cut(conv.weight.new_zeros(conv.dilation, n, conv.kernel * conv.inputs))
+        self.set_slots(conv.weight.new_zeros(conv.dilation, n, conv.kernel * conv.inputs))
 
-    def cut(self, slots: Tensor) -> None:
+    def set_slots(self, slots: Tensor) -> None:
         """Views into the slots, made once."""
         self.slots, rows = slots, slots.unbind()
         self.views = [
@@ -47,10 +47,10 @@ class Queue(State):
         return taps
 
     def take(self, rows: Tensor) -> None:
-        self.cut(self.slots[:, rows])
+        self.set_slots(self.slots[:, rows])
 
 
-class CausalConv(Stepwise[Queue]):
+class CausalConv(Stepwise[ConvQueue]):
     """k taps, d apart; what precedes the first step is zero."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 2, dilation: int = 1) -> None:
@@ -71,14 +71,14 @@ class CausalConv(Stepwise[Queue]):
         taps = torch.cat([x[:, start : start + steps] for start in starts], 2)
         return F.linear(taps, self.weight, self.bias)
 
-    def start(self, n: int, most: int) -> Queue:
-        return Queue(n, self)
+    def start(self, n: int, most: int) -> ConvQueue:
+        return ConvQueue(n, self)
 
-    def step(self, state: Queue, x: Tensor) -> Tensor:
+    def step(self, state: ConvQueue, x: Tensor) -> Tensor:
         return F.linear(state.push(x), self.weight, self.bias)
 
 
-class Rings(State):
+class ConvRings(State):
     """What the convolutions of a stack will read again, each in a ring of (k - 1) d slots.
 
     What a step reads of the past is known before it begins, for every layer: `past` makes one

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
-from .causal_conv import CausalConv, Rings
+from .causal_conv import CausalConv, ConvRings
 from .layers.dropout import Dropout
 from .stepwise import Reaching, State
 
@@ -32,10 +32,10 @@ BlockStep = Callable[[Tensor, Convolve], tuple[Tensor, Tensor]]
 
 
 @dataclass
-class Walked(State):
+class DilatedState(State):
     """The rings of a stack, and the context of each step where it is not one for all."""
 
-    rings: Rings
+    rings: ConvRings
     blocks: list[BlockStep]
     context: Tensor | None  # (n, T, context)
 
@@ -62,7 +62,7 @@ class Block(nn.Module, abc.ABC):
         y = self.convs[0].over(x)
         if self.given is None or context is None:
             return y
-        return y + self.given(last(context, y.shape[1]))
+        return y + self.given(last_context(context, y.shape[1]))
 
     @abc.abstractmethod
     def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -74,7 +74,7 @@ class Block(nn.Module, abc.ABC):
         using them. `number` is that of the block's first convolution in the stack."""
 
 
-def last(context: Tensor, steps: int) -> Tensor:
+def last_context(context: Tensor, steps: int) -> Tensor:
     """The context of the last `steps`; what precedes its first step is as that step."""
     have = context.shape[1]
     if have == 1 or have == steps:
@@ -84,7 +84,7 @@ def last(context: Tensor, steps: int) -> Tensor:
     return torch.cat([context[:, :1].expand(-1, steps - have, -1), context], 1)
 
 
-class DilatedStack(Configured, Reaching[Walked]):
+class DilatedStack(Configured, Reaching[DilatedState]):
     """Blocks whose dilations are 1, 2, 4, ... and, after `layers` of them, 1 again."""
 
     class Config(BaseConfig):
@@ -135,8 +135,8 @@ class DilatedStack(Configured, Reaching[Walked]):
             read.append(out[:, -steps:])
         return self.end(read)
 
-    def start(self, n: int, most: int, context: Tensor | None = None) -> Walked:
-        rings = Rings([conv for block in self.blocks for conv in block.convs], n, most)
+    def start(self, n: int, most: int, context: Tensor | None = None) -> DilatedState:
+        rings = ConvRings([conv for block in self.blocks for conv in block.convs], n, most)
         steps, number = [], 0
         for block in self.blocks:
             steps.append(block.stepper(number))
@@ -144,11 +144,11 @@ class DilatedStack(Configured, Reaching[Walked]):
         plain = rings.bias
         if context is not None:
             rings.bias = self.biased(plain, context[:, 0])
-        walk(steps, self.before.expand(n, -1), rings.fill)
+        run_blocks(steps, self.before.expand(n, -1), rings.fill)
         if context is None or context.shape[1] == 1:
-            return Walked(rings, steps, None)
+            return DilatedState(rings, steps, None)
         rings.bias = plain
-        return Walked(rings, steps, context)
+        return DilatedState(rings, steps, context)
 
     def biased(self, bias: Tensor, context: Tensor) -> Tensor:
         """The biases (C, 1, outputs) with what the context (n, context) adds, (C, n, outputs)."""
@@ -159,7 +159,7 @@ class DilatedStack(Configured, Reaching[Walked]):
             place += len(block.convs)
         return bias
 
-    def step(self, state: Walked, x: Tensor) -> Tensor:
+    def step(self, state: DilatedState, x: Tensor) -> Tensor:
         rings, plain, inputs = state.rings, state.rings.bias, []
         if state.context is not None:
             rings.bias = self.biased(plain, state.context[:, rings.place])
@@ -169,12 +169,12 @@ class DilatedStack(Configured, Reaching[Walked]):
             inputs.append(x)
             return torch.addmm(past[number], x, new[number])
 
-        read = walk(state.blocks, x, convolve)
+        read = run_blocks(state.blocks, x, convolve)
         rings.push(inputs)
         return self.end(read)
 
 
-def walk(blocks: Sequence[BlockStep], h: Tensor, convolve: Convolve) -> list[Tensor]:
+def run_blocks(blocks: Sequence[BlockStep], h: Tensor, convolve: Convolve) -> list[Tensor]:
     """One step through all blocks: what the end reads of each."""
     read = []
     for block in blocks:
@@ -229,7 +229,7 @@ class WaveNet(DilatedStack):
         super().__init__(config, outputs, context)
         self.skip = nn.Linear(len(self.blocks) * config.width, config.skip)
         self.hidden = nn.Linear(config.skip, config.skip)
-        self.last = small(nn.Linear(config.skip, outputs))
+        self.last = shrink_weights(nn.Linear(config.skip, outputs))
 
     def block(self, dilation: int) -> Block:
         c = self.config
@@ -277,7 +277,7 @@ class TCN(DilatedStack):
 
     def __init__(self, config: Config, outputs: int, context: int = 0) -> None:
         super().__init__(config, outputs, context)
-        self.last = small(nn.Linear(config.width, outputs))
+        self.last = shrink_weights(nn.Linear(config.width, outputs))
 
     def block(self, dilation: int) -> Block:
         c = self.config
@@ -287,8 +287,8 @@ class TCN(DilatedStack):
         return self.last(read[-1])
 
 
-def small(layer: nn.Linear) -> nn.Linear:
-    """A last layer that says little at first."""
+def shrink_weights(layer: nn.Linear) -> nn.Linear:
+    """Scale down the initial weights of an output layer and zero its bias."""
     with torch.no_grad():
         layer.weight.mul_(0.1)
         layer.bias.zero_()

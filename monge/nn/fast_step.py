@@ -1,4 +1,4 @@
-"""Layers made ready for many calls on a few rows each, which is what drawing step by step is.
+"""Layers prepared for many calls on a few rows each, as in step-by-step sampling.
 
 Such a call is dominated by what surrounds its product, and the product itself is two to three
 times faster where the weights are stored input by output.
@@ -12,14 +12,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-Map = Callable[[Tensor], Tensor]
-Sum = Callable[[Tensor, Tensor], Tensor]
+StepMap = Callable[[Tensor], Tensor]
+ResidualStep = Callable[[Tensor, Tensor], Tensor]
 """x + f(h) of x and h."""
 
 
-def ready(*layers: nn.Module) -> Map:
+def prepare(*layers: nn.Module) -> StepMap:
     """The layers one after the other, on (n, inputs), in eval mode and with the weights of now."""
-    maps = [one(layer) for layer in layers if not isinstance(layer, (nn.Dropout, nn.Identity))]
+    maps = [
+        prepare_layer(layer)
+        for layer in layers
+        if not isinstance(layer, (nn.Dropout, nn.Identity))
+    ]
     if len(maps) == 1:
         return maps[0]
 
@@ -31,16 +35,16 @@ def ready(*layers: nn.Module) -> Map:
     return chain
 
 
-def one(layer: nn.Module) -> Map:
+def prepare_layer(layer: nn.Module) -> StepMap:
     if isinstance(layer, nn.Linear):
-        return affine(layer)
+        return prepare_linear(layer)
     if isinstance(layer, nn.LayerNorm):
         about = layer.normalized_shape, layer.weight, layer.bias, layer.eps
         return lambda x: torch.layer_norm(x, *about)
     return layer.forward
 
 
-def affine(layer: nn.Linear, gain: Tensor | float = 1.0) -> Map:
+def prepare_linear(layer: nn.Linear, gain: Tensor | float = 1.0) -> StepMap:
     """The layer's map, its outputs times `gain`."""
     weight = (layer.weight.t() * gain).contiguous()  # (inputs, outputs)
     if layer.bias is None:
@@ -49,18 +53,18 @@ def affine(layer: nn.Linear, gain: Tensor | float = 1.0) -> Map:
     return lambda x: torch.addmm(bias, x, weight)
 
 
-def added(layer: nn.Linear, gain: float = 1.0) -> Sum:
+def prepare_residual(layer: nn.Linear, gain: float = 1.0) -> ResidualStep:
     """x + W (gain h) + b of x and h, in place of a sum of its own."""
     weight, bias = (layer.weight.t() * gain).contiguous(), layer.bias
     return lambda x, h: torch.add(x, bias).addmm_(h, weight)
 
 
-def gelu(enter: nn.Linear, leave: nn.Linear) -> Sum:
+def prepare_gelu_residual(enter: nn.Linear, leave: nn.Linear) -> ResidualStep:
     """x + `leave` of the gelu of `enter` h: z Phi(z) = (u + u erf u) / sqrt 2 with u = z / sqrt 2,
     and the weights take up the roots."""
     root = math.sqrt(0.5)
     weight, bias = (enter.weight.t() * root).contiguous(), enter.bias * root
-    out = added(leave, root)
+    out = prepare_residual(leave, root)
 
     def thought(x: Tensor, h: Tensor) -> Tensor:
         u = torch.addmm(bias, h, weight)

@@ -26,9 +26,9 @@ RIDGES = tuple(10.0**power for power in (-5, -4, -3, -2.5, -2, -1.5, -1, -0.5, 0
 """Penalties to choose from, in shares of the mean square of a feature."""
 FOLDS = 5
 """Stretches of time, each forecast from the others, that choose among them."""
-MOST = 3.0
+MAX_ERROR_RATIO = 3.0
 """The largest factor by which errors to come are taken to exceed those of training windows."""
-PIECE = 1024
+CHUNK_WINDOWS = 1024
 """Windows whose features are laid out at once."""
 
 
@@ -52,7 +52,7 @@ class Outlook(Configured, nn.Module, abc.ABC):
         return torch.ones(self.channels).to(past)
 
 
-class Linear(Outlook):
+class LinearForecast(Outlook):
     """y = offset + W phi(x), the same W for all channels or one for each."""
 
     class Config(Outlook.Config):
@@ -93,7 +93,9 @@ class Linear(Outlook):
         if not self.config.solve:
             return super().solve(past, future)
         if n < 2 * FOLDS:
-            self.weight.copy_(ridged(*self.sums(past, future), self.config.ridge or RIDGES[-1]))
+            self.weight.copy_(
+                solve_ridge(*self.sums(past, future), self.config.ridge or RIDGES[-1])
+            )
             return super().solve(past, future)
         folds = torch.arange(n).chunk(FOLDS)
         held = [self.sums(past[fold], future[fold]) for fold in folds]
@@ -106,28 +108,29 @@ class Linear(Outlook):
         best = self.config.ridge or min(
             RIDGES,
             key=lambda ridge: sum(
-                squares(*own, ridged(*rest, ridge)) for own, rest in zip(held, kept, strict=True)
+                squared_error(*own, solve_ridge(*rest, ridge))
+                for own, rest in zip(held, kept, strict=True)
             ),
         )
         unseen = sum(
-            self.missed(past[fold], future[fold], ridged(*rest, best))
+            self.squared_errors(past[fold], future[fold], solve_ridge(*rest, best))
             for fold, rest in zip(folds, kept, strict=True)
         )
         gram, cross = (sum(parts) for parts in zip(*held, strict=True))
-        self.weight.copy_(ridged(torch.as_tensor(gram), torch.as_tensor(cross), best))
-        seen = self.missed(past, future, self.weight)
-        return (unseen / seen.clamp_min(1e-9)).sqrt().clamp(1, MOST).to(past)
+        self.weight.copy_(solve_ridge(torch.as_tensor(gram), torch.as_tensor(cross), best))
+        seen = self.squared_errors(past, future, self.weight)
+        return (unseen / seen.clamp_min(1e-9)).sqrt().clamp(1, MAX_ERROR_RATIO).to(past)
 
-    def missed(self, past: Tensor, future: Tensor, weight: Tensor) -> Tensor:
+    def squared_errors(self, past: Tensor, future: Tensor, weight: Tensor) -> Tensor:
         """The sum of squared errors of each channel, (C,)."""
         total = weight.new_zeros(self.channels)
-        for x, y in zip(past.split(PIECE), future.split(PIECE), strict=True):
+        for x, y in zip(past.split(CHUNK_WINDOWS), future.split(CHUNK_WINDOWS), strict=True):
             phi, offset = self.read(x)
-            said = (
+            predicted = (
                 torch.einsum("bcf,cfh->bch", phi, weight.to(phi).expand(self.channels, -1, -1))
                 + offset
             )
-            total += (said.mT - y).square().sum((0, 1))
+            total += (predicted.mT - y).square().sum((0, 1))
         return total
 
     def sums(self, past: Tensor, future: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +139,7 @@ class Linear(Outlook):
         gram, cross = (
             self.weight.new_zeros(maps, size, wide, dtype=torch.float64) for wide in (size, steps)
         )
-        for x, y in zip(past.split(PIECE), future.split(PIECE), strict=True):
+        for x, y in zip(past.split(CHUNK_WINDOWS), future.split(CHUNK_WINDOWS), strict=True):
             phi, offset = self.read(x)
             rows, aim = phi.transpose(0, 1), (y.mT - offset).transpose(0, 1)  # (C, B, ...)
             if self.config.shared:
@@ -146,7 +149,7 @@ class Linear(Outlook):
         return gram, cross
 
 
-def ridged(gram: Tensor, cross: Tensor, ridge: float) -> Tensor:
+def solve_ridge(gram: Tensor, cross: Tensor, ridge: float) -> Tensor:
     """(G + ridge tr(G) / F I)^-1 X' y; a feature that is nowhere seen gets no weight."""
     size = gram.shape[-1]
     mean = gram.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-9)
@@ -154,15 +157,15 @@ def ridged(gram: Tensor, cross: Tensor, ridge: float) -> Tensor:
     return torch.linalg.solve(gram + (ridge * mean)[:, None, None] * eye, cross)
 
 
-def squares(gram: Tensor, cross: Tensor, weight: Tensor) -> float:
+def squared_error(gram: Tensor, cross: Tensor, weight: Tensor) -> float:
     """The sum of squared errors, less what no weight changes."""
     return float((weight * (gram @ weight - 2 * cross)).sum())
 
 
-class NLinear(Linear):
+class NLinear(LinearForecast):
     """The past less its last value."""
 
-    class Config(Linear.Config):
+    class Config(LinearForecast.Config):
         tag = "forecaster/nlinear"
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
@@ -173,10 +176,10 @@ class NLinear(Linear):
         return F.pad(x - last, (0, 1), value=1.0), last
 
 
-class DLinear(Linear):
+class DLinear(LinearForecast):
     """The trend, which is a moving average, and what remains, each with a map of its own."""
 
-    class Config(Linear.Config):
+    class Config(LinearForecast.Config):
         tag = "forecaster/dlinear"
         kernel: Annotated[int, Range(1)] = 25
         """Steps that the moving average is over; the ends are repeated."""
@@ -193,14 +196,14 @@ class DLinear(Linear):
         return F.pad(torch.cat([trend, x - trend], -1), (0, 1), value=1.0), 0 * x[..., :1]
 
 
-class Reader(Outlook):
+class ResidualForecast(Outlook):
     """y = x_L + V h, where h is what a network makes of the past less its last value."""
 
     net: Any
     last: nn.Linear
 
-    def ends(self, width: int) -> nn.Linear:
-        """The last map, which says little at first."""
+    def build_output(self, width: int) -> nn.Linear:
+        """The output layer, initialised near zero."""
         last = nn.Linear(width, self.horizon * self.channels)
         nn.init.normal_(last.weight, std=1e-3)
         nn.init.zeros_(last.bias)
@@ -216,10 +219,10 @@ class Reader(Outlook):
         return last + y.unflatten(1, (self.horizon, self.channels))
 
 
-class Layers(Reader):
+class MLPForecast(ResidualForecast):
     """Hidden layers over the whole past at once."""
 
-    class Config(Reader.Config):
+    class Config(ResidualForecast.Config):
         tag = "forecaster/layers"
         net: mlp.MLP.Config = mlp.MLP.Config(width=256, dropout=0.1)
         """The layers."""
@@ -227,16 +230,16 @@ class Layers(Reader):
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
         super().__init__(config, lookback, horizon, channels)
         self.net = config.net.build(lookback * channels, config.net.width)
-        self.last = self.ends(config.net.width)
+        self.last = self.build_output(config.net.width)
 
     def hidden(self, x: Tensor) -> Tensor:
         return torch.relu(self.net(x.flatten(1)))
 
 
-class Recurrence(Reader):
+class Recurrence(ResidualForecast):
     """The hidden vector after the last step of the past."""
 
-    class Config(Reader.Config):
+    class Config(ResidualForecast.Config):
         tag = "forecaster/recurrence"
         net: recurrent.Recurrent.Config = recurrent.GRU.Config(width=64)
         """Network that reads the steps: rnn, lstm or gru."""
@@ -244,16 +247,16 @@ class Recurrence(Reader):
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
         super().__init__(config, lookback, horizon, channels)
         self.net = config.net.build(channels)
-        self.last = self.ends(self.net.outputs)
+        self.last = self.build_output(self.net.outputs)
 
     def hidden(self, x: Tensor) -> Tensor:
         return self.net(x)[:, -1]
 
 
-class Convolution(Reader):
+class ConvForecast(ResidualForecast):
     """What dilated causal convolutions put out at the last step of the past."""
 
-    class Config(Reader.Config):
+    class Config(ResidualForecast.Config):
         tag = "forecaster/convolution"
         net: dilated.DilatedStack.Config = dilated.TCN.Config(width=32, layers=7)
         """Network: tcn (plain residual blocks) or wavenet (gated, with skip paths)."""
@@ -262,16 +265,16 @@ class Convolution(Reader):
         super().__init__(config, lookback, horizon, channels)
         self.lift = nn.Linear(channels, config.net.width)
         self.net = config.net.build(config.net.width)
-        self.last = self.ends(config.net.width)
+        self.last = self.build_output(config.net.width)
 
     def hidden(self, x: Tensor) -> Tensor:
         return self.net(self.lift(x))[:, -1]
 
 
-class Attention(Reader):
+class TransformerForecast(ResidualForecast):
     """A transformer over patches of the past (Nie et al. 2023); their mean is read."""
 
-    class Config(Reader.Config):
+    class Config(ResidualForecast.Config):
         tag = "forecaster/attention"
         net: transformer.Encoder.Config = transformer.Encoder.Config(
             width=64, depth=2, dropout=0.2
@@ -284,7 +287,7 @@ class Attention(Reader):
         super().__init__(config, lookback, horizon, channels)
         self.patch = min(config.patch, lookback)
         self.net = config.net.build(self.patch * channels, lookback // self.patch)
-        self.last = self.ends(self.net.outputs)
+        self.last = self.build_output(self.net.outputs)
 
     def hidden(self, x: Tensor) -> Tensor:
         tokens = x[:, x.shape[1] % self.patch :].unflatten(1, (-1, self.patch)).flatten(2)

@@ -11,14 +11,14 @@ from ..core.config import Configured, Range
 from .layers.activation import Activation, activation
 from .layers.dropout import Dropout
 
-OVERWRITES = ("relu", "leaky", "elu")
+INPLACE_ACTIVATIONS = ("relu", "leaky", "elu")
 """Functions whose slope is known from their value, so that a linear map's output can hold it."""
 
 
 class MLP(Configured, nn.Module):
     """h_0 = x, h_l = a(W_l h_{l-1} + b_l) for l = 1..depth, and a linear map of h_depth.
 
-    With `residual`, layers of equal width add to what enters them: h_l = h_{l-1} + a(...).
+    With `residual`, layers of equal width add to their input: h_l = h_{l-1} + a(...).
     """
 
     class Config(BaseConfig):
@@ -32,9 +32,9 @@ class MLP(Configured, nn.Module):
         activation: Activation = "silu"
         """Function after each hidden layer."""
         residual: bool = False
-        """Hidden layers after the first add to what enters them."""
+        """Hidden layers after the first add to their input."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of hidden units that training hides at random."""
+        """Share of hidden units dropped in training."""
 
     def __init__(self, config: Config, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class MLP(Configured, nn.Module):
         sizes = [inputs, *(config.widths or [config.width] * config.depth)]
         self.hidden = nn.ModuleList(map(nn.Linear, sizes, sizes[1:]))
         self.out = nn.Linear(sizes[-1], outputs)
-        self.act = activation(config.activation, inplace=config.activation in OVERWRITES)
+        self.act = activation(config.activation, inplace=config.activation in INPLACE_ACTIVATIONS)
         self.drop = Dropout(config.dropout)
 
     @property

@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from .attention.softmax import check_lengths
-from .layers.dropout import Dropout, hide
+from .layers.dropout import Dropout, drop_elements
 from .stepwise import State, Stepwise
 
 
@@ -53,7 +53,7 @@ class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
         depth: Annotated[int, Range(1)] = 1
         """Layers, each of which reads the hidden vectors of the one below."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of what passes between layers that training hides at random."""
+        """Share of what passes between layers dropped in training."""
 
     config: Config
     core: nn.RNNBase
@@ -184,7 +184,7 @@ class GRU(Recurrent):
             return super().run(x, state, length)
         last: list[tuple[Tensor, ...]] = []
         for depth, (h,) in enumerate(state.layers):
-            x = hide(x, self.config.dropout) if depth and self.training else x
+            x = drop_elements(x, self.config.dropout) if depth and self.training else x
             x = self.pass_before(depth, x, h)  # (B, T, width)
             rows = torch.arange(len(x), device=x.device)
             last.append((x[:, -1] if length is None else x[rows, length - 1],))
@@ -232,12 +232,12 @@ class Bidirectional(Configured, nn.Module):
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         for depth, (there, back) in enumerate(zip(self.there, self.back, strict=True)):
             x = self.drop(x) if depth else x
-            behind = turned(back(turned(x, length), length), length)
+            behind = reverse_sequences(back(reverse_sequences(x, length), length), length)
             x = torch.cat([there(x, length), behind], 2)
         return x
 
 
-def turned(x: Tensor, length: Tensor | None) -> Tensor:
+def reverse_sequences(x: Tensor, length: Tensor | None) -> Tensor:
     """Each sequence from its last step to its first; padding stays at the end."""
     if length is None:
         return x.flip(1)

@@ -18,9 +18,20 @@ from ..core.errors import UsageError
 from .layers.activation import Activation
 from .layers.init import initialise
 from .layers.norm import Norm, centres
-from .layers.specs import Act, Conv, Drop, Layer, Normalise, Shape, Span, Stack, Whole, told
+from .layers.specs import (
+    Act,
+    Conv,
+    Drop,
+    GlobalPoolSpec,
+    Layer,
+    Normalise,
+    Shape,
+    Span,
+    Stack,
+    format_shape,
+)
 
-IDENTITY = Stack(())
+IDENTITY_SPEC = Stack(())
 
 
 class Residual(nn.Module):
@@ -35,18 +46,18 @@ class Residual(nn.Module):
 
 
 @dataclass(frozen=True)
-class Skip(Layer):
+class ResidualSpec(Layer):
     """A residual layer before it is built."""
 
     body: Layer
-    projection: Layer = IDENTITY
+    projection: Layer = IDENTITY_SPEC
 
     def shape(self, inputs: Shape) -> Shape:
         inner, around = self.body.shape(inputs), self.projection.shape(inputs)
         if inner != around:
             raise UsageError(
-                f"a residual layer adds {told(inner)} to {told(around)}; give it a "
-                "projection to the shape of its body"
+                f"a residual layer cannot add shape {format_shape(inner)} to shape "
+                f"{format_shape(around)}; give it a projection to the shape of its body"
             )
         return inner
 
@@ -68,7 +79,7 @@ class Skip(Layer):
 
 
 class ResNet(Configured, nn.Module):
-    """Pictures (B, C, H, W) to features (B, widths[-1]): a convolution, levels of residual blocks
+    """Images (B, C, H, W) to features (B, widths[-1]): a convolution, levels of residual blocks
     of two convolutions, each level but the first at half the resolution, and the mean over all
     positions."""
 
@@ -77,19 +88,19 @@ class ResNet(Configured, nn.Module):
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64, 128)
         """Channels of each level, first to last."""
         blocks: Annotated[int, Range(1)] = 2
-        """Residual blocks a level."""
+        """Residual blocks per level."""
         stride: Annotated[int, Range(1)] = 1
-        """Stride of the first convolution; 2 for large pictures."""
+        """Stride of the first convolution; 2 for large images."""
         norm: Norm = "batch"
         """Normalisation after each convolution."""
         activation: Activation = "relu"
         """Function after each normalisation."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of the channels inside a block that training hides at random."""
+        """Share of the channels inside a block dropped in training."""
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__()
-        plan = planned(config)
+        plan = resnet_spec(config)
         (self.width,) = plan.shape(shape)
         self.layers = plan.build(shape)
         initialise(self, "he", config.activation)
@@ -98,29 +109,29 @@ class ResNet(Configured, nn.Module):
         return self.layers(x)
 
 
-def planned(config: ResNet.Config) -> Stack:
+def resnet_spec(config: ResNet.Config) -> Stack:
     """The network before it is built."""
     if not config.widths:
         raise UsageError("widths is empty, so that there is no network; give widths=32,64,128")
-    before, layers = config.widths[0], list(folded(config, config.widths[0], config.stride))
+    before, layers = config.widths[0], list(conv_norm_act(config, config.widths[0], config.stride))
     for level, width in enumerate(config.widths):
         for number in range(config.blocks):
             stride = 2 if level and not number else 1
-            layers += [block(config, before, width, stride), Act(config.activation)]
+            layers += [residual_block(config, before, width, stride), Act(config.activation)]
             before = width
-    return Stack((*layers, Whole()))
+    return Stack((*layers, GlobalPoolSpec()))
 
 
-def folded(config: ResNet.Config, width: int, stride: int = 1) -> tuple[Layer, ...]:
+def conv_norm_act(config: ResNet.Config, width: int, stride: int = 1) -> tuple[Layer, ...]:
     """A convolution, its norm and its function."""
     conv = Conv(width, stride=stride, bias=not centres(config.norm))
     return conv, Normalise(config.norm), Act(config.activation)
 
 
-def block(config: ResNet.Config, before: int, width: int, stride: int) -> Skip:
-    first, second = folded(config, width, stride), folded(config, width)[:2]
+def residual_block(config: ResNet.Config, before: int, width: int, stride: int) -> ResidualSpec:
+    first, second = conv_norm_act(config, width, stride), conv_norm_act(config, width)[:2]
     body = Stack((*first, Drop(config.dropout, whole=True), *second))
     if before == width and stride == 1:
-        return Skip(body)
+        return ResidualSpec(body)
     conv = Conv(width, kernel=1, stride=stride, bias=not centres(config.norm))
-    return Skip(body, Stack((conv, Normalise(config.norm))))
+    return ResidualSpec(body, Stack((conv, Normalise(config.norm))))

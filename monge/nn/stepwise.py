@@ -1,4 +1,4 @@
-"""Maps of sequences that can be taken one step at a time, so that drawing costs one pass.
+"""Maps of sequences that can be taken one step at a time, so that sampling costs one pass.
 
     state = net.start(n, most)            # n sequences of at most `most` steps, nothing seen yet
     for t in range(most):
@@ -29,17 +29,17 @@ class State(abc.ABC):
         """Forget how it came about. Truncated back-propagation through time (Williams & Peng 1990)
         calls this between windows of a sequence: values go on, gradients stop."""
         for name, value in vars(self).items():
-            setattr(self, name, cut(value))
+            setattr(self, name, detach_value(value))
 
 
-def cut(value: Any) -> Any:
+def detach_value(value: Any) -> Any:
     """`value` with every tensor in it detached; what it holds stays in place."""
     if isinstance(value, State):
         value.detach()
     if isinstance(value, Tensor):
         return value.detach()
     if isinstance(value, (list, tuple)):
-        return type(value)(cut(each) for each in value)
+        return type(value)(detach_value(each) for each in value)
     return value
 
 
@@ -93,7 +93,7 @@ class Reaching(Conditioned[S]):
 
 
 @dataclass
-class AddedState(State):
+class ContextAddedState(State):
     """The state of a network and what its context adds to each of its inputs."""
 
     inner: State
@@ -105,7 +105,7 @@ class AddedState(State):
         self.context = None if self.context is None else self.context[rows]
 
 
-class Added(Conditioned[AddedState]):
+class Added(Conditioned[ContextAddedState]):
     """Any causal map, with a linear map of the context added to its input."""
 
     def __init__(self, net: Stepwise[Any], context: int) -> None:
@@ -114,17 +114,17 @@ class Added(Conditioned[AddedState]):
         self.inputs, self.outputs = net.inputs, net.outputs
         self.lift = nn.Linear(context, net.inputs, bias=False) if context else None
 
-    def lifted(self, context: Tensor | None) -> Tensor | None:
+    def project_context(self, context: Tensor | None) -> Tensor | None:
         return None if self.lift is None or context is None else self.lift(context)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        added = self.lifted(context)
+        added = self.project_context(context)
         return self.net(x if added is None else x + added)
 
-    def start(self, n: int, most: int, context: Tensor | None = None) -> AddedState:
-        return AddedState(self.net.start(n, most), self.lifted(context))
+    def start(self, n: int, most: int, context: Tensor | None = None) -> ContextAddedState:
+        return ContextAddedState(self.net.start(n, most), self.project_context(context))
 
-    def step(self, state: AddedState, x: Tensor) -> Tensor:
+    def step(self, state: ContextAddedState, x: Tensor) -> Tensor:
         if state.context is not None:
             x = x + state.context[:, state.place if state.context.shape[1] > 1 else 0]
         state.place += 1

@@ -7,9 +7,9 @@ blocks that a context scales and shifts, channel by channel (Perez et al. 2018; 
 
 $h + C_2\, a((1 + s) \odot N(C_1 a(N h)) + t)$ with (s, t) a linear map of a(context).
 
-Full resolution is dearest and says least: where `patch` is above 1, A reads squares of positions
-at once and the last convolution writes them, so that no block works there (Shi et al. 2016).
-Levels that attend also read a sequence where one is told (Rombach et al. 2022).
+Full resolution costs most and matters least: where `patch` is above 1, A reads squares of
+positions at once and the last convolution writes them, so that no block works there (Shi et al.
+2016). Levels that attend also read a sequence if one is given (Rombach et al. 2022).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .layers.activation import Activation, activation
 from .layers.conv import NonLocal
 from .layers.dropout import dropout
 from .layers.norm import Norm, norm
-from .layers.pool import CONV, Doubling, double
-from .layers.specs import Shape, told
+from .layers.pool import CONV, Doubling, upsample
+from .layers.specs import Shape, format_shape
 
-HEADS = 4
+CROSS_ATTENTION_HEADS = 4
 """Heads with which positions read a sequence, or as many as divide the channels."""
-WIDE = 24
-"""Side from which a picture is wide."""
+LARGE_IMAGE_SIDE = 24
+"""Side from which an image is wide."""
 
 
 class Words(NamedTuple):
@@ -50,8 +50,8 @@ class Words(NamedTuple):
 class UNet(Configured, nn.Module):
     """Maps (B, channels, *sides) to maps (B, outputs, *sides) of one or two sides.
 
-    shape is that of an event, (channels, *sides); `context` the width of what the network is told
-    besides, a time or a condition, and `words` that of the steps of a sequence, such as a text.
+    shape is that of an event, (channels, *sides); `context` the width of the conditioning vector,
+    a time or a condition, and `words` that of the steps of a sequence, such as a text.
     Its last convolutions begin at 0, and so does what it puts out.
     """
 
@@ -65,7 +65,7 @@ class UNet(Configured, nn.Module):
         patch: Annotated[int, Range(1)] = 1
         """Side of the squares of positions that the first level reads and writes as one."""
         blocks: Annotated[int, Range(1)] = 2
-        """Residual blocks a level, on the way down and again on the way up."""
+        """Residual blocks per level, on the way down and again on the way up."""
         middle: Annotated[int, Range(0)] = 0
         """Residual blocks more at the lowest level, where shapes are made and work is cheap."""
         attention: Annotated[int, Range(0)] = 1
@@ -75,7 +75,7 @@ class UNet(Configured, nn.Module):
         activation: Activation = "silu"
         """Function before each convolution."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of the numbers inside a block that training hides at random."""
+        """Share of the numbers inside a block dropped in training."""
         doubling: Doubling = "nearest"
         """How maps are doubled: nearest or linear with a convolution, or transposed."""
 
@@ -88,38 +88,40 @@ class UNet(Configured, nn.Module):
         self, config: Config, shape: Shape, outputs: int, context: int = 0, words: int = 0
     ) -> None:
         super().__init__()
-        check(shape[1:], config)
+        check_divisible(shape[1:], config)
         self.config, self.context, dims = config, context, len(shape) - 1
         levels, patch = len(config.multipliers), config.patch
         widths = [config.width * times for times in config.multipliers]
         attends = [levels - level <= config.attention for level in range(levels)]
         conv = CONV[dims - 1]
 
-        def tier(inputs: int, level: int) -> Tier:
+        def tier(inputs: int, level: int) -> UNetLevel:
             count = config.blocks + config.middle * (level == levels - 1)
-            return Tier(config, inputs, widths[level], context, dims, count, attends[level], words)
+            return UNetLevel(
+                config, inputs, widths[level], context, dims, count, attends[level], words
+            )
 
         pairs = list(itertools.pairwise(widths))
         self.first = conv(shape[0], widths[0], 3 * patch, patch, patch)
         self.down = nn.ModuleList(tier(width, level) for level, width in enumerate(widths))
         self.shrink = nn.ModuleList(conv(above, below, 3, 2, 1) for above, below in pairs)
         self.grow = nn.ModuleList(
-            double(config.doubling, dims, below, above) for above, below in pairs
+            upsample(config.doubling, dims, below, above) for above, below in pairs
         )
         self.up = nn.ModuleList(tier(2 * width, level) for level, width in enumerate(widths[:-1]))
         self.norm = norm(config.norm, widths[0], dims)
         self.act = activation(config.activation, axis=1)
-        self.out = zero(conv(widths[0], outputs * patch**dims, 3, padding=1))
+        self.out = zero_init(conv(widths[0], outputs * patch**dims, 3, padding=1))
 
     def forward(
         self, x: Tensor, context: Tensor | None = None, words: Words | None = None
     ) -> Tensor:
-        check(x.shape[2:], self.config)
+        check_divisible(x.shape[2:], self.config)
         width = 0 if context is None else context.shape[1]
         if width != self.context:
             raise UsageError(
-                f"this U-Net reads a context of {self.context} numbers a row, but got "
-                f"{width}; give that many"
+                f"expected a context of {self.context} numbers per row, found "
+                f"{width}; give {self.context}"
             )
         if x.ndim == 4:  # channels innermost: convolutions of few channels are a sixth faster
             x = x.contiguous(memory_format=torch.channels_last)
@@ -129,12 +131,12 @@ class UNet(Configured, nn.Module):
             h = tier(shrink(h), context, words)
         for grow, tier in zip(reversed(self.grow), reversed(self.up), strict=True):
             h = tier(torch.cat([grow(h), bridges.pop()], 1), context, words)
-        return spread(self.out(self.act(self.norm(h))), self.config.patch)
+        return unpatch(self.out(self.act(self.norm(h))), self.config.patch)
 
 
-class Tier(nn.Module):
-    """The blocks of one level; where it attends, a non-local layer follows each, and a look at
-    the sequence that is told."""
+class UNetLevel(nn.Module):
+    """The blocks of one level; where it attends, a non-local layer follows each, and
+    cross-attention to the given sequence."""
 
     def __init__(
         self,
@@ -150,31 +152,33 @@ class Tier(nn.Module):
         super().__init__()
         befores = [inputs] + [width] * (count - 1)
         self.blocks = nn.ModuleList(
-            Block(config, before, width, context, dims) for before in befores
+            UNetBlock(config, before, width, context, dims) for before in befores
         )
         self.attends = nn.ModuleList(
             NonLocal(width, width=width, before=config.norm) if attends else nn.Identity()
             for _ in befores
         )
-        self.looks = nn.ModuleList(
-            Look(width, words, config.norm) for _ in befores if attends and words
+        self.token_attention = nn.ModuleList(
+            TokenAttention(width, words, config.norm) for _ in befores if attends and words
         )
 
     def forward(self, x: Tensor, context: Tensor | None, words: Words | None) -> Tensor:
-        for block, attend, look in itertools.zip_longest(self.blocks, self.attends, self.looks):
+        for block, attend, look in itertools.zip_longest(
+            self.blocks, self.attends, self.token_attention
+        ):
             x = attend(block(x, context))
             x = x if look is None or words is None else look(x, words)
         return x
 
 
-class Look(nn.Module):
+class TokenAttention(nn.Module):
     """h + W A(N h, words): every position reads a sequence. W begins at 0."""
 
     def __init__(self, channels: int, words: int, before: Norm) -> None:
         super().__init__()
         self.norm = norm(before, channels, 1)
-        self.cross = CrossAttention(channels, math.gcd(channels, HEADS), words)
-        zero(self.cross.leave)
+        self.cross = CrossAttention(channels, math.gcd(channels, CROSS_ATTENTION_HEADS), words)
+        zero_init(self.cross.leave)
 
     def forward(self, x: Tensor, words: Words) -> Tensor:  # (B, C, *sides) -> (B, C, *sides)
         rows = self.norm(x.flatten(2)).mT  # (B, n, C)
@@ -182,7 +186,7 @@ class Look(nn.Module):
         return x + seen.mT.reshape(x.shape)
 
 
-class Block(nn.Module):
+class UNetBlock(nn.Module):
     """h + C2 a((1 + s) N(C1 a(N h)) + t), where s and t come from the context."""
 
     def __init__(
@@ -195,29 +199,29 @@ class Block(nn.Module):
             norm(config.norm, inputs, dims), self.act, conv(inputs, width, 3, padding=1)
         )
         self.norm = norm(config.norm, width, dims)
-        self.told = nn.Linear(context, 2 * width) if context else None
+        self.film = nn.Linear(context, 2 * width) if context else None
         self.second = nn.Sequential(
-            self.act, dropout(config.dropout), zero(conv(width, width, 3, padding=1))
+            self.act, dropout(config.dropout), zero_init(conv(width, width, 3, padding=1))
         )
         self.around = nn.Identity() if inputs == width else conv(inputs, width, 1)
 
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
         h = self.norm(self.first(x))
-        if self.told is not None and context is not None:
-            told = self.told(self.act(context))
+        if self.film is not None and context is not None:
+            told = self.film(self.act(context))
             scale, shift = told.reshape(*told.shape, *[1] * (x.ndim - 2)).chunk(2, 1)
             h = torch.addcmul(shift, h, 1 + scale)
         return self.around(x) + self.second(h)
 
 
-def zero(layer: nn.Module) -> nn.Module:
+def zero_init(layer: nn.Module) -> nn.Module:
     """The layer with all its parameters at 0."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer
 
 
-def spread(maps: Tensor, patch: int) -> Tensor:
+def unpatch(maps: Tensor, patch: int) -> Tensor:
     """(B, C patch^d, *sides) -> (B, C, *patch sides), each position as a square of them."""
     if patch == 1:
         return maps
@@ -227,14 +231,14 @@ def spread(maps: Tensor, patch: int) -> Tensor:
     return cells.permute(0, 1, *order).reshape(len(maps), -1, *(patch * side for side in sides))
 
 
-Kind = TypeVar("Kind", bound=UNet.Config)
+ConfigT = TypeVar("ConfigT", bound=UNet.Config)
 
 
-def suited(config: Kind, sides: Sequence[int]) -> Kind:
-    """The same with levels that suit pictures of these sides. Of wide ones four pixels are read as
-    one, which is a fourth of the work, and maps are halved as long as a side is above 7."""
+def suited(config: ConfigT, sides: Sequence[int]) -> ConfigT:
+    """The config with levels for images of these sides. Large images are read in 2x2 patches,
+    a fourth of the work, and maps are halved while a side is above 7."""
     side, levels = min(sides), 1
-    if side < WIDE:
+    if side < LARGE_IMAGE_SIDE:
         return replace(config, width=32, multipliers=(1, 2), blocks=1)
     while side >= 28 and levels < 4:
         side, levels = side // 2, levels + 1
@@ -249,7 +253,7 @@ def suited(config: Kind, sides: Sequence[int]) -> Kind:
     )
 
 
-def check(sides: Sequence[int], config: UNet.Config) -> None:
+def check_divisible(sides: Sequence[int], config: UNet.Config) -> None:
     """Whether the sides can be cut into patches and halved between the levels."""
     levels, patch, factor = len(config.multipliers), config.patch, config.factor
     if len(sides) not in (1, 2):
@@ -259,15 +263,15 @@ def check(sides: Sequence[int], config: UNet.Config) -> None:
     if levels < 1:
         raise UsageError("multipliers is empty, so that there is no level; give multipliers=1,2,4")
     if any(side % factor for side in sides):
-        padded = told([-(-side // factor) * factor for side in sides])
+        padded = format_shape([-(-side // factor) * factor for side in sides])
         raise UsageError(
             f"a U-Net of {levels} levels{f' and patch={patch}' * (patch > 1)} needs "
-            f"sides that divide by {factor}, but here are {told(sides)}; "
-            f"{remedy(sides, patch)}, or pad to {padded}"
+            f"sides that divide by {factor}, but here are {format_shape(sides)}; "
+            f"{divisibility_hint(sides, patch)}, or pad to {padded}"
         )
 
 
-def remedy(sides: Sequence[int], patch: int) -> str:
+def divisibility_hint(sides: Sequence[int], patch: int) -> str:
     if any(side % patch for side in sides):
         return "give patch=1"
     most = min((side // patch & -(side // patch)).bit_length() for side in sides)

@@ -1,13 +1,13 @@
-"""Numbers as one of finitely many runs: p(x) = P(run) p(x | run).
+"""Numbers in finitely many bins: p(x) = P(bin) p(x | bin).
 
-Numbers fall into runs of cells; a cell is one integer of a count or of a long ladder of levels,
-and an interval of width `unit` of a real. Runs hold nearly equal shares of the training values; a
-value so common that it outweighs a run has one to itself, which for a real reaches to the next
-value, so that rounding is not taken for density. Inside a run every cell is equally likely; the
-outermost runs reach to infinity with geometric weights (on a ladder they end with it), so that
-each law sums or integrates to one.
+Numbers fall into bins (runs of cells); a cell is one integer of a count or of a long ladder of
+levels, and an interval of width `unit` of a real. Runs hold nearly equal shares of the training
+values; a value so common that it outweighs a run has one to itself, which for a real reaches to
+the next value, so that rounding is not taken for density. Inside a run every cell is equally
+likely; the outermost runs reach to infinity with geometric weights (on a ladder they end with it),
+so that each distribution sums or integrates to one.
 
-Whole numbers without limits, by a free probability for each run of them.
+`BinnedCounts` models unbounded integers with a free probability per bin.
 
 P(x) = softmax(l)_run(x) P(x | run): one softmax reaches any shape, spikes and gaps included, which
 a mixture of smooth components finds only slowly. The runs are laid over the training values.
@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from ..core.space import Space
-from .distributions import ALL, At, Distribution, pick, tally
+from .distributions import ALL_ENTRIES, Distribution, EntryIndex, pick, smoothed_counts
 
-FAR = 2**60
+UNREACHABLE_CELL = 2**60
 """A cell no value reaches: the end of an open run, and where runs that are not used lie."""
-RESOLUTION = 256
+CELLS_PER_STD = 256
 """Cells to a standard deviation of a real; it bounds the density of a value that repeats."""
 
 
@@ -63,34 +63,34 @@ class Bins(nn.Module):
         """Even runs over three deviations either side of the mean, before anything is counted."""
         mean, scale, bins = part.mean[0], part.scale[0], self.low.shape[1]
         if part.kind == "real":
-            self.origin[j], self.unit[j] = mean, scale / RESOLUTION
-            mean, scale = 0.0, float(RESOLUTION)
+            self.origin[j], self.unit[j] = mean, scale / CELLS_PER_STD
+            mean, scale = 0.0, float(CELLS_PER_STD)
         if self.top[j]:
             starts = torch.arange(1, bins) * self.top[j] // bins
         else:
             step = max(round(6 * scale / bins), 1)
             starts = round(mean) + step * (torch.arange(1, bins) - bins // 2)
             self.tail[j] = step
-        self.lay(j, starts)
+        self.set_starts(j, starts)
 
-    def lay(self, j: int, starts: Tensor) -> None:
+    def set_starts(self, j: int, starts: Tensor) -> None:
         """Let run k + 1 of entry j begin at starts[k]."""
         top, last = int(self.top[j]), len(starts)
-        self.low[j], self.high[j] = FAR, FAR
-        self.low[j, 0] = 0 if top else -FAR
+        self.low[j], self.high[j] = UNREACHABLE_CELL, UNREACHABLE_CELL
+        self.low[j, 0] = 0 if top else -UNREACHABLE_CELL
         self.low[j, 1 : last + 1] = self.high[j, :last] = starts.to(self.low)
-        self.high[j, last] = top or FAR
+        self.high[j, last] = top or UNREACHABLE_CELL
 
     def fit(self, j: int, values: Tensor) -> None:
         """Lay the runs of entry j over its training values, sorted."""
         if self.real[j]:
-            middle, spread = values[len(values) // 2], spread_of(values)
-            self.origin[j], self.unit[j] = middle, spread / RESOLUTION
+            middle, spread = values[len(values) // 2], robust_scale(values)
+            self.origin[j], self.unit[j] = middle, spread / CELLS_PER_STD
         cells = ((values - self.origin[j].double()) / self.unit[j].double()).floor()
         starts = cut(cells, self.low.shape[1], bool(self.real[j]))
         if self.top[j]:
             starts = starts.clamp(1, int(self.top[j]) - 1).unique()
-        self.lay(j, starts)
+        self.set_starts(j, starts)
         # One row more, as far out as a run is long, keeps an empty or narrow tail open.
         typical = max(float(starts[-1] - starts[0]) / len(starts), 1.0)
         below, above = cells[cells < starts[0]], cells[cells >= starts[-1]]
@@ -101,7 +101,7 @@ class Bins(nn.Module):
         """The run of each number and log p(x | run), both (B, R); -inf where x has no cell."""
         unit = self.unit.double()
         cell = ((x.double() - self.origin.double()) / unit).floor()
-        near = cell.clamp(-FAR / 2, FAR / 2).T.contiguous()  # (R, B)
+        near = cell.clamp(-UNREACHABLE_CELL / 2, UNREACHABLE_CELL / 2).T.contiguous()  # (R, B)
         run = torch.searchsorted(self.low.double(), near, right=True).sub(1).clamp(min=0).T
         below, above, first, last = self.ends(run)
         excess = torch.where(below, first - cell, cell - last)
@@ -138,7 +138,7 @@ class Bins(nn.Module):
 
     def ends(self, run: Tensor, at: slice = slice(None)) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Is a run the open one below, above (B, R), and the cells (R,) these two start from."""
-        final = (self.low[at] < FAR).sum(1, keepdim=True) - 1  # (R, 1)
+        final = (self.low[at] < UNREACHABLE_CELL).sum(1, keepdim=True) - 1  # (R, 1)
         last = self.low[at].gather(1, final)[:, 0]
         endless = self.top[at] == 0
         first = self.high[at, 0] - 1
@@ -169,7 +169,7 @@ def gather_bins(table: Tensor, run: Tensor) -> Tensor:
     return table.gather(1, run.T).T
 
 
-def spread_of(values: Tensor) -> float:
+def robust_scale(values: Tensor) -> float:
     """A width of sorted values that outliers do not stretch, 1 if they are all the same."""
     quartiles = values[3 * len(values) // 4] - values[len(values) // 4]
     return float(quartiles) / 1.349 or float(values.std(correction=0)) or 1.0
@@ -183,7 +183,7 @@ def cut(cells: Tensor, bins: int, real: bool) -> Tensor:
     if len(every) < bins:
         return every
     commonest, order = count.sort(descending=True, stable=True)
-    # A value stands alone, at the price of two runs, if it outweighs what each of the runs that
+    # A value stands alone, at the cost of two runs, if it outweighs what each of the runs that
     # are left would hold of the rest.
     left = bins - 2 - 2 * torch.arange(1, len(value) + 1, device=cells.device)
     rest = count.sum() - commonest.cumsum(0)
@@ -196,8 +196,8 @@ def cut(cells: Tensor, bins: int, real: bool) -> Tensor:
     return torch.cat([value[heavy], after[heavy], picks]).unique()
 
 
-class Binned(Distribution):
-    """Laws of d counts: logits over at most `bins` runs each."""
+class BinnedCounts(Distribution):
+    """Distributions of d counts: logits over at most `bins` bins each."""
 
     share: Tensor
 
@@ -212,16 +212,16 @@ class Binned(Distribution):
         for j, column in enumerate(x.double().T):
             if bool(seen[:, j].any()):
                 self.runs.fit(j, column[seen[:, j]].sort().values)
-        self.share.copy_(tally(self.runs.encode(x)[0], seen, self.count))
+        self.share.copy_(smoothed_counts(self.runs.encode(x)[0], seen, self.count))
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         run, inside = self.runs.encode(x.reshape(-1, x.shape[-1]))  # (N, d)
         chosen = run.reshape(*x.shape, 1)
-        return self.live(params, ALL).log_softmax(-1).gather(-1, chosen)[..., 0] + inside.reshape(
-            x.shape
-        )
+        return self.live(params, ALL_ENTRIES).log_softmax(-1).gather(-1, chosen)[
+            ..., 0
+        ] + inside.reshape(x.shape)
 
-    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         if isinstance(at, int):
             one = slice(at, at + 1)
             return self.draw(params[..., None, :], noise[..., None, :], one)[..., 0]
@@ -229,16 +229,16 @@ class Binned(Distribution):
         u = torch.special.ndtr(noise[..., 1]).flatten(0, -2)
         return self.runs.decode(run.flatten(0, -2), u, u, at).reshape(run.shape)
 
-    def live(self, params: Tensor, at: At) -> Tensor:
+    def live(self, params: Tensor, at: EntryIndex) -> Tensor:
         """Logits, those of runs that are not used at minus infinity."""
         return params.masked_fill(~self.runs.live[at], -torch.inf)
 
     def mean(self, params: Tensor) -> Tensor:
-        return (self.live(params, ALL).softmax(-1) * self.runs.middle).sum(-1)
+        return (self.live(params, ALL_ENTRIES).softmax(-1) * self.runs.middle).sum(-1)
 
     def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
         run, inside = self.runs.below(t.reshape(-1, t.shape[-1]))  # (N, d)
-        each = self.live(params, ALL).softmax(-1)
+        each = self.live(params, ALL_ENTRIES).softmax(-1)
         chosen = run.reshape(*t.shape, 1)
         upto = torch.cat([each, each.cumsum(-1) - each], -1)  # P(run), P(a lower run)
         own, lower = (upto.gather(-1, chosen + k)[..., 0] for k in (0, self.count))
@@ -246,7 +246,7 @@ class Binned(Distribution):
 
     def mode(self, params: Tensor) -> Tensor:
         peak = self.runs.peak  # (d, bins)
-        height = self.live(params, ALL) + self.runs.encode(peak.T)[1].T
+        height = self.live(params, ALL_ENTRIES) + self.runs.encode(peak.T)[1].T
         return peak.expand(height.shape).gather(-1, height.argmax(-1, keepdim=True))[..., 0]
 
     def start(self) -> Tensor:

@@ -1,8 +1,8 @@
-r"""A joint law of many numbers in two parts: how each is spread, and how they move together.
+r"""A Gaussian copula with sinh-arcsinh margins.
 
 Margins: with $u = \mathrm{asinh}(r/\sigma)$, $z = \sinh(\delta u)$ is standard normal (the
-sinh-arcsinh law of Jones & Pewsey 2009, symmetric), whose tails are heavier than normal where
-$\delta < 1$.
+sinh-arcsinh distribution of Jones & Pewsey 2009, symmetric), whose tails are heavier than normal
+where $\delta < 1$.
 
 Dependence: z is normal with correlation $\Sigma = \mathrm{diag}(a) + B B^\top$, rows of B (D, R)
 and $a_i = 1 - |B_i|^2$, so that R common causes move the D numbers together and every margin stays
@@ -19,18 +19,18 @@ import math
 import torch
 from torch import Generator, Tensor, nn
 
-HEAVIEST = 0.4
+MIN_DELTA = 0.4
 """The smallest delta."""
-OWN = 0.02
-"""The share of a number that no common cause explains, at least, when the law begins."""
-SHAPES = (-3.0, -1.5, -0.75, 0.0, 0.75, 1.5, 3.0)
-"""Logits of delta, between its ends, that the law may begin with."""
-CENTRAL = 0.8
+MIN_UNIQUE_VARIANCE = 0.02
+"""The share of a number that no common cause explains, at least, at initialisation."""
+INITIAL_SHAPES = (-3.0, -1.5, -0.75, 0.0, 0.75, 1.5, 3.0)
+"""Logits of delta, between its ends, tried at initialisation."""
+CENTRAL_PROBABILITY = 0.8
 """Probability of the central interval that scales begin with."""
 
 
 class Margins(nn.Module):
-    """The laws of D numbers r, each alone; `owner` (D,) says which share a shape."""
+    """Marginal distributions of D numbers r; entries of one `owner` (D,) share a shape."""
 
     owner: Tensor
 
@@ -42,17 +42,17 @@ class Margins(nn.Module):
 
     @property
     def delta(self) -> Tensor:
-        return (HEAVIEST + (1 - HEAVIEST) * self.shape.sigmoid())[self.owner]
+        return (MIN_DELTA + (1 - MIN_DELTA) * self.shape.sigmoid())[self.owner]
 
     @torch.no_grad()
     def fit(self, r: Tensor) -> None:
         """Begin with the likeliest of a few shapes, and with scales whose central interval holds
         as many of the values (N, D) as it should."""
-        edge = torch.special.ndtri(torch.as_tensor((1 + CENTRAL) / 2).to(r)).asinh()
-        size = torch.stack([column.abs().quantile(CENTRAL) for column in r.unbind(1)])
+        edge = torch.special.ndtri(torch.as_tensor((1 + CENTRAL_PROBABILITY) / 2).to(r)).asinh()
+        size = torch.stack([column.abs().quantile(CENTRAL_PROBABILITY) for column in r.unbind(1)])
         best = torch.full_like(self.shape, -torch.inf)
         shapes = self.shape.clone()
-        for shape in SHAPES:
+        for shape in INITIAL_SHAPES:
             self.shape.fill_(shape)
             self.log_scale.copy_((size / (edge / self.delta).sinh()).clamp_min(1e-4).log())
             z, slope = self(r)
@@ -105,7 +105,7 @@ class Dependence(nn.Module):
         z = z / z.square().mean(0).sqrt().clamp_min(1e-6)
         _, size, axes = torch.pca_lowrank(z, count, center=False)
         causes = axes * size / len(z) ** 0.5  # (D, count)
-        own = (1 - causes.square().sum(1)).clamp_min(OWN)
+        own = (1 - causes.square().sum(1)).clamp_min(MIN_UNIQUE_VARIANCE)
         self.raw[:, :count] = causes / own.sqrt()[:, None]
 
     def log_density(self, z: Tensor) -> Tensor:

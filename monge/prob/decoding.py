@@ -1,9 +1,9 @@
-r"""Sequences from a law that tells one symbol after the other.
+r"""Decoding of sequences symbol by symbol: sampling and beam search.
 
-Drawing: $x_t \sim p(x_t | x_{<t})$, the logits divided by a temperature, and symbols outside the k
-most probable (top-k) or outside the smallest set of probability q (nucleus; Holtzman et al. 2020)
-excluded; greedy decoding is top-1. Beam search keeps the k most probable beginnings and returns
-the finished sequence of the largest
+Sampling: $x_t \sim p(x_t | x_{<t})$, the logits divided by a temperature, and symbols outside the
+k most probable (top-k) or outside the smallest set of probability q (nucleus; Holtzman et al.
+2020) excluded; greedy decoding is top-1. Beam search keeps the k most probable beginnings and
+returns the finished sequence of the largest
 
 $$s(x) = \log p(x) / T^\alpha$$
 
@@ -23,38 +23,38 @@ from torch import Tensor
 from ..core.config import Config, Range
 from .distributions import pick
 
-THIN = 0.75
-"""Part of the rows that may still go on when those that have ended are left behind."""
-MANY = 8
-"""Part of the searched rows, one in so many, that have ended when they are left behind."""
-RUN = 64
-"""Symbols in a row that are looked through as one for the best."""
+COMPACT_BELOW_SHARE = 0.75
+"""Finished rows are dropped when at most this share of the rows is unfinished."""
+COMPACT_FINISHED_DIVISOR = 8
+"""Finished rows are dropped when they are at least one in this many."""
+SYMBOL_BLOCK = 64
+"""Consecutive symbols whose maximum is compared first in the top-k search."""
 
 
 class Choice(Config):
-    """How a symbol is drawn."""
+    """How the next symbol is sampled."""
 
     temperature: Annotated[float, Range(0, open=True)] = 1.0
-    """Below 1 likely symbols are drawn more often, above 1 less; 1 draws from the law."""
+    """Divides the logits: below 1 favours likely symbols, above 1 flattens; 1 is the model."""
     top: Annotated[int, Range(0)] = 0
-    """Draw among this many of the most probable symbols, 1 for the most probable; 0 for all."""
+    """Top-k sampling: only the k most probable symbols; 1 is greedy, 0 keeps all."""
     nucleus: Annotated[float, Range(0, 1, open=True)] = 1.0
-    """Draw among the most probable symbols that have this probability together."""
+    """Nucleus (top-p) sampling: the most probable symbols with this total probability."""
 
 
 class StepDecoder(Protocol):
-    """Rows on their way, each ready to be told its next symbol."""
+    """Incremental decoder of m rows."""
 
     def next(self, symbol: Tensor | None) -> Tensor:
         """Logits (m, V) of what follows one more symbol (m,); None before the first."""
 
     def take(self, rows: Tensor, kin: int = 1) -> None:
-        """Go on with the rows numbered `rows`, in this order, repeats allowed; every `kin`
-        neighbours among them have the same origin, as the beginnings of one search do."""
+        """Keep the given rows in this order, repeats allowed; each group of consecutive rows (one
+        per beam) comes from one source row."""
 
 
 def narrowed(logits: Tensor, options: Choice) -> Tensor:
-    """Logits (..., V) of the law that is drawn from; minus infinity for what is excluded."""
+    """Logits (..., V) of the sampling distribution; minus infinity for excluded symbols."""
     if options.temperature != 1:
         logits = logits / options.temperature
     if options.top and options.top < logits.shape[-1]:
@@ -81,14 +81,14 @@ def draw(
             yield symbol
             continue
         symbol = symbol if ended is None else symbol.masked_fill(ended, end)
-        said = symbol.new_full((n,), end)
-        said[rows] = symbol
-        yield said
+        symbols = symbol.new_full((n,), end)
+        symbols[rows] = symbol
+        yield symbols
         ended = symbol == end
         count = int(ended.sum())
         if count == len(rows):
             return
-        if len(rows) - count <= THIN * len(rows):
+        if len(rows) - count <= COMPACT_BELOW_SHARE * len(rows):
             on = (~ended).nonzero()[:, 0]
             speaker.take(on)
             rows, symbol, ended = rows[on], symbol[on], None
@@ -98,44 +98,44 @@ def beam(
     speaker: StepDecoder, n: int, most: int, end: int, beams: int = 5, penalty: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """The best sequences found (n, most), their end repeated, and the score of each (n,)."""
-    search = Search(speaker, n, most, end, beams, penalty)
+    search = BeamSearch(speaker, n, most, end, beams, penalty)
     for length in range(1, most + 1):
         if not search.extend(length):
             break
     return search.best, search.score
 
 
-def best(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+def top_extensions(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """The `most` largest sums of a beginning's log p, live (m, k), and that of its next symbol,
     log_p (m k, V): the sums in their order, their beginnings and their symbols, (m, most) each.
 
     They lie in as many runs of symbols as they are themselves: those whose maxima are largest.
     """
     (m, k), size = live.shape, log_p.shape[1]
-    runs = size // RUN
+    runs = size // SYMBOL_BLOCK
     if k * runs <= most:
         score, which = (
             (live[..., None] + log_p.view(m, k, size)).flatten(1).topk(min(most, k * size), 1)
         )
         return score, which // size, which % size
-    cut = log_p[:, : runs * RUN].unflatten(1, (runs, RUN))  # (m k, runs, RUN)
+    cut = log_p[:, : runs * SYMBOL_BLOCK].unflatten(1, (runs, SYMBOL_BLOCK))  # (m k, runs, RUN)
     top = (cut.amax(2).view(m, k, runs) + live[..., None]).flatten(1).topk(most, 1).indices
     origin, run = top // runs, top % runs  # (m, most)
     rows = torch.arange(m, device=live.device)[:, None] * k
     sums = cut[rows + origin, run] + live.gather(1, origin)[..., None]  # (m, most, RUN)
-    rest = log_p[:, runs * RUN :].reshape(m, k, -1) + live[..., None]  # fewer than a run
+    rest = log_p[:, runs * SYMBOL_BLOCK :].reshape(m, k, -1) + live[..., None]  # fewer than a run
     score, which = torch.cat([sums.flatten(1), rest.flatten(1)], 1).topk(most, 1)
-    late, left = which - most * RUN, max(size - runs * RUN, 1)
-    inside = which.clamp(max=most * RUN - 1)
-    symbol = run.gather(1, inside // RUN) * RUN + inside % RUN
+    late, left = which - most * SYMBOL_BLOCK, max(size - runs * SYMBOL_BLOCK, 1)
+    inside = which.clamp(max=most * SYMBOL_BLOCK - 1)
+    symbol = run.gather(1, inside // SYMBOL_BLOCK) * SYMBOL_BLOCK + inside % SYMBOL_BLOCK
     return (
         score,
-        torch.where(late < 0, origin.gather(1, inside // RUN), late // left),
-        torch.where(late < 0, symbol, runs * RUN + late % left),
+        torch.where(late < 0, origin.gather(1, inside // SYMBOL_BLOCK), late // left),
+        torch.where(late < 0, symbol, runs * SYMBOL_BLOCK + late % left),
     )
 
 
-class Search:
+class BeamSearch:
     """Rows that are still searched, each with k beginnings, and the best that each row found."""
 
     def __init__(
@@ -155,8 +155,10 @@ class Search:
         """One more symbol for every beginning; false when no row has anything left to find."""
         logits = self.speaker.next(self.symbol)
         if length == 1:
-            self.place(logits)
-        score, origin, symbol = best(self.live, logits.log_softmax(-1), 2 * self.beams)  # (m, 2 k)
+            self.to_device(logits)
+        score, origin, symbol = top_extensions(
+            self.live, logits.log_softmax(-1), 2 * self.beams
+        )  # (m, 2 k)
         words = self.words.gather(1, origin[..., None].expand(-1, -1, self.words.shape[2]))
         words = torch.cat([words, symbol[..., None]], 2)
         over = symbol == self.end
@@ -169,10 +171,10 @@ class Search:
         held = self.live.shape[1]
         self.live = score.masked_fill(over, -math.inf).gather(1, order)
         self.words = words.gather(1, order[..., None].expand(-1, -1, length))
-        return self.go_on(origin.gather(1, order), held)
+        return self.select(origin.gather(1, order), held)
 
-    def place(self, logits: Tensor) -> None:
-        """Bring everything to where the logits are."""
+    def to_device(self, logits: Tensor) -> None:
+        """Move the state to the device of the logits."""
         for name in ("rows", "done", "found", "words", "best"):
             setattr(self, name, getattr(self, name).to(logits.device))
         self.live, self.score = self.live.to(logits), self.score.to(logits)
@@ -189,14 +191,14 @@ class Search:
         self.best[rows] = self.end
         self.best[rows, :length] = words[better, which[better]]
 
-    def go_on(self, origin: Tensor, held: int) -> bool:
+    def select(self, origin: Tensor, held: int) -> bool:
         """Rows are done that have found k sequences, or one that no beginning can beat; once there
         are many they are left behind. The speaker holds `held` beginnings of each row, and origin
         (m, k) is the one each goes on from."""
         hope = self.live.amax(1) / self.most**self.penalty
         self.done |= (self.found[self.rows] >= self.beams) | (self.score[self.rows] >= hope)
         count = int(self.done.sum())
-        on = (~self.done | (MANY * count < len(self.rows))).nonzero()[:, 0]
+        on = (~self.done | (COMPACT_FINISHED_DIVISOR * count < len(self.rows))).nonzero()[:, 0]
         states = (on[:, None] * held + origin[on]).flatten()
         for name in ("rows", "done", "live", "words"):
             setattr(self, name, getattr(self, name)[on])

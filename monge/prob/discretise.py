@@ -23,7 +23,7 @@ class Codes(nn.Module):
     def __init__(self, space: Space, bins: int) -> None:
         super().__init__()
         parts = space.parts
-        grouped = [i for i, part in enumerate(parts) if is_grouped(part, bins)]
+        grouped = [i for i, part in enumerate(parts) if is_binned(part, bins)]
         sizes = torch.tensor([codes_of(part, bins) for part in parts], dtype=torch.long)
         owner = torch.arange(len(sizes)).repeat_interleave(sizes)
         self.register_buffer("sizes", sizes, persistent=False)
@@ -89,8 +89,8 @@ class Codes(nn.Module):
     def choose(self, log_p: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
         """A code of each entry from row `which` of the tables log_p (G, C), (B, D).
 
-        The cumulative laws stand end to end on one line, that of entry d in table g between
-        g D + d and g D + d + 1, so that a single search serves every entry of every row.
+        The cumulative distributions stand end to end on one line, that of entry d in table g
+        between g D + d and g D + d + 1, so that a single search serves every entry of every row.
         """
         cumulative, entries = log_p.double().exp().cumsum(1), len(self.sizes)
         ends = cumulative[:, self.offset + self.sizes - 1]  # (G, D)
@@ -109,13 +109,13 @@ class Codes(nn.Module):
         return found - which[:, None] * self.total - self.offset
 
 
-def is_grouped(part: Space, bins: int) -> bool:
+def is_binned(part: Space, bins: int) -> bool:
     return part.kind in ("real", "counts") or (part.kind == "levels" and part.size > bins)
 
 
 def codes_of(part: Space, bins: int) -> int:
     """How many codes an entry has."""
-    if is_grouped(part, bins):
+    if is_binned(part, bins):
         return bins
     return 2 if part.kind == "binary" else part.size
 

@@ -1,7 +1,7 @@
-r"""The standard Gaussian, $\log N(z; 0, I) = -\frac12 (|z|^2 + D \log 2\pi)$, and means of weights
-that are known by their logarithms.
+r"""Distributions of single numbers, each with a few unbounded parameters.
 
-Laws of single numbers, each a function of a few unbounded parameters.
+Also the standard normal, $\log N(z; 0, I) = -\frac12 (|z|^2 + D \log 2\pi)$, and the log of a mean
+of weights given by their logarithms.
 
 Bernoulli: logit l, $\log p = x l + \log\sigma(-l)$.  Categorical: logits.  Mixtures of K
 components have weights (softmax of K logits; none where K = 1), K means and K log-scales in the
@@ -45,32 +45,32 @@ def log_mean_exp(log_weights: Tensor) -> tuple[Tensor, Tensor]:
     return top + torch.log(mean), error / mean
 
 
-CEILING = math.log(30)
-"""No log-scale is above this many training scales: a network led astray draws no wild numbers."""
-CLIMB = 50
-"""Steps from a component's mean to the mode of a mixture."""
-ALL = slice(None)
-At = int | slice
-"""Which of a group's entries are meant: one (its axis dropped) or all."""
+MAX_LOG_SCALE = math.log(30)
+"""Upper bound of log-scales, in log training scales; keeps samples of a bad network finite."""
+MODE_STEPS = 50
+"""Fixed-point steps from the mean of a component to a mode of the mixture."""
+ALL_ENTRIES = slice(None)
+EntryIndex = int | slice
+"""Index into the entries of a group: one entry (its axis is dropped) or all."""
 
 
 class Distribution(nn.Module, abc.ABC):
-    """Laws of d numbers of one kind, independent given `count` parameters each."""
+    """Distributions of d numbers of one kind, independent given `count` parameters each."""
 
     count: int
     normal: ClassVar[bool] = True
-    """Whether a draw needs the normal, or the uniform alone."""
+    """Whether sampling uses the normal noise besides the uniform."""
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
-        """Take what the law must know of training values (B, d) beyond their statistics."""
+        """Fit what the training values (B, d) determine beyond their mean and scale."""
 
     @abc.abstractmethod
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         """log p of x (*S, d) under params (*S, d, count), (*S, d)."""
 
     @abc.abstractmethod
-    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
-        """x made from noise (*S, d, 2), a uniform and a normal for each number."""
+    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
+        """x computed from noise (*S, d, 2), a uniform and a normal per number."""
 
     @abc.abstractmethod
     def mean(self, params: Tensor) -> Tensor:
@@ -78,10 +78,10 @@ class Distribution(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> Tensor:
-        """Parameters that spread the law over the training values, (d, count)."""
+        """Parameters that match the training marginals, (d, count)."""
 
     def values(self, params: Tensor) -> Tensor:
-        """log P of 0, 1, ... in turn, (*S, d, K); K is 0 where the values have no end."""
+        """log P of 0, 1, ... in turn, (*S, d, K); K is 0 for unbounded values."""
         return params[..., :0]
 
     def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class Bernoulli(Distribution):
         logit = params[..., 0]
         return x * logit + F.logsigmoid(-logit)
 
-    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         return params.select(-1, 0).sigmoid().gt_(noise.select(-1, 0))
 
     def mean(self, params: Tensor) -> Tensor:
@@ -139,12 +139,12 @@ class Categorical(Distribution):
         self.register_buffer("share", torch.ones(entries, size), persistent=False)
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
-        self.share.copy_(tally(x, seen, self.count))
+        self.share.copy_(smoothed_counts(x, seen, self.count))
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         return params.log_softmax(-1).gather(-1, x.long()[..., None])[..., 0]
 
-    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         return pick(params, noise.select(-1, 0)).to(params.dtype)
 
     def mean(self, params: Tensor) -> Tensor:
@@ -179,19 +179,19 @@ class Mixture(Distribution):
         for name, value in (("shift", shift), ("scale", scale), ("floor", floor)):
             self.register_buffer(name, value.clone(), persistent=False)
 
-    def split(self, params: Tensor, at: At = ALL) -> tuple[Tensor, Tensor, Tensor]:
+    def split(self, params: Tensor, at: EntryIndex = ALL_ENTRIES) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the weights, means and scales, each (*S, d, K)."""
         *logits, means, raw = params.split(self.components, -1)
         weights = logits[0] if logits else means.new_zeros(1).expand_as(means)
-        return weights, means, raw.clamp(max=CEILING).exp() + self.floor[at].exp()[..., None]
+        return weights, means, raw.clamp(max=MAX_LOG_SCALE).exp() + self.floor[at].exp()[..., None]
 
-    def mixed(self, logits: Tensor, terms: Tensor) -> Tensor:
+    def log_mix(self, logits: Tensor, terms: Tensor) -> Tensor:
         """log sum_k w_k exp(terms_k), (*S, d)."""
         if self.components == 1:
             return terms[..., 0]
         return torch.logsumexp(logits.log_softmax(-1) + terms, -1)
 
-    def component(self, params: Tensor, noise: Tensor, at: At) -> tuple[Tensor, Tensor]:
+    def component(self, params: Tensor, noise: Tensor, at: EntryIndex) -> tuple[Tensor, Tensor]:
         """Mean and scale of the component that the uniform picks, each (*S, d)."""
         logits, means, scales = self.split(params, at)
         if self.components == 1:
@@ -228,9 +228,9 @@ class Gaussians(Mixture):
         y = ((x - self.shift) / self.scale)[..., None]  # (*S, d, 1)
         gap = (y - means) / scales  # (*S, d, K)
         terms = torch.addcmul(scales.log(), gap, gap, value=0.5).neg()
-        return self.mixed(logits, terms) - (self.scale.log() + 0.5 * math.log(2 * math.pi))
+        return self.log_mix(logits, terms) - (self.scale.log() + 0.5 * math.log(2 * math.pi))
 
-    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         mean, scale = self.component(params, noise, at)
         return self.shift[at] + self.scale[at] * (mean + scale * noise[..., 1])
 
@@ -251,7 +251,7 @@ class Gaussians(Mixture):
         logits, means, scales = (part[..., None, :] for part in self.split(params))
         y, precision = means.mT, scales**-2  # (*S, d, K, 1)
         terms = logits.log_softmax(-1) - scales.log()
-        for _ in range(CLIMB if self.components > 1 else 0):
+        for _ in range(MODE_STEPS if self.components > 1 else 0):
             share = (terms - 0.5 * (y - means).square() * precision).softmax(-1) * precision
             y = (share * means).sum(-1, keepdim=True) / share.sum(-1, keepdim=True)
         height = (terms - 0.5 * (y - means).square() * precision).logsumexp(-1)  # (*S, d, K)
@@ -259,7 +259,7 @@ class Gaussians(Mixture):
         return self.shift + self.scale * best
 
 
-class Logistics(Mixture):
+class DiscretisedLogisticMixture(Mixture):
     """sum_k w_k [sigma(b_k) - sigma(a_k)] on the levels 0..top.
 
     s_k stays above a twentieth of a level's width: one level can then take all but 1e-4.
@@ -279,9 +279,9 @@ class Logistics(Mixture):
         width = (-torch.expm1(-2 * half * rate)).log()
         lowest, highest = (x <= 0)[..., None], (x >= self.top)[..., None]
         terms = below.masked_fill(highest, 0.0) + above.masked_fill(lowest, 0.0)
-        return self.mixed(logits, terms + width.masked_fill(lowest | highest, 0.0))
+        return self.log_mix(logits, terms + width.masked_fill(lowest | highest, 0.0))
 
-    def draw(self, params: Tensor, noise: Tensor, at: At = ALL) -> Tensor:
+    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         mean, scale = self.component(params, noise, at)
         normal = noise[..., 1]
         logistic = torch.special.log_ndtr(normal) - torch.special.log_ndtr(-normal)
@@ -303,16 +303,17 @@ class Logistics(Mixture):
         return self.log_prob(params.expand(len(levels), *params.shape), every).movedim(0, -1)
 
 
-def tally(codes: Tensor, seen: Tensor, size: int) -> Tensor:
-    """How often each code was seen in each column of (B, d), and half a time more, (d, size)."""
+def smoothed_counts(codes: Tensor, seen: Tensor, size: int) -> Tensor:
+    """Counts of each observed code per column of (B, d), plus one half, (d, size)."""
     columns = zip(codes.T, seen.T, strict=True)
     counts = [torch.bincount(column[here].long(), minlength=size) for column, here in columns]
     return torch.stack(counts) + 0.5
 
 
 def pick(logits: Tensor, uniform: Tensor) -> Tensor:
-    """The code k at which the cumulated softmax passes the uniform, (*S,); never one of no
-    probability, since the uniform is a part of what the rounded softmax sums to."""
+    """Sample a code by the inverse CDF of the softmax at the uniform, (*S,).
+
+    The uniform is scaled by the rounded total, so codes of zero probability never occur."""
     total = logits.softmax(-1).cumsum(-1).contiguous()
     place = (uniform[..., None] * total[..., -1:]).contiguous()
     found = torch.searchsorted(total, place, right=True)

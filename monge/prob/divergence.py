@@ -1,4 +1,4 @@
-r"""How far one law is from another: by densities, by kernels, by transport.
+r"""Divergences between distributions: by densities, by kernels, by optimal transport.
 
 Of probability tables p, q on the same finite set (last axis; leading axes are a batch):
 
@@ -9,7 +9,7 @@ Of probability tables p, q on the same finite set (last axis; leading axes are a
   $m = (p+q)/2$, between 0 and log 2, which it is on disjoint supports;
 - total variation $\tfrac12\sum|p - q|$, between 0 and 1, which it is on disjoint supports.
 
-Of samples x (n, d) and y (m, d) of any two laws, overlapping or not: MMD, the Wasserstein
+Of samples x (n, d) and y (m, d) of any two distributions, overlapping or not: MMD, the Wasserstein
 distances, and the Sinkhorn divergence, which see how far apart disjoint supports are. Of Gaussians
 in closed form: KL, expected log-density, squared W_2 (`solve.assignment.bures`).
 """
@@ -85,7 +85,9 @@ def off_diagonal(matrix: Tensor) -> Tensor:
     """The mean of a square matrix without its diagonal."""
     n = len(matrix)
     if n < 2:
-        raise DataError("an unbiased statistic needs two rows at least; give more")
+        raise DataError(
+            f"expected at least 2 rows for an unbiased statistic, found {n}; give more"
+        )
     return (matrix.sum() - matrix.diagonal().sum()) / (n * (n - 1))
 
 

@@ -1,11 +1,11 @@
-"""Scales of the laws of entries that are learned as numbers instead of being computed.
+"""Output heads: the distributions of the entries of an event given the outputs of a network.
 
-The laws of the entries of an event, independent given the numbers a network puts out.
+Entries are independent given their parameters; scales may be learned instead of computed.
 
 Binary entries are Bernoulli; labels and up to 64 levels categorical; more levels are mixtures of
-logistics discretised to them; counts have a probability for each run of integers; reals are
+logistics discretised to them; counts have a probability for each bin of integers; reals are
 mixtures of Gaussians. Entries of one kind and size form a group that is computed at once, so a
-table costs a pass for each kind of column and a picture costs one.
+table costs a pass for each kind of column and an image costs one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ from torch import Generator, Tensor, nn
 from ..core.errors import DataError
 from ..core.marginals import Marginals
 from ..core.space import Kind, Space
-from .bins import Binned
-from .distributions import Bernoulli, Categorical, Distribution, Gaussians, Logistics, Mixture
+from .bins import BinnedCounts
+from .distributions import (
+    Bernoulli,
+    Categorical,
+    DiscretisedLogisticMixture,
+    Distribution,
+    Gaussians,
+    Mixture,
+)
 
 
 class Scales(nn.Module):
-    """Puts learned scales, one for each entry, among what a network says of p(x).
+    """Inserts learned log-scales, one per entry, into the outputs of a network.
 
-    Where scales are the network's own, or the laws have none, what comes in goes out.
+    If the network computes the scales, or there are none, it is the identity.
     """
 
     places: Tensor
@@ -35,7 +42,7 @@ class Scales(nn.Module):
 
     def __init__(self, head: Head, shared: bool) -> None:
         super().__init__()
-        mine = scale_places(head) if shared else torch.zeros(head.width, dtype=torch.bool)
+        mine = log_scale_mask(head) if shared else torch.zeros(head.width, dtype=torch.bool)
         self.inputs = int((~mine).sum())
         order = torch.cat([(~mine).nonzero()[:, 0], mine.nonzero()[:, 0]])
         self.register_buffer("places", order.argsort(), persistent=False)
@@ -49,28 +56,28 @@ class Scales(nn.Module):
         return torch.cat([out, scales], -1).index_select(-1, self.places)
 
     def without(self, params: Tensor) -> Tensor:
-        """What the network must say for these parameters (P,), (inputs,)."""
+        """The network outputs (inputs,) that give these parameters (P,)."""
         return params[self.places.argsort()[: self.inputs]]
 
 
-def scale_places(head: Head) -> Tensor:
+def log_scale_mask(head: Head) -> Tensor:
     """Which parameters of a head are log-scales, (P,)."""
     found = torch.zeros(head.width, dtype=torch.bool)
-    for (law, _), own in zip(head.homes, head.slices, strict=True):
-        if isinstance(law, Mixture):
-            found[own.stop - law.components : own.stop] = True
+    for (distribution, _), own in zip(head.homes, head.slices, strict=True):
+        if isinstance(distribution, Mixture):
+            found[own.stop - distribution.components : own.stop] = True
     return found
 
 
 LevelsLaw = Literal["auto", "categorical", "logistic"]
-FEW = 64
-"""Up to so many levels have a free probability each."""
-BINS = 64
-"""Runs that the values of a count fall into."""
+MAX_CATEGORICAL_LEVELS = 64
+"""Entries with at most this many levels are categorical by default."""
+COUNT_BINS = 64
+"""Bins of a count."""
 
 
 @dataclass(frozen=True)
-class Group:
+class EntryGroup:
     """Entries of one kind and size, with their training statistics."""
 
     kind: Kind
@@ -95,19 +102,19 @@ class Head(nn.Module):
 
     def __init__(self, space: Space, components: int = 5, levels: LevelsLaw = "auto") -> None:
         super().__init__()
-        groups = grouped(space)
-        self.laws = nn.ModuleList(law_of(group, components, levels) for group in groups)
+        groups = group_entries(space)
+        self.laws = nn.ModuleList(distribution_of(group, components, levels) for group in groups)
         self.sizes = [len(group.entries) for group in groups]
         self.dims = sum(self.sizes)
         order = torch.cat([group.entries for group in groups])  # (D,): entries, group by group
         inverse = order.argsort()
         homes = [
-            (law, place)
-            for law, size in zip(self.each(), self.sizes, strict=True)
+            (distribution, place)
+            for distribution, size in zip(self.each(), self.sizes, strict=True)
             for place in range(size)
         ]
-        self.homes = [homes[i] for i in inverse.tolist()]  # the law of each entry, and its place
-        counts = torch.tensor([law.count for law, _ in self.homes])
+        self.homes = [homes[i] for i in inverse.tolist()]  # distribution and index of each entry
+        counts = torch.tensor([distribution.count for distribution, _ in self.homes])
         ends = counts.cumsum(0)
         self.width = int(ends[-1])
         self.slices = list(map(slice, (ends - counts).tolist(), ends.tolist()))
@@ -119,25 +126,27 @@ class Head(nn.Module):
         self.register_buffer("zero", torch.zeros(()), persistent=False)  # knows the dtype
 
     def each(self) -> Sequence[Distribution]:
-        return [cast(Distribution, law) for law in self.laws]
+        return [cast(Distribution, distribution) for distribution in self.laws]
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
-        """Let each law see training values (B, D); before that, it knows their statistics."""
+        """Fit the initial parameters to training values (B, D)."""
         parts = zip(self.each(), self.apart(x, -1), self.apart(seen, -1), strict=True)
-        for law, values, here in parts:
-            law.fit(values, here)
+        for distribution, values, here in parts:
+            distribution.fit(values, here)
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         """Of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the data."""
         parts = zip(self.each(), self.own(params), self.apart(x, -1), strict=True)
-        return self.together([law.log_prob(own, value) for law, own, value in parts])
+        return self.together(
+            [distribution.log_prob(own, value) for distribution, own, value in parts]
+        )
 
     def noise(self, n: int, generator: Generator | None = None) -> Tensor:
-        """What `draw` needs of chance: for each entry a uniform and a normal (0 where no law asks
-        for one), (n, D, 2), of which the rows are neighbours in memory."""
+        """Noise for `sample`: a uniform and a normal per entry (0 if no distribution uses it),
+        (n, D, 2), with rows adjacent in memory."""
         noise = self.zero.new_empty(2, self.dims, n)
         noise[0].uniform_(generator=generator)
-        if any(law.normal for law in self.each()):
+        if any(distribution.normal for distribution in self.each()):
             noise[1].normal_(generator=generator)
         else:
             noise[1].zero_()
@@ -146,44 +155,53 @@ class Head(nn.Module):
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
         """x (*S, D) from params (*S, P) and noise (*S, D, 2)."""
         parts = zip(self.each(), self.own(params), self.apart(noise, -2), strict=True)
-        return self.together([law.draw(own, chance) for law, own, chance in parts])
+        return self.together(
+            [distribution.draw(own, chance) for distribution, own, chance in parts]
+        )
 
     def draw_entry(self, i: int, params: Tensor, noise: Tensor) -> Tensor:
         """x_i (B,) from its own parameters (B, P_i) and noise (B, 2)."""
-        law, place = self.homes[i]
-        return law.draw(params, noise, place)
+        distribution, place = self.homes[i]
+        return distribution.draw(params, noise, place)
 
     def mean(self, params: Tensor) -> Tensor:
         """E[x_i] of each entry, (*S, D); of a label, its most probable code."""
         pairs = zip(self.each(), self.own(params), strict=True)
-        return self.together([law.mean(own) for law, own in pairs])
+        return self.together([distribution.mean(own) for distribution, own in pairs])
 
     def mode(self, params: Tensor) -> Tensor:
         """The most probable value of each entry, (*S, D)."""
         pairs = zip(self.each(), self.own(params), strict=True)
-        return self.together([law.mode(own) for law, own in pairs])
+        return self.together([distribution.mode(own) for distribution, own in pairs])
 
     def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
         """P(x_i <= t_i) of each entry, (*S, D), for t (*S, D)."""
         parts = zip(self.each(), self.own(params), self.apart(t, -1), strict=True)
-        return self.together([law.cumulative(own, value) for law, own, value in parts])
+        return self.together(
+            [distribution.cumulative(own, value) for distribution, own, value in parts]
+        )
 
     def values(self, params: Tensor) -> list[Tensor]:
-        """log P(x_i = 0, 1, ...) of each entry, (*S, K_i); K_i is 0 where they have no end."""
+        """log P(x_i = 0, 1, ...) of each entry, (*S, K_i); K_i is 0 for unbounded values."""
         pairs = zip(self.each(), self.own(params), strict=True)
-        found = [one for law, own in pairs for one in law.values(own).unbind(-2)]
+        found = [one for distribution, own in pairs for one in distribution.values(own).unbind(-2)]
         return [found[i] for i in self.inverse.tolist()]
 
     def start(self) -> Tensor:
-        """Parameters (P,) that spread each law over its training values: a last bias."""
-        values = torch.cat([law.start().flatten().to(self.zero) for law in self.each()])
+        """Parameters (P,) that match the training marginals: the initial output bias."""
+        values = torch.cat(
+            [distribution.start().flatten().to(self.zero) for distribution in self.each()]
+        )
         return values[self.places.argsort()]
 
     def own(self, params: Tensor) -> list[Tensor]:
         """The parameters of each group, (*S, d, count)."""
         if len(self.laws) > 1:
             params = params[..., self.places]
-        lengths = [law.count * size for law, size in zip(self.each(), self.sizes, strict=True)]
+        lengths = [
+            distribution.count * size
+            for distribution, size in zip(self.each(), self.sizes, strict=True)
+        ]
         parts = zip(params.split(lengths, -1), self.sizes, strict=True)
         return [part.unflatten(-1, (size, -1)) for part, size in parts]
 
@@ -194,12 +212,12 @@ class Head(nn.Module):
         return x.index_select(axis, self.order).split(self.sizes, axis)
 
     def together(self, parts: Sequence[Tensor]) -> Tensor:
-        """Groups back in the order of the entries, (*S, D)."""
+        """Concatenate groups in the order of the entries, (*S, D)."""
         return torch.cat(list(parts), -1)[..., self.inverse] if len(parts) > 1 else parts[0]
 
 
 class Entries(Marginals):
-    """The laws that a head makes of parameters (B, P)."""
+    """Marginals of the entries for head parameters (B, P)."""
 
     def __init__(self, space: Space, head: Head, params: Tensor) -> None:
         self.space, self.head, self.params = space, head, params
@@ -212,24 +230,24 @@ class Entries(Marginals):
         return self.head.cumulative(self.params, t)
 
 
-def grouped(space: Space) -> list[Group]:
+def group_entries(space: Space) -> list[EntryGroup]:
     """The entries of an event by kind and size."""
     if space.kind != "columns":
         mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
-        return [Group(space.kind, space.size, torch.arange(space.dims), mean, scale)]
+        return [EntryGroup(space.kind, space.size, torch.arange(space.dims), mean, scale)]
     mean, scale = space.spread("mean"), space.spread("scale")
     found: dict[tuple[Kind, int], list[int]] = {}
     for place, column in enumerate(space.columns):
         found.setdefault((column.kind, column.size), []).append(place)
     return [
-        Group(kind, size, torch.tensor(entries), mean[entries], scale[entries])
+        EntryGroup(kind, size, torch.tensor(entries), mean[entries], scale[entries])
         for (kind, size), entries in found.items()
     ]
 
 
-def law_of(group: Group, components: int, levels: LevelsLaw) -> Distribution:
-    """The law of a group's entries."""
-    few = group.size <= FEW if levels == "auto" else levels == "categorical"
+def distribution_of(group: EntryGroup, components: int, levels: LevelsLaw) -> Distribution:
+    """The distribution of a group of entries."""
+    few = group.size <= MAX_CATEGORICAL_LEVELS if levels == "auto" else levels == "categorical"
     match group.kind:
         case "binary":
             return Bernoulli(group.mean)
@@ -238,15 +256,20 @@ def law_of(group: Group, components: int, levels: LevelsLaw) -> Distribution:
         case "levels" if few:
             return Categorical(len(group.entries), group.size, ordered=True)
         case "levels":
-            return Logistics(components, group.mean, group.scale, top=group.size - 1)
+            return DiscretisedLogisticMixture(
+                components, group.mean, group.scale, top=group.size - 1
+            )
         case "counts":
-            return Binned(
+            return BinnedCounts(
                 [
                     Space(kind="counts", mean=(m,), scale=(s,))
                     for m, s in zip(group.mean.tolist(), group.scale.tolist(), strict=True)
                 ],
-                BINS,
+                COUNT_BINS,
             )
         case "real":
             return Gaussians(components, group.mean, group.scale)
-    raise DataError(f"{group.kind} has no law of single entries; choose a model of sequences")
+    raise DataError(
+        f"expected binary, label, levels, counts or real entries, found {group.kind}; "
+        "choose a sequence model"
+    )

@@ -1,10 +1,10 @@
-r"""Chains that draw from a density known up to a constant.
+r"""Hamiltonian Monte Carlo: samples from a density known up to a constant.
 
 Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011): a state s with a momentum $m \sim N(0, I)$
 follows $\dot s = m$, $\dot m = \nabla \log p(s)$ by leaps of length $\epsilon$, and the end is
 taken with probability $\min(1, e^{H - H'})$, $H = |m|^2 / 2 - \log p(s)$, which leaves p as it is.
 Rows are chains of their own. Each finds its $\epsilon$ in the first half of its moves, so that the
-second half is a chain whose law does not change.
+second half is a fixed Markov chain.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Generator, Tensor
 
 Density = Callable[[Tensor], Tensor]
 """log p up to a constant of states (B, D), (B,)."""
-WANTED = 0.8
+TARGET_ACCEPTANCE = 0.8
 """Share of moves that are taken at a good length of leaps (Beskos et al. 2013: 0.65 and more)."""
-FIRST = 0.3
+INITIAL_STEP_SIZE = 0.3
 """Length of the first leaps, of states near one."""
 
 
 @dataclass(frozen=True)
 class Hamiltonian:
-    """So many moves of so many leaps each, of the entries that are free (B, D)."""
+    """`moves` proposals of `leaps` leapfrog steps each, over the entries where `free` (B, D)."""
 
     log_p: Density
     free: Tensor
@@ -35,8 +35,8 @@ class Hamiltonian:
 
     def run(self, start: Tensor) -> Tensor:
         """The states at the end of the chains, (B, D)."""
-        s, rate = start, start.new_full((len(start), 1), FIRST)
-        value, slope = self.slope(s)
+        s, rate = start, start.new_full((len(start), 1), INITIAL_STEP_SIZE)
+        value, slope = self.gradient(s)
         for move in range(self.moves):
             end, reached, uphill, chance = self.leap(s, value, slope, rate)
             taken = self.uniform(chance) < chance  # (B,)
@@ -45,7 +45,7 @@ class Hamiltonian:
             value = torch.where(taken, reached, value)
             if 2 * move < self.moves:
                 gain = 1.5 / (1 + move) ** 0.5
-                rate = rate * (gain * (chance - WANTED))[:, None].exp()
+                rate = rate * (gain * (chance - TARGET_ACCEPTANCE))[:, None].exp()
         return s
 
     def leap(
@@ -60,13 +60,13 @@ class Hamiltonian:
         momentum = before + step / 2 * slope
         for number in range(self.leaps):
             s = s + step * momentum
-            reached, slope = self.slope(s)
+            reached, slope = self.gradient(s)
             momentum = momentum + step / (2 if number == self.leaps - 1 else 1) * slope
         energy = (before.square() - momentum.square()).sum(1) / 2
         change = (reached - value + energy).nan_to_num(nan=-torch.inf, posinf=-torch.inf)
         return s, reached, slope, change.clamp(max=0).exp()
 
-    def slope(self, s: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             s = s.detach().requires_grad_()
             value = self.log_p(s)

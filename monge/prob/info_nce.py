@@ -1,4 +1,4 @@
-r"""Learning by telling pairs apart: InfoNCE, a bound on mutual information.
+r"""InfoNCE: contrastive losses that bound mutual information.
 
 Of N candidates one, the positive, was drawn together with x, the others apart. With scores s,
 $L = -E \log \frac{e^{s(x, y)}}{\sum_j e^{s(x, y_j)}}$, and $\log N - L \le I(x; y)$ for every s,
@@ -19,7 +19,7 @@ def info_nce(scores: Tensor) -> Tensor:
 
 
 def agreement(one: Tensor, two: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of two views (N, D) of the same N things, by the cosine of their codes over a
+    """InfoNCE of two views (N, D) of the same N rows, by the cosine of their codes over a
     temperature; every other view of the batch is a candidate (Chen et al. 2020), (N,)."""
     n = len(one)
     z = F.normalize(torch.cat([one, two]), dim=1)  # (2N, D)

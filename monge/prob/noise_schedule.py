@@ -30,20 +30,20 @@ from ..core.config import Configured, Range
 from ..core.errors import UsageError
 
 Family = Literal["preserving", "exploding", "sub"]
-SLOWEST, FASTEST = 0.1, 20.0
-"""Rates of the linear schedule at both ends: steps of 1e-4 to 0.02 where there are 1000."""
-REACH = 3.0
+LINEAR_BETA_MIN, LINEAR_BETA_MAX = 0.1, 20.0
+"""Beta of the linear schedule at both ends: 1e-4 to 0.02 per step for 1000 steps."""
+SIGMOID_HALF_RANGE = 3.0
 """The sigmoid schedule is the sigmoid from minus this to plus this."""
-LOUDEST = -4.0
-"""Log-SNR above which the end of a schedule still tells of the data."""
+MAX_FINAL_LOG_SNR = -4.0
+"""Largest final log-SNR at which z still counts as noise."""
 
 
 def check_end(low: float) -> None:
-    """Whether what is left of the data at this log-SNR is little enough to begin from noise."""
-    if low > LOUDEST:
+    """Check that the final log-SNR is low enough to sample from noise."""
+    if low > MAX_FINAL_LOG_SNR:
         raise UsageError(
-            f"low={low:g} ends the schedule at SNR {math.exp(low):.3g}, which is not "
-            f"noise; give low={LOUDEST:g} or less"
+            f"expected a final log-SNR of at most {MAX_FINAL_LOG_SNR:g}, found low={low:g} "
+            f"(SNR {math.exp(low):.3g}); give low={MAX_FINAL_LOG_SNR:g} or less"
         )
 
 
@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 
 class Noising(abc.ABC):
-    """A process of noise: all of it follows from the log-SNR and the family.
+    """A noise process, determined by its log-SNR and its family.
 
     Times and what is returned have one shape, such as (B,).
     """
@@ -110,7 +110,9 @@ class Noising(abc.ABC):
     def grid(self, steps: int, like: Tensor | None = None) -> Tensor:
         """t_0 = 0, ..., t_steps = 1, (steps + 1,), of the device and type of `like`."""
         if steps < 1:
-            raise UsageError(f"steps={steps} leave no way from noise to data; give at least 1")
+            raise UsageError(
+                f"expected at least 1 step, found steps={steps}; give steps=1 or more"
+            )
         ticks = torch.arange(steps + 1)
         return (ticks if like is None else ticks.to(like)) / steps
 
@@ -145,7 +147,7 @@ class Schedule(Configured, Noising):
         family: Family = "preserving"
         """How z is scaled: its variance preserved, exploding, or less than preserved (sub)."""
         high: Annotated[float, Range(-2, 30)] = 10.0
-        """Log-SNR at the data: what is finer than e^(-high/2) deviations is not told apart."""
+        """Log-SNR at the data; details below e^(-high/2) standard deviations are not modelled."""
         low: Annotated[float, Range(-30)] = -9.0
         """Log-SNR at the noise."""
         rho: Annotated[float, Range(1)] = 7.0
@@ -175,7 +177,7 @@ class Schedule(Configured, Noising):
 
 
 @dataclass(frozen=True)
-class Curve(abc.ABC):
+class LogSNRCurve(abc.ABC):
     """lambda(u), falling, with its inverse."""
 
     rho: float
@@ -190,24 +192,26 @@ class Curve(abc.ABC):
     def slope(self, u: Tensor) -> Tensor: ...
 
 
-class Linear(Curve):
+class LinearBetaCurve(LogSNRCurve):
     def lost(self, u: Tensor) -> Tensor:
         """-log alpha^2 of a process that preserves variance."""
-        return u * (SLOWEST + 0.5 * (FASTEST - SLOWEST) * u)
+        return u * (LINEAR_BETA_MIN + 0.5 * (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * u)
 
     def height(self, u: Tensor) -> Tensor:
         return -torch.expm1(self.lost(u)).log()
 
     def place(self, log_snr: Tensor) -> Tensor:
         lost = F.softplus(-log_snr)
-        root = (SLOWEST**2 + 2 * (FASTEST - SLOWEST) * lost).sqrt()
-        return 2 * lost / (SLOWEST + root)
+        root = (LINEAR_BETA_MIN**2 + 2 * (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * lost).sqrt()
+        return 2 * lost / (LINEAR_BETA_MIN + root)
 
     def slope(self, u: Tensor) -> Tensor:
-        return (SLOWEST + (FASTEST - SLOWEST) * u) / torch.expm1(-self.lost(u))
+        return (LINEAR_BETA_MIN + (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * u) / torch.expm1(
+            -self.lost(u)
+        )
 
 
-class Cosine(Curve):
+class CosineCurve(LogSNRCurve):
     def height(self, u: Tensor) -> Tensor:
         return -2 * torch.tan(0.5 * math.pi * u).log()
 
@@ -218,23 +222,25 @@ class Cosine(Curve):
         return -2 * math.pi / torch.sin(math.pi * u)
 
 
-class Sigmoid(Curve):
+class SigmoidCurve(LogSNRCurve):
     def height(self, u: Tensor) -> Tensor:
-        here, span = REACH * (2 * u - 1), 2 * REACH
+        here, span = SIGMOID_HALF_RANGE * (2 * u - 1), 2 * SIGMOID_HALF_RANGE
         left = F.logsigmoid(-here) + torch.log(-torch.expm1(span * (u - 1)))
         return left - F.logsigmoid(here) - torch.log(-torch.expm1(-span * u))
 
     def place(self, log_snr: Tensor) -> Tensor:
-        top = torch.sigmoid(torch.tensor(REACH, dtype=log_snr.dtype, device=log_snr.device))
+        top = torch.sigmoid(
+            torch.tensor(SIGMOID_HALF_RANGE, dtype=log_snr.dtype, device=log_snr.device)
+        )
         above = (1 - top) + (2 * top - 1) * torch.sigmoid(-log_snr)  # the sigmoid at u
-        return 0.5 + 0.5 * torch.logit(above) / REACH
+        return 0.5 + 0.5 * torch.logit(above) / SIGMOID_HALF_RANGE
 
     def slope(self, u: Tensor) -> Tensor:
-        span = 2 * REACH
+        span = 2 * SIGMOID_HALF_RANGE
         return -span * (1 + 1 / torch.expm1(span * (1 - u)) + 1 / torch.expm1(span * u))
 
 
-class LogSNR(Curve):
+class LinearLogSNRCurve(LogSNRCurve):
     def height(self, u: Tensor) -> Tensor:
         return -u
 
@@ -245,7 +251,7 @@ class LogSNR(Curve):
         return torch.full_like(u, -1.0)
 
 
-class EDM(Curve):
+class EDMCurve(LogSNRCurve):
     def height(self, u: Tensor) -> Tensor:
         return -2 * self.rho * u.log()
 
@@ -256,12 +262,12 @@ class EDM(Curve):
         return -2 * self.rho / u
 
 
-CURVES: dict[str, type[Curve]] = {
-    "linear": Linear,
-    "cosine": Cosine,
-    "sigmoid": Sigmoid,
-    "logsnr": LogSNR,
-    "edm": EDM,
+CURVES: dict[str, type[LogSNRCurve]] = {
+    "linear": LinearBetaCurve,
+    "cosine": CosineCurve,
+    "sigmoid": SigmoidCurve,
+    "logsnr": LinearLogSNRCurve,
+    "edm": EDMCurve,
 }
 
 

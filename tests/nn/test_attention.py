@@ -16,13 +16,13 @@ from monge.nn.attention.linear import (
     linear_attention,
 )
 from monge.nn.attention.position import (
-    Alibi,
-    Buckets,
-    Clipped,
+    AlibiBias,
+    BucketBias,
+    ClippedBias,
     Learned,
-    Rotary,
+    RotaryPositions,
     Sinusoidal,
-    absolute,
+    absolute_positions,
     relative,
     sinusoids,
 )
@@ -99,18 +99,18 @@ def test_padding_changes_nothing(build):
 
 
 def test_an_empty_sequence_is_refused():
-    with pytest.raises(DataError, match="sequence 1 has length 0"):
+    with pytest.raises(DataError, match=r"sequence 1 .*length 0"):
         padding_mask(torch.tensor([2, 0]), 3, torch.zeros(()))
-    with pytest.raises(DataError, match="empty sequences"):
+    with pytest.raises(DataError, match="length 0"):
         LinearAttention(8, 2)(torch.randn(1, 3, 8), torch.tensor([0]))
 
 
 def test_widths_that_do_not_fit_are_refused():
-    with pytest.raises(UsageError, match="width=6 does not divide into heads=4"):
+    with pytest.raises(UsageError, match=r"width=6.*heads=4"):
         Attention(6, 4)
-    with pytest.raises(UsageError, match="rotary positions turn pairs"):
+    with pytest.raises(UsageError, match="rotary"):
         Attention(6, 2, "rotary")
-    with pytest.raises(UsageError, match="longer than the 4 learned"):
+    with pytest.raises(UsageError, match=" 4 learned"):
         Learned(3, 4)(torch.zeros(1, 5, 3))
     with pytest.raises(UsageError, match="equal widths"):
         alignment.score("dot", 3, 4)
@@ -188,12 +188,12 @@ def test_places_are_added_or_set_beside():
     torch.testing.assert_close(added - x, sinusoids(4, 6).expand(2, 4, 6))
     assert torch.equal(beside[..., :6], x)
     torch.testing.assert_close(beside[..., 6:], (added - x))
-    assert absolute("rotary", 6, 4) is None
+    assert absolute_positions("rotary", 6, 4) is None
     assert relative("rotary", 2) is None
 
 
 def test_rotary_products_see_the_distance_alone():
-    turn, q, k = Rotary(6), torch.randn(6), torch.randn(6)
+    turn, q, k = RotaryPositions(6), torch.randn(6), torch.randn(6)
     scores = turn(q.expand(1, 9, 6))[0] @ turn(k.expand(1, 9, 6))[0].T  # (t, s)
     for distance in range(-8, 9):
         line = scores.diagonal(distance)
@@ -202,7 +202,7 @@ def test_rotary_products_see_the_distance_alone():
     assert float((scores[0, 1:] - scores[0, 0]).abs().amin()) > 1e-6
 
 
-@pytest.mark.parametrize("bias", [Clipped(2, 3), Buckets(2, 8, 20), Alibi(2)])
+@pytest.mark.parametrize("bias", [ClippedBias(2, 3), BucketBias(2, 8, 20), AlibiBias(2)])
 def test_relative_biases_are_toeplitz_and_clipped(bias):
     for parameter in bias.parameters():
         nn.init.normal_(parameter)
@@ -210,7 +210,7 @@ def test_relative_biases_are_toeplitz_and_clipped(bias):
     assert b.shape == (2, 7, 9)
     assert torch.equal(b[:, 1:, 1:], b[:, :-1, :-1])
     far = bias.of(torch.tensor([-500, -400, 400, 500]))
-    if isinstance(bias, Alibi):
+    if isinstance(bias, AlibiBias):
         assert torch.equal(far[:, 0] / far[:, 1], torch.tensor([1.25, 1.25]))
         assert torch.equal(bias.slopes, torch.tensor([2.0**-4, 2.0**-8]))
     else:
@@ -220,7 +220,7 @@ def test_relative_biases_are_toeplitz_and_clipped(bias):
 
 
 def test_buckets_are_single_near_by_and_widen():
-    bucket = Buckets(1, 16, 32).bucket(torch.arange(40))
+    bucket = BucketBias(1, 16, 32).bucket(torch.arange(40))
     assert bucket[:5].tolist() == [0, 1, 2, 3, 4]
     assert (bucket.diff() >= 0).all()
     assert bucket.diff().amax() == 1

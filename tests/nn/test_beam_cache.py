@@ -6,9 +6,8 @@ import torch
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.nn.attention import beam_cache
-from monge.nn.attention import beam_cache as branch
-from monge.nn.attention.beam_cache import Tree
-from monge.nn.attention.softmax import Cache
+from monge.nn.attention.beam_cache import BeamTree
+from monge.nn.attention.softmax import KeyValueCache
 from monge.nn.attention.transformer import Decoder
 
 ROWS, KIN, MOST = 3, 4, 8
@@ -29,7 +28,7 @@ def normal(*shape: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("read", [2, 5])
 @torch.no_grad()
 def test_a_branched_state_tells_what_a_whole_pass_tells(monkeypatch, positions, norm, read):
-    monkeypatch.setattr(branch, "SPAN", 2)
+    monkeypatch.setattr(beam_cache, "PRUNE_EVERY", 2)
     net, memory = built(positions, norm), normal(ROWS, read, 6, seed=1)
     length = torch.tensor([read, 2, 1])
     state = net.start(ROWS, MOST, memory, length)
@@ -53,7 +52,7 @@ def test_a_branched_state_tells_what_a_whole_pass_tells(monkeypatch, positions, 
         whole = net(paths, memory[owner], length[owner])[:, -1]
         torch.testing.assert_close(told, whole, rtol=0, atol=1e-12)
         kind = state.blocks[0][1].past
-        assert isinstance(kind, Tree if kin > 1 else Cache)
+        assert isinstance(kind, BeamTree if kin > 1 else KeyValueCache)
         short = state.blocks[0][1].memory.short
         assert (short is not None) == (kin > 1 and read == 2)
 
@@ -65,11 +64,11 @@ def test_a_tree_leaves_what_lies_on_no_path_behind():
     state = net.start(rows, 9, normal(rows, 4, 6, seed=0))
     net.step(state, normal(rows, 8, seed=1))
     state.take(torch.arange(rows).repeat_interleave(kin), kin)
-    for step in range(beam_cache.SPAN):
+    for step in range(beam_cache.PRUNE_EVERY):
         net.step(state, normal(rows * kin, 8, seed=2 + step))
         state.take((torch.arange(rows) * kin).repeat_interleave(kin), kin)
     tree = state.blocks[0][1].past
-    assert (tree.steps, tree.count) == (1 + beam_cache.SPAN, 1 + beam_cache.SPAN)
+    assert (tree.steps, tree.count) == (1 + beam_cache.PRUNE_EVERY, 1 + beam_cache.PRUNE_EVERY)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from monge.nn.layers.conv import ContinuousConv, Local, NonLocal, Waves
+from monge.nn.layers.conv import ContinuousConv, FourierKernel, Local, NonLocal
 from monge.nn.mlp import MLP
 
 
@@ -32,7 +32,7 @@ def test_unshared_weights_belong_to_their_places():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("steps", [1, 7, 20])
 def test_continuous_convolution_sums_over_all_offsets(causal, steps):
-    kernel = Waves(3, 2, 20, 4, MLP.Config(width=8, depth=1)).double()
+    kernel = FourierKernel(3, 2, 20, 4, MLP.Config(width=8, depth=1)).double()
     layer, x = ContinuousConv(kernel, 2, causal).double(), normal(2, 3, steps)
     g = kernel(torch.arange(1 - steps, steps))  # (offsets, out, in)
     due = torch.zeros(2, 2, steps, dtype=torch.float64)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from monge.nn.layers.dropout import Dropout, hide
+from monge.nn.layers.dropout import Dropout, drop_elements
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.95])
 def test_the_share_and_the_mean_are_right(rate):
     torch.manual_seed(0)
-    x = hide(torch.ones(100_001, dtype=torch.float64), rate)
+    x = drop_elements(torch.ones(100_001, dtype=torch.float64), rate)
     share, deviation = float((x == 0).double().mean()), (rate * (1 - rate) / len(x)) ** 0.5
     assert abs(share - rate) < 5 * deviation + 1 / (1 << 16)
     assert x.max().item() == pytest.approx(1 / (1 - rate), rel=1e-3)

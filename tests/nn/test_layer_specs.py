@@ -14,14 +14,14 @@ from monge.nn.layers.specs import (
     Dense,
     Drop,
     Flatten,
+    GlobalPoolSpec,
     Normalise,
     Pool,
     Stack,
     Transposed,
-    Whole,
     field,
 )
-from monge.nn.resnet import ResNet, Skip, planned
+from monge.nn.resnet import ResidualSpec, ResNet, resnet_spec
 
 
 def count(module):
@@ -37,7 +37,7 @@ def test_a_plan_is_what_is_built(norm):
             Act("gelu"),
             Drop(0.1, True),
             Pool("average", 3, 2, 1),
-            Skip(Conv(8)),
+            ResidualSpec(Conv(8)),
             Transposed(6),
             Flatten(),
             Dense(4),
@@ -53,8 +53,8 @@ def test_a_plan_is_what_is_built(norm):
 
 def test_the_whole_resnet_is_counted_before_it_is_built():
     config = ResNet.Config(widths=(8, 12), blocks=2)
-    assert planned(config).parameters((3, 9, 9)) == count(config.build((3, 9, 9)))
-    assert planned(config).shape((3, 9, 9)) == (12,)
+    assert resnet_spec(config).parameters((3, 9, 9)) == count(config.build((3, 9, 9)))
+    assert resnet_spec(config).shape((3, 9, 9)) == (12,)
 
 
 def test_textbook_numbers():
@@ -71,9 +71,9 @@ def test_fields_of_known_stacks():
     assert field(Stack([Conv(1, 3)] * 7)) == 15
     assert field(Stack((Conv(1, 3, 2), Conv(1, 3), Pool()))) == 1 + 2 + 4 + 2
     assert field(Transposed(1, 4, 2, 1)) == 2
-    assert field(Stack((Conv(1), Whole()))) == math.inf
+    assert field(Stack((Conv(1), GlobalPoolSpec()))) == math.inf
     assert field(Stack((Conv(1), Normalise("layer")))) == math.inf
-    assert field(Skip(Stack([Conv(1)] * 2))) == 5
+    assert field(ResidualSpec(Stack([Conv(1)] * 2))) == 5
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [*itertools.product((2, 3, 4, 5), (1, 2, 3))])
@@ -91,16 +91,16 @@ def test_the_field_of_a_transposed_layer_is_what_its_gradient_reaches(kernel, st
 @pytest.mark.parametrize(
     ("layer", "inputs", "words"),
     [
-        (Conv(4, 5, 2, 0), (1, 4, 9), "4x9 is too small for a window of 5 with stride 2"),
-        (Stack([Conv(4, 3, 2)] * 4), (1, 8, 8), "1x1 is too small"),
-        (Pool(), (3, 1, 1), "larger pictures or fewer levels"),
-        (Conv(4), (7,), "use Dense"),
-        (Dense(4), (1, 8, 8), "put Flatten or Whole before it"),
-        (Transposed(1, 2, 1, 3), (1, 4), "use a smaller padding"),
-        (Normalise("instance"), (4,), "choose norm=layer or norm=batch"),
+        (Conv(4, 5, 2, 0), (1, 4, 9), "4x9"),
+        (Stack([Conv(4, 3, 2)] * 4), (1, 8, 8), "1x1"),
+        (Pool(), (3, 1, 1), "1x1"),
+        (Conv(4), (7,), "7"),
+        (Dense(4), (1, 8, 8), "1x8x8"),
+        (Transposed(1, 2, 1, 3), (1, 4), "padding of 3"),
+        (Normalise("instance"), (4,), "norm=instance"),
         (Stack((Conv(4, 8, 1, 0), Normalise("instance"))), (1, 8, 8), "norm=instance"),
-        (Skip(Conv(4)), (3, 8, 8), "adds 4x8x8 to 3x8x8; give it a projection"),
-        (Local(4), (3, 8), "use Conv"),
+        (ResidualSpec(Conv(4)), (3, 8, 8), "4x8x8.*3x8x8"),
+        (Local(4), (3, 8), "3x8"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_a_sentence(layer, inputs, words):

@@ -68,7 +68,7 @@ def test_product_of_masks_is_strictly_lower_triangular():
     ("shape", "context", "block"), list(itertools.product(SHAPES, [0, 2], [1, 4, 16]))
 )
 def test_steps_equal_the_whole_pass(shape, context, block, monkeypatch):
-    monkeypatch.setattr("monge.nn.autoregressive.incremental.BLOCK", block)
+    monkeypatch.setattr("monge.nn.autoregressive.incremental.MAX_BLOCK_PLACES", block)
     net, n = network(shape, context), 7
     x = torch.randn(n, len(INPUTS), dtype=torch.float64, generator=make_generator(0))
     c = torch.randn(n, context, dtype=torch.float64, generator=make_generator(1))
@@ -87,8 +87,8 @@ def test_steps_equal_the_whole_pass(shape, context, block, monkeypatch):
     ("shape", "context", "lanes"), list(itertools.product(SHAPES, [0, 2], [1, 4]))
 )
 def test_staircases_are_the_masks_forward_and_back(shape, context, lanes, monkeypatch):
-    monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.STAIR", 3)
-    monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.LANES", lanes)
+    monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.STAIR_OUTPUTS", 3)
+    monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.SIMD_INPUTS", lanes)
     natural = torch.arange(DIMS)[None]
     torch.manual_seed(0)
     net = Masked.Config(**shape).build(INPUTS, OUTPUTS, natural, context, 2).double()
@@ -122,7 +122,7 @@ def test_a_staircase_leaves_out_what_no_output_reads():
 
 def test_masks_that_are_not_kept_are_the_same(monkeypatch):
     kept = network(SHAPES[0])
-    monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.ROOM", 0)
+    monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.MAX_STORED_MASK_ENTRIES", 0)
     made = network(SHAPES[0])
     x = torch.randn(3, len(INPUTS), dtype=torch.float64)
     assert made.out.masks is None

@@ -10,7 +10,7 @@ import torch
 from monge.core.rng import make_generator
 from monge.nn.autoregressive import pixelcnn as stacks
 from monge.nn.autoregressive import pixelrnn as lstm2d
-from monge.nn.autoregressive.pixel import Raster, causal
+from monge.nn.autoregressive.pixel import Raster, masked_conv
 from monge.nn.autoregressive.pixelcnn import Gated, Plain
 from monge.nn.autoregressive.pixelrnn import Diagonal, Row
 
@@ -44,12 +44,12 @@ def places(shape) -> torch.Tensor:
 
 def test_masks_of_both_types():
     one = torch.zeros(1, dtype=torch.long)
-    a, b = (causal(one, one, 1, 1, 1, strict=strict).mask[0, 0] for strict in (True, False))
+    a, b = (masked_conv(one, one, 1, 1, 1, strict=strict).mask[0, 0] for strict in (True, False))
     assert a.tolist() == [[1, 1, 1], [1, 0, 0]]
     assert b.tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert causal(one, one, left=1).mask is None
+    assert masked_conv(one, one, left=1).mask is None
     rgb = torch.arange(3)
-    a, b = (causal(rgb, rgb, strict=strict).mask[..., 0, 0] for strict in (True, False))
+    a, b = (masked_conv(rgb, rgb, strict=strict).mask[..., 0, 0] for strict in (True, False))
     assert torch.equal(a, torch.ones(3, 3).tril(-1))
     assert torch.equal(b, torch.ones(3, 3).tril())
 
@@ -78,7 +78,9 @@ def test_two_stacks_or_both_diagonals_see_every_earlier_entry_and_others_have_a_
 def test_a_first_mask_that_is_too_lenient_is_seen(owner, monkeypatch):
     for module in (stacks, lstm2d):
         monkeypatch.setattr(
-            module, "causal", lambda *degrees, strict=False, **reach: causal(*degrees, **reach)
+            module,
+            "masked_conv",
+            lambda *degrees, strict=False, **reach: masked_conv(*degrees, **reach),
         )
     assert network(owner, (1, 3, 3)).support(1, 1)[0, 1, 1]
 

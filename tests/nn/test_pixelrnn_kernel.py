@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from monge.nn.autoregressive.pixelrnn_kernel import Hearing, Recurrence
+from monge.nn.autoregressive.pixelrnn_kernel import GridLSTM, Neighbourhood
 
-ROWS = Hearing(((-1, -1), (-1, 0), (-1, 1)), memory=1, diagonal=False)
-DIAGONALS = Hearing(((-1, 0), (0, -1)), memory=1, diagonal=True)
+ROWS = Neighbourhood(((-1, -1), (-1, 0), (-1, 1)), memory=1, diagonal=False)
+DIAGONALS = Neighbourhood(((-1, 0), (0, -1)), memory=1, diagonal=True)
 SHAPES = [(3, 4), (4, 2), (1, 3), (3, 1)]
 
 
@@ -22,7 +22,7 @@ def rows_of(groups: int, shape, taps: int) -> tuple[Tensor, list[Tensor]]:
     return weight, maps
 
 
-def by_pixel(hearing: Hearing, weight: Tensor, x: Tensor) -> Tensor:
+def by_pixel(hearing: Neighbourhood, weight: Tensor, x: Tensor) -> Tensor:
     """One network, one pixel after the other, in raster order."""
     rows, columns = x.shape[:2]
     zero, c, h = torch.zeros(2, 2, dtype=torch.float64), {}, {}
@@ -42,7 +42,7 @@ def by_pixel(hearing: Hearing, weight: Tensor, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("hearing", [ROWS, DIAGONALS], ids=["rows", "diagonals"])
 def test_lines_are_the_equations_and_their_slope(hearing, shape):
     weight, maps = rows_of(2, shape, len(hearing.taps))
-    whole = Recurrence.apply(hearing, weight, *maps)
+    whole = GridLSTM.apply(hearing, weight, *maps)
     apart = torch.stack([by_pixel(hearing, *pair) for pair in zip(weight, maps, strict=True)])
     torch.testing.assert_close(whole, apart, rtol=0, atol=1e-12)
     mixed = torch.randn_like(whole)

@@ -7,7 +7,7 @@ from torch import nn
 from monge.core.config import Config
 from monge.core.errors import UsageError
 from monge.nn.resnet import Residual, ResNet
-from monge.nn.unet import UNet, spread
+from monge.nn.unet import UNet, unpatch
 
 SMALL = UNet.Config(width=8, multipliers=(1, 2), blocks=1)
 
@@ -71,9 +71,9 @@ def test_a_context_speaks_to_its_own_row_and_must_be_given():
     left, right = net(x, context), net(x, other)
     assert torch.allclose(left[0], right[0])
     assert not torch.allclose(left[1], right[1])
-    with pytest.raises(UsageError, match="reads a context of 3 numbers a row, but got 0"):
+    with pytest.raises(UsageError, match=r"context of 3 .* 0;"):
         net(x)
-    with pytest.raises(UsageError, match="context of 0 numbers a row, but got 3"):
+    with pytest.raises(UsageError, match=r"context of 0 .* 3;"):
         SMALL.build((1, 8, 8), 1)(x.float(), context.float())
 
 
@@ -87,15 +87,15 @@ def test_every_output_reads_the_whole_picture_where_the_lowest_level_attends():
 
 def test_sizes_that_do_not_divide_are_refused():
     config = UNet.Config(width=4, multipliers=(1, 1, 1, 1))
-    with pytest.raises(UsageError, match="divide by 8, but here are 28x28; give at most 3 mul"):
+    with pytest.raises(UsageError, match=r"8, .*28x28.* 3 multipliers"):
         config.build((1, 28, 28), 1)
     net = config.build((1, 32, 32), 1)
     assert net(torch.randn(1, 1, 16, 40)).shape == (1, 1, 16, 40)
-    with pytest.raises(UsageError, match="pad to 32x24"):
+    with pytest.raises(UsageError, match="32x24"):
         net(torch.randn(1, 1, 30, 24))
     with pytest.raises(UsageError, match=r"2 levels and patch=2 needs .* 4, .* at most 1 mul"):
         UNet.Config(multipliers=(1, 1), patch=2).build((1, 6, 6), 1)
-    with pytest.raises(UsageError, match="divide by 4, but here are 8x7; give patch=1, or pad to"):
+    with pytest.raises(UsageError, match=r"4, .*8x7.*patch=1"):
         UNet.Config(multipliers=(1,), patch=4).build((1, 8, 7), 1)
     with pytest.raises(UsageError, match="1 or 2 sides"):
         config.build((1, 8, 8, 8), 1)
@@ -105,8 +105,8 @@ def test_sizes_that_do_not_divide_are_refused():
 
 def test_a_patch_is_a_square_of_positions():
     maps = torch.randn(2, 12, 3, 5)
-    assert torch.equal(spread(maps, 2), nn.functional.pixel_shuffle(maps, 2))
-    assert spread(torch.arange(4.0).reshape(1, 2, 2), 2).flatten().tolist() == [0, 2, 1, 3]
+    assert torch.equal(unpatch(maps, 2), nn.functional.pixel_shuffle(maps, 2))
+    assert unpatch(torch.arange(4.0).reshape(1, 2, 2), 2).flatten().tolist() == [0, 2, 1, 3]
 
 
 def test_residual_layers_add_and_project():
@@ -129,7 +129,7 @@ def test_a_resnet_makes_features(norm):
 
 
 def test_a_resnet_refuses_pictures_that_are_too_small():
-    with pytest.raises(UsageError, match="use larger pictures or fewer levels"):
+    with pytest.raises(UsageError, match="stride 2"):
         ResNet.Config(widths=(4,) * 5).build((1, 8, 8))
     with pytest.raises(UsageError, match="give widths"):
         ResNet.Config(widths=()).build((1, 8, 8))

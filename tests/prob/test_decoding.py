@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monge.core.rng import make_generator
-from monge.prob.decoding import RUN, Choice, beam, best, draw, narrowed
+from monge.prob.decoding import SYMBOL_BLOCK, Choice, beam, draw, narrowed, top_extensions
 
 END = 3
 
@@ -71,12 +71,12 @@ def test_rows_do_not_depend_on_those_beside_them():
         assert torch.equal(beam(alone, 1, 5, END, 3)[0][0], together[row])
 
 
-@pytest.mark.parametrize("size", [7, 3 * RUN, 5 * RUN + 9])
+@pytest.mark.parametrize("size", [7, 3 * SYMBOL_BLOCK, 5 * SYMBOL_BLOCK + 9])
 def test_the_best_sums_are_found_run_by_run(size):
     log_p = torch.randn(12, size, generator=make_generator(size)).log_softmax(-1)
     live = torch.randn(3, 4, generator=make_generator(1))
     live[1, 2] = -math.inf
-    score, origin, symbol = best(live, log_p, 6)
+    score, origin, symbol = top_extensions(live, log_p, 6)
     every = (live[..., None] + log_p.view(3, 4, size)).flatten(1).topk(6, 1)
     assert torch.equal(score, every.values)
     assert torch.equal(origin * size + symbol, every.indices)

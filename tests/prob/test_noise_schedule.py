@@ -92,7 +92,7 @@ def test_grid_has_both_ends():
 
 
 def test_an_end_that_is_not_noise_is_refused_with_its_snr():
-    with pytest.raises(UsageError, match=r"low=-1 ends the schedule at SNR 0\.368"):
+    with pytest.raises(UsageError, match=r"low=-1 .*0\.368"):
         Schedule.Config(low=-1.0)
     with pytest.raises(UsageError, match="shape=cosin"):
         Schedule.Config(shape="cosin")

@@ -1,4 +1,4 @@
-"""Sequences that branch: what they have in common is kept once.
+"""Key-value caches for beam search: beams share the keys and values of their common past.
 
 A search goes on with some beginnings and leaves others, so that each of the `kin` sequences of a
 row has a path through the steps of all. Keys and values stay where they are; a mask tells which of
@@ -16,19 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...core.errors import UsageError
-from ..fast_step import added, affine
+from ..fast_step import prepare_linear, prepare_residual
 from ..stepwise import State
-from .softmax import Cache, CrossAttention, Memory
+from .softmax import CrossAttention, CrossAttentionMemory, KeyValueCache
 
-SPAN = 6
+PRUNE_EVERY = 6
 """Steps after which a tree looks for keys that lie on no path."""
 
 
-class Tree(State):
+class BeamTree(State):
     """The steps of n rows of `kin` sequences each. The first `alone` steps, those of the trunk,
     are common to all; after them each step adds `kin` keys to a row."""
 
-    def __init__(self, trunk: Cache, kin: int) -> None:
+    def __init__(self, trunk: KeyValueCache, kin: int) -> None:
         self.trunk, self.kin, self.alone = trunk, kin, trunk.steps
         self.enter, self.angles = trunk.enter, trunk.angles
         self.steps, self.most = trunk.steps, trunk.most
@@ -42,7 +42,7 @@ class Tree(State):
         self.path[..., : self.alone] = 0
         self.own = self.path.new_full((kin, kin), -math.inf).fill_diagonal_(0)
 
-    def look(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Add a step of every sequence and attend to its path: (n kin, heads, d) each -> (n kin,
         heads d)."""
         if self.steps == self.most:
@@ -79,10 +79,12 @@ class Tree(State):
         groups = rows[::kin] // self.kin
         if len(groups) != len(self.k) or bool((groups.diff() != 1).any()):
             self.k, self.v = self.k.index_select(0, groups), self.v.index_select(0, groups)
-        if self.trunk.bias is None and self.count - self.kept >= SPAN * kin:  # a bias counts steps
-            self.sift()
+        if (
+            self.trunk.bias is None and self.count - self.kept >= PRUNE_EVERY * kin
+        ):  # a bias counts steps
+            self.prune()
 
-    def sift(self) -> None:
+    def prune(self) -> None:
         """Leave keys behind that lie on no path; those that stay keep their order."""
         live = (self.path[..., : self.count] == 0).any(1)  # (n, keys)
         self.kept = most = int(live.sum(1).max())
@@ -96,7 +98,7 @@ class Tree(State):
         self.path[..., :most] = self.path.gather(2, slots[:, None].expand(-1, self.kin, -1))
         self.count = most
 
-    def apart(self) -> Cache:
+    def separate(self) -> KeyValueCache:
         """Every sequence with keys and values of its own."""
         n, heads, _, size = self.k.shape
         slots = (self.path[..., : self.count] == 0).nonzero()[:, 2].reshape(n * self.kin, -1)
@@ -108,43 +110,43 @@ class Tree(State):
         keys = k.new_empty(n * self.kin, heads, size, self.most)
         values = v.new_empty(n * self.kin, heads, self.most, size)
         keys[..., : self.steps], values[:, :, : self.steps] = k, v
-        cache.keep(keys, values)
+        cache.store(keys, values)
         if cache.bias is not None:
             cache.bias = cache.bias[:heads].repeat(n * self.kin, 1, 1)
         return cache
 
 
-def branched(past: State, rows: Tensor, kin: int) -> State:
+def branch(past: State, rows: Tensor, kin: int) -> State:
     """A state that goes on with `rows`, every `kin` neighbours of which have the same origin."""
-    if isinstance(past, Tree):
+    if isinstance(past, BeamTree):
         if kin == past.kin:
             past.take(rows, kin)
             return past
-        past = past.apart()
+        past = past.separate()
     if (
-        isinstance(past, Cache)
+        isinstance(past, KeyValueCache)
         and kin > 1
         and bool((rows.unflatten(0, (-1, kin)).diff() == 0).all())
     ):
         past.take(rows[::kin])
-        return Tree(past, kin)
+        return BeamTree(past, kin)
     past.take(rows)
     return past
 
 
-class Recall(State):
+class CrossAttentionState(State):
     """Cross-attention made ready: the memory of a row serves all its `kin` sequences."""
 
-    def __init__(self, layer: CrossAttention, memory: Memory) -> None:
+    def __init__(self, layer: CrossAttention, memory: CrossAttentionMemory) -> None:
         self.layer, self.heads, self.size, self.kin = layer, layer.heads, layer.size, 1
-        self.enter = affine(layer.ask, layer.size**-0.5)  # queries are scaled, not scores
-        self.leave = added(layer.leave)
+        self.enter = prepare_linear(layer.ask, layer.size**-0.5)  # queries are scaled, not scores
+        self.leave = prepare_residual(layer.leave)
         self.k, self.v, self.mask = memory.k.mT.contiguous(), memory.v.contiguous(), memory.mask
-        self.short: Short | None = None
+        self.short: FoldedCrossAttention | None = None
 
-    def told(self, x: Tensor, h: Tensor) -> Tensor:
+    def attend(self, x: Tensor, h: Tensor) -> Tensor:
         """x (n kin, width) and what the heads find for h (n kin, width), mixed."""
-        return self.short.told(x, h) if self.short else self.leave(x, self.find(h))
+        return self.short.attend(x, h) if self.short else self.leave(x, self.find(h))
 
     def find(self, x: Tensor) -> Tensor:
         """What the heads find for x (n kin, width), side by side."""
@@ -166,14 +168,14 @@ class Recall(State):
                 self.short.take(groups)
         if kin != before:
             pays = kin > 1 and 2 * self.heads * self.k.shape[3] <= self.heads * self.size
-            self.short = Short(self) if pays else None
+            self.short = FoldedCrossAttention(self) if pays else None
 
 
-class Short(State):
+class FoldedCrossAttention(State):
     """Cross-attention to a short memory with the maps before and after it multiplied into its keys
     and values: q' k = h' (W_q' k), W_o sum_s a_s v_s = sum_s a_s (W_o v_s)."""
 
-    def __init__(self, recall: Recall) -> None:
+    def __init__(self, recall: CrossAttentionState) -> None:
         layer, k, v = recall.layer, recall.k, recall.v
         heads, size, gain = recall.heads, recall.size, recall.size**-0.5
         ask, leave = layer.ask.weight, layer.leave.weight
@@ -183,7 +185,7 @@ class Short(State):
         self.shift = (shift if recall.mask is None else shift + recall.mask).flatten(2)
         self.bias, self.heads = layer.leave.bias, heads
 
-    def told(self, x: Tensor, h: Tensor) -> Tensor:
+    def attend(self, x: Tensor, h: Tensor) -> Tensor:
         n, shape = len(self.k), x.shape
         scores = torch.baddbmm(self.shift, h.view(n, -1, shape[1]), self.k)  # (n, kin, heads S)
         weights = scores.unflatten(2, (self.heads, -1)).softmax(3).flatten(2)

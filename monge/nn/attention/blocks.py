@@ -1,4 +1,4 @@
-r"""The blocks of a transformer: steps look at one another, then think alone.
+r"""Transformer blocks: attention followed by a position-wise network.
 
 A block is attention and a position-wise network, each added to what enters it, with a norm after
 the sum, $H = \mathrm{LN}(X + \mathrm{MHA}(X))$, $Y = \mathrm{LN}(H + \mathrm{FFN}(H))$ (Vaswani
@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
-from ..fast_step import Map, Sum, added, gelu, ready
+from ..fast_step import ResidualStep, StepMap, prepare, prepare_gelu_residual, prepare_residual
 from ..layers.activation import Activation, activation
 from ..layers.dropout import Dropout
 from ..stepwise import State, Stepwise
-from .beam_cache import Recall, branched
+from .beam_cache import CrossAttentionState, branch
 from .linear import CausalLinearAttention, LinearAttention
 from .position import Join, Positions
-from .softmax import Attention, CausalAttention, CrossAttention, Memory
+from .softmax import Attention, CausalAttention, CrossAttention, CrossAttentionMemory
 
 
-class Shape(BaseConfig):
-    """What the stacks of this file have in common."""
+class TransformerConfig(BaseConfig):
+    """Settings shared by all transformer stacks."""
 
     width: Annotated[int, Range(1)] = 128
     """Width of the vectors that pass from block to block."""
@@ -49,7 +49,7 @@ class Shape(BaseConfig):
     join: Join = "add"
     """Whether vectors of places are added to the steps or set beside them."""
     dropout: Annotated[float, Range(0, 0.95)] = 0.0
-    """Share of weights, of hidden units and of what blocks add that training hides at random."""
+    """Share of weights, of hidden units and of what blocks add dropped in training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +64,7 @@ class Shape(BaseConfig):
 class FeedForward(nn.Module):
     """W_2 a(W_1 x + b_1) + b_2, at each step alone."""
 
-    def __init__(self, config: Shape) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         hidden = config.expand * config.width
         self.enter, self.leave = nn.Linear(config.width, hidden), nn.Linear(hidden, config.width)
@@ -79,17 +79,17 @@ class FeedForward(nn.Module):
             x = layer(x)
         return x
 
-    def ready(self) -> Sum:
+    def ready(self) -> ResidualStep:
         if isinstance(self.act, nn.GELU):
-            return gelu(self.enter, self.leave)
-        inner, leave = ready(self.enter, self.act), added(self.leave)
+            return prepare_gelu_residual(self.enter, self.leave)
+        inner, leave = prepare(self.enter, self.act), prepare_residual(self.leave)
         return lambda x, h: leave(x, inner(h))
 
 
-class Residual(nn.Module):
+class NormedResidual(nn.Module):
     """LN(x + f(x)), or x + f(LN(x)); f is passed at every call, since it has other inputs too."""
 
-    def __init__(self, config: Shape) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm, self.pre = nn.LayerNorm(config.width), config.norm == "pre"
         self.drop = Dropout(config.dropout)
@@ -103,7 +103,7 @@ class Residual(nn.Module):
 class EncoderBlock(nn.Module):
     """Attention to every step, then the position-wise network."""
 
-    def __init__(self, config: Shape) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         width, heads = config.width, config.heads
         self.look = (
@@ -112,7 +112,7 @@ class EncoderBlock(nn.Module):
             else Attention(width, heads, config.positions, config.dropout)
         )
         self.think = FeedForward(config)
-        self.first, self.last = Residual(config), Residual(config)
+        self.first, self.last = NormedResidual(config), NormedResidual(config)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         x = self.first(x, lambda h: self.look(h, length))
@@ -120,30 +120,32 @@ class EncoderBlock(nn.Module):
 
 
 @dataclass
-class BlockState(State):
+class TransformerBlockState(State):
     """What a block's attention has seen, and what it may look at besides."""
 
     past: Any  # the state of its attention
     look: Callable[..., Tensor]  # what its heads find at a step
-    memory: Recall | None
-    leave: Sum  # x and the last map of attention, and so on: what the block does, made ready
-    think: Sum
-    first: Map
-    last: Map
-    middle: Map | None = None
+    memory: CrossAttentionState | None
+    leave: (
+        ResidualStep  # x and the last map of attention, and so on: what the block does, made ready
+    )
+    think: ResidualStep
+    first: StepMap
+    last: StepMap
+    middle: StepMap | None = None
 
     def take(self, rows: Tensor, kin: int = 1) -> None:
         """Every `kin` neighbours among the rows have what they share kept once."""
-        self.past = branched(self.past, rows, kin)
+        self.past = branch(self.past, rows, kin)
         if self.memory is not None:
             self.memory.take(rows, kin)
 
 
-class CausalBlock(Stepwise[BlockState]):
+class CausalBlock(Stepwise[TransformerBlockState]):
     """Attention to the past, attention to a memory where there is one, then the position-wise
     network. memory: width of the other sequence; 0 for none."""
 
-    def __init__(self, config: Shape, memory: int = 0) -> None:
+    def __init__(self, config: TransformerConfig, memory: int = 0) -> None:
         super().__init__()
         width, heads = config.width, config.heads
         self.inputs = self.outputs = width
@@ -155,44 +157,48 @@ class CausalBlock(Stepwise[BlockState]):
         )
         self.ask = CrossAttention(width, heads, memory, config.dropout) if memory else None
         self.think = FeedForward(config)
-        self.first, self.last = Residual(config), Residual(config)
-        self.middle = Residual(config) if memory else None
+        self.first, self.last = NormedResidual(config), NormedResidual(config)
+        self.middle = NormedResidual(config) if memory else None
 
-    def forward(self, x: Tensor, memory: Memory | None = None) -> Tensor:
+    def forward(self, x: Tensor, memory: CrossAttentionMemory | None = None) -> Tensor:
         x = self.first(x, self.look)
-        return self.last(self.asked(x, memory), self.think)
+        return self.last(self.cross_attend(x, memory), self.think)
 
-    def weights(self, x: Tensor, memory: Memory) -> Tensor:
+    def weights(self, x: Tensor, memory: CrossAttentionMemory) -> Tensor:
         """How much each step looks at each of the memory's, (B, heads, T, S)."""
         h = self.first(x, self.look)
-        ask, middle = cast(CrossAttention, self.ask), cast(Residual, self.middle)
+        ask, middle = cast(CrossAttention, self.ask), cast(NormedResidual, self.middle)
         return ask.weights(middle.norm(h) if self.pre else h, memory)
 
-    def asked(self, x: Tensor, memory: Memory | None) -> Tensor:
+    def cross_attend(self, x: Tensor, memory: CrossAttentionMemory | None) -> Tensor:
         if self.ask is None or self.middle is None or memory is None:
             return x
         ask = self.ask
         return self.middle(x, lambda h: ask(h, memory))
 
-    def start(self, n: int, most: int, memory: Memory | None = None) -> BlockState:
-        state = BlockState(
+    def start(
+        self, n: int, most: int, memory: CrossAttentionMemory | None = None
+    ) -> TransformerBlockState:
+        state = TransformerBlockState(
             self.look.start(n, most),
             self.look.find,
             None,
-            added(self.look.leave),
+            prepare_residual(self.look.leave),
             self.think.ready(),
-            ready(self.first.norm),
-            ready(self.last.norm),
+            prepare(self.first.norm),
+            prepare(self.last.norm),
         )
         if self.ask is None or self.middle is None or memory is None:
             return state
-        return replace(state, memory=Recall(self.ask, memory), middle=ready(self.middle.norm))
+        return replace(
+            state, memory=CrossAttentionState(self.ask, memory), middle=prepare(self.middle.norm)
+        )
 
-    def step(self, state: BlockState, x: Tensor) -> Tensor:
+    def step(self, state: TransformerBlockState, x: Tensor) -> Tensor:
         found = state.look(state.past, state.first(x) if self.pre else x)  # (n, width)
         x = state.leave(x, found)
         x = x if self.pre else state.first(x)
         if state.memory and state.middle:
-            x = state.memory.told(x, state.middle(x) if self.pre else x)
+            x = state.memory.attend(x, state.middle(x) if self.pre else x)
             x = x if self.pre else state.middle(x)
         return state.think(x, state.last(x)) if self.pre else state.last(state.think(x, x))

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..fast_step import Map, ready
+from ..fast_step import StepMap, prepare
 from ..stepwise import State, Stepwise
-from .softmax import apart, check_heads, check_lengths, together
+from .softmax import check_heads, check_lengths, merge_heads, split_heads
 
 CHUNK = 64
 """Steps of a chunk: measured, `benchmarks/attention.py` prints others."""
@@ -66,9 +66,9 @@ class LinearHeads(nn.Module, abc.ABC):
         self.heads, self.size = heads, check_heads(width, heads)
         self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
-    def look(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (B, heads, T, d)."""
-        q, k, v = apart(self.enter(x), 3, self.heads)
+        q, k, v = split_heads(self.enter(x), 3, self.heads)
         return q, k, v
 
 
@@ -76,19 +76,19 @@ class LinearAttention(LinearHeads):
     """Linear self-attention in which every step looks at every other, and at itself."""
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
-        q, k, v = self.look(x)
+        q, k, v = self.project(x)
         there = None
         if length is not None:
             check_lengths(length)
             there = torch.arange(x.shape[1], device=x.device) < length[:, None]  # (B, T)
-        return self.leave(together(linear_attention(q, k, v, there)))
+        return self.leave(merge_heads(linear_attention(q, k, v, there)))
 
 
 @dataclass
-class Sums(State):
+class LinearAttentionState(State):
     """S and Z of the steps so far, and the map made ready."""
 
-    enter: Map
+    enter: StepMap
     s: Tensor  # (n, heads, d, d)
     z: Tensor  # (n, heads, d)
 
@@ -96,24 +96,24 @@ class Sums(State):
         self.s, self.z = self.s[rows], self.z[rows]
 
 
-class CausalLinearAttention(LinearHeads, Stepwise[Sums]):
+class CausalLinearAttention(LinearHeads, Stepwise[LinearAttentionState]):
     """Linear self-attention in which a step looks at itself and at those before it."""
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
-        return self.leave(together(causal_linear_attention(*self.look(x))))
+        return self.leave(merge_heads(causal_linear_attention(*self.project(x))))
 
-    def start(self, n: int, most: int) -> Sums:
+    def start(self, n: int, most: int) -> LinearAttentionState:
         new = self.leave.weight.new_zeros
-        return Sums(
-            ready(self.enter),
+        return LinearAttentionState(
+            prepare(self.enter),
             new(n, self.heads, self.size, self.size),
             new(n, self.heads, self.size),
         )
 
-    def step(self, state: Sums, x: Tensor) -> Tensor:
+    def step(self, state: LinearAttentionState, x: Tensor) -> Tensor:
         return self.leave(self.find(state, x))
 
-    def find(self, state: Sums, x: Tensor) -> Tensor:
+    def find(self, state: LinearAttentionState, x: Tensor) -> Tensor:
         """What the heads find at a step, side by side, (n, width)."""
         n = len(x)
         q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)

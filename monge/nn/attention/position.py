@@ -1,4 +1,4 @@
-r"""Where a step stands in its sequence, told to maps that cannot see it themselves.
+r"""Positional encodings: absolute, rotary and relative.
 
 Absolute positions are vectors E_t that are added to the steps or set beside them: sinusoids
 $E_{t,2i} = \sin(t\,\omega_i)$, $E_{t,2i+1} = \cos(t\,\omega_i)$ with $\omega_i = 10000^{-2i/d}$
@@ -23,14 +23,14 @@ from ...core.errors import UsageError
 Positions = Literal["none", "sinusoidal", "learned", "rotary", "table", "buckets", "alibi"]
 Layout = Literal["interleaved", "halves"]
 Join = Literal["add", "concatenate"]
-BASE = 10_000.0
-REACH = 128
-"""Distance beyond which a table or the buckets tell no two distances apart."""
+WAVELENGTH_BASE = 10_000.0
+MAX_DISTANCE = 128
+"""Distance beyond which a table or the buckets do not distinguish distances."""
 
 
 def frequencies(width: int) -> Tensor:
     """omega_i = BASE^(-2i / width) of the planes i = 0..ceil(width / 2) - 1, float64."""
-    return BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return WAVELENGTH_BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
 
 
 def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor:
@@ -40,7 +40,7 @@ def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor
     return pair.flatten(1)[:, :width]
 
 
-class Absolute(nn.Module, abc.ABC):
+class AbsolutePositions(nn.Module, abc.ABC):
     """Vectors E_t that join the steps: x_t + E_t, or [x_t, E_t].
 
     Since [x, E] W = x W_1 + E W_2, adding is the case W_1 = W_2. `outputs` is the width after it.
@@ -59,16 +59,16 @@ class Absolute(nn.Module, abc.ABC):
         """E of the first `length` places, (length, width)."""
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, width) -> (B, T, outputs)
-        return self.joined(x, self.table(x.shape[1]))
+        return self.combine(x, self.table(x.shape[1]))
 
-    def joined(self, x: Tensor, places: Tensor) -> Tensor:
+    def combine(self, x: Tensor, places: Tensor) -> Tensor:
         """x (..., width) with the vectors of its places, which broadcast against it."""
         if self.join == "add":
             return x + places
         return torch.cat([x, places.expand_as(x)], -1)
 
 
-class Sinusoidal(Absolute):
+class Sinusoidal(AbsolutePositions):
     """Fixed waves of every length: E_{t+k} is E_t turned by k omega_i in each plane."""
 
     def __init__(self, width: int, join: Join = "add", layout: Layout = "interleaved") -> None:
@@ -79,7 +79,7 @@ class Sinusoidal(Absolute):
         return sinusoids(length, self.width, self.layout).to(self.anchor)
 
 
-class Learned(Absolute):
+class Learned(AbsolutePositions):
     """A free vector for each of the first `most` places."""
 
     def __init__(self, width: int, most: int, join: Join = "add") -> None:
@@ -95,7 +95,7 @@ class Learned(Absolute):
         return self.weight[:length]
 
 
-class Rotary(nn.Module):
+class RotaryPositions(nn.Module):
     """(x_i, x_{i+d/2}) turned by the angle t omega_i, for queries and keys of width d."""
 
     anchor: Tensor
@@ -120,10 +120,10 @@ class Rotary(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:  # (..., T, width)
-        return turn(x, *self.table(x.shape[-2]))
+        return rotate(x, *self.table(x.shape[-2]))
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x (..., width) turned by angles whose cosines and signed sines broadcast against it."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
@@ -147,10 +147,10 @@ class Bias(nn.Module, abc.ABC):
     def device(self) -> torch.device: ...
 
 
-class Clipped(Bias):
+class ClippedBias(Bias):
     """A free number for each distance from -reach to reach; beyond, that of the ends."""
 
-    def __init__(self, heads: int, reach: int = REACH) -> None:
+    def __init__(self, heads: int, reach: int = MAX_DISTANCE) -> None:
         super().__init__()
         self.heads, self.reach = heads, reach
         self.weight = nn.Parameter(torch.zeros(heads, 2 * reach + 1))
@@ -163,11 +163,11 @@ class Clipped(Bias):
         return self.weight.device
 
 
-class Buckets(Bias):
+class BucketBias(Bias):
     """A free number for each run of distances: single ones first, then runs whose ends grow
     geometrically up to `reach`; the past and the future have half of the runs each."""
 
-    def __init__(self, heads: int, count: int = 32, reach: int = REACH) -> None:
+    def __init__(self, heads: int, count: int = 32, reach: int = MAX_DISTANCE) -> None:
         super().__init__()
         self.heads, self.runs, self.reach = heads, count // 2, reach
         self.weight = nn.Parameter(torch.zeros(heads, 2 * self.runs))
@@ -188,7 +188,7 @@ class Buckets(Bias):
         return self.weight.device
 
 
-class Alibi(Bias):
+class AlibiBias(Bias):
     """-m_h |t - s| with fixed slopes m_h = 2^(-8 h / heads), h = 1..heads."""
 
     slopes: Tensor
@@ -207,7 +207,9 @@ class Alibi(Bias):
         return self.slopes.device
 
 
-def absolute(kind: Positions, width: int, most: int, join: Join = "add") -> Absolute | None:
+def absolute_positions(
+    kind: Positions, width: int, most: int, join: Join = "add"
+) -> AbsolutePositions | None:
     """What joins the steps, for the kinds that do."""
     if kind == "sinusoidal":
         return Sinusoidal(width, join)
@@ -216,5 +218,5 @@ def absolute(kind: Positions, width: int, most: int, join: Join = "add") -> Abso
 
 def relative(kind: Positions, heads: int) -> Bias | None:
     """What is added to the scores, for the kinds that do."""
-    known = {"table": Clipped, "buckets": Buckets, "alibi": Alibi}
+    known = {"table": ClippedBias, "buckets": BucketBias, "alibi": AlibiBias}
     return known[kind](heads) if kind in known else None

@@ -1,4 +1,4 @@
-r"""Which steps of a memory a query looks at: scores of many forms, and choices of a single step.
+r"""Attention scores (dot, bilinear, additive) and hard attention.
 
 Scores: dot $q^\top k / \sqrt d$, bilinear $q^\top W k$ (Luong et al. 2015) and additive
 $v^\top \tanh(W q + U k)$ (Bahdanau et al. 2015). Soft attention weighs all values by the softmax
@@ -19,25 +19,25 @@ from torch import Tensor, nn
 
 from ...core.errors import UsageError
 
-Scores = Literal["dot", "bilinear", "additive"]
-Choice = Literal["argmax", "sample", "gumbel"]
+ScoreName = Literal["dot", "bilinear", "additive"]
+HardChoice = Literal["argmax", "sample", "gumbel"]
 
 
-class Score(nn.Module, abc.ABC):
+class AttentionScore(nn.Module, abc.ABC):
     """How well queries match keys: q (B, T, queries), k (B, S, keys) -> (B, T, S)."""
 
     @abc.abstractmethod
     def forward(self, q: Tensor, k: Tensor) -> Tensor: ...
 
 
-class Dot(Score):
+class Dot(AttentionScore):
     """q . k / sqrt(d)."""
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
 
 
-class Bilinear(Score):
+class Bilinear(AttentionScore):
     """q' W k."""
 
     def __init__(self, queries: int, keys: int) -> None:
@@ -48,7 +48,7 @@ class Bilinear(Score):
         return self.map(q) @ k.transpose(1, 2)
 
 
-class Additive(Score):
+class Additive(AttentionScore):
     """v' tanh(W q + U k), in a space of its own `width`."""
 
     def __init__(self, queries: int, keys: int, width: int) -> None:
@@ -60,7 +60,7 @@ class Additive(Score):
         return self.out((self.query(q)[:, :, None] + self.key(k)[:, None]).tanh()).squeeze(-1)
 
 
-def score(kind: Scores, queries: int, keys: int, width: int = 64) -> Score:
+def score(kind: ScoreName, queries: int, keys: int, width: int = 64) -> AttentionScore:
     """The score of that name between vectors of these widths."""
     if kind == "dot" and queries != keys:
         raise UsageError(
@@ -84,7 +84,7 @@ class Hard(nn.Module):
     """
 
     def __init__(
-        self, choice: Choice = "argmax", temperature: float = 1.0, straight: bool = True
+        self, choice: HardChoice = "argmax", temperature: float = 1.0, straight: bool = True
     ) -> None:
         super().__init__()
         self.choice, self.temperature, self.straight = choice, temperature, straight

@@ -1,4 +1,4 @@
-r"""Attention: every step becomes a mean of the values of others, weighted by how they match.
+r"""Multi-head softmax attention: self, causal (with cache) and cross.
 
 $A = \mathrm{softmax}(Q K^\top / \sqrt d + M)$, $H = A V$ (Vaswani et al. 2017), where d is the
 width of queries and keys, and M is added: minus infinity where a query may not look, a relative
@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import DataError, UsageError
-from ..fast_step import affine
-from ..layers.dropout import hide
+from ..fast_step import prepare_linear
+from ..layers.dropout import drop_elements
 from ..stepwise import State, Stepwise
-from .position import Bias, Positions, Rotary, relative, turn
+from .position import Bias, Positions, RotaryPositions, relative, rotate
 
 
 def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
@@ -44,8 +44,8 @@ def check_lengths(length: Tensor) -> None:
     if not torch.compiler.is_compiling() and bool((length < 1).any()):  # no values in a trace
         row = int((length < 1).nonzero()[0])
         raise DataError(
-            f"sequence {row} has length {int(length[row])}, but there is nothing to "
-            "read in it; leave empty sequences out"
+            f"sequence {row} has length {int(length[row])}, expected "
+            "at least 1; remove empty sequences"
         )
 
 
@@ -59,7 +59,7 @@ def attend(
 ) -> Tensor:
     """softmax(q k' / sqrt(d) + mask) v for q (..., T, d), k (..., S, d), v (..., S, e)."""
     if dropout:  # torch's kernel has none and forms the weights too
-        return hide(weights(q, k, mask, causal), dropout) @ v
+        return drop_elements(weights(q, k, mask, causal), dropout) @ v
     if causal and mask is not None:
         mask, causal = mask + causal_mask(q.shape[-2], k.shape[-2], q), False
     return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
@@ -78,13 +78,13 @@ def attend_freely(x: Tensor, causal: bool = False) -> Tensor:
     return attend(x, x, x, causal=causal)
 
 
-def apart(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+def split_heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
     """(B, T, parts * width) as `parts` tensors (B, heads, T, d), whose gradients are joined by one
     copy."""
     return tuple(part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in x.chunk(parts, -1))
 
 
-def together(x: Tensor) -> Tensor:
+def merge_heads(x: Tensor) -> Tensor:
     """The heads side by side, (B, heads, T, d) -> (B, T, width)."""
     return x.transpose(1, 2).flatten(2)
 
@@ -96,7 +96,7 @@ def check_heads(width: int, heads: int) -> int:
     return width // heads
 
 
-class Looking(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What a pass of self-attention works on."""
 
     q: Tensor  # (B, heads, T, d)
@@ -105,7 +105,7 @@ class Looking(NamedTuple):
     mask: Tensor | None  # broadcasts against (B, heads, T, T)
 
 
-class Heads(nn.Module, abc.ABC):
+class MultiHeadAttention(nn.Module, abc.ABC):
     """Multi-head self-attention: [Q, K, V] = X W, each head attends in its own d of the width,
     and a last map mixes the heads."""
 
@@ -118,40 +118,40 @@ class Heads(nn.Module, abc.ABC):
         self.inputs = self.outputs = width
         self.heads, self.size, self.dropout = heads, check_heads(width, heads), dropout
         self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.rotary = Rotary(self.size) if positions == "rotary" else None
+        self.rotary = RotaryPositions(self.size) if positions == "rotary" else None
         self.relative: Bias | None = relative(positions, heads)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         """(B, T, width) -> (B, T, width); steps from `length` (B,) on are looked at by none."""
-        q, k, v, mask = self.look(x, length)
+        q, k, v, mask = self.project(x, length)
         dropout = self.dropout if self.training else 0.0
-        return self.leave(together(attend(q, k, v, mask, self.causal, dropout)))
+        return self.leave(merge_heads(attend(q, k, v, mask, self.causal, dropout)))
 
     def weights(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         """How much each step looks at each other in each head, (B, heads, T, T)."""
-        q, k, _, mask = self.look(x, length)
+        q, k, _, mask = self.project(x, length)
         return weights(q, k, mask, self.causal)
 
-    def look(self, x: Tensor, length: Tensor | None) -> Looking:
-        q, k, v = apart(self.enter(x), 3, self.heads)
+    def project(self, x: Tensor, length: Tensor | None) -> AttentionInputs:
+        q, k, v = split_heads(self.enter(x), 3, self.heads)
         if self.rotary is not None:
             angles = self.rotary.table(x.shape[1])
-            q, k = turn(q, *angles), turn(k, *angles)
+            q, k = rotate(q, *angles), rotate(k, *angles)
         steps = x.shape[1]
         mask = None if self.relative is None else self.relative(steps, steps)[None]  # (1, H, T, T)
         if length is not None:
             padding = padding_mask(length, steps, x)
             mask = padding if mask is None else mask + padding
-        return Looking(q, k, v, mask)
+        return AttentionInputs(q, k, v, mask)
 
 
-class Attention(Heads):
+class Attention(MultiHeadAttention):
     """Self-attention in which every step looks at every other, and at itself."""
 
     causal = False
 
 
-class Cache(State):
+class KeyValueCache(State):
     """Keys and values of the steps so far, at the front of memory for all that may come; the map
     and what positions do at each step are made ready beforehand.
 
@@ -163,26 +163,26 @@ class Cache(State):
         gain = torch.cat(
             [like.new_full((layer.inputs,), size**-0.5), like.new_ones(2 * layer.inputs)]
         )  # queries are scaled, not scores
-        self.enter = affine(layer.enter, gain)
+        self.enter = prepare_linear(layer.enter, gain)
         self.angles = None if layer.rotary is None else layer.rotary.table(most)  # (most, d) each
         self.bias: Tensor | None = None  # (n heads, 1, most): of distances most - 1 down to 0
         if layer.relative is not None:
             distance = torch.arange(most - 1, -1, -1, device=like.device)
             self.bias = layer.relative.of(distance)[:, None].repeat(n, 1, 1)
         self.steps, self.most = 0, most
-        self.keep(like.new_empty(n, heads, size, most), like.new_empty(n, heads, most, size))
+        self.store(like.new_empty(n, heads, size, most), like.new_empty(n, heads, most, size))
 
-    def keep(self, k: Tensor, v: Tensor) -> None:
+    def store(self, k: Tensor, v: Tensor) -> None:
         """k: (n, heads, d, most), v: (n, heads, most, d); products take rows and heads as one."""
         self.k, self.v, self.keys, self.values = k, v, k.flatten(0, 1), v.flatten(0, 1)
         self.strides = self.keys.stride(), self.values.stride()
 
     def take(self, rows: Tensor) -> None:
-        self.keep(self.k.index_select(0, rows), self.v.index_select(0, rows))
+        self.store(self.k.index_select(0, rows), self.v.index_select(0, rows))
         if self.bias is not None:
             self.bias = self.bias[: self.k.shape[1]].repeat(len(rows), 1, 1)  # alike in every row
 
-    def look(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Add a step's keys and values and attend to all so far: (n, heads, d) each -> (n heads,
         1, d)."""
         place, past = self.steps, self.steps + 1
@@ -205,29 +205,29 @@ class Cache(State):
         return torch.bmm(scores.softmax(2), values)
 
 
-class CausalAttention(Heads, Stepwise[Cache]):
+class CausalAttention(MultiHeadAttention, Stepwise[KeyValueCache]):
     """Self-attention in which a step looks at itself and at those before it."""
 
     causal = True
 
-    def start(self, n: int, most: int) -> Cache:
-        return Cache(self, n, most)
+    def start(self, n: int, most: int) -> KeyValueCache:
+        return KeyValueCache(self, n, most)
 
-    def step(self, state: Cache, x: Tensor) -> Tensor:
+    def step(self, state: KeyValueCache, x: Tensor) -> Tensor:
         return self.leave(self.find(state, x))
 
-    def find(self, state: Cache, x: Tensor) -> Tensor:
+    def find(self, state: KeyValueCache, x: Tensor) -> Tensor:
         """What the heads find at a step, side by side, (n, width)."""
         n, place = x.shape[0], state.steps
         q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
         if state.angles is not None:
             cos, sin = state.angles[0][place], state.angles[1][place]
-            q, k = turn(q, cos, sin), turn(k, cos, sin)
-        return state.look(q, k, v).view(n, -1)
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        return state.attend(q, k, v).view(n, -1)
 
 
 @dataclass
-class Memory(State):
+class CrossAttentionMemory(State):
     """What cross-attention looks at: keys and values of another sequence, made once."""
 
     k: Tensor  # (B, heads, S, d)
@@ -254,17 +254,21 @@ class CrossAttention(nn.Module):
         self.ask, self.leave = nn.Linear(width, width), nn.Linear(width, width)
         self.enter = nn.Linear(memory or width, 2 * width)
 
-    def remember(self, y: Tensor, length: Tensor | None = None) -> Memory:
+    def remember(self, y: Tensor, length: Tensor | None = None) -> CrossAttentionMemory:
         """Keys and values of y (B, S, memory), of which the first `length` (B,) steps exist."""
-        k, v = apart(self.enter(y), 2, self.heads)
-        return Memory(k, v, None if length is None else padding_mask(length, y.shape[1], y))
+        k, v = split_heads(self.enter(y), 2, self.heads)
+        return CrossAttentionMemory(
+            k, v, None if length is None else padding_mask(length, y.shape[1], y)
+        )
 
-    def forward(self, x: Tensor, memory: Memory) -> Tensor:  # (B, T, width) -> (B, T, width)
-        (q,) = apart(self.ask(x), 1, self.heads)
+    def forward(
+        self, x: Tensor, memory: CrossAttentionMemory
+    ) -> Tensor:  # (B, T, width) -> (B, T, width)
+        (q,) = split_heads(self.ask(x), 1, self.heads)
         dropout = self.dropout if self.training else 0.0
-        return self.leave(together(attend(q, memory.k, memory.v, memory.mask, dropout=dropout)))
+        return self.leave(merge_heads(attend(q, memory.k, memory.v, memory.mask, dropout=dropout)))
 
-    def weights(self, x: Tensor, memory: Memory) -> Tensor:
+    def weights(self, x: Tensor, memory: CrossAttentionMemory) -> Tensor:
         """How much each step of x looks at each of the memory's, (B, heads, T, S)."""
-        (q,) = apart(self.ask(x), 1, self.heads)
+        (q,) = split_heads(self.ask(x), 1, self.heads)
         return weights(q, memory.k, memory.mask)

@@ -13,39 +13,39 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ...core.config import Configured
-from ..fast_step import Map, ready
+from ..fast_step import StepMap, prepare
 from ..layers.dropout import Dropout
 from ..stepwise import State, Stepwise
-from .blocks import BlockState, CausalBlock, EncoderBlock, Shape
-from .position import absolute
-from .softmax import CrossAttention, Memory
+from .blocks import CausalBlock, EncoderBlock, TransformerBlockState, TransformerConfig
+from .position import absolute_positions
+from .softmax import CrossAttention, CrossAttentionMemory
 
-SPREAD = 0.02
+INIT_STD = 0.02
 """Standard deviation of the weights at the start (Radford et al. 2019)."""
 
 
-class Entrance(nn.Module):
+class InputProjection(nn.Module):
     """Steps (B, T, inputs) as vectors of the blocks' width that know their place."""
 
-    def __init__(self, config: Shape, inputs: int, most: int) -> None:
+    def __init__(self, config: TransformerConfig, inputs: int, most: int) -> None:
         super().__init__()
-        self.places = absolute(config.positions, inputs, most, config.join)
+        self.places = absolute_positions(config.positions, inputs, most, config.join)
         joined = inputs if self.places is None else self.places.outputs
         self.lift = nn.Linear(joined, config.width) if joined != config.width else None
         self.drop = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.lifted(x if self.places is None else self.places(x))
+        return self.project(x if self.places is None else self.places(x))
 
-    def lifted(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
         return self.drop(x if self.lift is None else self.lift(x))
 
     def start(self, most: int) -> Callable[[Tensor, int], Tensor]:
         """What makes one step (n, inputs) at a place, with the vectors of all places at hand."""
-        lift = None if self.lift is None else ready(self.lift)
+        lift = None if self.lift is None else prepare(self.lift)
         if self.places is None:
             return lambda x, place: x if lift is None else lift(x)
-        table, joined = self.places.table(most).unbind(), self.places.joined
+        table, joined = self.places.table(most).unbind(), self.places.combine
 
         def step(x: Tensor, place: int) -> Tensor:
             x = joined(x, table[place])
@@ -60,16 +60,16 @@ class Encoder(Configured, nn.Module):
     most: steps of the longest sequence, which learned positions need to know.
     """
 
-    class Config(Shape):
+    class Config(TransformerConfig):
         tag = "transformer/encoder"
 
     def __init__(self, config: Config, inputs: int, most: int = 0) -> None:
         super().__init__()
         self.inputs, self.outputs = inputs, config.width
-        self.entrance = Entrance(config, inputs, most)
+        self.entrance = InputProjection(config, inputs, most)
         self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.depth))
         self.norm = last_norm(config)
-        settle(self, config.depth)
+        init_weights(self, config.depth)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         """Steps from `length` (B,) on are looked at by none."""
@@ -83,9 +83,11 @@ class Encoder(Configured, nn.Module):
 class StackState(State):
     """The states of all blocks, and what comes before and after them."""
 
-    blocks: list[tuple[Callable[..., Tensor], BlockState]]  # each with the step that changes it
+    blocks: list[
+        tuple[Callable[..., Tensor], TransformerBlockState]
+    ]  # each with the step that changes it
     enter: Callable[[Tensor, int], Tensor]  # the entrance, made ready
-    leave: Map  # the last norm and map, made ready
+    leave: StepMap  # the last norm and map, made ready
     steps: int = 0
 
     def take(self, rows: Tensor, kin: int = 1) -> None:
@@ -96,7 +98,7 @@ class StackState(State):
 class Causal(Configured, Stepwise[StackState]):
     """(B, T, inputs) -> (B, T, outputs): every step in the light of those before it."""
 
-    class Config(Shape):
+    class Config(TransformerConfig):
         tag = "transformer/causal"
 
     def __init__(
@@ -104,28 +106,30 @@ class Causal(Configured, Stepwise[StackState]):
     ) -> None:
         super().__init__()
         self.inputs, self.outputs = inputs, outputs
-        self.entrance = Entrance(config, inputs, most)
+        self.entrance = InputProjection(config, inputs, most)
         self.blocks = nn.ModuleList(CausalBlock(config, memory) for _ in range(config.depth))
         self.norm, self.leave = last_norm(config), nn.Linear(config.width, outputs)
-        settle(self, config.depth)
+        init_weights(self, config.depth)
         nn.init.zeros_(self.leave.bias)
 
     @property
     def each(self) -> Sequence[CausalBlock]:
         return [cast(CausalBlock, block) for block in self.blocks]
 
-    def forward(self, x: Tensor, memories: Sequence[Memory | None] = ()) -> Tensor:
+    def forward(self, x: Tensor, memories: Sequence[CrossAttentionMemory | None] = ()) -> Tensor:
         x = self.entrance(x)
         for block, memory in zip(self.each, memories or [None] * len(self.blocks), strict=True):
             x = block(x, memory)
         return self.leave(self.norm(x))
 
-    def start(self, n: int, most: int, memories: Sequence[Memory | None] = ()) -> StackState:
+    def start(
+        self, n: int, most: int, memories: Sequence[CrossAttentionMemory | None] = ()
+    ) -> StackState:
         pairs = zip(self.each, memories or [None] * len(self.blocks), strict=True)
         return StackState(
             [(block.step, block.start(n, most, memory)) for block, memory in pairs],
             self.entrance.start(most),
-            ready(self.norm, self.leave),
+            prepare(self.norm, self.leave),
         )
 
     def step(self, state: StackState, x: Tensor) -> Tensor:
@@ -140,7 +144,7 @@ class Decoder(Configured, nn.Module):
     """(B, T, inputs) -> (B, T, outputs): every step in the light of those before it and of all
     steps of a memory (B, S, memory), such as an encoder's output."""
 
-    class Config(Shape):
+    class Config(TransformerConfig):
         tag = "transformer/decoder"
 
     def __init__(
@@ -149,7 +153,9 @@ class Decoder(Configured, nn.Module):
         super().__init__()
         self.stack = Causal(cast(Any, config), inputs, outputs, most, memory)
 
-    def remember(self, memory: Tensor, length: Tensor | None = None) -> list[Memory | None]:
+    def remember(
+        self, memory: Tensor, length: Tensor | None = None
+    ) -> list[CrossAttentionMemory | None]:
         """What each block asks of the memory, of which the first `length` (B,) steps exist."""
         return [
             cast(CrossAttention, block.ask).remember(memory, length) for block in self.stack.each
@@ -164,7 +170,7 @@ class Decoder(Configured, nn.Module):
         x = self.stack.entrance(x)
         for block, own in below:
             x = block(x, own)
-        return last[0].weights(x, cast(Memory, last[1]))
+        return last[0].weights(x, cast(CrossAttentionMemory, last[1]))
 
     def start(self, n: int, most: int, memory: Tensor, length: Tensor | None = None) -> StackState:
         return self.stack.start(n, most, self.remember(memory, length))
@@ -173,15 +179,17 @@ class Decoder(Configured, nn.Module):
         return self.stack.step(state, x)
 
 
-def last_norm(config: Shape) -> nn.Module:
+def last_norm(config: TransformerConfig) -> nn.Module:
     """Blocks that norm before their maps leave the last sum unnormed."""
     return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
 
-def settle(stack: nn.Module, depth: int) -> None:
+def init_weights(stack: nn.Module, depth: int) -> None:
     """Small weights; those that end in one of the 2 depth sums smaller still."""
     for name, module in stack.named_modules():
         if isinstance(module, nn.Linear):
             inner = name.endswith(".leave")
-            nn.init.normal_(module.weight, std=SPREAD / (2 * depth) ** 0.5 if inner else SPREAD)
+            nn.init.normal_(
+                module.weight, std=INIT_STD / (2 * depth) ** 0.5 if inner else INIT_STD
+            )
             nn.init.zeros_(module.bias)

@@ -1,4 +1,5 @@
-r"""Networks that read any subset S of the entries of an event and speak of all of them.
+r"""Networks that read any subset S of the entries of an event and output parameters for all of
+them.
 
 Input is $[f(x) \odot m;\ m;\ c]$: features with those of hidden entries at 0, m_i = 1 where entry
 i is in S, so that a hidden entry is not mistaken for one that is 0, and the conditions c.
@@ -31,7 +32,7 @@ from ..layers.activation import Activation, activation
 from ..mlp import MLP
 from .masked_mlp import Stepping
 
-ROOM = 1 << 22
+MAX_BATCH_ELEMENTS = 1 << 22
 """Numbers of a hidden layer that are computed at once where no gradient is asked for."""
 
 
@@ -63,13 +64,13 @@ class SubsetNet(Configured, nn.Module, abc.ABC):
     """
 
     class Config(BaseConfig):
-        """What fills the role."""
+        """Network over observed subsets."""
 
         tag = "any_order/"
 
     def __init__(self, inputs: Tensor, outputs: Tensor) -> None:
         super().__init__()
-        self.inputs, self.outputs = spans(inputs), spans(outputs)
+        self.inputs, self.outputs = entry_slices(inputs), entry_slices(outputs)
 
     @abc.abstractmethod
     def forward(self, known: Known) -> Tensor:
@@ -86,17 +87,17 @@ class SubsetNet(Configured, nn.Module, abc.ABC):
 
     def stepper(self, known: Known, walk: Walk, cached: bool = True) -> Stepping:
         """A pass over rows of which something is known, one entry after the other."""
-        return Passes(self, known, walk)
+        return FullPassSubsetStepper(self, known, walk)
 
 
-def spans(owner: Tensor) -> list[slice]:
+def entry_slices(owner: Tensor) -> list[slice]:
     """Where those stand that belong to each entry."""
     ends = torch.bincount(owner).cumsum(0).tolist()
     return list(itertools.starmap(slice, itertools.pairwise([0, *ends])))
 
 
-class Walking(Stepping):
-    """What steps share: an entry that is new to no row is neither computed nor told."""
+class SubsetStepper(Stepping):
+    """What steps share: an entry that is new to no row is neither computed nor fed."""
 
     def __init__(self, net: SubsetNet, known: Known, walk: Walk) -> None:
         self.net, self.known, self.walk = net, known, walk
@@ -112,24 +113,24 @@ class Walking(Stepping):
     def feed(self, place: int, features: Tensor) -> None:
         entry = self.walk.entries[place]
         if self.needed[entry]:
-            self.tell(entry, features, self.walk.news[:, entry, None])
+            self.reveal(entry, features, self.walk.news[:, entry, None])
 
     @abc.abstractmethod
     def compute(self, own: slice) -> Tensor:
         """These of the network's outputs, (n, P_i)."""
 
     @abc.abstractmethod
-    def tell(self, entry: int, features: Tensor, new: Tensor) -> None:
+    def reveal(self, entry: int, features: Tensor, new: Tensor) -> None:
         """The entry's features (n, F_i), which are news where `new` (n, 1)."""
 
 
-class Passes(Walking):
+class FullPassSubsetStepper(SubsetStepper):
     """The plain way: the whole network again for every entry."""
 
     def compute(self, own: slice) -> Tensor:
         return self.net(self.known)[:, own]
 
-    def tell(self, entry: int, features: Tensor, new: Tensor) -> None:
+    def reveal(self, entry: int, features: Tensor, new: Tensor) -> None:
         known, own = self.known, self.net.inputs[entry]
         shown = torch.where(new, features, known.features[:, own])
         place = torch.arange(own.start, own.stop, device=new.device)
@@ -151,9 +152,9 @@ class Dense(SubsetNet):
         activation: Activation = "relu"
         """Function after each hidden layer."""
         residual: bool = True
-        """Hidden layers after the first add to what enters them."""
+        """Hidden layers after the first add to their input."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of hidden units that training hides at random."""
+        """Share of hidden units dropped in training."""
 
     def __init__(
         self, config: Config, shape: Sequence[int], inputs: Tensor, outputs: Tensor, context: int
@@ -169,7 +170,7 @@ class Dense(SubsetNet):
         self.mlp: MLP = form.build(len(inputs) + len(self.inputs) + context, len(outputs))
 
     def forward(self, known: Known) -> Tensor:
-        return self.mlp(joined(known))
+        return self.mlp(dense_input(known))
 
     @torch.no_grad()
     def settle(self, start: Tensor) -> None:
@@ -182,21 +183,25 @@ class Dense(SubsetNet):
         return ends + sum(layer.weight.numel() for layer in hidden[1:])
 
     def stepper(self, known: Known, walk: Walk, cached: bool = True) -> Stepping:
-        return Sums(self, known, walk) if cached else Passes(self, known, walk)
+        return (
+            CachedSubsetStepper(self, known, walk)
+            if cached
+            else FullPassSubsetStepper(self, known, walk)
+        )
 
 
-def joined(known: Known) -> Tensor:
+def dense_input(known: Known) -> Tensor:
     return torch.cat([known.features, known.seen.to(known.features), known.context], 1)
 
 
-class Sums(Walking):
+class CachedSubsetStepper(SubsetStepper):
     """The sums a(S) of the first layer are kept; dropout has no part in a walk."""
 
     def __init__(self, net: Dense, known: Known, walk: Walk) -> None:
         super().__init__(net, known, walk)
         self.mlp = net.mlp
         first, *self.rest = self.mlp.linears[:-1]
-        self.sums = first(joined(known))  # (n, H)
+        self.sums = first(dense_input(known))  # (n, H)
         count = known.features.shape[1]
         by_entry = [
             [*range(own.start, own.stop), count + entry] for entry, own in enumerate(net.inputs)
@@ -210,13 +215,13 @@ class Sums(Walking):
             h = h + new if self.mlp.config.residual else new
         return F.linear(h, self.mlp.out.weight[own], self.mlp.out.bias[own])
 
-    def tell(self, entry: int, features: Tensor, new: Tensor) -> None:
+    def reveal(self, entry: int, features: Tensor, new: Tensor) -> None:
         shown = torch.where(new, F.pad(features, (0, 1), value=1.0), 0.0)  # (n, F_i + 1)
         self.sums = torch.addmm(self.sums, shown, self.terms[entry])
 
 
 class Conv(SubsetNet):
-    """A residual stack of convolutions over the picture and its mask, all of one spatial size.
+    """A residual stack of convolutions over the image and its mask, all of one spatial size.
 
     h_0 = A * [f(x) m; m] + U c, h_l = h_{l-1} + B_l * a(C_l * a(h_{l-1})), and a map of each pixel
     to its parameters with a bias for every one. The C_l are dilated 1, 2, 4, 1, ..., so that far
@@ -240,7 +245,7 @@ class Conv(SubsetNet):
         super().__init__(inputs, outputs)
         if len(shape) != 3 or len(inputs) != len(self.inputs):
             raise UsageError(
-                "net=conv reads pictures (channels, height, width), but the event has "
+                "net=conv reads images (channels, height, width), but the event has "
                 f"shape {tuple(shape)}; choose net=dense"
             )
         self.shape, width = tuple(shape), config.width
@@ -262,7 +267,9 @@ class Conv(SubsetNet):
     def forward(self, known: Known) -> Tensor:
         if torch.is_grad_enabled():
             return self.whole(known.features, known.seen, known.context)
-        size = max(ROOM // (self.first.out_channels * self.shape[1] * self.shape[2]), 1)
+        size = max(
+            MAX_BATCH_ELEMENTS // (self.first.out_channels * self.shape[1] * self.shape[2]), 1
+        )
         parts = zip(
             known.features.split(size),
             known.seen.split(size),

@@ -1,14 +1,14 @@
-"""Drawing from a masked network: every hidden unit once.
+"""Incremental sampling from a masked network: every hidden unit is computed once.
 
-Drawing needs an entry's parameters before the next entry is known, which is D full passes. But a
-unit of degree t is settled as soon as t entries are: with units sorted by degree, step t computes
+Sampling needs an entry's parameters before the next entry is known, which is D full passes. But a
+unit of degree t is known as soon as t entries are: with units sorted by degree, step t computes
 the units of degree t, once, from a leading slice of what is known, and the D steps together cost
-about one pass. `Sorted` holds the weights in that order, `Steps` walks it, `Passes` is the D full
-passes that it must equal. Both are driven alike, here to draw x from a law of its entries:
+about one pass. `SortedNetwork` holds the weights in that order, `CachedStepper` uses them,
+`FullPassStepper` is the D full passes that it must equal. Both are driven alike, here to sample x:
 
     steps = network.stepper(member)(context)     # n rows
     for place, entry in enumerate(order):
-        x_i = draw(steps.parameters(place))      # (n, outputs of the entry)
+        x_i = sample(steps.parameters(place))    # (n, outputs of the entry)
         steps.feed(place, features_of(x_i))      # (n, inputs of the entry)
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .masked_mlp import Masked, MaskedLinear
 
 
-BLOCK = 32
+MAX_BLOCK_PLACES = 32
 """Places of the order that the cached pass prepares at once, at most."""
-ROWS = 64
+MIN_PRODUCT_ROWS = 64
 """Rows of a map that make a product worth its while: a block has no more places than it takes."""
 
 
@@ -47,7 +47,7 @@ class Stepping(abc.ABC):
         """The features (n, F_i) of the entry at `place`."""
 
 
-class Passes(Stepping):
+class FullPassStepper(Stepping):
     """The plain way: the whole network again for every entry, with every mask as it is written."""
 
     def __init__(self, network: Masked, member: int, context: Tensor) -> None:
@@ -68,7 +68,7 @@ class Passes(Stepping):
 
 
 @dataclass(frozen=True)
-class Block:
+class PlaceBlock:
     """A few places of a map: what their rows read of columns known before the first of them is
     one product of many rows (`ahead`); what the block itself brings, a small one for each place.
     """
@@ -86,7 +86,7 @@ class Block:
         return torch.addmm(self.bias, self.ahead, known).split(self.sizes)
 
 
-class Stage:
+class SortedLinear:
     """One masked map, with rows and columns sorted by degree.
 
     Rows of degree t read all columns up to degree t: no mask is left. Columns of a block that are
@@ -101,7 +101,7 @@ class Stage:
         weight = layer.weight.detach()
         bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias
         self.bias = bias[out, None]
-        self.weight = arranged(arranged(weight, 0, out), 1, into)
+        self.weight = permute_axis(permute_axis(weight, 0, out), 1, into)
         degrees = torch.arange(dims, device=rows.device)
         known = torch.searchsorted(columns, degrees, right=True)
         self.known = [context, *known.tolist()]  # columns known when a place is reached
@@ -110,34 +110,34 @@ class Stage:
             self.block(place, min(place + block, dims)) for place in range(0, dims, block)
         ]
 
-    def block(self, first: int, last: int) -> Block:
+    def block(self, first: int, last: int) -> PlaceBlock:
         """The places from `first` to before `last`."""
         rows = slice(self.ends[first], self.ends[last])
         columns = slice(self.known[first], self.known[last])
         sizes = [end - start for start, end in itertools.pairwise(self.ends[first : last + 1])]
         own = self.weight[rows, columns].split(sizes)
-        return Block(
+        return PlaceBlock(
             self.weight[rows, : columns.start], self.bias[rows], own, rows, columns, sizes
         )
 
 
-def arranged(weight: Tensor, axis: int, order: Tensor) -> Tensor:
+def permute_axis(weight: Tensor, axis: int, order: Tensor) -> Tensor:
     """`weight` in an order along an axis; the even assignment is in order and costs nothing."""
     if bool((order.diff() == 1).all()):
         return weight
     return weight.index_select(axis, order)
 
 
-class Sorted:
+class SortedNetwork:
     """The maps of a member sorted by degree, ready to step over any rows."""
 
     def __init__(self, network: Masked, member: int) -> None:
         dims = int(network.out.degrees_out[member].max()) + 1
         widest = max(layer.out_features for layer in network.maps())
-        self.block = min(BLOCK, max(1, ROWS * dims // widest))
+        self.block = min(MAX_BLOCK_PLACES, max(1, MIN_PRODUCT_ROWS * dims // widest))
 
-        def stage(layer: MaskedLinear) -> Stage:
-            return Stage(layer, member, dims, network.context, self.block)
+        def stage(layer: MaskedLinear) -> SortedLinear:
+            return SortedLinear(layer, member, dims, network.context, self.block)
 
         *self.layers, self.out = map(stage, network.maps())
         self.direct = None if network.direct is None else stage(network.direct)
@@ -145,7 +145,7 @@ class Sorted:
         self.act = activation(network.config.activation, inplace=True).eval().forward
 
 
-class _Layer(NamedTuple):
+class _BlockLayer(NamedTuple):
     """A hidden layer in a block: of each place, its m rows (m, n)."""
 
     sizes: list[int]  # m
@@ -156,15 +156,15 @@ class _Layer(NamedTuple):
     before: Sequence[Tensor]  # what enters a residual layer; () for others
 
 
-class Steps(Stepping):
+class CachedStepper(Stepping):
     """The cached pass. `known[l]` holds the conditions and the units of layer l, each a row over
     the n rows of the batch, and zeros for what is not known yet."""
 
-    layers: list[_Layer]
+    layers: list[_BlockLayer]
     pending: Sequence[Tensor]  # outputs of each place of the block, (P_i, n)
     ends: list[tuple[Sequence[Tensor], Tensor]]  # what is added to them, as in a layer
 
-    def __init__(self, maps: Sorted, context: Tensor) -> None:
+    def __init__(self, maps: SortedNetwork, context: Tensor) -> None:
         self.maps, self.skip, self.act = maps, maps.context, maps.act
         sizes = [stage.weight.shape[1] for stage in (*maps.layers, maps.out)]
         self.known = [maps.out.weight.new_zeros(size, len(context)) for size in sizes]
@@ -198,7 +198,7 @@ class Steps(Stepping):
             block = stage.blocks[number]
             before = self.units(below, block) if depth and maps.residual else ()
             self.layers.append(
-                _Layer(
+                _BlockLayer(
                     block.sizes,
                     block.open(below),
                     block.own,
@@ -216,7 +216,7 @@ class Steps(Stepping):
                 out.add_(more)
             self.ends.append((block.own, self.known[0][block.columns]))
 
-    def units(self, known: Tensor, block: Block) -> tuple[Tensor, ...]:
+    def units(self, known: Tensor, block: PlaceBlock) -> tuple[Tensor, ...]:
         """Where a layer keeps the units of each place of a block."""
         return known[self.skip :][block.rows].split(block.sizes)
 

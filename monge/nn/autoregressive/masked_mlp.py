@@ -29,22 +29,22 @@ from ...core.config import Configured, Range
 from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout
-from .incremental import Passes, Sorted, Stepping, Steps
+from .incremental import CachedStepper, FullPassStepper, SortedNetwork, Stepping
 
-ROOM = 1 << 24
+MAX_STORED_MASK_ENTRIES = 1 << 24
 """Entries of the masks of one layer that are kept; larger ones are made when they are used."""
 
 
-STAIR = 128
+STAIR_OUTPUTS = 128
 """Outputs of a stair: fewer make the products thin, more leave zeros in."""
-LANES = 16
+SIMD_INPUTS = 16
 """Inputs that one instruction multiplies: stairs begin and end at whole numbers of them."""
 Stair = tuple[int, int, int, int]
 """Outputs from the first number to before the second read no inputs but those before the fourth;
 no output before the first reads those from the third on."""
 
 
-class Staircase(torch.autograd.Function):
+class StaircaseLinear(torch.autograd.Function):
     """y = (W * M) x + b, stair by stair, for x (B, in).
 
     What is only read lies column by column, so that a stair of y is one piece; what is trained
@@ -102,7 +102,7 @@ class MaskedLinear(nn.Linear):
         super().__init__(inputs.shape[1], outputs.shape[1], bias)
         self.register_buffer("degrees_in", inputs, persistent=False)
         self.register_buffer("degrees_out", outputs - int(strict), persistent=False)
-        kept = len(inputs) * self.weight.numel() <= ROOM
+        kept = len(inputs) * self.weight.numel() <= MAX_STORED_MASK_ENTRIES
         masks = torch.stack([self.mask(k) for k in range(len(inputs))]) if kept else None
         self.register_buffer("masks", masks, persistent=False)
         self.stairs = [
@@ -119,18 +119,22 @@ class MaskedLinear(nn.Linear):
         fits = x.dim() == 2 and x.dtype == self.weight.dtype and x.device.type == "cpu"
         if stairs and fits and not plain:
             trained = torch.is_grad_enabled()
-            return cast(Tensor, Staircase.apply(x, self.weight, self.bias, mask, stairs, trained))
+            return cast(
+                Tensor, StaircaseLinear.apply(x, self.weight, self.bias, mask, stairs, trained)
+            )
         return F.linear(x, self.weight * mask, self.bias)
 
 
 def stairs(inputs: Tensor, outputs: Tensor) -> list[Stair]:
     """The stairs between inputs and outputs of these degrees; none where they are not sorted."""
-    if len(outputs) < STAIR or bool((inputs.diff() < 0).any() | (outputs.diff() < 0).any()):
+    if len(outputs) < STAIR_OUTPUTS or bool(
+        (inputs.diff() < 0).any() | (outputs.diff() < 0).any()
+    ):
         return []
-    count = max(len(outputs) // STAIR, 2)
+    count = max(len(outputs) // STAIR_OUTPUTS, 2)
     ends = [len(outputs) * (stair + 1) // count for stair in range(count)]
     known = torch.searchsorted(inputs, outputs[[end - 1 for end in ends]], right=True)
-    known = (-(-known // LANES) * LANES).clamp(max=len(inputs))
+    known = (-(-known // SIMD_INPUTS) * SIMD_INPUTS).clamp(max=len(inputs))
     return list(zip([0, *ends], ends, [0, *known.tolist()], known.tolist(), strict=False))
 
 
@@ -151,11 +155,11 @@ class Masked(Configured, nn.Module):
         activation: Pointwise = "relu"
         """Function after each hidden layer."""
         residual: bool = True
-        """Hidden layers after the first add to what enters them."""
+        """Hidden layers after the first add to their input."""
         direct: bool = True
         """Outputs also read the earlier entries directly, through one linear map."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of hidden units that training hides at random."""
+        """Share of hidden units dropped in training."""
 
     def __init__(
         self,
@@ -170,7 +174,7 @@ class Masked(Configured, nn.Module):
         self.config, self.context, self.members = config, context, len(orders) * masks
         places = orders.repeat_interleave(masks, 0) + 1  # (members, D), from 1
         seen = places.new_zeros(self.members, context)
-        hidden = spread(config, orders.shape[1], context, masks)  # (depth, masks, width)
+        hidden = hidden_degrees(config, orders.shape[1], context, masks)  # (depth, masks, width)
         hidden = hidden.repeat(1, len(orders), 1)  # (depth, members, width)
         below = [torch.cat([seen, degrees], 1) for degrees in (places[:, inputs], *hidden)]
         last = places[:, outputs]  # (members, P)
@@ -206,11 +210,11 @@ class Masked(Configured, nn.Module):
         """What starts a pass, one entry at a time, over the rows of a context (n, context); the
         cached one sorts the weights as they are now, once for all the passes it starts."""
         if cached:
-            return functools.partial(Steps, Sorted(self, member))
-        return functools.partial(Passes, self, member)
+            return functools.partial(CachedStepper, SortedNetwork(self, member))
+        return functools.partial(FullPassStepper, self, member)
 
 
-def spread(config: Masked.Config, dims: int, context: int, masks: int) -> Tensor:
+def hidden_degrees(config: Masked.Config, dims: int, context: int, masks: int) -> Tensor:
     """Degrees of the hidden units, (depth, masks, width).
 
     The first assignment is even and ascending, the others are shuffles of it; units that see

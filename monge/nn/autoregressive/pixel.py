@@ -1,4 +1,4 @@
-r"""Networks over pictures whose output for an entry reads only the entries before it.
+r"""Networks over images whose output for an entry reads only the entries before it.
 
 Pixels come in raster order, and the colours of a pixel in theirs: R, then G, then B. A channel has
 a degree, the colour it is about. The masked convolution (van den Oord et al. 2016)
@@ -7,14 +7,15 @@ $M = 1$ above the pixel's row and left of the pixel, $0$ right of it and below, 
 itself $1[d_{out} > d_{in}]$ (type A, the first layer) or $1[d_{out} \ge d_{in}]$ (type B)
 
 leaves no path to an output from its own entry or a later one. Rows below the pixel are not even
-stored: a kernel of reach p has p + 1 rows, and `Window` pads the picture on the sides it reads.
+stored: a kernel of reach p has p + 1 rows, and `WindowConv2d` pads the image on the sides it
+reads.
 
-Drawing needs an entry's parameters before the next entry is known, which is a full pass for each.
-But what a layer made of a pixel never changes. A `Scan` keeps it: what a row owes to the rows
-above is computed for the whole row when it begins, by one thin convolution a layer over a `Strip`
-of the last rows; what a pixel owes to its own row is a small product over a `Line` of what is
-known of that row. Together that costs about one pass. `Passes` is the D full passes that a scan
-must equal.
+Sampling needs an entry's parameters before the next entry is known, which is a full pass for each.
+But what a layer made of a pixel never changes. A `RasterStepper` keeps it: what a row owes to the
+rows above is computed for the whole row when it begins, by one thin convolution a layer over a
+`RowBuffer` of the last rows; what a pixel owes to its own row is a small product over a `PixelRow`
+of what is known of that row. Together that costs about one pass. `FullPassRasterStepper` is the D
+full passes that it must equal.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from ...core.rng import make_generator
 from ..layers.dropout import Dropout
 from .masked_mlp import Stepping
 
-Size = Literal[3, 5, 7, 9, 11, 13, 15]
+OddKernel = Literal[3, 5, 7, 9, 11, 13, 15]
 """Sides of a kernel that has a middle."""
 
 
-class Window(nn.Conv2d):
+class WindowConv2d(nn.Conv2d):
     """A convolution over `above` rows up to the pixel's own, from `left` columns before it to
-    `right` columns behind it; zeros stand outside the picture, whose size is kept."""
+    `right` columns behind it; zeros stand outside the image, whose size is kept."""
 
     mask: Tensor | None
 
@@ -73,7 +74,7 @@ class Window(nn.Conv2d):
         return F.conv2d(padded, self.kernel(), self.bias)
 
 
-def causal(
+def masked_conv(
     inputs: Tensor,
     outputs: Tensor,
     above: int = 0,
@@ -81,20 +82,20 @@ def causal(
     right: int = 0,
     strict: bool = False,
     bias: bool = True,
-) -> Window:
+) -> WindowConv2d:
     """The masked convolution between channels of these degrees, of type A where `strict`."""
     mask = torch.ones(len(outputs), len(inputs), above + 1, left + 1 + right)
     mask[:, :, -1, left] = (outputs[:, None] - int(strict) >= inputs).to(mask.dtype)
     mask[:, :, -1, left + 1 :] = 0.0
     kept = None if bool(mask.all()) else mask
-    return Window(len(inputs), len(outputs), above, left, right, kept, bias)
+    return WindowConv2d(len(inputs), len(outputs), above, left, right, kept, bias)
 
 
 class Raster(Configured, nn.Module, abc.ABC):
-    """From pictures (B, C, H, W) and conditions to `outputs` numbers for each entry.
+    """From images (B, C, H, W) and conditions to `outputs` numbers for each entry.
 
     The features of a pixel pass through two layers of its own, and each entry has a bias of its
-    own. A channel of ones tells the picture from the zeros around it.
+    own. A channel of ones tells the image from the zeros around it.
     """
 
     class Config(BaseConfig):
@@ -103,10 +104,10 @@ class Raster(Configured, nn.Module, abc.ABC):
         """Channels of a layer."""
         depth: Annotated[int, Range(1)] = 7
         """Layers that look beyond the pixel."""
-        first: Size = 7
+        first: OddKernel = 7
         """Side of the first layer's kernel, which is cheap."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of each layer's outputs that training hides at random."""
+        """Share of each layer's outputs dropped in training."""
 
     config: Config
 
@@ -125,8 +126,8 @@ class Raster(Configured, nn.Module, abc.ABC):
         self.colours = torch.arange(config.width) * colours // config.width  # of hidden channels
         self.inputs = torch.cat([torch.arange(colours), torch.tensor([-1])])  # all may see ones
         entries = torch.arange(colours).repeat_interleave(outputs)
-        self.blend = causal(self.colours, self.colours)
-        self.out = causal(self.colours, entries, bias=False)
+        self.blend = masked_conv(self.colours, self.colours)
+        self.out = masked_conv(self.colours, entries, bias=False)
         self.offset = nn.Parameter(torch.zeros(len(entries), *shape[1:]))
         self.given = nn.Linear(context, config.depth * biases, bias=False) if context else None
         self.drop = Dropout(config.dropout)
@@ -134,7 +135,7 @@ class Raster(Configured, nn.Module, abc.ABC):
 
     @torch.no_grad()
     def settle(self, start: Tensor) -> None:
-        """Let the outputs be about `start` (C, H, W, outputs), whatever the picture."""
+        """Let the outputs be about `start` (C, H, W, outputs), whatever the image."""
         self.offset.copy_(start.permute(0, 3, 1, 2).reshape(self.offset.shape))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
@@ -154,12 +155,12 @@ class Raster(Configured, nn.Module, abc.ABC):
         return self.given(context).chunk(self.config.depth, 1)
 
     @abc.abstractmethod
-    def scan(self, context: Tensor) -> Scan:
+    def scan(self, context: Tensor) -> RasterStepper:
         """A cached pass over the rows of a context (n, context)."""
 
     def stepper(self, cached: bool) -> Callable[[Tensor], Stepping]:
         """What starts a pass, one entry at a time, over the rows of a context (n, context)."""
-        return self.scan if cached else functools.partial(Passes, self)
+        return self.scan if cached else functools.partial(FullPassRasterStepper, self)
 
     @torch.enable_grad()
     def support(self, row: int, column: int, colour: int = 0) -> Tensor:
@@ -176,7 +177,7 @@ class Raster(Configured, nn.Module, abc.ABC):
         return (slopes != 0).any(0)
 
 
-class Passes(Stepping):
+class FullPassRasterStepper(Stepping):
     """The plain way: the whole network again for every entry."""
 
     def __init__(self, network: Raster, context: Tensor) -> None:
@@ -200,8 +201,8 @@ class Passes(Stepping):
         self.x[:, colour, row, column] = features[:, 0]
 
 
-class Strip:
-    """The last rows of a map of n pictures, zero where no picture is, as a convolution reads
+class RowBuffer:
+    """The last rows of a map of n images, zero where no image is, as a convolution reads
     them: (n, rows, margin + columns + margin, channels)."""
 
     def __init__(self, like: Tensor, rows: int, columns: int, margin: int) -> None:
@@ -220,8 +221,8 @@ class Strip:
         return F.conv2d(self.whole.permute(0, 3, 1, 2), kernel)[:, :, 0].transpose(1, 2)
 
 
-class Line:
-    """One row of a map of n pictures, with `left` zero pixels before it."""
+class PixelRow:
+    """One row of a map of n images, with `left` zero pixels before it."""
 
     def __init__(self, like: Tensor, columns: int, left: int, spans: Sequence[slice]) -> None:
         """like: (n, channels), `spans` the channels of each colour."""
@@ -233,14 +234,14 @@ class Line:
         self.own = [[self.row[:, x, span] for x in range(columns)] for span in spans]
 
 
-class Scan(Stepping, abc.ABC):
-    """The cached pass over n pictures: a network says how a row begins and a pixel follows."""
+class RasterStepper(Stepping, abc.ABC):
+    """The cached pass over n images: a network says how a row begins and a pixel follows."""
 
     def __init__(self, network: Raster, context: Tensor) -> None:
         (colours, _, self.columns), n = network.shape, len(context)
-        self.count, self.spans = colours, spans(network.colours, colours)
+        self.count, self.spans = colours, colour_slices(network.colours, colours)
         seen = network.offset.new_zeros(n, colours + 1)
-        self.known = Line(
+        self.known = PixelRow(
             seen,
             self.columns,
             network.config.first // 2,
@@ -249,16 +250,16 @@ class Scan(Stepping, abc.ABC):
         self.known.row[:, :, -1] = 1.0
         self.features, self.mixed = network.offset.new_zeros(2, n, network.config.width)
         self.parts = [(self.features[:, own], self.mixed[:, own]) for own in self.spans]
-        self.blend = cut(network.blend, self.spans)
+        self.blend = row_weights(network.blend, self.spans)
         outputs = len(network.offset) // colours
-        self.out = cut(
+        self.out = row_weights(
             network.out, [slice(c * outputs, (c + 1) * outputs) for c in range(colours)]
         )
-        self.bias = [shift(network.blend)[own] for own in self.spans]
+        self.bias = [layer_bias(network.blend)[own] for own in self.spans]
         self.offset = network.offset.detach().permute(1, 2, 0).reshape(-1, outputs)  # (D, outputs)
 
     @abc.abstractmethod
-    def begin(self, top: bool) -> None:
+    def start_row(self, top: bool) -> None:
         """Take in the row that is now complete, unless the next one is the `top` row."""
 
     @abc.abstractmethod
@@ -270,7 +271,7 @@ class Scan(Stepping, abc.ABC):
         pixel, colour = divmod(place, self.count)
         x = pixel % self.columns
         if x == 0 and colour == 0:
-            self.begin(top=pixel == 0)
+            self.start_row(top=pixel == 0)
         features, mixed = self.parts[colour]
         self.advance(x, colour, features)
         features.relu_()
@@ -283,13 +284,13 @@ class Scan(Stepping, abc.ABC):
         self.known.own[colour][pixel % self.columns].copy_(features)
 
 
-def spans(degrees: Tensor, colours: int) -> list[slice]:
+def colour_slices(degrees: Tensor, colours: int) -> list[slice]:
     """Where the channels of each colour are, among channels sorted by colour."""
     ends = torch.bincount(degrees, minlength=colours).cumsum(0).tolist()
     return list(map(slice, [0, *ends], ends))
 
 
-def cut(layer: Window, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
+def row_weights(layer: WindowConv2d, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
     """What a layer makes of its pixel's row up to the pixel, (pixels inputs, outputs), for each of
     these choices of outputs."""
     row = layer.kernel().detach()[:, :, -1, : layer.margins[0] + 1]  # (outputs, inputs, pixels)
@@ -297,7 +298,7 @@ def cut(layer: Window, outputs: Sequence[slice | Tensor]) -> list[Tensor]:
     return [weight[:, own].contiguous() for own in outputs]
 
 
-def shift(layer: Window, given: Tensor | None = None) -> Tensor:
+def layer_bias(layer: WindowConv2d, given: Tensor | None = None) -> Tensor:
     """The bias of a layer, (outputs,), or with what conditions (n, outputs) add to it,
     (n, 1, outputs)."""
     assert layer.bias is not None

@@ -15,14 +15,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .pixel import Line, Raster, Scan, Size, Strip, Window, causal, cut, shift
+from .pixel import (
+    OddKernel,
+    PixelRow,
+    Raster,
+    RasterStepper,
+    RowBuffer,
+    WindowConv2d,
+    layer_bias,
+    masked_conv,
+    row_weights,
+)
 
 
 class Stack(Raster):
     """Convolutions, layer upon layer."""
 
     class Config(Raster.Config):
-        kernel: Size = 3
+        kernel: OddKernel = 3
         """Side of the kernels after the first."""
 
     config: Config
@@ -48,25 +58,25 @@ class Plain(Stack):
         super().__init__(config, shape, outputs, config.width, context)
         below = [self.inputs, *[self.colours] * (config.depth - 1)]
         self.layers = nn.ModuleList(
-            causal(inputs, self.colours, reach, reach, reach, strict=number == 0)
+            masked_conv(inputs, self.colours, reach, reach, reach, strict=number == 0)
             for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True))
         )
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
-        h = raised(self.layers[0](x), biases[0])
+        h = add_channel_bias(self.layers[0](x), biases[0])
         for layer, bias in zip(self.layers[1:], biases[1:], strict=True):
-            h = h + self.drop(raised(layer(F.relu(h)), bias))
+            h = h + self.drop(add_channel_bias(layer(F.relu(h)), bias))
         return h
 
-    def scan(self, context: Tensor) -> Scan:
-        return _PlainScan(self, context)
+    def scan(self, context: Tensor) -> RasterStepper:
+        return _PlainStepper(self, context)
 
 
 class Gated(Stack):
     r"""Vertical features v, horizontal features h, and the gate
     $g(a, b) = \tanh(a) \odot \sigma(b)$:
 
-    $v_{l+1} = v_l + g(W_l * v_l + V_l c)$ from the picture moved down by one row,
+    $v_{l+1} = v_l + g(W_l * v_l + V_l c)$ from the image moved down by one row,
     $y_l = g(U_l * h_l + L_l v_{l+1} + V'_l c)$, $h_{l+1} = h_l + R_l y_l$, and features
     $\sum_l S_l y_l$ (van den Oord et al. 2016, Conditional Image Generation with PixelCNN
     Decoders)."""
@@ -82,10 +92,12 @@ class Gated(Stack):
         super().__init__(config, shape, outputs, 4 * config.width, context)
         below = [self.inputs, *[self.colours] * (config.depth - 1)]
         self.layers = nn.ModuleList(
-            Gates(inputs, self.colours, reach, first=number == 0, last=number == config.depth - 1)
+            GatedPixelLayer(
+                inputs, self.colours, reach, first=number == 0, last=number == config.depth - 1
+            )
             for number, (inputs, reach) in enumerate(zip(below, self.reaches(), strict=True))
         )
-        self.skip = causal(self.colours.repeat(config.depth), self.colours)
+        self.skip = masked_conv(self.colours.repeat(config.depth), self.colours)
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
         v, h, gated = F.pad(x, (0, 0, 1, -1)), x, []
@@ -94,11 +106,11 @@ class Gated(Stack):
             gated.append(y)
         return self.skip(torch.cat(gated, 1))
 
-    def scan(self, context: Tensor) -> Scan:
-        return _GatedScan(self, context)
+    def scan(self, context: Tensor) -> RasterStepper:
+        return _GatedStepper(self, context)
 
 
-class Gates(nn.Module):
+class GatedPixelLayer(nn.Module):
     """One layer of both stacks."""
 
     def __init__(
@@ -107,50 +119,51 @@ class Gates(nn.Module):
         super().__init__()
         width, both = len(colours), colours.repeat(2)
         self.first = first
-        self.down = Window(len(inputs), 2 * width, reach, reach, reach)
-        self.link = Window(width, 2 * width)
-        self.across = causal(inputs, both, left=reach, strict=first, bias=False)
-        self.mix = None if last else causal(colours, colours, bias=False)
+        self.down = WindowConv2d(len(inputs), 2 * width, reach, reach, reach)
+        self.link = WindowConv2d(width, 2 * width)
+        self.across = masked_conv(inputs, both, left=reach, strict=first, bias=False)
+        self.mix = None if last else masked_conv(colours, colours, bias=False)
 
     def forward(
         self, v: Tensor, h: Tensor, bias: Tensor | None, drop: nn.Module
     ) -> tuple[Tensor, Tensor, Tensor]:
         to_v, to_h = (None, None) if bias is None else bias.chunk(2, 1)
-        new = drop(gate(raised(self.down(v), to_v), 1))
+        new = drop(gated_activation(add_channel_bias(self.down(v), to_v), 1))
         v = new if self.first else v + new
-        y = drop(gate(raised(self.link(v) + self.across(h), to_h), 1))
+        y = drop(gated_activation(add_channel_bias(self.link(v) + self.across(h), to_h), 1))
         if self.mix is not None:
             h = self.mix(y) if self.first else h + self.mix(y)
         return v, h, y
 
 
-def raised(x: Tensor, bias: Tensor | None) -> Tensor:
+def add_channel_bias(x: Tensor, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias[:, :, None, None]
 
 
-def gate(x: Tensor, axis: int) -> Tensor:
+def gated_activation(x: Tensor, axis: int) -> Tensor:
     a, b = x.chunk(2, axis)
     return a.tanh() * b.sigmoid()
 
 
-class _PlainScan(Scan):
+class _PlainStepper(RasterStepper):
     """Rows above are one convolution a layer and row, the row itself one product a pixel."""
 
     def __init__(self, network: Plain, context: Tensor) -> None:
         super().__init__(network, context)
         lines = [
-            Line(self.features, self.columns, reach, self.spans) for reach in network.reaches()[1:]
+            PixelRow(self.features, self.columns, reach, self.spans)
+            for reach in network.reaches()[1:]
         ]
         self.layers = [
-            Sums(cast(Window, layer), line, given, self.columns, self.spans)
+            MaskedLayerStepper(cast(WindowConv2d, layer), line, given, self.columns, self.spans)
             for layer, line, given in zip(
                 network.layers, [self.known, *lines], network.biases(context), strict=True
             )
         ]
 
-    def begin(self, top: bool) -> None:
+    def start_row(self, top: bool) -> None:
         for layer in self.layers:
-            layer.begin(top)
+            layer.start_row(top)
 
     def advance(self, x: int, colour: int, features: Tensor) -> None:
         first, *rest = self.layers
@@ -160,20 +173,25 @@ class _PlainScan(Scan):
             features += layer.at(x, colour)
 
 
-class Sums:
+class MaskedLayerStepper:
     """One masked layer in a scan; `line` holds what enters it."""
 
     def __init__(
-        self, layer: Window, line: Line, given: Tensor | None, columns: int, spans: Sequence[slice]
+        self,
+        layer: WindowConv2d,
+        line: PixelRow,
+        given: Tensor | None,
+        columns: int,
+        spans: Sequence[slice],
     ) -> None:
         like, reach = line.row[:, 0], layer.margins[0]
-        self.line, self.shift = line, shift(layer, given)
+        self.line, self.shift = line, layer_bias(layer, given)
         self.above = layer.kernel().detach()[:, :, :-1]  # (width, inputs, reach, columns)
-        self.along = cut(layer, spans)
-        self.strip = Strip(like, reach, columns, reach)
-        self.link = Line(like.new_zeros(len(like), layer.out_channels), columns, 0, spans)
+        self.along = row_weights(layer, spans)
+        self.strip = RowBuffer(like, reach, columns, reach)
+        self.link = PixelRow(like.new_zeros(len(like), layer.out_channels), columns, 0, spans)
 
-    def begin(self, top: bool) -> None:
+    def start_row(self, top: bool) -> None:
         if not top:
             self.strip.push(self.line.row)
         torch.add(self.strip.convolve(self.above), self.shift, out=self.link.row)
@@ -182,19 +200,22 @@ class Sums:
         return torch.addmm(self.link.own[colour][x], self.line.windows[x], self.along[colour])
 
 
-class _GatedScan(Scan):
+class _GatedStepper(RasterStepper):
     """The vertical stack moves a row at a time, the horizontal one a pixel at a time."""
 
     def __init__(self, network: Gated, context: Tensor) -> None:
         super().__init__(network, context)
         n, width = self.features.shape
         lines = [
-            Line(self.features, self.columns, reach, self.spans) for reach in network.reaches()[1:]
+            PixelRow(self.features, self.columns, reach, self.spans)
+            for reach in network.reaches()[1:]
         ]
         outputs = self.features.new_zeros(n, network.config.depth, width)
         self.gated = outputs.flatten(1)  # (n, depth width)
         self.layers = [
-            _Gates(cast(Gates, layer), below, above, given, y, self.columns, self.spans)
+            _GatedLayerStepper(
+                cast(GatedPixelLayer, layer), below, above, given, y, self.columns, self.spans
+            )
             for layer, below, above, given, y in zip(
                 network.layers,
                 [self.known, *lines],
@@ -204,10 +225,10 @@ class _GatedScan(Scan):
                 strict=True,
             )
         ]
-        self.skip = cut(network.skip, self.spans)
-        self.shift = [shift(network.skip)[own] for own in self.spans]
+        self.skip = row_weights(network.skip, self.spans)
+        self.shift = [layer_bias(network.skip)[own] for own in self.spans]
 
-    def begin(self, top: bool) -> None:
+    def start_row(self, top: bool) -> None:
         row = None if top else self.known.row
         for layer in self.layers:
             row = layer.descend(row)
@@ -218,15 +239,15 @@ class _GatedScan(Scan):
         torch.addmm(self.shift[colour], self.gated, self.skip[colour], out=features)
 
 
-class _Gates:
+class _GatedLayerStepper:
     """One layer of both stacks in a scan. The halves a, b of the gates stand colour by colour, so
     that those of one colour are neighbours."""
 
     def __init__(
         self,
-        layer: Gates,
-        below: Line,
-        above: Line | None,
+        layer: GatedPixelLayer,
+        below: PixelRow,
+        above: PixelRow | None,
         given: Tensor | None,
         y: Tensor,
         columns: int,
@@ -238,13 +259,13 @@ class _Gates:
         ends = [slice(2 * own.start, 2 * own.stop) for own in spans]
         to_v, to_h = (None, None) if given is None else given.chunk(2, 1)
         self.below, self.above, self.y, self.first = below, above, y, layer.first
-        self.down, self.to_v = layer.down.kernel().detach(), shift(layer.down, to_v)
-        self.strip = Strip(below.row[:, 0], reach + 1, columns, reach)
-        (self.link_weight,) = cut(layer.link, [torch.cat(order)])
-        self.to_h = shift(layer.link, to_h)[..., torch.cat(order)]
-        self.link = Line(y.new_zeros(n, 2 * width), columns, 0, ends)
-        self.across = cut(layer.across, order)
-        self.mix = None if layer.mix is None else cut(layer.mix, spans)
+        self.down, self.to_v = layer.down.kernel().detach(), layer_bias(layer.down, to_v)
+        self.strip = RowBuffer(below.row[:, 0], reach + 1, columns, reach)
+        (self.link_weight,) = row_weights(layer.link, [torch.cat(order)])
+        self.to_h = layer_bias(layer.link, to_h)[..., torch.cat(order)]
+        self.link = PixelRow(y.new_zeros(n, 2 * width), columns, 0, ends)
+        self.across = row_weights(layer.across, order)
+        self.mix = None if layer.mix is None else row_weights(layer.mix, spans)
         self.gates = [y.new_zeros(n, len(own)) for own in order]
         self.halves = [gates.chunk(2, 1) for gates in self.gates]
         self.own = [y[:, span] for span in spans]
@@ -254,7 +275,7 @@ class _Gates:
         put out its own."""
         if row is not None:
             self.strip.push(row)
-        v = gate(self.strip.convolve(self.down) + self.to_v, -1)
+        v = gated_activation(self.strip.convolve(self.down) + self.to_v, -1)
         if not self.first:
             v += self.strip.newest
         torch.mm(v.flatten(0, 1), self.link_weight, out=self.link.row.flatten(0, 1))

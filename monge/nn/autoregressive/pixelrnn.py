@@ -1,11 +1,11 @@
 r"""The two recurrent networks of PixelRNN: cells that run down the rows, or along the diagonals.
 
-What a layer reads of the map below is one masked convolution over the whole picture; what its
-cells tell one another takes turns, line by line (van den Oord, Kalchbrenner & Kavukcuoglu 2016).
+What a layer reads of the map below is one masked convolution over the whole image; what its
+cells pass on is computed line by line (van den Oord, Kalchbrenner & Kavukcuoglu 2016).
 
-Row LSTM: a line is a row, which convolves what was said in the row above. A pixel sees a triangle.
+Row LSTM: a line is a row, which convolves the outputs of the row above. A pixel sees a triangle.
 Diagonal BiLSTM: row r is moved r places to the right, so that a line is a diagonal and a cell
-hears those to the left and above. One network runs so, its mirror image runs to the left; the
+reads those to the left and above. One network runs so, its mirror image runs to the left; the
 mirror image is read a row lower, lest a pixel see what is to its right. Together they see all.
 
 In a scan the row above is known when a row begins: what is owed to it is one product a row, and
@@ -25,9 +25,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.config import Range
-from .pixel import Line, Raster, Scan, Size, Strip, Window, causal, cut, shift
-from .pixelcnn import Sums, raised
-from .pixelrnn_kernel import Hearing, Recurrence, cell
+from .pixel import (
+    OddKernel,
+    PixelRow,
+    Raster,
+    RasterStepper,
+    RowBuffer,
+    WindowConv2d,
+    layer_bias,
+    masked_conv,
+    row_weights,
+)
+from .pixelcnn import MaskedLayerStepper, add_channel_bias
+from .pixelrnn_kernel import GridLSTM, Neighbourhood, lstm_cell
 
 
 class Recurrent(Raster):
@@ -45,11 +55,11 @@ class Recurrent(Raster):
     ) -> None:
         super().__init__(config, shape, outputs, gates * config.width, context)
         reach = config.first // 2
-        self.first = causal(self.inputs, self.colours, reach, reach, reach, strict=True)
+        self.first = masked_conv(self.inputs, self.colours, reach, reach, reach, strict=True)
         self.layers = nn.ModuleList(self.cells() for _ in range(config.depth))
 
     @abc.abstractmethod
-    def cells(self) -> Cells:
+    def cells(self) -> CellLayer:
         """A layer."""
 
     def features(self, x: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
@@ -58,8 +68,8 @@ class Recurrent(Raster):
             h = h + layer(h, x, bias, self.drop)
         return h
 
-    def scan(self, context: Tensor) -> Scan:
-        return _CellScan(self, context)
+    def scan(self, context: Tensor) -> RasterStepper:
+        return _CellStepper(self, context)
 
 
 class Row(Recurrent):
@@ -69,7 +79,7 @@ class Row(Recurrent):
         """The Row LSTM."""
 
         tag = "pixel/row"
-        kernel: Size = 3
+        kernel: OddKernel = 3
         """Pixels of the row above, and about half as many of its own, that a cell reads."""
 
     config: Config
@@ -79,8 +89,8 @@ class Row(Recurrent):
     ) -> None:
         super().__init__(config, shape, outputs, 4, context)
 
-    def cells(self) -> Cells:
-        return RowCells(self.colours, self.config.kernel // 2)
+    def cells(self) -> CellLayer:
+        return RowCellLayer(self.colours, self.config.kernel // 2)
 
 
 class Diagonal(Recurrent):
@@ -96,59 +106,65 @@ class Diagonal(Recurrent):
     ) -> None:
         super().__init__(config, shape, outputs, 8, context)
 
-    def cells(self) -> Cells:
-        return DiagonalCells(self.colours, len(self.inputs))
+    def cells(self) -> CellLayer:
+        return DiagonalCellLayer(self.colours, len(self.inputs))
 
 
-class Cells(nn.Module, abc.ABC):
+class CellLayer(nn.Module, abc.ABC):
     """A layer of cells: `read` makes gates of the map below, `carry` (networks, taps, width,
-    4 width) of what is heard, `mix` puts what is said on the map."""
+    4 width) of neighbouring outputs, `mix` adds the outputs to the map."""
 
     reach: int
     """How many pixels to the left `read` looks."""
 
-    def __init__(self, colours: Tensor, reach: int, networks: int, hearing: Hearing) -> None:
+    def __init__(
+        self, colours: Tensor, reach: int, networks: int, neighbours: Neighbourhood
+    ) -> None:
         super().__init__()
-        self.reach, self.hearing = reach, hearing
-        taps, width = len(hearing.taps), len(colours)
-        self.read = causal(colours, colours.repeat(4), left=reach)
-        self.mix = causal(colours, colours, bias=False)
+        self.reach, self.neighbours = reach, neighbours
+        taps, width = len(neighbours.taps), len(colours)
+        self.read = masked_conv(colours, colours.repeat(4), left=reach)
+        self.mix = masked_conv(colours, colours, bias=False)
         size = (networks, taps, width, 4 * width)
         self.carry = nn.Parameter(torch.randn(size) / math.sqrt(taps * width))
-        remember(self.read)
+        open_forget_gate(self.read)
 
     def forward(self, h: Tensor, x: Tensor, bias: Tensor | None, drop: nn.Module) -> Tensor:
-        return self.mix(drop(self.say(h, x, bias)))
+        return self.mix(drop(self.run_cells(h, x, bias)))
 
     @abc.abstractmethod
-    def say(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-        """What the cells make of a map h (B, width, H, W) and the picture x, (B, width, H, W)."""
+    def run_cells(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        """What the cells make of a map h (B, width, H, W) and the image x, (B, width, H, W)."""
 
     @abc.abstractmethod
-    def begin(self, lines: Lines, given: Tensor | None, spans: Sequence[slice]) -> _Step:
+    def stepper(
+        self, lines: LayerRows, given: Tensor | None, spans: Sequence[slice]
+    ) -> _CellLayerStepper:
         """The layer in a scan."""
 
 
-def remember(read: Window) -> None:
+def open_forget_gate(read: WindowConv2d) -> None:
     """Let cells keep what they hold at first: the gate f is mostly open."""
     assert read.bias is not None
     nn.init.ones_(read.bias.detach().chunk(4)[1])
 
 
-class RowCells(Cells):
+class RowCellLayer(CellLayer):
     def __init__(self, colours: Tensor, reach: int) -> None:
         taps = tuple((-1, column) for column in range(-reach, reach + 1))
-        super().__init__(colours, reach, 1, Hearing(taps, memory=reach, diagonal=False))
+        super().__init__(colours, reach, 1, Neighbourhood(taps, memory=reach, diagonal=False))
 
-    def say(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-        a = raised(self.read(h), bias).permute(2, 3, 0, 1)  # (H, W, B, 4 width)
-        return Recurrence.apply(self.hearing, self.carry, a)[0].permute(2, 3, 0, 1)
+    def run_cells(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+        a = add_channel_bias(self.read(h), bias).permute(2, 3, 0, 1)  # (H, W, B, 4 width)
+        return GridLSTM.apply(self.neighbours, self.carry, a)[0].permute(2, 3, 0, 1)
 
-    def begin(self, lines: Lines, given: Tensor | None, spans: Sequence[slice]) -> _Step:
-        return _RowStep(self, lines, given, spans)
+    def stepper(
+        self, lines: LayerRows, given: Tensor | None, spans: Sequence[slice]
+    ) -> _CellLayerStepper:
+        return _RowLayerStepper(self, lines, given, spans)
 
 
-class DiagonalCells(Cells):
+class DiagonalCellLayer(CellLayer):
     """The first network runs to the right, the second is its mirror image.
 
     Read a row lower, the mirror image may see its own pixel, and must: maps have not seen the last
@@ -156,53 +172,55 @@ class DiagonalCells(Cells):
     """
 
     def __init__(self, colours: Tensor, inputs: int) -> None:
-        hearing = Hearing(((-1, 0), (0, -1)), memory=1, diagonal=True)
-        super().__init__(colours, 0, 2, hearing)
-        self.mirror = Window(len(colours) + inputs, 4 * len(colours))
-        remember(self.mirror)
+        neighbours = Neighbourhood(((-1, 0), (0, -1)), memory=1, diagonal=True)
+        super().__init__(colours, 0, 2, neighbours)
+        self.mirror = WindowConv2d(len(colours) + inputs, 4 * len(colours))
+        open_forget_gate(self.mirror)
 
-    def say(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    def run_cells(self, h: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         biases = (None, None) if bias is None else bias.chunk(2, 1)
-        a = raised(self.read(h), biases[0])
-        b = raised(self.mirror(torch.cat([h, x], 1).flip(-1)), biases[1])
+        a = add_channel_bias(self.read(h), biases[0])
+        b = add_channel_bias(self.mirror(torch.cat([h, x], 1).flip(-1)), biases[1])
         maps = (a.permute(2, 3, 0, 1), b.permute(2, 3, 0, 1))  # (H, W, B, 4 width)
-        right, left = Recurrence.apply(self.hearing, self.carry, *maps).permute(0, 3, 4, 1, 2)
+        right, left = GridLSTM.apply(self.neighbours, self.carry, *maps).permute(0, 3, 4, 1, 2)
         return right + F.pad(left.flip(-1), (0, 0, 1, -1))
 
-    def begin(self, lines: Lines, given: Tensor | None, spans: Sequence[slice]) -> _Step:
-        return _DiagonalStep(self, lines, given, spans)
+    def stepper(
+        self, lines: LayerRows, given: Tensor | None, spans: Sequence[slice]
+    ) -> _CellLayerStepper:
+        return _DiagonalLayerStepper(self, lines, given, spans)
 
 
-class Lines(NamedTuple):
+class LayerRows(NamedTuple):
     """The row of a scan: the pixels, and the maps below and above a layer."""
 
-    known: Line
-    below: Line
-    above: Line
+    known: PixelRow
+    below: PixelRow
+    above: PixelRow
 
 
-class _CellScan(Scan):
+class _CellStepper(RasterStepper):
     """A row begins with what it owes to the rows above; then each layer moves pixel by pixel."""
 
     def __init__(self, network: Recurrent, context: Tensor) -> None:
         super().__init__(network, context)
-        layers = [cast(Cells, layer) for layer in network.layers]
+        layers = [cast(CellLayer, layer) for layer in network.layers]
         self.lines = [
-            Line(self.features, self.columns, reach, self.spans)
+            PixelRow(self.features, self.columns, reach, self.spans)
             for reach in [*(layer.reach for layer in layers), 0]
         ]
-        self.first = Sums(network.first, self.known, None, self.columns, self.spans)
+        self.first = MaskedLayerStepper(network.first, self.known, None, self.columns, self.spans)
         self.layers = [
-            layer.begin(Lines(self.known, *pair), given, self.spans)
+            layer.stepper(LayerRows(self.known, *pair), given, self.spans)
             for layer, pair, given in zip(
                 layers, itertools.pairwise(self.lines), network.biases(context), strict=True
             )
         ]
 
-    def begin(self, top: bool) -> None:
-        self.first.begin(top)
+    def start_row(self, top: bool) -> None:
+        self.first.start_row(top)
         for layer in self.layers:
-            layer.begin(top)
+            layer.start_row(top)
 
     def advance(self, x: int, colour: int, features: Tensor) -> None:
         self.lines[0].own[colour][x].copy_(self.first.at(x, colour))
@@ -211,12 +229,12 @@ class _CellScan(Scan):
         features.copy_(self.lines[-1].own[colour][x])
 
 
-class _Step(abc.ABC):
+class _CellLayerStepper(abc.ABC):
     """One layer of cells in a scan. The four gates stand colour by colour, so that those of one
     colour are neighbours; `link` is what a row owes to the rows above."""
 
     def __init__(
-        self, layer: Cells, lines: Lines, given: Tensor | None, spans: Sequence[slice]
+        self, layer: CellLayer, lines: LayerRows, given: Tensor | None, spans: Sequence[slice]
     ) -> None:
         self.known, self.below, self.above = lines
         n, columns, width = self.below.row.shape
@@ -224,9 +242,9 @@ class _Step(abc.ABC):
         gates = torch.arange(4 * width).reshape(4, width)
         self.order = [gates[:, own].flatten() for own in spans]
         self.whole = torch.cat(self.order)
-        self.shift = shift(layer.read, given)[..., self.whole]
-        self.along, self.mix = cut(layer.read, self.order), cut(layer.mix, spans)
-        self.link = Line(
+        self.shift = layer_bias(layer.read, given)[..., self.whole]
+        self.along, self.mix = row_weights(layer.read, self.order), row_weights(layer.mix, spans)
+        self.link = PixelRow(
             like.new_zeros(n, 4 * width),
             columns,
             0,
@@ -235,12 +253,12 @@ class _Step(abc.ABC):
         self.gates = [like.new_zeros(n, len(own)) for own in self.order]
 
     @abc.abstractmethod
-    def begin(self, top: bool) -> None:
+    def start_row(self, top: bool) -> None:
         """Take in the row that is now complete, unless the next one is the `top` row."""
 
     @abc.abstractmethod
-    def say(self, x: int, colour: int) -> Tensor:
-        """What the cells say at column x, (n, width), up to this colour."""
+    def run_cells(self, x: int, colour: int) -> Tensor:
+        """Outputs of the cells at column x, (n, width), up to this colour."""
 
     def step(self, x: int, colour: int) -> None:
         torch.addmm(
@@ -251,39 +269,45 @@ class _Step(abc.ABC):
         )
         torch.addmm(
             self.below.own[colour][x],
-            self.say(x, colour),
+            self.run_cells(x, colour),
             self.mix[colour],
             out=self.above.own[colour][x],
         )
 
 
-class _RowStep(_Step):
+class _RowLayerStepper(_CellLayerStepper):
     def __init__(
-        self, layer: RowCells, lines: Lines, given: Tensor | None, spans: Sequence[slice]
+        self, layer: RowCellLayer, lines: LayerRows, given: Tensor | None, spans: Sequence[slice]
     ) -> None:
         super().__init__(layer, lines, given, spans)
         like, columns = self.below.row[:, 0], self.below.row.shape[1]
         carry = layer.carry.detach()[0].permute(2, 1, 0)[self.whole]  # (4 width, width, taps)
         self.carry = carry[:, :, None].contiguous()
-        self.strip = Strip(like, 1, columns, layer.reach)  # what was said a row above, or is now
-        self.state = Line(like, columns, 0, spans)
-        self.said = self.strip.newest.unbind(1)
-        self.own = [[said[:, span] for said in self.said] for span in spans]
+        self.strip = RowBuffer(
+            like, 1, columns, layer.reach
+        )  # outputs of the row above, then of this one
+        self.state = PixelRow(like, columns, 0, spans)
+        self.outputs = self.strip.newest.unbind(1)
+        self.own = [[output[:, span] for output in self.outputs] for span in spans]
 
-    def begin(self, top: bool) -> None:
+    def start_row(self, top: bool) -> None:
         torch.add(self.strip.convolve(self.carry), self.shift, out=self.link.row)
 
-    def say(self, x: int, colour: int) -> Tensor:
+    def run_cells(self, x: int, colour: int) -> Tensor:
         state = self.state.own[colour][x]
-        cell(self.gates[colour], state, state, self.own[colour][x])
-        return self.said[x]
+        lstm_cell(self.gates[colour], state, state, self.own[colour][x])
+        return self.outputs[x]
 
 
-class _DiagonalStep(_Step):
+class _DiagonalLayerStepper(_CellLayerStepper):
     """The mirror image runs over a row once it is complete, for the row below to read."""
 
     def __init__(
-        self, layer: DiagonalCells, lines: Lines, given: Tensor | None, spans: Sequence[slice]
+        self,
+        layer: DiagonalCellLayer,
+        lines: LayerRows,
+        given: Tensor | None,
+        spans: Sequence[slice],
     ) -> None:
         halves = (None, None) if given is None else given.chunk(2, 1)
         super().__init__(layer, lines, halves[0], spans)
@@ -291,43 +315,46 @@ class _DiagonalStep(_Step):
         carry = layer.carry.detach()  # (2, 2, width, 4 width): above, beside
         self.up, self.left = carry[0, 0][:, self.whole], [carry[0, 1][:, o] for o in self.order]
         self.up_back, self.right = carry[1]
-        (self.read_back,) = cut(layer.mirror, [slice(None)])
-        self.shift_back = shift(layer.mirror, halves[1])
-        self.row = carry.new_zeros(n, columns, width)  # what was said a row above, or is now
-        self.back = carry.new_zeros(columns, n, width)  # what the mirror image said a row above
+        (self.read_back,) = row_weights(layer.mirror, [slice(None)])
+        self.shift_back = layer_bias(layer.mirror, halves[1])
+        self.row = carry.new_zeros(n, columns, width)  # outputs of the row above, then of this one
+        self.back = carry.new_zeros(columns, n, width)  # outputs of the mirror image a row above
         self.state, self.y = carry.new_zeros(2, n, width)
-        self.said = [self.y.new_zeros(n, width), *self.row.unbind(1)]  # first of the pixel before
+        self.outputs = [
+            self.y.new_zeros(n, width),
+            *self.row.unbind(1),
+        ]  # first of the pixel before
         self.parts = [
             (
                 self.state[:, span],
                 self.y[:, span],
                 [
-                    (said[:, span], back[:, span])
-                    for said, back in zip(self.said[1:], self.back, strict=True)
+                    (output[:, span], back[:, span])
+                    for output, back in zip(self.outputs[1:], self.back, strict=True)
                 ],
             )
             for span in spans
         ]
 
-    def begin(self, top: bool) -> None:
+    def start_row(self, top: bool) -> None:
         if not top:
-            self.turn_back()
+            self.run_mirror()
         torch.add(self.row @ self.up, self.shift, out=self.link.row)
         self.state.zero_()
 
-    def turn_back(self) -> None:
+    def run_mirror(self) -> None:
         seen = torch.cat([self.below.row, self.known.row], 2)
         read = seen @ self.read_back + self.shift_back  # (n, columns, 4 width)
         a = read.transpose(0, 1) + self.back @ self.up_back  # (columns, n, 4 width)
-        state, said = torch.zeros_like(self.state), torch.zeros_like(self.state)
+        state, output = torch.zeros_like(self.state), torch.zeros_like(self.state)
         for gates, back in zip(reversed(a.unbind()), reversed(self.back.unbind()), strict=True):
-            cell(gates.addmm_(said, self.right), state, state, back)
-            said = back
+            lstm_cell(gates.addmm_(output, self.right), state, state, back)
+            output = back
 
-    def say(self, x: int, colour: int) -> Tensor:
+    def run_cells(self, x: int, colour: int) -> Tensor:
         state, y, pixels = self.parts[colour]
-        said, back = pixels[x]
-        gates = self.gates[colour].addmm_(self.said[x], self.left[colour])
-        cell(gates, state, state, said)
-        torch.add(said, back, out=y)
+        output, back = pixels[x]
+        gates = self.gates[colour].addmm_(self.outputs[x], self.left[colour])
+        lstm_cell(gates, state, state, output)
+        torch.add(output, back, out=y)
         return self.y

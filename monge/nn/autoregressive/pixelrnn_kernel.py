@@ -1,13 +1,14 @@
 r"""Cells of long short-term memory on a grid, line by line.
 
 $c = \sigma(a_f) \odot c' + \sigma(a_i) \odot \tanh(a_g)$ and $h = \sigma(a_o) \odot \tanh(c)$,
-where $a = x + \sum_k W_k h_k$ hears the cells k of an earlier line, and c' is the state of one of
+where $a = x + \sum_k W_k h_k$ reads the cells k of an earlier line, and c' is the state of one of
 them.
 
 All the cells of a line move at once, in one product. Maps have margins of zeros, so that a cell at
-the edge hears nothing, and pixels in one row: a line is then a slice, a diagonal as well as a row,
-and a neighbour a shift of it. The loop over lines is one node of the graph whose slope is written
-by hand: a node for each of the dozen operations of each line would cost more than the arithmetic.
+the edge reads nothing, and pixels in one row: a line is then a slice, a diagonal as well as a row,
+and a neighbour a shift of it. The loop over lines is one node of the graph whose gradient is
+written by hand: a node for each of the dozen operations of each line would cost more than the
+arithmetic.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from torch.autograd.function import once_differentiable
 
 
 @dataclass(frozen=True)
-class Hearing:
-    """Whom a cell hears: those so many (rows, columns) away, the state being that of number
+class Neighbourhood:
+    """Cells that a cell reads, as (row, column) offsets, the state being that of number
     `memory`; lines are rows, or diagonals from the upper right to the lower left."""
 
     taps: tuple[tuple[int, int], ...]
     memory: int
     diagonal: bool
 
-    def grid(self, rows: int, columns: int) -> Grid:
+    def grid(self, rows: int, columns: int) -> PaddedGrid:
         left = max(0, *(-column for _, column in self.taps))
         right = max(0, *(column for _, column in self.taps))
-        return Grid(self, rows, columns, left, left + columns + right)
+        return PaddedGrid(self, rows, columns, left, left + columns + right)
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Pictures of one size in maps with a margin above, `left` and right: (G, pixels, B, C)."""
+class PaddedGrid:
+    """Images of one size in maps with a margin above, `left` and right: (G, pixels, B, C)."""
 
-    hearing: Hearing
+    neighbours: Neighbourhood
     rows: int
     columns: int
     left: int
@@ -50,17 +51,17 @@ class Grid:
         return like.new_zeros(groups, size, like.shape[2], channels)
 
     def window(self, grid: Tensor, row: int = 0, column: int = 0) -> Tensor:
-        """The picture, so many rows and columns away, (G, H, W, B, C)."""
+        """The image, so many rows and columns away, (G, H, W, B, C)."""
         across = slice(self.left + column, self.left + column + self.columns)
         return grid.unflatten(1, (-1, self.wide))[:, 1 + row : 1 + row + self.rows, across]
 
     def shifts(self) -> list[int]:
-        """How far off the pixels are that a pixel hears."""
-        return [row * self.wide + column for row, column in self.hearing.taps]
+        """How far off the pixels are that a pixel reads."""
+        return [row * self.wide + column for row, column in self.neighbours.taps]
 
     def lines(self) -> list[slice]:
         first, wide = self.wide + self.left, self.wide
-        if not self.hearing.diagonal:
+        if not self.neighbours.diagonal:
             starts = range(first, first + self.rows * wide, wide)
             return [slice(start, start + self.columns, 1) for start in starts]
         return [
@@ -70,27 +71,29 @@ class Grid:
         ]
 
 
-def moved(line: slice, shift: int) -> slice:
+def shift_slice(line: slice, shift: int) -> slice:
     return slice(line.start + shift, line.stop + shift, line.step)
 
 
-class Recurrence(torch.autograd.Function):
-    """What the cells of G networks say, (G, H, W, B, C), from weights (G, K, C, 4 C) of what they
-    hear and the gates i, f, o, g that each reads of the picture, G maps (H, W, B, 4 C)."""
+class GridLSTM(torch.autograd.Function):
+    """Outputs of the cells of G networks, (G, H, W, B, C), from weights (G, K, C, 4 C) of what
+    they read and the gates i, f, o, g that each reads of the image, G maps (H, W, B, 4 C)."""
 
     @staticmethod
-    def forward(ctx: Any, hearing: Hearing, weight: Tensor, *maps: Tensor) -> Tensor:
-        (groups, _, width, gates), grid = weight.shape, hearing.grid(*maps[0].shape[:2])
+    def forward(ctx: Any, neighbours: Neighbourhood, weight: Tensor, *maps: Tensor) -> Tensor:
+        (groups, _, width, gates), grid = weight.shape, neighbours.grid(*maps[0].shape[:2])
         a = grid.blank(maps[0], groups, gates)
         c, h = (grid.blank(maps[0], groups, width) for _ in range(2))
         for own, x in zip(grid.window(a), maps, strict=True):
             own.copy_(x)
         shifts, joint = grid.shifts(), weight.flatten(1, 2)  # (G, K C, 4 C)
         for line in grid.lines():
-            heard = torch.cat([h[:, moved(line, shift)] for shift in shifts], -1)
+            heard = torch.cat([h[:, shift_slice(line, shift)] for shift in shifts], -1)
             here = a[:, line]  # (G, cells, B, 4 C)
             here += (heard.flatten(1, 2) @ joint).view(here.shape)
-            cell(here, c[:, moved(line, shifts[hearing.memory])], c[:, line], h[:, line])
+            lstm_cell(
+                here, c[:, shift_slice(line, shifts[neighbours.memory])], c[:, line], h[:, line]
+            )
         ctx.save_for_backward(a, c, h, weight)
         ctx.grid = grid
         return grid.window(h)
@@ -99,27 +102,27 @@ class Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         a, c, h, weight = ctx.saved_tensors
-        grid: Grid = ctx.grid
+        grid: PaddedGrid = ctx.grid
         to_a, to_c, to_h = torch.empty_like(a), torch.zeros_like(c), torch.zeros_like(h)
         grid.window(to_h).copy_(slope)
         shifts, joint = grid.shifts(), weight.flatten(1, 2).mT  # (G, 4 C, K C)
-        memory = shifts[grid.hearing.memory]
+        memory = shifts[grid.neighbours.memory]
         for line in reversed(grid.lines()):
-            states = (c[:, moved(line, memory)], c[:, line])
-            slopes = (to_c[:, moved(line, memory)], to_c[:, line])
+            states = (c[:, shift_slice(line, memory)], c[:, line])
+            slopes = (to_c[:, shift_slice(line, memory)], to_c[:, line])
             here = to_a[:, line]
-            cell_slope(a[:, line], states, to_h[:, line], slopes, here)
+            lstm_cell_backward(a[:, line], states, to_h[:, line], slopes, here)
             parts = (here.flatten(1, 2) @ joint).unflatten(1, here.shape[1:3])
             for shift, part in zip(shifts, parts.chunk(len(shifts), -1), strict=True):
-                to_h[:, moved(line, shift)] += part
+                to_h[:, shift_slice(line, shift)] += part
         maps = grid.window(to_a)  # (G, H, W, B, 4 C)
         flat = maps.flatten(1, 3)
-        products = [grid.window(h, *tap).flatten(1, 3).mT @ flat for tap in grid.hearing.taps]
+        products = [grid.window(h, *tap).flatten(1, 3).mT @ flat for tap in grid.neighbours.taps]
         return None, torch.stack(products, 1), *maps
 
 
-def cell(a: Tensor, c: Tensor, new: Tensor, h: Tensor) -> None:
-    """Open the gates a (*, 4 C) in place, and write the state after c and what it says."""
+def lstm_cell(a: Tensor, c: Tensor, new: Tensor, h: Tensor) -> None:
+    """Open the gates a (*, 4 C) in place, and write the next state and the output."""
     width = c.shape[-1]
     a[..., : 3 * width].sigmoid_()
     i, f, o, g = a.unflatten(-1, (4, width)).unbind(-2)
@@ -128,14 +131,14 @@ def cell(a: Tensor, c: Tensor, new: Tensor, h: Tensor) -> None:
     torch.mul(new.tanh(), o, out=h)
 
 
-def cell_slope(
+def lstm_cell_backward(
     a: Tensor,
     states: tuple[Tensor, Tensor],
     to_h: Tensor,
     slopes: tuple[Tensor, Tensor],
     to_a: Tensor,
 ) -> None:
-    """The slope along the gates and along the state before, from that along h and the state."""
+    """Gradients of the gates and the previous state from those of h and the state."""
     (before, state), (to_before, to_state), width = states, slopes, to_h.shape[-1]
     i, f, o, g = a.unflatten(-1, (4, width)).unbind(-2)
     to_i, to_f, to_o, to_g = to_a.unflatten(-1, (4, width)).unbind(-2)

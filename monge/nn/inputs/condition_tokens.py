@@ -1,7 +1,7 @@
-"""Anything that is given, as a sequence of vectors, which is what encoders read.
+"""Conditions as token sequences for encoders.
 
 Text has a vector for each symbol; a series (T,) or (T, C) a linear map of each standardised step;
-a picture one of each patch, with a learned vector of its place; a name is a sequence of one.
+an image one of each patch, with a learned vector of its place; a name is a sequence of one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ...core.space import Space
 from .features import Features
 from .sequence import one_step
 
-PATCHES = 8
-"""Patches along the longer side of a picture, where it has as many pixels."""
+MAX_PATCHES_PER_SIDE = 8
+"""Patches along the longer side of an image, where it has as many pixels."""
 
 
 class Reader(nn.Module):
@@ -28,7 +28,9 @@ class Reader(nn.Module):
         """shared: whether the vectors of symbols are handed over at each call."""
         super().__init__()
         self.space, self.width, self.table = space, width, None
-        self.patch = -(-max(space.shape[1:], default=1) // PATCHES) if space.is_picture else 0
+        self.patch = (
+            -(-max(space.shape[1:], default=1) // MAX_PATCHES_PER_SIDE) if space.is_picture else 0
+        )
         if space.kind == "tokens":
             self.table = None if shared else nn.Parameter(torch.randn(space.size, width))
             return
@@ -70,7 +72,7 @@ class Reader(nn.Module):
         return batch.x.long().masked_fill(beyond, 0)
 
     def cut(self, batch: Batch) -> Tensor:
-        """A picture as patches of standardised pixels, (B, S, C p p)."""
+        """An image as patches of standardised pixels, (B, S, C p p)."""
         x = self.features(batch).reshape(batch.x.shape)
         height, width = (-side % self.patch for side in x.shape[2:])
         return F.unfold(F.pad(x, (0, width, 0, height)), self.patch, stride=self.patch).mT

@@ -34,9 +34,9 @@ class Features(nn.Module):
     def __init__(self, space: Space, held: bool = False) -> None:
         super().__init__()
         if space.kind == "columns":
-            tables = [table(column) for column in space.columns]
+            tables = [feature_table(column) for column in space.columns]
         else:
-            tables = [table(space)]
+            tables = [feature_table(space)]
         owners = torch.cat([names for names, *_ in tables])  # entries counted from 0 in each table
         starts = torch.tensor([0] + [int(names[-1]) + 1 for names, *_ in tables]).cumsum(0)
         lengths = torch.tensor([len(names) for names, *_ in tables])
@@ -45,7 +45,7 @@ class Features(nn.Module):
         for place, name in enumerate(("shift", "factor", "code"), 1):
             values = torch.cat([entry[place] for entry in tables])
             self.register_buffer(name, values, persistent=False)
-        self.register_buffer("ends", reach(space)[:, owner], persistent=False)  # (2, F)
+        self.register_buffer("ends", training_range(space)[:, owner], persistent=False)  # (2, F)
         self.width, self.held = len(owner), held and bool(self.ends.isfinite().any())
         ends = torch.bincount(owner).cumsum(0).tolist()
         self.slices = list(map(slice, [0, *ends], ends))  # the features of each entry
@@ -81,7 +81,7 @@ class Features(nn.Module):
 
 
 class Conditions(nn.Module):
-    """The features of everything a law is given, side by side."""
+    """The features of all conditions, concatenated."""
 
     nothing: Tensor
 
@@ -98,7 +98,7 @@ class Conditions(nn.Module):
         return torch.cat([none, *features], 1) if features else none
 
 
-def reach(space: Space) -> Tensor:
+def training_range(space: Space) -> Tensor:
     """The training range of each number, (2, D); everything for other kinds of entry."""
     ends = torch.stack([space.spread("low").flatten(), space.spread("high").flatten()])
     kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
@@ -106,7 +106,7 @@ def reach(space: Space) -> Tensor:
     return torch.where(number, ends, torch.tensor([[-torch.inf], [torch.inf]]))
 
 
-def table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def feature_table(space: Space) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The owner, shift, factor and label code (-1 for none) of each feature of a plain space."""
     entries = torch.arange(space.dims)
     one, none = torch.ones(space.dims), torch.full((space.dims,), -1.0)

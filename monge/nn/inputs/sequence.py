@@ -1,6 +1,4 @@
-"""What a sequence is given: what holds for the whole of it, and what each step has of its own.
-
-The entries of a sequence as vectors, which is what a network of sequences reads.
+"""Inputs of sequence networks: embedded entries, and conditions (global or per step).
 
 A number is standardised by its place and mapped linearly; one of a few codes (a bit, a level, a
 token) has a learned vector of its own besides.
@@ -88,8 +86,8 @@ def one_step(part: Space) -> Space:
     )
 
 
-CODES = 1024
-"""Up to so many levels have a vector each; beyond, a level is read as a number alone."""
+MAX_TABLE_LEVELS = 1024
+"""Up to this many levels have a vector each; beyond, a level is read as a number."""
 
 
 class Entries(nn.Module):
@@ -105,7 +103,9 @@ class Entries(nn.Module):
     def __init__(self, space: Space, width: int) -> None:
         super().__init__()
         self.cycle, self.width = space.dims, width
-        listed = (space.kind != "real" and space.size <= CODES) or space.kind == "tokens"
+        listed = (
+            space.kind != "real" and space.size <= MAX_TABLE_LEVELS
+        ) or space.kind == "tokens"
         size = 2 if space.kind == "binary" else space.size
         self.table = nn.Parameter(0.5 * torch.randn(size, width)) if listed else None
         numbers = space.kind != "tokens"

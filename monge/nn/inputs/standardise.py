@@ -1,4 +1,4 @@
-"""Coordinates in which generators and what judges them meet: numbers near one, without gaps."""
+"""Coordinates shared by generators and discriminators: dequantised numbers near one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ...core.space import Space
 
-INSIDE = 0.99
+ATANH_MARGIN = 0.99
 """Part of the range of levels that a network reaches with moderate numbers."""
 
 
@@ -40,12 +40,12 @@ class Coordinates(nn.Module):
         return (x - self.shift) / self.scale
 
     def bound(self, y: Tensor) -> Tensor:
-        """What a network says, within the range of the data."""
+        """Network output mapped into the range of the data."""
         return torch.tanh(y) if self.levels else y
 
     def unbound(self, y: Tensor) -> Tensor:
         """What `bound` makes y of; the ends of the range are taken a little inside of it."""
-        return torch.atanh(INSIDE * y) if self.levels else y
+        return torch.atanh(ATANH_MARGIN * y) if self.levels else y
 
     def leave(self, y: Tensor) -> Tensor:
         """x in the support of the data, (B, D)."""

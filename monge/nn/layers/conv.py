@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...core.errors import UsageError
 from ..mlp import MLP
 from .norm import Norm, norm
-from .specs import Conv, Shape, told
+from .specs import Conv, Shape, format_shape
 
 Pairing = Literal["gaussian", "embedded", "dot", "concat"]
 
@@ -31,8 +31,8 @@ class Local(Conv):
     def shape(self, inputs: Shape) -> Shape:
         if len(inputs) != 3:
             raise UsageError(
-                "an unshared layer reads pictures (channels, height, width), but here "
-                f"is a shape of {told(inputs)}; use Conv"
+                "an unshared layer reads images (channels, height, width), but here "
+                f"is a shape of {format_shape(inputs)}; use a plain convolution"
             )
         return super().shape(inputs)
 
@@ -62,7 +62,7 @@ class Unshared(nn.Module):
         return h.permute(1, 2, 0).unflatten(2, self.sides)
 
 
-class Waves(nn.Module):
+class FourierKernel(nn.Module):
     """A kernel as a network of the offset: j -> (outputs, inputs), read through sines and cosines
     of j / length at `count` frequencies that double."""
 

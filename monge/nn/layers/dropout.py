@@ -9,7 +9,7 @@ mean of their predictions is Monte-Carlo dropout (Gal & Ghahramani 2016),
             y = net(x)                    # of one thinned network, the same for every row
 
 which draws from the generator alone, whether the net is in training or not. Since rows share a
-mask, what is said of a row does not depend on the rows beside it.
+mask, the output of a row does not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-PARTS = 1 << 16
+MASK_LEVELS = 1 << 16
 """Sixteen random bits say whether a number stays, so that a rate is a whole number of parts."""
-CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-LAYERS = (nn.Dropout, *CHANNELS)
+CHANNEL_DROPOUTS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUT_LAYERS = (nn.Dropout, *CHANNEL_DROPOUTS)
 
 
 def dropout(rate: float, dims: int = 0, whole: bool = False) -> nn.Module:
     """Hides numbers, or of maps with `dims` sides `whole` channels."""
-    return CHANNELS[dims - 1](rate) if whole and dims else Dropout(rate)
+    return CHANNEL_DROPOUTS[dims - 1](rate) if whole and dims else Dropout(rate)
 
 
 class Dropout(nn.Dropout):
     """torch's layer at a fifth of its price: its masks take a quarter of a random number each."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return hide(x, self.p) if self.training and self.p else x
+        return drop_elements(x, self.p) if self.training and self.p else x
 
 
-def hide(x: Tensor, rate: float) -> Tensor:
+def drop_elements(x: Tensor, rate: float) -> Tensor:
     """x m / (1 - rate), m from torch's own generator."""
-    parts = round(rate * PARTS)
-    if x.device.type != "cpu" or not 0 < parts < PARTS:
+    parts = round(rate * MASK_LEVELS)
+    if x.device.type != "cpu" or not 0 < parts < MASK_LEVELS:
         return F.dropout(x, rate)
     words = torch.randint(-1 << 63, (1 << 63) - 1, (-(-x.numel() // 4),))
     bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-    return x * bits.ge(parts - PARTS // 2).to(x.dtype).mul_(PARTS / (PARTS - parts))
+    return x * bits.ge(parts - MASK_LEVELS // 2).to(x.dtype).mul_(
+        MASK_LEVELS / (MASK_LEVELS - parts)
+    )
 
 
 @contextmanager
@@ -57,11 +59,13 @@ def thinned(
     all rows where `shared`, else one for each row."""
 
     def draw(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        assert isinstance(layer, LAYERS)
-        return masked(inputs[0], layer.p, isinstance(layer, CHANNELS), generator, shared)
+        assert isinstance(layer, DROPOUT_LAYERS)
+        return masked(inputs[0], layer.p, isinstance(layer, CHANNEL_DROPOUTS), generator, shared)
 
     hooks = [
-        layer.register_forward_hook(draw) for layer in net.modules() if isinstance(layer, LAYERS)
+        layer.register_forward_hook(draw)
+        for layer in net.modules()
+        if isinstance(layer, DROPOUT_LAYERS)
     ]
     try:
         yield

@@ -18,7 +18,7 @@ from torch import nn
 from .activation import Activation
 
 Init = Literal["he", "xavier", "orthogonal", "small"]
-SMALL = 0.01
+SMALL_STD = 0.01
 """Standard deviation of weights that are just small."""
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -44,19 +44,19 @@ def initialise(net: nn.Module, how: Init = "he", activation: Activation = "relu"
     """Draw the weights of every linear map and convolution in the net; biases become 0."""
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, *CONVS, *TRANSPOSED)):
-            draw(layer, how, ALPHA[activation])
+            init_weight(layer, how, ALPHA[activation])
             if layer.bias is not None:
                 layer.bias.zero_()
 
 
-def draw(layer: nn.Module, how: Init, alpha: float) -> None:
+def init_weight(layer: nn.Module, how: Init, alpha: float) -> None:
     weight = layer.weight
     assert isinstance(weight, nn.Parameter)
     if how == "orthogonal":
         nn.init.orthogonal_(weight, math.sqrt(alpha))
         return
     into, out = fans(layer)
-    variance = {"he": alpha / into, "xavier": 2 * alpha / (into + out), "small": SMALL**2}[how]
+    variance = {"he": alpha / into, "xavier": 2 * alpha / (into + out), "small": SMALL_STD**2}[how]
     weight.normal_(0, math.sqrt(variance))
 
 

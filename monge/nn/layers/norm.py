@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ...core.errors import UsageError
 
 Norm = Literal["batch", "layer", "group", "instance", "none"]
-GROUPS, SHARE = 8, 4
+MAX_GROUPS, MIN_GROUP_CHANNELS = 8, 4
 """Groups of channels, at most, and channels of a group, at least: fewer would lose too much."""
 BATCH = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -34,7 +34,7 @@ def norm(name: Norm, channels: int, dims: int = 0) -> nn.Module:
         layer.register_forward_pre_hook(check_rows)
         return layer
     if name == "group":
-        return nn.GroupNorm(groups(channels), channels)
+        return nn.GroupNorm(group_count(channels), channels)
     if name == "layer":
         return nn.GroupNorm(1, channels) if dims else nn.LayerNorm(channels)
     if name == "instance":
@@ -43,8 +43,8 @@ def norm(name: Norm, channels: int, dims: int = 0) -> nn.Module:
     return nn.Identity()
 
 
-def groups(channels: int) -> int:
-    fits = range(2, min(GROUPS, channels // SHARE) + 1)
+def group_count(channels: int) -> int:
+    fits = range(2, min(MAX_GROUPS, channels // MIN_GROUP_CHANNELS) + 1)
     return max((count for count in fits if channels % count == 0), default=1)
 
 

@@ -39,7 +39,7 @@ class Global(nn.Module):
         return flat.mean(2) if self.kind == "average" else flat.amax(2)
 
 
-def double(name: Doubling, dims: int, inputs: int, outputs: int) -> nn.Module:
+def upsample(name: Doubling, dims: int, inputs: int, outputs: int) -> nn.Module:
     """(B, inputs, *sides) -> (B, outputs, *2 sides)."""
     if name == "transposed":
         return TRANSPOSED[dims - 1](inputs, outputs, 4, 2, 1)

@@ -44,7 +44,7 @@ class Layer(abc.ABC):
         """The layer for events of this shape."""
 
     def shape(self, inputs: Shape) -> Shape:
-        """What it makes of a shape, or one sentence why it cannot."""
+        """What it makes of a shape, or a usage error."""
         return inputs
 
     def parameters(self, inputs: Shape) -> int:
@@ -85,7 +85,7 @@ class Conv(Layer):
         return self.width, *shrunk(inputs, self.kernel, self.stride, self.margin, self.dilation)
 
     def parameters(self, inputs: Shape) -> int:
-        return weights(self, inputs)
+        return conv_parameters(self, inputs)
 
     def build(self, inputs: Shape) -> nn.Module:
         return CONV[len(inputs) - 2](
@@ -120,13 +120,13 @@ class Transposed(Layer):
         sides = [(side - 1) * self.stride + more for side in sides_of(inputs)]
         if min(sides) < 1:
             raise UsageError(
-                f"a map of {told(inputs[1:])} leaves nothing once a padding of "
+                f"a map of {format_shape(inputs[1:])} leaves nothing once a padding of "
                 f"{self.padding} is cut off; use a smaller padding"
             )
         return self.width, *sides
 
     def parameters(self, inputs: Shape) -> int:
-        return weights(self, inputs)
+        return conv_parameters(self, inputs)
 
     def build(self, inputs: Shape) -> nn.Module:
         form = TRANSPOSED[len(inputs) - 2]
@@ -173,7 +173,7 @@ class Pool(Layer):
 
 
 @dataclass(frozen=True)
-class Whole(Layer):
+class GlobalPoolSpec(Layer):
     """One number of each channel: (C, *sides) -> (C,)."""
 
     kind: Pooling = "average"
@@ -212,8 +212,8 @@ class Dense(Layer):
     def shape(self, inputs: Shape) -> Shape:
         if len(inputs) != 1:
             raise UsageError(
-                f"a dense layer reads vectors, but here is a map of {told(inputs)}; "
-                "put Flatten or Whole before it"
+                f"a dense layer reads vectors, but here is a map of {format_shape(inputs)}; "
+                "flatten or pool it first"
             )
         return (self.width,)
 
@@ -295,7 +295,7 @@ class Stack(Layer):
         return math.prod(layer.period for layer in self.layers)
 
 
-def told(shape: Sequence[int]) -> str:
+def format_shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
@@ -303,12 +303,12 @@ def sides_of(inputs: Shape) -> Shape:
     if len(inputs) not in (2, 3, 4):
         raise UsageError(
             f"a convolution reads maps (channels, *sides), but here is a shape of "
-            f"{told(inputs)}; use Dense"
+            f"{format_shape(inputs)}; flatten it or use a dense layer"
         )
     return inputs[1:]
 
 
-def weights(layer: Conv | Transposed, inputs: Shape) -> int:
+def conv_parameters(layer: Conv | Transposed, inputs: Shape) -> int:
     cells = layer.kernel ** len(sides_of(inputs))
     return inputs[0] * layer.width * cells + layer.bias * layer.width
 
@@ -318,7 +318,7 @@ def shrunk(inputs: Shape, kernel: int, stride: int, padding: int, dilation: int 
     reach, sides = dilation * (kernel - 1), sides_of(inputs)
     if min(sides) < stride or min(sides) + 2 * padding <= reach:
         raise UsageError(
-            f"a map of {told(sides)} is too small for a window of {reach + 1} with "
-            f"stride {stride}; use larger pictures or fewer levels"
+            f"a map of {format_shape(sides)} is too small for a window of {reach + 1} with "
+            f"stride {stride}; use larger images or fewer levels"
         )
     return tuple((side + 2 * padding - reach - 1) // stride + 1 for side in sides)

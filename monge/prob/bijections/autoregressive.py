@@ -1,4 +1,4 @@
-r"""Autoregressive maps: each entry moves as a network says that reads the entries before it.
+r"""Autoregressive maps: each entry is transformed by a network of the entries before it.
 
 $x_i = h(z_i; \beta_i(x_{<i}))$ (masked autoregressive flow, Papamakarios et al. 2017): the
 Jacobian is triangular; x -> z is one pass, z -> x goes from entry to entry. Read the other way
@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .base import Bijection, Mapped, total
+from .base import Bijection, Mapped, sum_log_det
 from .coupling import REACH
 from .univariate import UnivariateMap
 
-ROWS = 1024
+MAX_STEP_ROWS = 1024
 """Rows that go from entry to entry at a time, so that what is cached stays near the processor."""
 
 
-class Steps(Protocol):
+class EntrySteps(Protocol):
     """A pass over n rows, one place of the order after the other from 0."""
 
     def parameters(self, place: int) -> Tensor: ...
@@ -39,8 +39,8 @@ class Steps(Protocol):
 class Autoregressive(Bijection):
     """x_i = h(z_i; beta_i(x_<i)) for entries (B, D) in an order.
 
-    net: called with x and the context, it says `count` parameters for each entry in turn, of
-    which those of an entry depend on what precedes it alone; `stepper` says them one by one.
+    net: called with x and the context, it returns `count` parameters per entry in turn, of
+    which those of an entry depend on what precedes it alone; `stepper` returns them one by one.
     places: (D,), the place of each entry in the order.
     """
 
@@ -50,7 +50,7 @@ class Autoregressive(Bijection):
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         z, log_slopes = self.reverse(x, context)
-        return z, total(log_slopes)
+        return z, sum_log_det(log_slopes)
 
     def reverse(self, x: Tensor, context: Tensor | None) -> Mapped:
         """z and the diagonal of log dz/dx, each (B, D)."""
@@ -70,20 +70,20 @@ class Autoregressive(Bijection):
             return torch.autograd.grad(reached, leaf, u, retain_graph=True)[0]
 
         x = root.detach() - _Undo.apply(reached - z, log_slopes.detach().exp(), pull)
-        return x, -total(self.reverse(x, context)[1])
+        return x, -sum_log_det(self.reverse(x, context)[1])
 
     @torch.no_grad()
     def step(self, z: Tensor, context: Tensor, cached: bool = True) -> Mapped:
         """z -> x from entry to entry; uncached: with the whole network for each."""
-        start: Callable[[Tensor], Steps] = self.net.stepper(cached=cached)  # type: ignore
+        start: Callable[[Tensor], EntrySteps] = self.net.stepper(cached=cached)  # type: ignore
         parts = [
             self.walk(start(c), rows.T)
-            for rows, c in zip(z.split(ROWS), context.split(ROWS), strict=True)
+            for rows, c in zip(z.split(MAX_STEP_ROWS), context.split(MAX_STEP_ROWS), strict=True)
         ]
         x, log_slopes = zip(*parts, strict=True)
-        return torch.cat(x), total(torch.cat(log_slopes))
+        return torch.cat(x), sum_log_det(torch.cat(log_slopes))
 
-    def walk(self, steps: Steps, z: Tensor) -> Mapped:
+    def walk(self, steps: EntrySteps, z: Tensor) -> Mapped:
         """z: (D, n); x and log dx/dz, each (n, D)."""
         slots = z.unbind()
         moves: list[Mapped] = [(z, z)] * len(slots)

@@ -1,4 +1,4 @@
-r"""Maps that can be undone, each way with its own log-determinant.
+r"""Bijections with log-determinants in both directions, and their composition.
 
 `forward` is z -> x, `inverse` is x -> z; each returns what it maps to and the logarithm of
 $|\det|$ of its own Jacobian, (B,), so that the two of a pair differ in sign alone:
@@ -101,10 +101,10 @@ class Beside(Bijection):
         self.register_buffer("order", torch.cat(list(entries)).argsort(), persistent=False)
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        return self.joined([part(z[:, own], context) for part, own in self.each()])
+        return self.join([part(z[:, own], context) for part, own in self.each()])
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        return self.joined([part.inverse(x[:, own], context) for part, own in self.each()])
+        return self.join([part.inverse(x[:, own], context) for part, own in self.each()])
 
     def each(self) -> list[tuple[Bijection, Tensor]]:
         return [
@@ -112,7 +112,7 @@ class Beside(Bijection):
             for number, part in enumerate(self.parts)
         ]
 
-    def joined(self, found: Sequence[Mapped]) -> Mapped:
+    def join(self, found: Sequence[Mapped]) -> Mapped:
         values, log_dets = zip(*found, strict=True)
         return torch.cat(values, 1)[:, self.order], torch.stack(log_dets).sum(0)
 
@@ -122,6 +122,6 @@ def nothing(x: Tensor) -> Tensor:
     return x.new_zeros(len(x))
 
 
-def total(log_slopes: Tensor) -> Tensor:
+def sum_log_det(log_slopes: Tensor) -> Tensor:
     """The log-determinant of a triangular map, from the logarithms on its diagonal, (B,)."""
     return log_slopes.flatten(1).sum(1)

@@ -1,4 +1,4 @@
-r"""Couplings: some entries move, as a network says that reads the others.
+r"""Couplings: some entries are transformed by a network of the others.
 
 $(x^A, x^B) = (h(z^A; \beta(z^B)), z^B)$ is undone by $(h^{-1}(x^A; \beta(x^B)), x^B)$ for any
 network $\beta$ and any h that increases; its Jacobian is $[[\mathrm{diag}\, h', h'_\beta \beta'],
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Bijection, Mapped, total
+from .base import Bijection, Mapped, sum_log_det
 from .univariate import UnivariateMap
 
 REACH = 10.0
@@ -19,7 +19,7 @@ REACH = 10.0
 
 
 def entry_params(out: Tensor, count: int) -> Tensor:
-    """What a network says, (B, count d, ...), as parameters of d entries, (B, d, ..., count): the
+    """Network outputs (B, count d, ...) as parameters of d entries, (B, d, ..., count): the
     first of every entry, then the second, so that each lies in one piece."""
     return out.unflatten(1, (count, -1)).movedim(1, -1)
 
@@ -38,12 +38,12 @@ class Coupling(Bijection):
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
         stays, moves = self.parts(z)
         x, log_slope = self.warp(self.params(stays, context), moves)
-        return self.joined(stays, x), total(log_slope)
+        return self.join(stays, x), sum_log_det(log_slope)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         stays, moves = self.parts(x)
         z, log_slope = self.warp.inverse(self.params(stays, context), moves)
-        return self.joined(stays, z), total(log_slope)
+        return self.join(stays, z), sum_log_det(log_slope)
 
     def params(self, stays: Tensor, context: Tensor | None) -> Tensor:
         return entry_params(self.net(F.hardtanh(stays, -REACH, REACH), context), self.warp.count)
@@ -52,7 +52,7 @@ class Coupling(Bijection):
         first, second = x.split([self.size, x.shape[1] - self.size], 1)
         return (second, first) if self.flip else (first, second)
 
-    def joined(self, stays: Tensor, moved: Tensor) -> Tensor:
+    def join(self, stays: Tensor, moved: Tensor) -> Tensor:
         return torch.cat([moved, stays] if self.flip else [stays, moved], 1)
 
 
@@ -66,11 +66,11 @@ class Conditional(Bijection):
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
         x, log_slope = self.warp(self.params(context), z)
-        return x, total(log_slope)
+        return x, sum_log_det(log_slope)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         z, log_slope = self.warp.inverse(self.params(context), x)
-        return z, total(log_slope)
+        return z, sum_log_det(log_slope)
 
     def params(self, context: Tensor | None) -> Tensor:
         return entry_params(self.net(context), self.warp.count)

@@ -1,8 +1,8 @@
-r"""What a picture holds besides its small picture of half the size.
+r"""What an image holds besides its small image of half the size.
 
 Squares of four pixels of x become their mean m and three differences (Haar 1910). Where the small
-picture says $a < m < a + l$, the mean is $m = a + l\,\sigma(v)$ with any number v: every code is a
-picture whose mean is where it must be, by construction.
+image says $a < m < a + l$, the mean is $m = a + l\,\sigma(v)$ with any number v: every code is a
+image whose mean is where it must be, by construction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Bijection, Mapped, total
+from .base import Bijection, Mapped, sum_log_det
 from .multiscale import Shape
 
 
@@ -52,8 +52,8 @@ class Details(Bijection):
     def log_det(self, v: Tensor) -> Tensor:
         """log |det dz/dx| at v (B, C, h, w), of which H pays nothing."""
         factor = -math.log(2) - self.length.log()
-        return total(factor + F.softplus(v) + F.softplus(-v))
+        return sum_log_det(factor + F.softplus(v) + F.softplus(-v))
 
     def lowest(self, context: Tensor | None) -> Tensor:
-        assert context is not None, "a picture is read beside its small picture"
+        assert context is not None, "an image is read beside its small image"
         return context[:, -math.prod(self.small) :].reshape(-1, *self.small)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Bijection, Mapped, total
+from .base import Bijection, Mapped, sum_log_det
 
 
 class Standardise(Bijection):
@@ -59,7 +59,7 @@ class Logit(Bijection):
     def log_det(self, z: Tensor) -> Tensor:
         """log |det dz/dx| at z, whose derivative is that of the logit times the margin's."""
         factor = math.log(1 - 2 * self.margin) - self.size.log()
-        return total(factor + F.softplus(z) + F.softplus(-z))
+        return sum_log_det(factor + F.softplus(z) + F.softplus(-z))
 
 
 class ActNorm(Bijection):
@@ -78,11 +78,11 @@ class ActNorm(Bijection):
                 self.register_buffer(name, torch.zeros(size))
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        shift, log_scale = self.shaped(z)
+        shift, log_scale = self.broadcast(z)
         return torch.addcmul(shift, log_scale.exp(), z), self.log_det(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        shift, log_scale = self.shaped(x)
+        shift, log_scale = self.broadcast(x)
         return (x - shift) * (-log_scale).exp(), -self.log_det(x)
 
     def log_det(self, x: Tensor) -> Tensor:
@@ -96,6 +96,6 @@ class ActNorm(Bijection):
         self.shift.copy_(rows.mean(1))
         self.log_scale.copy_(torch.where(scale > 1e-6, scale, 1.0).log())
 
-    def shaped(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def broadcast(self, x: Tensor) -> tuple[Tensor, Tensor]:
         shape = (-1, *(1,) * (x.ndim - 2))
         return self.shift.reshape(shape), self.log_scale.reshape(shape)

@@ -28,13 +28,13 @@ class Permutation(Bijection):
         self.register_buffer("back", order.argsort())
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        return Reorder.apply(z, self.order, self.back), nothing(z)
+        return PermuteAxis.apply(z, self.order, self.back), nothing(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        return Reorder.apply(x, self.back, self.order), nothing(x)
+        return PermuteAxis.apply(x, self.back, self.order), nothing(x)
 
 
-class Reorder(torch.autograd.Function):
+class PermuteAxis(torch.autograd.Function):
     """Entries of axis 1 in another order, whose gradient only has to be put back in the first."""
 
     @staticmethod
@@ -45,7 +45,7 @@ class Reorder(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         order, back = ctx.saved_tensors
-        return Reorder.apply(slope, back, order), None, None
+        return PermuteAxis.apply(slope, back, order), None, None
 
 
 class Squeeze(Bijection):
@@ -94,19 +94,19 @@ class Mix(Bijection):
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
         (lower, upper), back = self.factors(), self.order.argsort()
-        few = self.is_few(z)
+        few = self.is_small_batch(z)
         right = z[:, back].T if few else torch.eye(len(upper)).to(z)[back]
         half = torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
         found = torch.linalg.solve_triangular(upper, half, upper=True)
-        return found.T if few else times(found, z), -self.log_det(z)
+        return found.T if few else apply_matrix(found, z), -self.log_det(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         lower, upper = self.factors()
-        if self.is_few(x):
+        if self.is_small_batch(x):
             return F.linear(F.linear(x, upper), lower)[:, self.order], self.log_det(x)
-        return times((lower @ upper)[self.order], x), self.log_det(x)
+        return apply_matrix((lower @ upper)[self.order], x), self.log_det(x)
 
-    def is_few(self, x: Tensor) -> bool:
+    def is_small_batch(self, x: Tensor) -> bool:
         """Whether the factors cost less one after the other than their product does."""
         return x.ndim == 2 and len(x) < x.shape[1]
 
@@ -137,7 +137,7 @@ class Mix(Bijection):
         return (places * self.log_scale.sum()).expand(len(x))
 
 
-def times(matrix: Tensor, x: Tensor) -> Tensor:
+def apply_matrix(matrix: Tensor, x: Tensor) -> Tensor:
     """The matrix times x along axis 1."""
     if x.ndim == 2:
         return F.linear(x, matrix)

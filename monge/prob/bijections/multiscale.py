@@ -1,4 +1,4 @@
-"""Several scales of a picture: half of the channels leave at each (Dinh et al. 2017)."""
+"""Several scales of an image: half of the channels are factored out at each (Dinh et al. 2017)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ on rows they were not fitted to (stacking, Smyth & Wolpert 1999).
 
 A mixture of Gaussians as a map of N(0, I): a flow can begin as one.
 
-The law of an entry given those before it is itself a mixture, of weights
+The distribution of an entry given those before it is itself a mixture, of weights
 $\pi_k \propto w_k \prod_{j<i} N_k(x_j | x_{<j})$, and its distribution function is in closed form.
 So is the triangular map that Rosenblatt (1952) made of such functions:
 
@@ -26,31 +26,33 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .base import Bijection, Compose, Mapped, total
+from .base import Bijection, Compose, Mapped, sum_log_det
 
-PASSES = 30
+EM_STEPS = 30
 """Of EM."""
 FOLDS = 4
 """Parts of the rows, each of which once judges what was fitted to the others."""
-SPENT = 2000
+MAX_ROWS = 2000
 """Rows that are used, at most: a beginning need not be better."""
-ABSENT = -30.0
+UNUSED_LOG_WEIGHT = -30.0
 """Logarithm of the weight of a component that is not used."""
-Mixture = tuple[Tensor, Tensor, Tensor]
+MixtureParams = tuple[Tensor, Tensor, Tensor]
 """Logarithms of weights (K,), means (K, D) and covariances (K, D, D)."""
 
 
-def fit_mixture(x: Tensor, most: int) -> Mixture:
+def fit_mixture(x: Tensor, most: int) -> MixtureParams:
     """At most so many components for rows x (N, D); those that are not used have no weight."""
-    x = x[torch.linspace(0, len(x) - 1, min(len(x), SPENT)).long()]
+    x = x[torch.linspace(0, len(x) - 1, min(len(x), MAX_ROWS)).long()]
     options: list[tuple[int, float]] = []
     for count in (2**power for power in range(most.bit_length())):
         for rows in (x.shape[1] + 2.0, 1.0):
             if 3 * count <= len(x) and count + sum(other for other, _ in options) <= most:
                 options.append((count, rows))
     options = options or [(1, x.shape[1] + 2.0)]
-    weights = stacked(torch.stack([validated(x, *option) for option in options], 1))
-    parts = [climb(x, *option) for option in options]
+    weights = stacking_log_weights(
+        torch.stack([cross_validated_log_prob(x, *option) for option in options], 1)
+    )
+    parts = [fit_em(x, *option) for option in options]
     mixed = [
         (log_weights + weight, mean, cov)
         for weight, (log_weights, mean, cov) in zip(weights, parts, strict=True)
@@ -58,41 +60,48 @@ def fit_mixture(x: Tensor, most: int) -> Mixture:
     log_weights, mean, cov = (torch.cat(each) for each in zip(*mixed, strict=True))
     absent = most - len(mean)
     return (
-        torch.cat([log_weights.clamp_min(ABSENT), log_weights.new_full((absent,), ABSENT)]),
+        torch.cat(
+            [
+                log_weights.clamp_min(UNUSED_LOG_WEIGHT),
+                log_weights.new_full((absent,), UNUSED_LOG_WEIGHT),
+            ]
+        ),
         torch.cat([mean, mean[:1].expand(absent, -1)]),
         torch.cat([cov, cov[:1].expand(absent, -1, -1)]),
     )
 
 
-def stacked(log_p: Tensor) -> Tensor:
+def stacking_log_weights(log_p: Tensor) -> Tensor:
     """Logarithms of the weights that make the mixture of columns (N, options) most likely."""
     log_weights = torch.zeros_like(log_p[0])
-    for _ in range(PASSES):
+    for _ in range(EM_STEPS):
         log_weights = (log_weights + log_p).softmax(1).mean(0).log()
     return log_weights
 
 
-def validated(x: Tensor, count: int, rows: float) -> Tensor:
+def cross_validated_log_prob(x: Tensor, count: int, rows: float) -> Tensor:
     """The log-density of each row under what was fitted to the folds that it is not in, (N,)."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
     fold, found = order % FOLDS, torch.empty_like(x[:, 0])
     for k in range(min(FOLDS, len(x))):
-        found[fold == k] = joint(x[fold == k], climb(x[fold != k], count, rows)).logsumexp(1)
+        found[fold == k] = joint_log_prob(
+            x[fold == k], fit_em(x[fold != k], count, rows)
+        ).logsumexp(1)
     return found
 
 
-def climb(x: Tensor, count: int, rows: float) -> Mixture:
+def fit_em(x: Tensor, count: int, rows: float) -> MixtureParams:
     """From centres that lie far apart, upwards; the prior counts as so many rows."""
     dims = x.shape[1]
     pooled = torch.cov(x.T, correction=0).reshape(dims, dims)
     prior = (pooled + 1e-4 * torch.eye(dims).to(x)) * count ** (-2 / dims)
     mixture = (
         x.new_full((count,), -math.log(count)),
-        centres(x, count),
+        initial_centres(x, count),
         prior.expand(count, dims, dims),
     )
-    for _ in range(PASSES):
-        share = joint(x, mixture).softmax(1)  # (N, K)
+    for _ in range(EM_STEPS):
+        share = joint_log_prob(x, mixture).softmax(1)  # (N, K)
         mass = share.sum(0)
         mean = (share.T @ x) / mass[:, None].clamp_min(1e-9)
         away = (x[:, None] - mean).transpose(0, 1)  # (K, N, D)
@@ -102,7 +111,7 @@ def climb(x: Tensor, count: int, rows: float) -> Mixture:
     return mixture
 
 
-def centres(x: Tensor, count: int) -> Tensor:
+def initial_centres(x: Tensor, count: int) -> Tensor:
     """The row nearest to the mean, then again and again the one farthest from those chosen among
     a hundred."""
     pool = x[torch.linspace(0, len(x) - 1, min(len(x), 100)).long()]
@@ -113,7 +122,7 @@ def centres(x: Tensor, count: int) -> Tensor:
     return torch.stack(chosen)
 
 
-def joint(x: Tensor, mixture: Mixture) -> Tensor:
+def joint_log_prob(x: Tensor, mixture: MixtureParams) -> Tensor:
     """log w_k N_k(x), (N, K)."""
     log_weights, mean, cov = mixture
     root = torch.linalg.cholesky(cov)
@@ -126,9 +135,9 @@ def joint(x: Tensor, mixture: Mixture) -> Tensor:
 
 BOX = 10.0
 """Entries beyond this, in coordinates near one, are moved as a whole."""
-HALVINGS = 48
+BISECTION_STEPS = 48
 """Of the box, when a root is looked for; a Newton step follows."""
-HALF_LOG = 0.5 * math.log(2 * math.pi)
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Rosenblatt(Bijection):
@@ -154,11 +163,11 @@ class Rosenblatt(Bijection):
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         held = x.clamp(-BOX, BOX)
         e = torch.einsum("kij,bkj->bki", self.matrix(), held[:, None] - self.mean)  # (B, K, D)
-        log_p = self.log_scale - e.square() / 2 - HALF_LOG
+        log_p = self.log_scale - e.square() / 2 - HALF_LOG_2PI
         before = self.logits[:, None] + log_p.cumsum(2) - log_p  # of the entries before each
-        z, log_slope = settled(before.log_softmax(1), e, log_p)
+        z, log_slope = normal_score(before.log_softmax(1), e, log_p)
         inside = x == held
-        return z + (x - held), total(torch.where(inside, log_slope, 0.0))
+        return z + (x - held), sum_log_det(torch.where(inside, log_slope, 0.0))
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
         matrix = self.matrix()
@@ -182,12 +191,12 @@ class Rosenblatt(Bijection):
 
         def at(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             e = past + matrix[:, i, i] * (x[:, None] - self.mean[:, i])
-            log_p = scale - e.square() / 2 - HALF_LOG
-            return *settled(share, e, log_p), log_p
+            log_p = scale - e.square() / 2 - HALF_LOG_2PI
+            return *normal_score(share, e, log_p), log_p
 
         with torch.no_grad():
             low, high = torch.full_like(z, -BOX), torch.full_like(z, BOX)
-            for _ in range(HALVINGS):
+            for _ in range(BISECTION_STEPS):
                 middle = (low + high) / 2
                 below = at(middle)[0] < z
                 low, high = torch.where(below, middle, low), torch.where(below, high, middle)
@@ -214,7 +223,7 @@ class Started(Compose):
         self.each()[1].initialise_from_data(x, context)
 
 
-def settled(share: Tensor, e: Tensor, log_p: Tensor) -> Mapped:
+def normal_score(share: Tensor, e: Tensor, log_p: Tensor) -> Mapped:
     """z and log dz/dx of a mixture along axis 1: logarithms of shares, standardised distances and
     log-densities of the components."""
     under = (share + torch.special.log_ndtr(e)).logsumexp(1)
@@ -222,7 +231,7 @@ def settled(share: Tensor, e: Tensor, log_p: Tensor) -> Mapped:
     near = under < over  # the smaller tail is the one that is known well
     size = _Quantile.apply(torch.where(near, under, over))
     z = torch.where(near, size, -size)
-    return z, (share + log_p).logsumexp(1) + z.square() / 2 + HALF_LOG
+    return z, (share + log_p).logsumexp(1) + z.square() / 2 + HALF_LOG_2PI
 
 
 class _Quantile(torch.autograd.Function):
@@ -232,11 +241,11 @@ class _Quantile(torch.autograd.Function):
     def forward(ctx: Any, log_p: Tensor) -> Tensor:
         far = (-2 * log_p.clamp(max=-5)).sqrt()
         z = torch.where(
-            log_p > -5, torch.special.ndtri(log_p.exp()), (far.log() + HALF_LOG) / far - far
+            log_p > -5, torch.special.ndtri(log_p.exp()), (far.log() + HALF_LOG_2PI) / far - far
         )
         for _ in range(4):
             found = torch.special.log_ndtr(z)
-            z = z - (found - log_p) * (found + z.square() / 2 + HALF_LOG).exp()
+            z = z - (found - log_p) * (found + z.square() / 2 + HALF_LOG_2PI).exp()
         ctx.save_for_backward(log_p, z)
         return z
 
@@ -244,4 +253,4 @@ class _Quantile(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         log_p, z = ctx.saved_tensors
-        return gradient * (log_p + z.square() / 2 + HALF_LOG).exp()
+        return gradient * (log_p + z.square() / 2 + HALF_LOG_2PI).exp()

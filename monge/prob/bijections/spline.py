@@ -25,13 +25,13 @@ from torch import Tensor
 from .base import Mapped
 from .univariate import UnivariateMap
 
-LEAST = 1e-3
+MIN_SHARE = 1e-3
 """Least share of the box that a bin takes, and least derivative at a knot."""
-AT_ZERO = math.log(math.expm1(1 - LEAST))
+AT_ZERO = math.log(math.expm1(1 - MIN_SHARE))
 """Where softplus gives a derivative of 1."""
 
 
-class Bin(NamedTuple):
+class SplineBin(NamedTuple):
     """The piece of the spline that a number falls into, each (*S,)."""
 
     left: Tensor  # a
@@ -42,7 +42,7 @@ class Bin(NamedTuple):
     last: Tensor  # d_1
 
     @property
-    def slope(self) -> Tensor:
+    def mean_derivative(self) -> Tensor:
         return self.height / self.width
 
 
@@ -59,29 +59,29 @@ class Spline(UnivariateMap):
     def inverse(self, params: Tensor, x: Tensor) -> Mapped:
         inside = x.abs() < self.reach
         piece, held = self.find(params, x, 0)
-        theta, slope = (held - piece.left) / piece.width, piece.slope
+        theta, slope = (held - piece.left) / piece.width, piece.mean_derivative
         mixed = theta * (1 - theta)
         below = slope + (piece.first + piece.last - 2 * slope) * mixed
         rise = slope * theta.square() + piece.first * mixed
         z = piece.bottom + piece.height * rise / below
-        log_slope = log_slope_of(piece, slope, theta, mixed, below)
+        log_slope = log_derivative_at(piece, slope, theta, mixed, below)
         return torch.where(inside, z, x), torch.where(inside, log_slope, 0.0)
 
     def forward(self, params: Tensor, z: Tensor) -> Mapped:
         inside = z.abs() < self.reach
         piece, held = self.find(params, z, 1)
-        up, slope = held - piece.bottom, piece.slope
+        up, slope = held - piece.bottom, piece.mean_derivative
         bend = piece.first + piece.last - 2 * slope
         o = piece.height * (slope - piece.first) + up * bend
         p, q = piece.height * piece.first - up * bend, -slope * up
         square = (p.square() - 4 * o * q).clamp_min(torch.finfo(z.dtype).tiny)
         theta = (2 * q / (-p - square.sqrt())).clamp(0, 1)
         mixed = theta * (1 - theta)
-        log_slope = log_slope_of(piece, slope, theta, mixed, slope + bend * mixed)
+        log_slope = log_derivative_at(piece, slope, theta, mixed, slope + bend * mixed)
         x = piece.left + piece.width * theta
         return torch.where(inside, x, z), torch.where(inside, -log_slope, 0.0)
 
-    def find(self, params: Tensor, value: Tensor, axis: int) -> tuple[Bin, Tensor]:
+    def find(self, params: Tensor, value: Tensor, axis: int) -> tuple[SplineBin, Tensor]:
         """The bin of each value among the abscissae (axis 0) or ordinates (axis 1), and the value
         within the box.
 
@@ -93,14 +93,14 @@ class Spline(UnivariateMap):
         shares, raw = params.movedim(-1, 0).split([2 * bins, bins - 1])
         shares = shares.unflatten(0, (2, bins)).softmax(1)  # (2, K, *S)
         below, own = self.masks(shares[axis].detach(), held.detach())
-        scale = 2 * reach * (1 - LEAST * bins)
-        start = (shares * below).sum(1) * scale + (2 * reach * LEAST * below.sum(0) - reach)
-        size = (shares * own).sum(1) * scale + 2 * reach * LEAST
+        scale = 2 * reach * (1 - MIN_SHARE * bins)
+        start = (shares * below).sum(1) * scale + (2 * reach * MIN_SHARE * below.sum(0) - reach)
+        size = (shares * own).sum(1) * scale + 2 * reach * MIN_SHARE
         # A knot at an end has no slope of its own: the sum over none is 0, whose slope is 1.
         ends = torch.stack([(raw * own[1:]).sum(0), (raw * own[:-1]).sum(0)])
-        first, last = (LEAST + F.softplus(ends + AT_ZERO)).unbind()
+        first, last = (MIN_SHARE + F.softplus(ends + AT_ZERO)).unbind()
         (left, bottom), (width, height) = start.unbind(), size.unbind()
-        return Bin(left, bottom, width, height, first, last), held
+        return SplineBin(left, bottom, width, height, first, last), held
 
     def masks(self, shares: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """1 for the bins below that of a value, and 1 for its own, each (K, *S)."""
@@ -108,8 +108,8 @@ class Spline(UnivariateMap):
         upto = torch.ones(bins - 1, bins, dtype=value.dtype, device=value.device).tril()
         sums = (upto @ shares.flatten(1)).reshape(bins - 1, *value.shape)
         place = torch.arange(1, bins, dtype=value.dtype, device=value.device)
-        fixed = (2 * self.reach * LEAST * place - self.reach).reshape(-1, *(1,) * value.ndim)
-        passed = value >= fixed + 2 * self.reach * (1 - LEAST * bins) * sums  # (K - 1, *S)
+        fixed = (2 * self.reach * MIN_SHARE * place - self.reach).reshape(-1, *(1,) * value.ndim)
+        passed = value >= fixed + 2 * self.reach * (1 - MIN_SHARE * bins) * sums  # (K - 1, *S)
         below = F.pad(passed.to(value.dtype), (0, 0) * value.ndim + (0, 1))
         own = -below
         own[0] += 1
@@ -117,7 +117,9 @@ class Spline(UnivariateMap):
         return below, own
 
 
-def log_slope_of(piece: Bin, slope: Tensor, theta: Tensor, mixed: Tensor, below: Tensor) -> Tensor:
+def log_derivative_at(
+    piece: SplineBin, slope: Tensor, theta: Tensor, mixed: Tensor, below: Tensor
+) -> Tensor:
     """log dz/dx at a place of a bin: `mixed` is theta (1 - theta), `below` the denominator."""
     top = piece.last * theta.square() + 2 * slope * mixed + piece.first * (1 - theta).square()
     return ((slope / below).square() * top).log()

@@ -53,22 +53,22 @@ class Affine(UnivariateMap):
     count = 2
 
     def forward(self, params: Tensor, z: Tensor) -> Mapped:
-        shift, log_scale = affine(params)
+        shift, log_scale = shift_and_log_scale(params)
         return torch.addcmul(shift, log_scale.exp(), z), log_scale
 
     def inverse(self, params: Tensor, x: Tensor) -> Mapped:
-        shift, raw = apart(params)
-        log_slope = bounded(raw, -1.0)
+        shift, raw = unbind_params(params)
+        log_slope = bounded_log_scale(raw, -1.0)
         return (x - shift) * log_slope.exp(), log_slope
 
 
-def affine(params: Tensor) -> tuple[Tensor, Tensor]:
+def shift_and_log_scale(params: Tensor) -> tuple[Tensor, Tensor]:
     """Shift and log-scale of parameters (*S, 2)."""
-    shift, raw = apart(params)
-    return shift, bounded(raw, 1.0)
+    shift, raw = unbind_params(params)
+    return shift, bounded_log_scale(raw, 1.0)
 
 
-def apart(params: Tensor) -> tuple[Tensor, ...]:
+def unbind_params(params: Tensor) -> tuple[Tensor, ...]:
     """The parameters (*S, count) one by one, (*S,), taken apart as they lie: so their gradients
     need not be copied once more when they are joined."""
     if params.stride(-1) > params.stride(1):  # those of a coupling: all of the first, ...
@@ -76,8 +76,8 @@ def apart(params: Tensor) -> tuple[Tensor, ...]:
     return params.unbind(-1)
 
 
-def bounded(raw: Tensor, sign: float) -> Tensor:
+def bounded_log_scale(raw: Tensor, sign: float) -> Tensor:
     """w tanh(sign r / w) by the logistic function, which is several times cheaper, with few
-    temporaries, which for a few numbers a row are most of the cost."""
+    temporaries, which for a few numbers per row are most of the cost."""
     share = torch.sigmoid_(raw * (sign * 2 / WIDEST))
     return (share * (2 * WIDEST)).sub_(WIDEST)
