@@ -109,8 +109,6 @@ __all__ = [
     "UsageError",
     "__version__",
     "compare",
-    "data",
-    "estimator",
     "fit",
     "load",
     "open",

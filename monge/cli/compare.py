@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._cost import duration, priced_row
+from ._cost import describe_cost_dict, duration
 from ._output import Console, common
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ COLUMNS = {
 )
 @common
 def command(
-    voice: Console,
+    console: Console,
     data: str,
     models: tuple[str, ...],
     budget: str | None,
@@ -82,7 +82,7 @@ def command(
     from ..comparison.runner import BUDGET
     from ..core.errors import RunError
 
-    crier = ProgressReporter(voice, jobs, ray)
+    crier = ProgressReporter(console, jobs, ray)
     try:
         found = compare(
             data,
@@ -99,7 +99,7 @@ def command(
         )
     except KeyboardInterrupt:
         raise RunError("stopped; what was done is kept, and the same command goes on") from None
-    voice.result(found.to_dict(), f"{text(voice, found)}\n\n{found.report}")
+    console.result(found.to_dict(), f"{text(console, found)}\n\n{found.report}")
     if not found.rows:
         raise click.exceptions.Exit(1)
 
@@ -107,8 +107,8 @@ def command(
 class ProgressReporter:
     """Says what is about to happen and what it costs, and what has come of each entrant."""
 
-    def __init__(self, voice: Console, jobs: int, ray: str | None) -> None:
-        self.voice, self.jobs, self.ray = voice, jobs, ray
+    def __init__(self, console: Console, jobs: int, ray: str | None) -> None:
+        self.console, self.jobs, self.ray = console, jobs, ray
         self.ended, self.of, self.budget = 0, 0, ""
 
     def tell(self, event: Comparison | Started | Outcome) -> None:
@@ -118,9 +118,9 @@ class ProgressReporter:
             self.announce(event)
         elif isinstance(event, Outcome):
             self.ended += 1
-            self.voice.note(f"[{self.ended}/{self.of}] {told(event)}")
+            self.console.note(f"[{self.ended}/{self.of}] {told(event)}")
         else:
-            self.voice.note(f"{named(event)}: {priced_row(event.cost, self.budget)}")
+            self.console.note(f"{named(event)}: {describe_cost_dict(event.cost, self.budget)}")
 
     def announce(self, comparison: Comparison) -> None:
         from ..train.budget import Budget
@@ -133,16 +133,16 @@ class ProgressReporter:
             pace = f"on the Ray cluster {self.ray}"
         elif seconds < float("inf"):
             pace += f", at most {duration(seconds)} of training"
-        self.voice.note(
+        self.console.note(
             f"{len(plan.models)} models on {plan.data}, {plan.seeds} seed"
             f"{'s' * (plan.seeds > 1)}, {plan.budget} each, {pace}; each is then "
             f"judged on test rows; in {comparison.folder}"
         )
-        if self.voice.verbose:
+        if self.console.verbose:
             for name, reason in plan.refused.items():
-                self.voice.note(f"left out {name}: {reason}")
+                self.console.note(f"left out {name}: {reason}")
         elif holes := [name for name, why in plan.refused.items() if "missing values" in why]:
-            self.voice.note(
+            self.console.note(
                 f"{len(holes)} models do not train on missing values and are left "
                 "out; data.missing=drop leaves out such rows instead"
             )
@@ -158,7 +158,7 @@ def told(outcome: Outcome) -> str:
     return f"{named(outcome)} is fitted and judged"
 
 
-def text(voice: Console, found: Leaderboard) -> str:
+def text(console: Console, found: Leaderboard) -> str:
     """The leaderboard for people."""
     rows = found.rows
     shown = {name: head for name, head in COLUMNS.items() if any(name in r.measures for r in rows)}
@@ -191,7 +191,7 @@ def text(voice: Console, found: Leaderboard) -> str:
     if any(name in found.reference for name in shown):
         blank = [None] * (6 + seeds)
         body.append(["", "training rows", *blank, *cells(found.reference, shown), None])
-    table = voice.table(head, body, keys=2)
+    table = console.table(head, body, keys=2)
     return table + "".join(f"\n{name} failed: {why}" for name, why in found.failures.items())
 
 

@@ -28,7 +28,7 @@ PARTS = ("lower", "upper", "left", "right", "box")
 @click.command("complete")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--hide",
     metavar="PART|FILE",
@@ -68,10 +68,10 @@ PARTS = ("lower", "upper", "left", "right", "box")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same completions.")
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     hide: str | None,
     noise: float | None,
     edit: float | None,
@@ -92,8 +92,8 @@ def command(
     from ..run import run as runs
 
     if data is not None and "=" in data and not Path(data).exists():
-        words, data = (data, *words), None
-    found, spoken = runs.load(run), Overrides.parse(words)
+        settings, data = (data, *settings), None
+    found, overrides = runs.load(run), Overrides.parse(settings)
     there = found.rows(data)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
     if hide:
@@ -105,7 +105,7 @@ def command(
     if not anew and (batch.observed is None or bool(batch.observed.all())):
         raise DataError("nothing is missing in these rows; say what to hide with --hide")
     every = batch[torch.arange(len(batch)).repeat_interleave(count)]
-    x = found.complete(every, *spoken.model, *spoken.sample, *anew, seed=seed)
+    x = found.complete(every, *overrides.model, *overrides.sample, *anew, seed=seed)
     if out.suffix == ".png" and found.space.is_picture:
         x = side_by_side(batch, x, count)
     write(found, x, out, every.length)
@@ -114,15 +114,15 @@ def command(
         if anew
         else found.require(CanComplete).completion
     )
-    voice.note(f"{'entries' if anew else 'hidden entries'} are {method}")
-    told = {
+    console.note(f"{'entries' if anew else 'hidden entries'} are {method}")
+    result = {
         "run": str(found.folder),
         "rows": len(batch),
         "completions": count,
         "file": str(out),
         "method": method,
     }
-    voice.result(told, str(out))
+    console.result(result, str(out))
 
 
 def mask(hide: str, space: Space) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ._output import Console, choosing, common
+from ._output import Console, with_choices, common
 
 UNIFORM = ("rows", "dropped")
 """What is the same of every field and told of all."""
@@ -19,9 +19,9 @@ LISTED = 4
 
 @click.command("data")
 @click.argument("what", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @common
-def command(voice: Console, what: str | None, words: tuple[str, ...]) -> None:
+def command(console: Console, what: str | None, settings: tuple[str, ...]) -> None:
     """List the built-in data, or tell how WHAT (a name, a file or a folder) is understood.
 
     WORDS are those of data.*, such as data.header=no, with or without the head.
@@ -30,18 +30,18 @@ def command(voice: Console, what: str | None, words: tuple[str, ...]) -> None:
 
     if what is None:
         rows = [{"name": name, "summary": summary} for name, summary in data.names()]
-        known = voice.table(("name", "summary"), [list(row.values()) for row in rows])
-        voice.result(
+        known = console.table(("name", "summary"), [list(row.values()) for row in rows])
+        console.result(
             rows,
             f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
             "pictures, of sounds, of text, of splits, of pairs of sentences (train.de, "
-            f"train.en).\n\n{words_of(voice)}",
+            f"train.en).\n\n{words_of(console)}",
         )
         return
-    source = data.open(what, *(word.removeprefix("data.") for word in words))
+    source = data.open(what, *(word.removeprefix("data.") for word in settings))
     fields = source.summary()
     splits = {name: len(source.view().rows(name)) for name in ("train", "valid", "test")}
-    told = {
+    result = {
         "name": source.name,
         "splits": splits,
         "fingerprint": source.fingerprint,
@@ -57,10 +57,10 @@ def command(voice: Console, what: str | None, words: tuple[str, ...]) -> None:
     less = f"; {source.dropped} with missing cells dropped" if source.dropped else ""
     counts = ", ".join(f"{count} {name}" for name, count in splits.items())
     origin = "as given" if source.has_splits else "drawn by data.seed"
-    voice.result(
-        told,
-        f"{source.name}: {told['event']}; rows {counts} ({origin}){less}\n\n"
-        + voice.table(head, [[brief(field[key]) for key in head] for field in fields])
+    console.result(
+        result,
+        f"{source.name}: {result['event']}; rows {counts} ({origin}){less}\n\n"
+        + console.table(head, [[brief(field[key]) for key in head] for field in fields])
         + "".join(f"\n\n{note}" for note in source.notes),
     )
 
@@ -79,7 +79,7 @@ def brief(cell: Any) -> Any:
     return cell
 
 
-def words_of(voice: Console) -> str:
+def words_of(console: Console) -> str:
     """The words that say how data are read."""
     from ..core.config_help import choices_of, help_of
     from ..data.builtin.catalogue import listing
@@ -87,10 +87,10 @@ def words_of(voice: Console) -> str:
 
     helps, choices, plain = help_of(Options), choices_of(Options), Options()
     rows = [
-        [f"data.{name}", str(getattr(plain, name)), choosing(text, choices[name])]
+        [f"data.{name}", str(getattr(plain, name)), with_choices(text, choices[name])]
         for name, text in helps.items()
     ]
-    tables = [voice.table(("word", "default", ""), rows)]
+    tables = [console.table(("word", "default", ""), rows)]
     for head, *modules in (
         ("after a plus", "transforms/ops", "transforms/pair_ops"),
         ("data.augment", "augmentations/geometry", "augmentations/corruption"),
@@ -98,5 +98,5 @@ def words_of(voice: Console) -> str:
         found = [
             [name.replace("_", "-"), text] for module in modules for name, text in listing(module)
         ]
-        tables.append(voice.table((head, ""), found))
+        tables.append(console.table((head, ""), found))
     return "\n\n".join(tables)

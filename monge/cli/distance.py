@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command("distance")
 @click.argument("a")
 @click.argument("b")
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--rows",
     default=1000,
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 )
 @common
 def command(
-    voice: Console,
+    console: Console,
     a: str,
     b: str,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     rows: int,
     out: Path | None,
     plot: Path | None,
@@ -62,13 +62,13 @@ def command(
     from ..evaluate.energy_distance import FeatureMap
     from ..evaluate.two_sample import distances, frequencies
 
-    spoken = Overrides.parse(words)
-    if spoken.model:
+    overrides = Overrides.parse(settings)
+    if overrides.model:
         raise UsageError(
-            f"{spoken.model[0]} concerns a model; a distance takes data.* words alone"
+            f"{overrides.model[0]} concerns a model; a distance takes data.* words alone"
         )
-    first = data.open(a, *spoken.data)
-    shared = [word for word in spoken.data if word.partition("=")[0] not in ("seed", "rows")]
+    first = data.open(a, *overrides.data)
+    shared = [word for word in overrides.data if word.partition("=")[0] not in ("seed", "rows")]
     second = data.open(b, *shared, fields=first.fields_dict())
     space = first.view().space
     if plot and space.shape != (2,):
@@ -81,14 +81,14 @@ def command(
     found = distances(x, y, seed) | frequencies(sides[0].x, sides[1].x, space)
     if out or plot:
         save(x, y, space, out, plot)
-    voice.note(
+    console.note(
         f"{first.name} ({len(x)} rows) against {second.name} ({len(y)} rows), in standard "
         f"deviations of {first.name}"
     )
-    table = voice.table(
+    table = console.table(
         ("measure", "value", "±"), [[name, s.value, s.stderr or None] for name, s in found.items()]
     )
-    voice.result(
+    console.result(
         {"measures": {name: score.to_dict() for name, score in found.items()}},
         table + "".join(f"\n{path}" for path in (out, plot) if path),
     )

@@ -77,7 +77,7 @@ TABLES = (".csv", ".parquet", ".npz")
 )
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
     out: Path,
@@ -118,19 +118,19 @@ def command(
         conditions = {name: found.view.encode_given(name, text) for name, text in pairs}
         sheet = latent.transfer(found, data, split, lines or 8, conditions)
     else:
-        write_codes(voice, found, data, split, out)
+        write_codes(console, found, data, split, out)
         return
     paths = write(found, sheet.x, out, columns=sheet.columns)
-    told = {
+    result = {
         "run": str(found.folder),
         "lines": list(sheet.lines),
         "columns": sheet.columns,
         "file": str(paths[0]),
     }
-    voice.result(told, str(paths[0]))
+    console.result(result, str(paths[0]))
 
 
-def write_codes(voice: Console, run: Run, data: str | None, split: str | None, out: Path) -> None:
+def write_codes(console: Console, run: Run, data: str | None, split: str | None, out: Path) -> None:
     """A table of codes, or a map of them."""
     import numpy as np
 
@@ -150,5 +150,5 @@ def write_codes(voice: Console, run: Run, data: str | None, split: str | None, o
         draw_codes(run, codes, out)
     else:
         write_table(codes, out)
-    told = {"run": str(run.folder), "rows": len(codes), "columns": list(codes), "file": str(out)}
-    voice.result(told, str(out))
+    result = {"run": str(run.folder), "rows": len(codes), "columns": list(codes), "file": str(out)}
+    console.result(result, str(out))

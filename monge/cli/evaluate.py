@@ -34,7 +34,7 @@ MOST = 8
     help="Rows to measure on: by default test where there are splits, all otherwise.",
 )
 @common
-def command(voice: Console, run: str, data: str | None, split: str | None) -> None:
+def command(console: Console, run: str, data: str | None, split: str | None) -> None:
     """Measure RUN on DATA, or on its own test rows, and tell what ails its fit."""
     from ..evaluate.bounds import tightness
     from ..evaluate.suite import flat
@@ -46,26 +46,26 @@ def command(voice: Console, run: str, data: str | None, split: str | None) -> No
     found = runs.load(run)
     groups = run_metrics(found, data, split)
     findings = remarks(found, data, split)
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "run": str(found.folder),
         "measures": {name: score.to_dict() for name, score in flat(groups).items()},
         "groups": {title: list(group) for title, group in groups.items()},
         "findings": [vars(finding) for finding in findings],
     }
-    text = shown(voice, groups)
-    if "frechet_distance" in told["measures"] and (eyes := feature_extractor(found)):
-        told["features"] = {"told": str(eyes), **eyes.about}
+    text = shown(console, groups)
+    if "frechet_distance" in result["measures"] and (eyes := feature_extractor(found)):
+        result["features"] = {"told": str(eyes), **eyes.about}
         text += f"\n\nfrechet_distance, kernel_distance: {eyes}; {BIASED}."
-    text += told_apart(told, groups.get("samples", {}))
+    text += told_apart(result, groups.get("samples", {}))
     if curve := tightness(found.model, found.rows(data, split)):
-        told["tightness"] = curve.to_dict()
-        text += f"\n\n{climb(voice, curve)}"
+        result["tightness"] = curve.to_dict()
+        text += f"\n\n{climb(console, curve)}"
     if picture := reliability(found, data, split):
-        told["picture"] = str(picture)
+        result["picture"] = str(picture)
         text += f"\n{picture}"
     for finding in findings:
         text += f"\n\n{sentence(finding)}"
-    voice.result(told, text)
+    console.result(result, text)
 
 
 def remarks(run: Run, data: str | None, split: str | None) -> list[Finding]:
@@ -85,7 +85,7 @@ def remarks(run: Run, data: str | None, split: str | None) -> list[Finding]:
     return [*found, *run.diagnose()]
 
 
-def shown(voice: Console, groups: Groups) -> str:
+def shown(console: Console, groups: Groups) -> str:
     """A table with a line for each measure, what real rows reach beside it, group by group."""
     from ..evaluate.suite import paired
 
@@ -98,7 +98,7 @@ def shown(voice: Console, groups: Groups) -> str:
             for name, score, ideal in each
         ]
     head = ("measure", "value", "±", "real rows", "±", "unit", "kind")
-    return voice.table(head, [row + [None] * (len(head) - len(row)) for row in rows])
+    return console.table(head, [row + [None] * (len(head) - len(row)) for row in rows])
 
 
 def number(score: Metric | None) -> tuple[float | None, float | None]:
@@ -106,28 +106,28 @@ def number(score: Metric | None) -> tuple[float | None, float | None]:
     return (score.value, score.stderr or None) if score else (None, None)
 
 
-def told_apart(told: dict[str, Any], samples: dict[str, Metric]) -> str:
+def told_apart(result: dict[str, Any], samples: dict[str, Metric]) -> str:
     """The interval of the two-sample test, which goes into what is told too."""
     from ..evaluate.c2st import interval
 
     if "c2st" not in samples:
         return ""
     low, high = interval(samples["c2st"])
-    told["c2st_interval"] = [low, high]
+    result["c2st_interval"] = [low, high]
     return (
         f"\n\nA classifier tells samples from data with an accuracy of {low:.3f} to "
         f"{high:.3f} (95%); samples of the law of the data would leave it at 0.5."
     )
 
 
-def climb(voice: Console, curve: Tightness) -> str:
+def climb(console: Console, curve: Tightness) -> str:
     """The bound at more and more importance samples, and the evidence where it is known."""
     rows = [
         [rung.samples, rung.score.value, rung.score.stderr, rung.error, rung.effective]
         for rung in curve.rungs
     ]
     head = ("samples", "nats", "± over rows", "± of draws", "effective samples")
-    text = f"the bound over {curve.rows} rows\n{voice.table(head, rows)}"
+    text = f"the bound over {curve.rows} rows\n{console.table(head, rows)}"
     if curve.evidence:
         text += (
             f"\nexact evidence by quadrature {curve.evidence.value:.4f} ± "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command("fit")
 @click.argument("model", required=False)
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--given", multiple=True, metavar="FIELD", help="Condition on this field; may be repeated."
 )
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
 )
 @common
 def command(
-    voice: Console,
+    console: Console,
     model: str | None,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     given: tuple[str, ...],
     target: tuple[str, ...],
     ensemble: int,
@@ -119,34 +119,34 @@ def command(
             compute=place,
             budget=budget,
         )
-    last = watch(voice, run, budget)
-    report(voice, run, last)
+    last = watch(console, run, budget)
+    report(console, run, last)
 
 
-def watch(voice: Console, run: Run, budget: str) -> Progress | None:
+def watch(console: Console, run: Run, budget: str) -> Progress | None:
     """Train with a moving bar for a person, or a line at each held-out score for a file."""
-    voice.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
-    voice.note(f"{priced(run.cost, budget)}; pictures and findings come after it")
-    voice.note(f"run folder {run.folder}")
+    console.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
+    console.note(f"{priced(run.cost, budget)}; pictures and findings come after it")
+    console.note(f"run folder {run.folder}")
     for note in run.notes:
-        voice.note(note)
-    if voice.verbose:
+        console.note(note)
+    if console.verbose:
         settings = run.about["config"] | {f"train.{k}": v for k, v in run.about["recipe"].items()}
-        voice.note(
-            voice.table(
+        console.note(
+            console.table(
                 ("setting", "value"),
                 [[name, value] for name, value in settings.items() if not name.endswith("is")],
                 err=True,
             )
         )
     last = None
-    bar = Bar() if voice.is_interactive else None
+    bar = Bar() if console.is_interactive else None
     try:
         for last in run.train(budget):
             if bar:
                 bar.show(last)
             elif last.held_out:
-                voice.note(line(last))
+                console.note(line(last))
     finally:
         if bar:
             bar.close()
@@ -206,7 +206,7 @@ WHY = {
 }
 
 
-def report(voice: Console, run: Run, last: Progress | None) -> None:
+def report(console: Console, run: Run, last: Progress | None) -> None:
     """What came of it, and what can be done with it."""
     from ..run.diagnostics import sentence
     from ..run.figures import write_figures
@@ -216,19 +216,19 @@ def report(voice: Console, run: Run, last: Progress | None) -> None:
     write_figures(run)
     findings = run.diagnose()
     for finding in findings:
-        voice.note(sentence(finding))
+        console.note(sentence(finding))
     steps = f"{result['step']} step{'s' * (result['step'] != 1)}"
-    voice.note(
+    console.note(
         f"stopped after {steps} and {result['seconds']:.1f} s: "
         f"{WHY.get(result['stopped'], result['stopped'])}"
     )
     if result.get("refit"):
         from ..run.model_card import retold
 
-        voice.note(retold(result["refit"]))
+        console.note(retold(result["refit"]))
     if result["stopped"] == "asked":
-        voice.note(f"resume with: monge fit --resume {run.folder}")
-    told = {
+        console.note(f"resume with: monge fit --resume {run.folder}")
+    result = {
         "run": str(run.folder),
         "steps": result["step"],
         "seconds": result["seconds"],
@@ -237,10 +237,10 @@ def report(voice: Console, run: Run, last: Progress | None) -> None:
         "findings": [vars(finding) for finding in findings],
     }
     if result.get("refit"):
-        told["refit"] = result["refit"]
+        result["refit"] = result["refit"]
     score = (
         f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} ({held['kind']})  "
         if held
         else ""
     )
-    voice.result(told, f"{score}{run.folder}")
+    console.result(result, f"{score}{run.folder}")

@@ -26,7 +26,7 @@ SHOWN = 3
 @click.command("forecast")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--horizon",
     type=click.IntRange(1),
@@ -54,10 +54,10 @@ SHOWN = 3
 @click.option("--seed", default=0, show_default=True, help="Same seed, same trajectories.")
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     horizon: int | None,
     out: Path | None,
     plot: Path | None,
@@ -72,7 +72,7 @@ def command(
     from ..run.forecast import forecast
 
     if data is not None and "=" in data and not Path(data).exists():
-        words, data = (data, *words), None
+        settings, data = (data, *settings), None
     if not 0 < interval < 1:
         raise UsageError(f"--interval {interval:g} must lie between 0 and 1, such as 0.8")
     for path, kinds in ((out, (".csv", ".parquet")), (plot, (".png",)), (paths, (".csv",))):
@@ -82,14 +82,14 @@ def command(
                 f"{' or '.join(kinds)}"
             )
     found = runs.load(run)
-    told = forecast(found, horizon, data, words, count, seed)
+    told = forecast(found, horizon, data, settings, count, seed)
     table, files = told.table(interval), [path for path in (out, plot, paths) if path]
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
     if out:
         write_table(table, out)
     if plot:
-        draw(told, plot, interval)
+        draw(result, plot, interval)
     if paths:
         write_table(told.drawn(), paths)
     about = {
@@ -100,7 +100,7 @@ def command(
         "files": list(map(str, files)),
         "forecast": table.to_dict("records"),
     }
-    voice.result(about, "\n".join(map(str, files)) or table.to_csv(index=False).rstrip())
+    console.result(about, "\n".join(map(str, files)) or table.to_csv(index=False).rstrip())
 
 
 def draw(told: Forecast, path: Path, interval: float) -> None:

@@ -12,28 +12,28 @@ from typing import Any
 import click
 
 from .. import registry
-from ._output import Console, choosing, common
+from ._output import Console, with_choices, common
 
 
 @click.command("models")
 @click.argument("name", required=False)
 @common
-def command(voice: Console, name: str | None) -> None:
+def command(console: Console, name: str | None) -> None:
     """List every model, or tell all about NAME: its law, and its fields with help and defaults."""
     if name is None:
         rows = [entry.to_dict() for entry in registry.entries()]
-        voice.result(rows, listing(voice, registry.entries()))
+        console.result(rows, listing(console, registry.entries()))
         return
     entry, owner = registry.describe(name), registry.find(name)
     fields = list(described(owner.Config, ""))
-    voice.result(
+    console.result(
         entry.to_dict()
         | {"law": inspect.getdoc(owner), "fields": fields, "presets": dict(owner.presets)},
-        page(voice, entry, owner, fields),
+        page(console, entry, owner, fields),
     )
 
 
-def listing(voice: Console, entries: Sequence[registry.Entry]) -> str:
+def listing(console: Console, entries: Sequence[registry.Entry]) -> str:
     """A line for each model."""
     body = [
         [
@@ -45,7 +45,7 @@ def listing(voice: Console, entries: Sequence[registry.Entry]) -> str:
         ]
         for entry in entries
     ]
-    return voice.table(("model", "takes", "conditions", "does", "summary"), body)
+    return console.table(("model", "takes", "conditions", "does", "summary"), body)
 
 
 def described(config: Any, head: str, chosen: Any = None) -> Any:
@@ -70,14 +70,14 @@ def described(config: Any, head: str, chosen: Any = None) -> Any:
             yield from described(type(default), f"{head}{field.name}.", default)
 
 
-def page(voice: Console, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:
+def page(console: Console, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:
     """What a person reads about one model."""
     lines = [
         f"{entry.name}: {entry.summary}",
         "",
         inspect.getdoc(owner) or "",
         "",
-        voice.table(
+        console.table(
             ("about", ""),
             [
                 ["takes", ", ".join(entry.events)],
@@ -93,16 +93,16 @@ def page(voice: Console, entry: registry.Entry, owner: Any, fields: list[dict]) 
     ]
     if owner.presets:
         told = [[f"preset={name}", line] for name, line in owner.presets.items()]
-        lines += ["", voice.table(("presets", ""), told)]
-    for title, rows in (("fields", fields), *chosen(owner, voice.verbose)):
+        lines += ["", console.table(("presets", ""), told)]
+    for title, rows in (("fields", fields), *chosen(owner, console.verbose)):
         body = [
-            [row["field"], str(row["default"]), choosing(row["help"], row["choices"])]
+            [row["field"], str(row["default"]), with_choices(row["help"], row["choices"])]
             for row in rows
         ]
         if body:
-            lines += ["", voice.table((title, "default", ""), body)]
+            lines += ["", console.table((title, "default", ""), body)]
     lines += ["", "Defaults are chosen anew for the data at hand; `monge fit ... -v` shows them."]
-    if not voice.verbose:
+    if not console.verbose:
         lines += [
             f"The words of training, train.*, are the same for all models: `monge models "
             f"{entry.name} -v` lists them."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("predict")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("-o", "--out", type=OUTPUT, help="File: .csv or .parquet.")
 @click.option(
     "--by",
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0, show_default=True, help="Same seed, same draws.")
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     out: Path | None,
     by: By,
     interval: float,
@@ -61,20 +61,20 @@ def command(
     from ..run import run as runs
 
     if data is not None and "=" in data and not Path(data).exists():
-        words, data = (data, *words), None
+        settings, data = (data, *settings), None
     if out and out.suffix not in (".csv", ".parquet"):
         raise UsageError(
             f"cannot write {out.suffix or 'a file without a suffix'}; use .csv or .parquet"
         )
-    spoken, found = Overrides.parse(words), runs.load(run)
+    overrides, found = Overrides.parse(settings), runs.load(run)
     table = found.predict(
-        data, *spoken.model, *spoken.sample, split=split, by=by, interval=interval, seed=seed
+        data, *overrides.model, *overrides.sample, split=split, by=by, interval=interval, seed=seed
     )
-    told = {"run": str(found.folder), "rows": len(table), "columns": list(table)}
+    result = {"run": str(found.folder), "rows": len(table), "columns": list(table)}
     if out is None:
         text = table.to_csv(index=False).rstrip()
-        voice.result(told | {"predictions": table.to_dict("records")}, text)
+        console.result(result | {"predictions": table.to_dict("records")}, text)
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     write_table(table, out)
-    voice.result(told | {"file": str(out)}, str(out))
+    console.result(result | {"file": str(out)}, str(out))

@@ -14,7 +14,7 @@ import click
 
 from ..core.errors import UsageError
 from ._output import Console, common
-from ._stream_text import speak
+from ._stream_text import sample_text
 from ._writers import OUTPUT, frame, write
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.command("sample")
 @click.argument("run")
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "-n",
     "count",
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     count: int | None,
     out: Path | None,
     prompt: str | None,
@@ -73,16 +73,16 @@ def command(
     from ..core.overrides import Overrides
     from ..run import run as runs
 
-    found, spoken = runs.load(run), Overrides.parse(words)
-    options = (*spoken.model, *spoken.sample)
+    found, overrides = runs.load(run), Overrides.parse(settings)
+    options = (*overrides.model, *overrides.sample)
     told_as_text = out is None or out.suffix == ".txt"
     if prompt is not None or (found.view.text and not found.space.given and told_as_text):
-        speak(voice, found, prompt or "", count, out, options, seed)
+        sample_text(console, found, prompt or "", count, out, options, seed)
         return
     count, conditions = asked(found, count, given, options)
     if stream or (out and out.suffix == ".gif"):
         states = found.stream(count, conditions, *options, seed=seed)
-        show(voice, found, states, out)
+        show(console, found, states, out)
         return
     outs = [out] if out else []
     if out is None and (found.space.is_picture or found.view.sound):
@@ -91,11 +91,11 @@ def command(
     x = found.draw(count, conditions, *options, seed=seed)
     if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()
-        voice.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)
+        console.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)
         return
     files = [str(path) for out in outs for path in write(found, x, out)]
-    told = {"run": str(found.folder), "n": count, "file": files[0], "files": files}
-    voice.result(told, "\n".join(files))
+    result = {"run": str(found.folder), "n": count, "file": files[0], "files": files}
+    console.result(result, "\n".join(files))
 
 
 def asked(
@@ -114,7 +114,7 @@ def asked(
     return count or 16, {name: parse_condition(run, name, text, options) for name, text in pairs}
 
 
-def show(voice: Console, run: Run, states: Iterator[Tensor], out: Path | None) -> None:
+def show(console: Console, run: Run, states: Iterator[Tensor], out: Path | None) -> None:
     """Pictures as they come about, as a film or, a line at a time, in the terminal."""
     from ..plot import animation
 
@@ -131,8 +131,8 @@ def show(voice: Console, run: Run, states: Iterator[Tensor], out: Path | None) -
     if out.suffix != ".gif":
         raise UsageError(f"a film is a .gif, not {out.suffix or 'a file without a suffix'}")
     count = animation.write(out, states, run.space)
-    told = {"run": str(run.folder), "frames": count, "file": str(out)}
-    voice.result(told, str(out))
+    result = {"run": str(run.folder), "frames": count, "file": str(out)}
+    console.result(result, str(out))
 
 
 def pair(word: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command("score")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test", "all"]),
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0, show_default=True, help="Noise of a bound.")
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     split: str | None,
     out: Path | None,
     seed: int,
@@ -49,19 +49,19 @@ def command(
     from ..run.text import perplexity
 
     if data is not None and "=" in data and not Path(data).exists():
-        words, data = (data, *words), None
-    spoken = Overrides.parse(words)
+        settings, data = (data, *settings), None
+    overrides = Overrides.parse(settings)
     found = runs.load(run)
-    scores = found.score(data, *spoken.model, *spoken.score, split=split, seed=seed)
+    scores = found.score(data, *overrides.model, *overrides.score, split=split, seed=seed)
     if out:
         write(out, scores)
     mean = scores.score
     if scores.impossible:
-        voice.note(
+        console.note(
             f"{scores.impossible} of {len(scores.value)} rows have no finite score: the "
             "law excludes their values, or they lie too far out to compute"
         )
-    told = {
+    result = {
         "rows": len(scores.value),
         "mean": mean.value,
         "stderr": mean.stderr,
@@ -71,21 +71,21 @@ def command(
     }
     text = (
         f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "
-        f"{scores.bits_per_dim:.4f} bits/dim, {told['rows']} rows"
+        f"{scores.bits_per_dim:.4f} bits/dim, {result['rows']} rows"
     )
     if scores.told:
-        told["method"] = scores.told
+        result["method"] = scores.told
         text += f"\n{scores.told}"
     if scores.noise is not None:
-        told["noise"] = scores.noise
+        result["noise"] = scores.noise
         text += f"\n± {scores.noise:.4f} of the mean is the noise of its own draws"
     if found.view.text:
         measured = perplexity(found, found.rows(data, split), scores)
-        told |= {name: score.value for name, score in measured.items()}
+        result |= {name: score.value for name, score in measured.items()}
         text += "".join(
             f"\n{name.replace('_', ' ')} {score.value:.4f}" for name, score in measured.items()
         )
-    voice.result(told, text + (f"\n{out}" if out else ""))
+    console.result(result, text + (f"\n{out}" if out else ""))
 
 
 def write(out: Path, scores: RowLikelihoods) -> None:

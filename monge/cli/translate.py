@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @click.command("translate")
 @click.argument("run")
 @click.argument("text")
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--attention", type=OUTPUT, help="Draw what each piece of the translation looks at, as a .png."
 )
 @common
 def command(
-    voice: Console, run: str, text: str, words: tuple[str, ...], attention: Path | None
+    console: Console, run: str, text: str, settings: tuple[str, ...], attention: Path | None
 ) -> None:
     """Translate TEXT, or with - every line of stdin, under RUN. WORDS such as beams=10 penalty=0.6
     say how the best sentence is sought."""
@@ -43,13 +43,13 @@ def command(
         raise UsageError("there is no text to translate; give a sentence, or lines on stdin")
     if attention and len(texts) > 1:
         raise UsageError(f"--attention draws one sentence, and there are {len(texts)}; give one")
-    found, spoken = runs.load(run), Overrides.parse(words)
-    said = translate(found, texts, *spoken.model, *spoken.sample)
-    told = {"run": str(found.folder), "texts": texts, "translations": said}
+    found, overrides = runs.load(run), Overrides.parse(settings)
+    said = translate(found, texts, *overrides.model, *overrides.sample)
+    result = {"run": str(found.folder), "texts": texts, "translations": said}
     if attention:
         draw(found, texts[0], said[0], attention)
-        told["file"] = str(attention)
-    voice.result(told, "\n".join([*said, *([str(attention)] if attention else [])]))
+        result["file"] = str(attention)
+    console.result(result, "\n".join([*said, *([str(attention)] if attention else [])]))
 
 
 def draw(run: Run, text: str, said: str, path: Path) -> None:

@@ -54,7 +54,7 @@ class Choice:
     help="Check every model that an identity applies to, not only the first.",
 )
 @common
-def command(voice: Console, names: tuple[str, ...], every: bool) -> None:
+def command(console: Console, names: tuple[str, ...], every: bool) -> None:
     """Check identities on models. NAME is a model, a run, an identity (X52), a common error (R36)
     or a group (latent, errata).
 
@@ -67,18 +67,18 @@ def command(voice: Console, names: tuple[str, ...], every: bool) -> None:
     torch.set_num_threads(1)  # small problems: a second thread only waits for the first
     choice = choose(names)
     rows = []
-    for row in examined(voice, choice, every):
+    for row in examined(console, choice, every):
         rows.append(row)
-        if voice.is_interactive:
+        if console.is_interactive:
             click.echo(f"\r\033[K{row.id} {row.member}", nl=False, err=True)
-    if voice.is_interactive:
+    if console.is_interactive:
         click.echo("\r\033[K", nl=False, err=True)
     if not rows:
         raise UsageError(
             f"nothing that {' '.join(names)} names goes together; "
             "`monge models` tells who can what"
         )
-    voice.result({"rows": [row.to_dict() for row in rows]}, text(voice, rows))
+    console.result({"rows": [row.to_dict() for row in rows]}, text(console, rows))
     if any(row.passed is False for row in rows):
         raise click.exceptions.Exit(1)
 
@@ -127,11 +127,11 @@ def short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def examined(voice: Console, choice: Choice, every: bool) -> Iterator[Row]:
+def examined(console: Console, choice: Choice, every: bool) -> Iterator[Row]:
     """The rows, one after the other."""
     from ..verify.subjects import able
 
-    named = list(subjects(voice, choice))
+    named = list(subjects(console, choice))
     for listing in choice.listings:
         identity = load(listing)
         if choice.members:
@@ -144,7 +144,7 @@ def examined(voice: Console, choice: Choice, every: bool) -> Iterator[Row]:
         yield Row(name, ITSELF, statement, source, skipped=reason)
 
 
-def subjects(voice: Console, choice: Choice) -> Iterator[Subject]:
+def subjects(console: Console, choice: Choice) -> Iterator[Subject]:
     """Those who are named; a run whose data cannot be had is examined on random rows."""
     import torch
 
@@ -160,22 +160,22 @@ def subjects(voice: Console, choice: Choice) -> Iterator[Subject]:
             rows = run.rows()
             batch = rows.batch(torch.arange(min(len(rows), READ)))
         except MongeError as error:
-            voice.note(f"{error}; random rows stand in")
+            console.note(f"{error}; random rows stand in")
             batch = random_rows(run.space, READ, make_generator(0))
         yield trained(str(place), run.model, batch)
 
 
-def text(voice: Console, rows: list[Row]) -> str:
+def text(console: Console, rows: list[Row]) -> str:
     """The table, and a line that counts."""
-    shown = [row for row in rows if voice.verbose or row.skipped is None] or rows
-    table = voice.table(
+    shown = [row for row in rows if console.verbose or row.skipped is None] or rows
+    table = console.table(
         ("id", "member", "statement", "residual", "tolerance", ""),
         [line(row) for row in shown],
         keys=2,
     )
-    if voice.verbose:
+    if console.verbose:
         cited = dict.fromkeys((row.id, row.source) for row in shown)
-        table += "\n\n" + voice.table(("id", "source"), [*cited]) + "\n"
+        table += "\n\n" + console.table(("id", "source"), [*cited]) + "\n"
     held, failed, skipped = (
         sum(found)
         for found in zip(
