@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
+def describe_size(parameters: int, weights: int) -> str:
+    """Parameters and memory, which are known before a step is run."""
+    return f"{parameters} parameters, {size(weights)} for weights and optimiser state"
+
+
 def describe_cost_dict(saved: dict[str, Any], budget: str) -> str:
     """`describe_cost` of a cost that another process wrote as JSON."""
     from ..train.cost_estimate import Cost

@@ -95,7 +95,7 @@ def attempt(args: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        return print_error(f"unforeseen {type(error).__name__}: {error}; --debug shows where", 1, args)
+        return print_error(internal_error(error), 1, args)
 
 
 def internal_error(error: Exception) -> str:

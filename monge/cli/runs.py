@@ -48,7 +48,8 @@ def deletable(name: str) -> Path:
     place = Path(os.path.abspath(storage.locate(name)))
     if place.is_symlink():
         raise RunError(
-            f"{place} is a symbolic link to {os.path.realpath(place)}; delete that run, or remove the link"
+            f"{place} is a symbolic link to {os.path.realpath(place)}; delete that run, or "
+            "remove the link"
         )
     if place.parent.name == storage.TRASH:
         raise RunError(
@@ -64,7 +65,7 @@ def discard(console: Console, places: Sequence[Path], yes: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(
-                "--delete asks for confirmation and needs a terminal; add --yes to delete without asking"
+                "--delete asks for confirmation, which needs a terminal; add --yes"
             )
         if not click.confirm(f"Delete {', '.join(map(str, places))}?", err=True):
             raise RunError("nothing was deleted")
