@@ -30,7 +30,9 @@ class AttentionStep:
     values: dict[str, Tensor]
 
 
-def attention_steps(tokens: Sequence[str], causal: bool = False, seed: int = 0) -> list[AttentionStep]:
+def attention_steps(
+    tokens: Sequence[str], causal: bool = False, seed: int = 0
+) -> list[AttentionStep]:
     """The six steps; equal tokens have equal vectors apart from the position encoding."""
     x = torch.stack([vector(token, seed) for token in tokens]) + sinusoids(len(tokens), WIDTH)
     maps = [
@@ -57,8 +59,12 @@ def attention_steps(tokens: Sequence[str], causal: bool = False, seed: int = 0) 
             "S / sqrt(d_k)" + (" + mask" if causal else ""),
             {"S / √d": masked},
         ),
-        AttentionStep("4 softmax: weights that sum to one", "A = softmax(S / sqrt(d_k))", {"A": weights}),
-        AttentionStep(f"5 values weighted, here those of {tokens[-1]!r}", "a_ts v_s", {"a v": parts[-1]}),
+        AttentionStep(
+            "4 softmax: weights that sum to one", "A = softmax(S / sqrt(d_k))", {"A": weights}
+        ),
+        AttentionStep(
+            f"5 values weighted, here those of {tokens[-1]!r}", "a_ts v_s", {"a v": parts[-1]}
+        ),
         AttentionStep("6 their sum", "Z = A V", {"Z": z}),
     ]
 

@@ -23,7 +23,9 @@ def format_table(head: Sequence[str], rows: Cells, keys: int = 1, width: int | N
     text are wrapped, and columns that still do not fit follow in blocks below, each with the first
     `keys` columns."""
     if width is None:
-        return render(plain_table(head, rows), Console(width=UNLIMITED_WIDTH, height=1, color_system=None))
+        return render(
+            plain_table(head, rows), Console(width=UNLIMITED_WIDTH, height=1, color_system=None)
+        )
     console = Console(width=width, height=1)
     need = [min_width(column) for column in columns(head, rows)]
     parts = [
@@ -43,7 +45,9 @@ def plain_table(head: Sequence[str], rows: Cells) -> Table:
     for name in head:
         table.add_column(Text(name), no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(format_cell(cell)) for cell in row))  # as it is: brackets are no markup
+        table.add_row(
+            *(Text(format_cell(cell)) for cell in row)
+        )  # as it is: brackets are no markup
     return table
 
 

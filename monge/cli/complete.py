@@ -49,7 +49,9 @@ PARTS = ("lower", "upper", "left", "right", "box")
     metavar="T",
     help="Noise the rows up to diffusion time T, then denoise them; near 1 little of them remains.",
 )
-@click.option("--rows", type=click.IntRange(1), metavar="N", help="Complete the first N rows only.")
+@click.option(
+    "--rows", type=click.IntRange(1), metavar="N", help="Complete the first N rows only."
+)
 @click.option(
     "-n",
     "count",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ._output import Console, with_choices, common
+from ._output import Console, common, with_choices
 
 UNIFORM = ("rows", "dropped")
 """Entries that are equal for all fields and shown once."""

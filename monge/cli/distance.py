@@ -34,9 +34,14 @@ if TYPE_CHECKING:
     help="Maximum rows per data set, chosen at random; the cost is quadratic.",
 )
 @click.option(
-    "--plan", "out", type=OUTPUT, help="File (.npz) for the entropic transport plan, its points and potentials."
+    "--plan",
+    "out",
+    type=OUTPUT,
+    help="File (.npz) for the entropic transport plan, its points and potentials.",
 )
-@click.option("--plot", type=OUTPUT, help="File (.png) for a plot of the plan; for rows of two numbers.")
+@click.option(
+    "--plot", type=OUTPUT, help="File (.png) for a plot of the plan; for rows of two numbers."
+)
 @click.option(
     "--seed",
     default=0,

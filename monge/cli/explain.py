@@ -26,7 +26,9 @@ MAX_TOKENS = 12
 @click.command("explain")
 @click.argument("topic")
 @click.argument("text", default="the cat sat on the mat")
-@click.option("--causal", is_flag=True, help="Let each token attend to itself and earlier tokens only.")
+@click.option(
+    "--causal", is_flag=True, help="Let each token attend to itself and earlier tokens only."
+)
 @click.option(
     "-o",
     "--out",
@@ -71,7 +73,9 @@ def command(console: Console, topic: str, text: str, causal: bool, out: Path, se
             for step in steps
         ],
     }
-    console.result(result, "\n\n".join([*(format_step(console, step, tokens) for step in steps), str(out)]))
+    console.result(
+        result, "\n\n".join([*(format_step(console, step, tokens) for step in steps), str(out)])
+    )
 
 
 def format_step(console: Console, step: AttentionStep, tokens: list[str]) -> str:

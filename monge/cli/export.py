@@ -42,5 +42,7 @@ def command(console: Console, run: str, out: Path) -> None:
     from ..run import run as runs
 
     result = runs.load(run).export(out)
-    lines = [f"  {name}: {' x '.join(map(str, shape))}" for name, shape in result["inputs"].items()]
+    lines = [
+        f"  {name}: {' x '.join(map(str, shape))}" for name, shape in result["inputs"].items()
+    ]
     console.result({"run": run, **result}, "\n".join([result["file"], *lines]))

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     metavar="N",
     help="Train an ensemble of N models and average their densities.",
 )
-@click.option("--bag", is_flag=True, help="Train each member on a bootstrap sample of the training rows.")
+@click.option(
+    "--bag", is_flag=True, help="Train each member on a bootstrap sample of the training rows."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the new run.")
 @click.option("--resume", metavar="RUN", help="Resume this run; MODEL and DATA come from it.")
 @click.option(
@@ -63,7 +65,9 @@ if TYPE_CHECKING:
     help="Precision of the losses; auto is fp32 for a new run and the run's own with --resume. "
     "Log-likelihoods are always fp32.",
 )
-@click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: torch decides.")
+@click.option(
+    "--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: torch decides."
+)
 @click.option(
     "--compile",
     "compiled",
@@ -142,7 +146,11 @@ def print_cost(console: Console, run: Run, budget: str) -> None:
     cost = run.cost
     cost.admit(budget)
     steps = cost.steps(Budget.read(budget))
-    result = cost.to_dict() | {"budget": budget, "steps": steps, "epochs": steps / cost.epoch_steps}
+    result = cost.to_dict() | {
+        "budget": budget,
+        "steps": steps,
+        "epochs": steps / cost.epoch_steps,
+    }
     console.result(result, describe_cost(cost, budget))
 
 
@@ -259,7 +267,7 @@ def report(console: Console, run: Run) -> None:
         console.note(retold(result["refit"]))
     if result["stopped"] == "asked":
         console.note(f"resume with: monge fit --resume {run.folder}")
-    result = {
+    summary = {
         "run": str(run.folder),
         "steps": result["step"],
         "seconds": result["seconds"],
@@ -268,10 +276,10 @@ def report(console: Console, run: Run) -> None:
         "findings": [vars(finding) for finding in findings],
     }
     if result.get("refit"):
-        result["refit"] = result["refit"]
+        summary["refit"] = result["refit"]
     score = (
         f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} ({held['kind']})  "
         if held
         else ""
     )
-    console.result(result, f"{score}{run.folder}")
+    console.result(summary, f"{score}{run.folder}")

@@ -36,7 +36,9 @@ class CommandGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
         if args[0] not in commands() and not args[0].startswith("-"):
-            raise click.UsageError(f"there is no command {args[0]!r}{nearest(args[0], commands())}")
+            raise click.UsageError(
+                f"there is no command {args[0]!r}{nearest(args[0], commands())}"
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -47,7 +49,9 @@ class CommandGroup(click.Group):
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=CommandGroup, context_settings=SETTINGS, epilog="Run `monge COMMAND --help` for details.")
+@click.group(
+    cls=CommandGroup, context_settings=SETTINGS, epilog="Run `monge COMMAND --help` for details."
+)
 @click.version_option(package_name="monge", message="monge %(version)s")
 def monge() -> None:
     """Fit, sample, score and compare deep generative models.
@@ -81,7 +85,9 @@ def attempt(args: list[str]) -> int:
     except click.ClickException as error:
         return print_error(error.format_message(), 2, args)
     except (click.Abort, KeyboardInterrupt):
-        return print_error("stopped; `monge fit --resume RUN` continues from the last checkpoint", 1, args)
+        return print_error(
+            "stopped; `monge fit --resume RUN` continues from the last checkpoint", 1, args
+        )
     except BrokenPipeError:
         return 1
     except MongeError as error:

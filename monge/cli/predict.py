@@ -1,4 +1,4 @@
-"""Tell the target of each row: class and probabilities, or mean and interval
+"""Predict the target of each row: class and probabilities, or mean and interval
 
 The rows of DATA need not hold the target. Without -o the table is printed as csv.
 """
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     type=click.Choice(["mean", "mode", "sample"]),
     default="mean",
     show_default=True,
-    help="What stands for a number's law; a draw tells no interval.",
+    help="Point prediction of a numeric target; sample has no interval.",
 )
 @click.option(
     "--interval",
     type=float,
     default=0.9,
     show_default=True,
-    help="Probability of the central interval of a number.",
+    help="Probability of the central prediction interval of a numeric target.",
 )
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test", "all"]),
-    help="Rows to predict: by default all of DATA, or the test rows of the run's own.",
+    help="Rows to predict: by default all of DATA, or the test rows of RUN.",
 )
-@click.option("--seed", default=0, show_default=True, help="Same seed, same draws.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(
     console: Console,
@@ -55,8 +55,8 @@ def command(
     split: str | None,
     seed: int,
 ) -> None:
-    """Predict the target of every row of DATA, or of the run's own test rows, under RUN. WORDS
-    such as passes=50 say how: the mean of so many networks thinned by dropout."""
+    """Predict the target of every row of DATA (by default the test rows of RUN). KEY=VALUE sets an
+    option: passes=50 averages 50 networks with dropout."""
     from ..core.overrides import Overrides
     from ..run import run as runs
 

@@ -64,9 +64,7 @@ def discard(console: Console, places: Sequence[Path], yes: bool) -> None:
     """Move runs to the trash after confirmation."""
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(
-                "--delete asks for confirmation, which needs a terminal; add --yes"
-            )
+            raise UsageError("--delete asks for confirmation, which needs a terminal; add --yes")
         if not click.confirm(f"Delete {', '.join(map(str, places))}?", err=True):
             raise RunError("nothing was deleted")
     for place in places:
