@@ -28,8 +28,8 @@ def describe_cost(cost: Cost, budget: str) -> str:
     """Parameters, memory, measured time per epoch, and how many epochs the budget allows."""
     return (
         f"{cost.parameters} parameters, {size(cost.memory)} of memory ({size(cost.weights)} for "
-        f"weights and optimiser state), {duration(cost.step)} per step, {duration(cost.epoch)} per "
-        f"epoch of {cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}; "
+        f"weights and optimiser state), {duration(cost.step)} per step, {duration(cost.epoch)} "
+        f"per epoch of {cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}; "
         f"{describe_budget(cost, budget)}"
     )
 

@@ -47,7 +47,7 @@ PARTS = ("lower", "upper", "left", "right", "box")
     "--edit",
     type=click.FloatRange(0, 1, min_open=True),
     metavar="T",
-    help="Noise the rows up to diffusion time T, then denoise them; near 1 little of them remains.",
+    help="Noise the rows up to diffusion time T, then denoise them; near 1 little remains.",
 )
 @click.option(
     "--rows", type=click.IntRange(1), metavar="N", help="Complete the first N rows only."

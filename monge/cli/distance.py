@@ -59,8 +59,8 @@ def command(
     plot: Path | None,
     seed: int,
 ) -> None:
-    """Compare data sets A and B; B is read with the schema of A. Options such as data.missing=drop
-    apply to both, data.seed and data.rows to A only; write transforms (`+NAME`) after each name."""
+    """Compare data sets A and B; B is read with the schema of A. Options such as
+    data.missing=drop apply to both, data.seed and data.rows to A only; write transforms (`+NAME`) after each name."""
     from .. import data
     from ..core.errors import UsageError
     from ..core.overrides import Overrides

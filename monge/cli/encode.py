@@ -30,7 +30,7 @@ TABLES = (".csv", ".parquet", ".npz")
     "--out",
     type=OUTPUT,
     required=True,
-    help="File: .csv, .parquet or .npz of codes, .png for a scatter plot of them; with a flag below, "
+    help="File: .csv, .parquet or .npz of codes, .png for a scatter plot; with a flag below, "
     ".png, .csv or .npz of the decoded rows.",
 )
 @click.option(
@@ -110,8 +110,8 @@ def command(
 
     if traverse + interpolate + (arithmetic is not None) + transfer > 1:
         raise UsageError(
-            "expected one of --traverse, --interpolate, --arithmetic and --transfer, found several; "
-            "remove all but one"
+            "expected one of --traverse, --interpolate, --arithmetic and --transfer, found "
+            "several; remove all but one"
         )
     if given and not transfer:
         raise UsageError(f"--given {given[0]} needs --transfer; add --transfer")

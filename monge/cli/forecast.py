@@ -88,7 +88,7 @@ def command(
     if out:
         write_table(table, out)
     if plot:
-        draw(result, plot, interval)
+        plot_forecast(forecasted, plot, interval)
     if paths:
         write_table(forecasted.drawn(), paths)
     result = {

@@ -19,7 +19,7 @@ from ._output import Console, common, with_choices
 @click.argument("name", required=False)
 @common
 def command(console: Console, name: str | None) -> None:
-    """List every model, or describe NAME: its definition and its settings with help and defaults."""
+    """List every model, or describe NAME: its definition and its settings with defaults."""
     if name is None:
         rows = [entry.to_dict() for entry in registry.entries()]
         console.result(rows, listing(console, registry.entries()))
@@ -49,7 +49,7 @@ def listing(console: Console, entries: Sequence[registry.Entry]) -> str:
 
 
 def field_rows(config: Any, head: str, chosen: Any = None) -> Any:
-    """Every field with its default (or its value in `chosen`) and help, nested configs included."""
+    """Every field with its default (or its value in `chosen`) and help, nested included."""
     from ..core.config import Config
     from ..core.config_help import choices_of, help_of
 
@@ -104,8 +104,8 @@ def page(console: Console, entry: registry.Entry, owner: Any, fields: list[dict]
     lines += ["", "Defaults depend on the data; `monge fit ... -v` prints those of a run."]
     if not console.verbose:
         lines += [
-            f"Training settings (train.*) are the same for all models: `monge models {entry.name} -v` "
-            "lists them."
+            "Training settings (train.*) are the same for all models: "
+            f"`monge models {entry.name} -v` lists them."
         ]
     return "\n".join(lines)
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stream",
     is_flag=True,
-    help="Show samples as they are generated: in the terminal, or as an animation with -o NAME.gif.",
+    help="Show samples as they are generated: in the terminal, or animated with -o NAME.gif.",
 )
 @click.option(
     "--given",
