@@ -60,7 +60,8 @@ def command(
     seed: int,
 ) -> None:
     """Compare data sets A and B; B is read with the schema of A. Options such as
-    data.missing=drop apply to both, data.seed and data.rows to A only; write transforms (`+NAME`) after each name."""
+    data.missing=drop apply to both, data.seed and data.rows to A only; write transforms
+    (`+NAME`) after each name."""
     from .. import data
     from ..core.errors import UsageError
     from ..core.overrides import Overrides

@@ -63,7 +63,7 @@ def compare(
 
 
 def save_arrays(what: Any, where: Path | None) -> tuple[str, Path]:
-    """Save a frame or arrays as a file in the comparison's folder, which its processes can open."""
+    """Save a frame or arrays as a file in the comparison's folder, for its processes."""
     where = where or storage.home() / "compare-arrays"
     where.mkdir(parents=True, exist_ok=True)
     if is_frame(what):

@@ -73,8 +73,8 @@ def library() -> Any:
 
 
 def run_task(where: str, model: str, seed: int, threads: int, cwd: str) -> str | None:
-    """Fit and evaluate one model on the machine that this runs on, in the folder `cwd` if it exists;
-    returns why it failed, if it did."""
+    """Fit and evaluate one model on this machine, in the folder `cwd` if it exists; returns
+    why it failed, if it did."""
     here = cwd if os.path.isdir(cwd) else None
     return Comparison.read(Path(where)).run_job(model, seed, threads, cwd=here).failure
 

@@ -33,7 +33,7 @@ BUDGET = "60s"
 STOP_SECONDS = 20.0
 """Seconds that a process has to save a checkpoint once it is asked to stop."""
 COMMAND = (sys.executable, "-P", "-m", "monge.comparison.worker")
-"""-P keeps files of the current folder from being imported as modules; PYTHONPATH still applies."""
+"""With -P files of the current folder are not imported as modules; PYTHONPATH still applies."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Comparison:
             known = cls.read(where).plan
             if not known.is_compatible(plan):
                 raise RunError(
-                    f"{where} holds a comparison on {known.data} with budget {known.budget} and other "
-                    "settings; choose another --out"
+                    f"{where} holds a comparison on {known.data} with budget {known.budget} "
+                    "and other settings; choose another --out"
                 )
             if known.fingerprint and known.fingerprint != plan.fingerprint:
                 raise RunError(
