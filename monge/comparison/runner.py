@@ -80,8 +80,8 @@ class Comparison:
                 )
             if known.fingerprint and known.fingerprint != plan.fingerprint:
                 raise RunError(
-                    f"{plan.data} has changed since the comparison in {where} started; restore it, or "
-                    "choose another --out"
+                    f"{plan.data} has changed since the comparison in {where} started; restore "
+                    "it, or choose another --out"
                 )
         where.mkdir(parents=True, exist_ok=True)
         storage.write(where / FILE, json.dumps(storage.stamped(asdict(plan)), indent=1) + "\n")
