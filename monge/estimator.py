@@ -59,8 +59,8 @@ def if_task(*tasks: Task | None) -> Any:
 
 
 def row_keys(rows: Tensor) -> Tensor:
-    """A number per row that depends on its values alone; it keys the noise of a bound, which is then
-    the same wherever the row stands."""
+    """A number per row that depends on its values alone; it keys the noise of a bound, which
+    is then the same wherever the row stands."""
     import torch
 
     bits = rows.view(torch.int64)  # (B, D)
@@ -150,7 +150,8 @@ class Estimator(BaseEstimator):
         self.classes_, codes = np.unique(target, return_inverse=True)
         if len(self.classes_) == 1:
             raise ValueError(
-                f"expected at least two classes in y, found one class: {self.classes_[0]}; add rows of others"
+                f"expected at least two classes in y, found one class: {self.classes_[0]}; add "
+                "rows of other classes"
             )
         return self.fit_rows((rows, codes.astype(str).astype(object)), "data.test=0.001")
 
