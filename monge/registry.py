@@ -69,8 +69,8 @@ def read_entries(path: Path) -> Iterator[Entry]:
     ]
     if len(found) > 1:
         raise UsageError(
-            f"expected one public model in {path.name}, found {len(found)}; move the others to files "
-            "of their own"
+            f"expected one public model in {path.name}, found {len(found)}; move the others "
+            "to files of their own"
         )
     for node, line in found:
         summary = (ast.get_docstring(tree(path)) or "").partition("\n")[0].rstrip(".")
@@ -188,8 +188,8 @@ def name_of(config: Config) -> str:
         if where == f"{MODULES}.{known.name}":
             return known.name
     raise UsageError(
-        f"expected the config of a model, found {config.tag or type(config).__name__}; use one of a "
-        "library model, or of a model file that was loaded before"
+        f"expected the config of a model, found {config.tag or type(config).__name__}; use one "
+        "of a library model, or of a model file that was loaded before"
     )
 
 
@@ -200,8 +200,8 @@ def describe(name: str) -> Entry:
     own = list(read_entries(Path(name))) if Path(name).is_file() else []
     if not own:
         raise UsageError(
-            f"expected a file with a public subclass of monge.Model, found none in {name}; write one "
-            "such class"
+            f"expected a file with a public subclass of monge.Model, found none in {name}; "
+            "write one such class"
         )
     return own[0]
 
