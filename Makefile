@@ -19,6 +19,7 @@ verify: install
 
 lint: install
 	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 
 bench: install

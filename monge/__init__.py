@@ -2,10 +2,15 @@
 
     import monge
     run = monge.fit("vae", "digits", "latent=8", budget="60s")
-    pictures = run.sample(64)
+    images = run.sample(64)
     print(run.score().score)
 
-Names are resolved on first use, so that `import monge` does not import torch.
+A model of one's own is one file that imports everything it needs from here:
+
+    from monge import Batch, CanSample, HasLikelihood, Likelihood, Model, Space
+
+`__all__` is the public interface. Names are resolved on first use, so that `import monge` does not
+import torch.
 """
 
 from __future__ import annotations
@@ -15,28 +20,149 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .comparison.api import compare
+    from .core.abilities import (
+        Ability,
+        CanComplete,
+        CanDecode,
+        CanDiagnose,
+        CanEncode,
+        CanEnlarge,
+        CanExport,
+        CanSample,
+        CanStream,
+        CanTransfer,
+        Finding,
+        HasAttention,
+        HasBijection,
+        HasConditionals,
+        HasCritic,
+        HasDiscriminator,
+        HasLevels,
+        HasLikelihood,
+        HasMarginals,
+        HasMean,
+        HasMode,
+        HasPosterior,
+        HasScore,
+        HasSubsets,
+        HasTerms,
+        Likelihood,
+    )
+    from .core.batch import Batch
+    from .core.config import Config, Range, RunRef
+    from .core.errors import DataError, DivergenceError, MongeError, RunError, UsageError
+    from .core.metric import Metric
+    from .core.model import Defaults, Losses, Model, Update
+    from .core.space import Space
+    from .core.train_config import OptimiserConfig, TrainConfig
     from .data import open
     from .estimator import Estimator
     from .run.run import Run, fit, load
 
 
 __version__ = "0.1.0"
-__all__ = ["Estimator", "Run", "__version__", "compare", "fit", "load", "open"]
+__all__ = [
+    "Ability",
+    "Batch",
+    "CanComplete",
+    "CanDecode",
+    "CanDiagnose",
+    "CanEncode",
+    "CanEnlarge",
+    "CanExport",
+    "CanSample",
+    "CanStream",
+    "CanTransfer",
+    "Config",
+    "DataError",
+    "Defaults",
+    "DivergenceError",
+    "Estimator",
+    "Finding",
+    "HasAttention",
+    "HasBijection",
+    "HasConditionals",
+    "HasCritic",
+    "HasDiscriminator",
+    "HasLevels",
+    "HasLikelihood",
+    "HasMarginals",
+    "HasMean",
+    "HasMode",
+    "HasPosterior",
+    "HasScore",
+    "HasSubsets",
+    "HasTerms",
+    "Likelihood",
+    "Losses",
+    "Metric",
+    "Model",
+    "MongeError",
+    "OptimiserConfig",
+    "Range",
+    "Run",
+    "RunError",
+    "RunRef",
+    "Space",
+    "TrainConfig",
+    "Update",
+    "UsageError",
+    "__version__",
+    "compare",
+    "fit",
+    "load",
+    "open",
+]
 
-HOMES = {
-    "compare": "comparison.api",
-    "fit": "run.run",
-    "load": "run.run",
-    "Run": "run.run",
-    "open": "data",
-    "Estimator": "estimator",
+EXPORTS = {
+    "comparison.api": ("compare",),
+    "core.abilities": (
+        "Ability",
+        "CanComplete",
+        "CanDecode",
+        "CanDiagnose",
+        "CanEncode",
+        "CanEnlarge",
+        "CanExport",
+        "CanSample",
+        "CanStream",
+        "CanTransfer",
+        "Finding",
+        "HasAttention",
+        "HasBijection",
+        "HasConditionals",
+        "HasCritic",
+        "HasDiscriminator",
+        "HasLevels",
+        "HasLikelihood",
+        "HasMarginals",
+        "HasMean",
+        "HasMode",
+        "HasPosterior",
+        "HasScore",
+        "HasSubsets",
+        "HasTerms",
+        "Likelihood",
+    ),
+    "core.batch": ("Batch",),
+    "core.config": ("Config", "Range", "RunRef"),
+    "core.errors": ("DataError", "DivergenceError", "MongeError", "RunError", "UsageError"),
+    "core.metric": ("Metric",),
+    "core.model": ("Defaults", "Losses", "Model", "Update"),
+    "core.space": ("Space",),
+    "core.train_config": ("OptimiserConfig", "TrainConfig"),
+    "data": ("open",),
+    "estimator": ("Estimator",),
+    "run.run": ("Run", "fit", "load"),
 }
+"""The module of each public name."""
+MODULE_OF = {name: module for module, names in EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES:
+    if name not in MODULE_OF:
         raise AttributeError(f"module 'monge' has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{HOMES[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{MODULE_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

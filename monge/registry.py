@@ -1,6 +1,6 @@
-"""The folder is the registry: one file under models/ is one model, and no list of names exists.
+"""The models of the library and of user files: every public file under models/ is one model.
 
-Listing reads syntax trees and imports nothing; only `find` imports, and only the file asked for.
+Listing reads syntax trees and imports nothing; only `find` imports, and only the file it needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODULES = f"{__package__}.models"
 
 @dataclass(frozen=True)
 class Entry:
-    """What a model's file says of itself."""
+    """The properties of a model, read from its source file."""
 
     name: str  # family.name
     family: str
@@ -57,18 +57,21 @@ Lineage = list[tuple[str, ast.ClassDef | None]]
 def entries() -> tuple[Entry, ...]:
     """Every model of the library, by family and name."""
     paths = sorted(p for p in MODELS.glob("*/*.py") if not p.name.startswith("_"))
-    return tuple(entry for path in paths for entry in read(path))
+    return tuple(entry for path in paths for entry in read_entries(path))
 
 
-def read(path: Path) -> Iterator[Entry]:
-    """The one public Model a file holds; more than one is an error of whoever wrote the file."""
+def read_entries(path: Path) -> Iterator[Entry]:
+    """The entry of the public model in a file; a file holds at most one."""
     found = [
         (node, line)
         for node in classes(path).values()
         if not node.name.startswith("_") and is_model(line := lineage(node.name, path))
     ]
     if len(found) > 1:
-        raise UsageError(f"{path.name} holds {len(found)} public models; a file is one model")
+        raise UsageError(
+            f"expected one public model in {path.name}, found {len(found)}; move the others "
+            "to files of their own"
+        )
     for node, line in found:
         summary = (ast.get_docstring(tree(path)) or "").partition("\n")[0].rstrip(".")
         yield Entry(
@@ -87,11 +90,11 @@ def read(path: Path) -> Iterator[Entry]:
 
 
 def abilities(line: Lineage) -> tuple[str, ...]:
-    """The word of each ability among the ancestors, those of the library in its own order."""
+    """The name of each ability among the ancestors, in the library's order."""
     known: Lineage = [*classes(ABILITIES).items()]
-    words = [literal([ancestor], "ability", None) for ancestor in line]
+    names = [literal([ancestor], "ability", None) for ancestor in line]
     first = [literal([ability], "ability", None) for ability in known]
-    return tuple(word for word in dict.fromkeys([*first, *words]) if word and word in words)
+    return tuple(name for name in dict.fromkeys([*first, *names]) if name and name in names)
 
 
 @cache
@@ -109,7 +112,7 @@ def is_model(line: Lineage) -> bool:
 
 def lineage(name: str, path: Path) -> Lineage:
     """A class and its ancestors, nearest first; those outside Monge by name alone. An ability is
-    known by its name, from wherever a user's own file imports it."""
+    recognised by its name, wherever a user file imports it from."""
     node = classes(path).get(name)
     if node is None:
         where = imports(path).get(name) or (ABILITIES if name in classes(ABILITIES) else None)
@@ -152,12 +155,12 @@ def literal(line: Lineage, name: str, default: Any) -> Any:
 
 
 def entry(name: str) -> Entry:
-    """The entry of `family.name`, or of `name` where it is unique."""
+    """The entry of `family.name`, or of `name` if it is unique."""
     known = entries()
     matches = [e for e in known if name in (e.name, e.name.partition(".")[2])]
     if len(matches) > 1:
-        names = " and ".join(e.name for e in matches)
-        raise UsageError(f"{name!r} names {names}; write one of them")
+        names = " or ".join(e.name for e in matches)
+        raise UsageError(f"{name!r} is ambiguous; write {names}")
     if not matches:
         short = {e.name.partition(".")[2] for e in known}
         raise UsageError(
@@ -168,7 +171,7 @@ def entry(name: str) -> Entry:
 
 
 def find(name: str) -> type[Model]:
-    """The class of a model, imported now; `./mine.py` is a model of the user's own."""
+    """The class of a model, imported now; `./mine.py` is a model in a user file."""
     if name.endswith(".py"):
         return load_file(Path(name))
     found = entry(name)
@@ -177,7 +180,7 @@ def find(name: str) -> type[Model]:
 
 
 def name_of(config: Config) -> str:
-    """The name that finds the model of these settings: `family.name`, or a user's own file."""
+    """The name of the model that a config belongs to: `family.name`, or a user file."""
     where = getattr(config, "owner", type(config)).__module__
     if where.startswith(USER_MODULE):
         return str(sys.modules[where].__file__)
@@ -185,46 +188,46 @@ def name_of(config: Config) -> str:
         if where == f"{MODULES}.{known.name}":
             return known.name
     raise UsageError(
-        f"expected the settings of a model, found {config.tag or type(config)}; give "
-        "those of a model of the library, or of a file that was named before"
+        f"expected the config of a model, found {config.tag or type(config).__name__}; use one "
+        "of a library model, or of a model file that was loaded before"
     )
 
 
 def describe(name: str) -> Entry:
-    """The entry of a model, a user's own file included."""
+    """The entry of a library model or a user file."""
     if not name.endswith(".py"):
         return entry(name)
-    own = list(read(Path(name))) if Path(name).is_file() else []
+    own = list(read_entries(Path(name))) if Path(name).is_file() else []
     if not own:
         raise UsageError(
-            f"{name} is not a file that holds a model; write a class that descends "
-            "from monge.core.model.Model"
+            f"expected a file with a public subclass of monge.Model, found none in {name}; "
+            "write one such class"
         )
     return own[0]
 
 
 def is_named(name: str) -> bool:
-    """Whether the user has named this file: in a call of this process, or in MONGE_MODELS. What
-    only a run folder names is not imported, for a folder must not run code."""
+    """Whether the user has named this file, in this process or in MONGE_MODELS. A file that only a
+    run folder names is not imported: loading a run must not execute unknown code."""
     listed = [Path(p).resolve() for p in os.environ.get("MONGE_MODELS", "").split(os.pathsep) if p]
     return is_loaded(Path(name)) or Path(name).resolve() in listed
 
 
 def is_loaded(path: Path) -> bool:
-    """Whether this very file is the module of its name."""
-    module = sys.modules.get(title(path))
+    """Whether this file is already imported."""
+    module = sys.modules.get(module_name(path))
     return module is not None and Path(str(module.__file__)).resolve() == path.resolve()
 
 
-def title(path: Path) -> str:
-    """The module name of a user's own file."""
+def module_name(path: Path) -> str:
+    """The module name of a user file."""
     return f"{USER_MODULE}{path.stem}"
 
 
 def load_file(path: Path) -> type[Model]:
-    """Import the model in a file the user named; its configurations can be read from now on."""
+    """Import the model in a user file; its configs can be read from then on."""
     owner = describe(str(path)).owner
-    name = title(path)
+    name = module_name(path)
     if not is_loaded(path):
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]

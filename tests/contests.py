@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monge.comparison.plan import Plan, plan
+from monge.comparison.plan import Plan, make_plan
 from monge.comparison.runner import RESULTS, Outcome
 from monge.comparison.worker import ROWS
 from monge.core.metric import Metric
@@ -15,11 +15,11 @@ from monge.run import storage
 
 
 def planned(*models: str, words: tuple[str, ...] = (), one: bool = False, target=()) -> Plan:
-    return plan("moons", models, words, "3steps", target=target, one=one)
+    return make_plan("moons", models, words, "3steps", target=target, one=one)
 
 
 def folder_of(
-    compute: Path,
+    folder: Path,
     name: str,
     value: float,
     rows: np.ndarray | None,
@@ -28,7 +28,7 @@ def folder_of(
     fingerprint: str = "a",
 ) -> Outcome:
     """A run as the leaderboard reads it."""
-    run = compute / f"{name}-{seed}"
+    run = folder / f"{name}-{seed}"
     run.mkdir()
     space = {"is": "data/space", "kind": "real", "shape": [shape]}
     about = storage.stamped({"space": space, "data": {"fingerprint": fingerprint}})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from monge.cli.main import verbs
+from monge.cli.main import commands
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -24,7 +24,7 @@ def test_the_first_example_runs(monkeypatch, tmp_path, capsys):
 def test_every_command_it_names_is_there():
     named = set(re.findall(r"^monge (\w+)", TEXT, re.M)) | set(re.findall(r"`monge (\w+)", TEXT))
     assert named >= {"models", "data", "fit", "sample", "score", "evaluate", "verify", "runs"}
-    assert named <= set(verbs())
+    assert named <= set(commands())
 
 
 def test_every_file_it_points_to_is_there():

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from monge import registry
-from monge.cli.main import verbs
+from monge.cli.main import commands
 from monge.verify.framework import listed
 
 TEXT = (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
@@ -65,7 +65,7 @@ def test_every_formula_cites_a_listed_work_and_no_other_is_listed():
 
 
 def test_its_verbs_and_files_exist():
-    assert set(re.findall(r"`monge (\w+)", TEXT)) <= set(verbs())
+    assert set(re.findall(r"`monge (\w+)", TEXT)) <= set(commands())
     for path in re.findall(r"python (?:-m )?([\w./]+)", TEXT):
         file = path if path.endswith(".py") else path.replace(".", "/") + ".py"
         assert (Path(__file__).parents[1] / file).is_file(), path

@@ -11,14 +11,14 @@ from monge.train import checkpoint
 from monge.train.trainer import Trainer
 
 
-def assert_unbroken(make: Callable[[], Trainer], compute: Path, steps: int = 2) -> Trainer:
+def assert_unbroken(make: Callable[[], Trainer], folder: Path, steps: int = 2) -> Trainer:
     """Training that was not interrupted; another that was, and was resumed from its file half
     way, must equal it bit for bit."""
     whole, first, second = make(), make(), make()
     for trainer, many in ((whole, 2 * steps), (first, steps)):
         advance(trainer, many)
-    checkpoint.save(compute / "last.safetensors", *first.state())
-    second.restore(*checkpoint.load(compute / "last.safetensors"))
+    checkpoint.save(folder / "last.safetensors", *first.state())
+    second.restore(*checkpoint.load(folder / "last.safetensors"))
     advance(second, steps)
     (there, counted), (here, counted_too) = whole.state(), second.state()
     assert there.keys() == here.keys()

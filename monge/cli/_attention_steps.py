@@ -22,16 +22,18 @@ WIDTH, KEYS = 4, 3
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step: what it is called, its formula, and its numbers, a row for each token."""
+class AttentionStep:
+    """One step: its name, its formula and its matrices, one row per token."""
 
     name: str
     formula: str
     values: dict[str, Tensor]
 
 
-def attention(tokens: Sequence[str], causal: bool = False, seed: int = 0) -> list[Step]:
-    """The six steps; equal tokens have equal vectors but for their places."""
+def attention_steps(
+    tokens: Sequence[str], causal: bool = False, seed: int = 0
+) -> list[AttentionStep]:
+    """The six steps; equal tokens have equal vectors apart from the position encoding."""
     x = torch.stack([vector(token, seed) for token in tokens]) + sinusoids(len(tokens), WIDTH)
     maps = [
         torch.randn(WIDTH, KEYS, generator=make_generator(seed + place), dtype=torch.float64)
@@ -42,24 +44,28 @@ def attention(tokens: Sequence[str], causal: bool = False, seed: int = 0) -> lis
     scaled = scores / math.sqrt(KEYS)
     masked = scaled + causal_mask(len(x), len(x), x) if causal else scaled
     weights = masked.softmax(1)
-    parts = weights[..., None] * v  # (T, T, 3): row t holds what each token gives to t
+    parts = weights[..., None] * v  # (T, T, 3): row t holds the contribution of each token to t
     z = parts.sum(1)
     assert torch.allclose(z, attend(q, k, v, causal=causal)), "the steps are attention"
     return [
-        Step(
+        AttentionStep(
             "1 vectors to queries, keys and values",
             "Q = X W_Q, K = X W_K, V = X W_V",
             {"X": x, "Q": q, "K": k, "V": v},
         ),
-        Step("2 each query against every key", "S = Q K'", {"S": scores}),
-        Step(
+        AttentionStep("2 each query against every key", "S = Q K'", {"S": scores}),
+        AttentionStep(
             f"3 divided by the square root of {KEYS}, the width of the keys",
             "S / sqrt(d_k)" + (" + mask" if causal else ""),
             {"S / √d": masked},
         ),
-        Step("4 softmax: weights that sum to one", "A = softmax(S / sqrt(d_k))", {"A": weights}),
-        Step(f"5 values weighted, here those of {tokens[-1]!r}", "a_ts v_s", {"a v": parts[-1]}),
-        Step("6 their sum", "Z = A V", {"Z": z}),
+        AttentionStep(
+            "4 softmax: weights that sum to one", "A = softmax(S / sqrt(d_k))", {"A": weights}
+        ),
+        AttentionStep(
+            f"5 values weighted, here those of {tokens[-1]!r}", "a_ts v_s", {"a v": parts[-1]}
+        ),
+        AttentionStep("6 their sum", "Z = A V", {"Z": z}),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a fit will cost, as a person reads it."""
+"""The cost of a fit in one line: parameters, memory, time per epoch and what the budget allows."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ if TYPE_CHECKING:
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def priced_row(told: dict[str, Any], budget: str) -> str:
-    """The same of a cost that another process has told."""
+def describe_size(parameters: int, weights: int) -> str:
+    """Parameters and memory, which are known before a step is run."""
+    return f"{parameters} parameters, {size(weights)} for weights and optimiser state"
+
+
+def describe_cost_dict(saved: dict[str, Any], budget: str) -> str:
+    """`describe_cost` of a cost that another process wrote as JSON."""
     from ..train.cost_estimate import Cost
 
-    return priced(Cost.from_dict(told), budget)
+    return describe_cost(Cost.from_dict(saved), budget)
 
 
-def priced(cost: Cost, budget: str) -> str:
-    """Parameters, time, memory, and what the budget buys, in one line."""
+def describe_cost(cost: Cost, budget: str) -> str:
+    """Parameters, memory, measured time per epoch, and how many epochs the budget allows."""
     return (
-        f"{cost.parameters} parameters, {duration(cost.epoch)} an epoch of "
-        f"{cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}, {size(cost.memory)} of "
-        f"memory ({size(cost.weights)} for weights and moments); {bought(cost, budget)}"
+        f"{cost.parameters} parameters, {size(cost.memory)} of memory ({size(cost.weights)} for "
+        f"weights and optimiser state), {duration(cost.step)} per step, {duration(cost.epoch)} "
+        f"per epoch of {cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}; "
+        f"{describe_budget(cost, budget)}"
     )
 
 
-def bought(cost: Cost, budget: str) -> str:
-    """How far the budget reaches."""
+def describe_budget(cost: Cost, budget: str) -> str:
+    """How many epochs and steps the budget allows."""
     from ..train.budget import Budget
 
     limit = Budget.read(budget)
     steps = cost.steps(limit)
     if steps == cost.limit:
-        takes = "step takes" if steps == 1 else "steps take"
-        return f"its {steps} {takes} about {duration(steps * cost.step)}"
+        noun = "step takes" if steps == 1 else "steps take"
+        return f"its {steps} {noun} about {duration(steps * cost.step)}"
     if math.isfinite(limit.seconds):
         epochs = steps / cost.epoch_steps
-        return f"{budget} buys at most {epochs:.3g} epochs ({steps:.0f} steps)"
-    return f"{budget} takes about {duration(steps * cost.step)}"
+        return f"budget {budget} is about {epochs:.3g} epochs ({steps:.0f} steps)"
+    return f"budget {budget} takes about {duration(steps * cost.step)}"
 
 
 def duration(seconds: float) -> str:
@@ -50,6 +56,6 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Bytes with a decimal prefix."""
     place = min(int(math.log(max(count, 1), 1000)), len(UNITS) - 1)
     return f"{count / 1000**place:.3g} {UNITS[place]}"

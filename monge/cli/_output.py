@@ -1,4 +1,4 @@
-"""What every verb shares: its common options, and how it speaks to people and to programs."""
+"""The options that every command shares, and its output for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import click
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every verb: --json, -q, -v, --debug (which main takes off)."""
+    """Add the options of every command: --json, -q, -v, --debug (which main removes)."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
-    @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
-    @click.option("-v", "--verbose", is_flag=True, help="Say more.")
-    @click.option("--debug", is_flag=True, help="Show where an error comes from.")
+    @click.option("-q", "--quiet", is_flag=True, help="Only print results and errors.")
+    @click.option("-v", "--verbose", is_flag=True, help="Print more detail.")
+    @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(command)
     def wrapped(as_json: bool, quiet: bool, verbose: bool, debug: bool, **rest: Any) -> Any:
-        voice = Console(as_json, quiet, verbose)
-        return command(voice, **rest)
+        console = Console(as_json, quiet, verbose)
+        return command(console, **rest)
 
     return wrapped
 
@@ -36,47 +36,47 @@ class Console:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether a person watches, so that a bar may move."""
+        """Whether stderr is a terminal, so that a progress bar may be shown."""
         return sys.stderr.isatty() and not self.quiet
 
     def note(self, text: str) -> None:
-        """Something said on the way."""
+        """Print a remark on stderr, unless --quiet or --json is given."""
         if not self.quiet:
             click.echo(text, err=True)
 
     def result(self, value: Any, text: str | None = None) -> None:
-        """The outcome: `value` for programs, `text` for people."""
+        """Print the result on stdout: `value` as JSON with --json, `text` otherwise."""
         if self.as_json:
             click.echo(json.dumps(finite(value), ensure_ascii=False))
         elif text is not None:
             click.echo(text)
 
-    def room(self, err: bool = False) -> int | None:
-        """Characters of a line of the terminal; None where a file or a program reads."""
+    def width(self, err: bool = False) -> int | None:
+        """Characters per line of the terminal; None if the stream is a file or a pipe."""
         stream = sys.stderr if err else sys.stdout
         if not stream.isatty():
             return None
-        from rich.console import Console
+        from rich.console import Console as Terminal
 
-        return Console(file=stream).width
+        return Terminal(file=stream).width
 
     def table(
         self, head: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1, err: bool = False
     ) -> str:
-        """A table for stdout or stderr; where a terminal is too narrow for all columns, the first
-        `keys` of them stand in every block."""
-        from ._table import written
+        """A table for stdout or stderr; if the terminal is too narrow for all columns, they are
+        split into blocks that each repeat the first `keys` columns."""
+        from ._table import format_table
 
-        return written(head, rows, keys, self.room(err))
+        return format_table(head, rows, keys, self.width(err))
 
 
-def choosing(text: str, choices: Sequence[str]) -> str:
-    """Help with the words that may be chosen behind it."""
+def with_choices(text: str, choices: Sequence[str]) -> str:
+    """A help text followed by the values that may be chosen."""
     return f"{text} [{' | '.join(choices)}]" if choices else text
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for both."""
+    """`value` with null for NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

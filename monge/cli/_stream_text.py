@@ -1,4 +1,4 @@
-"""Text drawn from a run: told symbol by symbol in the terminal, or written to a file."""
+"""Text sampled from a run: streamed to the terminal as it is generated, or written to a file."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ if TYPE_CHECKING:
     from ..run.run import Run
 
 
-BROKEN = "\ufffd"
-"""What stands for a character of which only some bytes are told yet."""
+REPLACEMENT = "\ufffd"
+"""Decoded in place of a character whose bytes are not complete yet."""
 
 
-def speak(
-    voice: Console,
+def sample_text(
+    console: Console,
     run: Run,
     prompt: str,
     count: int | None,
     out: Path | None,
-    words: Sequence[str],
+    settings: Sequence[str],
     seed: int,
 ) -> None:
-    """Texts that begin with a prompt. One is shown as it comes about; several when they are whole,
-    each on a line of its own or, where a text has lines itself, with a line between them."""
+    """Texts that continue a prompt. One is streamed; several are printed when they are complete,
+    each on a line of its own or, if texts have several lines, with a separator between them."""
     from ..run.text import codec_of, continue_text
 
     if out and out.suffix != ".txt":
-        raise UsageError(f"text is written to a .txt, not to {out.name}; rename it")
+        raise UsageError(f"expected a .txt file for text, found {out.name}; use -o NAME.txt")
     ends = codec_of(run).ends
     count = count or (16 if ends and not prompt else 1)
-    states = continue_text(run, prompt, count, words, seed)
-    shown = out is None and count == 1 and not voice.as_json
-    texts = show(states) if shown else last(states)
+    states = continue_text(run, prompt, count, settings, seed)
+    streamed = out is None and count == 1 and not console.as_json
+    texts = print_stream(states) if streamed else last(states)
     between = "\n" if ends else "\n\n---\n\n"
-    told = {"run": str(run.folder), "n": count, "samples": texts}
+    result = {"run": str(run.folder), "n": count, "samples": texts}
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as fresh:
             fresh.write_text(between.join(texts) + "\n", encoding="utf-8")
-        told |= {"file": str(out), "files": [str(out)]}
-    voice.result(told, str(out) if out else None if shown else between.join(texts))
+        result |= {"file": str(out), "files": [str(out)]}
+    console.result(result, str(out) if out else None if streamed else between.join(texts))
 
 
-def show(states: Iterator[list[str]]) -> list[str]:
-    """Print what is new of the only text at each state."""
+def print_stream(states: Iterator[list[str]]) -> list[str]:
+    """Print the new part of the only text at each state."""
     done, text = 0, ""
     for (text,) in states:
-        whole = text.rstrip(BROKEN)
+        whole = text.rstrip(REPLACEMENT)
         click.echo(whole[done:], nl=False)
         done = max(done, len(whole))
     click.echo(text[done:])

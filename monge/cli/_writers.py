@@ -1,4 +1,4 @@
-"""Events written to a file in the form its suffix asks for."""
+"""Write samples, tables and arrays to a file in the format of its suffix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Output(click.Path):
-    """A file to write, which is no part of a run."""
+    """A file to write, outside the files that belong to a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return apart(Path(os.fsdecode(super().convert(value, param, ctx))))
@@ -29,8 +29,8 @@ OUTPUT = Output(dir_okay=False, path_type=Path)
 def write(
     run: Run, x: Any, out: Path, length: Any = None, columns: int | None = None
 ) -> list[Path]:
-    """Samples in the form the suffix asks for, and the files that were written; sequences end
-    where `length` says, pictures stand so many to a line."""
+    """Write samples in the format of the suffix and return the files written; sequences end at
+    `length`, images are arranged in `columns`."""
     import numpy as np
 
     from ..data.builtin.synthetic import Pen
@@ -59,22 +59,22 @@ def write(
     elif out.suffix == ".png" and run.space.shape == (2,):
         image_grid.write_points(out, x.numpy())
     elif out.suffix == ".png":
-        raise UsageError(f"{run.space} cannot be drawn as a picture; use -o samples.csv or .npz")
+        raise UsageError(f"cannot plot {run.space} as .png; use -o samples.csv or .npz")
     else:
         raise UsageError(
             f"cannot write {out.suffix or 'a file without a suffix'}; "
-            "use .png, .csv, .npz or, for sound, .wav"
+            "use .png, .csv, .npz or, for audio, .wav"
         )
     return [out]
 
 
 def write_sounds(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
-    """One file, or where there are several out-1.wav, out-2.wav and so on."""
+    """One file, or several: out-1.wav, out-2.wav and so on."""
     from ..data.readers import wav
 
     sound = run.view.sound
     if sound is None:
-        raise UsageError(f"{run.space} is no sound; use .png, .csv or .npz")
+        raise UsageError(f"expected audio for .wav, found {run.space}; use .png, .csv or .npz")
     clips = sounds(run, x, length)
     digits = len(str(len(clips)))
     paths = (
@@ -92,7 +92,7 @@ def write_sounds(run: Run, x: Any, out: Path, length: Any = None) -> list[Path]:
 
 
 def sounds(run: Run, x: Any, length: Any = None) -> list[Any]:
-    """Sequences as a file holds them, each as long as it is."""
+    """Sequences in data units, each cut at its length."""
     decoded = run.view.decode(x)
     ends = [decoded.shape[1]] * len(decoded) if length is None else length.tolist()
     return [samples[:end] for samples, end in zip(decoded, ends, strict=True)]

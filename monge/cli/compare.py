@@ -1,4 +1,4 @@
-"""Fit many models to one data set with the same budget, rank them, write a report"""
+"""Fit several models to one data set with the same budget, rank them, write a report"""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._cost import duration, priced_row
+from ._cost import describe_cost_dict, duration
 from ._output import Console, common
 
 if TYPE_CHECKING:
     from ..comparison.leaderboard import Leaderboard, LeaderboardRow
-    from ..comparison.runner import Comparison, Outcome, Started
+    from ..comparison.runner import Comparison, JobStarted, Outcome
     from ..core.metric import Metric
 
 
@@ -25,44 +25,43 @@ COLUMNS = {
     "parameters": "parameters",
     "samples_per_second": "samples/s",
 }
-"""What else the leaderboard shows of the measures, where any model has it."""
+"""Further metrics of the leaderboard, shown if any model has them."""
 
 
 @click.command("compare")
 @click.argument("data")
-@click.argument("models", nargs=-1, metavar="[MODEL ...] [data.WORDS ...]")
-@click.option("--budget", help="Of each model: 90s, 5m, 500steps, 3epochs.  [default: 60s]")
+@click.argument("models", nargs=-1, metavar="[MODEL]... [data.KEY=VALUE]...")
+@click.option("--budget", help="Budget per model: 90s, 5m, 500steps or 3epochs.  [default: 60s]")
 @click.option(
-    "--seeds", type=click.IntRange(1), default=1, show_default=True, help="Fits of each model."
+    "--seeds", type=click.IntRange(1), default=1, show_default=True, help="Fits per model."
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Fits at a time; they share the cores.",
+    help="Parallel fits; they share the cores.",
 )
 @click.option(
     "--ray",
     metavar="ADDRESS",
-    help="Fit on the machines of a Ray cluster that share "
-    "this folder: its address, auto, or local.",
+    help="Fit on a Ray cluster whose machines share this directory: its address, auto or local.",
 )
-@click.option("--one", is_flag=True, help="One model of each family instead of all.")
+@click.option("--one", is_flag=True, help="One model per family instead of all.")
 @click.option(
     "--given", multiple=True, metavar="FIELD", help="Condition on this field; may be repeated."
 )
 @click.option(
-    "--target", multiple=True, metavar="FIELD", help="The event is this field given all others."
+    "--target", multiple=True, metavar="FIELD", help="Model this field given all others."
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder of the comparison; one that was cut goes on.",
+    help="Directory of the comparison; an interrupted one is continued.",
 )
 @common
 def command(
-    voice: Console,
+    console: Console,
     data: str,
     models: tuple[str, ...],
     budget: str | None,
@@ -74,15 +73,15 @@ def command(
     target: tuple[str, ...],
     out: Path | None,
 ) -> None:
-    """Fit every model that takes DATA, or the MODELs named, and rank them on test rows.
+    """Fit every model that supports DATA, or the MODELs named, and rank them on test rows.
 
-    The baselines are always among them. A comparison that was stopped goes on where it stood.
+    Baselines are always included. The same command continues an interrupted comparison.
     """
     from ..comparison.api import compare
     from ..comparison.runner import BUDGET
     from ..core.errors import RunError
 
-    crier = ProgressReporter(voice, jobs, ray)
+    reporter = ProgressReporter(console, jobs, ray)
     try:
         found = compare(
             data,
@@ -95,71 +94,73 @@ def command(
             target=target,
             out=out,
             ray=ray,
-            tell=crier.tell,
+            on_event=reporter.report,
         )
     except KeyboardInterrupt:
-        raise RunError("stopped; what was done is kept, and the same command goes on") from None
-    voice.result(found.to_dict(), f"{text(voice, found)}\n\n{found.report}")
+        raise RunError(
+            "interrupted; finished fits are saved, run the same command to continue"
+        ) from None
+    console.result(found.to_dict(), f"{leaderboard_table(console, found)}\n\n{found.report}")
     if not found.rows:
         raise click.exceptions.Exit(1)
 
 
 class ProgressReporter:
-    """Says what is about to happen and what it costs, and what has come of each entrant."""
+    """Prints the plan of a comparison, the cost of each fit and its outcome."""
 
-    def __init__(self, voice: Console, jobs: int, ray: str | None) -> None:
-        self.voice, self.jobs, self.ray = voice, jobs, ray
-        self.ended, self.of, self.budget = 0, 0, ""
+    def __init__(self, console: Console, jobs: int, ray: str | None) -> None:
+        self.console, self.jobs, self.ray = console, jobs, ray
+        self.ended, self.total, self.budget = 0, 0, ""
 
-    def tell(self, event: Comparison | Started | Outcome) -> None:
+    def report(self, event: Comparison | JobStarted | Outcome) -> None:
         from ..comparison.runner import Comparison, Outcome
 
         if isinstance(event, Comparison):
             self.announce(event)
         elif isinstance(event, Outcome):
             self.ended += 1
-            self.voice.note(f"[{self.ended}/{self.of}] {told(event)}")
+            self.console.note(f"[{self.ended}/{self.total}] {outcome_sentence(event)}")
         else:
-            self.voice.note(f"{named(event)}: {priced_row(event.cost, self.budget)}")
+            self.console.note(f"{job_title(event)}: {describe_cost_dict(event.cost, self.budget)}")
 
     def announce(self, comparison: Comparison) -> None:
         from ..train.budget import Budget
 
         plan = comparison.plan
-        self.of, self.budget = len(plan.entrants), plan.budget
-        seconds = Budget.read(plan.budget).seconds * self.of / self.jobs
+        self.total, self.budget = len(plan.jobs), plan.budget
+        seconds = Budget.read(plan.budget).seconds * self.total / self.jobs
         pace = f"{self.jobs} at a time"
         if self.ray:
             pace = f"on the Ray cluster {self.ray}"
         elif seconds < float("inf"):
             pace += f", at most {duration(seconds)} of training"
-        self.voice.note(
+        self.console.note(
             f"{len(plan.models)} models on {plan.data}, {plan.seeds} seed"
             f"{'s' * (plan.seeds > 1)}, {plan.budget} each, {pace}; each is then "
-            f"judged on test rows; in {comparison.folder}"
+            f"evaluated on test rows; directory {comparison.folder}"
         )
-        if self.voice.verbose:
+        if self.console.verbose:
             for name, reason in plan.refused.items():
-                self.voice.note(f"left out {name}: {reason}")
+                self.console.note(f"{name} is left out: {reason}")
         elif holes := [name for name, why in plan.refused.items() if "missing values" in why]:
-            self.voice.note(
-                f"{len(holes)} models do not train on missing values and are left "
-                "out; data.missing=drop leaves out such rows instead"
+            self.console.note(
+                f"{len(holes)} models are left out because they cannot train on missing values; "
+                "data.missing=drop leaves out such rows instead"
             )
 
 
-def named(event: Started | Outcome) -> str:
+def job_title(event: JobStarted | Outcome) -> str:
     return f"{event.model} (seed {event.seed})" if event.seed else event.model
 
 
-def told(outcome: Outcome) -> str:
+def outcome_sentence(outcome: Outcome) -> str:
     if outcome.failure:
-        return f"{named(outcome)} failed: {outcome.failure}"
-    return f"{named(outcome)} is fitted and judged"
+        return f"{job_title(outcome)} failed: {outcome.failure}"
+    return f"{job_title(outcome)} is fitted and evaluated"
 
 
-def text(voice: Console, found: Leaderboard) -> str:
-    """The leaderboard for people."""
+def leaderboard_table(console: Console, found: Leaderboard) -> str:
+    """The leaderboard as a table."""
     rows = found.rows
     shown = {name: head for name, head in COLUMNS.items() if any(name in r.measures for r in rows)}
     seeds = any(row.interval for row in rows)
@@ -170,7 +171,7 @@ def text(voice: Console, found: Leaderboard) -> str:
         "±",
         "kind",
         "bits/dim",
-        "behind",
+        "gap to best",
         "±",
         *(["95% over seeds"] if seeds else []),
         *shown.values(),
@@ -191,12 +192,12 @@ def text(voice: Console, found: Leaderboard) -> str:
     if any(name in found.reference for name in shown):
         blank = [None] * (6 + seeds)
         body.append(["", "training rows", *blank, *cells(found.reference, shown), None])
-    table = voice.table(head, body, keys=2)
+    table = console.table(head, body, keys=2)
     return table + "".join(f"\n{name} failed: {why}" for name, why in found.failures.items())
 
 
-def cells(measures: dict[str, Metric], shown: dict[str, str]) -> list[float | None]:
-    return [measures[name].value if name in measures else None for name in shown]
+def cells(metrics: dict[str, Metric], shown: dict[str, str]) -> list[float | None]:
+    return [metrics[name].value if name in metrics else None for name in shown]
 
 
 def interval(row: LeaderboardRow) -> str:

@@ -1,6 +1,6 @@
-"""Fill what is missing or hidden: impute a table, in-paint a picture
+"""Fill in missing or hidden values: impute a table, inpaint an image
 
-What was seen is kept; the rest is drawn from the law given what was seen.
+Observed values stay; the rest is sampled from the model given the observed values.
 """
 
 from __future__ import annotations
@@ -28,50 +28,52 @@ PARTS = ("lower", "upper", "left", "right", "box")
 @click.command("complete")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--hide",
     metavar="PART|FILE",
-    help=f"Hide {', '.join(PARTS)} of each picture, or "
-    "what is true in a .npy of the shape of an event. Without it, the cells that are "
-    "missing in DATA are filled.",
+    help=f"Hide this part of each image ({', '.join(PARTS)}), or "
+    "the entries that are true in a boolean .npy of the shape of one row. By default the "
+    "missing cells of DATA are filled in.",
 )
 @click.option(
     "--noise",
     type=click.FloatRange(0, min_open=True),
     metavar="S",
-    help="The rows have noise of deviation S, in units of the data: draw what they were "
-    "without it.",
+    help="Denoise: the rows have Gaussian noise of standard deviation S, in data units; sample "
+    "the rows without it.",
 )
 @click.option(
     "--edit",
     type=click.FloatRange(0, 1, min_open=True),
     metavar="T",
-    help="Noise the rows up to time T and bring them back: near 1, little is left of them.",
+    help="Noise the rows up to diffusion time T, then denoise them; near 1 little remains.",
 )
-@click.option("--rows", type=click.IntRange(1), help="Complete only the first so many rows.")
+@click.option(
+    "--rows", type=click.IntRange(1), metavar="N", help="Complete the first N rows only."
+)
 @click.option(
     "-n",
     "count",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Completions of each row.",
+    help="Completions per row.",
 )
 @click.option(
     "-o",
     "--out",
     type=OUTPUT,
     required=True,
-    help="File: .csv, .npz, or .png (hidden, then completed, then true).",
+    help="File: .csv, .npz, or .png (each row masked, completed and true).",
 )
 @click.option("--seed", default=0, show_default=True, help="Same seed, same completions.")
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     hide: str | None,
     noise: float | None,
     edit: float | None,
@@ -80,10 +82,10 @@ def command(
     out: Path,
     seed: int,
 ) -> None:
-    """Complete the rows of DATA (or the run's own test rows) under RUN. WORDS say how: those that
-    `monge models MODEL` lists under sampling.
+    """Complete the rows of DATA (by default the test rows of RUN). KEY=VALUE sets a sampling
+    option; `monge models MODEL` lists them.
 
-    With --noise or --edit, of diffusion laws, whole rows are drawn anew from what they are.
+    --noise and --edit are for diffusion models: they resample whole rows.
     """
     import torch
 
@@ -92,8 +94,8 @@ def command(
     from ..run import run as runs
 
     if data is not None and "=" in data and not Path(data).exists():
-        words, data = (data, *words), None
-    found, spoken = runs.load(run), Overrides.parse(words)
+        settings, data = (data, *settings), None
+    found, overrides = runs.load(run), Overrides.parse(settings)
     there = found.rows(data)
     batch = there.batch(torch.arange(min(rows or len(there), len(there))))
     if hide:
@@ -103,46 +105,46 @@ def command(
         batch = replace(batch, observed=seen)
     anew = tuple(f"{name}={value}" for name, value in (("noise", noise), ("edit", edit)) if value)
     if not anew and (batch.observed is None or bool(batch.observed.all())):
-        raise DataError("nothing is missing in these rows; say what to hide with --hide")
+        raise DataError("these rows have no missing values; choose what to hide with --hide")
     every = batch[torch.arange(len(batch)).repeat_interleave(count)]
-    x = found.complete(every, *spoken.model, *spoken.sample, *anew, seed=seed)
+    x = found.complete(every, *overrides.model, *overrides.sample, *anew, seed=seed)
     if out.suffix == ".png" and found.space.is_picture:
         x = side_by_side(batch, x, count)
     write(found, x, out, every.length)
     method = (
-        "drawn anew from whole rows, " + " ".join(anew)
+        "resampled from whole rows, " + " ".join(anew)
         if anew
         else found.require(CanComplete).completion
     )
-    voice.note(f"{'entries' if anew else 'hidden entries'} are {method}")
-    told = {
+    console.note(f"{'entries' if anew else 'hidden entries'} are {method}")
+    result = {
         "run": str(found.folder),
         "rows": len(batch),
         "completions": count,
         "file": str(out),
         "method": method,
     }
-    voice.result(told, str(out))
+    console.result(result, str(out))
 
 
 def mask(hide: str, space: Space) -> Tensor:
-    """True where an event is hidden, in the shape of an event."""
+    """True at hidden entries, in the shape of one row."""
     import numpy as np
     import torch
 
     if hide not in PARTS:
         path = Path(hide)
         if path.suffix != ".npy" or not path.is_file():
-            raise UsageError(f"--hide {hide} is neither {', '.join(PARTS)} nor a .npy file")
+            raise UsageError(f"--hide: expected {', '.join(PARTS)} or a .npy file, found {hide}")
         known = torch.from_numpy(np.load(path, allow_pickle=False).astype(bool))
         if tuple(known.shape) not in (space.shape, space.shape[1:]):
             raise DataError(
-                f"{hide} has the shape {tuple(known.shape)}, and an event has "
-                f"{space.shape}; make them equal"
+                f"{hide}: expected the shape {space.shape} of one row, found "
+                f"{tuple(known.shape)}; reshape the mask"
             )
         return known.expand(space.shape)
     if not space.is_picture:
-        raise UsageError(f"--hide {hide} is for pictures, and these are {space}; give a .npy file")
+        raise UsageError(f"--hide {hide} needs images, found {space}; give a .npy file")
     height, width = space.shape[1:]
     hidden = torch.zeros(space.shape, dtype=torch.bool)
     spans = {
@@ -158,7 +160,7 @@ def mask(hide: str, space: Space) -> Tensor:
 
 
 def side_by_side(batch: Batch, x: Tensor, count: int) -> Tensor:
-    """For each row what was shown, each completion, and the truth."""
+    """For each row the masked row, each completion and the true row."""
     import torch
 
     shown = torch.where(batch.observed_mask, batch.x, batch.x.amin())

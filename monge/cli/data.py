@@ -1,6 +1,6 @@
-"""Data that is built in; or how a file is understood
+"""List built-in data sets, or show how a file is read
 
-Kinds, sizes, missing cells and constant columns of anything that `monge fit` would read.
+Kinds, sizes, missing cells and constant columns of any data that `monge fit` reads.
 """
 
 from __future__ import annotations
@@ -9,39 +9,39 @@ from typing import Any
 
 import click
 
-from ._output import Console, choosing, common
+from ._output import Console, common, with_choices
 
 UNIFORM = ("rows", "dropped")
-"""What is the same of every field and told of all."""
-LISTED = 4
-"""Names that a line shows."""
+"""Entries that are equal for all fields and shown once."""
+MAX_NAMES = 4
+"""Categories shown per field."""
 
 
 @click.command("data")
 @click.argument("what", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @common
-def command(voice: Console, what: str | None, words: tuple[str, ...]) -> None:
-    """List the built-in data, or tell how WHAT (a name, a file or a folder) is understood.
+def command(console: Console, what: str | None, settings: tuple[str, ...]) -> None:
+    """List the built-in data sets, or show how WHAT (a name, a file or a folder) is read.
 
-    WORDS are those of data.*, such as data.header=no, with or without the head.
+    KEY=VALUE sets a data option such as data.header=no; the prefix data. may be left out.
     """
     from .. import data
 
     if what is None:
         rows = [{"name": name, "summary": summary} for name, summary in data.names()]
-        known = voice.table(("name", "summary"), [list(row.values()) for row in rows])
-        voice.result(
+        known = console.table(("name", "summary"), [list(row.values()) for row in rows])
+        console.result(
             rows,
             f"{known}\n\nOr a path: csv, npy, npz, idx, wav, txt, a folder of "
-            "pictures, of sounds, of text, of splits, of pairs of sentences (train.de, "
-            f"train.en).\n\n{words_of(voice)}",
+            "images, of audio, of text, of splits, or of sentence pairs (train.de, "
+            f"train.en).\n\n{data_options(console)}",
         )
         return
-    source = data.open(what, *(word.removeprefix("data.") for word in words))
+    source = data.open(what, *(setting.removeprefix("data.") for setting in settings))
     fields = source.summary()
     splits = {name: len(source.view().rows(name)) for name in ("train", "valid", "test")}
-    told = {
+    result = {
         "name": source.name,
         "splits": splits,
         "fingerprint": source.fingerprint,
@@ -52,51 +52,51 @@ def command(voice: Console, what: str | None, words: tuple[str, ...]) -> None:
     head = [
         key
         for key in fields[0]
-        if key not in UNIFORM and any(shown(field[key]) for field in fields)
+        if key not in UNIFORM and any(has_value(field[key]) for field in fields)
     ]
     less = f"; {source.dropped} with missing cells dropped" if source.dropped else ""
     counts = ", ".join(f"{count} {name}" for name, count in splits.items())
-    origin = "as given" if source.has_splits else "drawn by data.seed"
-    voice.result(
-        told,
-        f"{source.name}: {told['event']}; rows {counts} ({origin}){less}\n\n"
-        + voice.table(head, [[brief(field[key]) for key in head] for field in fields])
+    origin = "as given" if source.has_splits else "random, by data.seed"
+    console.result(
+        result,
+        f"{source.name}: {result['event']}; rows {counts} ({origin}){less}\n\n"
+        + console.table(head, [[brief(field[key]) for key in head] for field in fields])
         + "".join(f"\n\n{note}" for note in source.notes),
     )
 
 
-def shown(cell: Any) -> bool:
-    """Whether a cell says anything."""
+def has_value(cell: Any) -> bool:
+    """Whether a cell holds a value."""
     return cell is not None and cell is not False and cell != []
 
 
 def brief(cell: Any) -> Any:
-    """Yes or nothing for what is so or not, and the first few of many names."""
+    """Yes or nothing for a flag, and the first few of many names."""
     if isinstance(cell, bool):
         return "yes" if cell else None
-    if isinstance(cell, list) and len(cell) > LISTED and isinstance(cell[0], str):
-        return [*cell[:LISTED], "…"]
+    if isinstance(cell, list) and len(cell) > MAX_NAMES and isinstance(cell[0], str):
+        return [*cell[:MAX_NAMES], "…"]
     return cell
 
 
-def words_of(voice: Console) -> str:
-    """The words that say how data are read."""
+def data_options(console: Console) -> str:
+    """Tables of the data options, transforms and augmentations."""
     from ..core.config_help import choices_of, help_of
     from ..data.builtin.catalogue import listing
     from ..data.options import Options
 
     helps, choices, plain = help_of(Options), choices_of(Options), Options()
     rows = [
-        [f"data.{name}", str(getattr(plain, name)), choosing(text, choices[name])]
+        [f"data.{name}", str(getattr(plain, name)), with_choices(text, choices[name])]
         for name, text in helps.items()
     ]
-    tables = [voice.table(("word", "default", ""), rows)]
+    tables = [console.table(("option", "default", ""), rows)]
     for head, *modules in (
-        ("after a plus", "transforms/ops", "transforms/pair_ops"),
+        ("transform (NAME+...)", "transforms/ops", "transforms/pair_ops"),
         ("data.augment", "augmentations/geometry", "augmentations/corruption"),
     ):
         found = [
             [name.replace("_", "-"), text] for module in modules for name, text in listing(module)
         ]
-        tables.append(voice.table((head, ""), found))
+        tables.append(console.table((head, ""), found))
     return "\n\n".join(tables)

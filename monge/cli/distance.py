@@ -1,6 +1,7 @@
-"""How far two data sets are from one another, and whether they may be one
+"""Distances between two data sets and a two-sample test
 
-Optimal transport, energy and kernel distances on standardised rows, with errors and a p-value.
+Optimal transport, energy and kernel distances on standardised rows, with standard errors and a
+p-value.
 """
 
 from __future__ import annotations
@@ -24,78 +25,83 @@ if TYPE_CHECKING:
 @click.command("distance")
 @click.argument("a")
 @click.argument("b")
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--rows",
     default=1000,
     show_default=True,
     type=click.IntRange(20),
-    help="Rows of each side at most, by a seeded choice; cost grows with the square.",
+    help="Maximum rows per data set, chosen at random; the cost is quadratic.",
 )
 @click.option(
-    "--plan", "out", type=OUTPUT, help="npz with the entropic plan, its points and its potentials."
+    "--plan",
+    "out",
+    type=OUTPUT,
+    help="File (.npz) for the entropic transport plan, its points and potentials.",
 )
-@click.option("--plot", type=OUTPUT, help="png of the plan, where rows are points in the plane.")
+@click.option(
+    "--plot", type=OUTPUT, help="File (.png) for a plot of the plan; for rows of two numbers."
+)
 @click.option(
     "--seed",
     default=0,
     show_default=True,
-    help="Same seed, same choice of rows and same chance in the measures.",
+    help="Same seed, same rows and same metrics.",
 )
 @common
 def command(
-    voice: Console,
+    console: Console,
     a: str,
     b: str,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     rows: int,
     out: Path | None,
     plot: Path | None,
     seed: int,
 ) -> None:
-    """Compare data A with data B, which is read in A's terms. WORDS such as data.missing=drop say
-    how both are read, but data.seed and data.rows concern A alone; `+` transforms belong to the
-    names."""
+    """Compare data sets A and B; B is read with the schema of A. Options such as
+    data.missing=drop apply to both, data.seed and data.rows to A only; write transforms
+    (`+NAME`) after each name."""
     from .. import data
     from ..core.errors import UsageError
     from ..core.overrides import Overrides
     from ..evaluate.energy_distance import FeatureMap
     from ..evaluate.two_sample import distances, frequencies
 
-    spoken = Overrides.parse(words)
-    if spoken.model:
+    overrides = Overrides.parse(settings)
+    if overrides.model:
         raise UsageError(
-            f"{spoken.model[0]} concerns a model; a distance takes data.* words alone"
+            f"expected data options (data.KEY=VALUE), found {overrides.model[0]}; remove it"
         )
-    first = data.open(a, *spoken.data)
-    shared = [word for word in spoken.data if word.partition("=")[0] not in ("seed", "rows")]
+    first = data.open(a, *overrides.data)
+    shared = [word for word in overrides.data if word.partition("=")[0] not in ("seed", "rows")]
     second = data.open(b, *shared, fields=first.fields_dict())
     space = first.view().space
     if plot and space.shape != (2,):
         raise UsageError(
-            f"--plot draws points in the plane, and {first.name} holds {space}; leave it out"
+            f"--plot needs rows of two numbers, {first.name} holds {space}; remove --plot"
         )
-    sides = [pick(source, rows, seed) for source in (first, second)]
-    eye = FeatureMap(space)
-    x, y = (eye(side) for side in sides)
+    sides = [choose_rows(source, rows, seed) for source in (first, second)]
+    features = FeatureMap(space)
+    x, y = (features(side) for side in sides)
     found = distances(x, y, seed) | frequencies(sides[0].x, sides[1].x, space)
     if out or plot:
-        save(x, y, space, out, plot)
-    voice.note(
-        f"{first.name} ({len(x)} rows) against {second.name} ({len(y)} rows), in standard "
-        f"deviations of {first.name}"
+        save_plan(x, y, space, out, plot)
+    console.note(
+        f"{first.name} ({len(x)} rows) and {second.name} ({len(y)} rows), in standard deviations "
+        f"of {first.name}"
     )
-    table = voice.table(
-        ("measure", "value", "±"), [[name, s.value, s.stderr or None] for name, s in found.items()]
+    table = console.table(
+        ("metric", "value", "±"), [[name, s.value, s.stderr or None] for name, s in found.items()]
     )
-    voice.result(
-        {"measures": {name: score.to_dict() for name, score in found.items()}},
+    console.result(
+        {"metrics": {name: metric.to_dict() for name, metric in found.items()}},
         table + "".join(f"\n{path}" for path in (out, plot) if path),
     )
 
 
-def pick(source: Dataset, rows: int, seed: int) -> Batch:
-    """At most so many rows of every split together, by a seeded choice."""
+def choose_rows(source: Dataset, rows: int, seed: int) -> Batch:
+    """At most `rows` rows of all splits together, chosen by the seed."""
     import torch
 
     from ..core.errors import DataError
@@ -107,13 +113,13 @@ def pick(source: Dataset, rows: int, seed: int) -> Batch:
     )
     if not bool(few.observed_mask.all()):
         raise DataError(
-            f"{source.name} has missing values, and rows need all of theirs to be "
-            "compared; leave such rows out with data.missing=drop"
+            f"expected complete rows, found missing values in {source.name}; leave such rows out "
+            "with data.missing=drop"
         )
     return few
 
 
-def save(x: Tensor, y: Tensor, space: Space, out: Path | None, plot: Path | None) -> None:
+def save_plan(x: Tensor, y: Tensor, space: Space, out: Path | None, plot: Path | None) -> None:
     from ..evaluate.two_sample import plan
     from ..plot.image_grid import write_plan
 

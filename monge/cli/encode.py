@@ -1,6 +1,6 @@
-"""Rows as codes, and pictures of walks, sums and transfers of codes
+"""Encode rows; plot latent traversals, interpolations, arithmetic and transfers
 
-Without a flag the codes are written, or with a picture's suffix drawn in the plane.
+Without a flag the latent codes are written to a table, or plotted in the plane as .png.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 from ..core.errors import UsageError
 from ._output import Console, common
 from ._writers import OUTPUT, write, write_arrays, write_table
-from .sample import pair
+from .sample import parse_pair
 
 if TYPE_CHECKING:
     from ..run.run import Run
@@ -30,54 +30,65 @@ TABLES = (".csv", ".parquet", ".npz")
     "--out",
     type=OUTPUT,
     required=True,
-    help="File: .csv, .parquet or .npz of codes, .png for a map of them; with a flag "
-    "below .png, .csv or .npz of what is decoded.",
+    help="File: .csv, .parquet or .npz of codes, .png for a scatter plot; with a flag below, "
+    ".png, .csv or .npz of the decoded rows.",
 )
 @click.option(
-    "--traverse", is_flag=True, help="Each dimension of the code over its range, a line each."
+    "--traverse",
+    is_flag=True,
+    help="Traverse each latent dimension over its range, one line each.",
 )
-@click.option("--interpolate", is_flag=True, help="Walks between the codes of rows, a line each.")
 @click.option(
-    "--arithmetic", metavar="SUM", help='Mean codes of labels added and subtracted: "+a -b +c".'
+    "--interpolate",
+    is_flag=True,
+    help="Interpolate between the codes of pairs of rows, one line each.",
+)
+@click.option(
+    "--arithmetic", metavar="SUM", help='Add and subtract the mean codes of labels: "+a -b +c".'
 )
 @click.option(
     "--transfer",
     is_flag=True,
-    help="Rows whose codes are kept while what they are "
-    "given changes: to what --given says, or else to what each other row is given.",
+    help="Decode the codes of rows under other conditions: those of --given, or those of every "
+    "other row.",
 )
 @click.option(
     "--given",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A condition that --transfer changes for all rows.",
+    help="Condition that --transfer sets for all rows.",
 )
-@click.option("--field", help="The labels that --arithmetic means, where there are several.")
+@click.option("--field", help="Label field for --arithmetic, if there are several.")
 @click.option(
     "--row",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="The row whose code --traverse starts from.",
+    help="Row whose code --traverse starts from.",
 )
-@click.option("-n", "lines", type=click.IntRange(1), help="Lines: dimensions or walks, at most.")
 @click.option(
-    "--steps", type=click.IntRange(2), default=9, show_default=True, help="Events in a line."
+    "-n",
+    "lines",
+    type=click.IntRange(1),
+    help="Maximum number of lines (dimensions or interpolations).",
+)
+@click.option(
+    "--steps", type=click.IntRange(2), default=9, show_default=True, help="Decoded rows per line."
 )
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test", "all"]),
-    help="Rows to encode: by default test where there are splits, all otherwise.",
+    help="Rows to encode: by default the test split if there are splits, else all.",
 )
 @click.option(
     "--seed",
     default=0,
     show_default=True,
-    help="Codes drawn where the model is a generator, which has none of data.",
+    help="Seed of the codes of a model without an encoder.",
 )
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
     out: Path,
@@ -93,18 +104,17 @@ def command(
     split: str | None,
     seed: int,
 ) -> None:
-    """Write the codes of DATA (or of the run's own test rows) under RUN, or what comes of moving
-    along them."""
+    """Encode DATA (by default the test rows of RUN), or decode paths through the latent space."""
     from ..run import latent
     from ..run import run as runs
 
     if traverse + interpolate + (arithmetic is not None) + transfer > 1:
         raise UsageError(
-            "--traverse, --interpolate, --arithmetic and --transfer are four "
-            "pictures; ask for one at a time"
+            "expected one of --traverse, --interpolate, --arithmetic and --transfer, found "
+            "several; remove all but one"
         )
     if given and not transfer:
-        raise UsageError(f"--given {given[0]} says what --transfer changes; add --transfer")
+        raise UsageError(f"--given {given[0]} needs --transfer; add --transfer")
     found = runs.load(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     if traverse:
@@ -114,24 +124,26 @@ def command(
     elif arithmetic is not None:
         sheet = latent.arithmetic(found, arithmetic, data, split, field, seed)
     elif transfer:
-        pairs = map(pair, given)
+        pairs = map(parse_pair, given)
         conditions = {name: found.view.encode_given(name, text) for name, text in pairs}
         sheet = latent.transfer(found, data, split, lines or 8, conditions)
     else:
-        write_codes(voice, found, data, split, out)
+        write_codes(console, found, data, split, out)
         return
     paths = write(found, sheet.x, out, columns=sheet.columns)
-    told = {
+    result = {
         "run": str(found.folder),
         "lines": list(sheet.lines),
         "columns": sheet.columns,
         "file": str(paths[0]),
     }
-    voice.result(told, str(paths[0]))
+    console.result(result, str(paths[0]))
 
 
-def write_codes(voice: Console, run: Run, data: str | None, split: str | None, out: Path) -> None:
-    """A table of codes, or a map of them."""
+def write_codes(
+    console: Console, run: Run, data: str | None, split: str | None, out: Path
+) -> None:
+    """Write the codes as a table, or plot them."""
     import numpy as np
 
     from ..run.figures import draw_codes
@@ -150,5 +162,5 @@ def write_codes(voice: Console, run: Run, data: str | None, split: str | None, o
         draw_codes(run, codes, out)
     else:
         write_table(codes, out)
-    told = {"run": str(run.folder), "rows": len(codes), "columns": list(codes), "file": str(out)}
-    voice.result(told, str(out))
+    result = {"run": str(run.folder), "rows": len(codes), "columns": list(codes), "file": str(out)}
+    console.result(result, str(out))

@@ -1,4 +1,4 @@
-"""Every measure a run's model admits, on held-out rows"""
+"""Compute every metric the model supports on held-out rows"""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 BIASED = (
-    "a Fréchet distance of few rows is too large, so that it is read beside that of as many "
-    "real rows, while a kernel distance is right in the mean"
+    "the Fréchet distance is biased upwards for few rows, so compare it with that of as many "
+    "real rows; the kernel distance is unbiased"
 )
-MOST = 8
-"""Targets whose curves are drawn side by side."""
+MAX_TARGETS = 8
+"""Targets whose reliability curves are plotted side by side."""
 
 
 @click.command("evaluate")
@@ -31,11 +31,11 @@ MOST = 8
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test", "all"]),
-    help="Rows to measure on: by default test where there are splits, all otherwise.",
+    help="Rows to evaluate: by default the test split if there are splits, else all.",
 )
 @common
-def command(voice: Console, run: str, data: str | None, split: str | None) -> None:
-    """Measure RUN on DATA, or on its own test rows, and tell what ails its fit."""
+def command(console: Console, run: str, data: str | None, split: str | None) -> None:
+    """Evaluate RUN on DATA (by default its own test rows) and print problems found in the fit."""
     from ..evaluate.bounds import tightness
     from ..evaluate.suite import flat
     from ..run import run as runs
@@ -45,31 +45,31 @@ def command(voice: Console, run: str, data: str | None, split: str | None) -> No
 
     found = runs.load(run)
     groups = run_metrics(found, data, split)
-    findings = remarks(found, data, split)
-    told: dict[str, Any] = {
+    findings = all_findings(found, data, split)
+    result: dict[str, Any] = {
         "run": str(found.folder),
-        "measures": {name: score.to_dict() for name, score in flat(groups).items()},
+        "metrics": {name: metric.to_dict() for name, metric in flat(groups).items()},
         "groups": {title: list(group) for title, group in groups.items()},
         "findings": [vars(finding) for finding in findings],
     }
-    text = shown(voice, groups)
-    if "frechet_distance" in told["measures"] and (eyes := feature_extractor(found)):
-        told["features"] = {"told": str(eyes), **eyes.about}
-        text += f"\n\nfrechet_distance, kernel_distance: {eyes}; {BIASED}."
-    text += told_apart(told, groups.get("samples", {}))
+    text = metrics_table(console, groups)
+    if "frechet_distance" in result["metrics"] and (features := feature_extractor(found)):
+        result["features"] = {"description": str(features), **features.about}
+        text += f"\n\nfrechet_distance, kernel_distance: {features}; {BIASED}."
+    text += c2st_sentence(result, groups.get("samples", {}))
     if curve := tightness(found.model, found.rows(data, split)):
-        told["tightness"] = curve.to_dict()
-        text += f"\n\n{climb(voice, curve)}"
-    if picture := reliability(found, data, split):
-        told["picture"] = str(picture)
-        text += f"\n{picture}"
+        result["tightness"] = curve.to_dict()
+        text += f"\n\n{climb(console, curve)}"
+    if plot := reliability(found, data, split):
+        result["plot"] = str(plot)
+        text += f"\n{plot}"
     for finding in findings:
         text += f"\n\n{sentence(finding)}"
-    voice.result(told, text)
+    console.result(result, text)
 
 
-def remarks(run: Run, data: str | None, split: str | None) -> list[Finding]:
-    """What was not measured, what to read with care, and what ails the fit."""
+def all_findings(run: Run, data: str | None, split: str | None) -> list[Finding]:
+    """Metrics that were left out, cautions, and the diagnostics of the fit."""
     from ..core.abilities import Finding
     from ..evaluate.suite import left_out
 
@@ -78,15 +78,15 @@ def remarks(run: Run, data: str | None, split: str | None) -> list[Finding]:
         found.append(
             Finding(
                 "real rows",
-                "those of this table are training rows, which are among the rows measured here",
-                "read them on test rows, or on other data",
+                "the reference column uses training rows, which are among the rows evaluated here",
+                "evaluate on test rows, or on other data",
             )
         )
     return [*found, *run.diagnose()]
 
 
-def shown(voice: Console, groups: Groups) -> str:
-    """A table with a line for each measure, what real rows reach beside it, group by group."""
+def metrics_table(console: Console, groups: Groups) -> str:
+    """A table of metrics by group, beside the same metrics of real rows."""
     from ..evaluate.suite import paired
 
     pairs = {title: paired(group) for title, group in groups.items()}
@@ -97,37 +97,37 @@ def shown(voice: Console, groups: Groups) -> str:
             [f"  {name}", *number(score), *number(ideal), score.unit, score.kind]
             for name, score, ideal in each
         ]
-    head = ("measure", "value", "±", "real rows", "±", "unit", "kind")
-    return voice.table(head, [row + [None] * (len(head) - len(row)) for row in rows])
+    head = ("metric", "value", "±", "real rows", "±", "unit", "kind")
+    return console.table(head, [row + [None] * (len(head) - len(row)) for row in rows])
 
 
 def number(score: Metric | None) -> tuple[float | None, float | None]:
-    """A value and its error, where there are such."""
+    """A value and its standard error, if there are any."""
     return (score.value, score.stderr or None) if score else (None, None)
 
 
-def told_apart(told: dict[str, Any], samples: dict[str, Metric]) -> str:
-    """The interval of the two-sample test, which goes into what is told too."""
+def c2st_sentence(result: dict[str, Any], samples: dict[str, Metric]) -> str:
+    """The interval of the classifier two-sample test; it is added to `result` too."""
     from ..evaluate.c2st import interval
 
     if "c2st" not in samples:
         return ""
     low, high = interval(samples["c2st"])
-    told["c2st_interval"] = [low, high]
+    result["c2st_interval"] = [low, high]
     return (
-        f"\n\nA classifier tells samples from data with an accuracy of {low:.3f} to "
-        f"{high:.3f} (95%); samples of the law of the data would leave it at 0.5."
+        f"\n\nA classifier separates samples from data with an accuracy of {low:.3f} to "
+        f"{high:.3f} (95% interval); perfect samples give 0.5."
     )
 
 
-def climb(voice: Console, curve: Tightness) -> str:
-    """The bound at more and more importance samples, and the evidence where it is known."""
+def climb(console: Console, curve: Tightness) -> str:
+    """The bound for increasing numbers of importance samples, and the evidence if it is known."""
     rows = [
         [rung.samples, rung.score.value, rung.score.stderr, rung.error, rung.effective]
         for rung in curve.rungs
     ]
-    head = ("samples", "nats", "± over rows", "± of draws", "effective samples")
-    text = f"the bound over {curve.rows} rows\n{voice.table(head, rows)}"
+    head = ("samples", "nats", "± over rows", "± Monte Carlo", "effective samples")
+    text = f"bound over {curve.rows} rows\n{console.table(head, rows)}"
     if curve.evidence:
         text += (
             f"\nexact evidence by quadrature {curve.evidence.value:.4f} ± "
@@ -137,14 +137,14 @@ def climb(voice: Console, curve: Tightness) -> str:
 
 
 def reliability(run: Run, data: str | None, split: str | None) -> Path | None:
-    """Where the reliability curve of a model that predicts is drawn."""
+    """Plot the reliability curve of a predictor and return its path."""
     from ..evaluate.held_out import chunks
     from ..evaluate.predictions import predict, predicts
     from ..plot.reliability import write_reliability
 
     if not predicts(run.model):
         return None
-    said = [one.known() for one in predict(run.model, chunks(run.rows(data, split)))]
+    predictions = [one.known() for one in predict(run.model, chunks(run.rows(data, split)))]
     path = run.folder / "pictures" / "reliability.png"
-    write_reliability(path, said[:MOST])
+    write_reliability(path, predictions[:MAX_TARGETS])
     return path

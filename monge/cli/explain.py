@@ -1,6 +1,6 @@
-"""A formula walked through with numbers: attention
+"""Explain a formula step by step with numbers: attention
 
-`monge explain attention "the cat sat"` prints the six steps of self-attention and draws them.
+`monge explain attention "the cat sat"` prints the six steps of self-attention and plots them.
 """
 
 from __future__ import annotations
@@ -15,51 +15,53 @@ from ._output import Console, common
 from ._writers import OUTPUT
 
 if TYPE_CHECKING:
-    from ._attention_steps import Step
+    from ._attention_steps import AttentionStep
 
 
 TOPICS = ("attention",)
-MOST = 12
-"""Tokens whose matrices still fit a screen."""
+MAX_TOKENS = 12
+"""Tokens whose matrices fit a screen."""
 
 
 @click.command("explain")
 @click.argument("topic")
 @click.argument("text", default="the cat sat on the mat")
-@click.option("--causal", is_flag=True, help="Let each token look at itself and those before it.")
+@click.option(
+    "--causal", is_flag=True, help="Let each token attend to itself and earlier tokens only."
+)
 @click.option(
     "-o",
     "--out",
     type=OUTPUT,
     default="attention.png",
     show_default=True,
-    help="Where the steps are drawn.",
+    help="File of the plot.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of vectors and weights.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the vectors and weights.")
 @common
-def command(voice: Console, topic: str, text: str, causal: bool, out: Path, seed: int) -> None:
-    """Walk through TOPIC (attention) on the words of TEXT."""
+def command(console: Console, topic: str, text: str, causal: bool, out: Path, seed: int) -> None:
+    """Explain TOPIC (attention) on the words of TEXT."""
     if topic not in TOPICS:
         raise UsageError(f"there is no topic {topic!r}{nearest(topic, TOPICS)}")
     from ..data.codecs.tokens import WORDS
     from ..plot.attention import write_steps
-    from ._attention_steps import attention
+    from ._attention_steps import attention_steps
 
     tokens = [word.strip() for word in WORDS.findall(text) if word.strip()]
-    if not 0 < len(tokens) <= MOST:
+    if not 0 < len(tokens) <= MAX_TOKENS:
         raise UsageError(
-            f"the text has {len(tokens)} words, and what is shown has 1 to {MOST}; give another"
+            f"expected a text of 1 to {MAX_TOKENS} words, found {len(tokens)}; shorten it"
         )
     if out.suffix != ".png":
-        raise UsageError(f"the steps are drawn as a .png, not {out.suffix or 'without a suffix'}")
-    steps = attention(tokens, causal, seed)
+        raise UsageError(f"expected a .png file for the plot, found {out.name}; use -o NAME.png")
+    steps = attention_steps(tokens, causal, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_steps(
         out,
         tokens,
         {name: values.numpy() for step in steps for name, values in step.values.items()},
     )
-    told = {
+    result = {
         "tokens": tokens,
         "file": str(out),
         "steps": [
@@ -71,11 +73,13 @@ def command(voice: Console, topic: str, text: str, causal: bool, out: Path, seed
             for step in steps
         ],
     }
-    voice.result(told, "\n\n".join([*(printed(voice, step, tokens) for step in steps), str(out)]))
+    console.result(
+        result, "\n\n".join([*(format_step(console, step, tokens) for step in steps), str(out)])
+    )
 
 
-def printed(voice: Console, step: Step, tokens: list[str]) -> str:
-    """The step's matrices as tables."""
+def format_step(console: Console, step: AttentionStep, tokens: list[str]) -> str:
+    """The matrices of a step as tables."""
     parts = [f"{step.name}:  {step.formula}"]
     for name, values in step.values.items():
         wide = name[0] in "SA"  # scores and weights have a column for each token
@@ -84,5 +88,5 @@ def printed(voice: Console, step: Step, tokens: list[str]) -> str:
             [token, *(f"{float(value):.3f}" for value in row)]
             for token, row in zip(tokens, values, strict=True)
         ]
-        parts.append(voice.table(head, rows))
+        parts.append(console.table(head, rows))
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""Write a model's network step as a file for other programs, torch.export or ONNX
+"""Export the network step of a model for other programs (torch.export or ONNX)
 
 The suffix of -o decides: .pt2 is read by torch.export.load, .onnx by any ONNX runtime.
 """
@@ -23,13 +23,13 @@ from ._writers import OUTPUT
     help="File: .pt2, or .onnx with the extra monge[onnx].",
 )
 @common
-def command(voice: Console, run: str, out: Path) -> None:
-    """Write the step of RUN's model, and tell what it takes.
+def command(console: Console, run: str, out: Path) -> None:
+    """Write the step of RUN's model, and print its inputs.
 
-    Of a model that decodes it is (z, *given) -> x, in the units of the data. Of diffusion it is
+    For a model with a decoder the step is (z, *given) -> x, in data units; for diffusion it is
     (z, t, s, noise, *given) -> (z at s < t, x): z and noise are (rows, D), t and s (rows,),
-    conditions in the order of the run's, a text followed by how many of its symbols exist. This
-    loop draws what `monge sample RUN sampler=ddim steps=50` does:
+    conditions come in the order of the run, a text followed by its length. This loop computes the
+    same samples as `monge sample RUN sampler=ddim steps=50`:
 
     \b
       step = torch.export.load("net.pt2").module()
@@ -41,6 +41,8 @@ def command(voice: Console, run: str, out: Path) -> None:
     """
     from ..run import run as runs
 
-    told = runs.load(run).export(out)
-    lines = [f"  {name}: {' x '.join(map(str, shape))}" for name, shape in told["inputs"].items()]
-    voice.result({"run": run, **told}, "\n".join([told["file"], *lines]))
+    result = runs.load(run).export(out)
+    lines = [
+        f"  {name}: {' x '.join(map(str, shape))}" for name, shape in result["inputs"].items()
+    ]
+    console.result({"run": run, **result}, "\n".join([result["file"], *lines]))

@@ -1,18 +1,19 @@
-"""Train a model on data; the result is a run folder
+"""Train a model on data and save it as a run
 
-Ctrl-C saves and says how to resume; a run killed at any moment can be resumed.
+Ctrl-C saves a checkpoint and prints how to resume; a run killed at any moment can be resumed.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..core.errors import UsageError
-from ._cost import priced
+from ._cost import describe_cost, describe_size
 from ._output import Console, common
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @click.command("fit")
 @click.argument("model", required=False)
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--given", multiple=True, metavar="FIELD", help="Condition on this field; may be repeated."
 )
@@ -31,51 +32,61 @@ if TYPE_CHECKING:
     "--target",
     multiple=True,
     metavar="FIELD",
-    help="The event is this field, or these columns together, given all others.",
+    help="Model this field (or these columns jointly) given all others.",
 )
 @click.option(
     "--ensemble",
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Train N such models as one law, the mean of theirs.",
+    help="Train an ensemble of N models and average their densities.",
 )
-@click.option("--bag", is_flag=True, help="Each of them on a bootstrap of the training rows.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run, a new one.")
-@click.option("--resume", metavar="RUN", help="Go on with this run; MODEL and DATA are its own.")
 @click.option(
-    "--budget", help="90s, 5m, 500steps, 3epochs; +60s on top of a resumed run. Default: 2m."
+    "--bag", is_flag=True, help="Train each member on a bootstrap sample of the training rows."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the new run.")
+@click.option("--resume", metavar="RUN", help="Resume this run; MODEL and DATA come from it.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Measure parameters, memory and time per step, print what the budget allows, and stop: "
+    "nothing is trained or saved.",
+)
+@click.option(
+    "--budget", help="90s, 5m, 500steps or 3epochs; +60s adds to a resumed run.  [default: 2m]"
 )
 @click.option("--seed", default=0, show_default=True, help="Same seed, same weights.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 @click.option(
     "--precision",
     type=click.Choice(["auto", "fp32", "bf16"]),
     default="auto",
     show_default=True,
-    help="Of losses in training; auto is fp32 in a new run and that "
-    "of the run with --resume. Scores are always fp32.",
+    help="Precision of the losses; auto is fp32 for a new run and the run's own with --resume. "
+    "Log-likelihoods are always fp32.",
 )
-@click.option("--threads", type=click.IntRange(0), default=0, help="On a CPU; 0: torch decides.")
+@click.option(
+    "--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: torch decides."
+)
 @click.option(
     "--compile",
     "compiled",
     is_flag=True,
-    help="torch.compile the losses: slow to "
-    "start, worth it for long fits of elementwise-heavy networks.",
+    help="Use torch.compile for the losses: slow to start, faster for long fits.",
 )
 @common
 def command(
-    voice: Console,
+    console: Console,
     model: str | None,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     given: tuple[str, ...],
     target: tuple[str, ...],
     ensemble: int,
     bag: bool,
     out: Path | None,
     resume: str | None,
+    dry_run: bool,
     budget: str | None,
     seed: int,
     device: str,
@@ -85,8 +96,8 @@ def command(
 ) -> None:
     """Train MODEL on DATA (a built-in name, a file or a folder).
 
-    WORDS set fields: width=64 of the model, train.lr=1e-3 of the training, data.seed=1 of the
-    data. `monge models MODEL` lists the model's.
+    Override any setting with KEY=VALUE: width=64 (model), train.lr=1e-3 (training), data.seed=1
+    (data). `monge models MODEL` lists the settings of a model.
     """
     from ..run import run as runs
     from ..train.budget import Budget
@@ -94,67 +105,95 @@ def command(
 
     budget = runs.BUDGET if budget is None else budget
     Budget.read(budget)
-    place = ComputeConfig(device, precision, threads, compiled)
+    compute = ComputeConfig(device, precision, threads, compiled)
     if resume:
-        if model or data or words or out or given or target or ensemble or bag:
-            said = next((str(word) for word in (model, data, *words, out) if word), "the rest")
+        extra = [*filter(None, (model, data, *settings)), *given, *target]
+        extra += ["--out"] * bool(out) + ["--ensemble"] * bool(ensemble) + ["--bag"] * bag
+        if extra:
             raise UsageError(
-                f"--resume {resume} goes on with a run as it is; leave out {said} and "
-                "all but --budget and where to compute"
+                f"--resume takes the model and data from the run; remove {str(extra[0])!r} "
+                "(only --budget and device options are allowed)"
             )
-        run = runs.load(resume, place)
+        run = runs.load(resume, compute)
     elif model is None or data is None:
-        raise UsageError("fit needs a MODEL and DATA; `monge models` and `monge data` list them")
+        raise UsageError("fit needs MODEL and DATA; `monge models` and `monge data` list them")
     else:
-        run = runs.start(
-            model,
-            data,
-            *words,
-            given=given,
-            target=target,
-            ensemble=ensemble,
-            bag=bag,
-            seed=seed,
-            out=out,
-            compute=place,
-            budget=budget,
-        )
-    last = watch(voice, run, budget)
-    report(voice, run, last)
+        options: dict[str, Any] = {
+            "given": given,
+            "target": target,
+            "ensemble": ensemble,
+            "bag": bag,
+            "seed": seed,
+            "compute": compute,
+        }
+        if dry_run:
+            with tempfile.TemporaryDirectory() as scratch:
+                trial = runs.start(model, data, *settings, **options, out=Path(scratch) / "run")
+                print_cost(console, trial, budget)
+            return
+        run = runs.start(model, data, *settings, **options, out=out)
+    if dry_run:
+        print_cost(console, run, budget)
+        return
+    train(console, run, budget)
+    report(console, run)
 
 
-def watch(voice: Console, run: Run, budget: str) -> Progress | None:
-    """Train with a moving bar for a person, or a line at each held-out score for a file."""
-    voice.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
-    voice.note(f"{priced(run.cost, budget)}; pictures and findings come after it")
-    voice.note(f"run folder {run.folder}")
+def print_cost(console: Console, run: Run, budget: str) -> None:
+    """The measured cost of a fit: parameters, memory, time, and what the budget allows."""
+    from ..train.budget import Budget
+
+    cost = run.cost
+    cost.admit(budget)
+    steps = cost.steps(Budget.read(budget))
+    result = cost.to_dict() | {
+        "budget": budget,
+        "steps": steps,
+        "epochs": steps / cost.epoch_steps,
+    }
+    console.result(result, describe_cost(cost, budget))
+
+
+def print_size(console: Console, run: Run) -> None:
+    """Parameters and memory of a run that is about to be trained; the model is not run."""
+    parameters = list(run.build().parameters())
+    trained = [p for p in parameters if p.requires_grad]
+    weights = sum(p.numel() * p.element_size() for p in parameters)
+    moments = 2 * sum(p.numel() * p.element_size() for p in trained)
+    console.note(describe_size(sum(p.numel() for p in parameters), weights + moments))
+
+
+def train(console: Console, run: Run, budget: str) -> None:
+    """Train with a progress bar on a terminal, or a line per held-out evaluation elsewhere."""
+    console.note(f"{run.title}: {run.space}, {run.space.rows} training rows")
+    if not console.quiet:
+        print_size(console, run)
+    console.note(f"budget {budget}, plus plots and diagnostics; run directory {run.folder}")
     for note in run.notes:
-        voice.note(note)
-    if voice.verbose:
+        console.note(note)
+    if console.verbose:
         settings = run.about["config"] | {f"train.{k}": v for k, v in run.about["recipe"].items()}
-        voice.note(
-            voice.table(
+        console.note(
+            console.table(
                 ("setting", "value"),
                 [[name, value] for name, value in settings.items() if not name.endswith("is")],
                 err=True,
             )
         )
-    last = None
-    bar = Bar() if voice.is_interactive else None
+    bar = ProgressBar() if console.is_interactive else None
     try:
-        for last in run.train(budget):
+        for progress in run.train(budget):
             if bar:
-                bar.show(last)
-            elif last.held_out:
-                voice.note(line(last))
+                bar.show(progress)
+            elif progress.held_out:
+                console.note(line(progress))
     finally:
         if bar:
             bar.close()
-    return last
 
 
 def line(progress: Progress) -> str:
-    """Where training stands, in one line."""
+    """The progress of training in one line."""
     loss = sum(progress.terms.values()) if progress.terms else float("nan")
     held = progress.held_out
     score = f"held out {held.value:.4f}{' *' if progress.best else ''}  " if held else ""
@@ -164,7 +203,7 @@ def line(progress: Progress) -> str:
     )
 
 
-class Bar:
+class ProgressBar:
     """A progress bar with loss, held-out score, speed and time left."""
 
     def __init__(self) -> None:
@@ -197,17 +236,17 @@ class Bar:
         self.bar.stop()
 
 
-WHY = {
+STOP_REASONS = {
     "budget": "the budget is used up",
-    "patience": "the held-out score has stopped improving",
+    "patience": "the held-out score stopped improving",
     "complete": "the fit is complete",
-    "asked": "you asked",
+    "asked": "interrupted",
     "refit": "the refit is complete",
 }
 
 
-def report(voice: Console, run: Run, last: Progress | None) -> None:
-    """What came of it, and what can be done with it."""
+def report(console: Console, run: Run) -> None:
+    """Write the plots and print diagnostics, the reason for stopping and the held-out score."""
     from ..run.diagnostics import sentence
     from ..run.figures import write_figures
 
@@ -216,19 +255,19 @@ def report(voice: Console, run: Run, last: Progress | None) -> None:
     write_figures(run)
     findings = run.diagnose()
     for finding in findings:
-        voice.note(sentence(finding))
+        console.note(sentence(finding))
     steps = f"{result['step']} step{'s' * (result['step'] != 1)}"
-    voice.note(
+    console.note(
         f"stopped after {steps} and {result['seconds']:.1f} s: "
-        f"{WHY.get(result['stopped'], result['stopped'])}"
+        f"{STOP_REASONS.get(result['stopped'], result['stopped'])}"
     )
     if result.get("refit"):
         from ..run.model_card import retold
 
-        voice.note(retold(result["refit"]))
+        console.note(retold(result["refit"]))
     if result["stopped"] == "asked":
-        voice.note(f"resume with: monge fit --resume {run.folder}")
-    told = {
+        console.note(f"resume with: monge fit --resume {run.folder}")
+    summary = {
         "run": str(run.folder),
         "steps": result["step"],
         "seconds": result["seconds"],
@@ -237,10 +276,10 @@ def report(voice: Console, run: Run, last: Progress | None) -> None:
         "findings": [vars(finding) for finding in findings],
     }
     if result.get("refit"):
-        told["refit"] = result["refit"]
+        summary["refit"] = result["refit"]
     score = (
         f"held out {held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} ({held['kind']})  "
         if held
         else ""
     )
-    voice.result(told, f"{score}{run.folder}")
+    console.result(summary, f"{score}{run.folder}")

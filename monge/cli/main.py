@@ -1,4 +1,7 @@
-"""The table of verbs: every public file of this folder but this one, imported when called."""
+"""The entry point: finds the commands, runs one and turns errors into one sentence.
+
+Every public file of this folder but this one is a command, imported only when it is called.
+"""
 
 from __future__ import annotations
 
@@ -15,36 +18,40 @@ from ..core.errors import MongeError, nearest
 FOLDER = Path(__file__).parent
 
 
-def verbs() -> dict[str, str]:
-    """Each verb with the first line of its file's docstring; nothing is imported."""
+def commands() -> dict[str, str]:
+    """Each command with the first line of its file's docstring; nothing is imported."""
     paths = [p for p in FOLDER.glob("*.py") if p.stem != "main" and not p.stem.startswith("_")]
     docs = {p.stem: ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) for p in paths}
     return {name: (doc or "").partition("\n")[0] for name, doc in sorted(docs.items())}
 
 
-class Verbs(click.Group):
+class CommandGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(verbs())
+        return list(commands())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in verbs():
+        if name not in commands():
             return None
         return importlib.import_module(f"monge.cli.{name}").command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
-        if args[0] not in verbs() and not args[0].startswith("-"):
-            raise click.UsageError(f"there is no verb {args[0]!r}{nearest(args[0], verbs())}")
+        if args[0] not in commands() and not args[0].startswith("-"):
+            raise click.UsageError(
+                f"there is no command {args[0]!r}{nearest(args[0], commands())}"
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(verbs().items()))
+        with formatter.section("Commands"):
+            formatter.write_dl(list(commands().items()))
 
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=Verbs, context_settings=SETTINGS, epilog="`monge VERB --help` tells more.")
+@click.group(
+    cls=CommandGroup, context_settings=SETTINGS, epilog="Run `monge COMMAND --help` for details."
+)
 @click.version_option(package_name="monge", message="monge %(version)s")
 def monge() -> None:
     """Fit, sample, score and compare deep generative models.
@@ -55,59 +62,65 @@ def monge() -> None:
     """
 
 
-def main(words: list[str] | None = None) -> None:
-    """Run one command line and leave with 0 (done), 1 (the work failed) or 2 (wrong words)."""
-    sys.exit(attempt(sys.argv[1:] if words is None else words))
+def main(args: list[str] | None = None) -> None:
+    """Run one command line and exit with 0 (done), 1 (the work failed) or 2 (wrong usage)."""
+    sys.exit(attempt(sys.argv[1:] if args is None else args))
 
 
-def attempt(words: list[str]) -> int:
-    """The exit code of a command line; errors are told in one sentence."""
-    debug = "--debug" in words
+def attempt(args: list[str]) -> int:
+    """The exit code of a command line; an error is printed as one sentence."""
+    debug = "--debug" in args
     try:
         return (
             monge.main(
-                [w for w in words if w != "--debug"], prog_name="monge", standalone_mode=False
+                [arg for arg in args if arg != "--debug"], prog_name="monge", standalone_mode=False
             )
             or 0
         )
-    except click.exceptions.Exit as leaving:
-        return leaving.exit_code
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
     except click.ClickException as error:
-        return tell(error.format_message(), 2, words)
+        return print_error(error.format_message(), 2, args)
     except (click.Abort, KeyboardInterrupt):
-        return tell("stopped at once; the last checkpoint can be resumed", 1, words)
+        return print_error(
+            "stopped; `monge fit --resume RUN` continues from the last checkpoint", 1, args
+        )
     except BrokenPipeError:
         return 1
     except MongeError as error:
         if debug:
             raise
-        return tell(str(error), error.code, words)
+        return print_error(str(error), error.code, args)
     except OSError as error:
         if debug:
             raise
-        return tell(refused(error), 1, words)
+        return print_error(describe_os_error(error), 1, args)
     except Exception as error:
         if debug:
             raise
-        return tell(f"unforeseen {type(error).__name__}: {error}; --debug shows where", 1, words)
+        return print_error(internal_error(error), 1, args)
 
 
-def refused(error: OSError) -> str:
-    """What the system would not do, to which file, and what to try."""
+def internal_error(error: Exception) -> str:
+    return f"internal error ({type(error).__name__}: {error}); rerun with --debug for a traceback"
+
+
+def describe_os_error(error: OSError) -> str:
+    """The file that the system could not open or write, and what to check."""
     if error.filename is None:
-        return f"the system refused: {error}"
+        return f"system error: {error}; rerun with --debug for a traceback"
     return (
-        f"{error.filename} cannot be opened or written ({error.strerror}); check the path, "
-        "who may write there and the space left, or choose another place"
+        f"cannot open or write {error.filename} ({error.strerror}); check the path, its "
+        "permissions and the free disk space, or choose another path"
     )
 
 
-def tell(sentence: str, code: int, words: list[str]) -> int:
-    """The sentence on stderr, and as JSON on stdout where JSON was asked for."""
-    if "--json" in words:
+def print_error(sentence: str, code: int, args: list[str]) -> int:
+    """Print the sentence on stderr, and with --json as JSON on stdout; returns the exit code."""
+    if "--json" in args:
         click.echo(json.dumps({"error": sentence}))
     click.echo(f"monge: {' '.join(sentence.split())}", err=True)
     return code

@@ -1,6 +1,6 @@
-"""Every model: the data and conditions it takes, and what it does; or one model in full
+"""List models with the data and conditions they take, or describe one model
 
-Without a name nothing is imported: the table is read from the files themselves.
+The list imports nothing: it is read from the source files.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Any
 import click
 
 from .. import registry
-from ._output import Console, choosing, common
+from ._output import Console, common, with_choices
 
 
 @click.command("models")
 @click.argument("name", required=False)
 @common
-def command(voice: Console, name: str | None) -> None:
-    """List every model, or tell all about NAME: its law, and its fields with help and defaults."""
+def command(console: Console, name: str | None) -> None:
+    """List every model, or describe NAME: its definition and its settings with defaults."""
     if name is None:
         rows = [entry.to_dict() for entry in registry.entries()]
-        voice.result(rows, listing(voice, registry.entries()))
+        console.result(rows, listing(console, registry.entries()))
         return
     entry, owner = registry.describe(name), registry.find(name)
-    fields = list(described(owner.Config, ""))
-    voice.result(
+    fields = list(field_rows(owner.Config, ""))
+    console.result(
         entry.to_dict()
-        | {"law": inspect.getdoc(owner), "fields": fields, "presets": dict(owner.presets)},
-        page(voice, entry, owner, fields),
+        | {"description": inspect.getdoc(owner), "fields": fields, "presets": dict(owner.presets)},
+        page(console, entry, owner, fields),
     )
 
 
-def listing(voice: Console, entries: Sequence[registry.Entry]) -> str:
-    """A line for each model."""
+def listing(console: Console, entries: Sequence[registry.Entry]) -> str:
+    """A table with a line per model."""
     body = [
         [
             entry.name,
@@ -45,11 +45,11 @@ def listing(voice: Console, entries: Sequence[registry.Entry]) -> str:
         ]
         for entry in entries
     ]
-    return voice.table(("model", "takes", "conditions", "does", "summary"), body)
+    return console.table(("model", "data", "conditions", "can", "summary"), body)
 
 
-def described(config: Any, head: str, chosen: Any = None) -> Any:
-    """Every field with its default, or what is chosen, and its help, nested parts included."""
+def field_rows(config: Any, head: str, chosen: Any = None) -> Any:
+    """Every field with its default (or its value in `chosen`) and help, nested included."""
     from ..core.config import Config
     from ..core.config_help import choices_of, help_of
 
@@ -67,57 +67,57 @@ def described(config: Any, head: str, chosen: Any = None) -> Any:
             "choices": list(choices[field.name]),
         }
         if nested:
-            yield from described(type(default), f"{head}{field.name}.", default)
+            yield from field_rows(type(default), f"{head}{field.name}.", default)
 
 
-def page(voice: Console, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:
-    """What a person reads about one model."""
+def page(console: Console, entry: registry.Entry, owner: Any, fields: list[dict]) -> str:
+    """The description of one model as text."""
     lines = [
         f"{entry.name}: {entry.summary}",
         "",
         inspect.getdoc(owner) or "",
         "",
-        voice.table(
-            ("about", ""),
+        console.table(
+            ("property", ""),
             [
-                ["takes", ", ".join(entry.events)],
+                ["data", ", ".join(entry.events)],
                 ["conditions", ", ".join(entry.givens) or "none"],
-                ["missing values", "marginalised" if entry.supports_missing else "refused"],
+                ["missing values", "supported" if entry.supports_missing else "not supported"],
                 [
                     "lengths",
-                    "of each row" if entry.supports_variable_length else "one for all rows",
+                    "variable" if entry.supports_variable_length else "equal for all rows",
                 ],
-                ["does", ", ".join(entry.abilities)],
+                ["can", ", ".join(entry.abilities)],
             ],
         ),
     ]
     if owner.presets:
-        told = [[f"preset={name}", line] for name, line in owner.presets.items()]
-        lines += ["", voice.table(("presets", ""), told)]
-    for title, rows in (("fields", fields), *chosen(owner, voice.verbose)):
+        presets = [[f"preset={name}", line] for name, line in owner.presets.items()]
+        lines += ["", console.table(("presets", ""), presets)]
+    for title, rows in (("settings", fields), *option_rows(owner, console.verbose)):
         body = [
-            [row["field"], str(row["default"]), choosing(row["help"], row["choices"])]
+            [row["field"], str(row["default"]), with_choices(row["help"], row["choices"])]
             for row in rows
         ]
         if body:
-            lines += ["", voice.table((title, "default", ""), body)]
-    lines += ["", "Defaults are chosen anew for the data at hand; `monge fit ... -v` shows them."]
-    if not voice.verbose:
+            lines += ["", console.table((title, "default", ""), body)]
+    lines += ["", "Defaults depend on the data; `monge fit ... -v` prints those of a run."]
+    if not console.verbose:
         lines += [
-            f"The words of training, train.*, are the same for all models: `monge models "
-            f"{entry.name} -v` lists them."
+            "Training settings (train.*) are the same for all models: "
+            f"`monge models {entry.name} -v` lists them."
         ]
     return "\n".join(lines)
 
 
-def chosen(owner: Any, training: bool) -> Any:
-    """What can be chosen when the model is used, and when it is trained."""
+def option_rows(owner: Any, training: bool) -> Any:
+    """The options of sampling and scoring and, if `training`, the training settings."""
     from ..core.abilities import CanSample, HasLikelihood
     from ..core.train_config import TrainConfig
 
     if issubclass(owner, CanSample):
-        yield "when sampling", list(described(owner.SamplingConfig, "sample."))
+        yield "when sampling", list(field_rows(owner.SamplingConfig, "sample."))
     if issubclass(owner, HasLikelihood):
-        yield "when scoring", list(described(owner.LikelihoodConfig, "score."))
+        yield "when scoring", list(field_rows(owner.LikelihoodConfig, "score."))
     if training:
-        yield "training", list(described(TrainConfig, "train."))
+        yield "training", list(field_rows(TrainConfig, "train."))

@@ -1,4 +1,4 @@
-"""Tell the target of each row: class and probabilities, or mean and interval
+"""Predict the target of each row: class and probabilities, or mean and interval
 
 The rows of DATA need not hold the target. Without -o the table is printed as csv.
 """
@@ -21,60 +21,60 @@ if TYPE_CHECKING:
 @click.command("predict")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("-o", "--out", type=OUTPUT, help="File: .csv or .parquet.")
 @click.option(
     "--by",
     type=click.Choice(["mean", "mode", "sample"]),
     default="mean",
     show_default=True,
-    help="What stands for a number's law; a draw tells no interval.",
+    help="Point prediction of a numeric target; sample has no interval.",
 )
 @click.option(
     "--interval",
     type=float,
     default=0.9,
     show_default=True,
-    help="Probability of the central interval of a number.",
+    help="Probability of the central prediction interval of a numeric target.",
 )
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test", "all"]),
-    help="Rows to predict: by default all of DATA, or the test rows of the run's own.",
+    help="Rows to predict: by default all of DATA, or the test rows of RUN.",
 )
-@click.option("--seed", default=0, show_default=True, help="Same seed, same draws.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     out: Path | None,
     by: By,
     interval: float,
     split: str | None,
     seed: int,
 ) -> None:
-    """Predict the target of every row of DATA, or of the run's own test rows, under RUN. WORDS
-    such as passes=50 say how: the mean of so many networks thinned by dropout."""
+    """Predict the target of every row of DATA (by default the test rows of RUN). KEY=VALUE sets an
+    option: passes=50 averages 50 networks with dropout."""
     from ..core.overrides import Overrides
     from ..run import run as runs
 
     if data is not None and "=" in data and not Path(data).exists():
-        words, data = (data, *words), None
+        settings, data = (data, *settings), None
     if out and out.suffix not in (".csv", ".parquet"):
         raise UsageError(
             f"cannot write {out.suffix or 'a file without a suffix'}; use .csv or .parquet"
         )
-    spoken, found = Overrides.parse(words), runs.load(run)
+    overrides, found = Overrides.parse(settings), runs.load(run)
     table = found.predict(
-        data, *spoken.model, *spoken.sample, split=split, by=by, interval=interval, seed=seed
+        data, *overrides.model, *overrides.sample, split=split, by=by, interval=interval, seed=seed
     )
-    told = {"run": str(found.folder), "rows": len(table), "columns": list(table)}
+    result = {"run": str(found.folder), "rows": len(table), "columns": list(table)}
     if out is None:
         text = table.to_csv(index=False).rstrip()
-        voice.result(told | {"predictions": table.to_dict("records")}, text)
+        console.result(result | {"predictions": table.to_dict("records")}, text)
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     write_table(table, out)
-    voice.result(told | {"file": str(out)}, str(out))
+    console.result(result | {"file": str(out)}, str(out))

@@ -1,4 +1,4 @@
-"""One HTML page about a run or a comparison"""
+"""Write an HTML report of a run or a comparison"""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ._writers import OUTPUT
     "-o",
     "--out",
     type=OUTPUT,
-    help="Where the page goes; by default report.html in the folder itself.",
+    help="File of the report; by default report.html in the run directory.",
 )
 @common
-def command(voice: Console, run: str, out: Path | None) -> None:
-    """Write what RUN (or a comparison's folder) has to say as one page that needs no network."""
+def command(console: Console, run: str, out: Path | None) -> None:
+    """Write one self-contained HTML page about RUN (or the directory of a comparison)."""
     from ..report.run import write_report
 
     path = write_report(run, out)
-    voice.result({"report": str(path)}, str(path))
+    console.result({"report": str(path)}, str(path))

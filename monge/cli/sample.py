@@ -1,7 +1,7 @@
-"""Draw from a run, as a picture, a table, text or arrays
+"""Sample from a run as images, a table, text, audio or arrays
 
-The suffix of -o decides: .png a grid of pictures, points or waves, .csv rows, .npz arrays, .gif a
-film, .wav sound (several: out-1.wav, out-2.wav and so on), .txt text.
+The suffix of -o decides: .png a grid of images, points or waveforms, .csv rows, .npz arrays, .gif
+an animation, .wav audio (several: out-1.wav, out-2.wav and so on), .txt text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 
 from ..core.errors import UsageError
 from ._output import Console, common
-from ._stream_text import speak
+from ._stream_text import sample_text
 from ._writers import OUTPUT, frame, write
 
 if TYPE_CHECKING:
@@ -26,38 +26,37 @@ if TYPE_CHECKING:
 
 @click.command("sample")
 @click.argument("run")
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "-n",
     "count",
     type=click.IntRange(1),
-    help="How many: 16 by default; of each row of --given FILE, 1.",
+    help="Number of samples: by default 16, or 1 per row of --given FILE.",
 )
 @click.option(
     "-o",
     "--out",
     type=OUTPUT,
-    help="File: .png, .csv, .npz, .txt, or .wav; several sounds become out-1.wav, "
-    "out-2.wav and so on.",
+    help="File: .png, .csv, .npz, .txt, .gif or .wav (several: out-1.wav, out-2.wav and so on).",
 )
-@click.option("--prompt", help="What a text begins with; it is told as it comes about.")
+@click.option("--prompt", help="Prompt; the text is streamed as it is generated.")
 @click.option(
     "--stream",
     is_flag=True,
-    help="Show the draws as they come about: in the terminal, or as a film with -o film.gif.",
+    help="Show samples as they are generated: in the terminal, or animated with -o NAME.gif.",
 )
 @click.option(
     "--given",
     multiple=True,
     metavar="NAME=VALUE|FILE",
-    help="A condition for all draws, or data whose rows are each drawn for.",
+    help="Condition for all samples, or a file with one condition per sample.",
 )
 @click.option("--seed", default=0, show_default=True, help="Same seed, same samples.")
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     count: int | None,
     out: Path | None,
     prompt: str | None,
@@ -65,24 +64,24 @@ def command(
     given: tuple[str, ...],
     seed: int,
 ) -> None:
-    """Draw -n samples from RUN. WORDS such as temperature=0.8 say how.
+    """Generate -n samples from RUN. KEY=VALUE sets a sampling option such as temperature=0.8.
 
-    Without -o a table is printed as csv, text as text, and pictures and sounds go into the run's
-    pictures/.
+    Without -o a table is printed as csv and text as text; images and audio are saved in the
+    run's pictures/.
     """
     from ..core.overrides import Overrides
     from ..run import run as runs
 
-    found, spoken = runs.load(run), Overrides.parse(words)
-    options = (*spoken.model, *spoken.sample)
-    told_as_text = out is None or out.suffix == ".txt"
-    if prompt is not None or (found.view.text and not found.space.given and told_as_text):
-        speak(voice, found, prompt or "", count, out, options, seed)
+    found, overrides = runs.load(run), Overrides.parse(settings)
+    options = (*overrides.model, *overrides.sample)
+    as_text = out is None or out.suffix == ".txt"
+    if prompt is not None or (found.view.text and not found.space.given and as_text):
+        sample_text(console, found, prompt or "", count, out, options, seed)
         return
-    count, conditions = asked(found, count, given, options)
+    count, conditions = sample_conditions(found, count, given, options)
     if stream or (out and out.suffix == ".gif"):
         states = found.stream(count, conditions, *options, seed=seed)
-        show(voice, found, states, out)
+        show_stream(console, found, states, out)
         return
     outs = [out] if out else []
     if out is None and (found.space.is_picture or found.view.sound):
@@ -91,17 +90,17 @@ def command(
     x = found.draw(count, conditions, *options, seed=seed)
     if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()
-        voice.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)
+        console.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)
         return
     files = [str(path) for out in outs for path in write(found, x, out)]
-    told = {"run": str(found.folder), "n": count, "file": files[0], "files": files}
-    voice.result(told, "\n".join(files))
+    result = {"run": str(found.folder), "n": count, "file": files[0], "files": files}
+    console.result(result, "\n".join(files))
 
 
-def asked(
+def sample_conditions(
     run: Run, count: int | None, given: tuple[str, ...], options: tuple[str, ...]
 ) -> tuple[int, dict[str, Batch]]:
-    """How many draws, and what each is given."""
+    """The number of samples, and the conditions of each."""
     import torch
 
     from ..run.conditions import parse_condition
@@ -110,18 +109,17 @@ def asked(
         rows = run.rows(given[0], "all").whole()
         every = rows[torch.arange(len(rows)).repeat_interleave(count or 1)]
         return len(every), dict(every.to(run.compute.torch_device()).given)
-    pairs = map(pair, given)
+    pairs = map(parse_pair, given)
     return count or 16, {name: parse_condition(run, name, text, options) for name, text in pairs}
 
 
-def show(voice: Console, run: Run, states: Iterator[Tensor], out: Path | None) -> None:
-    """Pictures as they come about, as a film or, a line at a time, in the terminal."""
+def show_stream(console: Console, run: Run, states: Iterator[Tensor], out: Path | None) -> None:
+    """Show samples as they are generated, as an animation or in the terminal."""
     from ..plot import animation
 
     if not (run.space.is_picture or animation.is_plane(run.space)):
         raise UsageError(
-            f"--stream shows pictures and points of a plane, and these are "
-            f"{run.space}; leave it out"
+            f"--stream needs images or rows of two numbers, found {run.space}; remove --stream"
         )
     if out is None:
         for text in animation.frames(states, run.space):
@@ -129,14 +127,16 @@ def show(voice: Console, run: Run, states: Iterator[Tensor], out: Path | None) -
             click.echo(text)
         return
     if out.suffix != ".gif":
-        raise UsageError(f"a film is a .gif, not {out.suffix or 'a file without a suffix'}")
+        raise UsageError(
+            f"expected a .gif file for an animation, found {out.name}; use -o NAME.gif"
+        )
     count = animation.write(out, states, run.space)
-    told = {"run": str(run.folder), "frames": count, "file": str(out)}
-    voice.result(told, str(out))
+    result = {"run": str(run.folder), "frames": count, "file": str(out)}
+    console.result(result, str(out))
 
 
-def pair(word: str) -> tuple[str, str]:
-    name, equals, text = word.partition("=")
+def parse_pair(setting: str) -> tuple[str, str]:
+    name, equals, text = setting.partition("=")
     if not equals:
-        raise UsageError(f"--given {word!r} is not of the form name=value")
+        raise UsageError(f"--given: expected NAME=VALUE or a file, found {setting!r}")
     return name, text

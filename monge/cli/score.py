@@ -1,67 +1,75 @@
-"""Nats of every row under a run, with what kind of number they are
+"""Log-likelihood of each row (nats), marked exact, bound or estimate
 
-Exact, a lower bound or an estimate; the mean with its standard error, and bits a dimension.
+Prints the mean with its standard error and bits per dimension.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ..core.errors import UsageError
 from ._output import Console, common
 from ._writers import OUTPUT, write_table
 
 if TYPE_CHECKING:
     from ..evaluate.likelihood import RowLikelihoods
+    from ..run.run import Run
 
 
 @click.command("score")
 @click.argument("run")
 @click.argument("data", required=False)
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test", "all"]),
-    help="Rows to score: by default test where there are splits, all otherwise.",
+    help="Rows to score: by default the test split if there are splits, else all.",
 )
 @click.option(
     "-o",
     "--out",
     type=OUTPUT,
-    help="csv with a line a row: row, nats, kind, stderr, rank (1 = least likely).",
+    help="File (.csv) with a line per row: row, nats, kind, stderr, rank (1 = least likely).",
 )
-@click.option("--seed", default=0, show_default=True, help="Noise of a bound.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed of the noise of a bound or estimate."
+)
 @common
 def command(
-    voice: Console,
+    console: Console,
     run: str,
     data: str | None,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     split: str | None,
     out: Path | None,
     seed: int,
 ) -> None:
-    """Score DATA (or the run's own test rows) under RUN. WORDS such as samples=100 say how."""
+    """Score DATA (by default the test rows of RUN). KEY=VALUE sets a scoring option such as
+    samples=100."""
     from ..core.overrides import Overrides
     from ..run import run as runs
     from ..run.text import perplexity
 
     if data is not None and "=" in data and not Path(data).exists():
-        words, data = (data, *words), None
-    spoken = Overrides.parse(words)
+        settings, data = (data, *settings), None
+    overrides = Overrides.parse(settings)
     found = runs.load(run)
-    scores = found.score(data, *spoken.model, *spoken.score, split=split, seed=seed)
+    options = (*overrides.model, *overrides.score)
+    check_options(found, options)
+    scores = found.score(data, *options, split=split, seed=seed)
     if out:
-        write(out, scores)
+        write_rows(out, scores)
     mean = scores.score
     if scores.impossible:
-        voice.note(
-            f"{scores.impossible} of {len(scores.value)} rows have no finite score: the "
-            "law excludes their values, or they lie too far out to compute"
+        console.note(
+            f"{scores.impossible} of {len(scores.value)} rows have no finite log-likelihood: "
+            "the model excludes their values, or they are too extreme to compute"
         )
-    told = {
+    result = {
         "rows": len(scores.value),
         "mean": mean.value,
         "stderr": mean.stderr,
@@ -70,25 +78,39 @@ def command(
         "bits_per_dim": scores.bits_per_dim,
     }
     text = (
-        f"{mean.value:.4f} ± {mean.stderr:.4f} nats a row ({mean.kind}), "
-        f"{scores.bits_per_dim:.4f} bits/dim, {told['rows']} rows"
+        f"{mean.value:.4f} ± {mean.stderr:.4f} nats per row ({mean.kind}), "
+        f"{scores.bits_per_dim:.4f} bits/dim, {result['rows']} rows"
     )
     if scores.told:
-        told["method"] = scores.told
+        result["method"] = scores.told
         text += f"\n{scores.told}"
     if scores.noise is not None:
-        told["noise"] = scores.noise
-        text += f"\n± {scores.noise:.4f} of the mean is the noise of its own draws"
+        result["noise"] = scores.noise
+        text += f"\n± {scores.noise:.4f} is the Monte Carlo error of the mean"
     if found.view.text:
-        measured = perplexity(found, found.rows(data, split), scores)
-        told |= {name: score.value for name, score in measured.items()}
+        metrics = perplexity(found, found.rows(data, split), scores)
+        result |= {name: score.value for name, score in metrics.items()}
         text += "".join(
-            f"\n{name.replace('_', ' ')} {score.value:.4f}" for name, score in measured.items()
+            f"\n{name.replace('_', ' ')} {score.value:.4f}" for name, score in metrics.items()
         )
-    voice.result(told, text + (f"\n{out}" if out else ""))
+    console.result(result, text + (f"\n{out}" if out else ""))
 
 
-def write(out: Path, scores: RowLikelihoods) -> None:
+def check_options(run: Run, settings: Sequence[str]) -> None:
+    """Refuse a setting that the model's scoring options do not have."""
+    from ..core.abilities import HasLikelihood
+
+    known = list(run.require(HasLikelihood).LikelihoodConfig.__dataclass_fields__)
+    for setting in settings:
+        name = setting.removeprefix("score.").partition("=")[0]
+        if name.partition(".")[0] not in known:
+            options = f"expected one of {', '.join(known)}" if known else "it has none"
+            raise UsageError(
+                f"{run.about['model']} has no scoring option {name!r}; {options}, found {setting}"
+            )
+
+
+def write_rows(out: Path, scores: RowLikelihoods) -> None:
     import numpy as np
     import pandas as pd
 

@@ -1,6 +1,6 @@
-"""The best translation of a text, or of every line of stdin
+"""Translate a text, or every line of stdin
 
-Any run that tells text given text serves: translations, summaries, corrections.
+Works with any run that maps text to text: translation, summaries, corrections.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 @click.command("translate")
 @click.argument("run")
 @click.argument("text")
-@click.argument("words", nargs=-1)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
-    "--attention", type=OUTPUT, help="Draw what each piece of the translation looks at, as a .png."
+    "--attention",
+    type=OUTPUT,
+    help="File (.png) for a plot of the attention from each output token to the source.",
 )
 @common
 def command(
-    voice: Console, run: str, text: str, words: tuple[str, ...], attention: Path | None
+    console: Console, run: str, text: str, settings: tuple[str, ...], attention: Path | None
 ) -> None:
-    """Translate TEXT, or with - every line of stdin, under RUN. WORDS such as beams=10 penalty=0.6
-    say how the best sentence is sought."""
+    """Translate TEXT (- for every line of stdin) with RUN. KEY=VALUE sets a search option such as
+    beams=10 or penalty=0.6."""
     from ..core.overrides import Overrides
     from ..run import run as runs
     from ..run.text import translate
@@ -40,24 +42,28 @@ def command(
         [line for line in sys.stdin.read().split("\n") if line.strip()] if text == "-" else [text]
     )
     if not texts or not texts[0].strip():
-        raise UsageError("there is no text to translate; give a sentence, or lines on stdin")
+        raise UsageError(
+            "expected a text to translate, found none; give a sentence, or lines on stdin"
+        )
     if attention and len(texts) > 1:
-        raise UsageError(f"--attention draws one sentence, and there are {len(texts)}; give one")
-    found, spoken = runs.load(run), Overrides.parse(words)
-    said = translate(found, texts, *spoken.model, *spoken.sample)
-    told = {"run": str(found.folder), "texts": texts, "translations": said}
+        raise UsageError(f"--attention plots one sentence, found {len(texts)}; give one")
+    found, overrides = runs.load(run), Overrides.parse(settings)
+    translations = translate(found, texts, *overrides.model, *overrides.sample)
+    result = {"run": str(found.folder), "texts": texts, "translations": translations}
     if attention:
-        draw(found, texts[0], said[0], attention)
-        told["file"] = str(attention)
-    voice.result(told, "\n".join([*said, *([str(attention)] if attention else [])]))
+        plot_attention(found, texts[0], translations[0], attention)
+        result["file"] = str(attention)
+    console.result(result, "\n".join([*translations, *([str(attention)] if attention else [])]))
 
 
-def draw(run: Run, text: str, said: str, path: Path) -> None:
+def plot_attention(run: Run, text: str, translation: str, path: Path) -> None:
     from ..plot.attention import write_map
     from ..run.text import cross_attention
 
     if path.suffix != ".png":
-        raise UsageError(f"an attention map is a .png, not {path.suffix or 'without a suffix'}")
+        raise UsageError(
+            f"expected a .png file for --attention, found {path.name}; use a .png file"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows, columns, weights = cross_attention(run, text, said)
+    rows, columns, weights = cross_attention(run, text, translation)
     write_map(path, weights.numpy(), rows, columns)

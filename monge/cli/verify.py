@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 ERRATA = "errata"
 """The group of common errors."""
-READ = 1024
-"""Held-out rows of a run among which some without missing values are looked for."""
+MAX_ROWS = 1024
+"""Held-out rows of a run that are searched for rows without missing values."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the names of a command line ask for; nothing named means all."""
+class VerifySelection:
+    """The identities, models and runs that the names of a command line select; no name: all."""
 
     listings: tuple[Listing, ...]
     prose: tuple[str, ...]  # common errors that cannot be computed
@@ -41,7 +41,7 @@ class Choice:
 
     @property
     def members(self) -> bool:
-        """Whether somebody in particular is to be examined."""
+        """Whether a model or a run is named."""
         return bool(self.models or self.runs)
 
 
@@ -54,7 +54,7 @@ class Choice:
     help="Check every model that an identity applies to, not only the first.",
 )
 @common
-def command(voice: Console, names: tuple[str, ...], every: bool) -> None:
+def command(console: Console, names: tuple[str, ...], every: bool) -> None:
     """Check identities on models. NAME is a model, a run, an identity (X52), a common error (R36)
     or a group (latent, errata).
 
@@ -67,40 +67,37 @@ def command(voice: Console, names: tuple[str, ...], every: bool) -> None:
     torch.set_num_threads(1)  # small problems: a second thread only waits for the first
     choice = choose(names)
     rows = []
-    for row in examined(voice, choice, every):
+    for row in check_all(console, choice, every):
         rows.append(row)
-        if voice.is_interactive:
+        if console.is_interactive:
             click.echo(f"\r\033[K{row.id} {row.member}", nl=False, err=True)
-    if voice.is_interactive:
+    if console.is_interactive:
         click.echo("\r\033[K", nl=False, err=True)
     if not rows:
-        raise UsageError(
-            f"nothing that {' '.join(names)} names goes together; "
-            "`monge models` tells who can what"
-        )
-    voice.result({"rows": [row.to_dict() for row in rows]}, text(voice, rows))
+        raise UsageError("none of these identities applies to these models; see `monge models`")
+    console.result({"rows": [row.to_dict() for row in rows]}, text(console, rows))
     if any(row.passed is False for row in rows):
         raise click.exceptions.Exit(1)
 
 
-def choose(names: Sequence[str]) -> Choice:
-    """Sort names into identities and members."""
+def choose(names: Sequence[str]) -> VerifySelection:
+    """Sort names into identities, models and runs."""
     known = listed()
-    words: set[str] = set()
+    labels: set[str] = set()
     models, runs = [], []
     for name in names:
         if name.upper() in {each.id for each in known} | {*PROSE} or name in {
             each.group for each in known
         }:
-            words.add(name)
+            labels.add(name)
         elif is_model(name):
             models.append(name if name.endswith(".py") else registry.entry(name).name)
         else:
             runs.append(run_folder(name))
-    wanted = {word.upper() for word in words} | words
-    chosen = tuple(each for each in known if not words or {each.id, each.group} & wanted)
+    wanted = {label.upper() for label in labels} | labels
+    chosen = tuple(each for each in known if not labels or {each.id, each.group} & wanted)
     prose = tuple(each for each in PROSE if wanted & {each, ERRATA})
-    return Choice(chosen, prose, tuple(models), tuple(runs))
+    return VerifySelection(chosen, prose, tuple(models), tuple(runs))
 
 
 def is_model(name: str) -> bool:
@@ -127,11 +124,11 @@ def short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def examined(voice: Console, choice: Choice, every: bool) -> Iterator[IdentityResult]:
-    """The rows, one after the other."""
+def check_all(console: Console, choice: VerifySelection, every: bool) -> Iterator[IdentityResult]:
+    """Check the selected identities and yield their rows."""
     from ..verify.subjects import able
 
-    named = list(subjects(voice, choice))
+    named = list(subjects(console, choice))
     for listing in choice.listings:
         identity = load(listing)
         if choice.members:
@@ -144,8 +141,8 @@ def examined(voice: Console, choice: Choice, every: bool) -> Iterator[IdentityRe
         yield IdentityResult(name, ITSELF, statement, source, skipped=reason)
 
 
-def subjects(voice: Console, choice: Choice) -> Iterator[Subject]:
-    """Those who are named; a run whose data cannot be had is examined on random rows."""
+def subjects(console: Console, choice: VerifySelection) -> Iterator[Subject]:
+    """The named models and runs; a run whose data cannot be read is checked on random rows."""
     import torch
 
     from ..core.rng import make_generator
@@ -158,24 +155,24 @@ def subjects(voice: Console, choice: Choice) -> Iterator[Subject]:
         run = runs.load(place)
         try:
             rows = run.rows()
-            batch = rows.batch(torch.arange(min(len(rows), READ)))
+            batch = rows.batch(torch.arange(min(len(rows), MAX_ROWS)))
         except MongeError as error:
-            voice.note(f"{error}; random rows stand in")
-            batch = random_rows(run.space, READ, make_generator(0))
+            console.note(f"{error}; using random rows instead")
+            batch = random_rows(run.space, MAX_ROWS, make_generator(0))
         yield trained(str(place), run.model, batch)
 
 
-def text(voice: Console, rows: list[IdentityResult]) -> str:
-    """The table, and a line that counts."""
-    shown = [row for row in rows if voice.verbose or row.skipped is None] or rows
-    table = voice.table(
-        ("id", "member", "statement", "residual", "tolerance", ""),
+def text(console: Console, rows: list[IdentityResult]) -> str:
+    """The table, and a line of counts."""
+    shown = [row for row in rows if console.verbose or row.skipped is None] or rows
+    table = console.table(
+        ("id", "model", "statement", "residual", "tolerance", ""),
         [line(row) for row in shown],
         keys=2,
     )
-    if voice.verbose:
+    if console.verbose:
         cited = dict.fromkeys((row.id, row.source) for row in shown)
-        table += "\n\n" + voice.table(("id", "source"), [*cited]) + "\n"
+        table += "\n\n" + console.table(("id", "source"), [*cited]) + "\n"
     held, failed, skipped = (
         sum(found)
         for found in zip(
@@ -183,7 +180,7 @@ def text(voice: Console, rows: list[IdentityResult]) -> str:
             strict=True,
         )
     )
-    reasons = " (-v tells why)" if len(shown) < len(rows) else ""
+    reasons = " (-v shows why)" if len(shown) < len(rows) else ""
     return f"{table}\n{held} hold, {failed} fail, {skipped} skipped{reasons}"
 
 
@@ -196,5 +193,9 @@ def outcome(row: IdentityResult) -> str:
         return f"skipped: {row.skipped}"
     if row.error:
         return f"FAIL {row.error}"
-    told = "ok" if row.passed else "FAIL"
-    return told if row.wrong is None else f"{told}, the error misses by {row.wrong:.3g}"
+    verdict = "ok" if row.passed else "FAIL"
+    return (
+        verdict
+        if row.wrong is None
+        else f"{verdict}, the wrong statement is off by {row.wrong:.3g}"
+    )

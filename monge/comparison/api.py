@@ -1,4 +1,4 @@
-"""The whole of `monge compare` in one call: who takes part, the fits, the order, the page."""
+"""`monge.compare`: fit several models to the same data, rank them and write the report."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..report.run import report
 from ..run import storage
 from . import ray_backend
 from .leaderboard import Leaderboard
-from .plan import plan
-from .runner import BUDGET, Comparison, Outcome, Started
+from .plan import make_plan
+from .runner import BUDGET, Comparison, JobStarted, Outcome
 
 
 def compare(
@@ -33,36 +33,37 @@ def compare(
     target: str | Sequence[str] = (),
     out: str | Path | None = None,
     ray: str | None = None,
-    tell: Callable[[Comparison | Started | Outcome], None] = lambda _: None,
+    on_event: Callable[[Comparison | JobStarted | Outcome], None] = lambda _: None,
 ) -> Leaderboard:
-    """Fit the models named, or every one that takes the data, with the same budget on the same
-    rows, and rank them on test rows; `models` may hold words of data.* too. `tell` hears of the
-    comparison before it begins, and of each entrant as it begins and ends."""
-    names = [word for word in models if "=" not in word]
-    words = [word for word in models if "=" in word]
-    aims = [target] if isinstance(target, str) else target
+    """Fit the models named, or every model that supports the data, with the same budget on the
+    same rows, and rank them on test rows. `models` may hold data options such as data.seed=1 too.
+    `on_event` is called with the comparison before the first fit, and as each fit starts and
+    ends."""
+    names = [name for name in models if "=" not in name]
+    settings = [setting for setting in models if "=" in setting]
+    targets = [target] if isinstance(target, str) else target
     where = None if out is None else Path(out)
     if not isinstance(what, str | Path):
-        what, where = kept(what, where)
-    comparison = Comparison.begin(
-        plan(str(what), names, words, budget, seeds, given, aims, one), where
+        what, where = save_arrays(what, where)
+    comparison = Comparison.create(
+        make_plan(str(what), names, settings, budget, seeds, given, targets, one), where
     )
-    tell(comparison)
+    on_event(comparison)
     outcomes = []
-    entrants: Generator[Started | Outcome, None, None] = (
+    events: Generator[JobStarted | Outcome, None, None] = (
         ray_backend.run(comparison, ray) if ray else comparison.run(jobs)
     )
-    with closing(entrants):
-        for event in entrants:
-            tell(event)
+    with closing(events):
+        for event in events:
+            on_event(event)
             if isinstance(event, Outcome):
                 outcomes.append(event)
     found = Leaderboard.of(comparison, outcomes)
     return replace(found, report=report(comparison.folder, outcomes))
 
 
-def kept(what: Any, where: Path | None) -> tuple[str, Path]:
-    """A frame or arrays as a file in the comparison's folder, which entrants can open."""
+def save_arrays(what: Any, where: Path | None) -> tuple[str, Path]:
+    """Save a frame or arrays as a file in the comparison's folder, for its processes."""
     where = where or storage.home() / "compare-arrays"
     where.mkdir(parents=True, exist_ok=True)
     if is_frame(what):
@@ -76,8 +77,8 @@ def kept(what: Any, where: Path | None) -> tuple[str, Path]:
     )
     if any(array.dtype == object for array in arrays.values()):
         raise DataError(
-            f"a {type(what).__name__} cannot be handed to the entrants; give compare "
-            "a name, a path, a frame, an array or an (x, y) pair"
+            f"expected a name, a path, a frame, a numeric array or an (x, y) pair, found a "
+            f"{type(what).__name__}; convert it to one of these"
         )
     path = where / f"data-{digest(*(array.tobytes() for array in arrays.values()))}.npz"
     with replacing(path) as fresh, open(fresh, "wb") as file:

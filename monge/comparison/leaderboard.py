@@ -1,10 +1,10 @@
-"""The entrants of a comparison in order: log-likelihoods in one unit, sample distances for all.
+"""Rank the models of a comparison by log-likelihood, then by the distance of their samples.
 
-Laws that score come first, the highest mean of log p first; exact values and bounds stand in one
-column with their kind, since a bound is at most the value. Laws without a score follow by the
-distance of their samples, in which every law that samples has a place. A difference to the first
-is that of the same rows, whose error is smaller than that of either mean. What training rows
-would reach in place of samples is the reference.
+Models with a log-likelihood come first, the highest mean first; exact values and bounds share a
+column with their kind, since a bound is at most the value. Models without one follow by the energy
+distance of their samples, by which every model that samples has a rank. The gap to the best model
+is paired over the same rows, so its error is smaller than that of either mean. The reference is
+the same metric with training rows in place of samples.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .runner import RESULTS, Comparison, Outcome
 from .worker import ROWS
 
 LIKELIHOOD, DISTANCE = "log_likelihood", "energy_distance"
-SURE = 0.95
-"""Of an interval over seeds."""
+CONFIDENCE = 0.95
+"""Confidence of an interval over seeds."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class LeaderboardRow:
     model: str
     runs: tuple[Path, ...]
     seconds: float
-    measures: dict[str, Metric]  # mean over seeds; the error is over seeds where there are several
+    measures: dict[str, Metric]  # mean over seeds; with several, the error is over seeds
     rows: NDArray[np.float64] | None  # log p of each test row, (seeds, N)
-    behind: tuple[float, float] | None = None  # nats behind the first, and the error of that
-    cost: dict[str, Any] = field(default_factory=dict)  # as it was foreseen before training
-    values: tuple[float, ...] = ()  # of the measure that places it, one a seed
-    places: dict[str, int] = field(default_factory=dict)  # by likelihood and by distance
+    behind: tuple[float, float] | None = None  # nats to the best model, and the standard error
+    cost: dict[str, Any] = field(default_factory=dict)  # as estimated before training
+    values: tuple[float, ...] = ()  # of the metric that ranks it, one per seed
+    places: dict[str, int] = field(default_factory=dict)  # rank by likelihood and by distance
 
     @property
     def family(self) -> str:
@@ -53,7 +53,7 @@ class LeaderboardRow:
 
     @property
     def order(self) -> tuple[int, float]:
-        """Where it stands: the smaller goes first."""
+        """Sort key: the smallest comes first."""
         if (found := self.measures.get(LIKELIHOOD)) is not None:
             return 0, -found.value if math.isfinite(found.value) else math.inf
         distance = self.measures.get(DISTANCE)
@@ -61,36 +61,36 @@ class LeaderboardRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the mean over seeds lies, by Student's law."""
+        """Confidence interval of the mean over seeds (Student's t)."""
         count = len(self.values)
         if count < 2:
             return None
-        reach = float(student.ppf((1 + SURE) / 2, count - 1))
-        reach *= statistics.stdev(self.values) / count**0.5
+        half_width = float(student.ppf((1 + CONFIDENCE) / 2, count - 1))
+        half_width *= statistics.stdev(self.values) / count**0.5
         middle = statistics.mean(self.values)
-        return middle - reach, middle + reach
+        return middle - half_width, middle + half_width
 
     def to_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "model": self.model,
             "family": self.family,
             "run": str(self.runs[0]),
             "seconds": self.seconds,
-            "places": self.places,
+            "ranks": self.places,
             "cost": self.cost,
-            "measures": {name: score.to_dict() for name, score in self.measures.items()},
+            "metrics": {name: metric.to_dict() for name, metric in self.measures.items()},
         }
         if self.interval:
-            told |= {"runs": [str(run) for run in self.runs], "interval": list(self.interval)}
+            result |= {"runs": [str(run) for run in self.runs], "interval": list(self.interval)}
         if self.behind:
-            told["behind"] = {"value": self.behind[0], "stderr": self.behind[1]}
-        return told
+            result["gap_to_best"] = {"value": self.behind[0], "stderr": self.behind[1]}
+        return result
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """What came of a comparison: its rows, the best first, what training rows would reach, who
-    failed and who was left out and why, and where its page is."""
+    """The result of a comparison: one row per model, the best first, the failures, the models that
+    were left out and why, and the report."""
 
     folder: Path
     rows: list[LeaderboardRow]
@@ -105,7 +105,7 @@ class Leaderboard:
 
     @property
     def reference(self) -> dict[str, Metric]:
-        """Each measure of samples with training rows in their place."""
+        """Each metric of samples, computed with training rows in their place."""
         found: dict[str, Metric] = {}
         for row in reversed(self.rows):
             found |= reference(row.measures)
@@ -129,18 +129,18 @@ def reference(measures: Mapping[str, Metric]) -> dict[str, Metric]:
 
 
 def leaderboard(outcomes: Sequence[Outcome]) -> list[LeaderboardRow]:
-    """A row for each model that has come through, the best first."""
+    """A row for each model that was fitted, the best first."""
     done = [outcome for outcome in outcomes if not outcome.failure]
     check_comparable([outcome.run for outcome in done])
     found = [
         row([o.run for o in done if o.model == model], model)
         for model in dict.fromkeys(outcome.model for outcome in done)
     ]
-    return rank(compared(sorted(found, key=lambda row: row.order)))
+    return rank(with_gaps(sorted(found, key=lambda row: row.order)))
 
 
 def check_comparable(runs: Sequence[Path]) -> None:
-    """A RunError where two are laws of different spaces, or were fitted to different data."""
+    """Raise a RunError if two models have different spaces or were fitted to different data."""
     known: tuple[Path, str, str] | None = None
     for run in runs:
         about = storage.read(run, "run.json")
@@ -150,29 +150,32 @@ def check_comparable(runs: Sequence[Path]) -> None:
         first, theirs, fingerprint = known
         if event != theirs:
             raise RunError(
-                f"{run.name} is a law of {event} and {first.name} of {theirs}; only "
-                "laws of one space can be compared"
+                f"expected models of one space, found {event} in {run.name} and {theirs} in "
+                f"{first.name}; compare models of the same event"
             )
         if about["data"]["fingerprint"] != fingerprint:
             raise RunError(
-                f"{run.name} and {first.name} were fitted to different data; fit one of them again"
+                f"expected models of the same data, found different data in {run.name} and "
+                f"{first.name}; fit one of them again"
             )
 
 
 def row(runs: Sequence[Path], model: str) -> LeaderboardRow:
-    told = [storage.read(run, RESULTS) for run in runs]
-    names = [name for name in told[0]["measures"] if all(name in one["measures"] for one in told)]
-    scores = {name: [Metric(**one["measures"][name]) for one in told] for name in names}
+    results = [storage.read(run, RESULTS) for run in runs]
+    names = [
+        name for name in results[0]["measures"] if all(name in one["measures"] for one in results)
+    ]
+    scores = {name: [Metric(**one["measures"][name]) for one in results] for name in names}
     files = [run / ROWS for run in runs]
     rows = np.stack([np.load(file) for file in files]) if files[0].exists() else None
     first = next((name for name in (LIKELIHOOD, DISTANCE) if name in scores), None)
     return LeaderboardRow(
         model,
         tuple(runs),
-        statistics.mean(one["seconds"] for one in told),
+        statistics.mean(one["seconds"] for one in results),
         {name: mean(found) for name, found in scores.items()},
         rows,
-        cost=told[0].get("cost", {}),
+        cost=results[0].get("cost", {}),
         values=tuple(score.value for score in scores[first]) if first else (),
     )
 
@@ -190,18 +193,18 @@ def over_seeds(values: Sequence[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
-def compared(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Each with how far it is behind the first on the same rows."""
+def with_gaps(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Each row with its gap to the best model on the same test rows."""
     first = next((row.rows for row in rows if row.rows is not None), None)
     return [
-        replace(each, behind=gap(first, each.rows))
+        replace(each, behind=paired_gap(first, each.rows))
         if first is not None and each.rows is not None and each.rows.shape[1] == first.shape[1]
         else each
         for each in rows
     ]
 
 
-def gap(first: NDArray[np.float64], rows: NDArray[np.float64]) -> tuple[float, float]:
+def paired_gap(first: NDArray[np.float64], rows: NDArray[np.float64]) -> tuple[float, float]:
     """The mean difference of the same rows; its error is over rows, or over seeds if that is
     larger."""
     each = first.mean(0) - rows.mean(0)  # (N,)
@@ -211,7 +214,7 @@ def gap(first: NDArray[np.float64], rows: NDArray[np.float64]) -> tuple[float, f
 
 
 def rank(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Each with its place by likelihood, and among all by the distance of samples."""
+    """Each row with its rank by likelihood and by the distance of samples."""
     places: dict[str, dict[str, int]] = {row.model: {} for row in rows}
     for name, measure, sign in (("likelihood", LIKELIHOOD, -1), ("distance", DISTANCE, 1)):
         having = [row for row in rows if measure in row.measures]

@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: the models that are laws of these data, and why others are not."""
+"""The plan of a comparison: the models that support the data, and why others are left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..train.budget import Budget
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared, and which models were left out and why."""
+    """What is compared, and which models are left out and why."""
 
     data: str
     words: tuple[str, ...]
@@ -31,16 +31,17 @@ class Plan:
     fingerprint: str = ""
 
     @property
-    def entrants(self) -> list[tuple[str, int]]:
+    def jobs(self) -> list[tuple[str, int]]:
+        """A model and a seed for each fit."""
         return [(model, seed) for model in self.models for seed in range(self.seeds)]
 
     def title(self, model: str, seed: int) -> str:
-        """The name of an entrant's folder."""
+        """The folder name of a fit."""
         name = Path(model).stem if model.endswith(".py") else model
         return f"{name}-{seed}" if seed else name
 
-    def same(self, other: Plan) -> bool:
-        """Whether the two compare the same in the same way; models and seeds may differ."""
+    def is_compatible(self, other: Plan) -> bool:
+        """Whether data, settings and budget are equal; models and seeds may differ."""
         return (self.data, self.words, self.budget, self.given, self.target) == (
             other.data,
             other.words,
@@ -50,42 +51,42 @@ class Plan:
         )
 
 
-def tupled(told: dict[str, Any]) -> dict[str, Any]:
+def with_tuples(saved: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in told.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()
     }
 
 
-def plan(
+def make_plan(
     what: str,
     models: Sequence[str] = (),
-    words: Sequence[str] = (),
+    settings: Sequence[str] = (),
     budget: str = "60s",
     seeds: int = 1,
     given: Sequence[str] = (),
     target: Sequence[str] = (),
     one: bool = False,
 ) -> Plan:
-    """The models that take this data: those named, or all, or one of each family; the baselines
-    always."""
+    """The models that support this data: those named, or all, or one per family; baselines are
+    always included."""
     Budget.read(budget)
-    spoken = Overrides.parse(words)
-    if spoken.model or spoken.train or spoken.sample or spoken.score:
-        word = (*spoken.model, *spoken.train, *spoken.sample, *spoken.score)[0]
+    overrides = Overrides.parse(settings)
+    if overrides.model or overrides.train or overrides.sample or overrides.score:
+        setting = (*overrides.model, *overrides.train, *overrides.sample, *overrides.score)[0]
         raise UsageError(
-            f"{word} would not concern every model alike; compare takes words of data.* alone"
+            f"expected model names and data options (data.KEY=VALUE), found {setting}; remove it"
         )
     named = [Candidate.of(name) for name in models]
-    source = data.open(what, *spoken.data)
+    source = data.open(what, *overrides.data)
     if not target and (first := next((c for c in named if c.entry.is_predictor), None)):
         target = [default_target(first.name, source)]
     view = source.view(None, given, tuple(target) or None)
     if target:
         view.vary()
-    names, refused = chosen(named, view.space, bool(target), one, source.name)
+    names, refused = choose_models(named, view.space, bool(target), one, source.name)
     return Plan(
         what,
-        tuple(words),
+        tuple(settings),
         names,
         budget,
         seeds,
@@ -96,28 +97,28 @@ def plan(
     )
 
 
-def chosen(
+def choose_models(
     named: Sequence[Candidate], space: Space, predicting: bool, one: bool, name: str
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The names of those that take part, the baselines first, and why others do not; `name` is
-    that of the data."""
+    """The names of the models to fit, baselines first, and why others are left out; `name` is that
+    of the data."""
     known = [Candidate(entry.name, entry) for entry in registry.entries()]
     baselines = [c for c in known if c.entry.family == "baseline" and c not in named]
     others = named or [c for c in known if c.entry.family != "baseline"]
-    taken, refused = sift(others, space, predicting)
+    taken, refused = split_supported(others, space, predicting)
     if refused and (named or not taken):
         reasons = "".join(f"\n  {model}: {reason}" for model, reason in refused.items())
         raise DataError(
-            next(iter(refused.values())) if named else f"no model takes {name}:{reasons}"
+            next(iter(refused.values())) if named else f"no model supports {name}:{reasons}"
         )
-    always, _ = sift(baselines, space, predicting)
-    taken = leading(taken) if one and not named else taken
+    always, _ = split_supported(baselines, space, predicting)
+    taken = first_per_family(taken) if one and not named else taken
     return tuple(candidate.name for candidate in [*always, *taken]), refused
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model by the name that finds it, `family.name` or a file, with what it says of itself."""
+    """A model by its name (`family.name` or a file) and its registry entry."""
 
     name: str
     entry: registry.Entry
@@ -128,18 +129,18 @@ class Candidate:
         return cls(name if name.endswith(".py") else entry.name, entry)
 
 
-def sift(
+def split_supported(
     candidates: Sequence[Candidate], space: Space, predicting: bool
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Those that are laws of this event, and why the others are not."""
+    """The models that support this event, and why the others do not."""
     taken, refused = [], {}
     for candidate in candidates:
         name, entry = candidate.name, candidate.entry
         try:
             if not GENERATIVE & set(entry.abilities):
                 raise DataError(
-                    f"{name} neither samples nor computes log-likelihoods; leave it "
-                    "out of the comparison"
+                    f"{name} neither samples nor computes log-likelihoods; remove it from the "
+                    "comparison"
                 )
             if entry.is_predictor and not predicting:
                 raise DataError(
@@ -153,8 +154,8 @@ def sift(
     return taken, refused
 
 
-def leading(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of each family the one that leads it."""
+def first_per_family(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The model of highest priority in each family."""
     first: dict[str, Candidate] = {}
     for candidate in sorted(candidates, key=lambda candidate: -candidate.entry.family_priority):
         first.setdefault(candidate.entry.family, candidate)

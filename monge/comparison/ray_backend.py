@@ -1,7 +1,7 @@
-"""The entrants of a comparison on several machines, by Ray.
+"""Run the fits of a comparison on several machines with Ray.
 
-Each is a task that starts the entrant's process where it is put. All machines see the
-comparison's folder and the data under the same path; what one has done, none does again.
+Each fit is a task that starts a process on its machine. All machines see the comparison's folder
+and the data under the same path; finished fits are not repeated.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ LOCAL = "local"
 
 
 def run(comparison: Comparison, address: str, threads: int = 1) -> Generator[Outcome, None, None]:
-    """Each entrant as it ends; `address` is that of a cluster, auto for the one this machine is
-    part of, local for this machine alone."""
+    """Run all fits and yield each as it ends; `address` is that of a cluster, auto for the one
+    this machine is part of, local for this machine alone."""
     ray = library()
     where, here = str(comparison.folder.resolve()), os.getcwd()
     with tempfile.TemporaryDirectory() as empty:
-        join(ray, address, empty)
-        task = ray.remote(entered).options(num_cpus=threads, max_retries=1)
+        connect(ray, address, empty)
+        task = ray.remote(run_task).options(num_cpus=threads, max_retries=1)
         waiting = {
             task.remote(where, model, seed, threads, here): (model, seed)
-            for model, seed in comparison.plan.entrants
+            for model, seed in comparison.plan.jobs
         }
         try:
             while waiting:
@@ -43,22 +43,21 @@ def run(comparison: Comparison, address: str, threads: int = 1) -> Generator[Out
             ray.shutdown()
 
 
-def join(ray: Any, address: str, empty: str) -> None:
-    """Begin a Ray job whose workers take no file of the current folder for a module. Ray puts the
-    folder in which it is initialised first on the path of its workers, whatever they are asked:
-    it is an empty one."""
-    joined: dict[str, Any] = {"address": address}
+def connect(ray: Any, address: str, empty: str) -> None:
+    """Connect to Ray from the folder `empty`: Ray puts the folder in which it is initialised first
+    on the path of its workers, and no file of the current folder may be imported as a module."""
+    options: dict[str, Any] = {"address": address}
     if address == LOCAL:
-        joined = {"num_cpus": cores()}
+        options = {"num_cpus": cores()}
         if known := [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]:
             whole = os.pathsep.join(map(os.path.abspath, known))  # workers start in another folder
-            joined["runtime_env"] = {"env_vars": {"PYTHONPATH": whole}}
+            options["runtime_env"] = {"env_vars": {"PYTHONPATH": whole}}
     try:
         with chdir(empty):
-            ray.init(**joined, log_to_driver=False, include_dashboard=False)
-    except Exception as error:  # Ray raises the plain class where a node does not start
+            ray.init(**options, log_to_driver=False, include_dashboard=False)
+    except Exception as error:  # Ray raises Exception itself if a node does not start
         raise RunError(
-            f"there is no Ray cluster at {address} ({told(error)}); "
+            f"cannot connect to a Ray cluster at {address} ({first_line(error)}); "
             "start one with `ray start --head`, or use --jobs on this machine"
         ) from error
 
@@ -73,22 +72,22 @@ def library() -> Any:
         ) from error
 
 
-def entered(where: str, model: str, seed: int, threads: int, cwd: str) -> str | None:
-    """Fit and judge one entrant on the machine that this runs on, in the folder `cwd` if it has
-    that; the sentence of its failure."""
+def run_task(where: str, model: str, seed: int, threads: int, cwd: str) -> str | None:
+    """Fit and evaluate one model on this machine, in the folder `cwd` if it exists; returns
+    why it failed, if it did."""
     here = cwd if os.path.isdir(cwd) else None
-    return Comparison.read(Path(where)).enter(model, seed, threads, cwd=here).failure
+    return Comparison.read(Path(where)).run_job(model, seed, threads, cwd=here).failure
 
 
 def outcome(ray: Any, task: Any, comparison: Comparison, model: str, seed: int) -> Outcome:
-    """What came of a task; a machine that was lost costs its entrant alone."""
+    """The outcome of a task; losing a machine fails its own fit only."""
     try:
         failure = ray.get(task)
     except ray.exceptions.RayError as error:
-        failure = f"its machine was lost ({told(error)}); compare again"
-    return Outcome(model, seed, comparison.place(model, seed), failure)
+        failure = f"its machine was lost ({first_line(error)}); run the same command again"
+    return Outcome(model, seed, comparison.run_folder(model, seed), failure)
 
 
-def told(error: Exception) -> str:
-    """The first line of what an error says, or what it is called where it says nothing."""
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its class if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,9 +1,9 @@
-"""One data set, many laws: each fitted with the same budget on the same rows, and judged on rows
-that none has seen.
+"""Run a comparison: each model is fitted with the same budget on the same rows and evaluated on
+test rows.
 
-A comparison is a folder: compare.json says what is compared, each entrant is a run folder in it,
-and report.html tells of all. An entrant is a process of its own, so that one that fails takes
-nobody with it; what is done is never done again, so that a comparison that was cut goes on.
+A comparison is a folder: compare.json holds its plan, each fit is a run folder in it, and
+report.html describes all. Every fit is a process of its own, so that a failure does not affect the
+others; finished fits are not repeated, so that an interrupted comparison can be continued.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from typing import Any
 from ..core.errors import RunError
 from ..run import storage
 from ..train.loop import terminable
-from .plan import Plan, tupled
+from .plan import Plan, with_tuples
 
 FILE = "compare.json"
 RESULTS = "judged.json"
-"""In an entrant's folder, once it is fitted and judged."""
+"""Metrics in the folder of a fit, once it is fitted and evaluated."""
 BUDGET = "60s"
-GRACE = 20.0
-"""Seconds that an entrant has to save what it did, once it is asked to stop."""
+STOP_SECONDS = 20.0
+"""Seconds that a process has to save a checkpoint once it is asked to stop."""
 COMMAND = (sys.executable, "-P", "-m", "monge.comparison.worker")
-"""With -P no file of the current folder is mistaken for a module; PYTHONPATH counts as ever."""
+"""With -P files of the current folder are not imported as modules; PYTHONPATH still applies."""
 
 
 @dataclass(frozen=True)
-class Started:
-    """An entrant is about to be trained, and that will cost this much."""
+class JobStarted:
+    """A fit is about to start, with its estimated cost."""
 
     model: str
     seed: int
@@ -47,7 +47,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one entrant: where its run is, or the sentence of its failure."""
+    """The outcome of one fit: its run folder, or why it failed."""
 
     model: str
     seed: int
@@ -55,11 +55,11 @@ class Outcome:
     failure: str | None = None
 
 
-Report = Callable[[Started], None]
+Report = Callable[[JobStarted], None]
 
 
 class Comparison:
-    """A plan and the folder where it is carried out."""
+    """A plan and the folder of its runs."""
 
     def __init__(self, plan: Plan, where: Path) -> None:
         self.plan, self.folder = plan, where
@@ -67,21 +67,21 @@ class Comparison:
         self.guard, self.stopping = threading.Lock(), False
 
     @classmethod
-    def begin(cls, plan: Plan, out: Path | None = None) -> Comparison:
-        """In a new folder, or where the same comparison was cut."""
+    def create(cls, plan: Plan, out: Path | None = None) -> Comparison:
+        """In a new folder, or in that of the same comparison if it was interrupted."""
         source = Path(plan.data).stem or plan.data
         where = out or storage.named(f"compare-{source}")
         if (where / FILE).exists():
             known = cls.read(where).plan
-            if not known.same(plan):
+            if not known.is_compatible(plan):
                 raise RunError(
-                    f"{where} compares {known.data} with budget {known.budget} and "
-                    "other words; give --out another name"
+                    f"{where} holds a comparison on {known.data} with budget {known.budget} "
+                    "and other settings; choose another --out"
                 )
             if known.fingerprint and known.fingerprint != plan.fingerprint:
                 raise RunError(
-                    f"{plan.data} has changed since the comparison in {where} was "
-                    "started; restore it, or give --out another name"
+                    f"{plan.data} has changed since the comparison in {where} started; restore "
+                    "it, or choose another --out"
                 )
         where.mkdir(parents=True, exist_ok=True)
         storage.write(where / FILE, json.dumps(storage.stamped(asdict(plan)), indent=1) + "\n")
@@ -89,35 +89,35 @@ class Comparison:
 
     @classmethod
     def read(cls, where: Path) -> Comparison:
-        return cls(Plan(**tupled(storage.read(where, FILE))), where)
+        return cls(Plan(**with_tuples(storage.read(where, FILE))), where)
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Of the entrants that are done."""
+        """The outcomes of finished fits."""
         every = [
-            Outcome(model, seed, self.place(model, seed)) for model, seed in self.plan.entrants
+            Outcome(model, seed, self.run_folder(model, seed)) for model, seed in self.plan.jobs
         ]
         return [outcome for outcome in every if (outcome.run / RESULTS).exists()]
 
-    def place(self, model: str, seed: int) -> Path:
+    def run_folder(self, model: str, seed: int) -> Path:
         return self.folder / self.plan.title(model, seed)
 
-    def run(self, jobs: int = 1) -> Generator[Started | Outcome, None, None]:
-        """Each entrant as it begins and as it ends; `jobs` at a time share the machine's cores.
-        Ctrl-C, SIGTERM and closing the iterator stop those that run, which keep what they did."""
+    def run(self, jobs: int = 1) -> Generator[JobStarted | Outcome, None, None]:
+        """Run all fits and yield each as it starts and ends; `jobs` at a time share the cores.
+        Ctrl-C, SIGTERM and closing the iterator stop the running fits, which save a checkpoint."""
         threads, self.stopping = max(cores() // jobs, 1), False
-        told: queue.Queue[Started | Future[Outcome]] = queue.Queue()
+        events: queue.Queue[JobStarted | Future[Outcome]] = queue.Queue()
         with terminable(), ThreadPoolExecutor(jobs) as pool:
             try:
                 left = [
-                    pool.submit(self.enter, model, seed, threads, told.put)
-                    for model, seed in self.plan.entrants
+                    pool.submit(self.run_job, model, seed, threads, events.put)
+                    for model, seed in self.plan.jobs
                 ]
                 for each in left:
-                    each.add_done_callback(told.put)
+                    each.add_done_callback(events.put)
                 while left:
-                    event = awaited(told)
-                    if isinstance(event, Started):
+                    event = next_event(events)
+                    if isinstance(event, JobStarted):
                         yield event
                     else:
                         left.remove(event)
@@ -126,26 +126,26 @@ class Comparison:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()
 
-    def enter(
+    def run_job(
         self,
         model: str,
         seed: int,
         threads: int,
-        tell: Report = lambda _: None,
+        on_start: Report = lambda _: None,
         cwd: str | None = None,
     ) -> Outcome:
-        """Fit and judge one in a process of its own, unless that is done; `cwd` is the folder that
-        relative paths start from."""
-        run = self.place(model, seed)
+        """Fit and evaluate one model in a process of its own, unless that is done; `cwd` is the
+        folder that relative paths start from."""
+        run = self.run_folder(model, seed)
         if (run / RESULTS).exists():
             return Outcome(model, seed, run)
-        words = [*COMMAND, str(self.folder), model, str(seed), str(threads)]
+        command = [*COMMAND, str(self.folder), model, str(seed), str(threads)]
         with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
             with self.guard:
                 if self.stopping:
-                    return Outcome(model, seed, run, "stopped before it began")
+                    return Outcome(model, seed, run, "stopped before it started")
                 child = subprocess.Popen(
-                    words,
+                    command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
@@ -155,18 +155,18 @@ class Comparison:
                 )
                 self.running.add(child)
             assert child.stdout
-            for line in child.stdout:  # the first is its cost, the others nobody waits for
+            for line in child.stdout:  # the first is its cost; others are ignored
                 if line.startswith("{"):
-                    tell(Started(model, seed, json.loads(line)))
+                    on_start(JobStarted(model, seed, json.loads(line)))
             code = child.wait()
             self.running.discard(child)
             errors.seek(0)
-            said = errors.read().strip().splitlines() or [f"ended with code {code}"]
-        return Outcome(model, seed, run, said[-1] if code else None)
+            lines = errors.read().strip().splitlines() or [f"ended with code {code}"]
+        return Outcome(model, seed, run, lines[-1] if code else None)
 
     def stop(self) -> None:
-        """Ask those that run to save and leave: they do when their standard input ends, as it also
-        does when this process is killed. Who does not in time is killed."""
+        """Ask running fits to save and exit: they do when their standard input ends, which also
+        happens if this process is killed. A fit that does not exit in time is killed."""
         with self.guard:
             self.stopping = True
         for child in list(self.running):
@@ -174,22 +174,22 @@ class Comparison:
             child.stdin.close()
         for child in list(self.running):
             try:
-                child.wait(GRACE)
+                child.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 child.kill()
 
 
-def awaited(told: queue.Queue[Any]) -> Any:
-    """What is told next; every now and then Python may look whether it was interrupted."""
+def next_event(events: queue.Queue[Any]) -> Any:
+    """The next event; waits in short intervals so that signals are handled."""
     while True:
         try:
-            return told.get(timeout=0.5)
+            return events.get(timeout=0.5)
         except queue.Empty:
             continue
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

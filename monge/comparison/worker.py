@@ -1,8 +1,8 @@
-"""One entrant of a comparison, as a process: fitted, judged, and told of in its run folder.
+"""One fit of a comparison as a process: fits a model, evaluates it and saves the metrics.
 
     python -m monge.comparison.worker FOLDER MODEL SEED THREADS
 
-It writes its cost as a line of JSON before it trains, and stops when its standard input ends.
+It prints its cost as a line of JSON before training, and stops when its standard input ends.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ..train.device import ComputeConfig
 from .runner import RESULTS, Comparison
 
 ROWS = "rows.npy"
-"""log p of every test row, so that laws can be compared row by row."""
+"""log p of every test row, so that models can be compared row by row."""
 
 
 def run_job(where: Path, model: str, seed: int, threads: int, out: IO[str]) -> None:
-    """Go on from wherever this entrant stands."""
+    """Start or resume the fit of this model, then evaluate it."""
     plan = Comparison.read(where).plan
-    place, there = ComputeConfig(threads=threads), where / plan.title(model, seed)
-    registry.find(model)  # a file of the user's own is named anew, so that its run may be loaded
-    if (there / "run.json").exists():
-        run = load(there, place)
+    compute, folder = ComputeConfig(threads=threads), where / plan.title(model, seed)
+    registry.find(model)  # imports a model file of the user, so that its run can be loaded
+    if (folder / "run.json").exists():
+        run = load(folder, compute)
     else:
         run = start(
             model,
@@ -46,8 +46,8 @@ def run_job(where: Path, model: str, seed: int, threads: int, out: IO[str]) -> N
             given=plan.given,
             target=plan.target or None,
             seed=seed,
-            out=there,
-            compute=place,
+            out=folder,
+            compute=compute,
             budget=plan.budget,
         )
     out.write(json.dumps(run.cost.to_dict()) + "\n")
@@ -55,38 +55,40 @@ def run_job(where: Path, model: str, seed: int, threads: int, out: IO[str]) -> N
     for _ in run.train(plan.budget):
         pass
     if run.result["stopped"] == "asked":
-        raise RunError(f"stopped after {run.result['step']} steps; compare again and it goes on")
-    judge(run)
+        raise RunError(
+            f"stopped after {run.result['step']} steps; run the same command to continue"
+        )
+    evaluate(run)
 
 
-def judge(run: Run) -> None:
-    """Every measure on test rows, the score of each row, the pictures, the findings."""
-    begun = time.monotonic()
+def evaluate(run: Run) -> None:
+    """Save every metric on test rows, the log-likelihood of each row, plots and diagnostics."""
+    started = time.monotonic()
     write_figures(run)
     run.diagnose()
     scored = run.score() if isinstance(run.model, HasLikelihood) else None
     if scored:
         with replacing(run.folder / ROWS) as fresh:
             np.save(fresh, scored.value)
-    measures = run.evaluate(scored=scored)
-    told = {
-        "measures": {name: score.to_dict() for name, score in measures.items()},
+    metrics = run.evaluate(scored=scored)
+    results = {
+        "measures": {name: metric.to_dict() for name, metric in metrics.items()},
         "seconds": run.result["seconds"],
         "steps": run.result["step"],
         "cost": run.cost.to_dict(),
-        "judging": time.monotonic() - begun,
+        "judging": time.monotonic() - started,
     }
-    storage.write(run.folder / RESULTS, json.dumps(storage.stamped(told), indent=1) + "\n")
+    storage.write(run.folder / RESULTS, json.dumps(storage.stamped(results), indent=1) + "\n")
 
 
 def watch_parent(parent: IO[str]) -> None:
-    """Ask this process to stop once whoever started it is gone, or wants it to."""
+    """Ask this process to stop when its parent exits or closes the pipe."""
     parent.read()
     signal.raise_signal(signal.SIGTERM)
 
 
-def main(words: list[str]) -> int:
-    where, model, seed, threads = words
+def main(args: list[str]) -> int:
+    where, model, seed, threads = args
     threading.Thread(target=watch_parent, args=(sys.stdin,), daemon=True).start()
     try:
         run_job(Path(where), model, int(seed), int(threads), sys.stdout)

@@ -9,20 +9,20 @@ import pytest
 
 from monge.cli._output import Console
 from monge.cli.compare import ProgressReporter
-from monge.cli.main import refused
+from monge.cli.main import describe_os_error
 from monge.comparison.plan import Plan
 from monge.comparison.runner import Comparison
 
 
 @pytest.fixture
 def narrow(monkeypatch):
-    monkeypatch.setattr(Console, "room", lambda voice, err=False: 40)
+    monkeypatch.setattr(Console, "width", lambda console, err=False: 40)
     return Console(False, False, False)
 
 
 @pytest.fixture
 def piped(monkeypatch):
-    monkeypatch.setattr(Console, "room", lambda voice, err=False: None)
+    monkeypatch.setattr(Console, "width", lambda console, err=False: None)
     return Console(False, False, False)
 
 
@@ -87,7 +87,7 @@ def test_wide_letters_are_aligned(piped):
 
 def test_pipes_get_plain_text_even_where_colour_is_forced(tmp_path):
     code = (
-        "from monge.cli._output import Voice; v = Voice(False, False, False); "
+        "from monge.cli._output import Console; v = Console(False, False, False); "
         "v.result(None, v.table(('a', 'b'), [['x' * 200, 1]]))"
     )
     done = subprocess.run(
@@ -104,7 +104,7 @@ def test_a_terminal_gets_its_own_width():
     import pty
 
     code = (
-        "from monge.cli._output import Voice; v = Voice(False, False, False); "
+        "from monge.cli._output import Console; v = Console(False, False, False); "
         "v.result(None, v.table(('a', 'b'), [['words ' * 20, 1]]))"
     )
     ours, theirs = pty.openpty()
@@ -126,12 +126,14 @@ def test_a_terminal_gets_its_own_width():
 def test_models_left_out_for_missing_values_are_told_of(tmp_path, capsys):
     reasons = {"flow.maf": "maf cannot train on rows with missing values; ..."}
     plan = Plan("my.csv", (), ("baseline.chow_liu",), "5s", refused=reasons)
-    ProgressReporter(Console(False, False, False), 1, None).tell(Comparison(plan, tmp_path))
-    assert "1 models do not train on missing values and are left out" in capsys.readouterr().err
+    ProgressReporter(Console(False, False, False), 1, None).report(Comparison(plan, tmp_path))
+    err = capsys.readouterr().err
+    assert "1 models" in err
+    assert "data.missing=drop" in err
 
 
 def test_a_file_that_cannot_be_opened_is_named():
-    told = refused(NotADirectoryError(20, "Not a directory", "plan/a.csv"))
-    assert "plan/a.csv" in told
-    assert "Not a directory" in told
-    assert refused(OSError("no space")) == "the system refused: no space"
+    sentence = describe_os_error(NotADirectoryError(20, "Not a directory", "plan/a.csv"))
+    assert "plan/a.csv" in sentence
+    assert "Not a directory" in sentence
+    assert "no space" in describe_os_error(OSError("no space"))

@@ -19,11 +19,11 @@ from monge import registry
 from monge.cli.main import attempt
 from monge.cli.main import monge as program
 from monge.comparison import api, worker
-from monge.comparison.runner import RESULTS, Comparison, Outcome, Started
+from monge.comparison.runner import RESULTS, Comparison, JobStarted, Outcome
 from monge.core.errors import DataError, MongeError, RunError
 from monge.report.html import page, table
 
-BROKEN = '''"""A law that cannot be trained"""
+BROKEN = '''"""A model that cannot be trained"""
 from monge.core.abilities import HasLikelihood
 from monge.core.errors import DataError
 from monge.core.model import Model
@@ -51,17 +51,17 @@ class Broken(Model, HasLikelihood):
 def inside(monkeypatch):
     """Entrants run in this process, one after the other."""
 
-    def enter(self, model, seed, threads, tell=lambda _: None):
-        run, out = self.compute(model, seed), io.StringIO()
+    def run_job(self, model, seed, threads, on_start=lambda _: None):
+        run, out = self.run_folder(model, seed), io.StringIO()
         try:
             if not (run / RESULTS).exists():
                 worker.run_job(self.folder, model, seed, threads, out)
-                tell(Started(model, seed, json.loads(out.getvalue())))
+                on_start(JobStarted(model, seed, json.loads(out.getvalue())))
         except MongeError as error:
             return Outcome(model, seed, run, str(error))
         return Outcome(model, seed, run)
 
-    monkeypatch.setattr(Comparison, "enter", enter)
+    monkeypatch.setattr(Comparison, "run_job", run_job)
     monkeypatch.setattr(registry, "entries", lambda: [e for e in ENTRIES if e.name in KNOWN])
 
 
@@ -98,7 +98,7 @@ def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
     assert all(row["cost"]["memory"] > 0 for row in told["rows"])
     assert "c2st" in told["reference"]
     assert list(told["failures"].values()) == ["it never could"]
-    values = [row["measures"]["log_likelihood"]["value"] for row in told["rows"]]
+    values = [row["metrics"]["log_likelihood"]["value"] for row in told["rows"]]
     assert values == sorted(values, reverse=True)
     judged = tmp_path / "out" / "autoregressive.made" / RESULTS
     stamp = judged.stat().st_mtime_ns
@@ -125,10 +125,10 @@ def test_a_comparison_fits_judges_reports_and_goes_on(tmp_path, inside):
         "learning curves",
         "terms of the loss",
     )
-    with pytest.raises(RunError, match="other words"):
-        Comparison.begin(planned("made"), tmp_path / "out")
+    with pytest.raises(RunError, match="5steps"):
+        Comparison.create(planned("made"), tmp_path / "out")
     coloured(190).to_csv(tmp_path / "two.csv", index=False)
-    with pytest.raises(RunError, match="has changed since the comparison"):
+    with pytest.raises(RunError, match=r"two\.csv"):
         CliRunner().invoke(program, words, catch_exceptions=False)
 
 
@@ -149,24 +149,24 @@ def well_made(text: str, *said: str) -> None:
 
 
 def test_python_compares_a_frame_and_hears_of_each(tmp_path, monkeypatch):
-    def enter(self, model, seed, threads, tell):
-        tell(Started(model, seed, {}))
+    def run_job(self, model, seed, threads, on_start):
+        on_start(JobStarted(model, seed, {}))
         return folder_of(self.folder, model, 0.1, None, seed)
 
-    monkeypatch.setattr(Comparison, "enter", enter)
+    monkeypatch.setattr(Comparison, "run_job", run_job)
     monkeypatch.setattr(
         "monge.comparison.api.report", lambda where, outcomes: where / "report.html"
     )
     heard = []
-    found = monge.compare(coloured(), "made", seeds=2, out=tmp_path / "out", tell=heard.append)
+    found = monge.compare(coloured(), "made", seeds=2, out=tmp_path / "out", on_event=heard.append)
     (first, *rest), models = heard, {row.model for row in found.rows}
     assert {"autoregressive.made", "baseline.chow_liu"} <= models
-    assert [type(event) for event in rest] == [Started, Outcome] * 2 * len(models)
+    assert [type(event) for event in rest] == [JobStarted, Outcome] * 2 * len(models)
     assert pd.read_csv(first.plan.data).equals(coloured())
     assert found.to_dict()["report"] == str(tmp_path / "out" / "report.html")
-    kept, _ = api.kept((np.eye(3), np.arange(3)), tmp_path)
-    assert np.array_equal(np.load(kept)["y"], np.arange(3))
-    with pytest.raises(DataError, match="cannot be handed to the entrants"):
+    saved, _ = api.save_arrays((np.eye(3), np.arange(3)), tmp_path)
+    assert np.array_equal(np.load(saved)["y"], np.arange(3))
+    with pytest.raises(DataError, match="found a object"):
         monge.compare(object(), out=tmp_path / "other")
 
 
