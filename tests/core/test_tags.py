@@ -136,7 +136,7 @@ def test_hostile_tags_get_a_sentence(where, monkeypatch):
         assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("chow_liu", [3, "net/mlp", [], None], ids=repr)
+@pytest.mark.parametrize("tree", [3, "net/mlp", [], None], ids=repr)
 def test_what_is_no_tree_gets_a_sentence(tree):
     with pytest.raises(UsageError, match="config"):
         Config.from_dict(tree)
@@ -313,5 +313,5 @@ def test_the_choices_of_a_role_do_not_depend_on_what_is_imported(saved):
 
 
 def test_settings_that_are_not_saved_have_no_tag():
-    with pytest.raises(TypeError, match="Sampling"):
+    with pytest.raises(TypeError, match="SamplingConfig"):
         VAE.SamplingConfig().to_dict()

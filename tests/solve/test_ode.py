@@ -154,7 +154,7 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    "how",
+    "options",
     [Solver("rk4", steps=40), Solver(tolerance=1e-10), Solver(tolerance=1e-10, control="batch")],
 )
 def test_the_adjoint_agrees_with_back_propagation(options):

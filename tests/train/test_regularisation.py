@@ -72,7 +72,7 @@ def test_jitter_is_on_while_gradients_are_made_and_gone_to_the_bit():
 
 
 def test_jitter_changes_gradients_and_leaves_no_other_trace():
-    calm, shaky = trainer(optimiser="sgd"), trainer(optimiser="sgd", jitter=0.5)
+    calm, shaky = trainer(optimiser="sgd"), trainer(optimiser="sgd", weight_noise=0.5)
     before = calm.model.head.weight.detach().clone()
     for each in (calm, shaky):
         each.advance(1.0)
@@ -110,7 +110,7 @@ def test_noise_reaches_real_values_alone_in_their_own_scale():
 
 
 def test_noise_on_what_is_given_is_fresh_and_pure_and_its_lack_is_told():
-    one, two = (trainer(given=True, noise=0.5) for _ in range(2))
+    one, two = (trainer(given=True, input_noise=0.5) for _ in range(2))
     for each in (one, two):
         each.advance(1.0)
         each.advance(1.0)
@@ -118,10 +118,8 @@ def test_noise_on_what_is_given_is_fresh_and_pure_and_its_lack_is_told():
     scale = one.model.space.given["x"].statistic("scale")
     clean = one.rows.batch(one.index(0)).x
     assert ((one.model.seen[0] - clean) / scale).std().item() == pytest.approx(0.5, rel=0.2)
-    with pytest.raises(
-        UsageError, match=r"train\.noise=0\.5 disturbs real inputs, and this model"
-    ):
-        trainer(noise=0.5)
+    with pytest.raises(UsageError, match=r"train\.input_noise=0\.5"):
+        trainer(input_noise=0.5)
 
 
 def test_frozen_parameters_have_no_memory_no_turn_and_no_running_statistics():
@@ -156,18 +154,18 @@ def test_parts_stay_as_they_are():
     [
         (
             {"freeze": ("trnk",)},
-            "train.freeze: no parameter's name begins with 'trnk'; did you mean trunk",
+            r"train\.freeze.*'trnk'.*trunk",
         ),
         (
-            {"rates": {"trunk.0.wieght": 0.1}},
-            "train.lr_multipliers: no parameter's name begins with .* did you mean trunk.0.weight",
+            {"lr_multipliers": {"trunk.0.wieght": 0.1}},
+            r"train\.lr_multipliers.*trunk\.0\.weight",
         ),
-        ({"freeze": ("zzzz",)}, "choose from trunk, head"),
-        ({"freeze": ("trunk", "head")}, "train.freeze=trunk,head leaves nothing to train"),
-        ({"turns": {"modle": OptimiserConfig()}}, "did you mean model"),
+        ({"freeze": ("zzzz",)}, "zzzz.*trunk, head"),
+        ({"freeze": ("trunk", "head")}, r"train\.freeze=trunk,head"),
+        ({"updates": {"modle": OptimiserConfig()}}, r"train\.updates\.modle.*model"),
         (
             {"refit": "same", "patience": 0},
-            "train.refit=same follows a fit that patience has ended",
+            r"train\.refit=same.*train\.patience=0",
         ),
     ],
 )
@@ -178,7 +176,7 @@ def test_wrong_names_are_told(settings, sentence):
 
 def test_rates_by_layer_multiply_the_rate_and_the_longest_name_wins():
     plain = trainer(optimiser="sgd")
-    layered = trainer(optimiser="sgd", rates={"trunk": 0.1, "trunk.0.bias": 3.0})
+    layered = trainer(optimiser="sgd", lr_multipliers={"trunk": 0.1, "trunk.0.bias": 3.0})
     first = weights(plain.model)
     for each in (plain, layered):
         each.advance(1.0)
@@ -196,13 +194,16 @@ def test_rates_by_layer_multiply_the_rate_and_the_longest_name_wins():
 
 def test_words_reach_every_setting():
     recipe = TrainConfig().override(
-        "freeze=trunk,head.bias", "rates.trunk=0.1", "rates.head.bias=2", "lasso=1e-3"
+        "freeze=trunk,head.bias",
+        "lr_multipliers.trunk=0.1",
+        "lr_multipliers.head.bias=2",
+        "l1=1e-3",
     )
     assert recipe.freeze == ("trunk", "head.bias")
     assert recipe.lr_multipliers == {"trunk": 0.1, "head.bias": 2.0}
     assert TrainConfig.from_dict(recipe.to_dict()) == recipe
-    with pytest.raises(UsageError, match=r"rates\.trunk=0\.0 must be above 0"):
-        TrainConfig().override("rates.trunk=0")
+    with pytest.raises(UsageError, match=r"lr_multipliers\.trunk=0\.0"):
+        TrainConfig().override("lr_multipliers.trunk=0")
 
 
 def test_the_norm_of_a_clipped_gradient_is_told_as_it_was():
@@ -220,10 +221,10 @@ def test_the_norm_of_a_clipped_gradient_is_told_as_it_was():
     "settings",
     [
         {"optimiser": "lbfgs"},
-        {"optimiser": "lbfgs", "jitter": 0.01, "decay": 1e-3},
-        {"lasso": 0.1, "jitter": 0.1, "clip": 1.0},
-        {"given": True, "noise": 0.3},
-        {"freeze": ("trunk.0",), "rates": {"head": 0.1}, "average": 0.9},
+        {"optimiser": "lbfgs", "weight_noise": 0.01, "weight_decay": 1e-3},
+        {"l1": 0.1, "weight_noise": 0.1, "grad_clip": 1.0},
+        {"given": True, "input_noise": 0.3},
+        {"freeze": ("trunk.0",), "lr_multipliers": {"head": 0.1}, "ema_decay": 0.9},
         {"freeze": ("trunk",)},
         {"optimiser": "rmsprop"},
     ],
@@ -260,9 +261,11 @@ def test_lbfgs_reads_all_rows_and_finds_the_end_of_a_bowl():
     assert subject.epoch_steps == 1
 
 
-@pytest.mark.parametrize("wrong", [{"clip": 1.0}, {"lasso": 0.1}, {"rates": {"head": 0.1}}])
+@pytest.mark.parametrize(
+    "wrong", [{"grad_clip": 1.0}, {"l1": 0.1}, {"lr_multipliers": {"head": 0.1}}]
+)
 def test_lbfgs_refuses_what_means_nothing_to_it(wrong):
-    with pytest.raises(UsageError, match=f"so train.{next(iter(wrong))} means nothing to it"):
+    with pytest.raises(UsageError, match=f"lbfgs.*train.{next(iter(wrong))}"):
         trainer(optimiser="lbfgs", **wrong)
 
 
@@ -278,10 +281,10 @@ def test_schedules():
 def test_moments_too_small_to_matter_become_zero():
     subject = trainer()
     subject.advance(1.0)
-    memory = subject.movers[0].state[subject.model.head.weight]
+    memory = subject.optimisers[0].state[subject.model.head.weight]
     memory["exp_avg"].fill_(1e-40)
     kept = memory["exp_avg_sq"].clone()
-    flush_denormals(subject.movers[0])
+    flush_denormals(subject.optimisers[0])
     assert (memory["exp_avg"] == 0).all()
     assert torch.equal(memory["exp_avg_sq"], kept)
     assert memory["step"] == 1
