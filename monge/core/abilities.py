@@ -1,8 +1,8 @@
-"""What a law can do. An ability is inherited, never guessed, and never a method that raises.
+"""Abilities: what a model can do. A model has an ability if it inherits from its class.
 
-Every question is a `Batch` (a bare tensor means `Batch(x)`); `how` is the model's own nested
-Config `Sampling` or `Scoring`, chosen when it is used; a method that takes a generator draws from
-it and from nothing else, and a score keys its noise by row.
+Methods take a `Batch` (a bare tensor means `Batch(x)`); `options` is the model's own nested
+`SamplingConfig` or `LikelihoodConfig`. A method with a generator takes all its noise from it, and
+a likelihood keys its noise by row.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LikelihoodKind = Literal["exact", "bound", "estimate"]
 
 @dataclass(frozen=True)
 class Likelihood:
-    """log p(x | given) of each row in nats, in the units of the data, with what the number is.
+    """log p(x | given) of each row in nats, in the units of the data.
 
-    exact: the value itself; bound: at most the value, in expectation; estimate: unbiased or
-    consistent with error `stderr`. `stderr` (B,) is the row's own Monte-Carlo error, where known;
-    `told` says in words by what draws and to what tolerance.
+    kind: exact; bound: a lower bound, in expectation; estimate: unbiased or consistent. `stderr`
+    (B,) is the Monte-Carlo error of each row, if known; the last field describes the estimator:
+    number of samples, tolerance.
     """
 
     value: Tensor  # (B,)
@@ -40,7 +40,7 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing the doctor sees: what is wrong and what mends it."""
+    """A problem found by diagnostics, and its remedy."""
 
     name: str
     sentence: str
@@ -48,22 +48,22 @@ class Finding:
 
 
 class Ability(abc.ABC):
-    """What users read of an ability, who never read the name of its class."""
+    """Base of all abilities, with the words that users read for them."""
 
     ability: ClassVar[str]
-    """The word of listings and JSON, another for each."""
+    """The name in listings and JSON, unique."""
     task: ClassVar[str]
     """The end of the sentence "MODEL cannot ..."."""
 
 
 class CanSample(Ability):
-    """Draws x ~ p(x | given), the law that is scored."""
+    """Samples x ~ p(x | given)."""
 
     ability = "sample"
     task = "sample"
 
     class SamplingConfig(Config):
-        """How to draw; no model needs more than its defaults."""
+        """Sampling options; the defaults suffice for every model."""
 
     @abc.abstractmethod
     def sample(
@@ -77,13 +77,13 @@ class CanSample(Ability):
 
 
 class HasLikelihood(Ability):
-    """Scores log p(x | given)."""
+    """Computes log p(x | given)."""
 
     ability = "log-likelihood"
     task = "compute log-likelihoods"
 
     class LikelihoodConfig(Config):
-        """How to score; exact laws need no choice."""
+        """Options of the log-likelihood."""
 
     @abc.abstractmethod
     def likelihood(
@@ -92,14 +92,14 @@ class HasLikelihood(Ability):
         options: Config | None = None,
         generator: Generator | None = None,
     ) -> Likelihood:
-        """Nats of each row, with kind and standard error."""
+        """The log-likelihood of each row."""
 
     def log_prob(self, batch: Batch | Tensor) -> Tensor:
         return self.likelihood(batch).value
 
 
 class HasTerms(HasLikelihood):
-    """Scores by a bound that is a sum of named parts."""
+    """A likelihood bound that is a sum of named terms."""
 
     ability = "bound terms"
     task = "split its bound into terms"
@@ -111,12 +111,11 @@ class HasTerms(HasLikelihood):
         options: Config | None = None,
         generator: Generator | None = None,
     ) -> dict[str, Tensor]:
-        """What each part takes off the score, nats of each row, (B,): the bound is minus their
-        sum."""
+        """The terms in nats per row, (B,); the bound is minus their sum."""
 
 
 class HasConditionals(Ability):
-    """A product of conditionals in an order: log p(x) = sum_i log p(x_i | x_<i)."""
+    """An autoregressive model: log p(x) = sum_i log p(x_i | x_<i) in some order."""
 
     ability = "conditionals"
     task = "compute the conditional of each entry"
@@ -124,15 +123,15 @@ class HasConditionals(Ability):
     @property
     @abc.abstractmethod
     def orders(self) -> Sequence[Tensor]:
-        """One permutation (D,) for each member of the law: order[i] is the place of entry i."""
+        """One permutation (D,) per member of the model: order[i] is the position of entry i."""
 
     @abc.abstractmethod
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        """log p(x_i | what precedes i in the member's order) for every entry, (B, D)."""
+        """log p(x_i | the entries before i in the member's order) for every entry, (B, D)."""
 
     @abc.abstractmethod
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        """What the conditional of each entry is computed from, (B, D, parameters)."""
+        """The parameters of the conditional of each entry, (B, D, parameters)."""
 
 
 class HasSubsets(Ability):
@@ -143,19 +142,18 @@ class HasSubsets(Ability):
 
     @abc.abstractmethod
     def predictions(self, batch: Batch, seen: Tensor) -> Tensor:
-        """log p(x_i | those of x where `seen` (B, D)) for every entry i not seen, (B, D)."""
+        """log p(x_i | the entries of x where `seen` (B, D)) for every other entry i, (B, D)."""
 
     @abc.abstractmethod
     def orderless(self, batch: Batch, seen: Tensor) -> Tensor:
-        """D / (D - |S|) sum over i not in S of log p(x_i | x_S), what training raises, (B,)."""
+        """D / (D - |S|) sum over i not in S of log p(x_i | x_S), (B,): the training objective."""
 
 
 class HasPosterior(Ability):
-    """A latent-variable law with an approximate posterior q(z | x).
+    """A latent-variable model with an approximate posterior q(z | x).
 
-    z stands for all that is latent: of a hierarchy its levels side by side, of a sequence the
-    codes of its steps. What the prior reads of the row besides z (its conditions; of a sequence,
-    the steps before) it takes from the batch.
+    z holds all latent variables: the concatenated levels of a hierarchy, the codes of the steps of
+    a sequence. Other inputs of the prior (conditions, earlier steps) come from the batch.
     """
 
     ability = "posterior"
@@ -169,7 +167,7 @@ class HasPosterior(Ability):
 
     @abc.abstractmethod
     def log_prior(self, batch: Batch, z: Tensor) -> Tensor:
-        """The factors of p(x, z | given) that are laws of z, for z (S, B, *latent), (S, B)."""
+        """The sum of the factors of log p(x, z | given) that are densities of z, (S, B)."""
 
     @abc.abstractmethod
     def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
@@ -177,15 +175,15 @@ class HasPosterior(Ability):
 
     @abc.abstractmethod
     def infer(self, batch: Batch, noise: Tensor) -> Tensor:
-        """z ~ q(z | x) made from standard normal noise (S, B, *latent)."""
+        """z ~ q(z | x), reparameterised by standard normal noise (S, B, *latent)."""
 
     def rate(self, batch: Batch) -> Tensor | None:
-        """KL(q(z | x) || p(z)) in closed form, (B,); None where it has none."""
+        """KL(q(z | x) || p(z)) in closed form, (B,); None if there is none."""
         return None
 
 
 class HasLevels(HasPosterior):
-    """Codes in levels or steps, so that the rate is a sum of theirs: by the chain rule,
+    """Latent codes in levels or steps, whose KL terms add up by the chain rule:
 
     KL(q(z | x) || p(z)) = sum_t E_q KL(q(z_t | z_<t, x) || p(z_t | z_<t)).
     """
@@ -195,16 +193,16 @@ class HasLevels(HasPosterior):
 
     @abc.abstractmethod
     def level_rates(self, batch: Batch, z: Tensor) -> Tensor:
-        """What each level adds to the rate, for z (S, B, *latent), (S, B, T): in the mean over q
-        its part of KL(q(z | x) || p(z)). Where q and p know the same codes before z_t, it is
-        KL(q(z_t | z_<t, x) || p(z_t | z_<t)) in closed form; else the ratio of the two at z_t."""
+        """The KL term of each level for z (S, B, *latent), (S, B, T), whose mean over q is its
+        part of KL(q(z | x) || p(z)): closed form if q and p depend on the same codes before z_t,
+        else the log ratio of the two at z_t."""
 
 
 class HasBijection(Ability):
     """An invertible map between codes and events: log p(x) = log N(z; 0, I) + log |det dz/dx|.
 
-    Events are laid out flat, y (B, D), in the units of the data; whole numbers are spread over
-    the interval [y, y + 1) of theirs.
+    Events are flattened, y (B, D), in the units of the data; integers are dequantised over
+    [y, y + 1).
     """
 
     ability = "inverse"
@@ -214,12 +212,12 @@ class HasBijection(Ability):
 
     @property
     def precision(self) -> float:
-        """What going there and back may miss besides rounding, in coordinates near one."""
+        """Error of a round trip besides rounding, for coordinates near one."""
         return 0.0
 
     @property
     def estimates(self) -> bool:
-        """Whether log-determinants are estimates, whose error is the same both ways."""
+        """Whether log-determinants are estimates, whose errors agree in both directions."""
         return False
 
     @abc.abstractmethod
@@ -232,24 +230,24 @@ class HasBijection(Ability):
 
 
 class HasDiscriminator(Ability):
-    """A law trained against a discriminator D, which at its best is p_data / (p_data + p_model)
-    whatever the model, so that D / (1 - D) is the ratio of the densities."""
+    """A model trained against a discriminator D, whose optimum is p_data / (p_data + p_model), so
+    that D / (1 - D) is the density ratio."""
 
     ability = "discriminator"
     task = "compare data with samples by a discriminator"
 
     @abc.abstractmethod
     def verdicts(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What D puts out of the rows and of as many draws given the same, (B,) each, or (B, n)
-        where it judges n parts of a row."""
+        """Discriminator logits of the rows and of as many samples with the same conditions, (B,)
+        each, or (B, n) if D classifies n patches of a row."""
 
     @abc.abstractmethod
     def log_ratio(self, batch: Batch) -> Tensor:
-        """log p_data(x | given) / p_model(x | given) as D says it, (B,)."""
+        """log p_data(x | given) / p_model(x | given) according to D, (B,)."""
 
 
 class HasCritic(Ability):
-    """A law trained against a critic f whose Lipschitz constant matters."""
+    """A model trained against a critic f with a bounded Lipschitz constant."""
 
     ability = "critic"
     task = "compare data with samples by a critic"
@@ -260,7 +258,7 @@ class HasCritic(Ability):
 
     @abc.abstractmethod
     def critic_layers(self) -> Sequence[nn.Linear]:
-        """The linear maps of f; between them only 1-Lipschitz functions stand."""
+        """The linear maps of f; the functions between them are 1-Lipschitz."""
 
 
 class CanEncode(Ability):
@@ -282,7 +280,7 @@ class CanDecode(Ability):
 
     @abc.abstractmethod
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        """The event a code stands for, (B, *event), in the units of the data."""
+        """The event that a code decodes to, (B, *event), in the units of the data."""
 
 
 class HasScore(Ability):
@@ -318,8 +316,8 @@ class HasAttention(Ability):
 
     @abc.abstractmethod
     def attention(self, batch: Batch) -> Tensor:
-        """How much the law of each step of x looks at each step of what is given, (B, T, S): not
-        below 0, and summing to 1 over S."""
+        """Attention weights of each step of x over the steps of the condition, (B, T, S):
+        non-negative, summing to 1 over S."""
 
 
 class HasMarginals(Ability):
@@ -328,21 +326,21 @@ class HasMarginals(Ability):
 
     @abc.abstractmethod
     def marginals(self, given: Given, options: Config | None = None) -> Marginals:
-        """The law of each entry alone: its probabilities, and what lies below a value."""
+        """The marginal distribution of each entry: probabilities and cumulative distribution."""
 
 
 class CanComplete(Ability):
     ability = "complete"
     task = "complete rows"
 
-    completion: str = "drawn from the law given what was seen"
-    """By what method, and how far it can be trusted: `monge complete` says it."""
+    completion: str = "sampled given the observed values"
+    """The method and its accuracy, as `monge complete` prints it."""
 
     @abc.abstractmethod
     def complete(
         self, batch: Batch, options: Config | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """x with what `observed` hides drawn given what it shows, (B, *event)."""
+        """x with the values that are not observed sampled given the others, (B, *event)."""
 
 
 class CanTransfer(Ability):
@@ -351,23 +349,23 @@ class CanTransfer(Ability):
 
     @abc.abstractmethod
     def transfer(self, batch: Batch, given: Given) -> Tensor:
-        """The events whose codes under these conditions are those that the rows have under their
-        own, (B, *event); a condition that is not named stays."""
+        """The events whose codes under the new conditions equal those of the rows under their own,
+        (B, *event); conditions not in `given` stay."""
 
 
 class CanEnlarge(Ability):
-    """Draws pictures whose small pictures, of this condition, are given."""
+    """Super-resolution: samples images given low-resolution ones, the condition `source`."""
 
     ability = "enlarge"
-    task = "enlarge pictures"
+    task = "enlarge images"
 
     source: str
     slack: float
-    """By how much the two may differ: the rounding of what is given."""
+    """Largest difference between a downsampled image and its condition: rounding."""
 
     @abc.abstractmethod
     def shrink(self, x: Tensor) -> Tensor:
-        """The small pictures of events (B, C, H, W)."""
+        """The low-resolution images of events (B, C, H, W)."""
 
 
 class CanStream(Ability):
@@ -382,7 +380,7 @@ class CanStream(Ability):
         options: Config | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """The whole sample so far, again and again; the last equals `sample`."""
+        """The samples so far, repeatedly; the last equals `sample`."""
 
 
 class CanDiagnose(Ability):
@@ -391,7 +389,7 @@ class CanDiagnose(Ability):
 
     @abc.abstractmethod
     def diagnose(self, batch: Batch) -> list[Finding]:
-        """What ails the fit, seen on held-out rows."""
+        """Problems of the fit, found on held-out rows."""
 
 
 class CanExport(Ability):
@@ -400,4 +398,4 @@ class CanExport(Ability):
 
     @abc.abstractmethod
     def step(self) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
-        """The network of one step, example inputs, and the axes that may vary."""
+        """The network of one step, example inputs, and the dynamic axes."""

@@ -1,4 +1,4 @@
-"""What a law is asked about: rows, what was seen of them, and what they are given."""
+"""Batches: rows of events with their conditions, observation masks and lengths."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Batch:
 
     x: Tensor  # (B, *event)
     given: Mapping[str, Batch] = field(default_factory=dict)
-    observed: Tensor | None = None  # (B, *event[:k]): false where a value was not seen
-    length: Tensor | None = None  # (B,): steps that exist; what lies beyond is no part of the law
+    observed: Tensor | None = None  # (B, *event[:k]): false where a value is missing
+    length: Tensor | None = None  # (B,): steps of each row; the rest is padding
     row: Tensor | None = None  # (B,): row number in the split
-    step: int = 0  # of training: warm-ups read it
+    step: int = 0  # training step, for warm-ups
 
     def __len__(self) -> int:
         return len(self.x)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Every tensor of the tree changed alike."""
+        """Apply a function to every tensor of the tree."""
 
         def maybe(value: Tensor | None) -> Tensor | None:
             return None if value is None else change(value)
@@ -50,7 +50,7 @@ class Batch:
         return self.map(lambda value: value.to(where))
 
     def double(self) -> Batch:
-        """Floating values in float64; codes stay whole."""
+        """Floating-point values in float64; integers stay."""
         return self.map(lambda v: v.double() if v.is_floating_point() else v)
 
     def chunk(self, pieces: int) -> list[Batch]:
@@ -59,12 +59,12 @@ class Batch:
 
     @property
     def rows(self) -> Tensor:
-        """Row numbers that key the noise of a bound; 0.. where none were given."""
+        """Row numbers that key the noise of a bound; 0, 1, ... by default."""
         return torch.arange(len(self), device=self.x.device) if self.row is None else self.row
 
     @property
     def observed_mask(self) -> Tensor:
-        """`observed` in the full shape of x; all true where nothing is missing."""
+        """`observed` in the full shape of x; all true if nothing is missing."""
         if self.observed is None:
             return torch.ones_like(self.x, dtype=torch.bool)
         extra = (1,) * (self.x.ndim - self.observed.ndim)
@@ -77,13 +77,13 @@ def as_batch(question: Batch | Tensor) -> Batch:
 
 
 def broadcast_conditions(given: Mapping[str, Batch], space: Space, n: int) -> dict[str, Batch]:
-    """The conditions that `space` asks for, each with `n` rows; one row is repeated."""
+    """Validate the conditions of `space` and give each `n` rows; a single row is repeated."""
     for name in given:
         if name not in space.given:
-            known = ", ".join(space.given) or "no condition"
+            known = ", ".join(space.given) or "none"
             raise DataError(
-                f"given {name!r}, but the model was fitted with {known}; leave it "
-                f"out, or fit one with --given {name}"
+                f"this model was not conditioned on {name!r} (conditions: {known}); remove it, "
+                f"or refit with --given {name}"
             )
     ready = {}
     for name in space.given:
@@ -96,6 +96,6 @@ def broadcast_conditions(given: Mapping[str, Batch], space: Space, n: int) -> di
         if len(part) == 1 and n != 1:
             part = part.map(lambda value: value.expand(n, *value.shape[1:]))
         if len(part) != n:
-            raise DataError(f"given {name!r} has {len(part)} rows; it needs 1 or {n}")
+            raise DataError(f"expected 1 or {n} rows of {name!r}, found {len(part)}")
         ready[name] = part
     return ready

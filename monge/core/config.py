@@ -1,11 +1,9 @@
-"""Configuration as frozen values that check themselves and build what they describe.
+"""Configurations: frozen dataclasses that validate themselves and build what they describe.
 
 A `Config` is a frozen dataclass whose annotations are its rules: a type, a `Range`, a choice
-(`Literal`), a tuple, a mapping, another `Config`. It survives JSON unchanged, is changed by words
-(`net.width=64`), and, nested in a class, builds its owner. The string beneath a field is its help.
-In a saved file it is named by its `tag`, never by its module or class.
-
-Configurations changed by words: `net.width=64` read as what the field at that path holds.
+(`Literal`), a tuple, a mapping, another `Config`. It is stored as JSON, changed by overrides
+(`net.width=64`), and, nested in a class, builds its owner. The string below a field is its help.
+In a saved file it is identified by its `tag`, never by its module or class.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from .errors import UsageError, nearest, shown
 
 @dataclass(frozen=True)
 class Range:
-    """Limits of a number: `low` <= value <= `high`, the low end excluded where `open`."""
+    """Limits of a number: `low` <= value <= `high`; `open` excludes the lower limit."""
 
     low: float | None = None
     high: float | None = None
@@ -42,18 +40,18 @@ class Range:
 
 @dataclass(frozen=True)
 class RunRef:
-    """Another run, named by its folder; the built model is handed to the owner's constructor."""
+    """Reference to another run by its directory; its model is passed to the constructor."""
 
     run: str
 
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Config:
-    """A frozen value checked by its own annotations."""
+    """A frozen dataclass validated by its annotations."""
 
     owner: ClassVar[type]
     tag: ClassVar[str] = ""
-    """What saved files call this class: `role/name`, or `role/` where it is not saved itself."""
+    """Its name in saved files: `role/name`, or `role/` if it is not saved itself."""
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls) -> None:
@@ -76,8 +74,8 @@ class Config:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote; every other tree is refused in a sentence, and imports nothing but
-        the library's own modules that declare its tags."""
+        """Read what `to_dict` wrote; UsageError for anything else. Only modules of the library
+        that declare the tags are imported."""
         try:
             return check("config", cls, tree)
         except RecursionError:
@@ -85,26 +83,25 @@ class Config:
                 "the configuration is nested too deeply to be read; it was not written by Monge"
             ) from None
 
-    def override(self, *words: str) -> Self:
-        """A copy changed by words such as `net.width=64`; shallow words first, so that
+    def override(self, *settings: str) -> Self:
+        """A copy changed by overrides such as `net.width=64`; shallow paths first, so that
         `net.width=64 net=unet` means the same in either order."""
-        # which stands on Config
 
-        def depth(word: str) -> int:
-            path = word.partition("=")[0]
+        def depth(setting: str) -> int:
+            path = setting.partition("=")[0]
             return path.count(".") + (path.partition(".")[0] not in self.__dataclass_fields__)
 
         changed = self
-        for word in sorted(words, key=depth):
-            path, equals, text = word.partition("=")
+        for setting in sorted(settings, key=depth):
+            path, equals, text = setting.partition("=")
             if not (path and equals):
-                raise UsageError(f"{word!r} is not of the form name=value")
+                raise UsageError(f"expected name=value, found {setting!r}")
             changed = put(changed, path.split("."), text, path)
         return changed
 
 
 class Configured:
-    """A class with a nested `Config` that learns whom it builds."""
+    """A class with a nested `Config`, whose `owner` is set to the class."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -133,8 +130,8 @@ def plain(value: Any) -> Any:
 
 
 def check(name: str, kind: Any, value: Any) -> Any:
-    """`value` as a `kind`, or one sentence why it is none; JSON's lists, dicts and whole floats
-    are taken back, nothing else is converted."""
+    """Validate `value` as a `kind`; lists, dicts and integral floats from JSON are converted,
+    nothing else is."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         value = check(name, args[0], value)
@@ -256,7 +253,7 @@ def put(config: Any, path: list[str], text: str, full: str) -> Any:
 
 
 def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
-    """The one part of a configuration that has a field of this name, which need not be said."""
+    """The only nested configuration with a field of this name, which may then be omitted."""
     parts = [
         part
         for part in kinds
@@ -284,7 +281,7 @@ def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
 
 
 def first(kind: type[Config], owner: Config) -> Config:
-    """A new entry of a mapping of `kind`: the owner's own settings where it is of that kind."""
+    """A new entry of a mapping of `kind`: the owner's own settings if it is of that kind."""
     if not isinstance(owner, kind):
         return kind()
     return kind(**{field.name: getattr(owner, field.name) for field in fields(kind)})
@@ -304,7 +301,7 @@ def choose(kind: Any, text: str, full: str) -> Config:
 
 
 def parse(kind: Any, text: str) -> Any:
-    """`text` in the form `check` expects of a `kind`; what cannot be read stays text."""
+    """Parse `text` as a `kind` for `check`; text that cannot be parsed is returned as it is."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return parse(args[0], text)
@@ -326,7 +323,7 @@ def parse(kind: Any, text: str) -> Any:
 
 
 def number(kind: type, text: str) -> Any:
-    """1e3 is a whole number, 1e-3 is not; what is no number stays text."""
+    """Parse a number; 1e3 is an integer; other text is returned as it is."""
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The help of a configuration: the string beneath each of its fields, and the words it admits."""
+"""Help of a configuration: the docstring below each field, and the choices of each field."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .config import Config, hints
 
 
 def help_of(kind: Any) -> dict[str, str]:
-    """The string beneath each field, inherited ones included."""
+    """The docstring below each field, inherited fields included."""
     found: dict[str, str] = {}
     for ancestor in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(ancestor) or ancestor is Config:
             continue
         tree = ast.parse(textwrap.dedent(inspect.getsource(typing.cast(type, ancestor)))).body[0]
-        found |= dict(documented(typing.cast(ast.ClassDef, tree)))
+        found |= dict(field_docs(typing.cast(ast.ClassDef, tree)))
     return {field.name: found.get(field.name, "") for field in fields(kind)}
 
 
 def choices_of(kind: Any) -> dict[str, tuple[str, ...]]:
-    """The words that each field admits; none where they are not a list of words."""
+    """The choices of each field; empty if it has none."""
     return {name: tuple(map(str, literals(hint))) for name, hint in hints(kind).items()}
 
 
 def literals(hint: Any) -> tuple[Any, ...]:
-    """What a type lists, alone, beside None or limited."""
+    """The literals of a type, also inside Annotated or a union."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return args
@@ -43,8 +43,8 @@ def literals(hint: Any) -> tuple[Any, ...]:
     return ()
 
 
-def documented(node: Any) -> Iterator[tuple[str, str]]:
-    """The fields of a class's syntax tree with the string beneath each."""
+def field_docs(node: Any) -> Iterator[tuple[str, str]]:
+    """The fields in a class's syntax tree with the docstring below each."""
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             text = getattr(getattr(after, "value", None), "value", "")

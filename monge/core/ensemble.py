@@ -1,31 +1,15 @@
-r"""Models of equal shape as one batched network.
+r"""Ensembles: several models of one kind as one model, $p(x | c) = \frac1K \sum_k p_k(x | c)$.
 
-The weights of K models stand stacked, $\theta$ = (K, ...), and one pass computes
-$\ell(\theta_k, b_k)$ for every k: each linear map becomes one batched product, and what a small
-network costs beside its arithmetic is paid once instead of K times.
+Members differ by their initial weights and by the batches they see (Lakshminarayanan, Pritzel &
+Blundell 2017) and, with bagging, by a bootstrap of the training rows each (Breiman 1996): of n
+rows, n are sampled with replacement, so that a member leaves out about 37 % of them, which give an
+out-of-bag estimate of its performance.
 
-An ensemble of any model as one law.
-
-$p(x | c) = \frac1K \sum_k p_k(x | c)$. Members differ by their first weights and by the batches
-they see (Lakshminarayanan, Pritzel & Blundell 2017) and, where they are bagged, by a bootstrap of
-the training rows each (Breiman 1996): of n rows, n are drawn with replacement, so that a member
-leaves out about 37 % of them, which tell how it does on what it has not seen.
-
-What a mixture can do follows from what its members can; `mixed` says how.
-
-What a mixture can do: each ability of $p = \frac1K \sum_k p_k$ made of the members' own.
-
-It draws by drawing a member for each row; its score is $\log\frac1K\sum_k e^{\ell_k}$, its mean
-the mean of means. What speaks of a member's inside (codes, posteriors, critics) has no mean over
-members and is left out.
-
-If $\ell_k$ is only a bound, $E\,\ell_k \le \log p_k$, then $\log\frac1K\sum_k e^{\ell_k}$ need not
-be one, since noise that raises an $\ell_k$ counts for more than noise that lowers it. For any
-weights q that do not depend on that noise, however,
-
-$\log \sum_k \tfrac1K p_k \ge \sum_k q_k (\log p_k - \log q_k) - \log K$,
-
-with equality at $q_k \propto p_k$; so q is made of scores with noise of their own.
+The file has three parts: the model and its bootstraps (`Ensemble`), the loss of members of equal
+shape as one batched pass (`StackedModels`), and one mix-in per ability (`EnsembleSample`, ...).
+`ensemble_class` composes the class of an ensemble from the abilities of its members. Abilities
+that concern the inside of a member (codes, posteriors, critics) have no mean over members and are
+left out.
 """
 
 from __future__ import annotations
@@ -58,8 +42,8 @@ from .abilities import (
     LikelihoodKind,
 )
 from .batch import Batch, as_batch, broadcast_conditions
-from .config import Config, Range
 from .config import Config as BaseConfig
+from .config import Range
 from .errors import DataError, UsageError
 from .marginals import Marginals, MixedMarginals
 from .model import Defaults, Losses, Model, Update
@@ -68,81 +52,20 @@ from .space import Space
 from .train_config import TrainConfig
 
 
-class StackedModels:
-    """Calling it gives the losses of model k on the k-th piece of a batch, summed over models, so
-    that the gradient of each is what it would be alone. Pieces are of one size, what is left over
-    is left out; noise differs from model to model."""
-
-    def __init__(self, models: Sequence[Model]) -> None:
-        self.models, self.first = models, LossModule(models[0])
-        self.weights = columns(models, lambda model: dict(model.named_parameters()))
-        shared = len(list(models[0].named_parameters(remove_duplicate=False)))
-        self.tied = shared > len(self.weights)
-
-    @cached_property
-    def buffers(self) -> dict[str, Tensor]:
-        """Those in which models differ, stacked; a stackable loss leaves them as they are."""
-        found = columns(self.models, lambda model: dict(model.named_buffers()))
-        return {
-            name: torch.stack(each)
-            for name, each in found.items()
-            if not all(torch.equal(each[0], other) for other in each[1:])
-        }
-
-    def __call__(self, batch: Batch) -> Losses:
-        names, many = [*self.weights, *self.buffers], len(self.models)
-        size = len(batch) // many
-        pieces: list[Tensor] = []
-
-        def apart(value: Tensor) -> Tensor:
-            pieces.append(value[: many * size].unflatten(0, (many, size)))  # (K, B, ...)
-            return value
-
-        def one(*own: Tensor) -> Losses:
-            rest = iter(own)
-            state = {name: next(rest) for name in names}
-            piece = batch.map(lambda _: next(rest))
-            return functional_call(self.first, state, (piece,), tie_weights=self.tied)
-
-        batch.map(apart)
-        state = [*map(torch.stack, self.weights.values()), *self.buffers.values()]
-        losses = vmap(one, randomness="different")(*state, *pieces)
-        return {name: term.sum(0) for name, term in losses.items()}
-
-
-class LossModule(nn.Module):
-    """A model whose forward pass is its loss."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Batch) -> Losses:
-        return self.model.loss(batch)
-
-
-def columns(
-    models: Sequence[Model], tensors: Callable[[Model], dict[str, Tensor]]
-) -> dict[str, list[Tensor]]:
-    """The tensors of one name in all models, by the name they have in `Lossy`."""
-    each = [tensors(model) for model in models]
-    return {f"model.{name}": [own[name] for own in each] for name in each[0]}
-
-
 class Ensemble(Model):
-    """p(x | given) = (1/K) sum_k p_k(x | given), each member a model of its own."""
+    """Ensemble: p(x | given) = (1/K) sum_k p_k(x | given) over independently trained members"""
 
     member_class: ClassVar[type[Model]]
-    """What the members are."""
+    """The class of the members."""
 
     class Config(BaseConfig):
         tag = "model/ensemble"
         member: BaseConfig
         """The configuration of every member."""
         members: Annotated[int, Range(1)] = 5
-        """How many there are."""
+        """Number of members."""
         bag: bool = False
-        """Whether each is trained on a bootstrap of the training rows."""
+        """Whether each member is trained on its own bootstrap of the training rows (bagging)."""
 
         def build(self, *args: Any) -> Any:
             return ensemble_class(self.member_class)(self, *args)
@@ -151,31 +74,33 @@ class Ensemble(Model):
         def member_class(self) -> type[Model]:
             return cast(type[Model], self.member.owner)
 
-        def recipe(self, recipe: TrainConfig) -> TrainConfig:
-            """A member's recipe for all: what it says of a turn or of a parameter holds for that
-            turn and that parameter of every member."""
+        def train_config(self, train_config: TrainConfig) -> TrainConfig:
+            """A member's training settings for all members: those of an update or a parameter hold
+            for that update and that parameter of every member."""
             each = range(self.members)
-            alike = (
+            forms = (
                 ["{}"]
                 if self.member_class.supports_vmap
                 else [f"member{k + 1}/{{}}" for k in each]
             )
-            turns = {
-                form.format(name): mover
-                for name, mover in recipe.updates.items()
-                for form in alike
+            updates = {
+                form.format(name): settings
+                for name, settings in train_config.updates.items()
+                for form in forms
             }
-            freeze = tuple(f"members.{k}.{head}" for head in recipe.freeze for k in each)
-            rates = {
-                f"members.{k}.{head}": rate
-                for head, rate in recipe.lr_multipliers.items()
+            freeze = tuple(f"members.{k}.{prefix}" for prefix in train_config.freeze for k in each)
+            multipliers = {
+                f"members.{k}.{prefix}": factor
+                for prefix, factor in train_config.lr_multipliers.items()
                 for k in each
             }
-            return replace(recipe, updates=turns, freeze=freeze, lr_multipliers=rates)
+            return replace(
+                train_config, updates=updates, freeze=freeze, lr_multipliers=multipliers
+            )
 
     config: Config
-    seed: Tensor  # of the bags
-    drawn: Tensor  # how many rows there were when they were drawn
+    seed: Tensor  # of the bootstraps
+    drawn: Tensor  # number of training rows that the bootstraps sample from
 
     def __init__(
         self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
@@ -203,7 +128,7 @@ class Ensemble(Model):
         }
 
     def updates(self) -> Sequence[Update]:
-        """Those of the members; one for all where members stack."""
+        """The updates of the members, or one update of all members if they support vmap."""
         if self.member_class.supports_vmap:
             params = [p for p in self.parameters() if p.requires_grad]
             return [
@@ -217,21 +142,21 @@ class Ensemble(Model):
             ]
         return [
             replace(
-                turn,
-                name=f"member{k + 1}/{turn.name}",
+                update,
+                name=f"member{k + 1}/{update.name}",
                 rows=partial(self.bag, k) if self.config.bag else None,
             )
             for k, member in enumerate(self.each)
-            for turn in member.updates()
+            for update in member.updates()
         ]
 
     def bag(self, member: int, index: Tensor, n: int) -> Tensor:
-        """The rows that stand for rows `index` of n in the bootstrap of one member."""
+        """The rows at positions `index` of the bootstrap of n rows of one member."""
         self.drawn.fill_(n)
         return bootstrap(derive_seed(int(self.seed), "bag", member), index, n)
 
     def bags(self, index: Tensor, n: int) -> Tensor:
-        """The same where consecutive pieces of `index` are the members'."""
+        """The same for all members; the k-th piece of `index` is that of member k."""
         pieces = enumerate(index.chunk(len(self.each)))
         return torch.cat([self.bag(member, piece, n) for member, piece in pieces])
 
@@ -248,9 +173,9 @@ class Ensemble(Model):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        suit = cls.member_class.defaults(space)
-        config = cls.Config(member=suit.config)
-        return Defaults(config, config.recipe(suit.recipe))
+        member = cls.member_class.defaults(space)
+        config = cls.Config(member=member.config)
+        return Defaults(config, config.train_config(member.recipe))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
@@ -258,69 +183,105 @@ class Ensemble(Model):
 
 
 def bootstrap(seed: int, index: Tensor, n: int) -> Tensor:
-    """Entries `index` of n draws with replacement from n rows, each a function of its place."""
+    """Positions `index` of a bootstrap sample of n rows, a function of seed and position only."""
     return (n * keyed_uniform(index, (), seed)).long().clamp(max=n - 1)
 
 
 def as_ensemble(
-    config: BaseConfig, recipe: TrainConfig, members: int, bag: bool
+    config: BaseConfig, train_config: TrainConfig, members: int, bag: bool
 ) -> tuple[BaseConfig, TrainConfig]:
-    """A model's configuration and recipe as those of an ensemble; 0 members ask for none."""
+    """The model and training settings of an ensemble; unchanged for 0 members."""
     if bag and not members:
         raise UsageError(
-            "bagging draws rows anew for each member of an ensemble; say how many "
-            "with --ensemble 5"
+            "--bag trains each member of an ensemble on its own bootstrap; add --ensemble 5"
         )
     if not members:
-        return config, recipe
-    mixture = Ensemble.Config(member=config, members=members, bag=bag)
-    return mixture, mixture.recipe(recipe)
+        return config, train_config
+    ensemble = Ensemble.Config(member=config, members=members, bag=bag)
+    return ensemble, ensemble.train_config(train_config)
 
 
-@cache
-def ensemble_class(member_class: type[Model]) -> type[Ensemble]:
-    """The class of mixtures of a model, with the abilities that carry over from it."""
-    # which stands on Mixture
+class StackedModels:
+    r"""The losses of K models of equal shape as one batched pass.
 
-    bases = tuple(mixed for mixed in ENSEMBLE_ABILITIES if mixed.carries(member_class)) or (
-        Ensemble,
-    )
-    same = (
-        "events",
-        "givens",
-        "supports_missing",
-        "is_predictor",
-        "is_unpaired",
-        "SamplingConfig",
-        "LikelihoodConfig",
-    )
-    body = {
-        name: vars(base)[name]
-        for name in same
-        for base in reversed(member_class.__mro__)
-        if name in vars(base)
-    }
-    about = {"member_class": member_class, "__module__": __name__, "__doc__": Ensemble.__doc__}
-    made = abc.ABCMeta(f"EnsembleOf{member_class.__name__}", bases, body | about)
-    return cast(type[Ensemble], made)
+    The weights are stacked, $\theta$ = (K, ...), and vmap computes $\ell(\theta_k, b_k)$ for every
+    k, so that the overhead of a small network is paid once. b_k is the k-th piece of the batch;
+    pieces have one size and remaining rows are left out. Losses are summed over models, so that
+    the gradient of each is what it would be alone; noise differs between models.
+    """
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self.models, self.first = models, LossModule(models[0])
+        self.weights = tensors_by_name(models, lambda model: dict(model.named_parameters()))
+        shared = len(list(models[0].named_parameters(remove_duplicate=False)))
+        self.tied = shared > len(self.weights)
+
+    @cached_property
+    def buffers(self) -> dict[str, Tensor]:
+        """The buffers in which models differ, stacked; a vmapped loss does not change them."""
+        found = tensors_by_name(self.models, lambda model: dict(model.named_buffers()))
+        return {
+            name: torch.stack(each)
+            for name, each in found.items()
+            if not all(torch.equal(each[0], other) for other in each[1:])
+        }
+
+    def __call__(self, batch: Batch) -> Losses:
+        names, count = [*self.weights, *self.buffers], len(self.models)
+        size = len(batch) // count
+        pieces: list[Tensor] = []
+
+        def collect(value: Tensor) -> Tensor:
+            pieces.append(value[: count * size].unflatten(0, (count, size)))  # (K, B, ...)
+            return value
+
+        def member_loss(*own: Tensor) -> Losses:
+            rest = iter(own)
+            state = {name: next(rest) for name in names}
+            piece = batch.map(lambda _: next(rest))
+            return functional_call(self.first, state, (piece,), tie_weights=self.tied)
+
+        batch.map(collect)
+        state = [*map(torch.stack, self.weights.values()), *self.buffers.values()]
+        losses = vmap(member_loss, randomness="different")(*state, *pieces)
+        return {name: term.sum(0) for name, term in losses.items()}
+
+
+class LossModule(nn.Module):
+    """A model whose forward pass is its loss."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> Losses:
+        return self.model.loss(batch)
+
+
+def tensors_by_name(
+    models: Sequence[Model], tensors: Callable[[Model], dict[str, Tensor]]
+) -> dict[str, list[Tensor]]:
+    """The tensors of all models by their name in `LossModule`."""
+    each = [tensors(model) for model in models]
+    return {f"model.{name}": [own[name] for own in each] for name in each[0]}
 
 
 Share = tuple[Tensor, Any, Generator]
-"""The rows a member was drawn for, the member, and noise of its own."""
+"""The rows assigned to a member, the member, and its own generator."""
 
 
 class EnsembleAbility(Ensemble):
-    """An ability that carries over to mixtures of some models."""
+    """Base of the mix-ins: an ability of ensembles whose members have the abilities in `needs`."""
 
     needs: ClassVar[Sequence[type]] = ()
 
     @classmethod
-    def carries(cls, member_class: type[Model]) -> bool:
+    def applies_to(cls, member_class: type[Model]) -> bool:
         return all(issubclass(member_class, need) for need in cls.needs)
 
 
 class EnsembleSample(EnsembleAbility, CanSample):
-    """Draws a member for each row, and lets it draw the row."""
+    """Samples a member for each row, which then samples the row."""
 
     needs: ClassVar[Sequence[type]] = (CanSample,)
 
@@ -329,23 +290,23 @@ class EnsembleSample(EnsembleAbility, CanSample):
         self,
         n: int,
         given: Given | None = None,
-        options: Config | None = None,
+        options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
         given = broadcast_conditions(given or {}, self.space, n)
-        return joined(
-            (rows, member.sample(len(rows), taken(given, rows), options, own))
-            for rows, member, own in self.even(n, generator)
+        return scatter_rows(
+            (rows, member.sample(len(rows), select_rows(given, rows), options, own))
+            for rows, member, own in self.assign_uniformly(n, generator)
         )
 
-    def even(self, n: int, generator: Generator | None) -> list[Share]:
-        """Every member as likely as any other."""
+    def assign_uniformly(self, n: int, generator: Generator | None) -> list[Share]:
+        """Assign n rows to members with equal probability."""
         place = generator.device if generator else None
         which = torch.randint(len(self.each), (n,), generator=generator, device=place)
         return list(self.shares(which, generator))
 
     def shares(self, which: Tensor, generator: Generator | None) -> Iterator[Share]:
-        """The members that any row of `which` (n,) names."""
+        """The members that occur in `which` (n,), with their rows."""
         seeds = torch.randint(2**62, (len(self.each),), generator=generator, device=which.device)
         for k, (member, seed) in enumerate(zip(self.each, seeds.tolist(), strict=True)):
             rows = (which == k).nonzero()[:, 0]
@@ -354,7 +315,7 @@ class EnsembleSample(EnsembleAbility, CanSample):
 
 
 class EnsembleStream(EnsembleSample, CanStream):
-    """Members draw side by side."""
+    """Streams the samples of all members in parallel."""
 
     needs: ClassVar[Sequence[type]] = (CanSample, CanStream)
 
@@ -363,89 +324,105 @@ class EnsembleStream(EnsembleSample, CanStream):
         self,
         n: int,
         given: Given | None = None,
-        options: Config | None = None,
+        options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        given, shares = broadcast_conditions(given or {}, self.space, n), self.even(n, generator)
+        given, shares = (
+            broadcast_conditions(given or {}, self.space, n),
+            self.assign_uniformly(n, generator),
+        )
         streams = [
-            member.stream(len(rows), taken(given, rows), options, own)
+            member.stream(len(rows), select_rows(given, rows), options, own)
             for rows, member, own in shares
         ]
         last: tuple[Tensor, ...] = ()
         for now in zip_longest(*streams):
             last = tuple(last[k] if x is None else x for k, x in enumerate(now))
-            yield joined((share[0], x) for share, x in zip(shares, last, strict=True))
+            yield scatter_rows((share[0], x) for share, x in zip(shares, last, strict=True))
 
 
 class EnsembleComplete(EnsembleSample, CanComplete):
-    """Draws a member for each row in proportion to what it makes of the values seen, p_k(x_seen),
-    and lets it complete the row: as exact as the members' own scores and completions are."""
+    """Samples a member for each row in proportion to the likelihood of the observed values,
+    p_k(x_observed), which then completes the row: as exact as the members' own likelihoods and
+    completions."""
 
     needs: ClassVar[Sequence[type]] = (CanSample, CanComplete)
 
     @classmethod
-    def carries(cls, member_class: type[Model]) -> bool:
-        knows = issubclass(member_class, HasLikelihood) and member_class.supports_missing
-        return super().carries(member_class) and (
-            knows or issubclass(member_class, HasConditionals)
+    def applies_to(cls, member_class: type[Model]) -> bool:
+        marginalises = issubclass(member_class, HasLikelihood) and member_class.supports_missing
+        return super().applies_to(member_class) and (
+            marginalises or issubclass(member_class, HasConditionals)
         )
 
     @torch.no_grad()
     def complete(
-        self, batch: Batch, options: Config | None = None, generator: Generator | None = None
+        self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
         place = generator.device if generator else None
-        log_p = torch.stack([seen_score(member, batch) for member in self.each])  # (K, B)
+        log_p = torch.stack([observed_log_prob(member, batch) for member in self.each])  # (K, B)
         uniform = torch.rand(len(batch), generator=generator, device=place, dtype=torch.float64)
         ends = log_p.double().softmax(0).cumsum(0)
         which = (uniform.to(ends.device) > ends).sum(0).clamp(max=len(self.each) - 1)
-        return joined(
+        return scatter_rows(
             (rows, member.complete(batch[rows], options, own))
             for rows, member, own in self.shares(which, generator)
         )
 
 
 class EnsembleLikelihood(EnsembleAbility, HasLikelihood):
-    """log (1/K) sum_k p_k(x): exact where every member's is, a bound where it is one."""
+    r"""log (1/K) sum_k p_k(x): exact if every member is exact, a bound if a member gives bounds.
+
+    If $\ell_k$ is a bound, $E\,\ell_k \le \log p_k$, then $\log\frac1K\sum_k e^{\ell_k}$ need not
+    be one, since noise that raises an $\ell_k$ counts for more than noise that lowers it. But for
+    any weights q that are independent of that noise,
+
+    $\log \sum_k \tfrac1K p_k \ge \sum_k q_k (\log p_k - \log q_k) - \log K$,
+
+    with equality at $q_k \propto p_k$; so q is computed from log-likelihoods with other noise.
+    """
 
     needs: ClassVar[Sequence[type]] = (HasLikelihood,)
 
     def likelihood(
         self,
         batch: Batch | Tensor,
-        options: Config | None = None,
+        options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Likelihood:
-        even = torch.full((len(self.each), 1), -math.log(len(self.each)), dtype=torch.float64)
-        return self.weighed(as_batch(batch), even, options, seed_of(generator))
+        uniform = torch.full((len(self.each), 1), -math.log(len(self.each)), dtype=torch.float64)
+        return self.mixture_likelihood(as_batch(batch), uniform, options, seed_of(generator))
 
     def out_of_bag(self, batch: Batch) -> Likelihood:
-        """log p of training rows, each by the members that have not seen it; NaN where all
-        have."""
+        """log p of training rows, each by the members not trained on it; NaN if all were."""
         unseen = self.left_out(batch.rows).double()  # (K, B)
-        return self.weighed(batch, (unseen / unseen.sum(0)).log(), None, 0)
+        return self.mixture_likelihood(batch, (unseen / unseen.sum(0)).log(), None, 0)
 
-    def weighed(
-        self, batch: Batch, prior: Tensor, options: Config | None, seed: int
+    def mixture_likelihood(
+        self, batch: Batch, prior: Tensor, options: BaseConfig | None, seed: int
     ) -> Likelihood:
         """log sum_k exp(prior_k) p_k(x) for prior (K, 1) or (K, B)."""
-        found = self.scores(batch, options, seed)
-        kind = kind_of(found)
+        found = self.member_likelihoods(batch, options, seed)
+        kind = weakest_kind(found)
         other = (
-            self.scores(batch, options, derive_seed(seed, "weights")) if kind == "bound" else found
+            self.member_likelihoods(batch, options, derive_seed(seed, "weights"))
+            if kind == "bound"
+            else found
         )
         value, free = (
             torch.stack([each.value for each in scores]) + prior.to(scores[0].value)
             for scores in (found, other)
         )  # (K, B)
-        total = under(value, free) if kind == "bound" else value.logsumexp(0)
+        total = mixture_bound(value, free) if kind == "bound" else value.logsumexp(0)
         errors = [each.stderr for each in found if each.stderr is not None]
         if len(errors) < len(found):
             return Likelihood(total, kind)
         return Likelihood(total, kind, (free.softmax(0) * torch.stack(errors)).norm(dim=0))
 
-    def scores(self, batch: Batch, options: Config | None, seed: int) -> list[Likelihood]:
-        """Every member's, each with noise of its own."""
+    def member_likelihoods(
+        self, batch: Batch, options: BaseConfig | None, seed: int
+    ) -> list[Likelihood]:
+        """The likelihoods of all members, each with its own noise."""
         return [
             member.likelihood(batch, options, make_generator(derive_seed(seed, "member", k)))
             for k, member in enumerate(self.each)
@@ -453,7 +430,7 @@ class EnsembleLikelihood(EnsembleAbility, HasLikelihood):
 
 
 class EnsembleConditionals(EnsembleAbility, HasConditionals):
-    """As many products of conditionals as the members have together."""
+    """The conditionals of all members, one after the other."""
 
     needs: ClassVar[Sequence[type]] = (HasConditionals,)
 
@@ -471,11 +448,11 @@ class EnsembleConditionals(EnsembleAbility, HasConditionals):
 
 
 class EnsembleMarginals(EnsembleAbility, HasMarginals):
-    """The mean of the members' laws of each entry."""
+    """The mean of the members' marginal distributions."""
 
     needs: ClassVar[Sequence[type]] = (HasMarginals,)
 
-    def marginals(self, given: Given, options: Config | None = None) -> Marginals:
+    def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
         return MixedMarginals([member.marginals(given, options) for member in self.each])
 
 
@@ -485,24 +462,24 @@ class EnsembleMean(EnsembleAbility, HasMean):
     needs: ClassVar[Sequence[type]] = (HasMean,)
 
     @torch.no_grad()
-    def mean(self, given: Given, options: Config | None = None) -> Tensor:
-        """Among columns, a name stands as its most probable code."""
+    def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
+        """Of a categorical column, the most probable code."""
         mean = torch.stack([member.mean(given, options) for member in self.each]).mean(0)
         for place, column in enumerate(self.space.columns):
             if column.kind == "label":
-                assert isinstance(self, HasMarginals), "names among columns have probabilities"
+                assert isinstance(self, HasMarginals), "categorical columns have probabilities"
                 mean[:, place] = self.marginals(given, options).probabilities[place].argmax(1)
         return mean
 
 
 class EnsembleMode(EnsembleLikelihood, HasMode):
-    """The most probable value of a single label, flag or level; otherwise the most probable of
-    the members' modes, which need not be the mixture's own."""
+    """The most probable value of a single label, binary value or level; otherwise the most
+    probable of the members' modes, which need not be the mode of the ensemble."""
 
     needs: ClassVar[Sequence[type]] = (HasLikelihood, HasMode)
 
     @torch.no_grad()
-    def mode(self, given: Given, options: Config | None = None) -> Tensor:
+    def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         modes = torch.stack(
             [member.mode(given, options) for member in self.each]
         )  # (K, B, *event)
@@ -516,7 +493,7 @@ class EnsembleMode(EnsembleLikelihood, HasMode):
 
 
 class EnsembleDiagnose(EnsembleAbility, CanDiagnose):
-    """What ails any member, told once, with how many it ails."""
+    """The findings of all members, each once, with the number of members that have it."""
 
     needs: ClassVar[Sequence[type]] = (CanDiagnose,)
 
@@ -544,26 +521,50 @@ ENSEMBLE_ABILITIES: tuple[type[EnsembleAbility], ...] = (
     EnsembleMarginals,
     EnsembleDiagnose,
 )
-"""Those that stand on others come first, as a class's bases must."""
+"""Subclasses come before their bases, as the order of a class's bases requires."""
 
 
-def taken(given: Given, rows: Tensor) -> dict[str, Batch]:
+@cache
+def ensemble_class(member_class: type[Model]) -> type[Ensemble]:
+    """The class of ensembles of a model, with the abilities that carry over from it."""
+    mixins = tuple(mixin for mixin in ENSEMBLE_ABILITIES if mixin.applies_to(member_class))
+    inherited = (
+        "events",
+        "givens",
+        "supports_missing",
+        "is_predictor",
+        "is_unpaired",
+        "SamplingConfig",
+        "LikelihoodConfig",
+    )
+    body = {
+        name: vars(base)[name]
+        for name in inherited
+        for base in reversed(member_class.__mro__)
+        if name in vars(base)
+    }
+    own = {"member_class": member_class, "__module__": __name__, "__doc__": Ensemble.__doc__}
+    made = abc.ABCMeta(f"EnsembleOf{member_class.__name__}", mixins or (Ensemble,), body | own)
+    return cast(type[Ensemble], made)
+
+
+def select_rows(given: Given, rows: Tensor) -> dict[str, Batch]:
     return {name: part[rows] for name, part in given.items()}
 
 
-def joined(shares: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
-    """The members' rows, each where it belongs."""
+def scatter_rows(shares: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
+    """The rows of all members in their original order."""
     places, values = zip(*shares, strict=True)
     return torch.cat(values)[torch.cat(places).argsort()]
 
 
-def kind_of(found: Sequence[Likelihood]) -> LikelihoodKind:
-    """The weakest of the members' kinds."""
+def weakest_kind(found: Sequence[Likelihood]) -> LikelihoodKind:
+    """The weakest of the members' kinds: estimate, bound, exact."""
     kinds = {each.kind for each in found}
     return "estimate" if "estimate" in kinds else "bound" if "bound" in kinds else "exact"
 
 
-def under(value: Tensor, free: Tensor) -> Tensor:
+def mixture_bound(value: Tensor, free: Tensor) -> Tensor:
     """sum_k q_k (value_k - log q_k), q = softmax(free): below log sum_k exp(E value_k) in
     expectation where `free` is independent of the noise in `value`; all (K, B)."""
     log_q = free.clamp(min=torch.finfo(free.dtype).min).log_softmax(0)
@@ -571,9 +572,9 @@ def under(value: Tensor, free: Tensor) -> Tensor:
     return torch.where(q == 0, 0.0, q * (value - log_q)).sum(0)
 
 
-def seen_score(member: Any, batch: Batch) -> Tensor:
-    """log p_k of what was seen of each row, (B,): of a product of conditionals, those of what was
-    seen, which must come first in its orders."""
+def observed_log_prob(member: Any, batch: Batch) -> Tensor:
+    """log p_k of the observed values of each row, (B,): for a product of conditionals, those of
+    the observed entries, which must come first in its orders."""
     if not isinstance(member, HasConditionals):
         return member.likelihood(batch).value
     seen, whole = batch.observed_mask.reshape(len(batch), -1), replace(batch, observed=None)
@@ -582,8 +583,8 @@ def seen_score(member: Any, batch: Batch) -> Tensor:
         entries = order.argsort()
         if bool((seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]).any()):
             raise DataError(
-                "an ensemble of such models completes rows whose seen entries come "
-                "first in their order; hide what follows, or fit a single model"
+                "expected the observed entries to come first in the order of the model; an "
+                "ensemble cannot complete other patterns; fit a single model"
             )
         each.append(torch.where(seen, member.conditionals(whole, number), 0.0).sum(1))
     return torch.stack(each).logsumexp(0)

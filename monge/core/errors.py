@@ -1,7 +1,7 @@
-"""What can go wrong through no fault of the code, each told in one sentence.
+"""Errors that users cause and can fix, each with a message of one sentence.
 
-A sentence names the thing, the value and the remedy. The command line prints it and leaves with
-`code`; a traceback is shown only on request.
+A message names what was expected, what was found and the remedy. The command line prints it and
+exits with `code`; a traceback is shown only on request.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Iterable
 
 
 class MongeError(Exception):
-    """A sentence for the user."""
+    """Base of all errors shown to users."""
 
     code = 1
 
 
 class UsageError(MongeError, ValueError):
-    """The words of a command or the arguments of a call are wrong."""
+    """Arguments of a command or a call are wrong."""
 
     code = 2
 
 
 class DataError(MongeError, ValueError):
-    """The data cannot be read, or does not fit what is asked of it."""
+    """The data cannot be read, or is not suitable for the request."""
 
 
 class RunError(MongeError, RuntimeError):
-    """A run folder is missing, damaged, locked or of another format."""
+    """A run directory is missing, damaged, locked or of another format."""
 
 
 class DivergenceError(MongeError, ArithmeticError):
@@ -36,16 +36,16 @@ class DivergenceError(MongeError, ArithmeticError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown `word`: the closest known one, or all of them."""
+    """The end of a message about an unknown name: the closest known one, or all of them."""
     known = list(known)
     close = difflib.get_close_matches(word, known, 1, 0.5)
     if close:
         return f"; did you mean {close[0]}?"
-    return f"; choose from {', '.join(known)}" if known else "; there is none to choose from"
+    return f"; choose from {', '.join(known)}" if known else "; there are no choices"
 
 
 def shown(value: object) -> str:
-    """`value` as a sentence shows it: what is long or deep is cut."""
+    """`value` for a message; long or deep values are shortened."""
     cut = reprlib.Repr()
     cut.maxstring = cut.maxother = cut.maxlong = 80
     return cut.repr(value)

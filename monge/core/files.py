@@ -1,4 +1,4 @@
-"""Files replaced whole: the old one or the new one is there at every instant, never a part."""
+"""Atomic replacement of files, and links that leave a directory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, with its suffix, that takes its name when the block ends well.
+    """A temporary file beside `path`, with its suffix, renamed to `path` when the block succeeds.
 
-    What `path` was is untouched by an error. A link is replaced and what it points to left alone;
-    devices and pipes, which cannot be replaced, are written to as they are.
+    On an error `path` is unchanged. A link is replaced, not its target; devices and pipes, which
+    cannot be replaced, are written directly.
     """
     if is_stream(path):
         yield path
@@ -33,7 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # makes the rename survive a power cut, if folders can be
+    with contextlib.suppress(OSError):  # makes the rename survive a power cut, where supported
         flush(path.parent, os.O_RDONLY)
 
 
@@ -43,7 +43,7 @@ def is_stream(path: Path) -> bool:
 
 
 def flush(path: Path, options: int) -> None:
-    """Bring a file or a folder to the disk."""
+    """Write a file or a directory to disk (fsync)."""
     handle = os.open(path, options)
     try:
         os.fsync(handle)
@@ -52,7 +52,7 @@ def flush(path: Path, options: int) -> None:
 
 
 def leaks(folder: Path) -> Iterator[Path]:
-    """The links below a folder that lead out of it."""
+    """The links below a directory that lead out of it."""
     inside = Path(os.path.realpath(folder))
     for where, folders, files in os.walk(folder):
         for name in (*folders, *files):

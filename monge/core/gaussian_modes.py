@@ -1,4 +1,4 @@
-"""A density whose modes are known, so that samples can be counted at each."""
+"""A mixture of Gaussians with known modes, for counting samples per mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class GaussianModes:
-    """log p(x) of equal round Gaussians: p = (1 / K) sum_k N(x; c_k, s^2 I)."""
+    """log p(x) of an equal mixture of isotropic Gaussians: p = (1 / K) sum_k N(x; c_k, s^2 I)."""
 
     centres: Tensor  # (K, D)
     spread: float

@@ -1,7 +1,7 @@
-r"""The law of each entry of an event alone, whatever model it comes from.
+r"""Marginal distributions of the entries of an event.
 
-$F_i(t) = P(x_i \le t \mid given)$ says everything: intervals are its quantiles, and the law of an
-ensemble or of several passes has the mean of their F.
+They are given by the cumulative distribution $F_i(t) = P(x_i \le t \mid given)$: intervals are its
+quantiles, and an ensemble has the mean of its members' F.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from .space import Space
 
-HALVINGS = 60
+MAX_BISECTIONS = 60
 
 
 class Marginals(abc.ABC):
-    """The laws of the D entries of B events, each event with its own conditions."""
+    """Marginal distributions of the D entries of B events."""
 
     space: Space
 
     @property
     @abc.abstractmethod
     def probabilities(self) -> Sequence[Tensor]:
-        """P(x_i = k) of each entry, (B, K_i); K_i is 0 where the values have no end."""
+        """P(x_i = k) of each entry, (B, K_i); K_i is 0 for unbounded values."""
 
     @abc.abstractmethod
     def cumulative(self, t: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class Marginals(abc.ABC):
     def quantile(self, level: float) -> Tensor:
         """The smallest t with P(x_i <= t) >= level, (B, D), by bisection."""
         low, high = self.bracket(level)
-        for _ in range(HALVINGS):
+        for _ in range(MAX_BISECTIONS):
             middle = (low + high) / 2
             enough = self.cumulative(middle) >= level
             low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
@@ -42,11 +42,11 @@ class Marginals(abc.ABC):
         return torch.where(real.to(high.device), high, (high + 1e-4).floor())
 
     def bracket(self, level: float) -> tuple[Tensor, Tensor]:
-        """Values below and above the quantile, beginning with the training range."""
+        """Values below and above the quantile, starting from the training range."""
         ends = self.space.spread("low").flatten(), self.space.spread("high").flatten()
         step = (ends[1] - ends[0]).clamp_min(1e-3)
-        low, high = self.shaped(ends[0] - step), self.shaped(ends[1] + step)
-        for _ in range(HALVINGS):
+        low, high = self.expand(ends[0] - step), self.expand(ends[1] + step)
+        for _ in range(MAX_BISECTIONS):
             below, above = self.cumulative(low) >= level, self.cumulative(high) < level
             if not bool((below | above).any()):
                 break
@@ -54,14 +54,14 @@ class Marginals(abc.ABC):
             low, high = low - width * below, high + width * above
         return low, high
 
-    def shaped(self, values: Tensor) -> Tensor:
+    def expand(self, values: Tensor) -> Tensor:
         """The same values (D,) for every row, (B, D)."""
         like = self.probabilities[0]
         return values.to(like).expand(len(like), -1)
 
 
 class MixedMarginals(Marginals):
-    """The mean of several laws of the same entries."""
+    """The mean of several marginal distributions of the same entries."""
 
     def __init__(self, members: Sequence[Marginals]) -> None:
         self.space, self.members = members[0].space, members

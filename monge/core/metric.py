@@ -1,4 +1,4 @@
-"""A number that judges a fit, with what it is, so that no two kinds are ever compared."""
+"""Metrics: a value with its kind, so that different kinds are never compared."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ class Metric:
         return self.value < other.value if lower else self.value > other.value
 
     def replaces(self, best: Metric | None) -> bool:
-        """Whether weights with this score are kept instead of the best before them. A distance
-        below its own error cannot be told from none: there the later weights, which have seen
-        more, are kept."""
+        """Whether weights with this metric replace the best so far. A distance below its own error
+        is not distinguishable from 0; then the later weights, trained for longer, are taken."""
         found = self.better_than(best)
         return found or (self.kind == "distance" and self.value < self.stderr)
 

@@ -1,7 +1,7 @@
-"""The contract: a model is a law p(x | given) that says how it is trained and knows nothing else.
+"""The model contract: a distribution p(x | given) with its networks, loss and sampler.
 
-It owns its networks, its loss and its sampler, is built by `config.build(space)`, and is
-immutable but for its weights. Optimisers, files and screens are other people's business.
+A model is built by `config.build(space)` and does not change but for its weights. Optimisers,
+files and output belong to other packages.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Losses = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Update:
-    """One move of the training game: lower `loss` by moving `params`, `repeat` times a step, each
-    time on a fresh batch.
+    """One optimiser update: which loss moves which parameters, `repeat` times per step, each time
+    on a new batch.
 
-    Without params the move is closed-form (EM, counting, clipping): `loss` edits the model's own
+    Without params the update is closed-form (EM, counting, clipping): `loss` changes the model's
     state and its values are only logged.
     """
 
@@ -37,17 +37,17 @@ class Update:
     params: Sequence[nn.Parameter] = ()
     repeat: int = 1
     every: int = 1
-    whole: bool = False  # wants the whole training split (counting, EM, least squares)
-    batches: int = 1  # fresh batches it takes at once, one after the other in one Batch
-    rows: Callable[[Tensor, int], Tensor] | None = None  # those of n that stand for the drawn ones
+    whole: bool = False  # uses the whole training split (counting, EM, least squares)
+    batches: int = 1  # consecutive batches it takes at once, concatenated
+    rows: Callable[[Tensor, int], Tensor] | None = None  # maps batch indices of n rows (bagging)
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """A configuration and a recipe chosen for some data.
+    """Default model and training settings for some data.
 
-    `data` are words of data.* that concern training batches alone, such as
-    "augment=shift2,rotate10" or "balance=true"; what the user says of the same name wins.
+    `data` are overrides of data.* that concern training batches only, such as
+    "augment=shift2,rotate10" or "balance=true"; those of the user take precedence.
     """
 
     config: BaseConfig
@@ -56,35 +56,34 @@ class Defaults:
 
 
 class Model(Configured, nn.Module, abc.ABC):
-    """A law p(x | given). Batch and Space are trees through `given`."""
+    """A distribution p(x | given). Batch and Space are trees through `given`."""
 
     events: ClassVar[set[str]] = set()
-    """Kinds of event it takes: a literal, since the registry reads it without importing."""
+    """Kinds of event it supports: a literal, since the registry reads it without importing."""
     givens: ClassVar[set[str]] = set()
-    """Kinds of condition it takes; empty means none."""
+    """Kinds of condition it supports; empty means none."""
     supports_missing: ClassVar[bool] = False
-    """Whether a value that was not seen is marginalised; otherwise such data are refused."""
+    """Whether missing values are marginalised; otherwise such data are rejected."""
     supports_variable_length: ClassVar[bool] = False
-    """Whether event and conditions may have a length in each row; otherwise they are refused."""
+    """Whether rows may differ in length; otherwise such data are rejected."""
     is_predictor: ClassVar[bool] = False
-    """Whether its event is what the data call their target, given the rest."""
+    """Whether it models the target column given the others."""
     is_unpaired: ClassVar[bool] = False
-    """Whether events and conditions are rows of two data sets that nobody paired, so that only
-    the law of events alone can be compared with data."""
+    """Whether events and conditions are unpaired rows of two datasets, so that only the marginal
+    distribution of events can be compared with data."""
     family_priority: ClassVar[int] = 0
-    """Which of its family stands for it where one of each is compared: the highest that takes the
-    data."""
+    """Rank within its family: `compare --one` takes the highest that supports the data."""
     supports_vmap: ClassVar[bool] = False
-    """Whether the losses of several such models can be one batched pass: one turn, which neither
-    branches on values nor changes a buffer."""
+    """Whether the losses of several such models can be one batched pass: a single update that
+    neither branches on values nor changes a buffer."""
 
     presets: ClassVar[Mapping[str, str]] = {}
-    """Configurations that have a name, such as a paper's, with a line about each."""
+    """Named configurations, such as a paper's, with a one-line description each."""
     optimal_values: ClassVar[Mapping[str, float]] = {}
-    """Where curves of the log ("turn/term") would end at the optimum; drawn beside them."""
+    """Values of logged curves ("update/term") at the optimum, plotted beside them."""
 
     class Config(BaseConfig):
-        """What defines the model besides its data."""
+        """Settings of the model."""
 
         tag = "model/"
 
@@ -99,35 +98,35 @@ class Model(Configured, nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def loss(self, batch: Batch) -> Losses:
-        """What training lowers; noise comes from torch's global generator."""
+        """The loss terms to minimise; noise comes from torch's global generator."""
 
     def updates(self) -> Sequence[Update]:
         return [Update("model", self.loss, [p for p in self.parameters() if p.requires_grad])]
 
     def initialise_from_data(self, batch: Batch) -> None:
-        """Called once before step 0 with training rows: scales, codebooks, first centres."""
+        """Data-dependent initialisation, before step 0: scales, codebooks, cluster centres."""
 
     @property
     def evals_per_score(self) -> int:
-        """How many times, about, the score of a row asks a network."""
+        """Approximate number of network evaluations per log-likelihood of a row."""
         return 1
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        """None, or one sentence why this data does not fit, beyond what `events` says."""
+        """Why this data is not supported, beyond `events` and `givens`; None if it is."""
         return None
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Configuration and recipe that do well on data of this kind and size."""
+        """Model and training settings that work well on data of this kind and size."""
         return Defaults(cls.Config(), TrainConfig())
 
     @classmethod
     def preset(cls, name: str, space: Space) -> Any:
-        """The configuration of one of `presets` for these data: the word preset=NAME."""
+        """The configuration of one of `presets` for this data (preset=NAME)."""
         return cls.defaults(space).config
 
     @classmethod
     @abc.abstractmethod
     def smallest_config(cls, space: Space) -> Any:
-        """The smallest honest configuration; what the contract test builds."""
+        """The smallest useful configuration, used by tests."""

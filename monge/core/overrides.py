@@ -12,8 +12,8 @@ PREFIXES = ("train", "data", "sample", "score")
 
 @dataclass(frozen=True)
 class Overrides:
-    """Bare names are fields of the model's config; the prefix `train.` is for training, `data.` for
-    the dataset, `sample.` for sampling and `score.` for log-likelihoods. Prefixes are taken off."""
+    """Settings by prefix, the prefix removed: none for the model, `train.` for training, `data.`
+    for the dataset, `sample.` for sampling, `score.` for log-likelihoods."""
 
     model: tuple[str, ...] = ()
     train: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""Noise that is a function of (seed, row, place) and of nothing else.
+"""Random numbers: derived seeds, generators, and noise keyed by (seed, row, position).
 
-A bound is a random number. If its noise came from a stream, a row's score would depend on the
-rows scored before it; here each row has its own noise, so a score does not depend on batching.
-The generator is a counter hash (the finaliser of SplitMix64) carried out on int64 tensors.
+A likelihood bound is random. With noise from a stream, the value of a row would depend on the rows
+before it; with keyed noise it does not depend on batching. The keyed generator is a counter hash
+(the finaliser of SplitMix64) on int64 tensors.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ def reseed(seed: int, device: torch.device) -> None:
 
 
 def seed_of(generator: Generator | None) -> int:
-    """What keys the noise of a score: the generator's seed, not its position; 0 without one."""
+    """The seed of keyed noise: the generator's initial seed, not its position; 0 without one."""
     return 0 if generator is None else generator.initial_seed()
 
 
 def keyed_uniform(rows: Tensor, shape: Sequence[int], seed: int = 0) -> Tensor:
-    """Uniforms in (0, 1), float64, (B, *shape), the entry keyed by (seed, row, place)."""
-    places = torch.arange(math.prod(shape), device=rows.device)
+    """Uniforms in (0, 1), float64, (B, *shape), keyed by (seed, row, position)."""
+    positions = torch.arange(math.prod(shape), device=rows.device)
     start = scramble(rows.long() * GOLDEN + derive_seed(seed, "rows"))
-    state = scramble(start[:, None] + (places + 1) * GOLDEN)  # (B, prod(shape))
+    state = scramble(start[:, None] + (positions + 1) * GOLDEN)  # (B, prod(shape))
     bits = (state >> 11) & ((1 << 53) - 1)
     return ((bits.double() + 0.5) * 2.0**-53).reshape(len(rows), *shape)
 
 
 def keyed_normal(rows: Tensor, shape: Sequence[int], seed: int = 0) -> Tensor:
-    """Standard normals, float64, (B, *shape), the entry keyed by (seed, row, place)."""
+    """Standard normals, float64, (B, *shape), keyed by (seed, row, position)."""
     return torch.special.ndtri(keyed_uniform(rows, shape, seed))
 
 

@@ -1,7 +1,7 @@
-"""Where data live: shape, kind and training statistics of an event, and what it is given.
+"""Spaces: shape, kind and training statistics of an event and of its conditions.
 
 A `Space` is a tree like a `Batch`: `given` holds one Space for each condition. It is a Config, so
-it survives JSON and is stored with a run. Statistics come from training rows alone.
+it is stored as JSON with a run. Statistics come from training rows only.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Space(Config):
     kind: Kind
     """What the values are."""
     shape: tuple[int, ...] = ()
-    """Shape of one event: () a number, (D,) a vector, (C, H, W) a picture, (T, ...) a sequence."""
+    """Shape of one event: () a number, (D,) a vector, (C, H, W) an image, (T, ...) a sequence."""
     size: Annotated[int, Range(0)] = 0
-    """How many levels, labels or tokens there are; 0 where the kind has no such number."""
+    """Number of levels, labels or tokens; 0 for other kinds."""
     varies: bool = False
-    """Whether rows have lengths of their own (`Batch.length`); shape[0] is then the longest."""
+    """Whether rows differ in length (`Batch.length`); shape[0] is then the largest length."""
     end: int | None = None
     """Tokens: the symbol that ends a sequence; it is scored once."""
     name: str = ""
-    """What a sentence calls it: the field or the column."""
+    """The name of the field or column."""
     mean: tuple[float, ...] = (0.0,)
-    """Mean over training rows: one value, or one for each entry of a vector or picture channel."""
+    """Mean over training rows: one value, or one per entry of a vector or image channel."""
     scale: tuple[float, ...] = (1.0,)
     """Standard deviation over training rows, in the layout of `mean`; 1 where it would be 0."""
     low: tuple[float, ...] = (0.0,)
@@ -50,9 +50,9 @@ class Space(Config):
     high: tuple[float, ...] = (1.0,)
     """Largest training value, in the layout of `mean`."""
     rows: Annotated[int, Range(0)] = 0
-    """How many training rows the statistics stand on."""
+    """Number of training rows the statistics come from."""
     missing: bool = False
-    """Whether some training values were not seen."""
+    """Whether some training values are missing."""
     columns: tuple[Space, ...] = ()
     """Columns: the Space of each, all of shape ()."""
     given: Mapping[str, Space] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Space(Config):
 
     @property
     def dims(self) -> int:
-        """How many numbers an event has; what bits/dim divides by."""
+        """Number of entries of an event; bits/dim divides by it."""
         return math.prod(self.shape)
 
     @property

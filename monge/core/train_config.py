@@ -1,4 +1,4 @@
-"""How to train, as plain values: a model's `suit` proposes, the user's `train.*` words decide."""
+"""Training settings: a model's `defaults` proposes them, `train.*` overrides change them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .config import Config, Range
 
 
 class OptimiserConfig(Config):
-    """How the parameters of one turn are moved."""
+    """Settings of the optimiser of one update."""
 
     tag = "train/optimiser"
     optimiser: Literal["adam", "adamw", "sgd", "rmsprop", "adagrad", "lbfgs"] = "adam"
-    """Rule that turns gradients into steps; lbfgs reads all rows at each and finds its length."""
+    """Optimiser; lbfgs uses all training rows at each step and a line search."""
     lr: Annotated[float, Range(0, open=True)] = 1e-3
     """Learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -22,58 +22,59 @@ class OptimiserConfig(Config):
     momentum: Annotated[float, Range(0, 1)] = 0.0
     """SGD and RMSProp: momentum."""
     nesterov: bool = False
-    """SGD: look ahead along the momentum."""
+    """SGD: Nesterov momentum."""
     weight_decay: Annotated[float, Range(0)] = 0.0
-    """Weight decay: decoupled for adamw, w <- (1 - rate decay) w beside its step; for the others
-    the L2 penalty decay / 2 |w|^2, which is the same for plain sgd and no other."""
+    """Weight decay: decoupled for adamw, w <- (1 - lr * weight_decay) w; for the others the L2
+    penalty weight_decay / 2 |w|^2, which is equivalent only for plain sgd."""
     l1: Annotated[float, Range(0)] = 0.0
-    """L1 penalty of weights, not of biases: each step is followed by the soft threshold
-    rate lasso, so that what is not needed becomes exactly 0."""
+    """L1 penalty of weights, not of biases: each step is followed by soft thresholding at lr * l1,
+    which makes weights exactly 0."""
     weight_noise: Annotated[float, Range(0)] = 0.0
-    """Standard deviation of noise on the weights while gradients are computed."""
+    """Standard deviation of Gaussian noise added to the weights while gradients are computed."""
     grad_clip: Annotated[float, Range(0)] = 0.0
-    """Largest norm of the gradient, which is logged as it was before; 0 leaves it as it is."""
+    """Largest norm of the gradient; the norm before clipping is logged; 0 for no clipping."""
 
 
 class TrainConfig(OptimiserConfig):
-    """The whole of training but its budget."""
+    """All training settings but the budget."""
 
     tag = "train/settings"
     batch_size: Annotated[int, Range(1)] = 128
-    """Rows a step; fewer rows than this are taken whole."""
+    """Rows per step; at most the number of training rows."""
     bucket_by_length: bool = False
-    """Whether the rows of a batch are of like length, so that little of it is padding; which rows
-    they are, and the order of batches, is drawn anew in each epoch."""
+    """Whether batches hold rows of similar length, which reduces padding; rows and batches are
+    shuffled in each epoch."""
     schedule: Literal["constant", "cosine", "linear", "inverse"] = "constant"
-    """Rate after the warm-up: constant, down to zero along a cosine or a line over `horizon`
-    steps, or the inverse square root of the step."""
+    """Learning rate after the warm-up: constant, decaying to zero by a cosine or linearly over
+    `schedule_steps`, or the inverse square root of the step."""
     warmup: Annotated[int, Range(0)] = 100
-    """Steps over which the rate rises from zero."""
+    """Steps over which the learning rate rises linearly from zero."""
     schedule_steps: Annotated[int, Range(0)] = 0
-    """Length of cosine or line in steps; 0 takes the budget's, then in steps or epochs."""
+    """Length of the cosine or linear schedule in steps; 0 takes the budget, which must then be in
+    steps or epochs."""
     ema_decay: Annotated[float, Range(0, 1)] = 0.0
-    """Decay of the moving average of the weights that is scored and kept; 0 for none."""
+    """Decay of the exponential moving average of the weights, which is evaluated and saved as the
+    best checkpoint; 0 for none."""
     eval_every: Annotated[int, Range(0)] = 0
-    """Steps between held-out scores; 0 means once an epoch, but no sooner than 50 steps."""
+    """Steps between held-out evaluations; 0 means once per epoch, but every 50 to 1000 steps."""
     patience: Annotated[int, Range(0)] = 20
-    """Held-out scores without a new best before training stops; 0 never stops early."""
+    """Held-out evaluations without a new best before training stops; 0 for no early stopping."""
     refit: Literal["none", "same", "continue"] = "none"
-    """Once patience has ended the fit at its best step, train on all rows but the test's: new
-    weights for as many steps, or the best weights on until they fit the held-out rows too."""
+    """After early stopping, train on all rows but the test split: same: new weights for as many
+    steps as the best had; continue: the best weights until they fit the held-out rows as well."""
     input_noise: Annotated[float, Range(0)] = 0.0
-    """Noise on the real inputs a model is given, in their standard deviations."""
+    """Noise on real-valued conditions, in their standard deviations."""
     freeze: tuple[str, ...] = ()
-    """Beginnings of names of parameters that stay as they are: a part of the model, such as
-    trunk."""
+    """Prefixes of the names of parameters that are not trained, such as trunk."""
     lr_multipliers: Mapping[str, Annotated[float, Range(0, open=True)]] = field(
         default_factory=dict
     )
-    """Factors of the rate by the beginning of a parameter's name: train.lr_multipliers.trunk=0.1."""
+    """Learning-rate factors by prefix of the parameter name: train.lr_multipliers.trunk=0.1."""
     max_steps: Annotated[int, Range(0)] = 0
-    """Steps after which the fit is complete, whatever the budget; 0 for no such end."""
+    """Steps after which training is complete, whatever the budget; 0 for no limit."""
     updates: Mapping[str, OptimiserConfig] = field(default_factory=dict)
-    """Settings of single turns, by the turn's name, where they differ."""
+    """Optimiser settings of single updates by name: train.updates.critic.lr=2e-4."""
 
-    def mover(self, turn: str) -> OptimiserConfig:
-        """The settings that move the parameters of this turn."""
-        return self.updates.get(turn, self)
+    def optimiser_config(self, update: str) -> OptimiserConfig:
+        """The optimiser settings of the update of this name."""
+        return self.updates.get(update, self)

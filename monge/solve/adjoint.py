@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .ode import USUAL, Field, Solver, State, Tally, integrate, walk
+from .ode import DEFAULT_SOLVER, Field, Solver, State, Tally, integrate, walk
 
 
 def integrate_adjoint(
@@ -26,7 +26,7 @@ def integrate_adjoint(
     params: Sequence[Tensor],
     begin: float = 0.0,
     end: float = 1.0,
-    options: Solver = USUAL,
+    options: Solver = DEFAULT_SOLVER,
 ) -> State:
     """y(end), whose gradients with respect to `start` and `params` come from the adjoint; f may
     depend on nothing else that wants one."""

@@ -25,11 +25,11 @@ def exact_trace(v: Map, x: Tensor) -> tuple[Tensor, Tensor]:
     alone. Both are differentiable where gradients are enabled."""
     keep = torch.is_grad_enabled()
     with torch.enable_grad():
-        point, value = follow(v, x)
+        point, value = evaluate(v, x)
         flat = value.reshape(len(value), -1)  # (B, D)
         total = flat.new_zeros(len(flat))
         for i in range(flat.shape[1]):
-            total = total + slope(flat[:, i].sum(), point, keep).reshape(flat.shape)[:, i]
+            total = total + gradient(flat[:, i].sum(), point, keep).reshape(flat.shape)[:, i]
     return (value, total) if keep else (value.detach(), total.detach())
 
 
@@ -37,21 +37,22 @@ def hutchinson_trace(v: Map, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]
     """v(x) and e^T (dv/dx) e for each of the probes e (B, K, ...), (B, K)."""
     keep = torch.is_grad_enabled()
     with torch.enable_grad():
-        point, value = follow(v, x)
+        point, value = evaluate(v, x)
         each = [
-            (slope((value * e).sum(), point, keep) * e).reshape(len(x), -1).sum(1)
+            (gradient((value * e).sum(), point, keep) * e).reshape(len(x), -1).sum(1)
             for e in probes.unbind(1)
         ]
     found = torch.stack(each, 1)
     return (value, found) if keep else (value.detach(), found.detach())
 
 
-def follow(v: Map, x: Tensor) -> tuple[Tensor, Tensor]:
+def evaluate(v: Map, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A point that requires a gradient, and v there."""
     point = x if x.requires_grad else x.detach().requires_grad_()
     return point, v(point)
 
 
-def slope(value: Tensor, x: Tensor, keep: bool) -> Tensor:
+def gradient(value: Tensor, x: Tensor, keep: bool) -> Tensor:
     if not value.requires_grad:
         return torch.zeros_like(x)
     return torch.autograd.grad(

@@ -30,7 +30,7 @@ Method = Literal["euler", "midpoint", "heun", "rk4", "dopri5"]
 State = tuple[Tensor, ...]
 Field = Callable[[Tensor, State], State]
 """f(t, y); t is () or, where rows have steps of their own, (B,)."""
-MOST = 20_000
+MAX_STEPS = 20_000
 """Steps after which an adaptive method gives up."""
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 
@@ -87,12 +87,12 @@ class Solver:
         least = 4 * torch.finfo(dtype).eps
         if self.method == "dopri5" and not self.tolerance >= least:
             raise UsageError(
-                f"tolerance={self.tolerance:g} is below what {str(dtype)[6:]} can "
-                f"tell apart; give at least {least:.0e} or compute in float64"
+                f"tolerance={self.tolerance:g} is below the precision of {str(dtype)[6:]}; "
+                f"give at least {least:.0e} or compute in float64"
             )
 
 
-USUAL = Solver()
+DEFAULT_SOLVER = Solver()
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Solution:
 
 
 def integrate(
-    f: Field, start: State, times: Sequence[float] = (0.0, 1.0), options: Solver = USUAL
+    f: Field, start: State, times: Sequence[float] = (0.0, 1.0), options: Solver = DEFAULT_SOLVER
 ) -> Solution:
     """y at each of the times, from y(times[0]) = start; every tensor of a state is (B, ...)."""
     tally = Tally()
@@ -126,7 +126,7 @@ def integrate_one(
     f: Callable[[Tensor, Tensor], Tensor],
     start: Tensor,
     times: Sequence[float] = (0.0, 1.0),
-    options: Solver = USUAL,
+    options: Solver = DEFAULT_SOLVER,
 ) -> Tensor:
     """y at the last of the times, of an equation of one tensor."""
     return integrate(lambda t, y: (f(t, y[0]),), (start,), times, options).end[0]
@@ -145,11 +145,13 @@ def walk(
     are at times of their own between those asked for."""
     rises = {a < b for a, b in itertools.pairwise(times) if a != b}
     if len(rises) > 1:
-        raise UsageError(f"times={list(times)} turn round; give times that rise or that fall")
+        raise UsageError(
+            f"expected times that only rise or only fall, found {list(times)}; sort them"
+        )
     options.check(start[0].dtype)
-    march = adaptive if options.method == "dopri5" else fixed
+    method = adaptive if options.method == "dopri5" else fixed
     yield True, start
-    yield from march(counting(f, tally), start, times, options, tally, counted)
+    yield from method(counting(f, tally), start, times, options, tally, counted)
 
 
 def counting(f: Field, tally: Tally) -> Field:
@@ -170,7 +172,7 @@ def fixed(
         ticks = grid.to(y[0]).unbind()
         h = y[0].new_tensor((end - start) / max(count, 1))
         for t in ticks[:-1]:
-            y = move(y, h, tableau.weights, slopes(f, t, h, y, tableau, f(t, y)))
+            y = advance_state(y, h, tableau.weights, stages(f, t, h, y, tableau, f(t, y)))
             tally.steps += 1
             yield False, y
         yield True, y
@@ -187,14 +189,14 @@ def adaptive(
     for end in times[1:]:
         while bool((left := end - t).any()):
             step = torch.where(h.abs() < left.abs(), h, left)
-            k = slopes(f, t, step, y, tableau, first)
-            new = move(y, step, tableau.weights, k)
+            k = stages(f, t, step, y, tableau, first)
+            new = advance_state(y, step, tableau.weights, k)
             last = f(t + step, new)
-            ratio = miss(y, new, step, tableau.error, [*k, last], options, counted)
+            ratio = error_ratio(y, new, step, tableau.error, [*k, last], options, counted)
             good = ratio <= 1  # false of a NaN
             tally.steps, tally.rejected = tally.steps + 1, tally.rejected + int(not good.all())
             check_step(t, step, left, tally, good)
-            y, first = choose(good, new, y), choose(good, last, first)
+            y, first = select_accepted(good, new, y), select_accepted(good, last, first)
             t = torch.where(good, torch.where(step == left, end, t + step), t)
             h = next_step(h, step, ratio, before, good, step == left)
             before = torch.where(good, ratio.clamp_min(1e-4), before)
@@ -202,25 +204,25 @@ def adaptive(
         yield True, y
 
 
-def slopes(
+def stages(
     f: Field, t: Tensor, h: Tensor, y: State, tableau: Tableau, first: State
 ) -> list[State]:
     """k_1 .. k_s of a step of length h."""
     k = [first]
     for node, row in zip(tableau.nodes[1:], tableau.rows, strict=True):
-        k.append(f(t + node * h, move(y, h, row, k)))
+        k.append(f(t + node * h, advance_state(y, h, row, k)))
     return k
 
 
-def move(y: State, h: Tensor, weights: Sequence[float], k: Sequence[State]) -> State:
+def advance_state(y: State, h: Tensor, weights: Sequence[float], k: Sequence[State]) -> State:
     """y + h sum_i w_i k_i."""
     return tuple(
-        torch.addcmul(part, along(h, part), mix(weights, [each[place] for each in k]))
+        torch.addcmul(part, along(h, part), weighted_sum(weights, [each[place] for each in k]))
         for place, part in enumerate(y)
     )
 
 
-def mix(weights: Sequence[float], tensors: Sequence[Tensor]) -> Tensor:
+def weighted_sum(weights: Sequence[float], tensors: Sequence[Tensor]) -> Tensor:
     used = [(w, tensor) for w, tensor in zip(weights, tensors, strict=True) if w]
     total = used[0][1] * used[0][0]
     for w, tensor in used[1:]:
@@ -233,14 +235,14 @@ def along(h: Tensor, y: Tensor) -> Tensor:
     return h.reshape(-1, *(1,) * (y.ndim - 1)) if h.ndim else h
 
 
-def choose(good: Tensor, new: State, old: State) -> State:
+def select_accepted(good: Tensor, new: State, old: State) -> State:
     if bool(good.all()):
         return new
     return tuple(torch.where(along(good, b), a, b) for a, b in zip(new, old, strict=True))
 
 
 @torch.no_grad()
-def miss(
+def error_ratio(
     y: State,
     new: State,
     h: Tensor,
@@ -252,12 +254,12 @@ def miss(
     """The error of a step in units of what is tolerated: (B,), or () for the batch."""
     errors, scales = [], []
     for place, (a, b) in enumerate(zip(y[:counted], new[:counted], strict=True)):
-        errors.append(along(h, a) * mix(weights, [each[place] for each in k]))
+        errors.append(along(h, a) * weighted_sum(weights, [each[place] for each in k]))
         scales.append(options.tolerance * (1 + torch.maximum(a.abs(), b.abs())))
-    return size(errors, scales, options)
+    return scaled_rms(errors, scales, options)
 
 
-def size(values: Sequence[Tensor], scales: Sequence[Tensor], options: Solver) -> Tensor:
+def scaled_rms(values: Sequence[Tensor], scales: Sequence[Tensor], options: Solver) -> Tensor:
     """The root mean square of value / scale over a row or the batch, the largest of a state's."""
     ratios = [(value / scale).square() for value, scale in zip(values, scales, strict=True)]
     if options.control == "batch":
@@ -277,12 +279,15 @@ def first_step(
 ) -> Tensor:
     """A step whose error will be about as tolerated (Hairer, Norsett & Wanner 1993, II.4)."""
     scales = [options.tolerance * (1 + part.abs()) for part in y[:counted]]
-    place, speed = size(y[:counted], scales, options), size(slope[:counted], scales, options)
+    place, speed = (
+        scaled_rms(y[:counted], scales, options),
+        scaled_rms(slope[:counted], scales, options),
+    )
     trial = torch.where((place > 1e-5) & (speed > 1e-5), 0.01 * place / speed, 1e-6)
     trial = trial.clamp(max=abs(length)) * math.copysign(1.0, length)
-    ahead = f(t + trial, move(y, trial, (1.0,), [slope]))
+    ahead = f(t + trial, advance_state(y, trial, (1.0,), [slope]))
     turn = [b - a for a, b in zip(slope[:counted], ahead[:counted], strict=True)]
-    bend = size(turn, scales, options) / trial.abs().clamp_min(torch.finfo(trial.dtype).tiny)
+    bend = scaled_rms(turn, scales, options) / trial.abs().clamp_min(torch.finfo(trial.dtype).tiny)
     steep = torch.maximum(speed, bend)
     fine = torch.where(steep > 1e-15, (0.01 / steep).pow(1 / 5), 1e-3)
     most = torch.minimum(100 * trial.abs(), fine).clamp(max=abs(length))
@@ -303,10 +308,9 @@ def next_step(
 def check_step(t: Tensor, step: Tensor, left: Tensor, tally: Tally, good: Tensor) -> None:
     least = 4 * torch.finfo(t.dtype).eps
     stuck = ~good & (step.abs() < least * t.abs().clamp_min(1e-3))
-    if bool(stuck.any()) or tally.steps > MOST:
+    if bool(stuck.any()) or tally.steps > MAX_STEPS:
         where = t.flatten()[stuck.flatten().int().argmax()]
         raise DivergenceError(
-            f"the steps of the solver became too short at t={float(where):.3g}, "
-            "where the field is too steep or not finite; raise the tolerance or "
-            "take a method of fixed steps such as rk4"
+            f"the step size of the solver underflowed at t={float(where):.3g}, where the field is "
+            "too steep or not finite; raise the tolerance or use a fixed-step method such as rk4"
         )

@@ -1,5 +1,4 @@
-"""The training rows as the loop sees them, and batches of those that are of like length, so that
-little of them is padding."""
+"""Training rows as the trainer reads them, and batches of rows of similar length."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from ..core.batch import Batch
 
 
 class RowSource(Protocol):
-    """The training rows."""
+    """Rows of a split, read by index."""
 
     def __len__(self) -> int: ...
     def batch(self, index: Tensor, train: bool = False) -> Batch: ...
@@ -20,17 +19,19 @@ class RowSource(Protocol):
 
     @property
     def lengths(self) -> Tensor | None:
-        """Steps of the event and of each condition of every row, (n, parts), where they differ."""
+        """Lengths of the event and of each condition, (n, parts); None if rows do not differ."""
 
 
 def bucketed(order: Tensor, lengths: Tensor | None, size: int, generator: Generator) -> Tensor:
-    """The rows of an epoch's order such that every `size` neighbours are alike in length, first of
-    the event, then of each condition; rows of one length keep their order, which is random, and
-    batches come in a random one. `lengths` (n, parts); what is left over stays at the end."""
+    """Reorder an epoch so that each batch of `size` rows has similar lengths and little padding.
+
+    Rows are sorted by the length of the event, then of each condition, `lengths` (n, parts). Rows
+    of equal length stay in their random order, batches are shuffled, and the rows of the last
+    incomplete batch stay at the end."""
     if lengths is None:
         return order
-    left = len(order) % size
-    rest, order = order[len(order) - left :], order[: len(order) - left]
+    extra = len(order) % size
+    rest, order = order[len(order) - extra :], order[: len(order) - extra]
     for part in reversed(range(lengths.shape[1])):
         order = order[lengths[order, part].argsort(stable=True)]
     batches = order.reshape(-1, size)

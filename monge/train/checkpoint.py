@@ -1,9 +1,9 @@
-"""One file a checkpoint, so that tensors and counters change together or not at all.
+"""Checkpoints: tensors and counters in one file, which change together or not at all.
 
-safetensors with the counters as JSON in the header: no code can hide in it. The file is written
-whole under another name, flushed, and renamed over the old one; a process killed at any instant
-leaves either the old file or the new one. Checksums in the header show whether any bit of the
-tensors or of the counters has changed since.
+The format is safetensors with the counters as JSON in the header, which cannot hold code. The file
+is written under another name, flushed and renamed over the old one: a process killed at any time
+leaves either the old file or the new one. Checksums in the header detect any changed bit of
+the tensors or the counters.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torch import Tensor
 from ..core.errors import RunError
 from ..core.files import replacing
 
-COUNTERS, TENSORS = "crc32_counters", "crc32_tensors"
-"""Names of the checksums in the header. CRC-32 finds every burst of up to 32 wrong bits and is
-three times as fast as BLAKE2; it does not protect from someone who means harm."""
+COUNTERS_CHECKSUM, TENSORS_CHECKSUM = "crc32_counters", "crc32_tensors"
+"""Names of the checksums in the header. CRC-32 detects every burst of up to 32 wrong bits and is
+three times as fast as BLAKE2; it does not protect against deliberate changes."""
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -39,24 +39,29 @@ def save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) ->
             seen[key] = name
             unique[name] = tensor.detach().cpu().contiguous()
     header = {"about": json.dumps(about), "alias": json.dumps(alias)}
-    header |= {COUNTERS: sum_of_counters(header), TENSORS: sum_of_tensors(unique)}
+    header |= {
+        COUNTERS_CHECKSUM: counters_checksum(header),
+        TENSORS_CHECKSUM: tensors_checksum(unique),
+    }
     try:
         with replacing(path) as fresh:
             save_file(unique, fresh, header)
-            fresh.chmod(0o644)  # the library writes for its owner alone; a run may be shared
+            fresh.chmod(
+                0o644
+            )  # safetensors makes it readable for its owner only; a run may be shared
     except (OSError, SafetensorError) as error:
         raise RunError(
-            f"cannot write {path} ({error}); the checkpoint before it is untouched, "
-            "so free some space or repair the folder and resume"
+            f"cannot write {path} ({error}); the previous checkpoint is intact: free disk space "
+            "or fix the permissions, then resume"
         ) from error
 
 
-def sum_of_counters(header: Mapping[str, str]) -> str:
+def counters_checksum(header: Mapping[str, str]) -> str:
     return f"{zlib.crc32(header['alias'].encode(), zlib.crc32(header['about'].encode())):08x}"
 
 
-def sum_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Of names, types, shapes and values."""
+def tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
+    """CRC-32 of names, types, shapes and values."""
     found = 0
     for name, tensor in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
@@ -64,27 +69,27 @@ def sum_of_tensors(tensors: Mapping[str, Tensor]) -> str:
     return f"{found:08x}"
 
 
-def compare(header: Mapping[str, str], name: str, found: str) -> None:
+def verify_checksum(header: Mapping[str, str], name: str, found: str) -> None:
     if header.get(name) != found:
         raise ValueError(f"expected {name} {header.get(name)}, found {found}")
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and counters of a checkpoint, or one sentence why it cannot be read."""
+    """The tensors and counters of a checkpoint; RunError if it cannot be read."""
     if not path.is_file():
         raise RunError(f"{path} is missing; the run has not reached its first checkpoint")
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header = file.metadata() or {}
-        compare(header, COUNTERS, sum_of_counters(header))
-        compare(header, TENSORS, sum_of_tensors(tensors))
+        verify_checksum(header, COUNTERS_CHECKSUM, counters_checksum(header))
+        verify_checksum(header, TENSORS_CHECKSUM, tensors_checksum(tensors))
         about, alias = json.loads(header["about"]), json.loads(header["alias"])
         return tensors | {name: tensors[source] for name, source in alias.items()}, about
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise RunError(
-            f"{path} is damaged or not a checkpoint of Monge's ({error}); restore it "
-            "from a copy, or fit again"
+            f"{path} is damaged or not a Monge checkpoint ({error}); restore it from a copy, or "
+            "fit again"
         ) from error
 
 
@@ -95,10 +100,10 @@ def about(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}
-        compare(header, COUNTERS, sum_of_counters(header))
+        verify_checksum(header, COUNTERS_CHECKSUM, counters_checksum(header))
         return json.loads(header["about"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise RunError(
-            f"{path} is damaged or not a checkpoint of Monge's ({error}); restore it "
-            "from a copy, or fit again"
+            f"{path} is damaged or not a Monge checkpoint ({error}); restore it from a copy, or "
+            "fit again"
         ) from error

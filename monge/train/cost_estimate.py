@@ -1,146 +1,247 @@
-"""What a fit will cost, measured before it begins: a few steps of a copy that is thrown away.
+"""The cost of a fit, estimated before it starts: parameters, memory and, on request, time.
 
-A step is a pure function of the seed, its number and the state before it, so that what is tried
-here leaves no trace in the fit. Turns that want the whole training split are tried on few rows and
-on a part of those, and what they need is carried on to all rows: along the line through both, or
-along a power where it grows faster than the rows do.
+Parameters and memory come from shapes alone: the updates run on fake tensors, which have shapes
+but no values, so that nothing is computed. A model that branches on values cannot run on them; the
+memory of its steps is unknown unless steps are timed.
+
+Timed steps run on a model that is discarded afterwards. A step is a pure function of the seed, its
+number and the state before it, so they leave no trace in the fit. Updates that use the whole
+training split are timed on a subset and on a part of that, and extrapolated to all rows: linearly,
+or by a power law where the time grows faster than the rows.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..core.batch import Batch
 from ..core.errors import UsageError
-from ..core.model import Model
-from ..core.train_config import TrainConfig
+from ..core.model import Model, Update
+from ..core.train_config import OptimiserConfig, TrainConfig
 from .batch_sampler import RowSource
 from .budget import Budget
-from .param_groups import epoch_steps
+from .ema import EMA
+from .optimiser import steps_per_epoch, trainable_updates
 from .trainer import Trainer
 
-FEW = 1024
-"""Rows of the copy, or a batch if that is more."""
-PART, STEEPEST = 4, 2.0
-"""How many times fewer rows are tried besides, and the highest power of them that is believed."""
-STEPS, SECONDS = 3, 1.0
-"""Steps that are timed, and after how many seconds no further one is begun."""
+MAX_TRIAL_ROWS = 1024
+"""Rows used by timed steps, or the batch size if that is larger."""
+SUBSET_FACTOR, MAX_GROWTH_POWER = 4, 2.0
+"""How many times fewer rows the second trial has, and the largest power used to extrapolate."""
+TRIAL_STEPS, MAX_TRIAL_SECONDS = 3, 1.0
+"""Steps that are timed, and the time after which no further step starts."""
+LBFGS_HISTORY = 10
+"""Pairs of vectors in the state of L-BFGS."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one fit on this machine."""
+    """The cost of one fit on this machine."""
 
     parameters: int
-    step: float  # seconds
+    step: float | None  # seconds per step; None if no step was timed
     epoch_steps: int
-    weights: int  # bytes of weights, their average and what the optimisers keep
-    working: int  # bytes that a step needs beside them at its peak: activations and gradients
-    limit: int = 0  # steps after which the fit is complete by its recipe; 0 for no such end
+    weights: int  # bytes of the weights, their EMA and the optimiser state
+    working: int | None  # peak bytes of activations and gradients in a step; None if unknown
+    limit: int = 0  # train.max_steps; 0 for no limit
 
     @property
-    def epoch(self) -> float:
-        """Seconds an epoch."""
-        return self.step * self.epoch_steps
+    def epoch(self) -> float | None:
+        """Seconds per epoch."""
+        return None if self.step is None else self.step * self.epoch_steps
 
     @property
-    def memory(self) -> int:
-        return self.weights + self.working
+    def memory(self) -> int | None:
+        """Bytes in total at the peak of a step."""
+        return None if self.working is None else self.weights + self.working
 
     def steps(self, budget: Budget) -> float:
-        """How many steps the budget buys, held-out scores left aside."""
-        return min(
-            budget.seconds / self.step,
-            budget.steps,
-            budget.epochs * self.epoch_steps,
-            self.limit or math.inf,
-        )
+        """Steps that the budget allows, without the time of evaluations."""
+        seconds = math.inf if self.step is None else budget.seconds / self.step
+        limit = self.limit or math.inf
+        return min(seconds, budget.steps, budget.epochs * self.epoch_steps, limit)
 
     def admit(self, budget: str) -> None:
-        """A WordError where not one step is in it."""
-        if self.steps(Budget.read(budget)) < 1:
+        """Raise UsageError if the budget does not allow one step."""
+        if self.steps(Budget.read(budget)) >= 1:
+            return
+        if self.step is None:
             raise UsageError(
-                f"budget {budget!r} is too small for one step, which takes about "
-                f"{self.step:.2g} s, of {self.epoch_steps} an epoch; give at least "
-                f"{math.ceil(10 * self.step)}s"
+                f"budget {budget!r} is too small for one step of {self.epoch_steps} per epoch; "
+                "give at least 1step"
             )
+        raise UsageError(
+            f"budget {budget!r} is too small for one step, which takes about {self.step:.2g} s "
+            f"({self.epoch_steps} steps per epoch); give at least {math.ceil(10 * self.step)}s"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"epoch": self.epoch, "memory": self.memory}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Cost:
-        return cls(**{name: told[name] for name in cls.__dataclass_fields__})
+    def from_dict(cls, stored: Mapping[str, Any]) -> Cost:
+        return cls(**{name: stored[name] for name in cls.__dataclass_fields__})
 
 
 def estimate(
-    model: Model, rows: RowSource, recipe: TrainConfig, seed: int = 0, precision: str = "fp32"
+    model: Model,
+    rows: RowSource,
+    train_config: TrainConfig,
+    seed: int = 0,
+    precision: str = "fp32",
+    timed: bool = True,
 ) -> Cost:
-    """The cost of fitting such a model to these rows; `model` itself is spent."""
-    few = FirstRows(rows, max(FEW, recipe.batch_size))
-    with torch.random.fork_rng(devices=[]):
-        trainer = Trainer(model, few, recipe, seed, precision)
-        step, working = needed(trainer)
-        if len(few) < len(rows) and any(turn.whole for turn in trainer.updates):
-            part = Trainer(model, FirstRows(rows, len(few) // PART), recipe, seed, precision)
-            less, narrow = needed(part)
-            times = len(rows) / len(few)
-            step, working = grown(less, step, times), round(grown(narrow, working, times))
-    state, _ = trainer.state()
-    size = min(recipe.batch_size, len(rows))
+    """The cost of fitting the model to these rows. With `timed`, a few steps run, and `model` must
+    not be used afterwards; otherwise nothing is computed and `Cost.step` is None."""
+    updates, _ = trainable_updates(model, train_config)
+    batch_size = min(train_config.batch_size, len(rows))
+    working = step_memory(model, rows, updates, batch_size, precision)
+    step = None
+    if timed:
+        step, measured = trial(model, rows, train_config, seed, precision)
+        working = measured if working is None else working
     return Cost(
         sum(p.numel() for p in model.parameters()),
         step,
-        epoch_steps(len(rows), size, trainer.updates),
-        sum(map(bytes_of, state.values())),
+        steps_per_epoch(len(rows), batch_size, updates),
+        state_memory(model, updates, train_config),
         working,
-        recipe.max_steps,
+        train_config.max_steps,
     )
 
 
-def needed(trainer: Trainer) -> tuple[float, int]:
-    """Seconds of a step, and the bytes that it works with."""
-    first, working = gauged(trainer)
-    if first < SECONDS:  # by now the optimisers have made what they keep
-        _, working = gauged(trainer)
-    return timed(trainer), working
+def state_memory(model: Model, updates: Sequence[Update], train_config: TrainConfig) -> int:
+    """Bytes of the weights, their EMA and the state of the optimisers."""
+    total = sum(map(bytes_of, model.state_dict().values()))
+    total += sum(map(bytes_of, EMA(model, train_config.ema_decay).weights.values()))
+    for update in updates:
+        slots = state_slots(train_config.optimiser_config(update.name))
+        total += slots * sum(map(bytes_of, update.params))
+    return total
 
 
-def grown(part: float, whole: float, times: float) -> float:
-    """What some rows need so many times over, known of them and of one in PART of them."""
-    power = math.log(whole / max(part, 1e-12), PART) if whole > 0 else 0.0
+def state_slots(config: OptimiserConfig) -> int:
+    """Tensors of the size of the parameters that an optimiser stores."""
+    if config.optimiser in ("adam", "adamw"):
+        return 2
+    if config.optimiser == "lbfgs":
+        return 2 * LBFGS_HISTORY + 2
+    return int(config.optimiser != "sgd") + int(
+        config.momentum > 0 and config.optimiser in ("sgd", "rmsprop")
+    )
+
+
+def step_memory(
+    model: Model, rows: RowSource, updates: Sequence[Update], batch_size: int, precision: str
+) -> int | None:
+    """Peak bytes that an update allocates, by its shapes; None if the loss depends on values."""
+    example = rows.batch(torch.zeros(1, dtype=torch.long))
+    names = {update.name: update for update in updates}
+    try:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        tensors = [*model.parameters(), *model.buffers()]
+        fake = copy.deepcopy(model, {id(tensor): mode.from_tensor(tensor) for tensor in tensors})
+        with torch.random.fork_rng(devices=[]), mode:
+            return max(
+                update_memory(
+                    update,
+                    fake_batch(example, (len(rows) if own.whole else batch_size) * own.batches),
+                    precision,
+                )
+                for update in fake.updates()
+                if (own := names.get(update.name))
+            )
+    except Exception:  # what torch raises when a value is asked for differs from op to op
+        return None
+
+
+def fake_batch(example: Batch, count: int) -> Batch:
+    """A batch of `count` rows in the shapes of the example, without values."""
+    return example.map(
+        lambda value: torch.empty(
+            (count, *value.shape[1:]), dtype=value.dtype, device=value.device
+        )
+    )
+
+
+def update_memory(update: Update, batch: Batch, precision: str) -> int:
+    """Peak bytes that the loss and the gradients of one update allocate."""
+    params = [param for param in update.params if param.requires_grad]
+    device = batch.x.device.type
+    with MemoryGauge() as gauge, torch.set_grad_enabled(bool(params)):
+        with torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext():
+            losses = update.loss(batch)
+        if params:
+            torch.stack([term.mean() for term in losses.values()]).sum().backward(inputs=params)
+    return gauge.peak
+
+
+def trial(
+    model: Model, rows: RowSource, train_config: TrainConfig, seed: int, precision: str
+) -> tuple[float, int]:
+    """Seconds per step and peak bytes of a step, measured."""
+    few = FirstRows(rows, max(MAX_TRIAL_ROWS, train_config.batch_size))
+    with torch.random.fork_rng(devices=[]):
+        trainer = Trainer(model, few, train_config, seed, precision)
+        step, working = measure(trainer)
+        if len(few) < len(rows) and any(update.whole for update in trainer.updates):
+            fewer = FirstRows(rows, len(few) // SUBSET_FACTOR)
+            small_step, small_working = measure(
+                Trainer(model, fewer, train_config, seed, precision)
+            )
+            times = len(rows) / len(few)
+            step = extrapolate(small_step, step, times)
+            working = round(extrapolate(small_working, working, times))
+    return step, working
+
+
+def measure(trainer: Trainer) -> tuple[float, int]:
+    """Seconds per step, and the peak bytes of a step."""
+    first, working = measure_memory(trainer)
+    if first < MAX_TRIAL_SECONDS:  # the first step also allocates the optimiser state
+        _, working = measure_memory(trainer)
+    return measure_seconds(trainer), working
+
+
+def extrapolate(part: float, whole: float, times: float) -> float:
+    """The value for `times` as many rows, given that for some rows (`whole`) and for one in
+    SUBSET_FACTOR of them (`part`)."""
+    power = math.log(whole / max(part, 1e-12), SUBSET_FACTOR) if whole > 0 else 0.0
     if power > 1:
-        return whole * times ** min(power, STEEPEST)
-    slope = max(whole - part, 0.0) / (1 - 1 / PART)
-    return whole + (times - 1) * slope
+        return whole * times ** min(power, MAX_GROWTH_POWER)
+    increase = max(whole - part, 0.0) / (1 - 1 / SUBSET_FACTOR)
+    return whole + (times - 1) * increase
 
 
-def gauged(trainer: Trainer) -> tuple[float, int]:
-    """Seconds of a step that is watched, and the bytes that it needed."""
-    gauge, begun = MemoryGauge(), time.perf_counter()
+def measure_memory(trainer: Trainer) -> tuple[float, int]:
+    """Seconds of a step whose allocations are recorded, and its peak bytes."""
+    gauge, started = MemoryGauge(), time.perf_counter()
     with gauge:
         trainer.advance(0.0)
-    return time.perf_counter() - begun, gauge.peak
+    return time.perf_counter() - started, gauge.peak
 
 
-def timed(trainer: Trainer) -> float:
-    """Seconds a step, the median of a few."""
+def measure_seconds(trainer: Trainer) -> float:
+    """Seconds per step, the median of a few."""
     spent: list[float] = []
-    while len(spent) < STEPS and sum(spent) < SECONDS:
-        begun = time.perf_counter()
+    while len(spent) < TRIAL_STEPS and sum(spent) < MAX_TRIAL_SECONDS:
+        started = time.perf_counter()
         trainer.advance(0.0)
-        spent.append(time.perf_counter() - begun)
+        spent.append(time.perf_counter() - started)
     return statistics.median(spent)
 
 
@@ -149,11 +250,11 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 class FirstRows:
-    """Some of the training rows, spread over all of them."""
+    """At most `count` rows, evenly spaced."""
 
-    def __init__(self, rows: RowSource, most: int) -> None:
+    def __init__(self, rows: RowSource, count: int) -> None:
         self.rows = rows
-        self.index = torch.linspace(0, max(len(rows) - 1, 0), min(len(rows), most)).long()
+        self.index = torch.linspace(0, max(len(rows) - 1, 0), min(len(rows), count)).long()
 
     def __len__(self) -> int:
         return len(self.index)
@@ -171,11 +272,11 @@ class FirstRows:
 
 
 class MemoryGauge(TorchDispatchMode):
-    """The peak of what all tensors hold that are made inside it and not yet dropped."""
+    """Records the peak bytes of the tensors that are created inside it and not yet freed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: dict[int, int] = {}  # bytes by storage
+        self.allocated: dict[int, int] = {}  # bytes by storage
         self.now = self.peak = 0
 
     def __torch_dispatch__(
@@ -193,17 +294,17 @@ class MemoryGauge(TorchDispatchMode):
         }
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor):
-                self.hold(leaf.untyped_storage(), before)
+                self.allocate(leaf.untyped_storage(), before)
         return made
 
-    def hold(self, storage: torch.UntypedStorage, before: set[int]) -> None:
+    def allocate(self, storage: torch.UntypedStorage, before: set[int]) -> None:
         key = id(storage)
-        if key in self.held or key in before:
+        if key in self.allocated or key in before:
             return
-        self.held[key] = storage.nbytes()
+        self.allocated[key] = storage.nbytes()
         self.now += storage.nbytes()
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self.drop, key)
+        weakref.finalize(storage, self.free, key)
 
-    def drop(self, key: int) -> None:
-        self.now -= self.held.pop(key, 0)
+    def free(self, key: int) -> None:
+        self.now -= self.allocated.pop(key, 0)

@@ -1,4 +1,4 @@
-"""Where and how arithmetic is done: device, precision, threads. No part of the law."""
+"""Device, precision and threads of a computation; none of them is part of the model."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from ..core.errors import UsageError
 
 @dataclass(frozen=True)
 class ComputeConfig:
+    """Where a model computes and in which precision."""
+
     device: str = "auto"  # auto, cpu, cuda, mps
-    precision: str = "auto"  # of losses: fp32, bf16, or auto: that of the run, fp32 of a new one
-    threads: int = 0  # 0 leaves torch's own number
+    precision: str = "auto"  # of losses: fp32, bf16, or auto: that of the run, fp32 for a new run
+    threads: int = 0  # 0: torch's default
     compiled: bool = False
 
     def torch_device(self) -> torch.device:
-        """The device, once torch is told how many threads it has."""
+        """The torch device; also sets the number of threads."""
         if self.threads:
             torch.set_num_threads(self.threads)
         name = self.device
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
-        here = {
+        available = {
             "cpu": True,
             "cuda": torch.cuda.is_available(),
             "mps": torch.backends.mps.is_available(),
         }
-        if not here.get(name.partition(":")[0], False):
-            raise UsageError(f"there is no device {name!r} here; use --device cpu")
+        if not available.get(name.partition(":")[0], False):
+            raise UsageError(f"device {name!r} is not available on this machine; use --device cpu")
         return torch.device(name)

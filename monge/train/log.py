@@ -1,7 +1,4 @@
-"""Values noted step by step as tensors and read all at once, since each reading stalls.
-
-The history of a run, one JSON object a line.
-"""
+"""The training log of a run (log.jsonl), and means of losses logged as tensors."""
 
 from __future__ import annotations
 
@@ -17,21 +14,22 @@ from torch import Tensor
 from ..core.files import replacing
 
 
-def means(
-    noted: list[tuple[int, str, Tensor]],
+def mean_values(
+    logged: list[tuple[int, str, Tensor]],
 ) -> tuple[dict[str, float], tuple[int, str, float] | None]:
-    """The mean of what was noted under each name, and the first value that is not finite."""
-    values = torch.stack([value.float() for *_, value in noted]).tolist() if noted else []
-    sums: dict[str, list[float]] = {}
-    for (step, name, _), value in zip(noted, values, strict=True):
+    """The mean of the values (step, name, value) of each name, and the first that is not finite.
+    All are converted at once, since every conversion waits for the device."""
+    values = torch.stack([value.float() for *_, value in logged]).tolist() if logged else []
+    by_name: dict[str, list[float]] = {}
+    for (step, name, _), value in zip(logged, values, strict=True):
         if not math.isfinite(value):
             return {}, (step, name, value)
-        sums.setdefault(name, []).append(value)
-    return {name: sum(entries) / len(entries) for name, entries in sums.items()}, None
+        by_name.setdefault(name, []).append(value)
+    return {name: sum(entries) / len(entries) for name, entries in by_name.items()}, None
 
 
 class Log:
-    """log.jsonl, appended to while training and cut to the checkpoint's step on resuming."""
+    """log.jsonl: one JSON object per line, truncated to the step of the checkpoint on resuming."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,10 +39,10 @@ class Log:
             file.write(json.dumps(record) + "\n")
 
     def cut(self, step: int) -> None:
-        """Forget what came after `step`, half-written last lines included."""
-        kept = "".join(json.dumps(r) + "\n" for r in self if r["step"] <= step)
+        """Remove the records after `step` and a half-written last line."""
+        text = "".join(json.dumps(r) + "\n" for r in self if r["step"] <= step)
         with replacing(self.path) as fresh:
-            fresh.write_text(kept, encoding="utf-8")
+            fresh.write_text(text, encoding="utf-8")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if not self.path.exists():

@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM ask; the loop answers at the end of a step, where the state is whole.
+"""The training loop, a generator of progress reports, and signals that request a stop.
 
-The one loop. It yields; whoever wants a bar, a log or an early end is a `for` over it.
+Callers iterate over `fit` to show a progress bar, write a log or end training early. Ctrl-C and
+SIGTERM take effect at the end of a step, where the state is consistent.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from .trainer import Trainer
 
 @contextmanager
 def stop_requested() -> Iterator[Callable[[], bool]]:
-    """A question whether someone has asked to stop; a second Ctrl-C stops at once. Outside the
-    main thread, where Python delivers no signals, nobody ever asks."""
-    asked = threading.Event()
+    """A function that returns whether a stop was requested; a second Ctrl-C stops at once. Outside
+    the main thread, where Python delivers no signals, it always returns false."""
+    requested = threading.Event()
 
-    def note(number: int, frame: FrameType | None) -> None:
-        if asked.is_set() and number == signal.SIGINT:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if requested.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked.set()
+        requested.set()
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield requested.is_set
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked.is_set
+        yield requested.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -45,15 +46,15 @@ def stop_requested() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM interrupts as Ctrl-C does, where whoever waits must tidy up before it leaves."""
+    """SIGTERM raises KeyboardInterrupt inside the block, so that callers can clean up."""
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, leave)
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
@@ -65,67 +66,72 @@ Evaluate = Callable[[], Metric]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training is, what it has seen since it last told, and why it stopped."""
+    """The state of training, means since the last report, and why training stopped."""
 
     step: int
     epoch: float
     seconds: float
     fraction: float  # of the budget
-    speed: float  # steps a second
-    rate: float
-    terms: dict[str, float] = field(default_factory=dict)  # "turn/term" -> mean
+    speed: float  # steps per second
+    rate: float  # learning rate
+    terms: dict[str, float] = field(default_factory=dict)  # "update/term" -> mean
     held_out: Metric | None = None
-    best: bool = False  # the held-out score is a new best
+    best: bool = False  # the held-out metric is a new best
     stopped: str | None = None  # budget, complete, patience, asked, diverged, refit
-    sentence: str = ""  # why it diverged
-    norms: dict[str, float] = field(default_factory=dict)  # turn -> norm of gradients, unclipped
+    sentence: str = ""  # error message if it diverged
+    norms: dict[str, float] = field(
+        default_factory=dict
+    )  # update -> gradient norm before clipping
 
 
 def fit(
     trainer: Trainer,
     budget: Budget,
-    judge: Evaluate | None = None,
-    asked: Callable[[], bool] = lambda: False,
+    evaluate: Evaluate | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
     pause: float = 0.25,
     foresee: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Progress]:
-    """Train until the budget, the recipe, patience or `asked` ends it, telling every `pause`
-    seconds and at every held-out score that `judge` gives. A budget of seconds covers the last
-    score too: as much is left as one took, or, before there is one, as `foresee` says it will."""
-    recipe = trainer.recipe
-    limit = 0 if trainer.refit else recipe.max_steps
+    """Train until the budget, train.max_steps, early stopping or `should_stop` ends it.
+
+    A report is yielded every `pause` seconds and at every held-out metric from `evaluate`. A
+    budget of seconds includes a last evaluation: the time of the previous one is reserved for it,
+    or, before the first, the estimate of `foresee`.
+    """
+    config = trainer.recipe
+    limit = 0 if trainer.refit else config.max_steps
     end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, limit)
-    length = schedule_length(recipe, end.steps)
-    clock = Clock(trainer)
-    stopped = reason(trainer, end, asked, 0.0)
+    length = schedule_length(config, end.steps)
+    clock = TrainingClock(trainer)
+    stopped = stop_reason(trainer, end, should_stop, 0.0)
     while stopped is None:
-        trainer.advance(lr_factor(recipe, trainer.age, length))
+        trainer.advance(lr_factor(config, trainer.age, length))
         clock.tick()
-        if clock.look is None and judge and trainer.seconds > end.seconds / 2:
-            clock.look = foresee()
+        if clock.eval_seconds is None and evaluate and trainer.seconds > end.seconds / 2:
+            clock.eval_seconds = foresee()
             clock.tick()
-        stopped = reason(trainer, end, asked, clock.look or 0.0)
+        stopped = stop_reason(trainer, end, should_stop, clock.eval_seconds or 0.0)
         due = trainer.step % trainer.every == 0
-        if not (due or stopped or clock.since_told > pause):
+        if not (due or stopped or clock.since_report > pause):
             continue
         terms, norms, sentence = trainer.read()
-        score, best = None, False
-        if due and judge and not sentence:
-            found = evaluate_ema(trainer, judge)
-            best = trainer.consider(found)
-            score = None if trainer.refit else found  # what a refit reads is not held out
-            clock.looked()
-            stopped = reason(trainer, end, asked, clock.look or 0.0)
+        metric, best = None, False
+        if due and evaluate and not sentence:
+            found = evaluate_ema(trainer, evaluate)
+            best = trainer.update_best(found)
+            metric = None if trainer.refit else found  # a refit trains on the held-out rows
+            clock.record_eval()
+            stopped = stop_reason(trainer, end, should_stop, clock.eval_seconds or 0.0)
         stopped = "diverged" if sentence else stopped
         yield Progress(
             trainer.step,
             trainer.step / trainer.epoch_steps,
             trainer.seconds,
-            end.fraction(trainer.step, trainer.seconds + (clock.look or 0.0)),
-            clock.tell(),
-            recipe.lr * lr_factor(recipe, trainer.age, length),
+            end.fraction(trainer.step, trainer.seconds + (clock.eval_seconds or 0.0)),
+            clock.record_report(),
+            config.lr * lr_factor(config, trainer.age, length),
             terms,
-            score,
+            metric,
             best,
             stopped,
             sentence,
@@ -133,53 +139,55 @@ def fit(
         )
 
 
-class Clock:
-    """Wall time of training, on top of what earlier sittings used."""
+class TrainingClock:
+    """Wall time of training, including earlier sessions, and of evaluations."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self.trainer, self.before, self.begun = trainer, trainer.seconds, time.monotonic()
-        self.told, self.told_step = self.begun, trainer.step
-        self.look: float | None = None  # seconds that a held-out score takes
+        self.trainer, self.earlier, self.started = trainer, trainer.seconds, time.monotonic()
+        self.reported, self.reported_step = self.started, trainer.step
+        self.eval_seconds: float | None = None  # of a held-out evaluation
 
     def tick(self) -> None:
-        self.trainer.seconds = self.before + time.monotonic() - self.begun
+        self.trainer.seconds = self.earlier + time.monotonic() - self.started
 
-    def looked(self) -> None:
-        """A held-out score has been taken since the last tick."""
+    def record_eval(self) -> None:
+        """Count the time since the last tick as that of an evaluation."""
         before = self.trainer.seconds
         self.tick()
-        self.look = self.trainer.seconds - before
+        self.eval_seconds = self.trainer.seconds - before
 
     @property
-    def since_told(self) -> float:
-        return time.monotonic() - self.told
+    def since_report(self) -> float:
+        return time.monotonic() - self.reported
 
-    def tell(self) -> float:
-        """Steps a second since the last telling."""
-        steps, spent = self.trainer.step - self.told_step, self.since_told
-        self.told, self.told_step = time.monotonic(), self.trainer.step
+    def record_report(self) -> float:
+        """Steps per second since the last report."""
+        steps, spent = self.trainer.step - self.reported_step, self.since_report
+        self.reported, self.reported_step = time.monotonic(), self.trainer.step
         return steps / max(spent, 1e-9)
 
 
-def evaluate_ema(trainer: Trainer, judge: Evaluate) -> Metric:
-    """The held-out score of the averaged weights; nothing of it trains."""
+def evaluate_ema(trainer: Trainer, evaluate: Evaluate) -> Metric:
+    """The held-out metric of the EMA weights, in evaluation mode and without gradients."""
     trainer.model.eval()
     with trainer.average.swapped(), torch.no_grad():
-        return judge()
+        return evaluate()
 
 
-def reason(trainer: Trainer, end: Budget, asked: Callable[[], bool], look: float) -> str | None:
-    """Why training should stop now, if it should; `look` seconds are yet to come."""
-    recipe = trainer.recipe
+def stop_reason(
+    trainer: Trainer, end: Budget, should_stop: Callable[[], bool], eval_seconds: float
+) -> str | None:
+    """Why training should stop now, or None; `eval_seconds` are reserved for an evaluation."""
+    config = trainer.recipe
     if trainer.refit:
         if trainer.done:
             return "refit"
-    elif recipe.max_steps and trainer.step >= recipe.max_steps:
+    elif config.max_steps and trainer.step >= config.max_steps:
         return "complete"
-    elif recipe.patience and trainer.stale >= recipe.patience:
+    elif config.patience and trainer.stale >= config.patience:
         return "patience"
     elif trainer.settled:
         return "complete"
-    if trainer.step >= end.steps or trainer.seconds + look >= end.seconds:
+    if trainer.step >= end.steps or trainer.seconds + eval_seconds >= end.seconds:
         return "budget"
-    return "asked" if asked() else None
+    return "asked" if should_stop() else None

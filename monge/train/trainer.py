@@ -1,8 +1,8 @@
-"""A model in training: whose turn it is, what moves, and all that a checkpoint must hold.
+"""The trainer: optimiser steps of a model, evaluation bookkeeping and checkpoint state.
 
-Step k is a pure function of (seed, k, the state before k): torch is seeded before every turn and
-the rows of a batch come from the permutation of their epoch, so nothing random is ever stored and
-a run that was interrupted and resumed equals one that was not, bit for bit.
+Step k is a pure function of (seed, k, the state before k): torch is seeded before every update and
+the rows of a batch come from the permutation of their epoch. No random state is stored, and a run
+that was interrupted and resumed equals one that was not, bit for bit.
 """
 
 from __future__ import annotations
@@ -22,72 +22,81 @@ from ..core.metric import Metric
 from ..core.model import Losses, Model, Update
 from ..core.rng import derive_seed, make_generator, reseed
 from ..core.train_config import OptimiserConfig, TrainConfig
-from . import param_groups
 from .batch_sampler import RowSource, bucketed
-from .ema import EMA, same_names
-from .log import means
-from .optimiser import check_slots, flush_denormals, is_settled, iterate, optimiser, pack, unpack
-from .param_groups import epoch_steps, trainable_updates
+from .ema import EMA, check_same_names
+from .log import mean_values
+from .optimiser import (
+    check_slots,
+    flush_denormals,
+    has_converged,
+    lbfgs_iteration,
+    lr_multiplier_of,
+    optimiser,
+    pack,
+    steps_per_epoch,
+    trainable_updates,
+    unpack,
+)
 from .regularisation import input_noise, l1_prox, weight_noise
 
 BEGINNING = 10_000
-"""Training rows, spread over all of them, that a model sees before step 0."""
-TIDY = 200
-"""Steps between two looks for denormal numbers."""
+"""Largest number of training rows, evenly spaced, used for data-dependent initialisation."""
+DENORMAL_FLUSH_STEPS = 200
+"""Steps between two flushes of denormal numbers."""
 
 
 @dataclass(frozen=True)
 class Refit:
-    """A second training, on all rows but the test's, after patience has ended the first."""
+    """A second training on all rows but the test split, after early stopping ended the first."""
 
-    origin: int  # the step that counts as its step 0
-    until: int  # the age at which it is complete
-    goal: float | None = None  # a loss of the rows once held out that completes it sooner
+    origin: int  # the step at which it starts
+    until: int  # the number of its own steps after which it is complete
+    goal: float | None = None  # metric of the formerly held-out rows that completes it sooner
 
 
 class Trainer:
-    """The turns of a model with their optimisers, the average of its weights, and the counters."""
+    """A model with its updates and their optimisers, the EMA of its weights, and the counters."""
 
     def __init__(
         self,
         model: Model,
         rows: RowSource,
-        recipe: TrainConfig,
+        train_config: TrainConfig,
         seed: int = 0,
         precision: str = "fp32",
         compiled: bool = False,
     ) -> None:
-        self.model, self.rows, self.recipe, self.seed = model, rows, recipe, seed
+        self.model, self.rows, self.recipe, self.seed = model, rows, train_config, seed
         self.device = next(
             (t.device for t in [*model.parameters(), *model.buffers()]), torch.device("cpu")
         )
-        self.half = precision == "bf16"
-        self.updates, self.still = trainable_updates(model, recipe)
+        self.bf16 = precision == "bf16"
+        self.updates, self.frozen = trainable_updates(model, train_config)
         self.losses = [torch.compile(t.loss) if compiled else t.loss for t in self.updates]
-        self.settings = [recipe.mover(t.name) for t in self.updates]
-        factors = param_groups.lr_factors(model, recipe.lr_multipliers)
-        self.movers = [
+        self.settings = [train_config.optimiser_config(t.name) for t in self.updates]
+        factors = lr_multiplier_of(model, train_config.lr_multipliers)
+        self.optimisers = [
             optimiser(settings, t.params, factors) if t.params else None
             for t, settings in zip(self.updates, self.settings, strict=True)
         ]
-        self.average = EMA(model, recipe.ema_decay)
-        self.size = min(recipe.batch_size, len(rows))
-        self.epoch_steps = epoch_steps(len(rows), self.size, self.updates)
-        self.every = recipe.eval_every or min(max(self.epoch_steps, 50), 1000)
+        self.average = EMA(model, train_config.ema_decay)
+        self.batch_size = min(train_config.batch_size, len(rows))
+        self.epoch_steps = steps_per_epoch(len(rows), self.batch_size, self.updates)
+        self.every = train_config.eval_every or min(max(self.epoch_steps, 50), 1000)
         self.step, self.stale, self.seconds = 0, 0, 0.0
         self.refit: Refit | None = None
         self.best: Metric | None = None
         self.best_step = 0
-        self.kept: dict[str, Tensor] = {}  # the weights of the best held-out score
-        self.pending: list[tuple[int, str, Tensor]] = []
-        self.norms: list[tuple[int, str, Tensor]] = []  # of gradients, before they are clipped
-        self.order: tuple[int, Tensor] = (-1, torch.empty(0))
-        self.everything: Batch | None = None
-        self.rouse()
+        self.kept: dict[str, Tensor] = {}  # weights at the best held-out metric
+        self.pending_losses: list[tuple[int, str, Tensor]] = []
+        self.pending_norms: list[tuple[int, str, Tensor]] = []  # of gradients, before clipping
+        self.epoch_order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self.whole_split: Batch | None = None
+        self.set_train_mode()
 
     @property
     def age(self) -> int:
-        """Steps that these weights have been trained; it is the step but in a refit."""
+        """Steps these weights have been trained for: `step`, counted from its start in a refit."""
         return self.step - self.refit.origin if self.refit else self.step
 
     @property
@@ -97,12 +106,12 @@ class Trainer:
 
     @property
     def settled(self) -> bool:
-        """Whether every turn knows that it is at its end."""
-        return all(map(is_settled, self.movers))
+        """Whether every optimiser has converged."""
+        return all(map(has_converged, self.optimisers))
 
     @property
-    def draws(self) -> int:
-        """Batches drawn before this step: a turn that plays draws `repeat` times `batches`."""
+    def batches_used(self) -> int:
+        """Batches used before this step: an update uses `repeat` times `batches` each time."""
         return sum(
             t.repeat * t.batches * math.ceil(self.age / t.every)
             for t in self.updates
@@ -110,121 +119,123 @@ class Trainer:
         )
 
     def index(self, number: int) -> Tensor:
-        """Rows of the number-th batch: epochs without replacement, the ragged tail left out."""
+        """Row indices of the number-th batch: without replacement within an epoch, the last
+        incomplete batch left out."""
         epoch, place = divmod(number, self.epoch_steps)
-        if self.order[0] != epoch:
+        if self.epoch_order[0] != epoch:
             generator = make_generator(derive_seed(self.seed, "epoch", epoch))
             order = torch.randperm(len(self.rows), generator=generator)
             if self.recipe.bucket_by_length:
-                order = bucketed(order, self.rows.lengths, self.size, generator)
-            self.order = (epoch, order)
-        return self.order[1][place * self.size : (place + 1) * self.size]
+                order = bucketed(order, self.rows.lengths, self.batch_size, generator)
+            self.epoch_order = (epoch, order)
+        return self.epoch_order[1][place * self.batch_size : (place + 1) * self.batch_size]
 
-    def batch(self, number: int, turn: Update | None = None) -> Batch:
-        """The number-th batch drawn, or all that a turn takes at once from there on."""
+    def batch(self, number: int, update: Update | None = None) -> Batch:
+        """The number-th batch, or the `batches` consecutive ones that an update takes at once."""
         index = self.index(number)
-        if turn and turn.batches > 1:
-            index = torch.cat([index, *(self.index(number + k) for k in range(1, turn.batches))])
-        if turn and turn.rows:
-            index = turn.rows(index, len(self.rows))
+        if update and update.batches > 1:
+            index = torch.cat([index, *(self.index(number + k) for k in range(1, update.batches))])
+        if update and update.rows:
+            index = update.rows(index, len(self.rows))
         batch = replace(self.rows.batch(index, train=True).to(self.device), step=self.age)
         noise = self.recipe.input_noise
         return input_noise(batch, self.model.space, noise) if noise else batch
 
-    def whole(self, turn: Update) -> Batch:
-        if self.everything is None:
-            self.everything = self.rows.whole().to(self.device)
-        batch, noise = replace(self.everything, step=self.age), self.recipe.input_noise
-        if turn.rows or turn.batches > 1:
-            index = torch.arange(len(batch)).repeat(turn.batches)
-            batch = batch[turn.rows(index, len(batch)) if turn.rows else index]
+    def whole(self, update: Update) -> Batch:
+        if self.whole_split is None:
+            self.whole_split = self.rows.whole().to(self.device)
+        batch, noise = replace(self.whole_split, step=self.age), self.recipe.input_noise
+        if update.rows or update.batches > 1:
+            index = torch.arange(len(batch)).repeat(update.batches)
+            batch = batch[update.rows(index, len(batch)) if update.rows else index]
         return input_noise(batch, self.model.space, noise) if noise else batch
 
     def begin(self) -> None:
+        """Initialise the model from data and restart the EMA from there."""
         reseed(derive_seed(self.seed, "begin"), self.device)
-        most = min(len(self.rows), BEGINNING)
-        index = torch.arange(most) * len(self.rows) // most
+        count = min(len(self.rows), BEGINNING)
+        index = torch.arange(count) * len(self.rows) // count
         self.model.initialise_from_data(self.rows.batch(index, train=True).to(self.device))
         self.average = EMA(self.model, self.recipe.ema_decay)
 
-    def rouse(self) -> None:
-        """Make the model ready to be trained, but for what is frozen."""
+    def set_train_mode(self) -> None:
+        """Put the model in training mode, frozen modules in evaluation mode."""
         self.model.train()
-        for module in self.still:
+        for module in self.frozen:
             module.eval()
 
     def advance(self, scale: float) -> None:
-        """Play every turn once, with rates multiplied by `scale`."""
+        """Apply every due update once, with learning rates multiplied by `scale`."""
         if self.age == 0:
             self.begin()
         if not self.model.training:
-            self.rouse()
-        drawn = self.draws
-        for number, turn in enumerate(self.updates):
-            if self.age % turn.every:
+            self.set_train_mode()
+        number = self.batches_used
+        for place, update in enumerate(self.updates):
+            if self.age % update.every:
                 continue
-            reseed(derive_seed(self.seed, "step", self.age, turn.name), self.device)
-            for _ in range(turn.repeat):
-                batch = self.whole(turn) if turn.whole else self.batch(drawn, turn)
-                drawn += 0 if turn.whole else turn.batches
-                self.move(number, turn, batch, scale)
+            reseed(derive_seed(self.seed, "step", self.age, update.name), self.device)
+            for _ in range(update.repeat):
+                batch = self.whole(update) if update.whole else self.batch(number, update)
+                number += 0 if update.whole else update.batches
+                self.apply_update(place, update, batch, scale)
         self.average.update(self.age)
         self.step += 1
-        if self.age % TIDY == 0:
-            for mover in filter(None, self.movers):
-                flush_denormals(mover)
+        if self.age % DENORMAL_FLUSH_STEPS == 0:
+            for each in filter(None, self.optimisers):
+                flush_denormals(each)
 
-    def move(self, number: int, turn: Update, batch: Batch, scale: float) -> None:
-        """One move: the mover's gradients alone are made, and only its optimiser steps."""
-        mover = self.movers[number]
-        if mover is None:
+    def apply_update(self, number: int, update: Update, batch: Batch, scale: float) -> None:
+        """One optimiser step of the parameters of update `number`, and of no others."""
+        moving = self.optimisers[number]
+        if moving is None:
             with torch.no_grad():
-                self.note(turn.name, self.losses[number](batch))
+                self.log_losses(update.name, self.losses[number](batch))
             return
         settings = self.settings[number]
-        if isinstance(mover, LBFGS):
-            self.search(mover, number, turn, batch, settings)
+        if isinstance(moving, LBFGS):
+            self.lbfgs_step(moving, number, update, batch, settings)
             return
-        losses, _ = self.slope(number, turn, batch, settings)
+        losses, _ = self.backward(number, update, batch, settings)
         if settings.grad_clip:
-            norm = nn.utils.clip_grad_norm_(turn.params, settings.grad_clip)
-            self.norms.append((self.step, turn.name, norm))
-        for group in mover.param_groups:
+            norm = nn.utils.clip_grad_norm_(update.params, settings.grad_clip)
+            self.pending_norms.append((self.step, update.name, norm))
+        for group in moving.param_groups:
             group["lr"] = settings.lr * scale * group["factor"]
-        mover.step()
+        moving.step()
         if settings.l1:
-            l1_prox(mover, settings.l1)
-        self.note(turn.name, losses)
+            l1_prox(moving, settings.l1)
+        self.log_losses(update.name, losses)
 
-    def slope(
-        self, number: int, turn: Update, batch: Batch, settings: OptimiserConfig
+    def backward(
+        self, number: int, update: Update, batch: Batch, settings: OptimiserConfig
     ) -> tuple[Losses, Tensor]:
-        """The terms and their sum, whose gradients the turn's parameters now have."""
+        """The loss terms and their sum, after computing its gradients for the update's params."""
         with (
-            weight_noise(turn.params, settings.weight_noise)
+            weight_noise(update.params, settings.weight_noise)
             if settings.weight_noise
             else nullcontext()
         ):
-            with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
+            with torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext():
                 losses = self.losses[number](batch)
             total = torch.stack([term.mean() for term in losses.values()]).sum()
-            for param in turn.params:
+            for param in update.params:
                 param.grad = None
-            total.backward(inputs=list(turn.params))
+            total.backward(inputs=list(update.params))
         return losses, total.detach()
 
-    def search(
-        self, mover: LBFGS, number: int, turn: Update, batch: Batch, settings: OptimiserConfig
+    def lbfgs_step(
+        self, moving: LBFGS, number: int, update: Update, batch: Batch, settings: OptimiserConfig
     ) -> None:
-        """One iteration of L-BFGS. Every look, of this step and of the others, has the same noise:
-        a line search needs a function."""
-        looks: list[Losses] = []
+        """One iteration of L-BFGS. Every evaluation, also of other steps, uses the same noise: a
+        line search needs a deterministic function."""
+        evaluated: list[Losses] = []
 
-        def look() -> Tensor:
-            reseed(derive_seed(self.seed, "search", turn.name), self.device)
-            losses, total = self.slope(number, turn, batch, settings)
-            looks.append(losses)
-            for param in turn.params if settings.weight_decay else ():
+        def closure() -> Tensor:
+            reseed(derive_seed(self.seed, "search", update.name), self.device)
+            losses, total = self.backward(number, update, batch, settings)
+            evaluated.append(losses)
+            for param in update.params if settings.weight_decay else ():
                 weight = param.detach()
                 total = total + 0.5 * settings.weight_decay * weight.square().sum()
                 param.grad = settings.weight_decay * weight + (
@@ -232,51 +243,53 @@ class Trainer:
                 )
             return total
 
-        iterate(mover, look)
-        self.note(turn.name, looks[0])
+        lbfgs_iteration(moving, closure)
+        self.log_losses(update.name, evaluated[0])
 
-    def note(self, turn: str, losses: Losses) -> None:
-        """Remember the terms as tensors; they are read later, all at once."""
-        self.pending += [
-            (self.step, f"{turn}/{name}", term.detach().mean()) for name, term in losses.items()
+    def log_losses(self, update: str, losses: Losses) -> None:
+        """Store the loss terms as tensors; `read` converts them together, since each conversion
+        waits for the device."""
+        self.pending_losses += [
+            (self.step, f"{update}/{name}", term.detach().mean()) for name, term in losses.items()
         ]
 
     def read(self) -> tuple[dict[str, float], dict[str, float], str]:
-        """Since the last reading: the mean of each term, the mean norm of the gradient of each
-        turn that clips, and a sentence if a term was not finite."""
-        (terms, bad), (norms, _) = means(self.pending), means(self.norms)
-        self.pending, self.norms = [], []
+        """Since the last call: the mean of each loss term, the mean gradient norm of each update
+        that clips, and an error message if a term was not finite."""
+        terms, bad = mean_values(self.pending_losses)
+        norms, _ = mean_values(self.pending_norms)
+        self.pending_losses, self.pending_norms = [], []
         if bad is None:
             return terms, norms, ""
         step, name, value = bad
-        turn, _, term = name.rpartition("/")
+        update, _, term = name.rpartition("/")
         return (
             {},
             {},
             (
-                f"the term {term!r} of the turn {turn!r} became {value} at step {step}; "
-                "the last good weights are kept; try a smaller train.lr, or "
+                f"the loss term {term!r} of the update {update!r} became {value} at step {step}; "
+                "the last finite checkpoint is preserved; try a smaller train.lr or "
                 "train.grad_clip=1"
             ),
         )
 
-    def consider(self, score: Metric) -> bool:
-        """Take note of a held-out score; true if it is a new best. In a refit the score of rows
-        that are no longer held out ends it where it reaches the goal."""
-        better = score.replaces(self.best)
+    def update_best(self, metric: Metric) -> bool:
+        """Record a held-out metric; true if it is a new best. In a refit, whose rows include the
+        formerly held-out ones, the metric ends training once it reaches the goal."""
+        better = metric.replaces(self.best)
         if self.refit and self.refit.goal is not None and self.best:
-            if score.better_than(replace(self.best, value=self.refit.goal)):
+            if metric.better_than(replace(self.best, value=self.refit.goal)):
                 self.refit = replace(self.refit, until=self.age)
             return False
         if better:
-            self.best, self.stale, self.kept = score, 0, self.weights()
+            self.best, self.stale, self.kept = metric, 0, self.weights()
             self.best_step = self.step
         else:
             self.stale += 1
         return better
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of what sampling and scoring use: averaged weights, other buffers live."""
+        """A copy of the weights used for sampling and scoring: the EMA, other buffers live."""
         state = self.model.state_dict() | self.average.weights
         return {name: tensor.detach().clone() for name, tensor in state.items()}
 
@@ -286,17 +299,17 @@ class Trainer:
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that resuming needs: tensors by name, and counters."""
+        """Everything a resume needs: tensors by name, and counters."""
         tensors = {f"model/{name}": t for name, t in self.model.state_dict().items()}
         tensors |= {f"average/{name}": t for name, t in self.average.weights.items()}
         tensors |= {f"kept/{name}": t for name, t in self.kept.items()}
         names = {id(p): name for name, p in self.model.named_parameters()}
         numbers, slots_of = {}, {}
-        for turn, mover in zip(self.updates, self.movers, strict=True):
-            if mover:
-                slots, numbers[turn.name] = pack(mover, names)
-                slots_of[turn.name] = len(slots)
-                tensors |= {f"optimiser/{turn.name}/{name}": t for name, t in slots.items()}
+        for update, moving in zip(self.updates, self.optimisers, strict=True):
+            if moving:
+                slots, numbers[update.name] = pack(moving, names)
+                slots_of[update.name] = len(slots)
+                tensors |= {f"optimiser/{update.name}/{name}": t for name, t in slots.items()}
         counters = {
             "step": self.step,
             "stale": self.stale,
@@ -310,36 +323,38 @@ class Trainer:
         return tensors, counters
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Take up where `state` left off."""
+        """Load what `state` returned."""
 
-        def under(head: str) -> dict[str, Tensor]:
-            return {k.removeprefix(head): v for k, v in tensors.items() if k.startswith(head)}
+        def under(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
         try:
             self.model.load_state_dict(under("model/"))
             self.average.restore({k: v.to(self.device) for k, v in under("average/").items()})
             params = dict(self.model.named_parameters())
-            for turn, mover, settings in zip(
-                self.updates, self.movers, self.settings, strict=True
+            for update, moving, settings in zip(
+                self.updates, self.optimisers, self.settings, strict=True
             ):
-                if mover:
-                    slots = under(f"optimiser/{turn.name}/")
-                    if len(slots) != (count := counters["slots"][turn.name]):
+                if moving:
+                    slots = under(f"optimiser/{update.name}/")
+                    if len(slots) != (count := counters["slots"][update.name]):
                         raise ValueError(
-                            f"expected {count} tensors of the optimiser of "
-                            f"{turn.name}, found {len(slots)}"
+                            f"expected {count} optimiser tensors for {update.name}, "
+                            f"found {len(slots)}"
                         )
-                    unpack(mover, params, slots, counters["optimiser"][turn.name])
-                    check_slots(mover, settings)
+                    unpack(moving, params, slots, counters["optimiser"][update.name])
+                    check_slots(moving, settings)
             self.kept = under("kept/")
             self.best = None if counters["best"] is None else Metric(**counters["best"])
-            same_names("best weights", self.kept, self.model.state_dict() if self.best else ())
+            check_same_names(
+                "best weights", self.kept, self.model.state_dict() if self.best else ()
+            )
             self.step, self.stale = counters["step"], counters["stale"]
             self.best_step, self.seconds = counters["best_step"], counters["seconds"]
             self.refit = Refit(**counters["refit"]) if counters["refit"] else None
         except (KeyError, RuntimeError, AttributeError, TypeError, ValueError) as error:
             raise RunError(
-                f"the checkpoint does not fit this model ({error}); it was written by "
-                "another configuration or version, or has lost a part; restore "
-                "run.json and last.safetensors from a copy, or start a new run"
+                f"the checkpoint does not match this model ({error}); it was written with another "
+                "configuration or version, or is incomplete; restore run.json and "
+                "last.safetensors from a copy, or start a new run"
             ) from error

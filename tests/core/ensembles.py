@@ -48,6 +48,6 @@ def mixture(name, kind, members=3, steps=15, **fields):
     owner = registry.find(name)
     space, batch = worlds.make(kind)
     config = Ensemble.Config(member=owner.smallest_config(space), members=members, **fields)
-    recipe = config.recipe(replace(owner.defaults(space).recipe, batch_size=64, warmup=0))
+    recipe = config.train_config(replace(owner.defaults(space).recipe, batch_size=64, warmup=0))
     trainer = trained(config, space, batch[:600], steps, recipe)
     return trainer.model.eval(), worlds.Rows(batch.double())

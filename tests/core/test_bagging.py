@@ -30,17 +30,17 @@ def test_a_bootstrap_draws_with_replacement_and_knows_its_rows():
 def test_bagged_members_see_their_bag_alone(name, kind, monkeypatch):
     model, rows = mixture(name, kind, members=2, steps=0, bag=True)
     seen = {}
-    turns = [
+    updates = [
         replace(
-            turn,
-            loss=lambda batch, turn=turn: (
-                seen.setdefault(turn.name, []).append(batch.row),
-                turn.loss(batch),
+            update,
+            loss=lambda batch, update=update: (
+                seen.setdefault(update.name, []).append(batch.row),
+                update.loss(batch),
             )[1],
         )
-        for turn in model.updates()
+        for update in model.updates()
     ]
-    monkeypatch.setattr(model, "updates", lambda: turns)
+    monkeypatch.setattr(model, "updates", lambda: updates)
     trainer = Trainer(model, rows, TrainConfig(batch_size=100))
     for _ in range(12):
         trainer.advance(1.0)

@@ -107,8 +107,8 @@ def test_no_word_breaks_the_grammar(word):
         ("net.widht=3", "MLP has no field 'widht'; did you mean width?"),
         ("drpout=0.1", "Owner has no field 'drpout'; did you mean net.dropout?"),
         ("net=mpl", "net=mpl is not a part; did you mean mlp?"),
-        ("width", "'width' is not of the form name=value"),
-        ("name.more=1", "str has no field 'more'; there is none to choose from"),
+        ("width", "expected name=value, found 'width'"),
+        ("name.more=1", "str has no field 'more'; there are no choices"),
     ],
 )
 def test_wrong_words_get_a_sentence(word, sentence):
@@ -119,8 +119,8 @@ def test_wrong_words_get_a_sentence(word, sentence):
 
 def test_a_turn_gets_settings_of_its_own():
     recipe = TrainConfig(momentum=0.5).override("updates.critic.lr=2e-4", "lr=1e-3")
-    assert recipe.mover("critic") == OptimiserConfig(lr=2e-4, momentum=0.5)
-    assert recipe.mover("other").lr == 1e-3
+    assert recipe.optimiser_config("critic") == OptimiserConfig(lr=2e-4, momentum=0.5)
+    assert recipe.optimiser_config("other").lr == 1e-3
 
 
 def test_whole_floats_are_whole_numbers():

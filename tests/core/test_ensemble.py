@@ -25,7 +25,7 @@ from monge.core.abilities import (
 )
 from monge.core.batch import Batch
 from monge.core.config import Config
-from monge.core.ensemble import Ensemble, kind_of, under
+from monge.core.ensemble import Ensemble, mixture_bound, weakest_kind
 from monge.core.errors import DataError
 from monge.core.model import Model
 from monge.core.rng import make_generator
@@ -93,9 +93,9 @@ def test_weights_that_share_the_noise_of_a_bound_lift_it_above_the_truth():
     value, free = noise - 0.5  # E value = -0.5 <= 0 = log p
     plain = value.logsumexp(0) - math.log(2)
     assert plain.mean() > 0.05
-    assert (under(value, free) - math.log(2)).mean() < -0.4
+    assert (mixture_bound(value, free) - math.log(2)).mean() < -0.4
     exact = torch.randn(3, 10, dtype=torch.float64)
-    torch.testing.assert_close(under(exact, exact), exact.logsumexp(0))
+    torch.testing.assert_close(mixture_bound(exact, exact), exact.logsumexp(0))
 
 
 def test_a_mixture_of_bounds_is_a_bound_below_the_evidence():
@@ -119,7 +119,7 @@ def test_a_mixture_of_bounds_is_a_bound_below_the_evidence():
 
 def test_the_weakest_kind_decides():
     kinds = [Likelihood(torch.zeros(1), kind) for kind in ("exact", "bound", "estimate")]
-    assert [kind_of(kinds[:k]) for k in (1, 2, 3)] == ["exact", "bound", "estimate"]
+    assert [weakest_kind(kinds[:k]) for k in (1, 2, 3)] == ["exact", "bound", "estimate"]
 
 
 def test_a_completion_weighs_members_by_what_is_seen():
@@ -134,7 +134,7 @@ def test_a_completion_weighs_members_by_what_is_seen():
     due = torch.where(agrees, p, 0.0) / p[agrees].sum()
     frequency = (x[:, None] == states).all(2).double().mean(0)
     assert 0.5 * (frequency - due).abs().sum() < 0.02
-    with pytest.raises(DataError, match="come first"):
+    with pytest.raises(DataError, match="ensemble"):
         model.complete(replace(rows, observed=(~seen).expand(20_000, 5)))
 
 
@@ -150,14 +150,14 @@ def test_a_completion_of_references_takes_any_pattern():
 
 def test_turns_are_the_members_own():
     model, _ = mixture("wgan", "real", members=2, steps=0)
-    names = [turn.name for turn in model.updates()]
+    names = [update.name for update in model.updates()]
     assert names[:2] == ["member1/critic", "member1/generator"]
     assert len(names) == 2 * len(model.members[0].updates())
     recipe = TrainConfig(
         updates={"critic": OptimiserConfig(lr=0.5)}, freeze=("trunk",), lr_multipliers={"out": 0.1}
     )
-    spread = model.config.recipe(recipe)
-    assert spread.mover("member2/critic").lr == 0.5
+    spread = model.config.train_config(recipe)
+    assert spread.optimiser_config("member2/critic").lr == 0.5
     assert spread.freeze == ("members.0.trunk", "members.1.trunk")
     assert set(spread.lr_multipliers) == {"members.0.out", "members.1.out"}
 
@@ -198,7 +198,7 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world):
 def test_interrupted_and_resumed_equals_uninterrupted(name, kind, tmp_path):
     owner, (space, batch) = registry.find(name), worlds.make(kind)
     config = Ensemble.Config(member=owner.smallest_config(space), members=2, bag=True)
-    recipe = config.recipe(owner.defaults(space).recipe)
+    recipe = config.train_config(owner.defaults(space).recipe)
     assert_unbroken(lambda: trained(config, space, batch, 0, recipe, False), tmp_path)
 
 

@@ -62,9 +62,9 @@ def test_members_as_one_network_drop_out_apart():
     with torch.no_grad():
         first.out.weight.normal_()
         second.out.weight.copy_(first.out.weight)
-    (turn,) = model.updates()
+    (update,) = model.updates()
     same = batch[torch.cat([torch.arange(64), torch.arange(64)])]
-    (loss,) = turn.loss(same).values()
+    (loss,) = update.loss(same).values()
     loss.mean().backward()
     slopes = [m.out.weight.grad for m in model.members]
     assert not torch.allclose(*slopes)

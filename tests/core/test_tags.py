@@ -313,5 +313,5 @@ def test_the_choices_of_a_role_do_not_depend_on_what_is_imported(saved):
 
 
 def test_settings_that_are_not_saved_have_no_tag():
-    with pytest.raises(TypeError, match="Sampling"):
+    with pytest.raises(TypeError, match="SamplingConfig"):
         VAE.SamplingConfig().to_dict()

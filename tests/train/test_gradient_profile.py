@@ -6,7 +6,7 @@ import worlds
 from torch import nn
 
 from monge.core.model import Model
-from monge.train.gradient_profile import Layer, alarms, profile
+from monge.train.gradient_profile import LayerProfile, alarms, profile
 
 
 class Deep(Model):
@@ -49,4 +49,4 @@ def test_gains_multiply_along_the_depth(gain, name):
 
 def test_what_has_no_layers_raises_no_alarm():
     assert alarms([]) == []
-    assert alarms([Layer("one", 1.0, 1.0)]) == []
+    assert alarms([LayerProfile("one", 1.0, 1.0)]) == []

@@ -121,15 +121,15 @@ def test_the_loop_keeps_the_best_and_counts_its_step(binary):
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("train.updates.modle.lr=1", "did you mean model"),
-        ("train.freeze=nets", "did you mean net"),
-        ("train.input_noise=0.1", "this model is given none"),
+        ("train.updates.modle.lr=1", r"train\.updates\.modle.*model"),
+        ("train.freeze=nets", r"train\.freeze.*net"),
+        ("train.input_noise=0.1", r"train\.input_noise=0\.1"),
         ("train.nesterov=true", None),
     ],
 )
 def test_wrong_words_leave_no_folder(binary, word, sentence):
     words = [word, *([] if sentence else ["train.optimiser=sgd"])]
-    with pytest.raises(UsageError, match=sentence or "needs a momentum"):
+    with pytest.raises(UsageError, match=sentence or r"train\.momentum"):
         start("made", binary, *words)
     assert not storage.home().exists() or not list(storage.home().iterdir())
 

@@ -118,9 +118,7 @@ def test_noise_on_what_is_given_is_fresh_and_pure_and_its_lack_is_told():
     scale = one.model.space.given["x"].statistic("scale")
     clean = one.rows.batch(one.index(0)).x
     assert ((one.model.seen[0] - clean) / scale).std().item() == pytest.approx(0.5, rel=0.2)
-    with pytest.raises(
-        UsageError, match=r"train\.input_noise=0\.5 disturbs real inputs, and this model"
-    ):
+    with pytest.raises(UsageError, match=r"train\.input_noise=0\.5"):
         trainer(input_noise=0.5)
 
 
@@ -156,18 +154,18 @@ def test_parts_stay_as_they_are():
     [
         (
             {"freeze": ("trnk",)},
-            "train.freeze: no parameter's name begins with 'trnk'; did you mean trunk",
+            r"train\.freeze.*'trnk'.*trunk",
         ),
         (
             {"lr_multipliers": {"trunk.0.wieght": 0.1}},
-            "train.lr_multipliers: no parameter's name begins with .* did you mean trunk.0.weight",
+            r"train\.lr_multipliers.*trunk\.0\.weight",
         ),
-        ({"freeze": ("zzzz",)}, "choose from trunk, head"),
-        ({"freeze": ("trunk", "head")}, "train.freeze=trunk,head leaves nothing to train"),
-        ({"updates": {"modle": OptimiserConfig()}}, "did you mean model"),
+        ({"freeze": ("zzzz",)}, "zzzz.*trunk, head"),
+        ({"freeze": ("trunk", "head")}, r"train\.freeze=trunk,head"),
+        ({"updates": {"modle": OptimiserConfig()}}, r"train\.updates\.modle.*model"),
         (
             {"refit": "same", "patience": 0},
-            "train.refit=same follows a fit that patience has ended",
+            r"train\.refit=same.*train\.patience=0",
         ),
     ],
 )
@@ -204,7 +202,7 @@ def test_words_reach_every_setting():
     assert recipe.freeze == ("trunk", "head.bias")
     assert recipe.lr_multipliers == {"trunk": 0.1, "head.bias": 2.0}
     assert TrainConfig.from_dict(recipe.to_dict()) == recipe
-    with pytest.raises(UsageError, match=r"lr_multipliers\.trunk=0\.0 must be above 0"):
+    with pytest.raises(UsageError, match=r"lr_multipliers\.trunk=0\.0"):
         TrainConfig().override("lr_multipliers.trunk=0")
 
 
@@ -267,7 +265,7 @@ def test_lbfgs_reads_all_rows_and_finds_the_end_of_a_bowl():
     "wrong", [{"grad_clip": 1.0}, {"l1": 0.1}, {"lr_multipliers": {"head": 0.1}}]
 )
 def test_lbfgs_refuses_what_means_nothing_to_it(wrong):
-    with pytest.raises(UsageError, match=f"so train.{next(iter(wrong))} means nothing to it"):
+    with pytest.raises(UsageError, match=f"lbfgs.*train.{next(iter(wrong))}"):
         trainer(optimiser="lbfgs", **wrong)
 
 
@@ -283,10 +281,10 @@ def test_schedules():
 def test_moments_too_small_to_matter_become_zero():
     subject = trainer()
     subject.advance(1.0)
-    memory = subject.movers[0].state[subject.model.head.weight]
+    memory = subject.optimisers[0].state[subject.model.head.weight]
     memory["exp_avg"].fill_(1e-40)
     kept = memory["exp_avg_sq"].clone()
-    flush_denormals(subject.movers[0])
+    flush_denormals(subject.optimisers[0])
     assert (memory["exp_avg"] == 0).all()
     assert torch.equal(memory["exp_avg_sq"], kept)
     assert memory["step"] == 1

@@ -19,13 +19,13 @@ from monge.train.optimiser import lr_factor
 from monge.train.trainer import Trainer
 
 
-class Duel(Model):
+class TwoPlayerModel(Model):
     """Two numbers: `a` seeks the mean of the data, `b` flees it; and a tally of rows."""
 
     events = {"real"}
 
     def __init__(self, space, bad_at=None):
-        super().__init__(Duel.Config(), space)
+        super().__init__(TwoPlayerModel.Config(), space)
         self.a, self.b = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
         self.register_buffer("seen", torch.zeros(()))
         self.batches, self.bad_at = [], bad_at
@@ -57,19 +57,21 @@ class Duel(Model):
 def trainer(recipe=None, **settings):
     space, batch = worlds.make("real")
     return Trainer(
-        Duel(space, **settings), worlds.Rows(batch), recipe or TrainConfig(batch_size=100)
+        TwoPlayerModel(space, **settings),
+        worlds.Rows(batch),
+        recipe or TrainConfig(batch_size=100),
     )
 
 
-def played(subject, budget, judge=None, **rest):
-    return list(fit(subject, Budget.read(budget), judge, pause=1e9, **rest))
+def played(subject, budget, evaluate=None, **rest):
+    return list(fit(subject, Budget.read(budget), evaluate, pause=1e9, **rest))
 
 
 def test_each_turn_moves_its_own_parameters_alone():
     subject = trainer(TrainConfig(batch_size=100, optimiser="sgd", lr=0.1, warmup=0))
     a, b = subject.model.a, subject.model.b
     before = b.detach().clone()
-    subject.move(0, subject.updates[0], subject.batch(0), 1.0)
+    subject.apply_update(0, subject.updates[0], subject.batch(0), 1.0)
     assert torch.equal(b, before)
     assert b.grad is None
     mean = subject.batch(0).x[:, 0].mean()
@@ -81,7 +83,7 @@ def test_a_step_plays_every_turn_on_fresh_batches_without_replacement():
     played(subject, "10steps")
     assert subject.step == 10
     assert subject.model.seen.item() == 4 * 1000  # steps 0, 3, 6, 9, the whole split each
-    assert subject.draws == 30
+    assert subject.batches_used == 30
     again = trainer()
     rows = [again.batch(number).row.tolist() for number in range(10)]
     assert sorted(row for batch in rows for row in batch) == list(range(1000))
@@ -118,8 +120,7 @@ def test_a_turn_may_have_its_own_settings():
 def test_an_unknown_turn_is_named():
     with pytest.raises(
         UsageError,
-        match=r"train\.updates\.sek: the model has no such turn; did you "
-        "mean seek",
+        match=r"train\.updates\.sek.*seek",
     ):
         trainer(TrainConfig(updates={"sek": OptimiserConfig()}))
 
@@ -134,7 +135,7 @@ def test_clipping_bounds_the_step():
 def test_divergence_names_turn_term_and_step():
     last = played(trainer(bad_at=7), "100steps")[-1]
     assert last.stopped == "diverged"
-    assert "'near' of the turn 'seek' became nan at step 7" in last.sentence
+    assert all(text in last.sentence for text in ("'near'", "'seek'", "nan", "step 7"))
 
 
 def test_patience_stops_and_keeps_the_best():
@@ -241,27 +242,27 @@ def test_the_rate_rises_then_stays_or_falls():
 
 
 def test_a_cosine_over_seconds_is_refused():
-    with pytest.raises(UsageError, match=r"train\.schedule=cosine needs its length"):
+    with pytest.raises(UsageError, match=r"train\.schedule=cosine"):
         played(trainer(TrainConfig(schedule="cosine")), "5s")
 
 
 def test_nesterov_without_momentum_is_refused():
-    with pytest.raises(UsageError, match="nesterov=true needs a momentum"):
+    with pytest.raises(UsageError, match=r"train\.momentum"):
         trainer(TrainConfig(optimiser="sgd", nesterov=True))
 
 
 def test_asking_stops_at_the_end_of_a_step():
-    stops = played(trainer(), "1000steps", asked=lambda: True)
+    stops = played(trainer(), "1000steps", should_stop=lambda: True)
     assert stops == []
     count = iter(range(100))
-    stops = played(trainer(), "1000steps", asked=lambda: next(count) > 3)
+    stops = played(trainer(), "1000steps", should_stop=lambda: next(count) > 3)
     assert stops[-1].stopped == "asked"
 
 
 def test_bf16_trains_too():
     space, batch = worlds.make("real")
     subject = Trainer(
-        Duel(space), worlds.Rows(batch), TrainConfig(batch_size=100), precision="bf16"
+        TwoPlayerModel(space), worlds.Rows(batch), TrainConfig(batch_size=100), precision="bf16"
     )
     played(subject, "3steps")
     assert subject.sound
