@@ -43,8 +43,8 @@ def write_map(
     save(figure, path)
 
 
-def colour(compute: int) -> tuple[float, ...]:
+def colour(index: int) -> tuple[float, ...]:
     """One of twenty colours."""
     from matplotlib import colormaps
 
-    return tuple(np.asarray(colormaps["tab20"](compute % NAMED)))
+    return tuple(np.asarray(colormaps["tab20"](index % NAMED)))
