@@ -1,4 +1,4 @@
-"""Codes in the plane, coloured by label, beside what the plane decodes to."""
+"""Scatter plot of 2-D latent codes, coloured by label, beside decoded images."""
 
 from __future__ import annotations
 

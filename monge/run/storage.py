@@ -2,8 +2,9 @@
 
     run.json  fields.json  last.safetensors  best.safetensors  log.jsonl  card.md  parts/  tokens/
 
-One process writes at a time, under a lock that the system releases when the process ends. filelock takes the lock with flock (msvcrt on Windows). Its soft lock, a file that a killed process
-would leave behind, is never used: a file system without locks is an error.
+One process writes at a time, under a lock that the system releases when the process ends:
+filelock uses flock (msvcrt on Windows). Its soft lock, a file that a killed process would leave
+behind, is never used: a file system without locks is an error.
 """
 
 from __future__ import annotations
