@@ -1,8 +1,8 @@
 """The classifier two-sample test: can a network tell samples from data?
 
 A classifier is trained on half of the rows of both sides and evaluated on the other half, and the
-other way round. If both have one distribution its accuracy is 1/2 in the mean, whatever it learned;
-more than that, beyond the error of so many rows, proves a difference (Lopez-Paz & Oquab 2017).
+other way round. If both have one distribution, its expected accuracy is 1/2, whatever it learned;
+more than that, beyond the standard error, proves a difference (Lopez-Paz & Oquab 2017).
 """
 
 from __future__ import annotations

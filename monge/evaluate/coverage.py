@@ -6,8 +6,8 @@ nearest neighbour among its own kind,
 precision  the share of samples in a ball of some real point
 recall     the share of real points in a ball of some sample (Kynkäänniemi et al. 2019)
 density    $\frac{1}{kM}\sum_j\sum_i 1[y_j \in B(x_i)]$, 1 in expectation for equal distributions
-coverage   the share of real balls with a sample in them (Naeem et al. 2020), for equal distributions and
-           sizes near $1 - 2^{-k}$
+coverage   the share of real balls with a sample in them (Naeem et al. 2020), for equal
+           distributions and sizes near $1 - 2^{-k}$
 
 A model that generalises puts its samples as far from the training rows as held-out rows are; one
 that memorises puts them nearer (Meehan, Chaudhuri & Dasgupta 2020).

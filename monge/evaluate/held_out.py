@@ -19,8 +19,8 @@ from .likelihood import CHUNK, home, row_likelihoods
 
 
 def objective(model: Model, batches: Iterable[Batch], seed: int = 0) -> Metric:
-    """The mean held-out loss, with the same noise at every call; comparable only between settings of
-    one model on one dataset."""
+    """The mean held-out loss, with the same noise at every call; it compares settings of one model
+    on one dataset only."""
     values = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -35,8 +35,8 @@ def objective(model: Model, batches: Iterable[Batch], seed: int = 0) -> Metric:
 JUDGED = 4096
 """Most held-out rows scored during training, spread over the split; evaluation uses all."""
 ENTRIES = 1 << 22
-"""Most elements of these rows times network evaluations per score: fewer rows if they are long or
-expensive to score."""
+"""Most elements of these rows times network evaluations per score: fewer rows if they are long
+or expensive to score."""
 
 
 class HeldOutRows(Protocol):

@@ -1,4 +1,4 @@
-"""Held-out log-likelihood: nats per row, with kind, mean, standard error and bits per dimension."""
+"""Held-out log-likelihood: nats per row, kind, mean, standard error and bits per dimension."""
 
 from __future__ import annotations
 

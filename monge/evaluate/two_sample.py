@@ -2,7 +2,8 @@ r"""Distances between two datasets and a two-sample test.
 
 Rows are points in standardised features, so that every distance is in standard deviations of the
 first data set. Errors are those of a jackknife over groups of rows. The p-value of "both come from
-one distribution" is the part of random re-assignments of the rows whose energy distance is as large.
+one distribution" is the share of random permutations of the rows whose energy distance is as
+large.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ NAMES = {
 EXPLAINED = (
     "Log-likelihoods are means over test rows with their standard error; higher is better, and a "
     "bound is at most the true value. Gap: nats per row below the best model, on the same rows. "
-    "Distances are between samples and test rows; lower is better, and they have their own rank. A "
-    "classifier two-sample test (C2ST) on perfect samples has accuracy one half. The last row shows "
-    "the values for training rows in place of samples."
+    "Distances are between samples and test rows; lower is better, and they have their own rank. "
+    "A classifier two-sample test (C2ST) on perfect samples has accuracy one half. The last row "
+    "shows the values for training rows in place of samples."
 )
 
 

@@ -1,4 +1,4 @@
-"""Sections that reports of runs and of comparisons share: data, model, metrics, figures, settings."""
+"""Sections that reports share: data, model, metrics, figures, settings, environment."""
 
 from __future__ import annotations
 

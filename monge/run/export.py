@@ -49,7 +49,7 @@ class Positional(nn.Module):
 
 
 def export(run: Run, out: Path) -> dict[str, Any]:
-    """Write the network of a run's model; returns its inputs by name, with shapes and free axes."""
+    """Write the network of a run's model; returns its inputs, with shapes and free axes."""
     if out.suffix not in SUFFIXES:
         raise UsageError(
             f"cannot export to {out.suffix or 'a file without a suffix'}; use "

@@ -1,6 +1,6 @@
 r"""Latent codes of a run: encode, decode, traverse, interpolate, transfer and arithmetic.
 
-An interpolation from a to b goes along the great arc where codes are Gaussian, since the straight line
+An interpolation from a to b follows the great arc if codes are Gaussian, since the straight line
 leaves the shell $|z| \approx \sqrt d$ where the codes are (White 2016):
 $z(t) = \frac{\sin (1-t)\omega}{\sin\omega} a + \frac{\sin t\omega}{\sin\omega} b$ with $\omega$
 the angle between them. Sums are of the mean codes of labels (Radford, Metz & Chintala 2016). A

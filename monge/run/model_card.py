@@ -70,8 +70,8 @@ def retold(refit: Mapping[str, Any]) -> str:
             "these are the weights of the fit"
         )
     return (
-        f"Refit ({refit['way']}): interrupted after {refit['steps']} of {refit['of']} steps; these "
-        "are the weights of the fit; resume to finish the refit"
+        f"Refit ({refit['way']}): interrupted after {refit['steps']} of {refit['of']} steps; "
+        "these are the weights of the fit; resume to finish the refit"
     )
 
 

@@ -140,8 +140,8 @@ class TrainingSession:
 
     def conclude(self, stopped: str) -> None:
         """Save the best weights. Weights that no regular evaluation has scored are scored once
-        more and may win, but leave no trace in the checkpoint, so that resuming equals never having
-        stopped."""
+        more and may win, but leave no trace in the checkpoint, so that resuming equals never
+        having stopped."""
         score, weights, refit = self.trainer.best, self.trainer.kept, self.trainer.refit
         seconds = self.trainer.seconds
         if self.trainer.done and stopped != "diverged":
