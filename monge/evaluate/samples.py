@@ -125,8 +125,8 @@ def told(look: SampleComparison, density: Density | None, held_out: Tensor) -> l
                     "mode collapse",
                     f"samples cover {found['coverage'].value:.0%} of held-out rows, where"
                     f" training rows cover {ideal['coverage'].value:.0%}{count}",
-                    "train longer, with a larger train.batch_size, or with adversarial.wgan, whose "
-                    "critic penalises missing modes",
+                    "train longer, with a larger train.batch_size, or with adversarial.wgan, "
+                    "whose critic penalises missing modes",
                 ),
             ),
             (
