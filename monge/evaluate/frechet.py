@@ -1,8 +1,8 @@
 r"""Two distances between samples in the features of a network.
 
 Fréchet: the squared $W_2$ between normal distributions with the moments of both samples (Heusel et
-al. 2017), $|\mu_1 - \mu_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1 S_2)^{1/2})$. Moments of few rows lie
-farther apart than those of their distributions, so compare it with the distance of as
+al. 2017), $|\mu_1 - \mu_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1 S_2)^{1/2})$. Moments of few rows
+lie farther apart than those of their distributions, so compare it with the distance of as
 many real rows.
 
 Kernel: the squared MMD under $k(x, y) = (x \cdot y / d + 1)^3$ by its unbiased statistic
