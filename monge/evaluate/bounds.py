@@ -1,13 +1,12 @@
-r"""What a shared encoder costs: the bound of rows whose own posteriors were sought, less the bound
-with what the encoder says of them (Cremer, Li & Duvenaud 2018).
+r"""Tightness of variational bounds: the amortisation gap and the importance-weighted bound.
 
-How tight a bound is: importance samples raise it to the evidence.
+The amortisation gap is the bound with a posterior refined for each row, less the bound with the
+encoder's posterior (Cremer, Li & Duvenaud 2018).
 
 $E \log \frac1k \sum_i w_i$ with $w = p(x, z) / q(z | x)$ never falls as k grows (Burda, Grosse &
-Salakhutdinov 2016), and what it still gains tells what is missing. The effective number of
-samples, $(\sum w)^2 / \sum w^2$, says how many of them carried the estimate: where it stays near
-one, the last number is a bound and no more. A code of at most two dimensions is integrated over,
-which gives $\log p(x)$ itself.
+Salakhutdinov 2016), so its remaining growth shows the gap. The effective sample size
+$(\sum w)^2 / \sum w^2$ near one means that the last value is still a loose bound. Latents of at
+most two dimensions are integrated numerically, which gives $\log p(x)$ itself.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from .held_out import HeldOutRows
 from .likelihood import RowLikelihoods, entries, home
 
 STEPS = 50
-"""Steps from what the encoder says to a row's own posterior."""
+"""Gradient steps that refine each row's posterior."""
 GAP_ROWS, GAP_ELEMENTS = 200, 160_000
-"""Rows, and entries of them, that the gap stands on at most."""
+"""Most rows, and elements of rows, of the amortisation gap."""
 
 
 def amortisation(model: Model, rows: HeldOutRows, seed: int = 0) -> dict[str, Metric]:
-    """The gap in nats a row, of models whose score can seek a row's own posterior."""
+    """The gap in nats per row, for models that can refine a row's posterior."""
     if not (
         isinstance(model, HasPosterior)
         and isinstance(model, HasLikelihood)

@@ -1,8 +1,8 @@
 """The classifier two-sample test: can a network tell samples from data?
 
-A classifier is trained on half of the rows of both sides and judged on the other half, and the
-other way round. If both come from one law its accuracy is 1/2 in the mean, whatever it learned;
-more than that, beyond the error of so many rows, proves a difference (Lopez-Paz & Oquab 2017).
+A classifier is trained on half of the rows of both sides and evaluated on the other half, and the
+other way round. If both have one distribution, its expected accuracy is 1/2, whatever it learned;
+more than that, beyond the standard error, proves a difference (Lopez-Paz & Oquab 2017).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..core.rng import make_generator
 from ..nn.mlp import MLP
 
 FEWEST = 20
-"""Rows of each side below which the test says nothing."""
+"""Fewest rows of each side."""
 STEPS, BATCH, RATE = 300, 128, 2e-3
 NET = MLP.Config(width=64, depth=2, activation="relu")
 NORMAL = 1.96

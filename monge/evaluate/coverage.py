@@ -1,18 +1,16 @@
-r"""What samples leave out and what they invent: precision, recall, density, coverage, modes.
+r"""Precision, recall, density and coverage of samples, modes found, memorisation and duplicates.
 
 With balls B around each real point $x_i$, and around each sample $y_j$, that reach to its k-th
 nearest neighbour among its own kind,
 
 precision  the share of samples in a ball of some real point
 recall     the share of real points in a ball of some sample (Kynkäänniemi et al. 2019)
-density    $\frac{1}{kM}\sum_j\sum_i 1[y_j \in B(x_i)]$, 1 in the mean for equal laws
-coverage   the share of real balls with a sample in them (Naeem et al. 2020), for equal laws and
-           sizes near $1 - 2^{-k}$
+density    $\frac{1}{kM}\sum_j\sum_i 1[y_j \in B(x_i)]$, 1 in expectation for equal distributions
+coverage   the share of real balls with a sample in them (Naeem et al. 2020), for equal
+           distributions and sizes near $1 - 2^{-k}$
 
-Samples that are copies: of training rows, and of one another.
-
-A law that was learned puts its samples as far from the training rows as held-out rows are; one
-that was learned by heart puts them nearer (Meehan, Chaudhuri & Dasgupta 2020).
+A model that generalises puts its samples as far from the training rows as held-out rows are; one
+that memorises puts them nearer (Meehan, Chaudhuri & Dasgupta 2020).
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ def modes(x: Tensor, density: GaussianModes) -> dict[str, Metric]:
 
 
 LEVEL = 0.01
-"""Share of real rows that are as near by definition; what a perfect law reaches."""
+"""Share of real rows that are as near by definition; the value of a perfect model."""
 ROWS = 512
 """Rows whose distances are made at once."""
 

@@ -1,4 +1,4 @@
-r"""How far each cause of the data has a coordinate of its own in a code.
+r"""The mutual information gap (MIG): whether each factor has its own latent coordinate.
 
 The mutual information gap of a factor v is $(I(z_{(1)}; v) - I(z_{(2)}; v)) / H(v)$, where z_(1)
 and z_(2) are the two coordinates that tell most of it (Chen et al. 2018): 1 where one coordinate

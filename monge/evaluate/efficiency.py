@@ -1,4 +1,4 @@
-"""What a law costs: numbers it holds, seconds to fit, samples a second, memory."""
+"""Cost of a model: parameters, training time, sampling speed and memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MEGABYTE = 1e6
 def cost(
     model: Model, speed: float | None = None, seconds: float | None = None
 ) -> dict[str, Metric]:
-    """What is known of: its parameters, the seconds it was trained, the samples that come in a
-    second, and the most memory that this process, or the device the law is on, has taken."""
+    """Parameters, seconds of training, samples per second, and peak memory of this process or of
+    the model's device, as far as they are known."""
     count = sum(p.numel() for p in model.parameters())
     found = {"parameters": Metric(count, "exact", 0.0, "numbers")}
     if seconds is not None:
@@ -31,7 +31,7 @@ def cost(
 
 
 def memory(device: torch.device) -> float | None:
-    """Bytes taken at most so far; None where the system does not tell."""
+    """Peak bytes so far; None if the system does not report it."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     if find_spec("resource") is None:

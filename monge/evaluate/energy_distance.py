@@ -1,9 +1,9 @@
-r"""How far samples are from data: the energy distance, which every law with a sampler admits.
+r"""The energy distance between samples and data, for every model that can sample.
 
 $E(P, Q) = 2\,\mathbb E|X-Y| - \mathbb E|X-X'| - \mathbb E|Y-Y'| \ge 0$, zero only if P = Q
 (Székely & Rizzo 2013), by its unbiased U-statistic on standardised features, so it can come out
-slightly below zero. Conditions stand beside the event: the laws compared are joint ones, but for
-models of unpaired data, whose joint law nobody has seen.
+slightly below zero. Conditions are part of the compared rows: the distributions are joint ones,
+except for models of unpaired data, whose joint distribution is not observed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..nn.inputs.features import Conditions, Features
 from .likelihood import home
 
 SAMPLES = 2000
-"""Draws that a distance stands on at least."""
+"""Fewest samples of a distance."""
 FIRST, PATIENCE = 64, 40.0
-"""Samples that show how fast they come, and seconds that all of an evaluation may take."""
+"""Samples that time the sampler, and most seconds of sampling in an evaluation."""
 
 
 def energy(x: Tensor, y: Tensor) -> Metric:
@@ -51,7 +51,7 @@ class FeatureMap:
 
     @classmethod
     def of(cls, model: object, space: Space) -> FeatureMap:
-        """What a model's samples are looked at with."""
+        """The feature map for a model's samples."""
         unpaired = isinstance(model, Model) and model.is_unpaired
         return cls(replace(space, given={}) if unpaired else space)
 

@@ -1,11 +1,11 @@
-r"""Events as features of a small network of our own, in which samples are held against data.
+r"""A small feature network, trained on the training rows, for Fréchet and kernel distances.
 
 Fréchet and kernel distances of pictures are commonly taken in the features of Inception, which
 has learned photographs. This network learns from the training rows themselves. Where the data
-have a label that is no part of the event, it tells the label; otherwise it takes noise off rows,
+have a label that is no part of the event, it predicts the label; otherwise it denoises rows,
 whose best answer $E[x \mid x + \sigma n] = y + \sigma^2 \nabla \log p_\sigma(y)$, $y = x + \sigma
 n$, is known by whoever knows where rows lie (Miyasawa 1961, Vincent 2011). So its distances
-compare laws of one data set with one another and with nothing else.
+compare models of one dataset with one another and with nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""How good forecasts are, always beside three that anyone can make.
+r"""Forecast metrics, with three baselines: naive, seasonal naive and AR(1).
 
 MSE and MAE in standard deviations of the training steps (so that channels may stand together);
 MASE, the absolute error in units of the one that repeating the last season makes within the
@@ -38,7 +38,7 @@ ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 DRAWS, WINDOWS = 100, 400
 """Futures drawn for a window, and windows that they are drawn for."""
 SLOW = (32, 32)
-"""The same for a law that comes to the future step by step."""
+"""The same for models that sample step by step."""
 PIECE = 64
 """Windows measured at once."""
 
@@ -77,7 +77,7 @@ class Reference:
 
 
 def is_forecast(model: Model) -> bool:
-    """Whether it is a law of a future given a past."""
+    """Whether the model has a future given a past."""
     return PAST in model.space.given
 
 
@@ -101,10 +101,10 @@ def draw(model: Model, batch: Batch, horizon: int, n: int, generator: Generator)
     """n futures of each row, (n, B, H, C): drawn given the past, or by completing the row."""
     rows = batch[torch.arange(len(batch)).repeat(n)]
     if is_forecast(model):
-        assert isinstance(model, CanSample), "a law of futures is drawn from"
+        assert isinstance(model, CanSample), "forecasters can be sampled"
         x = model.sample(len(rows), rows.given, generator=generator)
     else:
-        assert isinstance(model, CanComplete), "a law of whole windows completes them"
+        assert isinstance(model, CanComplete), "models of whole windows complete them"
         seen = torch.ones_like(rows.x, dtype=torch.bool)
         seen[:, -horizon:] = False
         hidden = Batch(rows.x, rows.given, seen, row=rows.row)
@@ -116,8 +116,8 @@ def draw(model: Model, batch: Batch, horizon: int, n: int, generator: Generator)
 def measures(
     model: Model, rows: HeldOutRows, training: Batch, season: int, horizon: int, seed: int = 0
 ) -> dict[str, Metric]:
-    """Of the model and of the three references; what needs draws is measured on some windows,
-    spread over all of them, and the rest too unless the law tells it exactly."""
+    """Metrics of the model and the three baselines; those that need samples use a subset of
+    windows, and so do the others unless the distribution is known in closed form."""
     reference = Reference.of(cut(model, training, horizon)[0], season, scale_of(model.space))
     place = home(model)
     draws, most = (DRAWS, WINDOWS) if is_forecast(model) else SLOW
@@ -155,7 +155,7 @@ def spread(count: int, most: int) -> Tensor:
 
 
 def said(model: Any, batch: Batch) -> list[Tensor]:
-    """The mean and the ends of the central interval, (B, H, C), by the law itself."""
+    """The mean and the ends of the central interval, (B, H, C), from the distribution itself."""
     law, mean = model.marginals(batch.given), model.mean(batch.given)
     steps = mean.reshape(len(batch), mean.shape[1], -1)
     return [

@@ -1,11 +1,12 @@
 r"""Two distances between samples in the features of a network.
 
-Fréchet: the squared $W_2$ between normal laws with the moments of both samples (Heusel et al.
-2017), $|\mu_1 - \mu_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1 S_2)^{1/2})$. Moments of few rows lie
-farther apart than those of their laws, so it is read beside the distance of as many real rows.
+Fréchet: the squared $W_2$ between normal distributions with the moments of both samples (Heusel et
+al. 2017), $|\mu_1 - \mu_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1 S_2)^{1/2})$. Moments of few rows
+lie farther apart than those of their distributions, so compare it with the distance of as
+many real rows.
 
 Kernel: the squared MMD under $k(x, y) = (x \cdot y / d + 1)^3$ by its unbiased statistic
-(Bińkowski et al. 2018), zero in the mean for equal laws whatever the number of rows.
+(Bińkowski et al. 2018), zero in the mean for equal distributions whatever the number of rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
-"""The held-out objective of a model that is no law: what training lowers, on rows it has not seen.
-
-Its unit is that of the model's own loss, so it compares settings of one model on one data set.
-
-The held-out score that watches a fit: the model's likelihood, or else its samples' distance,
-or, of a model that is no law, its loss.
-"""
+"""The held-out score of a model during training: its log-likelihood, or else the energy distance
+of its samples, or else its loss."""
 
 from __future__ import annotations
 
@@ -24,7 +19,8 @@ from .likelihood import CHUNK, home, row_likelihoods
 
 
 def objective(model: Model, batches: Iterable[Batch], seed: int = 0) -> Metric:
-    """The mean of the model's loss, with the same noise at every call."""
+    """The mean held-out loss, with the same noise at every call; it compares settings of one model
+    on one dataset only."""
     values = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -37,14 +33,14 @@ def objective(model: Model, batches: Iterable[Batch], seed: int = 0) -> Metric:
 
 
 JUDGED = 4096
-"""Held-out rows that judge a fit while it trains, spread over the split; evaluation reads all."""
+"""Most held-out rows scored during training, spread over the split; evaluation uses all."""
 ENTRIES = 1 << 22
-"""Numbers that these rows hold at most, times how often their score asks a network: long rows and
-dear scores are judged by fewer."""
+"""Most elements of these rows times network evaluations per score: fewer rows if they are long
+or expensive to score."""
 
 
 class HeldOutRows(Protocol):
-    """A split as evaluation sees it."""
+    """The rows of a split, read in batches."""
 
     def __len__(self) -> int: ...
     def batch(self, index: Tensor) -> Batch: ...
@@ -57,7 +53,7 @@ def chunks(rows: HeldOutRows) -> Iterator[Batch]:
 
 
 class HeldOutScorer:
-    """Calling it scores the model as it now is, always on the same rows with the same noise."""
+    """Calling it scores the current weights, always on the same rows with the same noise."""
 
     def __init__(self, model: Model, rows: HeldOutRows) -> None:
         self.model = model

@@ -1,7 +1,4 @@
-"""How drawn enlargements compare with the pictures they stand for.
-
-How far translated pictures are from what they should be, beside the two simplest guesses.
-"""
+"""Metrics of super-resolution (PSNR, SSIM) and of image translation (L1, with two baselines)."""
 
 from __future__ import annotations
 
@@ -105,4 +102,4 @@ def translated(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metric]:
 def told(error: Tensor) -> Metric:  # (B,)
     value = error.double()
     spread = float(value.std()) / math.sqrt(len(value)) if len(value) > 1 else math.nan
-    return Metric(float(torch.mean(value)), "distance", spread, "a pixel")
+    return Metric(float(torch.mean(value)), "distance", spread, "per pixel")

@@ -1,4 +1,4 @@
-"""Held-out log-likelihood: nats a row with its kind, mean, standard error and bits a dimension."""
+"""Held-out log-likelihood: nats per row, kind, mean, standard error and bits per dimension."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RowLikelihoods:
     kind: LikelihoodKind
     dims: float  # entries of a row; their mean where rows vary in length
     stderr: NDArray[np.float64] | None = None  # (N,) Monte-Carlo error of each row
-    told: str = ""  # by what draws and to what tolerance
+    told: str = ""  # how the estimate was made
 
     @property
     def score(self) -> Metric:
@@ -47,7 +47,7 @@ class RowLikelihoods:
 
     @property
     def impossible(self) -> int:
-        """Rows whose score is not finite: values the law excludes, or too far out to compute."""
+        """Rows with infinite log-likelihood: outside the support, or too far out to compute."""
         return int((~np.isfinite(self.value)).sum())
 
     @property
@@ -62,12 +62,12 @@ class RowLikelihoods:
 
 
 def home(model: Any) -> torch.device:
-    """Where the model's numbers are."""
+    """The device of a model."""
     return next((t.device for t in [*model.buffers(), *model.parameters()]), torch.device("cpu"))
 
 
 def entries(batch: Batch, dims: int) -> int:
-    """How many numbers the rows hold, `dims` each unless they have lengths of their own."""
+    """The number of elements of the rows: `dims` each, unless lengths vary."""
     if batch.length is None:
         return len(batch) * dims
     return int(batch.length.sum()) * math.prod(batch.x.shape[2:])

@@ -20,7 +20,7 @@ from .held_out import HeldOutRows, chunks
 from .likelihood import home
 
 MOST = 10_000
-"""Training rows that a probe is fitted to."""
+"""Most training rows of a probe."""
 PENALTY = 1e-4
 
 

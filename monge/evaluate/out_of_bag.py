@@ -1,4 +1,4 @@
-r"""Out-of-bag error: every training row judged by the members that have not seen it.
+r"""Out-of-bag error: every training row scored by the members not trained on it.
 
 With $U_i$ the members whose bootstrap leaves out row i, $p(x_i) = \frac1{|U_i|}
 \sum_{k \in U_i} p_k(x_i)$ is a held-out score that costs no row; what all members have seen
@@ -23,7 +23,7 @@ from .likelihood import home
 
 @torch.no_grad()
 def out_of_bag(model: Model, batches: Iterable[Batch]) -> dict[str, Metric]:
-    """Measures over training rows; none where the model is no ensemble of bags."""
+    """Out-of-bag metrics over training rows; none unless the model is a bagged ensemble."""
     if not (isinstance(model, EnsembleLikelihood) and model.config.bag):
         return {}
     each = [batch.to(home(model)) for batch in batches]

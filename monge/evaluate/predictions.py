@@ -1,9 +1,9 @@
-r"""How good predictions of targets are.
+r"""Metrics of predictions: accuracy, calibration, errors and interval coverage.
 
 Classes: accuracy; the expected calibration error $\sum_b \frac{n_b}{N} |acc_b - conf_b|$ over bins
 of the confidence in the class that is chosen (Naeini et al. 2015; Guo et al. 2017). Numbers: root
 mean square and mean absolute error of the mean, and how many truths fall into the central interval
-of the law. Accuracy is a step function of the weights, so it is a measure and never a loss.
+of the predictive distribution.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from .forecasts import is_forecast
 from .likelihood import home
 
 LEVEL = 0.9
-"""Probability of the central interval that is looked at."""
+"""Probability of the central interval."""
 BINS = 15
 """Bins of confidence."""
 MANY = 64
-"""More targets than this are not told apart."""
+"""More targets than this are pooled."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a law says of one target of N rows; for names, mean and interval are codes."""
+    """The predictive distribution of one target of N rows; of categories mean and interval are
+    indices."""
 
     space: Space
     level: float
@@ -62,8 +63,8 @@ class Prediction:
 
 
 def predicts(model: Model) -> bool:
-    """Whether it is judged by its predictions: a law of targets that tells them one by one. Of a
-    future, whose steps belong together, the forecast is judged."""
+    """Whether a model is evaluated by predictions of single targets; forecasts are evaluated as
+    whole series."""
     told = isinstance(model, HasMarginals) and isinstance(model, HasMean)
     return model.is_predictor and told and isinstance(model, HasMode) and not is_forecast(model)
 
@@ -119,7 +120,7 @@ def measures(predictions: Sequence[Prediction]) -> dict[str, Metric]:
     before, and where there are very many, as in a picture, they are measured as one."""
     if not any(bool(said.seen.any()) for said in predictions):
         name = predictions[0].space.name or "the target"
-        raise DataError(f"no row has a value of {name} to measure against; give data that hold it")
+        raise DataError(f"no row has a value of {name}; evaluate on data that hold it")
     if len(predictions) > MANY:
         predictions = [join(predictions)]
     names = [said.space.name for said in predictions]
@@ -170,7 +171,7 @@ def calibration_error(said: Prediction) -> float:
 
 
 def reliability(said: Prediction) -> tuple[Tensor, Tensor, Tensor]:
-    """The curve that lies on the diagonal for a calibrated law, with the rows at each point.
+    """The curve that lies on the diagonal for a calibrated model, with the rows at each point.
 
     Classes: mean confidence in the chosen class and accuracy, a bin of confidence each. Numbers: a
     level, and the share of truths below the quantile of that level.

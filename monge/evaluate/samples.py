@@ -1,5 +1,4 @@
-"""Everything that samples alone can say of a law, beside what real rows would reach, and what of
-it ails."""
+"""Metrics and diagnostics that need only samples, with training rows as the reference."""
 
 from __future__ import annotations
 
@@ -24,19 +23,18 @@ from .two_sample import apart
 
 Density = Callable[[Tensor], Tensor]
 REAL = "_of_real_rows"
-"""What follows the name of a measure in that of its reference: training rows for samples."""
+"""Suffix of a reference metric: training rows in place of samples."""
 CLOSE, NUMBERS = 500, 1 << 20
-"""Rows of each side of distances that are computed again for every group left out, and numbers
-that they hold: of wide rows there are fewer."""
+"""Most rows, and elements, of each side of a jackknifed distance."""
 DRAWN = 1000
-"""Samples that the doctor looks at."""
+"""Samples that are diagnosed."""
 FAR = 0.5
-"""Part of what training rows reach, below which a measure of samples is told."""
+"""Share of the training rows' value below which a metric of samples is reported."""
 COPIED = 0.2
-"""Share of samples that are copies from which on it is told."""
+"""Share of copied samples above which it is reported."""
 SWINGS, CHECKS = 0.5, 8
-"""Change from one held-out score to the next, in units of the typical score, that is called a
-swing, and how many scores must have been seen."""
+"""Relative change between held-out scores that counts as oscillation, and the least number of
+scores."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class SampleComparison:
 
 
 def judged(look: SampleComparison, density: Density | None, seed: int = 0) -> dict[str, Metric]:
-    """Measures of samples, each that has one with its value for real rows instead of them."""
+    """Metrics of samples, followed by their references if they have one."""
     n, found = min(len(look.real), len(look.fake)), dict[str, Metric]()
     real, fake, train = (spread(side, n) for side in (look.real, look.fake, look.train))
     if min(len(real), len(train)) >= FEWEST:
@@ -76,7 +74,7 @@ def judged(look: SampleComparison, density: Density | None, seed: int = 0) -> di
 
 
 def beside(found: Mapping[str, Metric], ideal: Mapping[str, Metric]) -> dict[str, Metric]:
-    """Each measure of samples, followed by its reference."""
+    """Each metric of samples, followed by its reference."""
     return {
         key: score
         for name in found
@@ -85,12 +83,12 @@ def beside(found: Mapping[str, Metric], ideal: Mapping[str, Metric]) -> dict[str
 
 
 def spread(rows: Tensor, n: int) -> Tensor:
-    """At most n of the rows, from first to last: what stands together may be of one origin."""
+    """At most n rows, evenly spaced, since neighbouring rows may be related."""
     return rows[torch.linspace(0, len(rows) - 1, min(n, len(rows))).long()]
 
 
 def ails(model: Model, rows: Batch, train: Batch, density: Density | None) -> list[Finding]:
-    """Modes that are missing, duplicates and copies, of a law known by its samples alone."""
+    """Mode collapse, poor samples, duplicates and memorisation of a model without likelihood."""
     if (
         isinstance(model, HasLikelihood)
         or not isinstance(model, CanSample)
@@ -127,14 +125,14 @@ def told(look: SampleComparison, density: Density | None, held_out: Tensor) -> l
                     "mode collapse",
                     f"samples cover {found['coverage'].value:.0%} of held-out rows, where"
                     f" training rows cover {ideal['coverage'].value:.0%}{count}",
-                    "train longer, with a "
-                    "larger train.batch_size, or with adversarial.wgan, whose distance sees what is missing",
+                    "train longer, with a larger train.batch_size, or with adversarial.wgan, "
+                    "whose critic penalises missing modes",
                 ),
             ),
             (
                 part["precision"] < FAR,
                 Finding(
-                    "samples beside the data",
+                    "implausible samples",
                     f"{found['precision'].value:.0%} of samples lie where "
                     f"held-out rows do, of training rows {ideal['precision'].value:.0%}",
                     "train longer, or give a larger network",
@@ -164,7 +162,7 @@ def told(look: SampleComparison, density: Density | None, held_out: Tensor) -> l
 
 
 def oscillation(log: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """A held-out distance that goes up and down and no longer improves."""
+    """A held-out distance that oscillates and no longer improves."""
     checks = [
         line["held_out"]
         for line in log
@@ -185,9 +183,9 @@ def oscillation(log: Sequence[Mapping[str, Any]]) -> list[Finding]:
     return [
         Finding(
             "oscillation",
-            f"the held-out distance changes by {jump:.3g} from one look to "
+            f"the held-out distance changes by {jump:.3g} from one evaluation to "
             f"the next and has not improved on {before:.3g} in the second half of the "
             "fit; the best weights are kept",
-            "lower train.lr, raise train.ema_decay towards 1, or say rounds=5",
+            "lower train.lr, raise train.ema_decay towards 1, or set rounds=5",
         )
     ]

@@ -1,4 +1,4 @@
-"""Every measure a model's abilities admit, each a Score, with real against real as reference."""
+"""Every metric that a model supports, in groups, with training rows as the reference."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from .tabular import cells, columns_of, tabled
 from .tstr import targets, taught
 
 COMPARED = 2000
-"""Rows of each side of a two-sample distance: its cost grows with the square."""
+"""Most rows of each side of a two-sample distance, whose cost is quadratic."""
 COPIED_FROM = 10_000
-"""Training rows among which copies are looked for."""
+"""Most training rows searched for copies."""
 TIMED = 4
-"""Sequences drawn to see how fast they come."""
+"""Sequences sampled to time sampling."""
 SEEN = 1000
-"""Training rows whose score is held against that of held-out rows, at most."""
+"""Most training rows of the likelihood gap."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the data beside their rows, and of the fit."""
+    """What is known of the data and the fit besides the rows."""
 
     density: Density | None = None
     features: Callable[[Batch], Tensor] | None = None  # events as points (n, F) of a network
-    columns: Sequence[str] = ()  # what the entries of an event are called
+    columns: Sequence[str] = ()  # names of the entries of an event
     seconds: float | None = None  # of training
-    scored: RowLikelihoods | None = None  # log p of every row, where somebody has it
+    scored: RowLikelihoods | None = None  # log p of every row, if known
 
 
 Groups = dict[str, dict[str, Metric]]
@@ -59,7 +59,7 @@ NOTHING = Known()
 def measures(
     model: Model, rows: HeldOutRows, others: HeldOutRows, seed: int = 0, known: Known = NOTHING
 ) -> dict[str, Metric]:
-    """All of `groups` in one."""
+    """All metrics of `groups` in one dictionary."""
     return flat(groups(model, rows, others, seed, known))
 
 
@@ -70,10 +70,9 @@ def flat(groups: Groups) -> dict[str, Metric]:
 def groups(
     model: Model, rows: HeldOutRows, others: HeldOutRows, seed: int = 0, known: Known = NOTHING
 ) -> Groups:
-    """Measures on `rows` by what they tell of; `others` are training rows, whose distance from
-    `rows` is what a perfect model would reach, and on which an ensemble of bags is judged where it
-    has not seen them. Of a model that predicts, its predictions are measured instead of its
-    samples."""
+    """Metrics on `rows` in groups. `others` are training rows: their distance from `rows` is the
+    reference of a perfect model, and bagged ensembles have their out-of-bag error on them. For a
+    predictor the predictions are evaluated instead of samples."""
     found: Groups = {"likelihood": likelihoods(model, rows, others, seed, known)}
     speed = None
     if predicts(model):
@@ -92,7 +91,7 @@ def groups(
 def likelihoods(
     model: Model, rows: HeldOutRows, others: HeldOutRows, seed: int, known: Known
 ) -> dict[str, Metric]:
-    """Scores of held-out rows, how much better training rows fare, and what scores are made of."""
+    """Log-likelihood of held-out rows, the gap to training rows, and the terms of the bound."""
     found = {}
     if isinstance(model, HasLikelihood):
         every = known.scored or row_likelihoods(model, chunks(rows), model.space.dims, seed=seed)
@@ -115,15 +114,15 @@ def likelihoods(
 
 
 def kl(density: Density, rows: HeldOutRows, every: RowLikelihoods) -> Metric:
-    """KL(p || q) = E_p [log p(x) - log q(x)] of the law p of the data, whose density is known, by
-    held-out rows; of a bound, at least that."""
+    """KL(p || q) = E_p [log p(x) - log q(x)] for data with known density p, over held-out
+    rows; an upper bound if log q is a bound."""
     truth = torch.cat([density(batch.x.double()) for batch in chunks(rows)])
     gap = truth - torch.from_numpy(every.value)
     return Metric(float(gap.mean()), "distance", float(gap.std()) / len(gap) ** 0.5)
 
 
 def parts(model: HasTerms, rows: HeldOutRows, seed: int) -> dict[str, Metric]:
-    """What each named part takes off the bound, in the mean over rows."""
+    """The mean of each named term of the bound over rows."""
     assert isinstance(model, Model)
     with torch.no_grad():
         each = [
@@ -140,8 +139,8 @@ def parts(model: HasTerms, rows: HeldOutRows, seed: int) -> dict[str, Metric]:
 def fidelity(
     model: CanSample, rows: HeldOutRows, others: HeldOutRows, seed: int, known: Known
 ) -> tuple[dict[str, Metric], dict[str, Metric], float]:
-    """How far samples are from data, where rows are points; the same of tables, where they are
-    rows of one; and how many come in a second."""
+    """Distances of samples from data if rows are vectors, table metrics if they are table rows,
+    and samples per second."""
     assert isinstance(model, Model)
     found, table = dict[str, Metric](), dict[str, Metric]()
     if not is_point(model.space):
@@ -149,7 +148,7 @@ def fidelity(
     else:
         real, train, eye = some(rows), some(others), FeatureMap.of(model, model.space)
         asked, x, speed = drawn(model, repeated(real), seed)
-        if wild := unbounded(x):  # no distance is left to take; all that is not of samples stays
+        if wild := unbounded(x):  # no distance is defined
             return wild, table, speed
         fake = Batch(x, given=asked.given)
         look = SampleComparison(eye(fake), eye(real), eye(some(others, COPIED_FROM)), x, real.x)
@@ -167,13 +166,13 @@ def fidelity(
 
 
 def unbounded(x: Tensor) -> dict[str, Metric]:
-    """The share of samples that hold a number that is not finite, where there are any."""
+    """The share of samples with non-finite values, if there are any."""
     share = 1 - x.flatten(1).isfinite().all(1).double().mean().item()
     return {"samples_not_finite": Metric(share, "estimate", 0.0, "share")} if share else {}
 
 
 def seen_by(known: Known, fake: Batch, real: Batch, train: Batch) -> dict[str, Metric]:
-    """Distances in the features of a network, where there is one, of equally many rows."""
+    """Distances in the features of a network, if there is one, with equal numbers of rows."""
     if known.features is None:
         return {}
     n = min(map(len, (fake, real, train)))
@@ -184,7 +183,7 @@ def seen_by(known: Known, fake: Batch, real: Batch, train: Batch) -> dict[str, M
 def as_table(
     space: Space, fake: Batch, real: Batch, train: Batch, names: Sequence[str], seed: int
 ) -> dict[str, Metric]:
-    """Measures of tables; none where rows are none of a table."""
+    """Metrics of tables; none if rows are not table rows."""
     columns = columns_of(space, names)
     if columns is None:
         return {}
@@ -197,13 +196,13 @@ def as_table(
 
 
 def is_point(space: Space) -> bool:
-    """Whether rows have a distance: not where their lengths differ, nor between symbols."""
+    """Whether rows are vectors with a distance: fixed length and no tokens."""
     parts = (space, *space.given.values())
     return not any(part.varies or part.kind == "tokens" for part in parts)
 
 
 def draws_points(model: Model) -> bool:
-    """Whether its samples are held against data as points."""
+    """Whether its samples are compared with data as vectors."""
     return (
         isinstance(model, CanSample)
         and is_point(model.space)
@@ -213,7 +212,7 @@ def draws_points(model: Model) -> bool:
 
 
 def paired(found: Mapping[str, Metric]) -> list[tuple[str, Metric, Metric | None]]:
-    """Each measure with its reference, where it has one, for whoever shows them side by side."""
+    """Each metric with its reference, or None."""
     return [
         (name, score, found.get(name + REAL))
         for name, score in found.items()
@@ -222,14 +221,14 @@ def paired(found: Mapping[str, Metric]) -> list[tuple[str, Metric, Metric | None
 
 
 def left_out(model: Model, rows: HeldOutRows | None = None) -> list[Finding]:
-    """What cannot be measured on these rows, and why."""
+    """Metrics that cannot be computed on these rows, and why."""
     if not isinstance(model, CanSample) or predicts(model) or is_forecast(model):
         return []
     if not is_point(model.space):
         return [
             Finding(
                 "energy_distance",
-                f"is left out: it needs rows of numbers, all of one length, not {model.space}.",
+                f"is not computed: it needs numeric rows of one length, found {model.space}.",
                 "compare models by bits_per_dim",
             )
         ]
@@ -238,8 +237,8 @@ def left_out(model: Model, rows: HeldOutRows | None = None) -> list[Finding]:
     return [
         Finding(
             "samples",
-            f"they are held against {len(rows)} rows by their energy distance "
-            f"alone: every other measure of them needs {FEWEST}.",
+            f"only the energy distance is computed on {len(rows)} rows; "
+            f"the other metrics need {FEWEST}.",
             "give more rows, or hold out more of them with data.test=0.3",
         )
     ]
@@ -251,8 +250,8 @@ def findings(
     others: HeldOutRows | None = None,
     density: Density | None = None,
 ) -> list[Finding]:
-    """What the model itself says ails it, seen on held-out rows, and what its samples say beside
-    training rows, the `others`."""
+    """The model's own findings on held-out rows, and those of its samples compared with training
+    rows, the `others`."""
     with torch.no_grad():
         found = (
             model.diagnose(some(rows).to(home(model))) if isinstance(model, CanDiagnose) else []
@@ -263,5 +262,5 @@ def findings(
 
 
 def some(rows: HeldOutRows, most: int = COMPARED) -> Batch:
-    """At most so many rows, spread over the split."""
+    """At most `most` rows, spread over the split."""
     return rows.batch(torch.linspace(0, len(rows) - 1, min(len(rows), most)).long())

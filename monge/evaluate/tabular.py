@@ -1,5 +1,4 @@
-r"""Tables column by column and pair by pair: whether samples have the marginals of the data, and
-what their columns know of one another.
+r"""Metrics of synthetic tables: distances of marginals and of pairwise correlations.
 
 A marginal of numbers is compared by Kolmogorov and Smirnov's $\sup_t |F(t) - G(t)|$, one of names
 by the total variation $\frac12 \sum_k |p_k - q_k|$; both lie between 0 and 1. Pairs are compared

@@ -1,9 +1,9 @@
-r"""Train on synthetic, test on real: what samples are worth to someone who learns from them.
+r"""Train on synthetic, test on real (TSTR): how useful samples are as training data.
 
 Some column of a table is predicted from the others by boosted trees (Friedman 2001) that have seen
-samples alone, and judged on real rows (Esteban, Hyland & Rätsch 2017): names by how often they are
-right, numbers by $R^2 = 1 - \sum (y - \hat y)^2 / \sum (y - \bar y)^2$. As many training rows
-instead of samples say what could be reached.
+samples alone, and evaluated on real rows (Esteban, Hyland & Rätsch 2017): categories by accuracy,
+numbers by $R^2 = 1 - \sum (y - \hat y)^2 / \sum (y - \bar y)^2$. As many training rows instead of
+samples are the reference.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-r"""How far two data sets are from one another, by every measure that needs no model.
+r"""Distances between two datasets and a two-sample test.
 
 Rows are points in standardised features, so that every distance is in standard deviations of the
 first data set. Errors are those of a jackknife over groups of rows. The p-value of "both come from
-one law" is the part of random re-assignments of the rows whose energy distance is as large.
+one distribution" is the share of random permutations of the rows whose energy distance is as
+large.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def jackknife(measure: Measure, x: Tensor, y: Tensor, unit: str = "standard devi
 
 
 def gaussian_kl(x: Tensor, y: Tensor) -> Tensor:
-    """KL of the normal laws with the moments of the samples."""
+    """KL of the normal distributions with the moments of the samples."""
     return divergence.gaussian_kl(x.mean(0), covariance(x), y.mean(0), covariance(y))
 
 
@@ -141,5 +142,5 @@ def p_value(x: Tensor, y: Tensor, seed: int = 0) -> float:
 
 
 def plan(x: Tensor, y: Tensor) -> Plan:
-    """The entropic plan between two samples, for a picture or a file."""
+    """The entropic plan between two samples, for a plot or a file."""
     return sinkhorn(x.float(), y.float(), EPSILON / 5, relative=True)

@@ -1,1 +1,1 @@
-"""Pictures of samples and of training."""
+"""Plots of samples, training, densities, latent codes and forecasts."""

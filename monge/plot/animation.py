@@ -1,5 +1,4 @@
-"""A sample as it comes about: a film, or blocks in a terminal; of two numbers, how many draws lie
-where."""
+"""Animations of sampling: a GIF, or blocks in a terminal; 2-D samples as a histogram."""
 
 from __future__ import annotations
 

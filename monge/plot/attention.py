@@ -1,4 +1,4 @@
-"""What looks at what: attention maps, and the six steps of attention as matrices."""
+"""Attention maps, and the steps of attention as matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .figure import save
 def write_map(
     path: Path, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
 ) -> None:
-    """Weights (T, S) as a picture, dark where a row looks."""
+    """Weights (T, S) as a picture, dark where attention is high."""
     from matplotlib.figure import Figure
 
     figure = Figure(

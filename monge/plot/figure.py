@@ -23,6 +23,6 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def save_image(image: Image, path: Path, **options: Any) -> None:
-    """Pixels in the format of the suffix; `how` is that of Pillow."""
+    """Pixels in the format of the suffix; `options` are those of Pillow."""
     with replacing(path) as fresh:
         image.save(fresh, **options)

@@ -1,4 +1,4 @@
-"""A forecast as a picture: what was, the median of what may come, its interval, a few paths."""
+"""Plot of a forecast: past, median, interval and a few trajectories."""
 
 from __future__ import annotations
 

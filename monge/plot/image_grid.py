@@ -1,4 +1,4 @@
-"""Samples as one picture: a grid of pictures, or points in the plane."""
+"""Grids of images, scatter plots of 2-D samples and transport plans."""
 
 from __future__ import annotations
 

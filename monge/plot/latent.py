@@ -1,4 +1,4 @@
-"""Codes in the plane, coloured by label, beside what the plane decodes to."""
+"""Scatter plot of 2-D latent codes, coloured by label, beside decoded images."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def write_map(
     save(figure, path)
 
 
-def colour(compute: int) -> tuple[float, ...]:
+def colour(index: int) -> tuple[float, ...]:
     """One of twenty colours."""
     from matplotlib import colormaps
 
-    return tuple(np.asarray(colormaps["tab20"](compute % NAMED)))
+    return tuple(np.asarray(colormaps["tab20"](index % NAMED)))

@@ -33,7 +33,7 @@ def write_curves(
             left.axhline(references[name], color=curve.get_color(), linestyle=":")
     if held:
         right.plot([step for step, _, _ in held], [value for _, value, _ in held], "k.-")
-    left.set(title="training terms", xlabel="step", ylabel="mean a row")
+    left.set(title="training terms", xlabel="step", ylabel="mean per row")
     right.set(title="held out", xlabel="step", ylabel=held[-1][2] if held else "")
     if names:
         left.legend(frameon=False)
@@ -42,7 +42,7 @@ def write_curves(
 
 NATS = ("exact", "bound", "estimate")
 SOON = 0.01
-"""Seconds at which a race begins."""
+"""Least seconds on the logarithmic time axis."""
 
 
 def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
@@ -79,7 +79,7 @@ def write_race(path: Path, histories: Mapping[str, Sequence[Mapping[str, Any]]])
             )
         axes.set(
             xlabel="seconds",
-            ylabel="held-out log-likelihood, nats a row" if kind else "held-out distance",
+            ylabel="held-out log-likelihood, nats per row" if kind else "held-out distance",
             xscale="log",
         )
         if kind:

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say: a curve that lies on the diagonal if they do."""
+"""Reliability diagrams: predicted against observed frequencies."""
 
 from __future__ import annotations
 

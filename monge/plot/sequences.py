@@ -1,7 +1,4 @@
-"""Pen strokes as a person would see them: the path that the steps of the pen make.
-
-Sound as a picture: amplitude over time, a line for each.
-"""
+"""Plots of pen strokes and of audio waveforms."""
 
 from __future__ import annotations
 

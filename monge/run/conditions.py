@@ -1,5 +1,8 @@
-"""How draws are asked for: words become the model's Sampling, and the runs that they name, such as
-the classifier that guides diffusion, stand beside its law."""
+"""Sampling options and conditions as users write them.
+
+Options may name other runs, such as the classifier that guides diffusion; those are loaded as
+submodels.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def sampling_options(run: Run, words: Sequence[str]) -> Config:
-    """The Sampling that words say; the laws of other runs it needs are loaded beside the run's."""
+    """The sampling options that overrides set; the runs that they name are loaded."""
     options = apply_overrides(run.require(CanSample).SamplingConfig(), words, "sample")
     for field, part in submodels(options):
         law = run.beside(part.run).model.requires_grad_(False)
@@ -40,7 +43,7 @@ def members(model: Model) -> list[Model]:
 
 
 def parse_condition(run: Run, name: str, text: str, words: Sequence[str]) -> Batch:
-    """A condition as a user types it: one of the run's, or the event of a run that words name."""
+    """Encode a typed condition: one of the run's, or the event of a run that options name."""
     if name not in run.view.given:
         named = list(
             submodels(apply_overrides(run.require(CanSample).SamplingConfig(), words, "sample"))
@@ -50,10 +53,10 @@ def parse_condition(run: Run, name: str, text: str, words: Sequence[str]) -> Bat
             if other.space.name == name:
                 return other.view.encode_word(other.view.event, name, text)
         if named:
-            judges = " or ".join(f"{field}={part.run}" for field, part in named)
+            guides = " or ".join(f"{field}={part.run}" for field, part in named)
             raise DataError(
-                f"{name}={text}: the run is not given {name!r}, nor does {judges} "
-                "judge it; name one that does"
+                f"this run was not conditioned on {name!r} and {guides} does not predict it; "
+                f"refit with --given {name}, or name a run that predicts it"
             )
     return run.view.encode_given(name, text)
 
@@ -61,13 +64,13 @@ def parse_condition(run: Run, name: str, text: str, words: Sequence[str]) -> Bat
 def encode_conditions(
     run: Run, given: Mapping[str, Any] | None, words: Sequence[str]
 ) -> dict[str, Batch] | None:
-    """Conditions as Python holds them: batches, one value for all draws, or one for each."""
+    """Encode Python conditions: batches, one value for all samples, or one for each."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
         raise UsageError(
-            f"given={given!r} says no name; write given={{'label': 3}}, and words "
-            "such as steps=5 behind it"
+            f"`given` must be a dict such as {{'label': 3}}, found {given!r}; pass options such "
+            "as 'steps=5' as extra arguments"
         )
     return {
         name: value if isinstance(value, Batch) else encode_condition(run, name, value, words)
@@ -76,17 +79,17 @@ def encode_conditions(
 
 
 def encode_condition(run: Run, name: str, value: Any, words: Sequence[str]) -> Batch:
-    """One value as if it were typed; rows in the form the data had."""
+    """Encode one value as if it were typed, or one value per row in the form of the data."""
     if np.ndim(value) == 0:
         return parse_condition(run, name, str(value), words).to(run.compute.torch_device())
     if name not in run.view.given:
-        raise DataError(f"given {name!r}: the run is not given it{nearest(name, run.view.given)}")
+        raise DataError(f"this run was not conditioned on {name!r}{nearest(name, run.view.given)}")
     group = run.view.given[name]
     codecs = [field.codec for field in group.fields]
     if isinstance(codecs[0], Text):
         return run.view.read_given(name, list(value)).to(run.compute.torch_device())
     if not group.single or isinstance(codecs[0], Window | Uneven):
-        raise DataError(f"{name} is more than one value a row; give a Batch of its rows")
+        raise DataError(f"{name} has more than one value per row; pass a Batch of its rows")
     rows = codecs[0].encode(np.asarray(value), lambda row: f"{name}, row {row + 1}")
     batch = group.compact({group.fields[0].name: rows}).batch(torch.arange(len(value)), False)
     return batch.to(run.compute.torch_device())

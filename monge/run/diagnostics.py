@@ -1,9 +1,8 @@
-"""What ails a fit, asked in one place and kept with the run.
+"""Diagnostics of a fit, stored with the run.
 
-Three things are looked at: the log (did held-out rows get worse while training rows got better,
-was the fit cut short), the model's own findings on held-out rows (`CanDiagnose`), and how its
-gradients fare from layer to layer. A finding names what is wrong, what was done about it, and
-what mends it.
+Three sources: the log (over-fitting, a budget that ended too early, oscillation), the model's own
+findings on held-out rows and samples, and gradient norms from layer to layer. A finding names the
+problem, its evidence and a remedy.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from .storage import stamped, write
 
 FILE = "findings.json"
 PROFILED = 64
-"""Rows over which gradients are followed through a model."""
+"""Rows over which gradient norms are computed."""
 BEGUN = 20
-"""Steps from which gradients say something: layers that begin as nothing let none through."""
+"""Steps before gradients are informative: layers initialised at zero pass none on."""
 CHECKS = 3
-"""Held-out scores after the best that must be worse before a fit is called over-fitted."""
+"""Held-out scores after the best that must all be worse for a fit to count as over-fitted."""
 WORSE, BETTER = 0.5, 0.1
-"""Standard errors of a score over rows by which a change of it is worth a word."""
+"""Standard errors by which a score must fall, or rise, to be reported."""
 NATS = ("exact", "bound", "estimate")
 
 
@@ -45,8 +44,8 @@ def diagnose(
     result: Mapping[str, Any],
     train: data.Split | None = None,
 ) -> list[Finding]:
-    """Everything that can be said of a fit: its log and result, its model, held-out rows, and
-    samples beside training rows."""
+    """All findings: of the log and result, the model on held-out rows, and its samples compared
+    with training rows."""
     if not len(rows):
         return of_log(list(log), result)
     few = rows.batch(torch.arange(min(len(rows), PROFILED))).to(home(model))
@@ -60,7 +59,7 @@ def diagnose(
 
 
 def of_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:
-    """What the course of training shows."""
+    """Findings of the training log."""
     checks = [
         line
         for line in log
@@ -86,9 +85,9 @@ def over_fitted(checks: Sequence[Mapping[str, Any]]) -> Finding | None:
     return Finding(
         "over-fitting",
         f"after step {checks[best]['step']} the held-out score fell from "
-        f"{values[best]:.4g} to {later[-1]:.4g} nats while the training loss went on from "
-        f"{then:.4g} to {now:.4g}, so that the weights of step {checks[best]['step']} are kept",
-        "more rows, data.augment, dropout, train.weight_decay or a smaller network would help",
+        f"{values[best]:.4g} to {later[-1]:.4g} nats per row while the training loss fell from "
+        f"{then:.4g} to {now:.4g}; the weights of step {checks[best]['step']} are used",
+        "use more rows, data.augment, dropout, train.weight_decay or a smaller network",
     )
 
 
@@ -102,10 +101,10 @@ def cut_short(checks: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) ->
     if result["stopped"] != "budget" or not (rising and gain > least):
         return None
     return Finding(
-        "cut short",
-        f"the held-out score was still rising, by {gain:.4g} nats over "
-        f"the last {CHECKS} checks, when the budget was used up",
-        "go on with `monge fit --resume RUN --budget +2m`",
+        "stopped early",
+        f"the held-out score was still rising, by {gain:.4g} nats per row "
+        f"over the last {CHECKS} evaluations, when the budget ended",
+        "resume with `monge fit --resume RUN --budget +2m`",
     )
 
 
@@ -114,13 +113,13 @@ def loss(line: Mapping[str, Any]) -> float:
 
 
 def save_findings(folder: Path, found: Sequence[Finding], step: int) -> None:
-    """Write what was found about the weights of this step."""
+    """Write the findings about the weights of this step."""
     told = stamped({"step": step, "findings": [vars(finding) for finding in found]})
     write(folder / FILE, json.dumps(told, indent=1) + "\n")
 
 
 def saved_findings(folder: Path, step: int) -> list[Finding] | None:
-    """What was found about the weights of this step; None where nobody has looked."""
+    """The stored findings about the weights of this step, or None."""
     path = folder / FILE
     if not path.exists():
         return None
@@ -129,10 +128,10 @@ def saved_findings(folder: Path, step: int) -> list[Finding] | None:
         return [Finding(**each) for each in told["findings"]] if told["step"] == step else None
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
-            f"{path} cannot be read ({error}); delete it, and the run is examined again"
+            f"{path} cannot be read ({error}); delete it to diagnose the run again"
         ) from error
 
 
 def sentence(finding: Finding) -> str:
-    """One finding as a person reads it."""
+    """One finding as a sentence."""
     return f"{finding.name}: {finding.sentence.rstrip('.')}; {finding.remedy.rstrip('.')}."

@@ -1,4 +1,4 @@
-"""A law's network step as a file that other programs run, without Monge: torch.export, or ONNX."""
+"""Export the network of a model to torch.export or ONNX, to run without Monge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUFFIXES = (".pt2", ".onnx")
 
 
 class Decoding(nn.Module):
-    """(z, *given) to the event that codes stand for."""
+    """Decoder of latent codes: (z, *given) to the event."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Decoding(nn.Module):
 
 
 class Positional(nn.Module):
-    """A module whose inputs have places and no names, so that all are exported alike."""
+    """A module with positional inputs only, so that all are exported alike."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Positional(nn.Module):
 
 
 def export(run: Run, out: Path) -> dict[str, Any]:
-    """Write the step of a run's model; what it takes: names, shapes and axes that may vary."""
+    """Write the network of a run's model; returns its inputs, with shapes and free axes."""
     if out.suffix not in SUFFIXES:
         raise UsageError(
             f"cannot export to {out.suffix or 'a file without a suffix'}; use "
@@ -77,8 +77,7 @@ def export(run: Run, out: Path) -> dict[str, Any]:
 
 
 def step_of(run: Run) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
-    """What is exported, example inputs and the axes that may vary: a model's own step, or else
-    how it decodes."""
+    """The exported module, example inputs and free axes: the model's own step, or its decoder."""
     model = run.model
     if isinstance(model, CanExport) or not isinstance(model, CanDecode):
         return run.require(CanExport).step()
@@ -92,7 +91,7 @@ def step_of(run: Run) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mappi
 
 
 def example(space: Space, model: Model) -> Tensor:
-    """Two rows of 0, of the type that a model reads."""
+    """Two rows of zeros of the type that the model reads."""
     like = next(p for p in model.parameters())
     whole = space.kind in ("label", "tokens")
     return torch.zeros(

@@ -1,6 +1,8 @@
-"""The network in whose features a run's samples are judged: learned once from its training rows,
-kept in its folder, and taken from a run beside it that has seen the same, so that all of one
-comparison are looked at with the same eyes."""
+"""The feature network for Fréchet and kernel distances of a run's samples.
+
+Trained once on the training rows, cached in the run directory, and shared with sibling runs on the
+same rows, so that all models of a comparison are measured in the same features.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ FILE = "features.safetensors"
 
 @dataclass(frozen=True)
 class FeatureExtractor:
-    """A feature network, with what it was learned from and how well."""
+    """A feature network, with the data it was trained on and its accuracy."""
 
     net: FeatureNet
     about: dict[str, Any]
@@ -41,20 +43,20 @@ class FeatureExtractor:
         return self.net(batch)
 
     def __str__(self) -> str:
-        what = "to take noise off rows"
+        what = "to denoise rows"
         if self.about["label"]:
             what = (
-                f"to tell {self.about['label']}, right on {self.about['accuracy']:.1%} of "
+                f"to predict {self.about['label']}, correct on {self.about['accuracy']:.1%} of "
                 "validation rows"
             )
         return (
-            f"features of our own network, not Inception: {WIDTH} of a network that learned "
-            f"{what}, from {self.about['rows']} training rows of {self.about['data']}"
+            f"features: {WIDTH} of a network (not Inception) trained {what} "
+            f"on {self.about['rows']} training rows of {self.about['data']}"
         )
 
 
 def feature_extractor(run: Run) -> FeatureExtractor | None:
-    """The network of a run; none where samples are no points of several numbers, or rows few."""
+    """The feature network of a run; None if samples are not vectors, or rows are too few."""
     if not draws_points(run.model) or run.space.dims < 2 or run.space.rows < FEWEST:
         return None
     view = run.opened or run.look()
@@ -71,7 +73,7 @@ def feature_extractor(run: Run) -> FeatureExtractor | None:
         "how": f"{STEPS} steps of {BATCH} rows: {NETWORK}",
     }
     for path in cached(run.folder):
-        with suppress(RunError, RuntimeError):  # what is damaged is learned anew
+        with suppress(RunError, RuntimeError):  # a damaged cache is trained again
             if matches(about := checkpoint.about(path), wanted):
                 net.load_state_dict(checkpoint.load(path)[0])
                 found = FeatureExtractor(net.eval(), about)
@@ -84,21 +86,21 @@ def matches(about: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 def cached(folder: Path) -> Iterator[Path]:
-    """Where the network may be: in the run, or in one beside it."""
+    """Candidate files: in the run, then in sibling runs."""
     if (folder / FILE).exists():
         yield folder / FILE
     yield from sorted(folder.absolute().parent.glob(f"*/{FILE}"))
 
 
 def cache(folder: Path, found: FeatureExtractor) -> FeatureExtractor:
-    """Keep it with the run, where that can be written to."""
+    """Store it in the run directory if that is writable."""
     with suppress(RunError):
         checkpoint.save(folder / FILE, found.net.state_dict(), found.about)
     return found
 
 
 def label_of(view: View) -> str | None:
-    """The class that the data say is their target, unless it is part of the event."""
+    """The class label that is the dataset's target, unless it is part of the event."""
     name = view.opened.target
     if name is None or name in view.terms.event or name not in view.opened.fields:
         return None
@@ -116,7 +118,7 @@ def learn(run: Run, view: View, wanted: dict[str, Any], classes: int) -> Feature
 
 
 def names_of(view: View, label: str, index: Tensor) -> Tensor:
-    """The codes of rows (n,), below 0 where they are not known."""
+    """The class index of each row (n,), -1 where it is unknown."""
     codes = view.opened.tensors[label]
     assert isinstance(codes, Tensor), "a class is one code a row"
     found = codes[index]

@@ -1,4 +1,4 @@
-"""The pictures that a run keeps of itself: its curves, its codes, and samples that can be seen."""
+"""The figures of a run: learning curves, latent codes, samples, density and translations."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 
 SHOWN = 64
-"""Pictures of a grid, drawn or real."""
+"""Images in a grid, samples or data."""
 TRANSLATED = 24
 """Held-out sources whose translations are shown."""
 SEEN = 20_000
-"""Training rows beside a density."""
+"""Training rows plotted beside a density."""
 ENLARGED, DRAWS = 12, 4
-"""Small pictures that are enlarged, and how often each is."""
+"""Small images that are enlarged, and samples of each."""
 TRANSFERRED = 8
-"""Pictures whose codes are seen under each other's conditions."""
+"""Images that are decoded under each other's conditions."""
 
 
 def write_figures(run: Run) -> None:
-    """Write the pictures of a run that was fitted."""
+    """Write all figures of a fitted run."""
     folder = run.folder / "pictures"
     folder.mkdir(exist_ok=True)
     learning_curves.write_curves(folder / "curves.png", run.log, run.model.optimal_values)
@@ -76,7 +76,7 @@ def write_figures(run: Run) -> None:
 
 
 def is_from_picture(space: Space) -> bool:
-    """Whether events and the one thing they are given are pictures of one size."""
+    """Whether the event and its one condition are images of one size."""
     given = list(space.given.values())
     return (
         space.is_picture
@@ -87,7 +87,7 @@ def is_from_picture(space: Space) -> bool:
 
 
 def draw_translations(run: Run, path: Path) -> None:
-    """Held-out sources, what is made of each, and where they are known the true targets."""
+    """Held-out sources, their translations and, for paired data, the targets."""
     valid = run.rows(None, "valid")
     rows = valid.batch(torch.arange(min(len(valid), TRANSLATED)))
     ((name, source),) = run.space.given.items()
@@ -102,7 +102,7 @@ def draw_translations(run: Run, path: Path) -> None:
 
 
 def draw_density(run: Run, path: Path) -> None:
-    """What the model makes of the plane, beside training rows."""
+    """The model's density on the plane, beside training rows."""
     model = run.require(HasLikelihood)
     rows = run.rows(None, "train")
     some = rows.batch(torch.arange(min(len(rows), SEEN))).x.numpy()
@@ -116,7 +116,7 @@ def draw_density(run: Run, path: Path) -> None:
 
 
 def draw_enlargements(run: Run, path: Path) -> None:
-    """Held-out small pictures, several draws for each, and the truth."""
+    """Held-out small images, several samples of each, and the true image."""
     valid, model = run.rows(None, "valid"), run.require(CanEnlarge)
     rows = valid.batch(torch.arange(min(len(valid), ENLARGED)))
     given = rows.to(run.compute.torch_device()).given
@@ -131,13 +131,13 @@ def draw_enlargements(run: Run, path: Path) -> None:
 
 
 def draw_transfers(run: Run, path: Path) -> None:
-    """Held-out pictures in the first column; beside each, its code under what others are given."""
+    """Held-out images in the first column; beside each, its code under the others' conditions."""
     sheet = transfer(run, None, "valid", TRANSFERRED)
     image_grid.write_grid(path, sheet.x.numpy(), run.space, sheet.columns)
 
 
 def draw_codes(run: Run, codes: pd.DataFrame, path: Path) -> None:
-    """A map of codes coloured by label, with pictures over it where they are two numbers."""
+    """A scatter plot of codes coloured by label, with decoded images if codes are 2-D."""
     names = [str(name) for name in codes]
     places = [name for name in names if name[0] == "z" and name[1:].isdigit()]
     z = torch.tensor(codes[places].to_numpy())

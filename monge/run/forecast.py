@@ -1,7 +1,6 @@
-"""The future of a series under a run: drawn given its past, or by completing a window.
+"""Forecasts of a series: sampled given its past, or by completing a window.
 
-What lies beyond a model's horizon is drawn block after block, each given the one before, so that
-trajectories stay whole.
+Beyond a model's horizon, blocks are sampled one after another, each given the one before.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Trajectories drawn from the end of a series on."""
+    """Sampled trajectories after the end of a series."""
 
     series: Series
     paths: NDArray[np.float64]  # (n, horizon, C)
@@ -47,7 +46,7 @@ class Forecast:
         return self.series.clock.written(len(self.series) + np.arange(self.paths.shape[1]) * 1.0)
 
     def table(self, interval: float) -> pd.DataFrame:
-        """Of each channel the median and the ends of the central interval, a row each step."""
+        """Median and central interval of each channel, one row per step."""
         import pandas as pd
 
         columns: dict[str, Any] = {self.series.column: self.times}
@@ -62,7 +61,7 @@ class Forecast:
         return pd.DataFrame(columns)
 
     def drawn(self) -> pd.DataFrame:
-        """Every trajectory, a row each step."""
+        """Every trajectory, one row per step."""
         import pandas as pd
 
         n, steps, _ = self.paths.shape
@@ -73,7 +72,7 @@ class Forecast:
 
 
 def window_of(run: Run, name: str) -> Window:
-    """How a field of the run's windows is cut."""
+    """The window codec of a field of the run."""
     schema = run.view.terms.schema
     codec = next((field.codec for field in schema.fields if field.name == name), None)
     if not isinstance(codec, Window):
@@ -85,7 +84,7 @@ def window_of(run: Run, name: str) -> Window:
 
 
 def series_of(run: Run, what: Any, words: Sequence[str]) -> Series:
-    """The series whose future is asked for: the run's own, or another in its terms."""
+    """The series to forecast: the run's own, or other data read with its fields."""
     codec = window_of(run, "past")
     if what is not None:
         return reread(what, words, run.view.to_dict())
@@ -116,7 +115,7 @@ def steps(source: Dataset, name: str) -> NDArray[np.float32]:
 def forecast(
     run: Run, horizon: int | None, what: Any, words: Sequence[str], n: int, seed: int
 ) -> Forecast:
-    """n trajectories of so many steps after the end of the series."""
+    """n trajectories of `horizon` steps after the end of the series."""
     past, future = window_of(run, "past"), window_of(run, "future")
     asked = [word for word in words if not word.startswith("data.")]
     options = run.require(CanSample).SamplingConfig().override(*asked)
@@ -124,7 +123,7 @@ def forecast(
     series, wanted = series_of(run, what, spoken), horizon or future.steps
     if len(series) < past.steps:
         raise DataError(
-            f"{series.name} has {len(series)} steps, and the model looks back on "
+            f"{series.name} has {len(series)} steps and the model needs "
             f"{past.steps}; give more steps"
         )
     model, generator = run.model, make_generator(seed, home(run.model))
@@ -140,14 +139,14 @@ def forecast(
 
 
 def following(
-    run: Run, series: Series, past: Tensor, compute: int, options: Any, generator: Generator
+    run: Run, series: Series, past: Tensor, place: int, options: Any, generator: Generator
 ) -> Tensor:
-    """What comes after pasts (n, L, C), (n, H, C); the first step is number `place`."""
+    """Sample the block after pasts (n, L, C), (n, H, C); its first step has index `place`."""
     model, size = run.model, window_of(run, "future").steps
     shaped = past if window_of(run, "past").vector else past[..., 0]
     if is_forecast(model):
         rest = {
-            name: Batch(beside(series, name, compute, size).to(past).expand(len(past), -1, -1))
+            name: Batch(beside(series, name, place, size).to(past).expand(len(past), -1, -1))
             for name in model.space.given
             if name != "past"
         }
@@ -162,19 +161,19 @@ def following(
     return drawn[:, -size:].reshape(len(past), size, -1)
 
 
-def beside(series: Series, name: str, compute: int, steps: int) -> Tensor:
-    """What is known of the steps from `place` on, (steps, K)."""
+def beside(series: Series, name: str, place: int, steps: int) -> Tensor:
+    """Known covariates of the steps from `place` on, (steps, K)."""
     if name == "calendar":
-        ticks = compute + np.arange(steps, dtype=np.float64)
+        ticks = place + np.arange(steps, dtype=np.float64)
         return torch.from_numpy(series.clock.calendar(ticks))
     if name != "known":
         raise UsageError(
-            f"the run is given {name!r} besides the past, and nothing tells what it "
-            "will be; fit on past, known and calendar alone"
+            f"the run is conditioned on {name!r}, whose future values are unknown; fit on past, "
+            "known and calendar alone"
         )
-    there = series.known[compute : compute + steps]
+    there = series.known[place : place + steps]
     if len(there) < steps:
-        last = series.clock.written(np.array([compute + steps - 1.0]))[0]
+        last = series.clock.written(np.array([place + steps - 1.0]))[0]
         raise DataError(
             f"{', '.join(series.covariates)} must be known up to {last}, and "
             f"{series.name} ends {steps - len(there)} steps before; add rows that "
@@ -184,7 +183,7 @@ def beside(series: Series, name: str, compute: int, steps: int) -> Tensor:
 
 
 def forecast_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
-    """The measures of forecasts, of a run on windows of a series."""
+    """Forecast metrics of a run on windows of a series."""
     schema, event = run.view.terms.schema, run.view.terms.event
     codecs = {field.name: field.codec for field in schema.fields}
     future = codecs.get("future")

@@ -1,11 +1,11 @@
-r"""Codes of a run: rows to codes and back, walks between codes, sums of codes.
+r"""Latent codes of a run: encode, decode, traverse, interpolate, transfer and arithmetic.
 
-A walk from a to b goes along the great arc where codes are Gaussian, since the straight line
+An interpolation from a to b follows the great arc if codes are Gaussian, since the straight line
 leaves the shell $|z| \approx \sqrt d$ where the codes are (White 2016):
 $z(t) = \frac{\sin (1-t)\omega}{\sin\omega} a + \frac{\sin t\omega}{\sin\omega} b$ with $\omega$
 the angle between them. Sums are of the mean codes of labels (Radford, Metz & Chintala 2016). A
-generator has codes for its draws alone; which label a draw has is then read by a linear map that
-was fitted to the data.
+generator has codes of its samples only; their labels are predicted by a linear map fitted to the
+data.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 STEPS = 9
-"""Codes of a walk, its ends included."""
+"""Codes of an interpolation or traversal, both ends included."""
 LINES = 16
-"""Walks drawn below one another."""
+"""Dimensions that are traversed."""
 DRAWN = 4096
-"""Codes drawn where a model has none of data."""
+"""Codes sampled from the prior if a model has no encoder."""
 READ = 10_000
 """Rows that a map from events to labels is fitted to."""
 REACH = 0.025
@@ -160,7 +160,7 @@ def traverse(
     have = coded(run, what, split, seed)
     flat = have.z.flatten(1)  # (N, d)
     if row >= len(flat):
-        raise UsageError(f"there is no row {row + 1} among {len(flat)}; choose another")
+        raise UsageError(f"expected a row from 1 to {len(flat)}, found {row + 1}; choose another")
     chosen = flat.var(0, correction=0).argsort(descending=True)[:lines].sort()[0]
     low, high = flat[:, chosen].quantile(torch.tensor([REACH, 1 - REACH]).to(flat), 0)
     z = flat[row].repeat(len(chosen), steps, 1)  # (lines, steps, d)
@@ -183,7 +183,9 @@ def interpolate(
     have = coded(run, what, split, seed)
     lines = min(lines, len(have.z) // 2)
     if not lines:
-        raise DataError("a walk needs two rows to go between; give more")
+        raise DataError(
+            "expected at least two rows to interpolate between, found fewer; give more rows"
+        )
     ends = have.z[: 2 * lines].unflatten(0, (lines, 2))
     t = torch.linspace(0, 1, steps)
     arc = isinstance(run.model, HasPosterior | HasBijection) or have.drawn
@@ -256,7 +258,7 @@ def parse(text: str) -> list[tuple[int, str]]:
     pieces = re.split(r"\s+(?=[+-])", text.strip())
     pieces[0] = pieces[0] if pieces[0][:1] in ("+", "-") else f"+{pieces[0]}"
     if not all(piece[1:].strip() for piece in pieces):
-        raise UsageError(f'{text!r} is no sum of labels; write it as "+a -b +c"')
+        raise UsageError(f'expected a sum of labels, found {text!r}; write "+a -b +c"')
     return [(1 if piece[0] == "+" else -1, piece[1:].strip()) for piece in pieces]
 
 
@@ -272,8 +274,8 @@ def known_names(run: Run, have: Coded, field: str | None) -> np.ndarray:
         )
     if name in run.about["given"]:
         raise UsageError(
-            f"the run is given {name!r}, so that its codes say nothing of it; fit a "
-            f"model without --given {name}"
+            f"the run is conditioned on {name!r}, so its codes do not encode it; refit "
+            f"without --given {name}"
         )
     return read_names(run, have, name) if have.drawn else names_of(source, name, have.rows)
 

@@ -1,8 +1,5 @@
-"""Everything that can be measured of a run, by what it tells of: one place joins the measures of
-laws with those that need the data's own form, a label, a text, a series.
-
-What a linear map reads of the label in a run's codes, where its data have one.
-"""
+"""All metrics of a run, in groups: those of its model, and those that need the form of the data
+(a label for the linear probe, text, a series)."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ if TYPE_CHECKING:
 def run_metrics(
     run: Run, what: Any = None, split: str | None = None, scored: RowLikelihoods | None = None
 ) -> Groups:
-    """Measures of the run on held-out rows, in groups; `scored` are the scores of these rows,
-    where somebody has them."""
+    """Metrics of the run on held-out rows, in groups; `scored` are the log-likelihoods of these
+    rows if they are known."""
     run.opened = run.opened or run.look()
     rows, train = run.rows(what, split), run.rows(None, "train")
     known = Known(
@@ -49,8 +46,8 @@ def run_metrics(
 
 
 def probe_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
-    """The linear probe, fitted to the training rows of the run's own data that have a label; none
-    where the model has no codes, or has read the label itself."""
+    """Accuracy of a linear probe, fitted to labelled training rows of the run's own data; none if
+    the model has no encoder or has read the label itself."""
     if not isinstance(run.model, CanEncode):
         return {}
     own = run.opened.opened if run.opened is not None else run.source()

@@ -1,4 +1,4 @@
-"""The model card of a run: what the law is, what it saw, how it did."""
+"""The model card of a run: model, data, fit, findings and settings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def card(
     helpers: Mapping[str, str] | None = None,
     findings: Sequence[Finding] | None = None,
 ) -> str:
-    """Markdown, from what run.json and the best checkpoint say; `helpers` are the titles of the
-    runs it stands on, by the field that names each; `findings` are None where nobody looked."""
+    """Markdown from run.json and the best checkpoint; `helpers` are the titles of its submodels
+    by field; `findings` is None if the fit has not been diagnosed."""
     held = result["held_out"]
     score = "none"
     if held:
@@ -41,7 +41,9 @@ def card(
         seed=about["seed"],
         monge=about["monge"],
         torch=about["torch"],
-        parts="".join(f"\nPart {field}: {title}\n" for field, title in (helpers or {}).items()),
+        parts="".join(
+            f"\nSubmodel {field}: {title}\n" for field, title in (helpers or {}).items()
+        ),
         findings=told(findings),
         config=listed(about["config"]),
         recipe=listed(about["recipe"]),
@@ -49,27 +51,27 @@ def card(
 
 
 def told(findings: Sequence[Finding] | None) -> str:
-    """What the doctor says."""
+    """The findings as a list."""
     if findings is None:
-        return "Not examined yet; `monge evaluate` examines the fit"
-    return "\n".join(f"- {sentence(finding)}" for finding in findings) or "Nothing ails the fit"
+        return "Not diagnosed yet; run `monge evaluate`"
+    return "\n".join(f"- {sentence(finding)}" for finding in findings) or "No problems found"
 
 
 def retold(refit: Mapping[str, Any]) -> str:
-    """What came of the training that was to follow the fit."""
+    """The outcome of the refit in one sentence."""
     if refit["done"]:
         return (
             f"Refit ({refit['way']}): {refit['steps']} steps on all {refit['rows']} training "
-            "and held-out rows; nothing was held out to judge these weights by"
+            "and held-out rows; no held-out rows are left to evaluate these weights"
         )
     if refit["of"] is None:
         return (
-            f"Refit ({refit['way']}): not reached, since the fit did not end by patience; "
+            f"Refit ({refit['way']}): not started, because early stopping did not end the fit; "
             "these are the weights of the fit"
         )
     return (
-        f"Refit ({refit['way']}): cut after {refit['steps']} of {refit['of']} steps; these "
-        "are the weights of the fit, and resuming goes on with the refit"
+        f"Refit ({refit['way']}): interrupted after {refit['steps']} of {refit['of']} steps; "
+        "these are the weights of the fit; resume to finish the refit"
     )
 
 

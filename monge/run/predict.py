@@ -1,4 +1,4 @@
-"""Predictions as a table, in the words of the data: names, not codes."""
+"""Predictions of targets as a table with the names and units of the data."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ def predict(
     words: Sequence[str],
     seed: int,
 ) -> pd.DataFrame:
-    """What a model says of the targets of some rows."""
-    assert isinstance(model, CanSample), "a law of targets is drawn from"
+    """The predicted targets of rows."""
+    assert isinstance(model, CanSample), "predictors can be sampled"
     if not 0 < interval < 1:
-        raise UsageError(f"interval={interval:g} must lie between 0 and 1, such as 0.9")
+        raise UsageError(
+            f"expected an interval between 0 and 1, found {interval:g}; use for example 0.9"
+        )
     options, generator = model.SamplingConfig().override(*words), make_generator(seed, home(model))
     said = foretell(model, chunks(rows), interval, options)
     if by != "sample":
@@ -59,8 +61,8 @@ def predict(
 def table(
     view: View, predictions: Sequence[Prediction], by: By = "mean", drawn: Tensor | None = None
 ) -> pd.DataFrame:
-    """One line a row: of a class the name and the probability of each; of a number its value with
-    the ends of its central interval; where `drawn` (N, D) is given, a draw instead."""
+    """One line per row: for a class its name and the probability of each; for a number its value
+    and the ends of its central interval; with `drawn` (N, D), that sample instead."""
     import pandas as pd
 
     columns: dict[str, Any] = {"row": np.arange(1, len(predictions[0].mode) + 1)}
@@ -75,7 +77,7 @@ def table(
 
 
 def targets(view: View) -> Iterator[tuple[str, Codec]]:
-    """The name of each entry of the event, and how it is written down."""
+    """The name and codec of each entry of the event."""
     each = [field.codec for field in view.event.fields]
     codecs = each * view.space.dims if view.event.single else each
     yield from zip(view.columns, codecs, strict=True)

@@ -1,11 +1,12 @@
-"""The composition root: a model, data and a recipe become a folder; a folder becomes a law.
+"""Runs: fit a model to data in a directory, load it again, and use it.
 
-`start` writes the folder before the first step; `Run.train` is the loop with its memory; `load`
-needs nothing but the folder. Nothing else in the library joins models, data and training.
+`start` creates the directory before the first step, `Run.train` trains with a log and checkpoints,
+`load` needs only the directory. This module alone joins models, data and training.
 """
 
 from __future__ import annotations
 
+import copy
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -58,9 +59,9 @@ if TYPE_CHECKING:
 
 Able = TypeVar("Able")
 BUDGET = "2m"
-"""How long a fit may take where nobody says; patience usually ends it sooner."""
+"""Default training budget; early stopping usually ends a fit sooner."""
 PRECISION = "fp32"
-"""Of the losses of a new run by default."""
+"""Default precision of the losses of a new run."""
 
 
 def start(
@@ -77,8 +78,8 @@ def start(
     compute: ComputeConfig | None = None,
     budget: str | None = None,
 ) -> Run:
-    """A new run folder: the data opened, the configuration settled, nothing trained yet. With a
-    budget the cost is measured first, and one that is too small for a step is refused."""
+    """Create a run directory: data opened, model built, nothing trained yet. With a budget, a few
+    steps of a copy are timed first, and a budget too small for one step is refused."""
     spoken, compute = Overrides.parse(words), compute or ComputeConfig()
     precision = PRECISION if compute.precision == "auto" else compute.precision
     begun = resolve_setup(model, what, spoken, event, given, target, ensemble, bag)
@@ -92,15 +93,13 @@ def start(
     }
     wanted = Path(out) if out else storage.named(begun.title)
     helpers = {field: storage.locate(part.run) for field, part in submodels(begun.config)}
-    rows = begun.view.training()  # what the words get wrong is told before there is a folder
-    cost = None
-    if spoken.train or helpers or budget is not None:
-        law = build(begun.config, begun.view.space, seed, compute, helpers)
-        if budget is None:
-            Trainer(law, rows, begun.recipe)
-        else:
-            cost = estimate(law, rows, begun.recipe, seed, precision)
-            cost.admit(budget)
+    rows, cost = begun.view.training(), None
+    network = build(begun.config, begun.view.space, seed, compute, helpers)
+    if budget is not None:
+        cost = estimate(copy.deepcopy(network), rows, begun.recipe, seed, precision)
+        cost.admit(budget)
+    # invalid settings are reported before there is a directory
+    trainer = Trainer(network, rows, begun.recipe, seed, precision, compute.compiled)
     files = {
         "run.json": storage.stamped(about),
         "fields.json": storage.stamped(begun.view.to_dict()),
@@ -108,7 +107,7 @@ def start(
     }
     where = storage.create(wanted, not out, files, helpers)
     run = Run(where, compute, begun.view)
-    run.notes = begun.view.notes
+    run.notes, run.trainer = begun.view.notes, trainer
     if cost:
         run.cost = cost
     return run
@@ -128,7 +127,7 @@ def fit(
     out: str | Path | None = None,
     compute: ComputeConfig | None = None,
 ) -> Run:
-    """Fit a model to data and return its run: the whole of `monge fit` in one call."""
+    """Fit a model to data and return its run, as `monge fit` does."""
     Budget.read(budget)
     run = start(
         model,
@@ -150,20 +149,22 @@ def fit(
 
 
 def load(name: str | Path, compute: ComputeConfig | None = None) -> Run:
-    """The run in a folder, by path or by name."""
+    """Load a run by path or by name."""
     return Run(storage.locate(name), compute or ComputeConfig())
 
 
 class Run(SavedRun):
-    """A folder that holds a law: train it, draw from it, score with it."""
+    """A run directory: train its model, sample from it, score and predict with it."""
+
+    trainer: Trainer | None = None  # the one that `start` built, until `train` takes it
 
     def beside(self, name: str) -> Run:
-        """Another run, on the same device."""
+        """Load another run on the same device."""
         return load(name, self.compute)
 
     @cached_property
     def cost(self) -> Cost:
-        """What training takes here, measured on a copy that is thrown away."""
+        """Time, parameters and memory of training here, from trial steps of a throw-away copy."""
         self.opened = self.opened or self.look()
         return estimate(
             self.build(), self.opened.training(), self.recipe, self.about["seed"], self.precision
@@ -171,7 +172,7 @@ class Run(SavedRun):
 
     @property
     def precision(self) -> str:
-        """That of the losses in training, the same from the first step to the last."""
+        """The precision of the losses, constant over the whole training."""
         own, asked = self.about["precision"], self.compute.precision
         if asked not in ("auto", own):
             raise UsageError(
@@ -181,8 +182,8 @@ class Run(SavedRun):
         return own
 
     def train(self, budget: str = BUDGET) -> Iterator[Progress]:
-        """Train on from wherever the folder stands, and tell; closing the iterator stops and keeps
-        what was done."""
+        """Train from the last checkpoint and yield progress; closing the iterator stops training
+        and saves its state."""
         limit = Budget.read(budget)
         view = self.opened or self.look()
         with locked(self.folder), stop_requested() as asked:
@@ -195,20 +196,22 @@ class Run(SavedRun):
                 self.about["seed"],
                 self.precision,
                 self.compute.compiled,
+                self.trainer,
             )
+            self.trainer = None
             try:
                 yield from sitting.train(limit, asked)
             finally:
                 self.renew()
 
     def renew(self) -> None:
-        """Forget the weights that were loaded, and tell of those that are there now."""
+        """Drop the loaded weights and write the card of the new ones."""
         self.__dict__.pop("model", None)
         if (self.folder / "best.safetensors").exists():
             self.describe()
 
     def describe(self, findings: Sequence[Finding] | None = None) -> None:
-        """Write the card, with what was found to ail the fit."""
+        """Write the model card, with the findings of the diagnostics if there are any."""
         helpers = {
             field: Run(self.folder / "parts" / field, self.compute).title
             for field, _ in submodels(self.config)
@@ -221,24 +224,24 @@ class Run(SavedRun):
     def sample(
         self, n: int = 1, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
     ) -> Any:
-        """n draws in the form the data had: a frame, or an array. given={"label": 3} holds one
-        value for all draws, or n of them."""
+        """n samples in the form of the data: a frame or an array. given={"label": 3} conditions
+        all samples on one value, or each on its own of n values."""
         return self.view.decode(self.draw(n, given, *words, seed=seed))
 
     def draw(
         self, n: int, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
     ) -> torch.Tensor:
-        """n draws as the model gives them, (n, *event)."""
+        """n samples as a tensor (n, *event)."""
         model, options = self.require(CanSample), sampling_options(self, words)
         if n < 0:
-            raise UsageError(f"n={n} draws cannot be made; ask for 0 or more")
+            raise UsageError(f"expected 0 or more samples, found n={n}; give a larger n")
         generator = make_generator(seed, self.compute.torch_device())
         return model.sample(n, encode_conditions(self, given, words), options, generator).cpu()
 
     def stream(
         self, n: int, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
     ) -> Iterator[torch.Tensor]:
-        """The draws as they come about, (n, *event) each; the last equals `draw`."""
+        """The intermediate states of n samples, (n, *event) each; the last are the samples."""
         model, options = self.require(CanStream), sampling_options(self, words)
         generator = make_generator(seed, self.compute.torch_device())
         for x in model.stream(n, encode_conditions(self, given, words), options, generator):
@@ -247,7 +250,7 @@ class Run(SavedRun):
     def score(
         self, what: Any = None, *words: str, split: str | None = None, seed: int = 0
     ) -> RowLikelihoods:
-        """log p of every row: of the test split of the run's own data or of a source that has
+        """log p of every row: of the test split of the run's own data or of a dataset that has
         splits, of every row of other data."""
         model, rows = self.require(HasLikelihood), self.rows(what, split)
         options = apply_overrides(model.LikelihoodConfig(), words, "score")
@@ -262,8 +265,8 @@ class Run(SavedRun):
         interval: float = 0.9,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """The target of every row (without data, of the run's own test rows): of a class its name
-        and probabilities, of a number its mean, mode or a draw, and its central interval."""
+        """Predict the target of every row (by default of the run's test rows): for a class its
+        name and probabilities, for a number its mean, mode or a sample, and its interval."""
         self.require(HasMarginals)
         rows = self.rows(what, split or (None if what is None else "all"))
         return predict(self.model, self.view, rows, by, interval, words, seed)
@@ -277,12 +280,12 @@ class Run(SavedRun):
         interval: float = 0.8,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """Median and central interval of every step after the end of a series, the run's own where
-        no other is given; `forecasting.forecast` gives the trajectories."""
+        """Median and central interval of every step after the end of a series, by default the
+        run's own; `run.forecast.forecast` gives the trajectories."""
         return forecast(self, horizon, what, words, n, seed).table(interval)
 
     def complete(self, batch: Batch, *words: str, seed: int = 0) -> torch.Tensor:
-        """Rows with what `observed` hides drawn given what it shows, (B, *event)."""
+        """Rows whose unobserved entries are sampled given the observed ones, (B, *event)."""
         device, options = self.compute.torch_device(), sampling_options(self, words)
         completed = self.require(CanComplete).complete(
             batch.to(device), options, make_generator(seed, device)
@@ -294,22 +297,22 @@ class Run(SavedRun):
         return codes(self, what, split).numpy()
 
     def decode(self, z: Any, given: Mapping[str, Batch] | None = None) -> Any:
-        """What codes (N, *latent) stand for, in the form the data had."""
+        """Decode latent codes (N, *latent) to the form of the data."""
         return self.view.decode(decoded(self, z, given))
 
     def export(self, out: str | Path) -> dict[str, Any]:
-        """Write the step of the model as .pt2 or .onnx, and tell what it takes."""
+        """Write the network of the model as .pt2 or .onnx; returns its inputs."""
         return export(self, Path(out))
 
     def evaluate(
         self, what: Any = None, split: str | None = None, scored: RowLikelihoods | None = None
     ) -> dict[str, Metric]:
-        """Every measure the model's abilities admit, on held-out rows; `scored` are their scores,
-        where somebody has them."""
+        """Every metric that the model supports on held-out rows; `scored` are the
+        log-likelihoods of these rows if they are known."""
         return flat(run_metrics(self, what, split, scored))
 
     def diagnose(self) -> list[Finding]:
-        """What ails the fit, looked for once: findings.json and the card keep it."""
+        """Diagnose the fit once; findings.json and the card store the findings."""
         found = diagnostics.saved_findings(self.folder, self.result["step"])
         if found is None:
             found = diagnostics.diagnose(

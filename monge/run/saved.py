@@ -1,7 +1,4 @@
-"""What a run folder holds: the law, the space it was fitted to, its data and its log.
-
-Everything here reads; training and questions stand on it in `run`.
-"""
+"""A saved run, read only: its model, the space it was fitted to, its data and its log."""
 
 from __future__ import annotations
 
@@ -38,8 +35,8 @@ Able = TypeVar("Able", bound=Ability)
 def build(
     config: Config, space: Space, seed: int, compute: ComputeConfig, helpers: Mapping[str, Path]
 ) -> Model:
-    """A model with first weights, which depend on the seed alone, and with the laws of its
-    helpers, which are frozen."""
+    """A model with initial weights, which depend on the seed alone, and with its frozen
+    submodels."""
     device = compute.torch_device()
     laws = {field: SavedRun(where, compute).model for field, where in helpers.items()}
     for law in laws.values():
@@ -51,7 +48,7 @@ def build(
 
 @contextmanager
 def telling(path: Path) -> Iterator[None]:
-    """Let an error about stored settings name the file that holds them."""
+    """Name the file in errors about settings that it stores."""
     try:
         yield
     except UsageError as error:
@@ -61,13 +58,13 @@ def telling(path: Path) -> Iterator[None]:
 
 
 class SavedRun:
-    """A folder that holds a law."""
+    """A run directory."""
 
     def __init__(
         self, where: Path, compute: ComputeConfig, opened: data.View | None = None
     ) -> None:
         self.folder, self.compute, self.opened = where, compute, opened
-        self.notes: Sequence[str] = ()  # what reading the data had to say
+        self.notes: Sequence[str] = ()  # notes of the data reader
         self.about = storage.described(where)
         self.log = Log(where / "log.jsonl")
 
@@ -76,7 +73,7 @@ class SavedRun:
 
     @cached_property
     def view(self) -> data.View:
-        """How tensors become the form the data had; needs no data."""
+        """How tensors are decoded to the form of the data; needs no data."""
         with telling(self.folder / "fields.json"):
             return data.View.from_dict(storage.read(self.folder, "fields.json"))
 
@@ -92,7 +89,7 @@ class SavedRun:
 
     @cached_property
     def config(self) -> Config:
-        """The settings of the model, of the members' too where it is an ensemble."""
+        """The settings of the model, and of its members if it is an ensemble."""
         name = self.about["model"]
         if name.endswith(".py"):
             if not registry.is_named(name):
@@ -122,13 +119,13 @@ class SavedRun:
         return f"{many}{self.about['model']} on {self.about['data']['name']}"
 
     def build(self) -> Model:
-        """The model with first weights."""
+        """The model with initial weights."""
         helpers = {field: self.folder / "parts" / field for field, _ in submodels(self.config)}
         return build(self.config, self.space, self.about["seed"], self.compute, helpers)
 
     @cached_property
     def model(self) -> Model:
-        """The law with its best weights, ready to be asked."""
+        """The model with its best weights, in evaluation mode."""
         tensors, _ = checkpoint.load(self.folder / "best.safetensors")
         model = self.build()
         try:
@@ -141,7 +138,7 @@ class SavedRun:
         return model.eval()
 
     def require(self, ability: type[Able]) -> Able:
-        """The model, if it has this ability; otherwise a sentence that names those that have."""
+        """The model if it has this ability; otherwise an error that lists the models that have."""
         if isinstance(self.model, ability):
             return self.model
         others = [
@@ -173,16 +170,18 @@ class SavedRun:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What the best weights say of themselves: step, held-out score, seconds, why it ended."""
+        """Of the best weights: step, held-out score, seconds, and why training stopped."""
         return checkpoint.about(self.folder / "best.safetensors")
 
     def source(self, what: Any = None) -> data.Dataset:
-        """The run's own data, checked to be what it was, or other data read in its terms."""
+        """The run's own data, checked to be unchanged, or other data read with its fields."""
         about = self.about["data"]
         if what is not None:
             return data.open(what, fields=storage.read(self.folder, "fields.json"))
         if about["what"] is None:
-            raise RunError(f"{self.folder} was fitted on arrays; hand the data over again")
+            raise RunError(
+                f"{self.folder} was fitted on arrays, which it does not store; pass the data again"
+            )
         source = data.open(about["what"], *about["words"])
         if source.fingerprint != about["fingerprint"]:
             raise RunError(
@@ -192,12 +191,12 @@ class SavedRun:
         return source
 
     def look(self, what: Any = None) -> data.View:
-        """The event and conditions of this run in its own or in other data."""
+        """The view of this run's event and conditions in its own or in other data."""
         source = self.source(what)
         return source.view(self.about["event"], self.about["given"], self.about["target"])
 
     def rows(self, what: Any = None, split: str | None = None) -> data.Split:
-        """The rows a question is about."""
+        """A split of the run's own or of other data."""
         if what is None and self.opened is not None:
             return self.opened.rows(split or "test")
         source = self.source(what)

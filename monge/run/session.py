@@ -1,4 +1,4 @@
-"""One sitting of training: the loop with its log, its checkpoints and its best weights."""
+"""A training session: the loop with its log, checkpoints, best weights and refit."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ..train.loop import Progress, evaluate_ema, fit
 from ..train.trainer import Refit, Trainer
 
 FORESEEN = 256
-"""Held-out rows by which the time of all of them is foreseen."""
+"""Held-out rows that are scored to estimate the time of a full evaluation."""
 SAVE_EVERY = 10.0
-"""Seconds between checkpoints; what a power cut can cost."""
+"""Seconds between checkpoints: the most training that a crash can lose."""
 
 
 class TrainingSession:
-    """A trainer at work on a folder: the fit, and the refit that may follow it.
+    """Trains in a run directory: the fit, and the refit that may follow it.
 
     `refit=same` trains new weights on training and held-out rows together for as many steps as
     the best had; `refit=continue` goes on from the best weights on all those rows until they fit
     the rows once held out as well as they fitted the training rows, for twice the best's steps at
-    most (Goodfellow, Bengio & Courville 2016, algorithms 7.2 and 7.3). Neither leaves anything to
-    judge it by: the held-out score that a run tells is that of the weights before.
+    most (Goodfellow, Bengio & Courville 2016, algorithms 7.2 and 7.3). Neither leaves rows to
+    evaluate on: the held-out score that a run reports is that of the weights before the refit.
     """
 
     def __init__(
@@ -47,19 +47,22 @@ class TrainingSession:
         seed: int,
         precision: str,
         compiled: bool = False,
+        trainer: Trainer | None = None,
     ) -> None:
         self.folder, self.log, self.build, self.view = folder, log, build, view
         self.recipe, self.seed = recipe, seed
         self.precision, self.compiled = precision, compiled
         last = folder / "last.safetensors"
         saved = checkpoint.load(last) if last.exists() else None
-        self.trainer = self.begin(bool(saved and saved[1].get("refit")))
+        if saved or trainer is None:
+            trainer = self.begin(bool(saved and saved[1].get("refit")))
+        self.trainer = trainer
         if saved:
             self.trainer.restore(*saved)
         log.cut(self.trainer.step)
 
     def begin(self, again: bool = False) -> Trainer:
-        """First weights and the rows of the fit, or of the refit."""
+        """A trainer with initial weights on the rows of the fit, or of the refit."""
         rows = self.view.training("train+valid" if again else "train")
         seed = derive_seed(self.seed, "refit") if again else self.seed
         return Trainer(self.build(), rows, self.recipe, seed, self.precision, self.compiled)
@@ -69,7 +72,7 @@ class TrainingSession:
         return HeldOutScorer(self.trainer.model, self.view.rows("valid"))
 
     def train(self, budget: Budget, asked: Callable[[], bool]) -> Iterator[Progress]:
-        """Both trainings, as far as the budget reaches."""
+        """The fit and then the refit, within the budget."""
         first = self.trainer
         end = budget.end(first.epoch_steps, first.step, first.seconds, 0)
         if not first.refit:
@@ -82,7 +85,7 @@ class TrainingSession:
         yield from self.remember(fit(self.trainer, end, judge, asked, foresee=self.foresee))
 
     def foresee(self) -> float:
-        """Seconds that a held-out score will take, by one of few rows."""
+        """Estimated seconds of one held-out evaluation, from timing it on few rows."""
         rows = FirstRows(self.view.rows("valid"), FORESEEN)
         begun = time.monotonic()
         evaluate_ema(self.trainer, HeldOutScorer(self.trainer.model, rows))
@@ -104,7 +107,7 @@ class TrainingSession:
         return trainer
 
     def remember(self, steps: Iterator[Progress]) -> Iterator[Progress]:
-        """The loop with its log and its checkpoints."""
+        """Run the loop, writing the log and checkpoints."""
         saved, progress, since = time.monotonic(), None, []
         for progress in steps:
             since.append(progress)
@@ -136,8 +139,9 @@ class TrainingSession:
         checkpoint.save(self.folder / "last.safetensors", *self.trainer.state())
 
     def conclude(self, stopped: str) -> None:
-        """Keep the best weights. A last look at weights no regular score has seen may win too, but
-        leaves no trace in the checkpoint, so that resuming equals never having stopped."""
+        """Save the best weights. Weights that no regular evaluation has scored are scored once
+        more and may win, but leave no trace in the checkpoint, so that resuming equals never
+        having stopped."""
         score, weights, refit = self.trainer.best, self.trainer.kept, self.trainer.refit
         seconds = self.trainer.seconds
         if self.trainer.done and stopped != "diverged":
@@ -161,7 +165,7 @@ class TrainingSession:
         checkpoint.save(self.folder / "best.safetensors", weights, about)
 
     def told(self) -> dict[str, Any]:
-        """How far the refit is: steps done and to do, over how many rows."""
+        """Progress of the refit: steps done, steps in all, rows."""
         refit, first = self.trainer.refit, self.trainer.best_step
         if refit is None:
             return {"way": self.recipe.refit, "done": False, "steps": 0, "of": None, "rows": 0}
@@ -176,7 +180,7 @@ class TrainingSession:
 
 
 def record(since: Sequence[Progress]) -> dict[str, Any]:
-    """A line of the log: where training stands, and the mean of each term since the last line."""
+    """A line of the log: the current step, and the mean of each loss term since the last line."""
     now = since[-1]
     terms, norms = mean([p.terms for p in since]), mean([p.norms for p in since])
     held = now.held_out.to_dict() if now.held_out else None
@@ -192,8 +196,8 @@ def record(since: Sequence[Progress]) -> dict[str, Any]:
     }
 
 
-def mean(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean under each name over those that tell it."""
-    names = dict.fromkeys(name for each in told for name in each)
-    values = {name: [each[name] for each in told if name in each] for name in names}
+def mean(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean under each name over the records that have it."""
+    names = dict.fromkeys(name for each in records for name in each)
+    values = {name: [each[name] for each in records if name in each] for name in names}
     return {name: sum(found) / len(found) for name, found in values.items()}

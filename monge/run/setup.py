@@ -1,7 +1,7 @@
-"""What a run begins with: data opened, fields chosen, configuration and recipe settled.
+"""The resolved setup of a new run: data opened, fields chosen, model and training configured.
 
-A model's `suit` proposes, the words decide; with `start=RUN` the network of that run is proposed
-instead, since its weights are wanted.
+The model's `defaults` come first and the overrides of the user replace them; with `start=RUN` the
+network of that run replaces the default one, because its weights are loaded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from . import storage
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run before its folder."""
+    """Everything a run needs before its directory exists."""
 
-    title: str  # what the folder is called where nobody says
+    title: str  # default name of the directory
     view: data.View
     config: Config
     recipe: TrainConfig
-    about: dict[str, Any]  # what run.json keeps of it
+    about: dict[str, Any]  # the part that run.json stores
 
 
 def resolve_setup(
@@ -44,7 +44,7 @@ def resolve_setup(
     ensemble: int,
     bag: bool,
 ) -> RunSetup:
-    """Everything settled that needs no seed, no folder and no device."""
+    """Resolve everything that needs no seed, no directory and no device."""
     for command in ("sample", "score"):
         if late := getattr(spoken, command):
             raise UsageError(
@@ -63,8 +63,9 @@ def resolve_setup(
         view.vary()
     check_compatible(short, owner, view.space)
     suit = owner.defaults(view.space)
-    source, proposed = source.with_defaults(*suit.data)
-    view = source.view(event, given, target)
+    opened, proposed = source.with_defaults(*suit.data)
+    if opened is not source:
+        source, view = opened, opened.view(event, given, target)
     proposal = inherited(suit.config, spoken.model) if isinstance(model, str) else model
     proposal, words = preset(short, owner, view.space, proposal, spoken.model)
     config, recipe = as_ensemble(
@@ -91,7 +92,7 @@ def resolve_setup(
 
 
 def inherited(config: Config, words: Sequence[str]) -> Config:
-    """The configuration of the run that `start` names, where it is of the same model."""
+    """The configuration of the run that `start` names, if that run has the same model."""
     named = [word.partition("=")[2] for word in words if word.startswith("start=")]
     if not named:
         return config
@@ -104,7 +105,7 @@ def inherited(config: Config, words: Sequence[str]) -> Config:
 def preset(
     short: str, owner: type[Model], space: Space, proposal: Config, words: Sequence[str]
 ) -> tuple[Config, Sequence[str]]:
-    """The configuration that preset=NAME asks for instead of the proposal, and the other words."""
+    """The configuration that preset=NAME selects, and the other overrides."""
     head = "preset="
     named = [word.removeprefix(head) for word in words if word.startswith(head)]
     if not named:
@@ -116,18 +117,18 @@ def preset(
 
 
 def default_target(model: str, source: data.Dataset) -> str:
-    """The field that a predicting model takes as its event where nobody says."""
+    """The field that a predictor models by default: the target that the dataset declares."""
     if source.target is None:
         names = ", ".join(list(source.fields)[:8])
         raise UsageError(
-            f"{model} predicts a field of {source.name} from the others, and the data "
-            f"do not say which; name it with --target ({names})"
+            f"{model} predicts one field of {source.name} and the dataset declares no target; "
+            f"choose it with --target ({names})"
         )
     return source.target
 
 
 def submodels(config: Config) -> Iterator[tuple[str, RunRef]]:
-    """The fields of a configuration, or of its members', that name other runs."""
+    """The fields of a configuration, or of its ensemble members, that refer to other runs."""
     config = member(config)
     for field in config.__dataclass_fields__:
         if isinstance(part := getattr(config, field), RunRef):

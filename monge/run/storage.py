@@ -1,11 +1,10 @@
-"""One writer per folder: a lock that the system releases when its process ends, however it ends.
-
-filelock takes the lock with flock (msvcrt on Windows). Its soft lock, a file that a killed process
-would leave behind, is never used: a file system without locks is an error.
-
-A run is a folder of plain files: naming it, making it whole at once, reading what it says.
+"""Run directories: naming, atomic creation, locking, reading and deleting.
 
     run.json  fields.json  last.safetensors  best.safetensors  log.jsonl  card.md  parts/  tokens/
+
+One process writes at a time, under a lock that the system releases when the process ends:
+filelock uses flock (msvcrt on Windows). Its soft lock, a file that a killed process would leave
+behind, is never used: a file system without locks is an error.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ KEYS = (
     "seed",
     "precision",
 )
-"""What run.json holds in every run."""
+"""Required keys of run.json."""
 FILES = (
     "run.json",
     "fields.json",
@@ -79,13 +78,13 @@ FILES = (
     "tokens",
     ".lock",
 )
-"""What runs and comparisons are made of, besides their checkpoints."""
+"""Files of runs and comparisons, besides checkpoints."""
 TRASH = ".trash"
-"""Beside the runs: where deleted ones are kept until someone empties it."""
+"""Directory beside the runs that deleted runs are moved to."""
 
 
 def home() -> Path:
-    """Where runs go."""
+    """The directory of runs: MONGE_RUNS, or runs/."""
     return Path(os.environ.get("MONGE_RUNS", "runs"))
 
 
@@ -211,7 +210,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a small file whole."""
+    """Replace a small file atomically."""
     try:
         with replacing(path) as fresh:
             fresh.write_text(text, encoding="utf-8")
@@ -244,7 +243,7 @@ def discard(folder: Path) -> Path:
         return place
     except OSError as error:
         raise RunError(
-            f"cannot move {folder} to {trash} ({error.strerror}); see who may write there"
+            f"cannot move {folder} to {trash} ({error.strerror}); check its permissions"
         ) from error
 
 

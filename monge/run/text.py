@@ -1,4 +1,4 @@
-"""Runs whose events are text: continuing a prompt, translating, and measures in words."""
+"""Runs on text: continue a prompt, translate, cross-attention and text metrics."""
 
 from __future__ import annotations
 
@@ -24,21 +24,18 @@ if TYPE_CHECKING:
 
 
 def codec_of(run: Run) -> Text:
-    """How the run writes text."""
+    """The tokeniser of a run on text."""
     codec = run.view.text
     if codec is None:
-        raise UsageError(
-            f"{run.about['model']} was fitted on {run.space}, which is no text; leave --prompt out"
-        )
+        raise UsageError(f"expected a run on text, found one on {run.space}; remove --prompt")
     return codec
 
 
 def continue_text(
     run: Run, prompt: str, n: int = 1, words: Sequence[str] = (), seed: int = 0
 ) -> Iterator[list[str]]:
-    """n texts that begin with a prompt, as they come about; `steps=` of the words says how many
-    tokens they have. Running text that is longer than the context goes on from the last half of
-    it, again and again."""
+    """Stream n texts that begin with a prompt; the option `steps=` sets their number of tokens.
+    Text longer than the context continues from the last half of it, repeatedly."""
     codec = codec_of(run)
     codes = prompted(codec, prompt, lambda _: "the prompt")
     context = codec.longest
@@ -66,14 +63,14 @@ def continue_text(
 def read_steps(word: str) -> int:
     text = word.partition("=")[2]
     if not text.isdigit() or not int(text):
-        raise UsageError(f"{word}: say how many tokens to draw, such as steps=500")
+        raise UsageError(f"expected a positive number of tokens, found {word}; write steps=500")
     return int(text)
 
 
 def windows(
     run: Run, told: list[list[int]], size: int, words: Sequence[str], seed: int
 ) -> Iterator[list[list[int]]]:
-    """Rows that begin as `told` does, drawn on to `size` tokens; `told` is brought up to date."""
+    """Continue the token rows `told` to `size` tokens; `told` is updated in place."""
     rows = []
     alike = all(row == told[0] for row in told)
     for place, group in enumerate([told] if alike else [[row] for row in told]):
@@ -89,8 +86,7 @@ def windows(
 
 
 def translate(run: Run, texts: Sequence[str], *words: str) -> list[str]:
-    """The best text that the run tells for each of some."""
-    codec_of(run)
+    """The most probable translation of each text."""
     name, model = source_of(run), run.require(HasMode)
     given = run.view.read_given(name, texts).to(run.compute.torch_device())
     options = run.model_class.SamplingConfig().override(*words)  # type: ignore[attr-defined]
@@ -98,20 +94,21 @@ def translate(run: Run, texts: Sequence[str], *words: str) -> list[str]:
 
 
 def source_of(run: Run) -> str:
-    """The one condition that is text."""
+    """The text condition of a run that maps text to text."""
     names = [name for name, part in run.space.given.items() if part.kind == "tokens"]
-    if len(names) != 1 or len(run.space.given) != 1:
+    if run.view.text is None or len(names) != 1 or len(run.space.given) != 1:
+        found = "".join(f", given {name}: {part}" for name, part in run.space.given.items())
         raise UsageError(
-            f"{run.folder} does not tell text given text; fit one with `monge fit "
-            "transformer` on pairs of sentences"
+            f"`monge translate` needs a run that maps text to text; this one models {run.space}"
+            f"{found}; fit one with `monge fit transformer` on pairs of sentences"
         )
     return names[0]
 
 
 @torch.no_grad()
 def cross_attention(run: Run, text: str, said: str) -> tuple[list[str], list[str], Tensor]:
-    """The pieces of a translation and of its source, and how much each of the former looks at
-    each of the latter, (T, S)."""
+    """The tokens of a translation and of its source, and the attention weights between them,
+    (T, S)."""
     model, name, codec = run.require(HasAttention), source_of(run), codec_of(run)
     source: Any = run.view.given[name].fields[0].codec
     given = run.view.read_given(name, [text])
@@ -123,7 +120,7 @@ def cross_attention(run: Run, text: str, said: str) -> tuple[list[str], list[str
 
 
 def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
-    """Perplexity and bits a character of text, and how near translations are to the truth."""
+    """Perplexity and bits per character, and BLEU and chrF of translations."""
     if run.view.text is None:
         return {}
     rows = run.rows(what, split)
@@ -141,7 +138,7 @@ def text_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[s
 
 
 def perplexity(run: Run, rows: HeldOutRows, known: RowLikelihoods) -> dict[str, Metric]:
-    """exp(nats a token), and bits a character, the end of a line counting as one."""
+    """exp(nats per token), and bits per character; the end of a line counts as one."""
     count = len(known.value)
     letters = sum(len(text) for batch in chunks(rows) for text in texts_of(run, batch))
     letters += count if codec_of(run).ends else 0
@@ -151,7 +148,7 @@ def perplexity(run: Run, rows: HeldOutRows, known: RowLikelihoods) -> dict[str, 
     bits = nats / (letters * math.log(2))
     return {
         "perplexity": Metric(
-            perplexity, known.kind, perplexity * share * nats / (known.dims * count), "a token"
+            perplexity, known.kind, perplexity * share * nats / (known.dims * count), "per token"
         ),
         "nats_per_token": Metric(nats / (known.dims * count), "loss", 0.0, "nats"),
         "bits_per_character": Metric(bits, known.kind, bits * share, "bits"),

@@ -48,7 +48,7 @@ def test_over_fitting_is_held_out_rows_getting_worse_while_training_rows_get_bet
 def test_a_fit_that_was_still_improving_is_cut_short():
     rising = log([9, 8, 7, 6, 5], [-9, -8, -7, -6, -5])
     (found,) = diagnostics.of_log(rising, BUDGET)
-    assert found.name == "cut short"
+    assert found.name == "stopped early"
     assert "--resume" in found.remedy
     assert not diagnostics.of_log(rising, {"stopped": "asked"})
     assert not diagnostics.of_log(log([9, 8, 7, 6, 5], [-9, -7.04, -7.03, -7.02, -7.01]), BUDGET)

@@ -47,7 +47,7 @@ def test_the_arc_keeps_gaussian_codes_on_their_shell():
 def test_signs_and_labels_are_read():
     assert latent.parse("+a -b +c") == [(1, "a"), (-1, "b"), (1, "c")]
     assert latent.parse("self-emp -not in list") == [(1, "self-emp"), (-1, "not in list")]
-    with pytest.raises(UsageError, match="no sum of labels"):
+    with pytest.raises(UsageError, match="labels"):
         latent.parse("+a - +c")
 
 
@@ -89,7 +89,7 @@ def test_a_line_of_a_traversal_moves_one_coordinate(vae):
     low, high = z[:, 1].quantile(torch.tensor([0.025, 0.975]))
     ends = torch.stack([z[2, 0].expand(2), torch.stack([low, high])], 1)
     torch.testing.assert_close(sheet.x[[5, 9]], latent.decoded(vae, ends))
-    with pytest.raises(UsageError, match="there is no row 1001"):
+    with pytest.raises(UsageError, match="1001"):
         latent.traverse(vae, row=1000)
 
 
@@ -118,7 +118,7 @@ def test_sums_need_labels_that_the_codes_can_know(vae, tmp_path):
     told = monge.fit(
         "vae", "digits", *SMALL, given=["label"], budget="2steps", out=tmp_path / "told"
     )
-    with pytest.raises(UsageError, match="its codes say nothing of it"):
+    with pytest.raises(UsageError, match="--given"):
         latent.arithmetic(told, "+3")
     assert latent.interpolate(told, lines=2).x.shape == (18, 1, 8, 8)
 

@@ -162,7 +162,7 @@ def test_attention_is_explained_in_six_steps(capsys, tmp_path):
         (("sample", "lines", "--prompt", "a", "-o", "x.csv"), ".txt"),
         (("sample", "verses", "--prompt", "the", "steps=no"), "steps=no"),
         (("sample", "lines", "--prompt", "a", "nucleus=2"), "nucleus"),
-        (("translate", "lines", "anna"), "does not tell text given text"),
+        (("translate", "lines", "anna"), "monge fit transformer"),
         (("translate", "pairs", " "), "no text to translate"),
         (("translate", "pairs", "rot", "--attention", "x.txt"), ".png"),
         (("explain", "atention"), "did you mean attention"),

@@ -1,0 +1,197 @@
+"""The HTML report of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..comparison.leaderboard import Leaderboard, LeaderboardRow
+from ..comparison.runner import Comparison, Outcome
+from ..core.metric import Metric
+from ..plot.learning_curves import write_race
+from ..run.run import Run, load
+from .html import folded, gallery, listing, page, paragraph, part, picture, table
+from .sections import (
+    described,
+    environment,
+    findings,
+    law,
+    measured,
+    pictures,
+    plain,
+    settings,
+    shot,
+    training,
+    value,
+)
+
+SHARED = {
+    "Samples": "samples",
+    "Densities": "density",
+    "Codes": "codes",
+    "Translations": "translations",
+}
+"""Figures that a comparison shows side by side."""
+NAMES = {
+    "energy_distance": "distance",
+    "c2st": "C2ST accuracy",
+    "accuracy": "accuracy",
+    "rmse": "RMSE",
+    "coverage": "coverage",
+    "samples_per_second": "samples per second",
+}
+"""Metrics of the leaderboard; all others are in the table below it."""
+EXPLAINED = (
+    "Log-likelihoods are means over test rows with their standard error; higher is better, and a "
+    "bound is at most the true value. Gap: nats per row below the best model, on the same rows. "
+    "Distances are between samples and test rows; lower is better, and they have their own rank. "
+    "A classifier two-sample test (C2ST) on perfect samples has accuracy one half. The last row "
+    "shows the values for training rows in place of samples."
+)
+
+
+def of_comparison(where: Path, outcomes: Sequence[Outcome]) -> str:
+    comparison = Comparison.read(where)
+    plan, found = comparison.plan, Leaderboard.of(comparison, outcomes)
+    runs = {row.model: load(row.runs[0]) for row in found.rows}
+    first = next(iter(runs.values()), None)
+    families = len({row.family for row in found.rows})
+    lead = (
+        f"{len(plan.models)} models of {families} families, {plan.seeds} "
+        f"seed{'s' * (plan.seeds > 1)}, {plan.budget} of training each, the same rows for all"
+    )
+    data = pictures(first).get("data") if first else None
+    sections: dict[str, list[str]] = {
+        "Data": [*described(first), *([shot(first, data)] if data else [])] if first else [],
+        "Leaderboard": [
+            board(found.rows, found.reference),
+            paragraph(EXPLAINED),
+            folded("All metrics", every(found.rows, found.reference)),
+        ]
+        if first
+        else [],
+        "Failures": [listing([f"{who}: {why}" for who, why in found.failures.items()])],
+        "Learning curves": [raced(where, runs)] if first else [],
+    }
+    for title, stem in SHARED.items():
+        paths = [(run, pictures(run).get(stem)) for run in runs.values()]
+        sections[title] = [
+            gallery([shot(run, path, run.about["model"]) for run, path in paths if path])
+        ]
+    sections |= {
+        "Models": [
+            folded(row.model, *told_of(runs[row.model], row.measures)) for row in found.rows
+        ],
+        "Left out": [listing([f"{name}: {why}" for name, why in plan.refused.items()])],
+        "Environment": [environment(first)] if first else [],
+    }
+    return page(f"Models of {plan.data}", lead, sections)
+
+
+def board(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
+    """The leaderboard: likelihoods, gap to the best, sample metrics and cost."""
+    shown = {name: title for name, title in NAMES.items() if any(name in r.measures for r in rows)}
+    seeds = any(row.interval for row in rows)
+    head = [
+        "model",
+        "rank",
+        "family",
+        "nats per row",
+        "kind",
+        "bits/dim",
+        "gap",
+        *(["95% over seeds"] if seeds else []),
+        "rank by distance",
+        *shown.values(),
+        "parameters",
+        "s per epoch",
+        "memory, MB",
+        "seconds",
+    ]
+    body: list[list[Any]] = [
+        [
+            row.model.partition(".")[2] or row.model,
+            place,
+            row.family,
+            *likelihood(row.measures),
+            paired(row),
+            *([spanned(row)] if seeds else []),
+            row.places.get("distance"),
+            *(value(row.measures, name) for name in shown),
+            value(row.measures, "parameters"),
+            row.cost.get("epoch"),
+            megabytes(row.cost.get("memory")),
+            round(row.seconds, 1),
+        ]
+        for place, row in enumerate(rows, 1)
+    ]
+    apart = any(name in real for name in shown)
+    if apart:
+        body.append(
+            [
+                "training rows",
+                *[None] * (7 + seeds),
+                *(value(real, name) for name in shown),
+                *[None] * 4,
+            ]
+        )
+    return table("Models on test rows, the best first", head, body, apart)
+
+
+def likelihood(measures: Mapping[str, Metric]) -> list[Any]:
+    score, bits = measures.get("log_likelihood"), measures.get("bits_per_dim")
+    if score is None:
+        return [None, "", None]
+    return [f"{score.value:.2f} ± {score.stderr:.2g}", score.kind, bits.value if bits else None]
+
+
+def paired(row: LeaderboardRow) -> str | None:
+    return f"{row.behind[0]:.2f} ± {row.behind[1]:.2g}" if row.behind else None
+
+
+def spanned(row: LeaderboardRow) -> str | None:
+    return f"{row.interval[0]:.2f} to {row.interval[1]:.2f}" if row.interval else None
+
+
+def megabytes(count: float | None) -> float | None:
+    return None if count is None else count / 1e6
+
+
+def every(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
+    """Every metric that some model has, a column for each model."""
+    names = dict.fromkeys(name for row in rows for name in plain(row.measures))
+    body = [
+        [name.replace("_", " "), *(value(row.measures, name) for row in rows), value(real, name)]
+        for name in names
+    ]
+    return table(
+        "every metric on test rows",
+        ["metric", *(row.model for row in rows), "training rows"],
+        body,
+    )
+
+
+def raced(where: Path, runs: Mapping[str, Run]) -> str:
+    """Held-out scores of all models over training seconds."""
+    path = where / "race.png"
+    if not write_race(path, {model: [*run.log, run.result] for model, run in runs.items()}):
+        return ""
+    return picture(path, "held-out scores of all models against seconds of training", smooth=True)
+
+
+def told_of(run: Run, measures: Mapping[str, Metric]) -> list[str]:
+    """The sections about one run of the comparison."""
+    others = [
+        path
+        for stem, path in pictures(run).items()
+        if stem != "data" and stem not in SHARED.values()
+    ]
+    return [
+        part("Model", law(run), level=4),
+        part("Metrics", measured(measures), level=4),
+        part("Figures", *(shot(run, path) for path in others), level=4),
+        part("Findings", findings(run), level=4),
+        part("Training", *training(run), level=4),
+        folded("Settings", settings(run), level=4),
+    ]

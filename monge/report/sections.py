@@ -1,0 +1,173 @@
+"""Sections that reports share: data, model, metrics, figures, settings, environment."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..comparison.leaderboard import reference
+from ..comparison.runner import cores
+from ..core.metric import Metric
+from ..core.space import Space
+from ..run.diagnostics import sentence
+from ..run.run import Run
+from .html import listing, paragraph, picture, preformatted, table
+
+CAPTIONS = {
+    "curves": "learning curves: each term of the loss, and the held-out score",
+    "samples": "samples of the model",
+    "density": "the learned density",
+    "codes": "latent codes of held-out rows",
+    "reliability": "reliability: predicted against observed frequency",
+    "data": "rows of the data",
+    "translations": "sources, their translations and, if paired, the targets",
+    "enlargements": "small images, samples of each, the true image",
+    "transfers": "images decoded under each other's conditions",
+}
+
+
+def value(measures: Mapping[str, Metric], name: str) -> float | None:
+    return measures[name].value if name in measures else None
+
+
+def plain(measures: Mapping[str, Metric]) -> dict[str, Metric]:
+    """The metrics without their references."""
+    known = {f"{name}_of_real_rows" for name in measures}
+    return {name: score for name, score in measures.items() if name not in known}
+
+
+def described(run: Run) -> list[str]:
+    """The data: event, conditions and ranges."""
+    space, origin = run.space, run.about["data"]
+    rows = [
+        ["event", str(space)],
+        ["training rows", str(space.rows)],
+        *(["given " + name, str(part)] for name, part in space.given.items()),
+        *(["read with", f"data.{word}"] for word in origin["words"]),
+        ["fingerprint", origin["fingerprint"][:16]],
+    ]
+    columns = [
+        *space.columns,
+        *(column for given in space.given.values() for column in given.columns),
+    ] or [space]
+    return [
+        table(f"{origin['name']}, as the models see it", ["what", "value"], rows),
+        table(
+            "values in the training rows",
+            ["field", "kind", "values", "smallest", "mean", "largest", "deviation"],
+            [spread(column) for column in columns],
+        ),
+    ]
+
+
+def spread(space: Space) -> list[Any]:
+    """The range of a field; categories have none."""
+    size = space.size or None
+    if space.kind in ("label", "tokens"):
+        return [space.name or "event", space.kind, size, None, None, None, None]
+    middle = [sum(found) / len(found) for found in (space.mean, space.scale)]
+    return [
+        space.name or "event",
+        space.kind,
+        size,
+        min(space.low),
+        middle[0],
+        max(space.high),
+        middle[1],
+    ]
+
+
+def law(run: Run) -> str:
+    return preformatted(inspect.cleandoc(run.model_class.__doc__ or ""))
+
+
+def measured(measures: Mapping[str, Metric]) -> str:
+    real = reference(measures)
+    rows = [
+        [name.replace("_", " "), s.value, s.stderr or None, s.unit, s.kind, value(real, name)]
+        for name, s in plain(measures).items()
+    ]
+    return table(
+        "on test rows; training rows in place of samples are the reference",
+        ["metric", "value", "±", "unit", "kind", "training rows"],
+        rows,
+    )
+
+
+def findings(run: Run) -> str:
+    return listing([sentence(f) for f in run.diagnose()] or ["No problems found."])
+
+
+def training(run: Run) -> list[str]:
+    """Steps, time and the loss terms at the end of training."""
+    result = run.result
+    told = [
+        paragraph(
+            f"{result['step']} steps in {result['seconds']:.1f} s, ended by {result['stopped']}."
+        )
+    ]
+    last = next((line for line in reversed(list(run.log)) if line["terms"]), None)
+    if last:
+        told.append(
+            table(
+                "terms of the loss at the end",
+                ["term", "mean per row"],
+                [[name, mean] for name, mean in last["terms"].items()],
+            )
+        )
+    return told
+
+
+def settings(run: Run) -> str:
+    return table(
+        "every setting",
+        ["field", "value"],
+        [
+            [name, str(found)]
+            for name, found in [
+                *dotted(run.about["config"]),
+                *dotted(run.about["recipe"], "train."),
+            ]
+        ],
+    )
+
+
+def dotted(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested settings by their full names."""
+    for name, found in tree.items():
+        if isinstance(found, Mapping) and found:
+            yield from dotted(found, f"{head}{name}.")
+        elif name != "is":
+            yield head + name, found
+
+
+def pictures(run: Run) -> dict[str, Path]:
+    """The figures of a run by name."""
+    where = run.folder / "pictures"
+    return {path.stem: path for path in sorted(where.glob("*.png"))} if where.is_dir() else {}
+
+
+def shot(run: Run, path: Path, of: str = "") -> str:
+    told = CAPTIONS.get(path.stem, path.stem)
+    smooth = not (run.space.is_picture and path.stem in ("samples", "data"))
+    return picture(path, f"{told} ({of})" if of else told, smooth)
+
+
+def environment(run: Run) -> str:
+    about = run.about
+    return table(
+        "what it was computed with",
+        ["what", "version"],
+        [
+            ["Monge", about["monge"]],
+            ["torch", about["torch"]],
+            ["Python", about["python"]],
+            ["machine", f"{platform.machine()}, {cores()} cores"],
+            ["system", platform.system()],
+            ["device", str(run.compute.torch_device())],
+            ["seed", str(about["seed"])],
+        ],
+    )
