@@ -87,7 +87,7 @@ def test_x54_holds_and_fails_with_another_weight(monkeypatch):
 def test_subsets_have_every_size_and_every_entry_alike():
     torch.manual_seed(0)
     model, n = nade(FOUR), 40_000
-    seen = model.subsets(n)
+    seen = model.random_subsets(n)
     found = torch.bincount(seen.long() @ torch.tensor([8, 4, 2, 1]), minlength=16)
     due = torch.tensor([1 / 4 / math.comb(4, code.bit_count()) for code in range(15)])
     assert found[15] == 0
@@ -260,7 +260,7 @@ def test_what_is_dear_is_estimated_unless_asked_for():
     }
 
 
-@pytest.mark.parametrize("how", [None, DeepNADE.LikelihoodConfig(passes=2)])
+@pytest.mark.parametrize("options", [None, DeepNADE.LikelihoodConfig(passes=2)])
 def test_missing_values_are_refused_in_a_sentence(options):
     seen = torch.ones(2, 6, dtype=torch.bool)
     seen[1, 2] = False
