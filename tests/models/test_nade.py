@@ -174,11 +174,11 @@ def test_the_shared_form_has_one_vector_and_no_later_bias():
     logits = [first.expand(64), *((x[:, :t] * rho[:t]).sum(1) for t in range(1, 6))]
     torch.testing.assert_close(model.log_prob(x), of_bits(logits, x))
     assert model.log_prob(x).exp().sum().item() == pytest.approx(1.0, abs=1e-12)
-    with pytest.raises(UsageError, match="shared=true .* 3 levels"):
+    with pytest.raises(UsageError, match=r"shared=true .* 3 levels"):
         FVSBN.Config(shared=True).build(LEVELS)
 
 
-def tensors(walk: Walk) -> list[torch.Tensor]:
+def tensors(walk: PlaceSizes) -> list[torch.Tensor]:
     """Features, first sums, W, V, c and log rho of five rows and three units."""
     torch.manual_seed(1)
     inputs, outputs, places = sum(walk.inputs), sum(walk.outputs), len(walk.inputs)
@@ -187,7 +187,7 @@ def tensors(walk: Walk) -> list[torch.Tensor]:
     return [tensor.requires_grad_() for tensor in made[: 5 if walk.smooth else 6]]
 
 
-def naive(walk: Walk, features, start, into, out, bias, log_rho=None) -> torch.Tensor:
+def naive(walk: PlaceSizes, features, start, into, out, bias, log_rho=None) -> torch.Tensor:
     """Every place at once: the cumulative sums of all entries, then all conditionals."""
     terms = [
         f @ w for f, w in zip(features.split(walk.inputs, 1), into.split(walk.inputs), strict=True)
