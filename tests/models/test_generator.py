@@ -1,4 +1,4 @@
-"""The SinkhornGenerator generator: what its divergence is in the mean, its gradient, its two players."""
+"""The Sinkhorn generator: what its divergence is in the mean, its gradient, its two players."""
 
 from __future__ import annotations
 

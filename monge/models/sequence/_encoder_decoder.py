@@ -90,8 +90,10 @@ class EncoderDecoderModel(
     def unsupported_reason(cls, space: Space) -> str | None:
         name = cls.__name__.lower()
         if len(space.given) != 1:
-            return f"{name} expected 1 condition, found {len(space.given)}; "
+            return (
+                f"{name} expected 1 condition, found {len(space.given)}; "
                 "name one with --given, or use autoregressive.gpt"
+            )
         return None
 
     @abc.abstractmethod
