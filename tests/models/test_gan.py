@@ -144,14 +144,14 @@ def test_the_doctor_says_that_the_discriminator_has_won():
 def test_the_watch_tells_the_curves_and_their_lines():
     model = built()
     told = model.monitor(rows())
-    assert set(told) == {"value", "js_bound", "right", "gradient_norm"}
+    assert set(told) == {"value", "js_bound", "accuracy", "gradient_norm"}
     torch.testing.assert_close(told["js_bound"], (told["value"] + math.log(4)) / 2)
     assert model.optimal_values["watch/value"] == -math.log(4)
 
 
 def test_bad_input_is_refused_in_a_sentence():
     model = built().train()
-    with pytest.raises(UsageError, match=r"a batch of training has 1; give a larger train\.batch"):
+    with pytest.raises(UsageError, match=r"train\.batch_size"):
         model.discriminator_loss(rows(n=1))
     alone = {"label": Space(kind="label", size=1, name="label")}
     assert "label, of which there is one name only" in GAN.unsupported_reason(
@@ -180,7 +180,7 @@ def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels
 
 def test_every_published_rule_is_checked():
     def broken(maker=None, judge=None) -> str:
-        own = _convnets.grower(3, 1, (8, 8), 4, 2, True), _convnets.shrinker(1, (8, 8), 4, 2)
+        own = _convnets.upsampler(3, 1, (8, 8), 4, 2, True), _convnets.downsampler(1, (8, 8), 4, 2)
         (rule,) = _convnets.broken_rules(
             maker(list(own[0])) if maker else own[0], judge(list(own[1])) if judge else own[1]
         )

@@ -218,10 +218,10 @@ def test_the_doctor_names_a_flat_and_a_steep_critic():
 def test_a_batch_of_one_is_refused():
     model = wgan(REAL).train()
     with pytest.raises(UsageError, match=r"a larger train\.batch"):
-        model.critic_move(rows(REAL)[:1])
+        model.critic_update(rows(REAL)[:1])
 
 
 def test_labels_that_are_all_alike_are_refused():
     alone = {"label": Space(kind="label", size=1, name="label")}
-    assert "one name only" in WGAN.unsupported_reason(replace(REAL, given=alone))
+    assert "label" in WGAN.unsupported_reason(replace(REAL, given=alone))
     assert WGAN.unsupported_reason(replace(REAL, given=LABEL)) is None
