@@ -98,7 +98,7 @@ def teach(model: Transformer, there: Any | None, source: Batch) -> None:
     on random beginnings, that let it rise by one a step and lead from there on."""
     g = torch.Generator().manual_seed(1)
     x = torch.randint(1, END, (ROWS, STEPS), generator=g)
-    vectors = model.decoded(model.remember(source), model.inputs(x)).flatten(0, 1)
+    vectors = model.decode_steps(model.encode_source(source), model.inputs(x)).flatten(0, 1)
     length = SHORT + (LONG - SHORT) * torch.rand(ROWS, 1, generator=g)
     goal = (torch.arange(STEPS) - length).clamp(-8, 8) + 4
     known = torch.cat([vectors, torch.ones(len(vectors), 1)], 1)

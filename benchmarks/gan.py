@@ -23,7 +23,7 @@ from monge.core.config import Config
 from monge.core.rng import derive_seed, make_generator
 from monge.core.space import Space
 from monge.core.train_config import TrainConfig
-from monge.models.adversarial._base import WATCH, Duel
+from monge.models.adversarial._base import MONITOR_EVERY, AdversarialModel
 from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN
 from monge.train.trainer import Trainer
@@ -35,12 +35,12 @@ ROWS, BATCH, RATE, BETAS = 8192, 64, 2e-4, (0.5, 0.999)
 SPACE = Space(kind="levels", shape=(1, 16, 16), size=256, rows=ROWS)
 
 
-def build(config: Config) -> Duel:
+def build(config: Config) -> AdversarialModel:
     torch.manual_seed(0)
     return config.build(SPACE)
 
 
-def ours(config: Config, rows: Held) -> tuple[Duel, Callable[[], None]]:
+def ours(config: Config, rows: Held) -> tuple[AdversarialModel, Callable[[], None]]:
     """A model and what plays one step of its game."""
     model = build(config)
     trainer = Trainer(model, rows, TrainConfig(lr=RATE, betas=BETAS, batch_size=BATCH, warmup=0))
@@ -51,7 +51,9 @@ def ours(config: Config, rows: Held) -> tuple[Duel, Callable[[], None]]:
     return model, step
 
 
-def bare(config: Config, rows: Held, seeded: bool = False) -> tuple[Duel, Callable[[], None]]:
+def bare(
+    config: Config, rows: Held, seeded: bool = False
+) -> tuple[AdversarialModel, Callable[[], None]]:
     """What a person would write by hand; `seeded`, each move has the noise that ours has."""
     model = build(config).train()
     players = model.discriminator, model.generator
@@ -67,17 +69,17 @@ def bare(config: Config, rows: Held, seeded: bool = False) -> tuple[Duel, Callab
         for place, name in enumerate(("discriminator", "generator")):
             if seeded:
                 torch.manual_seed(derive_seed(0, "step", number, name))
-            drawn = 2 * number + place + -(-number // WATCH)  # ours looks at the game now and then
+            drawn = 2 * number + place + -(-number // MONITOR_EVERY)  # ours monitors now and then
             x = rows.x.index_select(0, order[drawn % len(order)]).float()
             movers[place].zero_grad(set_to_none=True)
             if name == "discriminator":
                 fake = make().detach()
                 real = (x.flatten(1) + torch.rand(BATCH, SPACE.dims) - 128) / 128
-                loss = (F.softplus(-model.judge(real, none)) / 2).mean() + (
-                    F.softplus(model.judge(fake, none)) / 2
+                loss = (F.softplus(-model.discriminate(real, none)) / 2).mean() + (
+                    F.softplus(model.discriminate(fake, none)) / 2
                 ).mean()
             else:
-                loss = (F.softplus(-model.judge(make(), none)) / 2).mean()
+                loss = (F.softplus(-model.discriminate(make(), none)) / 2).mean()
             loss.backward()
             movers[place].step()
 

@@ -20,7 +20,7 @@ import torch
 
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models._sequence_sampling import hidden, walks
+from monge.models._sequence_sampling import row_groups, unobserved_rows
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn import dilated
 
@@ -47,14 +47,16 @@ def compare(model: WaveNet, steps: int, rows: int, repeats: int, passes: int) ->
     options, net = WaveNet.SamplingConfig(steps=steps), model.net
     assert isinstance(net, dilated.DilatedStack)
     plain = WaveNet.SamplingConfig(steps=steps, cached=False)
-    (walk,) = walks(model, hidden(model, rows, None, plain), plain, make_generator(1))
+    (walk,) = row_groups(
+        model, unobserved_rows(model, rows, None, plain), plain, make_generator(1)
+    )
     walk.x.copy_(model.sample(rows, None, options, make_generator(1)).T)
     past = torch.randint(0, 256, (rows, net.reach)).float()
     spread = range(steps // (2 * passes), steps, max(steps // passes, 1))
 
     def within(step: int) -> None:
         params = net.window(model.entries(past, torch.zeros(1, dtype=torch.long)))[:, 0]
-        walk.law.draw(params + model.offset[0], walk.noise[step], 0)
+        walk.distribution.draw(params + model.offset[0], walk.noise[step], 0)
 
     times: dict[str, list[float]] = {
         "queues": [],

@@ -1,8 +1,7 @@
-"""Laws known by their samples alone: noise pushed through a network, x = G(z, given).
+"""Base of generators x = G(z, given): implicit models, known only by their samples.
 
-What generators share, whoever judges them: a critic, a transport cost. Both sides meet in
-coordinates near one (`nn.coordinates`), whose inverse ends the generator, so that samples are
-events again.
+Data and samples are compared in standardised coordinates, by a discriminator, a critic or a
+transport cost; the inverse of the coordinates ends the generator.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from torch import Generator, Tensor
 
 from ..core.abilities import CanDecode, CanSample, Given
 from ..core.batch import Batch, broadcast_conditions
-from ..core.config import Config as BaseConfig
 from ..core.config import Range
 from ..core.model import Model
 from ..core.space import Space
@@ -24,8 +22,8 @@ from ..nn.inputs.standardise import Coordinates
 from ..nn.mlp import MLP
 
 
-class Pushforward(Model, CanSample, CanDecode):
-    """x = G(z, given) with z ~ N(0, I): a law without a density."""
+class GeneratorModel(Model, CanSample, CanDecode):
+    """x = G(z, given) with z ~ N(0, I): a distribution without a tractable density."""
 
     events = {"real", "levels"}
     givens = {"label"}
@@ -43,23 +41,13 @@ class Pushforward(Model, CanSample, CanDecode):
 
     @abc.abstractmethod
     def generate(self, z: Tensor, context: Tensor) -> Tensor:
-        """Points (n, D) in the coordinates where both sides meet."""
-
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        return self.decode(self.noise(n, generator), given)
+        """Points (n, D) in standardised coordinates."""
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        return self.events_of(self.generate(z, self.context(given or {}, len(z))))
+        return self.to_event(self.generate(z, self.context(given or {}, len(z))))
 
-    def events_of(self, y: Tensor) -> Tensor:
+    def to_event(self, y: Tensor) -> Tensor:
         """Points (n, D) in the units and the shape of the data."""
         return self.coordinates.leave(y).reshape(len(y), *self.space.shape)
 
@@ -73,17 +61,17 @@ class Pushforward(Model, CanSample, CanDecode):
         return self.conditions(broadcast_conditions(given, self.space, n), n)  # (n, C)
 
     def real(self, batch: Batch) -> Tensor:
-        """The rows where they meet what is generated, whole numbers spread over their step."""
+        """The rows in standardised coordinates; levels are dequantised with uniform noise."""
         x = batch.x.to(self.coordinates.shift.dtype)
         return self.coordinates.enter(x, dequantise=True)  # (B, D)
 
 
-class Dense(Pushforward):
-    """The same of a perceptron G: every entry of an event is one of its outputs."""
+class MLPGeneratorModel(GeneratorModel):
+    """A generator whose network is an MLP: every entry of an event is one of its outputs."""
 
-    class Config(Pushforward.Config):
+    class Config(GeneratorModel.Config):
         generator: MLP.Config = MLP.Config(width=256, depth=3, activation="relu")
-        """Network from noise to an event."""
+        """Network from the noise z to an event."""
 
     config: Config
 

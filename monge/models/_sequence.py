@@ -1,4 +1,4 @@
-r"""Laws of sequences whose steps share one network and one head.
+r"""Base of sequence models whose steps share one network and one head.
 
 $\log p(x | c) = \sum_t \log p(x_t | x_{<t}, c)$ over the steps t that exist. The steps are the
 single entries of an event, one after the other: a series (T,) or (T, C), the channels of a step
@@ -29,23 +29,23 @@ from ..core.abilities import (
 from ..core.batch import Batch, as_batch, broadcast_conditions
 from ..core.config import Config as BaseConfig
 from ..core.config import Range
-from ..core.model import Losses, Model
+from ..core.model import Model
 from ..core.space import Space
 from ..nn.inputs.sequence import Context, Entries
 from ..nn.stepwise import Conditioned, Reaching
 from ..prob.decoding import Choice
 from ..prob.heads import Head, LevelsLaw
 from ._ordering import Laid, Layout, blank, check_codes, check_prefix, check_whole
-from ._sequence_sampling import fill, hidden, walks
+from ._sequence_sampling import fill, row_groups, unobserved_rows
 
-PIECE = 1 << 14
-"""Steps that pass through the network together, so that a layer stays near the processor."""
+STEPS_PER_PASS = 1 << 14
+"""Steps per network pass, so that activations stay in the processor's cache."""
 
 
-class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
-    """A product of conditionals along a sequence, all by one network.
+class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
+    """A product of conditionals along a sequence, all computed by one network.
 
-    The loss is in nats a step, so that a long row weighs as its steps do and no more.
+    The loss is in nats per step, so that every step has the same weight.
     """
 
     events = {"real", "binary", "levels", "tokens"}
@@ -54,18 +54,19 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
 
     class Config(Model.Config):
         components: Annotated[int, Range(1)] = 5
-        """Parts of the mixture that each real or finely levelled step follows."""
+        """Mixture components of the distribution of each real or finely quantised step."""
         levels: LevelsLaw = "auto"
-        """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
+        """Distribution of levels: categorical, mixture of logistics (logistic), or chosen by their
+        number (auto)."""
 
     class SamplingConfig(Choice):
         steps: Annotated[int, Range(0)] = 0
-        """Steps to draw where rows vary in length; 0 takes the median of the training rows, or
-        their longest where a symbol ends them."""
+        """Steps to sample if rows vary in length; 0 takes the median of the training rows, or
+        the longest if an end symbol exists."""
         prompt: tuple[int, ...] = ()
-        """Symbols that every row begins with."""
+        """Tokens that every row starts with."""
         cached: bool = True
-        """Keep what the network needs of the past; false recomputes everything for each step."""
+        """Cache the network's state; false recomputes the whole past for each step."""
 
     config: Config
     net: Conditioned[Any]
@@ -124,26 +125,23 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
     def orders(self) -> Sequence[Tensor]:
         return [self.layout.places().to(self.blank.device)]
 
-    def loss(self, batch: Batch) -> Losses:
-        """Of a row longer than the window, one of its equal blocks that are not: what precedes
-        the block is read, so that the mean over blocks is the row's loss."""
-        rows = self.laid(batch)
-        count = rows.exist.sum(1)  # (B,)
+    def random_block(self, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """First step, end and number of blocks (B,) of one random block of each row with `count`
+        steps. Rows longer than `window` have several equal blocks, others one; the blocks before
+        it are read, so that the mean over blocks is the row's loss."""
         blocks = torch.ones_like(count)
         if self.window and isinstance(self.net, Reaching):
             blocks = (count / self.window).ceil().clamp_min(1).long()
         block = (torch.rand(len(count), device=count.device) * blocks).long()
-        first, last = block * count // blocks, (block + 1) * count // blocks
-        total = -self.summed(rows, first, last) * blocks  # (B,)
-        return {"nll": total * (len(total) / count.sum().to(total.dtype))}
+        return block * count // blocks, (block + 1) * count // blocks, blocks
 
-    def summed(self, rows: Laid, first: Tensor, last: Tensor) -> Tensor:
-        """log p of the steps from `first` up to `last` of each row, (B,); rows of like length are
-        passed together, those that begin at their first step apart from the others."""
+    def block_log_prob(self, rows: Laid, first: Tensor, last: Tensor) -> Tensor:
+        """log p of the steps from `first` to `last` of each row, (B,); rows of similar length are
+        passed together, those that start at their first step apart from the others."""
         order, parts = [], []
         for late in (False, True):
             group = ((first > 0) == late).nonzero()[:, 0]
-            for piece, most in self.pieces((last - first)[group], PIECE):
+            for piece, most in self.pieces((last - first)[group], STEPS_PER_PASS):
                 own = group[piece]
                 if late:
                     log_p = self.windowed(rows.take(own), first[own], last[own], most)
@@ -164,17 +162,17 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
 
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         """Zero at steps that do not exist."""
-        rows = self.laid(batch)
+        rows = self.to_steps(batch)
         if torch.is_grad_enabled():
             found = self.scored(rows)
         else:
             found = torch.zeros_like(rows.x)
-            for own, most in self.pieces(rows.exist.sum(1), PIECE):
+            for own, most in self.pieces(rows.exist.sum(1), STEPS_PER_PASS):
                 found[own, :most] = self.streamed(rows.take(own, most))
         return self.layout.event(found * rows.exist).flatten(1)
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        return self.parameters_of(self.laid(batch))[:, self.orders[0]]
+        return self.parameters_of(self.to_steps(batch))[:, self.orders[0]]
 
     def pieces(self, count: Tensor, room: int) -> Iterator[tuple[Tensor, int]]:
         """Rows by their number of steps, as many as have room together, and the most steps."""
@@ -247,7 +245,7 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         y = (x - shift) / scale
         return self.head.log_prob(params, y[..., None])[..., 0] - scale.log()
 
-    def laid(self, batch: Batch) -> Laid:
+    def to_steps(self, batch: Batch) -> Laid:
         """The rows as steps; what is beyond a row's length is put at zero, unread."""
         check_whole(self.name, batch)
         x, exist = self.flat(batch.x), self.layout.exist(batch)
@@ -258,17 +256,6 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
 
     def flat(self, x: Tensor) -> Tensor:  # (B, D)
         return self.layout.steps(x).to(self.blank.dtype)
-
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        """(n, steps, ...) where rows vary in length; what follows the end of a row repeats it."""
-        return fill(self, hidden(self, n, given, options), options, generator)
 
     @torch.no_grad()
     def complete(
@@ -292,20 +279,20 @@ class Chain(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanSt
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """One yield for each entry; those not yet drawn stand at their training mean or low."""
-        batch = hidden(self, n, given, options)
-        started = list(walks(self, batch, options, generator))
+        """Yields after each entry; entries not sampled yet hold their training mean or minimum."""
+        batch = unobserved_rows(self, n, given, options)
+        started = list(row_groups(self, batch, options, generator))
         for step in range(batch.x.shape[1]):
-            for walk in started:
-                walk.advance(step)
-                batch.x[walk.rows, step] = walk.x[step]
-            if all(walk.over for walk in started):
+            for rows in started:
+                rows.advance(step)
+                batch.x[rows.index, step] = rows.x[step]
+            if all(rows.finished for rows in started):
                 batch.x[:, step + 1 :] = batch.x[:, step, None]
-                yield self.shaped(batch.x)
+                yield self.to_event(batch.x)
                 return
-            yield self.shaped(batch.x.clone())
+            yield self.to_event(batch.x.clone())
 
-    def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
+    def to_event(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
         x = self.layout.event(x)
         return x.long() if self.space.kind == "tokens" else x
 

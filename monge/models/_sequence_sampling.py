@@ -1,4 +1,4 @@
-"""Rows of a chain on their way: each step is drawn, or kept where it is seen, and read."""
+"""Stepwise sampling of sequence models: each step is sampled, or kept if it is observed."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ..prob.distributions import Categorical, Distribution, Mixture
 from ._ordering import Laid
 
 if TYPE_CHECKING:
-    from ._sequence import Chain
+    from ._sequence import SequenceModel
 
 
-ROOM = 1 << 22
-"""Numbers of the past that the rows drawn together may keep."""
-ROWS = 1 << 13
-"""Rows drawn together at most."""
+MAX_CACHE_ELEMENTS = 1 << 22
+"""Cached numbers of the rows that are sampled together."""
+MAX_ROWS = 1 << 13
+"""Rows that are sampled together."""
 
 
-class Walk:
-    """Some rows (m of them) and what they have left behind; steps first, so that a step moves
-    rows of memory."""
+class SequenceRowGroup:
+    """m rows while they are sampled, with the network's state; steps are the first axis, so that a
+    step writes contiguous memory."""
 
     def __init__(
         self,
-        model: Chain,
-        options: Chain.SamplingConfig,
+        model: SequenceModel,
+        options: SequenceModel.SamplingConfig,
         rows: Tensor,
         x: Tensor,
         seen: Tensor,
@@ -45,11 +45,11 @@ class Walk:
     ) -> None:
         """x, seen: (m, D); noise: (D, m, 2); context: (m, 1 or D, K). What a step needs is laid
         out here, since looking it up in a module takes longer than using it."""
-        self.model, self.rows, self.context = model, rows, context
+        self.model, self.index, self.context = model, rows, context
         self.x, self.seen = x.T.contiguous(), seen.T.contiguous()  # (D, m)
-        self.kept = self.seen.any(1).tolist()
+        self.has_observed = self.seen.any(1).tolist()
         self.noise, self.steps = noise.unbind(), self.x.unbind()  # (m, 2) and (m,) each
-        self.law, self.options = model.head.each()[0], options
+        self.distribution, self.options = model.head.each()[0], options
         self.end, self.ended = model.space.end, torch.zeros_like(self.seen[0])
         self.read, self.offset = model.entries.reader(), model.offset.unbind()
         self.place, self.cycle = model.place, model.cycle
@@ -59,66 +59,77 @@ class Walk:
         )
 
     def advance(self, step: int) -> None:
+        self.sample_step(step, self.parameters(step))
+
+    def sample_step(self, step: int, params: Tensor) -> None:
+        """x_t ~ p(x_t | params), unless observed or after the end of its row."""
         here = self.steps[step]
-        params = cooled(self.law, self.parameters(step), self.options)
-        drawn = self.law.draw(params, self.noise[step], 0)
+        params = apply_temperature(self.distribution, params, self.options)
+        drawn = self.distribution.draw(params, self.noise[step], 0)
         if self.real:
             place = step % self.cycle
             drawn = self.model.shift[place] + self.model.scale[place] * drawn
         if self.end is not None:  # what has ended stays at its end
             drawn = drawn.masked_fill(self.ended, self.end)
-        if self.kept[step]:
+        if self.has_observed[step]:
             drawn = torch.where(self.seen[step], here, drawn)
         here.copy_(drawn)
         if self.end is not None:
             self.ended |= here == self.end
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether every row has ended."""
         return self.end is not None and bool(self.ended.all())
 
+    def repeat_end(self, step: int) -> None:
+        """Fill the steps after this one with its values."""
+        self.x[step + 1 :] = self.x[step]
+
     def parameters(self, step: int) -> Tensor:
-        """Of the law of this step, (m, P)."""
+        """Of the distribution of this step, (m, P)."""
         if self.state is None:
             past = Laid(self.x.T, self.seen.T, self.context).cut(step + 1)
             return self.model.parameters_of(past)[:, -1]
         if step:
             vector = self.read(self.steps[step - 1], (step - 1) % self.cycle)  # (m, width)
         else:
-            vector = self.model.first.expand(len(self.rows), -1)
+            vector = self.model.first.expand(len(self.index), -1)
         if self.place is not None:
             vector = vector + self.place[step % self.cycle]
         return self.net.step(self.state, vector) + self.offset[step % self.cycle]
 
 
-def cooled(law: Distribution, params: Tensor, options: Choice) -> Tensor:
+def apply_temperature(distribution: Distribution, params: Tensor, options: Choice) -> Tensor:
     """Logits divided by the temperature, unlikely symbols left out; of a mixture, scales
     multiplied by the temperature besides."""
     temperature = options.temperature
-    if isinstance(law, Categorical):
+    if isinstance(distribution, Categorical):
         return narrowed(params, options)
     if options.top or options.nucleus < 1:
         raise UsageError(
-            "top and nucleus choose among symbols, and these are numbers; say "
-            "temperature=0.8 instead"
+            "top and nucleus need tokens or levels, found numbers; set temperature=0.8 instead"
         )
     if temperature == 1:
         return params
-    if not isinstance(law, Mixture):
+    if not isinstance(distribution, Mixture):
         return params / temperature
-    *logits, means, scales = params.split(law.components, -1)
+    *logits, means, scales = params.split(distribution.components, -1)
     logits = [weights / temperature for weights in logits]
     return torch.cat([*logits, means, scales + math.log(temperature)], -1)
 
 
-def hidden(model: Chain, n: int, given: Given | None, options: Config | None) -> Batch:
+def unobserved_rows(
+    model: SequenceModel, n: int, given: Given | None, options: Config | None
+) -> Batch:
     """n rows of which nothing is seen, laid out as steps; as long as what they are given step by
     step, as is asked, or as half of the training rows are at most."""
     ready = broadcast_conditions(given or {}, model.space, n)
     frames, asked = int(model.typical), settings(model, options).steps
     if asked and not model.space.varies:
-        raise UsageError(f"steps={asked}: every row of this data has {model.space}; leave it out")
+        raise UsageError(
+            f"steps={asked} needs rows of variable length, found {model.space}; remove it"
+        )
     along = [ready[name].x.shape[1] for name in model.context.local]
     frames = model.space.shape[0] if model.space.end is not None else frames
     frames = min(along, default=asked or frames) if model.space.varies else frames
@@ -133,31 +144,30 @@ def hidden(model: Chain, n: int, given: Given | None, options: Config | None) ->
 
 def check_prompt(space: Space, prompt: Sequence[int], steps: int) -> None:
     if space.kind != "tokens":
-        raise UsageError(f"a prompt is text, and these are {space}; leave it out")
+        raise UsageError(f"a prompt needs text, found {space}; remove it")
     if len(prompt) >= steps:
         raise UsageError(
-            f"the prompt has {len(prompt)} tokens and a row has {steps} at most, so "
-            "that nothing is left to draw; shorten it"
+            f"expected a prompt of fewer than {steps} tokens, found {len(prompt)}; shorten it"
         )
     if min(prompt) < 0 or max(prompt) >= space.size:
         raise UsageError(
-            f"the prompt holds a symbol that is none of 0 to {space.size - 1}; "
-            "encode it as the run does"
+            f"expected prompt tokens from 0 to {space.size - 1}, found {min(prompt)} to "
+            f"{max(prompt)}; encode the prompt with the run's tokeniser"
         )
 
 
-def walks(
-    model: Chain, batch: Batch, options: Config | None, generator: Generator | None
-) -> Iterator[Walk]:
+def row_groups(
+    model: SequenceModel, batch: Batch, options: Config | None, generator: Generator | None
+) -> Iterator[SequenceRowGroup]:
     """The rows of a batch laid out as steps, in pieces, each before its first step."""
     n, steps = batch.x.shape
     noise = model.head.noise(steps * n, generator).reshape(steps, n, 2)
     context = model.context(batch.given, n, steps)
     reach = model.net.reach if isinstance(model.net, Reaching) else steps
-    size = max(1, min(ROWS, ROOM // (min(reach, steps) * model.width)))
+    size = max(1, min(MAX_ROWS, MAX_CACHE_ELEMENTS // (min(reach, steps) * model.width)))
     for rows in torch.arange(n, device=batch.x.device).split(size):
         own = None if context is None else context[rows]
-        yield Walk(
+        yield SequenceRowGroup(
             model,
             settings(model, options),
             rows,
@@ -169,19 +179,19 @@ def walks(
 
 
 def fill(
-    model: Chain, batch: Batch, options: Config | None, generator: Generator | None
+    model: SequenceModel, batch: Batch, options: Config | None, generator: Generator | None
 ) -> Tensor:
     x = batch.x.clone()
     with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
-        for walk in walks(model, batch, options, generator):
+        for rows in row_groups(model, batch, options, generator):
             for step in range(x.shape[1]):
-                walk.advance(step)
-                if walk.over:
-                    walk.x[step + 1 :] = walk.x[step]
+                rows.advance(step)
+                if rows.finished:
+                    rows.repeat_end(step)
                     break
-            x[walk.rows] = walk.x.T
-    return model.shaped(x)
+            x[rows.index] = rows.x.T
+    return model.to_event(x)
 
 
-def settings(model: Chain, options: Config | None) -> Chain.SamplingConfig:
-    return cast("Chain.SamplingConfig", options or model.SamplingConfig())
+def settings(model: SequenceModel, options: Config | None) -> SequenceModel.SamplingConfig:
+    return cast("SequenceModel.SamplingConfig", options or model.SamplingConfig())

@@ -87,7 +87,7 @@ def test_x54_holds_and_fails_with_another_weight(monkeypatch):
 def test_subsets_have_every_size_and_every_entry_alike():
     torch.manual_seed(0)
     model, n = nade(FOUR), 40_000
-    seen = model.subsets(n)
+    seen = model.random_subsets(n)
     found = torch.bincount(seen.long() @ torch.tensor([8, 4, 2, 1]), minlength=16)
     due = torch.tensor([1 / 4 / math.comb(4, code.bit_count()) for code in range(15)])
     assert found[15] == 0

@@ -11,7 +11,7 @@ from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.core.train_config import TrainConfig
-from monge.models.sequence.direct_forecast import Forecast
+from monge.models.sequence.direct_forecast import DirectForecast
 from monge.nn import forecasters
 from monge.prob.copula import Dependence, Margins
 from monge.run import run
@@ -47,7 +47,7 @@ def windows(x, lookback, horizon):
 
 def built(net="nlinear", space=SPACE, *words):
     torch.manual_seed(0)
-    config = Forecast.Config(rank=2).override(f"net={net}", *words)
+    config = DirectForecast.Config(rank=2).override(f"net={net}", *words)
     model = config.build(space).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -65,7 +65,7 @@ def test_every_network_gives_a_law(net):
     assert model.log_prob(batch).shape == (5,)
     x = model.sample(5, batch.given, generator=make_generator(0))
     assert x.shape == (5, 3, 2)
-    again = Forecast.Config.from_dict(model.config.to_dict())
+    again = DirectForecast.Config.from_dict(model.config.to_dict())
     assert again == model.config
 
 
@@ -217,7 +217,7 @@ def test_what_is_known_beforehand_moves_the_mean():
     )
     source = data.open(table, "known=price", "horizon=3", "lookback=7")
     view = source.view(target="future")
-    config = Forecast.smallest_config(view.space).override("net=dlinear", "net.kernel=3")
+    config = DirectForecast.smallest_config(view.space).override("net=dlinear", "net.kernel=3")
     trainer = Trainer(config.build(view.space), view.training(), TrainConfig(lr=1e-3))
     trainer.advance(1.0)
     rows, model = view.rows("test").whole(), trainer.model.eval()
@@ -248,9 +248,11 @@ def test_a_season_is_forecast_better_than_by_repeating_it(tmp_path):
 
 
 def test_what_is_no_future_of_a_past_is_refused():
-    assert "data.horizon" in Forecast.unsupported_reason(Space(kind="real", shape=(4,), rows=9))
+    assert "data.horizon" in DirectForecast.unsupported_reason(
+        Space(kind="real", shape=(4,), rows=9)
+    )
     odd = Space(kind="real", shape=(4, 3), rows=9, given={"past": PAST})
-    assert "channels of its future" in Forecast.unsupported_reason(odd)
+    assert "channels of its future" in DirectForecast.unsupported_reason(odd)
     with pytest.raises(DataError, match="forecasts a future given its past"):
         run.start(
             "direct_forecast", data.open(wave(), "horizon=3"), event="future", given=["time"]

@@ -94,7 +94,7 @@ def test_steps_tell_what_is_scored(name):
     source = batch.given["source"]
     whole = model.conditionals(batch)
     with torch.no_grad():
-        speaker = model.speaker(model.remember(source), 6, 5)
+        speaker = model.step_decoder(model.encode_source(source), 6, 5)
         symbol, own = None, []
         for step in range(5):
             log_p = speaker.next(symbol).log_softmax(-1)

@@ -18,7 +18,7 @@ from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.energy_distance import distance
-from monge.models.transport.entropic_map import Map
+from monge.models.transport.entropic_map import EntropicMap
 from monge.models.transport.neural_map import NeuralMap
 from monge.train.trainer import Trainer
 
@@ -44,8 +44,8 @@ def rows() -> tuple[Tensor, Batch]:
     return x, Batch(y, {"source": Batch(x)})
 
 
-def entropic(epsilon: float = 0.02, anchors: int = N) -> Map:
-    model = Map.Config(epsilon=epsilon, anchors=anchors).build(SPACE).double()
+def entropic(epsilon: float = 0.02, anchors: int = N) -> EntropicMap:
+    model = EntropicMap.Config(epsilon=epsilon, anchors=anchors).build(SPACE).double()
     model.plan(rows()[1])
     return model
 
@@ -89,7 +89,7 @@ def test_samples_are_targets_that_were_seen_with_the_right_mean():
 def test_a_shift_of_either_side_changes_nothing_but_the_shift():
     _, batch = rows()
     far = replace(SPACE, given={"source": replace(SOURCE, mean=(100.0, 0.0))})
-    model = Map.Config(anchors=N).build(far).double()
+    model = EntropicMap.Config(anchors=N).build(far).double()
     moved = {"source": Batch(batch.given["source"].x + torch.tensor([100.0, 0.0]))}
     model.plan(replace(batch, given=moved))
     torch.testing.assert_close(model.mean(moved), entropic().mean(batch.given), rtol=0, atol=1e-3)
@@ -148,7 +148,7 @@ def test_the_judge_leaves_out_how_rows_happen_to_be_paired():
     ],
 )
 def test_what_cannot_be_moved_is_refused(given, words):
-    for owner in (Map, NeuralMap):
+    for owner in (EntropicMap, NeuralMap):
         assert words in owner.unsupported_reason(replace(SPACE, given=given))
 
 

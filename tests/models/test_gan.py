@@ -87,7 +87,7 @@ def test_the_ratio_is_read_back_from_the_best_discriminator(smooth):
 
 @pytest.mark.parametrize(("owner", "space"), [(GAN, REAL), (DCGAN, PICTURE)])
 def test_the_players_share_all_parameters_and_each_moves_its_own(owner, space):
-    model = built(owner, replace(space, given=LABEL), rounds=3, penalty=0.5)
+    model = built(owner, replace(space, given=LABEL), critic_steps=3, penalty=0.5)
     moved = [id(p) for turn in model.updates() for p in turn.params]
     assert sorted(moved) == sorted(id(p) for p in model.parameters())
     assert [turn.repeat for turn in model.updates()] == [3, 1, 1]
@@ -101,15 +101,15 @@ def test_the_players_share_all_parameters_and_each_moves_its_own(owner, space):
 
 def test_the_price_of_slopes_is_that_of_a_linear_discriminator():
     model = built(penalty=3.0)
-    model.judge = lambda y, context: y @ torch.tensor([3.0, 4.0]).double()
-    torch.testing.assert_close(model.settling(rows()), torch.full((16,), 3 / 2 * 25).double())
+    model.discriminate = lambda y, context: y @ torch.tensor([3.0, 4.0]).double()
+    torch.testing.assert_close(model.r1_penalty(rows()), torch.full((16,), 3 / 2 * 25).double())
 
 
 def test_resampling_by_the_ratio_turns_one_law_into_the_other():
     """Fakes N(0, 1), data N(1, 1): log ratio x - 1/2. Of many candidates the chosen is data."""
     model = built(space=Space(kind="real", shape=(1,)), latent=1)
     model.generate = lambda z, context: z
-    model.judge = lambda y, context: y[:, 0] - 0.5
+    model.discriminate = lambda y, context: y[:, 0] - 0.5
     x = model.sample(4000, options=model.SamplingConfig(resample=64), generator=make_generator(0))
     assert x.mean().item() == pytest.approx(1.0, abs=0.08)
     assert x.std().item() == pytest.approx(1.0, abs=0.08)
@@ -134,7 +134,7 @@ def test_the_doctor_says_that_the_discriminator_has_won():
     model = built(game="minimax").eval()
     assert model.diagnose(rows(n=64)) == []
     model.generate = lambda z, context: z + 100
-    model.judge = lambda y, context: 5 * (20 - y[:, 0])
+    model.discriminate = lambda y, context: 5 * (20 - y[:, 0])
     (won,) = model.diagnose(rows(n=64))
     assert won.name == "discriminator has won"
     assert "right about 100%" in won.sentence
@@ -143,15 +143,15 @@ def test_the_doctor_says_that_the_discriminator_has_won():
 
 def test_the_watch_tells_the_curves_and_their_lines():
     model = built()
-    told = model.watch(rows())
-    assert set(told) == {"value", "js_bound", "right", "slope"}
+    told = model.monitor(rows())
+    assert set(told) == {"value", "js_bound", "accuracy", "gradient_norm"}
     torch.testing.assert_close(told["js_bound"], (told["value"] + math.log(4)) / 2)
     assert model.optimal_values["watch/value"] == -math.log(4)
 
 
 def test_bad_input_is_refused_in_a_sentence():
     model = built().train()
-    with pytest.raises(UsageError, match=r"a batch of training has 1; give a larger train\.batch"):
+    with pytest.raises(UsageError, match=r"train\.batch_size"):
         model.discriminator_loss(rows(n=1))
     alone = {"label": Space(kind="label", size=1, name="label")}
     assert "label, of which there is one name only" in GAN.unsupported_reason(
@@ -175,13 +175,13 @@ def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels
     assert x.min() >= 0
     assert x.max() <= 255
     assert model.log_ratio(Batch(x)).shape == (5,)
-    assert _convnets.breaches(model.generator, model.discriminator) == []
+    assert _convnets.broken_rules(model.generator, model.discriminator) == []
 
 
 def test_every_published_rule_is_checked():
     def broken(maker=None, judge=None) -> str:
-        own = _convnets.grower(3, 1, (8, 8), 4, 2, True), _convnets.shrinker(1, (8, 8), 4, 2)
-        (rule,) = _convnets.breaches(
+        own = _convnets.upsampler(3, 1, (8, 8), 4, 2, True), _convnets.downsampler(1, (8, 8), 4, 2)
+        (rule,) = _convnets.broken_rules(
             maker(list(own[0])) if maker else own[0], judge(list(own[1])) if judge else own[1]
         )
         return rule
@@ -212,6 +212,6 @@ def test_a_run_tells_modes_ratios_and_what_ails_it():
     found = run.evaluate()
     assert found["modes_found"].unit == "of 8"
     assert {"c2st", "coverage", "coverage_of_real_rows", "memorised"} <= set(found)
-    assert {"watch/value", "watch/js_bound", "watch/slope"} <= set(run.history)
+    assert {"watch/value", "watch/js_bound", "watch/gradient_norm"} <= set(run.history)
     assert "samples beside the data" in {finding.name for finding in run.diagnose()}
     assert run.sample(5, None, "resample=4").shape == (5, 2)

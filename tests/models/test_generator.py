@@ -11,7 +11,7 @@ from torch import Tensor
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.transport.sinkhorn_generator import Sinkhorn
+from monge.models.transport.sinkhorn_generator import SinkhornGenerator
 from monge.solve.transport.exact import sliced
 from monge.train.budget import Budget
 from monge.train.loop import fit
@@ -22,22 +22,22 @@ LEVELS = Space(kind="levels", shape=(1, 2, 2), size=5, rows=1000)
 LABEL = {"label": Space(kind="label", size=3)}
 
 
-def built(space: Space = REAL, **words: object) -> Sinkhorn:
+def built(space: Space = REAL, **words: object) -> SinkhornGenerator:
     torch.manual_seed(0)
-    return replace(Sinkhorn.smallest_config(space), **words).build(space).double()
+    return replace(SinkhornGenerator.smallest_config(space), **words).build(space).double()
 
 
 def normal(n: int, seed: int) -> Tensor:
     return torch.randn(n, 2, generator=make_generator(seed), dtype=torch.float64)
 
 
-def identity(model: Sinkhorn) -> Sinkhorn:
+def identity(model: SinkhornGenerator) -> SinkhornGenerator:
     """A generator whose law is the standard normal."""
     model.generate = lambda z, context: z
     return model
 
 
-def mean_of(model: Sinkhorn, shift: float = 0.0, count: int = 40) -> Tensor:
+def mean_of(model: SinkhornGenerator, shift: float = 0.0, count: int = 40) -> Tensor:
     torch.manual_seed(1)
     return torch.stack([model.divergence(Batch(normal(32, i) + shift)) for i in range(count)])
 
@@ -83,7 +83,7 @@ def test_features_are_moved_against_the_generator():
     model = built(cost="features")
     first, second = model.updates()
     assert (first.name, second.name) == ("generator", "features")
-    assert second.every == model.config.rounds
+    assert second.every == model.config.generator_steps
     batch = Batch(normal(16, 0))
     torch.manual_seed(0)
     lowered = first.loss(batch)["transport"]
@@ -122,7 +122,10 @@ def test_a_short_fit_finds_two_clusters():
         def batch(self, index: Tensor, train: bool = False) -> Batch:
             return Batch(x[index], row=index)
 
-    config, recipe = Sinkhorn.defaults(space).config, Sinkhorn.defaults(space).recipe
+    config, recipe = (
+        SinkhornGenerator.defaults(space).config,
+        SinkhornGenerator.defaults(space).recipe,
+    )
     trainer = Trainer(
         config.build(space), Rows(), replace(recipe, batch_size=128, warmup=10), seed=0
     )

@@ -75,7 +75,7 @@ def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, shape):
 def test_rows_in_pieces_are_the_same_rows(monkeypatch):
     model = made(TABLE, orders=2)
     whole = model.sample(30, generator=make_generator(1))
-    monkeypatch.setattr("monge.models.autoregressive._base.ROWS", 4)
+    monkeypatch.setattr("monge.models.autoregressive._base.ROWS_PER_PASS", 4)
     torch.testing.assert_close(model.sample(30, generator=make_generator(1)), whole)
 
 

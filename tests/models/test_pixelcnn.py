@@ -140,7 +140,7 @@ def test_scores_in_pieces_are_the_same_scores(monkeypatch):
     batch = Batch(torch.randn(7, 1, 4, 3, dtype=torch.float64), labels(7))
     with torch.no_grad():
         whole = model.log_prob(batch)
-        monkeypatch.setattr("monge.models.autoregressive._images.ROOM", 1)
+        monkeypatch.setattr("monge.models.autoregressive._images.MAX_LAYER_ELEMENTS", 1)
         torch.testing.assert_close(model.log_prob(batch), whole)
 
 
@@ -183,4 +183,4 @@ def test_suits_are_buildable_for_every_kind():
             assert PixelCNN.Config.from_dict(config.to_dict()) == config
             assert config.build(space).sample(2).shape == (2, *space.shape)
     assert PixelCNN.unsupported_reason(digits) is None
-    assert "pictures" in PixelCNN.unsupported_reason(Space(kind="real", shape=(2, 3, 4, 5)))
+    assert "2x3x4x5" in PixelCNN.unsupported_reason(Space(kind="real", shape=(2, 3, 4, 5)))

@@ -9,8 +9,8 @@ import torch
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.sequence.direct_forecast import Forecast
-from monge.models.sequence.recursive_forecast import Rollout
+from monge.models.sequence.direct_forecast import DirectForecast
+from monge.models.sequence.recursive_forecast import RecursiveForecast
 from monge.run import run
 from monge.verify import subjects
 
@@ -40,7 +40,10 @@ def question(n=5, space=SPACE):
 
 
 def test_one_block_is_the_direct_forecast():
-    direct, rolled = built(Forecast.Config(rank=2)), built(Rollout.Config(rank=2, block=6))
+    direct, rolled = (
+        built(DirectForecast.Config(rank=2)),
+        built(RecursiveForecast.Config(rank=2, block=6)),
+    )
     rolled.load_state_dict(direct.state_dict())
     batch = question()
     torch.testing.assert_close(rolled.log_prob(batch), direct.log_prob(batch))
@@ -51,14 +54,20 @@ def test_one_block_is_the_direct_forecast():
 
 
 def test_blocks_divide_the_horizon():
-    assert [Rollout.Config(block=n).build(SPACE).steps for n in (1, 2, 4, 5, 9)] == [1, 2, 3, 3, 6]
+    assert [RecursiveForecast.Config(block=n).build(SPACE).steps for n in (1, 2, 4, 5, 9)] == [
+        1,
+        2,
+        3,
+        3,
+        6,
+    ]
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
 def test_the_density_is_the_product_of_blocks_given_true_pasts(block):
-    model, batch = built(Rollout.Config(rank=2, block=block)), question()
+    model, batch = built(RecursiveForecast.Config(rank=2, block=block)), question()
     one = replace(SPACE, shape=(block, 2))
-    step = built(Forecast.Config(rank=2), one)
+    step = built(DirectForecast.Config(rank=2), one)
     step.load_state_dict(model.state_dict())
     full, total = torch.cat([batch.given["past"].x, batch.x], 1), 0.0
     for start in range(0, 6, block):
@@ -69,11 +78,11 @@ def test_the_density_is_the_product_of_blocks_given_true_pasts(block):
 
 def test_draws_are_fed_back():
     """The second step is that of a first step after the past with the first draw in it."""
-    model = built(Rollout.Config(rank=0))
+    model = built(RecursiveForecast.Config(rank=0))
     past = question(1).given["past"].x.expand(3000, -1, -1)
     x = model.sample(3000, {"past": Batch(past)}, generator=make_generator(2))
     after = Batch(torch.cat([past, x], 1)[:, 1:9])
-    one = built(Forecast.Config(rank=0), replace(SPACE, shape=(1, 2)))
+    one = built(DirectForecast.Config(rank=0), replace(SPACE, shape=(1, 2)))
     one.load_state_dict(model.state_dict())
     below = one.marginals({"past": after}).cumulative(x[:, 1])  # uniform where the law is right
     assert (below.mean(0) - 0.5).abs().max() < 5 * (1 / 12) ** 0.5 / 3000**0.5
@@ -82,7 +91,7 @@ def test_draws_are_fed_back():
 
 
 def test_the_loss_is_that_of_all_blocks_in_the_mean():
-    model, batch = built(Rollout.Config(rank=2, block=2, fit="likelihood")), question(2)
+    model, batch = built(RecursiveForecast.Config(rank=2, block=2, fit="likelihood")), question(2)
     many = Batch(
         batch.x.repeat(3000, 1, 1), {"past": Batch(batch.given["past"].x.repeat(3000, 1, 1))}
     )
@@ -95,7 +104,10 @@ def test_the_loss_is_that_of_all_blocks_in_the_mean():
 
 @pytest.mark.parametrize("net", ["recurrence", "convolution", "attention", "layers", "dlinear"])
 def test_any_network_is_rolled_out(net):
-    model, batch = built(Rollout.Config(rank=1, block=3).override(f"net={net}")), question(3)
+    model, batch = (
+        built(RecursiveForecast.Config(rank=1, block=3).override(f"net={net}")),
+        question(3),
+    )
     assert model.log_prob(batch).isfinite().all()
     assert model.sample(3, batch.given, generator=make_generator(0)).shape == (3, 6, 2)
     assert all(term.isfinite().all() for term in model.loss(batch).values())

@@ -17,7 +17,7 @@ from monge.core.space import Space
 from monge.evaluate.likelihood import row_likelihoods
 from monge.evaluate.suite import left_out, measures
 from monge.models._ordering import Layout
-from monge.models._sequence import Chain
+from monge.models._sequence import SequenceModel
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn import dilated
 
@@ -62,11 +62,11 @@ def test_the_blocks_of_a_row_sum_to_its_score(kind):
     expected = whole.loss(rows)["nll"]
     count = whole.layout.exist(rows).sum(1)
     blocks = (count / 5).ceil().clamp_min(1).long()
-    laid, total = cut.laid(rows), 0.0
+    laid, total = cut.to_steps(rows), 0.0
     for block in range(int(blocks.max())):
         chosen = block < blocks
         first, last = (torch.where(chosen, (block + k) * count // blocks, count) for k in (0, 1))
-        total = total - cut.summed(laid, first, last)
+        total = total - cut.block_log_prob(laid, first, last)
     torch.testing.assert_close(total * len(rows.x) / count.sum(), expected)
     torch.testing.assert_close(
         expected.mean() * count.sum() / len(rows.x), -whole.likelihood(rows).value.mean()
@@ -88,7 +88,7 @@ def test_long_rows_are_scored_in_stretches(kind, monkeypatch):
     space, rows = varying(kind)
     model = build(space)
     whole = model.likelihood(rows).value
-    monkeypatch.setattr(Chain, "stretch", property(lambda self: 3))
+    monkeypatch.setattr(SequenceModel, "stretch", property(lambda self: 3))
     with torch.no_grad():
         torch.testing.assert_close(model.likelihood(rows).value, whole)
 
@@ -176,7 +176,7 @@ def test_the_median_length_is_drawn_and_kept(tmp_path):
     other.load_state_dict(model.state_dict())
     assert other.sample(2).shape == (2, int(rows.length.median()))
     with pytest.raises(UsageError, match="steps=4"):
-        build(worlds.make("binary")[0]).sample(1, options=Chain.SamplingConfig(steps=4))
+        build(worlds.make("binary")[0]).sample(1, options=SequenceModel.SamplingConfig(steps=4))
 
 
 def test_bits_are_counted_over_the_steps_that_exist():

@@ -1,4 +1,4 @@
-"""What generators that play against a discriminator share: the turns, the curves, the doctor."""
+"""Base of GANs: alternating updates, logged curves, resampling, diagnostics."""
 
 from __future__ import annotations
 
@@ -17,113 +17,116 @@ from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Losses, Update
 from ...core.space import Space
-from .._generator import Pushforward
-from ._lipschitz import slopes
+from .._generator import GeneratorModel
+from ._lipschitz import gradient_norms
 from ._losses import (
     Logarithmic,
-    discriminator_terms,
     divergence_bound,
     generator_terms,
     log_ratio,
     value,
 )
 
-WATCH = 50
-"""Steps between two looks at the game."""
-CANDIDATES = 4096
-"""Draws that are weighed at once."""
-SURE = 0.98
-"""Share of verdicts that are right, from which on a discriminator has won."""
-REFERENCES = {"watch/value": -math.log(4), "watch/js_bound": 0.0, "watch/wasserstein": 0.0}
-"""Where the curves of a game end that the generator has won."""
+MONITOR_EVERY = 50
+"""Steps between two logs of the monitored quantities."""
+MAX_CANDIDATES = 4096
+"""Candidates that are weighted at once when resampling."""
+WINNING_ACCURACY = 0.98
+"""Accuracy from which a discriminator overpowers the generator."""
+OPTIMAL_VALUES = {
+    "watch/value": -math.log(4),
+    "watch/js_bound": 0.0,
+    "watch/wasserstein": 0.0,
+}
+"""Values of the logged curves when the generator matches the data."""
 
 
-class Duel(Pushforward, HasDiscriminator, CanDiagnose):
-    """x = G(z, given) with z ~ N(0, I), trained until D cannot tell x from data."""
+class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
+    """x = G(z, given) with z ~ N(0, I), trained until D cannot distinguish x from data."""
 
-    optimal_values = REFERENCES
+    optimal_values = OPTIMAL_VALUES
 
-    class Config(Pushforward.Config):
+    class Config(GeneratorModel.Config):
         game: Logarithmic = "nonsaturating"
-        """What the generator lowers: -log D(G(z)), or minimax, log(1 - D(G(z)))."""
-        rounds: Annotated[int, Range(1)] = 1
-        """Moves of the discriminator for each move of the generator."""
+        """Generator loss: nonsaturating, -log D(G(z)), or minimax, log(1 - D(G(z)))."""
+        critic_steps: Annotated[int, Range(1)] = 1
+        """Discriminator updates per generator update."""
         smooth: Annotated[float, Range(0, 0.5)] = 0.0
-        """What is taken off the label of real rows, and of these alone: smoothing both sides
-        would reward fakes where there are no data."""
+        """One-sided label smoothing: real rows have the label 1 - smooth."""
         penalty: Annotated[float, Range(0)] = 0.0
-        """Price of half the squared slope of the logit at real rows (R1), with which the game
-        settles instead of circling."""
+        """Weight of the R1 gradient penalty at real rows, which makes training converge instead of
+        oscillate."""
 
     class SamplingConfig(CanSample.SamplingConfig):
         resample: Annotated[int, Range(1)] = 1
-        """Candidates of which each draw is chosen with weights D / (1 - D); 1 takes what comes."""
+        """Candidates per sample, of which one is chosen with weights D / (1 - D); 1 is off."""
 
     config: Config
     generator: nn.Module
     discriminator: nn.Module
 
     @abc.abstractmethod
-    def judge(self, y: Tensor, context: Tensor) -> Tensor:
+    def discriminate(self, y: Tensor, context: Tensor) -> Tensor:
         """Logits (B,) of points (B, D)."""
 
-    def loss(self, batch: Batch) -> Losses:
-        """The terms of both players, each of whom lowers its own."""
-        return self.discriminator_loss(batch) | self.generator_loss(batch)
+    @abc.abstractmethod
+    def discriminator_loss(self, batch: Batch) -> Losses:
+        """What the discriminator minimises."""
+
+    @abc.abstractmethod
+    def generator_loss(self, batch: Batch) -> Losses:
+        """What the generator minimises."""
 
     def updates(self) -> Sequence[Update]:
         rival, own = list(self.discriminator.parameters()), list(self.generator.parameters())
         return [
-            Update("discriminator", self.discriminator_loss, rival, repeat=self.config.rounds),
+            Update(
+                "discriminator", self.discriminator_loss, rival, repeat=self.config.critic_steps
+            ),
             Update("generator", self.generator_loss, own),
-            Update("watch", self.watch, every=WATCH),
+            Update("watch", self.monitor, every=MONITOR_EVERY),
         ]
 
-    def discriminator_loss(self, batch: Batch) -> Losses:
-        check_rows(self, batch)
-        terms = discriminator_terms(self.config.game, *self.verdicts(batch), self.config.smooth)
-        return {**terms, "penalty": self.settling(batch)} if self.config.penalty else terms
-
-    def settling(self, batch: Batch) -> Tensor:
+    def r1_penalty(self, batch: Batch) -> Tensor:
         """gamma / 2 |grad a|^2 at real rows, (B,) (Mescheder, Geiger & Nowozin 2018)."""
         context = self.context(batch.given, len(batch))
-        steep = slopes(lambda y: self.judge(y, context), self.real(batch), create_graph=True)
-        return self.config.penalty / 2 * steep.square()
-
-    def generator_loss(self, batch: Batch) -> Losses:
-        context = self.context(batch.given, len(batch))
-        fake = self.generate(self.noise(len(batch)), context)
-        return {"fooled": generator_terms(self.config.game, self.judge(fake, context))}
+        norm = gradient_norms(
+            lambda y: self.discriminate(y, context), self.real(batch), create_graph=True
+        )
+        return self.config.penalty / 2 * norm.square()
 
     def verdicts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         context = self.context(batch.given, len(batch))
         with torch.no_grad():
             fake = self.generate(self.noise(len(batch)), context)
-        return self.judge_both(self.real(batch), fake, context)
+        return self.discriminate_both(self.real(batch), fake, context)
 
-    def judge_both(self, real: Tensor, fake: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of as many real as fake points: in two passes, since batch norm must not see
-        them together."""
-        return self.judge(real, context), self.judge(fake, context)
+    def discriminate_both(
+        self, real: Tensor, fake: Tensor, context: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits of real and fake points, in two passes: batch norm must not mix them."""
+        return self.discriminate(real, context), self.discriminate(fake, context)
 
-    def watch(self, batch: Batch) -> Losses:
-        """V and what it says of the Jensen-Shannon divergence, how often D is right, and what
-        reaches the generator."""
+    def monitor(self, batch: Batch) -> Losses:
+        """V, its bound of the Jensen-Shannon divergence, the accuracy of D, and the norm of the
+        gradient that reaches the generator."""
         real, fake = self.verdicts(batch)
-        right = torch.cat([real > 0, fake <= 0]).to(real.dtype).mean()
+        accuracy = torch.cat([real > 0, fake <= 0]).to(real.dtype).mean()
         return {
             "value": value(real, fake),
             "js_bound": divergence_bound(real, fake),
-            "right": right,
-            "slope": self.slopes(batch),
+            "accuracy": accuracy,
+            "gradient_norm": self.gradient_norms(batch),
         }
 
-    def slopes(self, batch: Batch) -> Tensor:
+    def gradient_norms(self, batch: Batch) -> Tensor:
         """Norm of the gradient of the generator's loss at each fake point, (B,)."""
         context = self.context(batch.given, len(batch))
         with torch.no_grad():
             fake = self.generate(self.noise(len(batch)), context)
-        return slopes(lambda y: generator_terms(self.config.game, self.judge(y, context)), fake)
+        return gradient_norms(
+            lambda y: generator_terms(self.config.game, self.discriminate(y, context)), fake
+        )
 
     def log_ratio(self, batch: Batch) -> Tensor:
         x = batch.x.to(self.coordinates.shift.dtype)
@@ -131,70 +134,66 @@ class Duel(Pushforward, HasDiscriminator, CanDiagnose):
         return self.ratio_at(y, self.context(batch.given, len(batch)))
 
     def ratio_at(self, y: Tensor, context: Tensor) -> Tensor:
-        return log_ratio(self.config.game, self.judge(y, context), self.config.smooth)
+        return log_ratio(self.config.game, self.discriminate(y, context), self.config.smooth)
 
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
+    def candidates_per_sample(self, options: BaseConfig | None) -> int:
+        return options.resample if isinstance(options, AdversarialModel.SamplingConfig) else 1
+
+    def resample(
+        self, z: Tensor, given: Given | None, n: int, generator: Generator | None
     ) -> Tensor:
-        of = options.resample if isinstance(options, Duel.SamplingConfig) else 1
-        z = self.noise(n * of, generator)
-        if of == 1:
-            return self.decode(z, given)
-        luck = torch.rand(n, of, generator=generator, dtype=z.dtype, device=z.device)
-        context = self.context(given or {}, n).repeat_interleave(of, 0)
-        size = max(1, CANDIDATES // of) * of
-        pieces = zip(z.split(size), context.split(size), luck.split(size // of), strict=True)
-        return self.events_of(torch.cat([self.choose(*piece) for piece in pieces]))
+        """n points (n, D), each chosen from len(z) / n candidates G(z) with weights D / (1 - D):
+        sampling, importance resampling. In the limit of many candidates and the optimal D these
+        follow the data (Azadi et al. 2019; Turner et al. 2019)."""
+        k = len(z) // n
+        uniform = torch.rand(n, k, generator=generator, dtype=z.dtype, device=z.device)
+        context = self.context(given or {}, n).repeat_interleave(k, 0)
+        size = max(1, MAX_CANDIDATES // k) * k
+        chunks = zip(z.split(size), context.split(size), uniform.split(size // k), strict=True)
+        return torch.cat([self.choose(*chunk) for chunk in chunks])
 
-    def choose(self, z: Tensor, context: Tensor, luck: Tensor) -> Tensor:
-        """One of each k candidates with weights D / (1 - D): sampling, importance resampling. In
-        the limit of many and of the best D, data (Azadi et al. 2019; Turner et al. 2019)."""
+    def choose(self, z: Tensor, context: Tensor, uniform: Tensor) -> Tensor:
+        """One of each k candidates by the Gumbel-max trick; uniform: (n, k)."""
         y = self.generate(z, context)
-        weight = self.ratio_at(y, context).reshape(luck.shape)  # (n, k)
-        pick = (weight - (-luck.log()).log()).argmax(1)
-        return y.reshape(*luck.shape, -1)[torch.arange(len(luck), device=y.device), pick]
+        log_weight = self.ratio_at(y, context).reshape(uniform.shape)
+        chosen = (log_weight - (-uniform.log()).log()).argmax(1)
+        return y.reshape(*uniform.shape, -1)[torch.arange(len(uniform), device=y.device), chosen]
 
     def diagnose(self, batch: Batch) -> list[Finding]:
         real, fake = self.verdicts(batch)
-        right = float(torch.cat([real > 0, fake <= 0]).double().mean())
-        if right < SURE:
+        accuracy = float(torch.cat([real > 0, fake <= 0]).double().mean())
+        if accuracy < WINNING_ACCURACY:
             return []
-        slope = float(self.slopes(batch).mean())
-        mend = (
-            "say game=nonsaturating"
+        norm = float(self.gradient_norms(batch).mean())
+        remedy = (
+            "set game=nonsaturating"
             if self.config.game == "minimax"
-            else "say smooth=0.1, lower train.updates.discriminator.lr, or use adversarial.wgan"
+            else "set smooth=0.1, lower train.updates.discriminator.lr, or use adversarial.wgan"
         )
         return [
             Finding(
                 "discriminator has won",
-                f"it is right about {right:.0%} of held-out rows "
-                f"and samples, and the gradient that reaches the generator is {slope:.1e} "
-                "a point",
-                mend,
+                f"it classifies {accuracy:.0%} of held-out rows and samples correctly, and the "
+                f"gradient that reaches the generator is {norm:.1e} per point",
+                remedy,
             )
         ]
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        return one_sided(cls.__name__.lower(), space)
+        return single_class(cls.__name__.lower(), space)
 
 
 def check_rows(model: nn.Module, batch: Batch) -> None:
     if model.training and len(batch) < 2:
         raise UsageError(
-            "the players compare rows with rows, but a batch of training has 1; give "
-            "a larger train.batch_size, or more rows"
+            "adversarial training needs at least 2 rows per batch, found 1; raise "
+            "train.batch_size, or use more rows"
         )
 
 
-def one_sided(name: str, space: Space) -> str | None:
-    """A sentence about labels that are all alike."""
+def single_class(name: str, space: Space) -> str | None:
+    """Why a label condition with fewer than two classes is unsupported."""
     alone = next(
         (part for part in space.given.values() if part.kind == "label" and part.size < 2), None
     )
@@ -202,7 +201,7 @@ def one_sided(name: str, space: Space) -> str | None:
         None
         if alone is None
         else (
-            f"{name} is given {alone.name}, of which there is one name only, so that it says nothing; "
-            "leave it out of --given"
+            f"{name} expected at least 2 classes of {alone.name}, found {alone.size}; "
+            "remove it from --given"
         )
     )

@@ -1,4 +1,4 @@
-"""Convolutions that halve and double maps of any sides, for both players of a game of pictures.
+"""Convolutional networks of image GANs, which halve and double feature maps of any size.
 
 A side s becomes ceil(s / 2): a kernel of 4 where it is even, of 3 where it is odd, with stride 2
 and one pixel of margin; the transposed convolution of the same kernel takes it back.
@@ -14,24 +14,24 @@ from torch import Tensor, nn
 from ...core.errors import UsageError
 
 Sides = tuple[int, ...]
-SCALE = 0.02
-"""Standard deviation of first weights (Radford, Metz & Chintala 2016)."""
+INIT_STD = 0.02
+"""Standard deviation of initial weights (Radford, Metz & Chintala 2016)."""
 
 
-def ladder(sides: Sequence[int], depth: int, word: str = "depth") -> list[Sides]:
+def resolutions(sides: Sequence[int], depth: int, field: str = "depth") -> list[Sides]:
     """The sides of the maps from full to lowest resolution, depth + 1 of them."""
     most = (min(sides) - 1).bit_length()
     if depth > most:
         shown = "x".join(map(str, sides))
         raise UsageError(
-            f"{word}={depth} halves pictures of {shown} to less than a pixel; give "
-            f"{word}={most} or less, or larger pictures with +resize64"
+            f"{field}={depth} halves images of {shown} to less than a pixel; set "
+            f"{field}={most} or less, or enlarge the images with +resize64"
         )
     return [tuple(-(-side // 2**level) for side in sides) for level in range(depth + 1)]
 
 
 def depth_for(sides: Sequence[int]) -> int:
-    """How often to halve: twice at least where that can be, and down to 4 pixels or less."""
+    """Number of halvings: at least two where possible, down to 4 pixels or less."""
     shorter = min(sides)
     return min(max(2, (-(-shorter // 4) - 1).bit_length()), (shorter - 1).bit_length())
 
@@ -51,12 +51,12 @@ def double(inputs: int, outputs: int, sides: Sides, bias: bool = True) -> nn.Con
     return nn.ConvTranspose2d(inputs, outputs, kernel(sides), 2, 1, bias=bias)
 
 
-def grower(
+def upsampler(
     latent: int, channels: int, sides: Sequence[int], width: int, depth: int, bounded: bool
 ) -> nn.Sequential:
     """(B, latent, 1, 1) to (B, channels, *sides): transposed convolutions alone, batch norm and
-    relu after all but the last, which ends in tanh where pictures have ends."""
-    steps = ladder(sides, depth)
+    relu after all but the last, which ends in tanh for bounded values."""
+    steps = resolutions(sides, depth)
     widths = [channels, *(width * 2**level for level in range(depth))]
     start = nn.ConvTranspose2d(latent, widths[-1], steps[-1], bias=False)  # type: ignore[arg-type]
     layers: list[nn.Module] = [start]
@@ -67,13 +67,13 @@ def grower(
             nn.ReLU(inplace=True),
             double(above, widths[level], steps[level], bias=not level),
         ]
-    return begun(nn.Sequential(*layers, *([nn.Tanh()] if bounded else [])))
+    return init_weights(nn.Sequential(*layers, *([nn.Tanh()] if bounded else [])))
 
 
-def shrinker(channels: int, sides: Sequence[int], width: int, depth: int) -> nn.Sequential:
+def downsampler(channels: int, sides: Sequence[int], width: int, depth: int) -> nn.Sequential:
     """(B, channels, *sides) to (B, 1, 1, 1): strided convolutions alone, leaky relu of slope 0.2
     after all but the last, batch norm before it but at the input."""
-    steps = ladder(sides, depth)
+    steps = resolutions(sides, depth)
     widths = [channels, *(width * 2**level for level in range(depth))]
     layers: list[nn.Module] = []
     for level in range(depth):
@@ -81,13 +81,15 @@ def shrinker(channels: int, sides: Sequence[int], width: int, depth: int) -> nn.
         layers += [nn.BatchNorm2d(widths[level + 1])] if level else []
         layers.append(nn.LeakyReLU(0.2, inplace=True))
     last = nn.Conv2d(widths[-1], 1, steps[-1])  # type: ignore[arg-type]
-    return begun(nn.Sequential(*layers, last))
+    return init_weights(nn.Sequential(*layers, last))
 
 
-def patches(channels: int, width: int, depth: int, sides: Sequence[int]) -> nn.Sequential:
+def patch_discriminator(
+    channels: int, width: int, depth: int, sides: Sequence[int]
+) -> nn.Sequential:
     """(B, channels, *sides) to logits (B, 1, h, w), one of each patch: `depth` halvings, then two
     convolutions of stride 1 (Isola et al. 2017), normalised a row and channel at a time."""
-    steps, layers, inputs = ladder(sides, depth, "patch"), list[nn.Module](), channels
+    steps, layers, inputs = resolutions(sides, depth, "patch"), list[nn.Module](), channels
     for level in range(depth):
         outputs = width * 2**level
         layers.append(halve(inputs, outputs, steps[level]))
@@ -100,60 +102,62 @@ def patches(channels: int, width: int, depth: int, sides: Sequence[int]) -> nn.S
         nn.LeakyReLU(0.2, inplace=True),
         nn.Conv2d(2 * inputs, 1, 3, padding=1),
     ]
-    return begun(nn.Sequential(*layers))
+    return init_weights(nn.Sequential(*layers))
 
 
 @torch.no_grad()
-def begun(net: nn.Sequential) -> nn.Sequential:
+def init_weights(net: nn.Sequential) -> nn.Sequential:
     """Weights N(0, 0.02^2), and N(1, 0.02^2) in norms; biases 0."""
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d | nn.GroupNorm):
             centre = 0.0 if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) else 1.0
-            layer.weight.normal_(centre, SCALE)
+            layer.weight.normal_(centre, INIT_STD)
             if layer.bias is not None:
                 layer.bias.zero_()
     return net
 
 
-def breaches(
+def broken_rules(
     generator: Iterable[nn.Module], discriminator: Iterable[nn.Module], bounded: bool = True
 ) -> list[str]:
     """Which of the rules of Radford, Metz & Chintala (2016) two stacks of layers break."""
-    maker, judge = list(generator), list(discriminator)
+    maker, rival = list(generator), list(discriminator)
     convs = (nn.Conv2d, nn.ConvTranspose2d)
     spatial = [
         layer
-        for layer in maker + judge
+        for layer in maker + rival
         if any(True for _ in layer.parameters()) and not isinstance(layer, nn.BatchNorm2d)
     ]
     found = {
-        "both players are convolutions, without pooling or dense layers": all(
+        "both networks are convolutions, without pooling or dense layers": all(
             isinstance(layer, convs) for layer in spatial
         )
-        and not any(isinstance(layer, POOLS) for layer in maker + judge),
+        and not any(isinstance(layer, POOLS) for layer in maker + rival),
         "the generator grows by transposed convolutions": all(
             isinstance(layer, nn.ConvTranspose2d) for layer in maker if isinstance(layer, convs)
         ),
         "batch norm follows every convolution but the generator's last and the discriminator's "
-        "first and last": normed(maker) == [True] * (len(normed(maker)) - 1) + [False]
-        and normed(judge) == [False, *[True] * (len(normed(judge)) - 2), False],
+        "first and last": followed_by_norm(maker)
+        == [True] * (len(followed_by_norm(maker)) - 1) + [False]
+        and followed_by_norm(rival)
+        == [False, *[True] * (len(followed_by_norm(rival)) - 2), False],
         "relu stands inside the generator and tanh at its end": not any(
             isinstance(layer, nn.LeakyReLU) for layer in maker
         )
         and (isinstance(maker[-1], nn.Tanh) or not bounded),
         "leaky relu of slope 0.2 stands inside the discriminator": all(
             isinstance(layer, nn.LeakyReLU) and layer.negative_slope == 0.2
-            for layer in judge
+            for layer in rival
             if not isinstance(layer, (*convs, nn.BatchNorm2d))
         ),
     }
-    return [rule for rule, kept in found.items() if not kept]
+    return [rule for rule, holds in found.items() if not holds]
 
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Upsample)
 
 
-def normed(stack: Sequence[nn.Module]) -> list[bool]:
+def followed_by_norm(stack: Sequence[nn.Module]) -> list[bool]:
     """Of each convolution of a stack, whether batch norm comes next."""
     after = [*stack[1:], nn.Identity()]
     return [
@@ -163,6 +167,6 @@ def normed(stack: Sequence[nn.Module]) -> list[bool]:
     ]
 
 
-def maps(context: Tensor, sides: Sequence[int]) -> Tensor:
+def constant_maps(context: Tensor, sides: Sequence[int]) -> Tensor:
     """Numbers (B, C) as constant maps (B, C, *sides)."""
     return context[:, :, None, None].expand(-1, -1, *sides)

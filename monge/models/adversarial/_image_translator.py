@@ -1,4 +1,4 @@
-"""Networks that make one picture of another, for pictures of any sides."""
+"""Networks that map an image to an image, for images of any size."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ...core.space import Space
 from ...nn.unet import UNet
 
 
-class Translator(nn.Module):
-    """A U-Net over a picture that is padded to sides it can halve, and cropped again."""
+class ImageTranslator(nn.Module):
+    """A U-Net over an image that is padded to sides it can halve, and cropped again."""
 
     def __init__(
         self, config: UNet.Config, inputs: int, outputs: int, sides: tuple[int, ...]
@@ -29,8 +29,8 @@ class Translator(nn.Module):
         return self.net(x)[..., : self.sides[0], : self.sides[1]]
 
 
-def tiers(space: Space, width: int) -> UNet.Config:
-    """A U-Net for pictures of this size: down to about 4 pixels, four levels at most."""
+def unet_config(space: Space, width: int) -> UNet.Config:
+    """A U-Net for images of this size: down to about 4 pixels, four levels at most."""
     levels = min(4, max(1, (min(space.shape[1:]) // 4).bit_length()))
     return UNet.Config(
         width=width,
@@ -40,22 +40,22 @@ def tiers(space: Space, width: int) -> UNet.Config:
     )
 
 
-def misfit(name: str, space: Space) -> str | None:
-    """A sentence where there is not one picture given, of the sides of the event."""
-    pictures = [part for part in space.given.values() if part.is_picture]
-    if not space.is_picture or len(pictures) != 1 or len(space.given) != 1:
+def unsupported_pair(name: str, space: Space) -> str | None:
+    """Why the data are not pairs of images of one size; None if they are."""
+    images = [part for part in space.given.values() if part.is_picture]
+    if not space.is_picture or len(images) != 1 or len(space.given) != 1:
         found = ", ".join(map(str, space.given.values())) or "nothing"
         return (
-            f"{name} makes one picture of another, got {space} given {found}; give pairs such "
-            "as digits+edges, a folder with a/ and b/, or (for cyclegan) A~B"
+            f"{name} expected an image given one image, found {space} given {found}; use pairs "
+            "such as digits+edges, a folder with a/ and b/, or (for cyclegan) A~B"
         )
-    if pictures[0].shape[1:] != space.shape[1:]:
+    if images[0].shape[1:] != space.shape[1:]:
         return (
-            f"{name} makes pictures of the sides of their source, which are "
-            f"{spelt(pictures[0])}, not {spelt(space)}; bring both to one with +resize64"
+            f"{name} expected source and target images of one size, found "
+            f"{size_text(images[0])} and {size_text(space)}; resize both with +resize64"
         )
     return None
 
 
-def spelt(space: Space) -> str:
+def size_text(space: Space) -> str:
     return "x".join(map(str, space.shape[1:]))

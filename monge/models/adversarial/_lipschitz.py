@@ -1,4 +1,4 @@
-r"""What keeps a critic Lipschitz, and how steep it is.
+r"""Lipschitz constraints of a critic, and its gradient norms.
 
 Kantorovich and Rubinstein: $W_1(p, q) = \sup_{|f|_L \le 1} E_p f - E_q f$, and over $|f|_L \le K$
 the supremum is $K W_1$. A critic trained inside a set of functions of bounded slope therefore
@@ -25,7 +25,7 @@ Critic = Callable[[Tensor], Tensor]
 
 
 class Constraint(Configured, abc.ABC):
-    """How the slope of a critic is held."""
+    """How the Lipschitz constant of a critic is bounded."""
 
     class Config(BaseConfig):
         """The choices of one constraint."""
@@ -39,27 +39,27 @@ class Constraint(Configured, abc.ABC):
         """Change how the critic's linear maps are parametrised, once, as it is built."""
 
     def terms(self, critic: Critic, real: Tensor, fake: Tensor) -> Losses:
-        """What the critic pays besides its own loss, for real and fake points (B, D)."""
+        """Terms added to the critic's loss, for real and fake points (B, D)."""
         return {}
 
     def project(self, weights: Iterable[nn.Parameter]) -> Losses:
-        """Bring the critic's weights back into the set they belong to; what to log of it."""
+        """Project the critic's weights onto the constraint set; values to log."""
         return {}
 
     @property
     @abc.abstractmethod
     def remedy(self) -> str:
-        """What to say to a critic that is too flat or too steep."""
+        """What to change if the critic is too flat or too steep."""
 
 
 class Clipping(Constraint):
-    """Every weight stays within [-bound, bound], a compact set, so some K bounds all slopes
+    """Every weight stays within [-bound, bound], a compact set, so some K bounds all gradients
     (Arjovsky, Chintala & Bottou 2017)."""
 
     class Config(Constraint.Config):
         tag = "constraint/clipping"
         bound: Annotated[float, Range(0, open=True)] = 0.01
-        """Largest size of a weight of the critic."""
+        """Largest absolute value of the critic's weights."""
 
     config: Config
 
@@ -74,7 +74,7 @@ class Clipping(Constraint):
 
     @property
     def remedy(self) -> str:
-        return f"change constraint.bound={self.config.bound:g}, or say constraint=penalty"
+        return f"change constraint.bound={self.config.bound:g}, or set constraint=penalty"
 
 
 class Penalty(Constraint):
@@ -84,13 +84,13 @@ class Penalty(Constraint):
     class Config(Constraint.Config):
         tag = "constraint/penalty"
         weight: Annotated[float, Range(0, open=True)] = 10.0
-        """Price of a slope that is not 1."""
+        """Weight of the gradient penalty."""
 
     config: Config
 
     def terms(self, critic: Critic, real: Tensor, fake: Tensor) -> Losses:
-        slope = slopes(critic, between(real, fake), create_graph=True)
-        return {"penalty": self.config.weight * (slope - 1).square()}  # (B,)
+        norm = gradient_norms(critic, interpolate(real, fake), create_graph=True)
+        return {"penalty": self.config.weight * (norm - 1).square()}  # (B,)
 
     @property
     def remedy(self) -> str:
@@ -104,7 +104,7 @@ class Spectral(Constraint):
     class Config(Constraint.Config):
         tag = "constraint/spectral"
         passes: Annotated[int, Range(1)] = 1
-        """Power iterations at each use of a map in training."""
+        """Power iterations per training pass."""
 
     config: Config
 
@@ -114,22 +114,22 @@ class Spectral(Constraint):
 
     @property
     def remedy(self) -> str:
-        return f"raise constraint.passes={self.config.passes}, or say constraint=penalty"
+        return f"raise constraint.passes={self.config.passes}, or set constraint=penalty"
 
 
-def between(real: Tensor, fake: Tensor) -> Tensor:
-    """A point on the line between each real point and a fake one, (B, D)."""
+def interpolate(real: Tensor, fake: Tensor) -> Tensor:
+    """A random point on the line between each real point and a fake one, (B, D)."""
     return torch.lerp(fake, real, torch.rand_like(real[:, :1]))
 
 
-def slopes(critic: Critic, points: Tensor, create_graph: bool = False) -> Tensor:
+def gradient_norms(critic: Critic, points: Tensor, create_graph: bool = False) -> Tensor:
     """|grad f| at each point, (B,): each of them is a lower bound of K."""
     with torch.enable_grad():
         points = points.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(critic(points).sum(), points, create_graph=create_graph)
-    return slope.norm(dim=1)
+        (gradient,) = torch.autograd.grad(critic(points).sum(), points, create_graph=create_graph)
+    return gradient.norm(dim=1)
 
 
-def reach(layers: Sequence[nn.Linear]) -> Tensor:
+def lipschitz_bound(layers: Sequence[nn.Linear]) -> Tensor:
     """The product of the spectral norms, an upper bound of K, ()."""
     return torch.stack([torch.linalg.matrix_norm(layer.weight, 2) for layer in layers]).prod()

@@ -1,10 +1,10 @@
-r"""The two-player game in logits $a = \log D/(1 - D)$ of a discriminator D.
+r"""GAN losses in logits $a = \log D/(1 - D)$ of a discriminator D.
 
 $V(G, D) = E_{p_d} \log D + E_z \log(1 - D(G(z)))$. The discriminator lowers
 $J_D = -\tfrac12 E_{p_d}\log D - \tfrac12 E_z\log(1 - D(G(z))) = -V/2$, the cross entropy of a
 batch half real, half fake. Whatever the generator, the best is $D^* = p_d/(p_d + p_g)$, so that
 $D^*/(1 - D^*) = p_d/p_g$ and $V(G, D^*) = -\log 4 + 2\,\mathrm{JS}(p_d\|p_g)$; any other D gives
-less, hence $(V + \log 4)/2$ is a lower bound of JS, 0 where the laws agree. The generator lowers
+less, hence $(V + \log 4)/2$ is a lower bound of JS, 0 at equality. The generator lowers
 
 nonsaturating  $-\tfrac12 E_z\log D(G(z))$, whose slope in a survives where D is sure of fakes
 minimax        $\tfrac12 E_z\log(1 - D(G(z))) = -J_D$ but for what it cannot move
@@ -28,7 +28,7 @@ from ...core.model import Losses
 Logarithmic = Literal["nonsaturating", "minimax"]
 Game = Literal[Logarithmic, "squares"]
 EDGE = 1e-6
-"""How near D may come to an end of its range before its ratio is read."""
+"""How near D may be to an end of its range when its ratio is computed."""
 
 
 def discriminator_terms(game: Game, real: Tensor, fake: Tensor, smooth: float = 0.0) -> Losses:
@@ -56,11 +56,11 @@ def divergence_bound(real: Tensor, fake: Tensor) -> Tensor:
     return (value(real, fake) + math.log(4)) / 2
 
 
-def log_ratio(game: Game, verdict: Tensor, smooth: float = 0.0) -> Tensor:
-    """log p_d / p_g as a discriminator's output says it."""
+def log_ratio(game: Game, logit: Tensor, smooth: float = 0.0) -> Tensor:
+    """log p_d / p_g estimated from a discriminator's output."""
     if game != "squares" and not smooth:
-        return verdict
+        return logit
     top = 1 - smooth
-    d = verdict if game == "squares" else torch.sigmoid(verdict)
+    d = logit if game == "squares" else torch.sigmoid(logit)
     d = d.clamp(EDGE * top, (1 - EDGE) * top)
     return d.log() - (top - d).log()

@@ -1,11 +1,11 @@
-r"""Unpaired translation: pictures of one kind made of another, and back again (CycleGAN)
+r"""Unpaired image translation (CycleGAN): two maps with a cycle-consistency loss
 
-Two generators $G: A \to B$, $F: B \to A$ against two discriminators of patches, and a price for
-what does not survive the journey (Zhu et al. 2017):
+Two generators $G: A \to B$, $F: B \to A$ against two patch discriminators, with cycle and identity
+losses (Zhu et al. 2017):
 
 $\lambda\,(E|F(G(a)) - a| + E|G(F(b)) - b|) + \mu\,(E|G(b) - b| + E|F(a) - a|)$.
 
-Any pair of mutually inverse maps that carry one law to the other ends the game, so the pairing is
+Any pair of mutually inverse maps between the two distributions is optimal, so the pairing is
 learned only as far as the networks and the identity term prefer simple maps.
 """
 
@@ -27,14 +27,14 @@ from ...core.train_config import TrainConfig
 from ...nn.inputs.standardise import Coordinates
 from ...nn.unet import UNet
 from ._base import check_rows
-from ._convnets import depth_for, patches
-from ._image_translator import Translator, misfit, tiers
+from ._convnets import depth_for, patch_discriminator
+from ._image_translator import ImageTranslator, unet_config, unsupported_pair
 from ._losses import Game, discriminator_terms, generator_terms
 
 
 class CycleGAN(Model, CanSample):
-    """b = G(a), a map of pictures from two sets that nobody paired. Both maps begin as the
-    identity, since most pictures share most of what they show."""
+    """b = G(a), a map between two unpaired sets of images. Both maps start as the identity, since
+    most translations change little."""
 
     events = {"real", "levels"}
     givens = {"real", "levels"}
@@ -44,21 +44,21 @@ class CycleGAN(Model, CanSample):
     class Config(Model.Config):
         tag = "model/adversarial.cyclegan"
         net: UNet.Config = UNet.Config(attention=0)
-        """Network of either map."""
+        """Network of each map."""
         width: Annotated[int, Range(1)] = 32
-        """Channels of the discriminators after their first halving."""
+        """Channels of the discriminators after their first downsampling."""
         patch: Annotated[int, Range(0)] = 0
-        """Halvings of the discriminators; 0 chooses 1 or 2."""
+        """Downsampling steps of the discriminators; 0 chooses 1 or 2."""
         cycle: Annotated[float, Range(0)] = 10.0
-        """Price of what does not survive the journey there and back."""
+        """Weight of the cycle-consistency loss."""
         identity: Annotated[float, Range(0)] = 5.0
-        """Price of a change to a picture that is of the other kind already."""
+        """Weight of the identity loss."""
         game: Game = "squares"
-        """What the generators lower besides: squares, nonsaturating or minimax."""
+        """Adversarial loss: squares (least squares), nonsaturating or minimax."""
 
     class SamplingConfig(CanSample.SamplingConfig):
         reverse: bool = False
-        """Read what is given as targets and make sources of them."""
+        """Translate in the other direction: what is given are targets, sources are generated."""
 
     config: Config
 
@@ -69,23 +69,25 @@ class CycleGAN(Model, CanSample):
         self.shape = space.shape
         self.sides = nn.ModuleList([Coordinates(source), Coordinates(space)])  # of A and B
 
-        def translator() -> Translator:
-            return Translator(config.net, channels, channels, tuple(sides))
+        def translator() -> ImageTranslator:
+            return ImageTranslator(config.net, channels, channels, tuple(sides))
 
         depth = config.patch or min(2, depth_for(sides))
-        self.makers = nn.ModuleList([translator(), translator()])  # F to A, G to B
-        self.judges = nn.ModuleList(
-            patches(channels, config.width, depth, sides) for _ in range(2)
+        self.generators = nn.ModuleList([translator(), translator()])  # F to A, G to B
+        self.discriminators = nn.ModuleList(
+            patch_discriminator(channels, config.width, depth, sides) for _ in range(2)
         )
 
     def loss(self, batch: Batch) -> Losses:
-        """The terms of all players, each of whom lowers its own."""
+        """Terms of all networks: discriminators; adversarial, cycle and identity losses."""
         return self.discriminator_loss(batch) | self.generator_loss(batch)
 
     def updates(self) -> Sequence[Update]:
         return [
-            Update("discriminator", self.discriminator_loss, list(self.judges.parameters())),
-            Update("generator", self.generator_loss, list(self.makers.parameters())),
+            Update(
+                "discriminator", self.discriminator_loss, list(self.discriminators.parameters())
+            ),
+            Update("generator", self.generator_loss, list(self.generators.parameters())),
         ]
 
     def discriminator_loss(self, batch: Batch) -> Losses:
@@ -94,9 +96,11 @@ class CycleGAN(Model, CanSample):
         losses: Losses = {}
         for side, name in enumerate("ab"):
             with torch.no_grad():
-                fake = self.make(side, real[1 - side])
-            judge = self.judges[side]
-            terms = discriminator_terms(self.config.game, judge(real[side]), judge(fake))
+                fake = self.translate(side, real[1 - side])
+            discriminator = self.discriminators[side]
+            terms = discriminator_terms(
+                self.config.game, discriminator(real[side]), discriminator(fake)
+            )
             losses |= {f"{term}_{name}": mean(each) for term, each in terms.items()}
         return losses
 
@@ -104,33 +108,33 @@ class CycleGAN(Model, CanSample):
         real = self.real(batch)
         losses: Losses = {}
         for side, name in enumerate("ab"):
-            own, fake = real[1 - side], self.make(side, real[1 - side])
-            back, kept = self.make(1 - side, fake), self.make(side, real[side])
-            fooled = generator_terms(self.config.game, self.judges[side](fake))
+            own, fake = real[1 - side], self.translate(side, real[1 - side])
+            back, same = self.translate(1 - side, fake), self.translate(side, real[side])
+            adversarial = generator_terms(self.config.game, self.discriminators[side](fake))
             losses |= {
-                f"fooled_{name}": mean(fooled),
+                f"generator_loss_{name}": mean(adversarial),
                 f"cycle_{name}": self.config.cycle * mean((back - own).abs()),
-                f"identity_{name}": self.config.identity * mean((kept - real[side]).abs()),
+                f"identity_{name}": self.config.identity * mean((same - real[side]).abs()),
             }
         return losses
 
     def real(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Rows of A and of B in coordinates near one, (B, *event) each."""
+        """Rows of A and of B in standardised coordinates, (B, *event) each."""
         rows = broadcast_conditions(batch.given, self.space, len(batch))[self.name].x, batch.x
-        first, second = (self.enter(side, x, True) for side, x in enumerate(rows))
+        first, second = (self.standardise(side, x, True) for side, x in enumerate(rows))
         return first, second
 
-    def enter(self, side: int, x: Tensor, dequantise: bool) -> Tensor:
+    def standardise(self, side: int, x: Tensor, dequantise: bool) -> Tensor:
         coordinates = self.sides[side]
         assert isinstance(coordinates, Coordinates)
         y = coordinates.enter(x.to(coordinates.shift.dtype), dequantise)
         return y.unflatten(1, self.shape)
 
-    def make(self, side: int, y: Tensor) -> Tensor:
-        """Pictures of this side from pictures (B, *event) of the other."""
+    def translate(self, side: int, y: Tensor) -> Tensor:
+        """Images of this side from images (B, *event) of the other."""
         coordinates = self.sides[side]
         assert isinstance(coordinates, Coordinates)
-        return coordinates.bound(coordinates.unbound(y) + self.makers[side](y))
+        return coordinates.bound(coordinates.unbound(y) + self.generators[side](y))
 
     @torch.no_grad()
     def sample(
@@ -142,20 +146,20 @@ class CycleGAN(Model, CanSample):
     ) -> Tensor:
         side = 0 if isinstance(options, CycleGAN.SamplingConfig) and options.reverse else 1
         x = broadcast_conditions(given or {}, self.space, n)[self.name].x
-        y = self.make(side, self.enter(1 - side, x, False)).flatten(1)
+        y = self.translate(side, self.standardise(1 - side, x, False)).flatten(1)
         coordinates = self.sides[side]
         assert isinstance(coordinates, Coordinates)
         return coordinates.leave(y).unflatten(1, self.shape)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        if found := misfit("cyclegan", space):
+        if found := unsupported_pair("cyclegan", space):
             return found
         (source,) = space.given.values()
         if (source.kind, source.size, source.shape) != (space.kind, space.size, space.shape):
             return (
-                f"cyclegan needs pictures of one form on both sides, got {source} and {space};"
-                " bring them to one with +grey or +resize64"
+                f"cyclegan expected images of one form on both sides, found {source} and "
+                f"{space}; convert them with +grey or +resize64"
             )
         return None
 
@@ -164,7 +168,7 @@ class CycleGAN(Model, CanSample):
         recipe = TrainConfig(
             lr=3e-4, betas=(0.5, 0.999), batch_size=16, ema_decay=0.999, eval_every=250, patience=0
         )
-        return Defaults(cls.Config(net=tiers(space, 32)), recipe)
+        return Defaults(cls.Config(net=unet_config(space, 32)), recipe)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

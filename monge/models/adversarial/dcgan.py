@@ -1,8 +1,9 @@
-"""Deep convolutional GAN: pictures of any size from noise
+"""Deep convolutional GAN (DCGAN): images of any size
 
-Transposed convolutions grow a picture from a code, strided ones judge it; batch norm everywhere
-but at the generator's output and the discriminator's input, relu here and leaky relu there, tanh
-at the end, neither pooling nor dense layers (Radford, Metz & Chintala 2016).
+Transposed convolutions generate an image, strided ones discriminate; batch norm everywhere but
+at the generator's output and the discriminator's input, ReLU in the generator, leaky ReLU in the
+discriminator, tanh at the output, neither pooling nor dense layers (Radford, Metz & Chintala
+2016).
 """
 
 from __future__ import annotations
@@ -10,29 +11,33 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._base import Duel
-from ._convnets import breaches, depth_for, grower, maps, shrinker
+from ._base import AdversarialModel, check_rows
+from ._convnets import broken_rules, constant_maps, depth_for, downsampler, upsampler
+from ._losses import discriminator_terms, generator_terms
 
 
-class DCGAN(Duel):
-    """x = G(z, given) with z ~ N(0, I): the law of `gan`, for pictures. Real values have no ends,
-    so that their generator has no tanh; conditions are constant maps beside the picture."""
+class DCGAN(AdversarialModel):
+    """x = G(z, given) with z ~ N(0, I), for images. For unbounded real values the generator has no
+    tanh; conditions are constant channels beside the image."""
 
     family_priority = 2
 
-    class Config(Duel.Config):
+    class Config(AdversarialModel.Config):
         tag = "model/adversarial.dcgan"
         width: Annotated[int, Range(1)] = 32
-        """Channels at half resolution, in both players; each halving doubles them."""
+        """Channels at half resolution, in both networks; each halving doubles them."""
         depth: Annotated[int, Range(0)] = 0
-        """Halvings between the picture and its lowest map; 0 halves down to about 4 pixels."""
+        """Number of downsampling steps; 0 downsamples to about 4 pixels."""
 
     config: Config
 
@@ -40,36 +45,72 @@ class DCGAN(Duel):
         super().__init__(config, space)
         channels, *sides = space.shape
         self.sides, depth = tuple(sides), config.depth or depth_for(sides)
-        told, bounded = self.conditions.width, space.kind == "levels"
-        self.generator: nn.Sequential = grower(
-            config.latent + told, channels, sides, config.width, depth, bounded
+        given, bounded = self.conditions.width, space.kind == "levels"
+        self.generator: nn.Sequential = upsampler(
+            config.latent + given, channels, sides, config.width, depth, bounded
         )
-        self.discriminator: nn.Sequential = shrinker(channels + told, sides, config.width, depth)
-        if broken := breaches(self.generator, self.discriminator, bounded):
-            raise UsageError(f"a rule of dcgan is broken: {broken[0]}")
+        self.discriminator: nn.Sequential = downsampler(
+            channels + given, sides, config.width, depth
+        )
+        if broken := broken_rules(self.generator, self.discriminator, bounded):
+            raise UsageError(f"not a DCGAN: {broken[0]}")
+
+    def loss(self, batch: Batch) -> Losses:
+        """The discriminator minimises the cross entropy of real and fake rows, the generator its
+        own loss at fake rows."""
+        return self.discriminator_loss(batch) | self.generator_loss(batch)
+
+    def discriminator_loss(self, batch: Batch) -> Losses:
+        """-(log D(x) + log(1 - D(G(z)))) / 2, with the R1 penalty if its weight is positive."""
+        check_rows(self, batch)
+        real, fake = self.verdicts(batch)
+        terms = discriminator_terms(self.config.game, real, fake, self.config.smooth)
+        return {**terms, "penalty": self.r1_penalty(batch)} if self.config.penalty else terms
+
+    def generator_loss(self, batch: Batch) -> Losses:
+        """-log D(G(z)) / 2, or log(1 - D(G(z))) / 2 with game=minimax."""
+        context = self.context(batch.given, len(batch))
+        fake = self.generate(self.noise(len(batch)), context)
+        logits = self.discriminate(fake, context)  # (B,)
+        return {"generator_loss": generator_terms(self.config.game, logits)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """x = G(z, given) with z ~ N(0, I), or one of k candidates by the discriminator."""
+        k = self.candidates_per_sample(options)
+        z = self.noise(n * k, generator)  # (n k, latent)
+        if k > 1:
+            return self.to_event(self.resample(z, given, n, generator))
+        return self.to_event(self.generate(z, self.context(given or {}, n)))
 
     def generate(self, z: Tensor, context: Tensor) -> Tensor:
         seed = torch.cat([z, context], 1)[:, :, None, None]  # (n, latent + C, 1, 1)
         return self.generator(seed).flatten(1)
 
-    def judge(self, y: Tensor, context: Tensor) -> Tensor:
-        picture = y.unflatten(1, self.space.shape)
+    def discriminate(self, y: Tensor, context: Tensor) -> Tensor:
+        image = y.unflatten(1, self.space.shape)
         if context.shape[1]:
-            picture = torch.cat([picture, maps(context, self.sides)], 1)
-        return self.discriminator(picture).flatten()  # (B,)
+            image = torch.cat([image, constant_maps(context, self.sides)], 1)
+        return self.discriminator(image).flatten()  # (B,)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if not space.is_picture or min(space.shape[1:]) < 2:
             return (
-                f"dcgan makes pictures (channels, rows, columns) of 2x2 pixels and more, of "
-                f"any sides, got {space}; use adversarial.gan"
+                f"dcgan expected images (channels, rows, columns) of at least 2x2 pixels, "
+                f"found {space}; use adversarial.gan"
             )
         return super().unsupported_reason(space)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        # The held-out distance is noisy: few looks, and no early end by it.
+        # The held-out distance is noisy: evaluate rarely, without early stopping.
         recipe = TrainConfig(
             lr=2e-4, betas=(0.5, 0.999), batch_size=64, ema_decay=0.999, eval_every=500, patience=0
         )

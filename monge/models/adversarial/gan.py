@@ -1,7 +1,7 @@
-"""Generative adversarial network: a generator against a discriminator, for vectors and pictures
+"""Generative adversarial network (GAN): generator against a discriminator, both MLPs
 
 min over G, max over D of V(G, D) = E log D(x) + E log(1 - D(G(z))) (Goodfellow et al. 2014); with
-conditions both players are told them (Mirza & Osindero 2014).
+conditions both networks read them (Mirza & Osindero 2014).
 """
 
 from __future__ import annotations
@@ -9,24 +9,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from ...core.model import Defaults
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from .._generator import Dense
-from ._base import Duel
+from .._generator import MLPGeneratorModel
+from ._base import AdversarialModel, check_rows
+from ._losses import discriminator_terms, generator_terms
 
 
-class GAN(Duel, Dense):
-    """x = G(z, given) with z ~ N(0, I): a law without a density, at the game's end that of the
-    data. Along the way V(G, D) is at most -log 4 + 2 JS(data || G), which D's best attains."""
+class GAN(AdversarialModel, MLPGeneratorModel):
+    """x = G(z, given) with z ~ N(0, I): a distribution without a density. V(G, D) is at most
+    -log 4 + 2 JS(data || G), with equality for the optimal D."""
 
-    class Config(Duel.Config, Dense.Config):
+    class Config(AdversarialModel.Config, MLPGeneratorModel.Config):
         tag = "model/adversarial.gan"
         discriminator: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
-        """Network from an event to the logit of its being real."""
+        """Network from an event to the logit that it is real."""
 
     config: Config
     generator: MLP
@@ -36,24 +40,60 @@ class GAN(Duel, Dense):
         inputs = space.dims + self.conditions.width
         self.discriminator: MLP = config.discriminator.build(inputs, 1)
 
-    def judge(self, y: Tensor, context: Tensor) -> Tensor:
+    def loss(self, batch: Batch) -> Losses:
+        """The discriminator minimises the cross entropy of real and fake rows, the generator its
+        own loss at fake rows."""
+        return self.discriminator_loss(batch) | self.generator_loss(batch)
+
+    def discriminator_loss(self, batch: Batch) -> Losses:
+        """-(log D(x) + log(1 - D(G(z)))) / 2, with the R1 penalty if its weight is positive."""
+        check_rows(self, batch)
+        real, fake = self.verdicts(batch)
+        terms = discriminator_terms(self.config.game, real, fake, self.config.smooth)
+        return {**terms, "penalty": self.r1_penalty(batch)} if self.config.penalty else terms
+
+    def generator_loss(self, batch: Batch) -> Losses:
+        """-log D(G(z)) / 2, or log(1 - D(G(z))) / 2 with game=minimax."""
+        context = self.context(batch.given, len(batch))
+        fake = self.generate(self.noise(len(batch)), context)
+        logits = self.discriminate(fake, context)  # (B,)
+        return {"generator_loss": generator_terms(self.config.game, logits)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """x = G(z, given) with z ~ N(0, I), or one of k candidates by the discriminator."""
+        k = self.candidates_per_sample(options)
+        z = self.noise(n * k, generator)  # (n k, latent)
+        if k > 1:
+            return self.to_event(self.resample(z, given, n, generator))
+        return self.to_event(self.generate(z, self.context(given or {}, n)))
+
+    def discriminate(self, y: Tensor, context: Tensor) -> Tensor:
         return self.discriminator(torch.cat([y, context], 1))[:, 0]  # (B,)
 
-    def judge_both(self, real: Tensor, fake: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+    def discriminate_both(
+        self, real: Tensor, fake: Tensor, context: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """In one pass."""
-        first, second = self.judge(torch.cat([real, fake]), context.repeat(2, 1)).chunk(2)
+        first, second = self.discriminate(torch.cat([real, fake]), context.repeat(2, 1)).chunk(2)
         return first, second
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        # The held-out distance is noisy: few looks, and no early end by it.
+        # The held-out distance is noisy: evaluate rarely, without early stopping.
         recipe = TrainConfig(
             lr=5e-4, betas=(0.5, 0.99), batch_size=256, ema_decay=0.999, eval_every=500, patience=0
         )
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
             rival = MLP.Config(width=128, depth=3, activation="leaky")
-            # In few dimensions the game circles around its end without the price of slopes.
+            # In few dimensions training oscillates around the optimum without the R1 penalty.
             config = cls.Config(
                 latent=max(space.dims, 2), generator=net, discriminator=rival, penalty=0.1
             )

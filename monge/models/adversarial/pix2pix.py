@@ -1,8 +1,8 @@
-r"""Paired translation: a picture from a picture, judged patch by patch (pix2pix)
+r"""Paired image translation (pix2pix): U-Net generator against a patch discriminator
 
 $\min_G \max_D E \log D(x, y) + E \log(1 - D(x, G(x, z))) + \lambda E |y - G(x, z)|$ (Isola et al.
-2017): the L1 term, whose best guess is a median, sees to what is certain, the discriminator of
-patches to what is sharp. The noise z is dropout, in use as well as in training. In practice the
+2017): the L1 term fits the median of the target, the patch discriminator makes it sharp. The noise
+z is dropout, at sampling as in training. In practice the
 generator lowers the non-saturating loss.
 """
 
@@ -25,34 +25,34 @@ from ...nn.inputs.features import Features
 from ...nn.inputs.standardise import Coordinates
 from ...nn.layers.dropout import thinned
 from ...nn.unet import UNet
-from ._base import REFERENCES, WATCH, check_rows
-from ._convnets import depth_for, patches
-from ._image_translator import Translator, misfit, tiers
+from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows
+from ._convnets import depth_for, patch_discriminator
+from ._image_translator import ImageTranslator, unet_config, unsupported_pair
 from ._losses import Game, discriminator_terms, divergence_bound, generator_terms, log_ratio, value
 
 
 class Pix2Pix(Model, CanSample, HasDiscriminator):
-    """p(y | x) of y = G(x, z): a law of pictures given pictures, learned from pairs."""
+    """y = G(x, z): a conditional distribution of images given images, learned from pairs."""
 
     events = {"real", "levels"}
     givens = {"real", "levels", "binary"}
     is_predictor = True
-    optimal_values = REFERENCES
+    optimal_values = OPTIMAL_VALUES
 
     class Config(Model.Config):
         tag = "model/adversarial.pix2pix"
         net: UNet.Config = UNet.Config(dropout=0.3, attention=0)
         """Network from source to target; its dropout is the noise z."""
         width: Annotated[int, Range(1)] = 32
-        """Channels of the discriminator after its first halving."""
+        """Channels of the discriminator after its first downsampling."""
         patch: Annotated[int, Range(0)] = 0
-        """Halvings of the discriminator, whose verdicts are of patches that double with each; 0
-        chooses 1 or 2."""
+        """Downsampling steps of the discriminator; each doubles the patch size;
+        0 chooses 1 or 2."""
         weight: Annotated[float, Range(0)] = 100.0
-        """Price of the mean absolute error, in units of half the range of levels, or of the
+        """Weight of the L1 loss, in units of half the range of levels, or of the
         standard deviation of reals."""
         game: Game = "nonsaturating"
-        """What the generator lowers besides: nonsaturating, minimax or squares."""
+        """Adversarial loss: nonsaturating, minimax or squares (least squares)."""
 
     config: Config
 
@@ -62,12 +62,14 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         channels, *sides = space.shape
         self.shape, self.source = source.shape, Features(source)
         self.coordinates = Coordinates(space)
-        self.generator = Translator(config.net, source.shape[0], channels, tuple(sides))
+        self.generator = ImageTranslator(config.net, source.shape[0], channels, tuple(sides))
         depth = config.patch or min(2, depth_for(sides))
-        self.discriminator = patches(source.shape[0] + channels, config.width, depth, sides)
+        self.discriminator = patch_discriminator(
+            source.shape[0] + channels, config.width, depth, sides
+        )
 
     def loss(self, batch: Batch) -> Losses:
-        """The terms of both players, each of whom lowers its own."""
+        """Both networks' terms: cross entropy of patches; adversarial loss plus weighted L1."""
         return self.discriminator_loss(batch) | self.generator_loss(batch)
 
     def updates(self) -> Sequence[Update]:
@@ -75,7 +77,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         return [
             Update("discriminator", self.discriminator_loss, rival),
             Update("generator", self.generator_loss, own),
-            Update("watch", self.watch, every=WATCH),
+            Update("watch", self.monitor, every=MONITOR_EVERY),
         ]
 
     def discriminator_loss(self, batch: Batch) -> Losses:
@@ -86,10 +88,13 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
     def generator_loss(self, batch: Batch) -> Losses:
         x, y = self.sources(batch.given, len(batch)), self.real(batch)
         fake = self.generate(x)
-        fooled = generator_terms(self.config.game, self.judge(x, fake)).mean(1)
-        return {"fooled": fooled, "l1": self.config.weight * (y - fake).abs().flatten(1).mean(1)}
+        adversarial = generator_terms(self.config.game, self.discriminate(x, fake)).mean(1)
+        return {
+            "generator_loss": adversarial,
+            "l1": self.config.weight * (y - fake).abs().flatten(1).mean(1),
+        }
 
-    def watch(self, batch: Batch) -> Losses:
+    def monitor(self, batch: Batch) -> Losses:
         real, fake = self.verdicts(batch)
         return {"value": value(real, fake), "js_bound": divergence_bound(real, fake)}
 
@@ -97,14 +102,14 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         x = self.sources(batch.given, len(batch))
         with torch.no_grad():
             fake = self.generate(x)
-        return self.judge(x, self.real(batch)), self.judge(x, fake)  # (B, patches)
+        return self.discriminate(x, self.real(batch)), self.discriminate(x, fake)  # (B, patches)
 
     def log_ratio(self, batch: Batch) -> Tensor:
-        """The mean over patches of what each says of its own pixels."""
+        """The mean over patches of the log ratio of each patch."""
         x = self.sources(batch.given, len(batch))
         y = self.coordinates.enter(batch.x.to(x.dtype), dequantise=False)
-        verdict = self.judge(x, y.unflatten(1, self.space.shape))
-        return log_ratio(self.config.game, verdict).mean(1)
+        logits = self.discriminate(x, y.unflatten(1, self.space.shape))
+        return log_ratio(self.config.game, logits).mean(1)
 
     def sources(self, given: Given, n: int) -> Tensor:
         rows = broadcast_conditions(given, self.space, n)[self.name]
@@ -117,7 +122,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
     def generate(self, x: Tensor) -> Tensor:
         return self.coordinates.bound(self.generator(x))  # (n, *event)
 
-    def judge(self, x: Tensor, y: Tensor) -> Tensor:
+    def discriminate(self, x: Tensor, y: Tensor) -> Tensor:
         return self.discriminator(torch.cat([x, y], 1)).flatten(1)  # (B, patches)
 
     @torch.no_grad()
@@ -134,14 +139,14 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        return misfit("pix2pix", space)
+        return unsupported_pair("pix2pix", space)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         recipe = TrainConfig(
             lr=5e-4, betas=(0.5, 0.999), batch_size=32, ema_decay=0.999, eval_every=250, patience=0
         )
-        net = tiers(space, 32).override("dropout=0.3")
+        net = unet_config(space, 32).override("dropout=0.3")
         return Defaults(cls.Config(net=net), recipe)
 
     @classmethod

@@ -1,4 +1,4 @@
-r"""Wasserstein GAN: a generator that lowers the earth mover's distance a critic measures.
+r"""Wasserstein GAN (WGAN): generator trained against a Lipschitz critic that estimates W_1
 
 The critic f raises $E f(x) - E f(G(z)) \le \sup_{|f|_L \le K} (E f(x) - E f(G(z))) = K\,W_1$, the
 generator lowers $-E f(G(z))$. f is unbounded, a score and no probability. What is measured is
@@ -12,45 +12,53 @@ from dataclasses import replace
 from typing import Annotated
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from ...core.abilities import CanDiagnose, Finding, HasCritic
+from ...core.abilities import CanDiagnose, Finding, Given, HasCritic
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from .._generator import Dense
-from ._base import REFERENCES, WATCH, check_rows, one_sided
-from ._lipschitz import Clipping, Constraint, Penalty, between, reach, slopes
+from .._generator import MLPGeneratorModel
+from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows, single_class
+from ._lipschitz import (
+    Clipping,
+    Constraint,
+    Penalty,
+    gradient_norms,
+    interpolate,
+    lipschitz_bound,
+)
 
-STEEP = ("gelu", "silu")
+STEEP_ACTIVATIONS = ("gelu", "silu")
 """Activations whose slope exceeds 1 somewhere."""
-FLAT, TOO_STEEP = 0.05, 5.0
-"""Slopes of a critic, typical and largest, beyond which it misleads the generator."""
+MIN_MEDIAN_GRADIENT, MAX_GRADIENT = 0.05, 5.0
+"""Gradient norms of a critic, median and largest, beyond which it misleads the generator."""
 
 
-class WGAN(Dense, HasCritic, CanDiagnose):
-    """x = G(z, given) with z ~ N(0, I): a law without a density, trained on the distance W_1.
+class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
+    """x = G(z, given) with z ~ N(0, I): an implicit distribution trained on the distance W_1.
 
-    Both players see events in coordinates near one: reals standardised, levels spread over
-    [-1, 1] with uniform noise inside each level, whose inverse ends the generator, so that
-    samples are levels again (Arjovsky, Chintala & Bottou 2017; penalty: Gulrajani et al. 2017).
+    Both networks use standardised coordinates: reals standardised, levels dequantised and scaled
+    to [-1, 1]; the inverse map ends the generator, so that samples are levels again
+    (Arjovsky, Chintala & Bottou 2017; penalty: Gulrajani et al. 2017).
     """
 
     family_priority = 1
-    optimal_values = REFERENCES
+    optimal_values = OPTIMAL_VALUES
 
-    class Config(Dense.Config):
+    class Config(MLPGeneratorModel.Config):
         tag = "model/adversarial.wgan"
         critic: MLP.Config = MLP.Config(width=256, depth=3, activation="leaky")
-        """Network from an event to its score; no residual, and no activation steeper than 1."""
+        """Critic network; no residual connections, and no activation steeper than 1."""
         constraint: Constraint.Config = Penalty.Config()
-        """What holds the critic's slope: penalty, clipping or spectral."""
-        rounds: Annotated[int, Range(1)] = 5
-        """Moves of the critic for each move of the generator."""
+        """Lipschitz constraint of the critic: penalty, clipping or spectral."""
+        critic_steps: Annotated[int, Range(1)] = 5
+        """Critic updates per generator update."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -59,7 +67,7 @@ class WGAN(Dense, HasCritic, CanDiagnose):
                     "critic.residual=true makes the critic's slope more than the "
                     "product of its layers'; leave it false"
                 )
-            if self.critic.activation in STEEP:
+            if self.critic.activation in STEEP_ACTIVATIONS:
                 raise UsageError(
                     f"critic.activation={self.critic.activation} is steeper than 1; "
                     "choose relu or leaky"
@@ -74,22 +82,22 @@ class WGAN(Dense, HasCritic, CanDiagnose):
         self.constraint.bind(self.critic.linears)
 
     def loss(self, batch: Batch) -> Losses:
-        """The terms of both players, each of whom lowers its own."""
+        """The critic minimises f(fake) - f(real) plus its penalty, the generator -f(fake)."""
         return self.critic_loss(batch) | self.generator_loss(batch)
 
     def updates(self) -> Sequence[Update]:
         critic, generator = list(self.critic.parameters()), list(self.generator.parameters())
         clip = [Update("clip", self.clip)] if isinstance(self.constraint, Clipping) else []
         return [
-            Update("critic", self.critic_move, critic, repeat=self.config.rounds),
+            Update("critic", self.critic_update, critic, repeat=self.config.critic_steps),
             *clip,
             Update("generator", self.generator_loss, generator),
-            Update("watch", self.watch, every=WATCH),
+            Update("watch", self.monitor, every=MONITOR_EVERY),
         ]
 
-    def critic_move(self, batch: Batch) -> Losses:
-        # Every move of the critic is clipped (algorithm 1): here before the next one, and the
-        # last by a turn of its own.
+    def critic_update(self, batch: Batch) -> Losses:
+        # Weights are clipped after every critic update (algorithm 1): here before the next one,
+        # and the last by an update of its own.
         check_rows(self, batch)
         self.constraint.project(self.critic.parameters())
         return self.critic_loss(batch)
@@ -104,22 +112,34 @@ class WGAN(Dense, HasCritic, CanDiagnose):
         fake = self.generate(self.noise(len(batch)), context)
         return {"fake": -self.criticise_points(fake, context)}
 
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """x = G(z, given) with z ~ N(0, I)."""
+        z = self.noise(n, generator)  # (n, latent)
+        return self.to_event(self.generate(z, self.context(given or {}, n)))
+
     def clip(self, batch: Batch) -> Losses:
         return self.constraint.project(self.critic.parameters())
 
-    def watch(self, batch: Batch) -> Losses:
-        """W_1 in the players' coordinates as the critic sees it, up to the K of its constraint,
-        with what bounds K from below and from above."""
+    def monitor(self, batch: Batch) -> Losses:
+        """The critic's estimate of W_1 in standardised coordinates, up to the K of its constraint,
+        with a lower and an upper bound of K."""
         return {
             "wasserstein": -self.gap(*self.points(batch)),
-            "steepest": self.slopes(batch).amax(),
-            "reach": reach(self.critic_layers()),
+            "max_gradient": self.gradient_norms(batch).amax(),
+            "lipschitz_bound": lipschitz_bound(self.critic_layers()),
         }
 
-    def slopes(self, batch: Batch) -> Tensor:
+    def gradient_norms(self, batch: Batch) -> Tensor:
         """|grad f| between real and fake points, (B,)."""
         real, fake, context = self.points(batch)
-        return slopes(lambda y: self.criticise_points(y, context), between(real, fake))
+        return gradient_norms(lambda y: self.criticise_points(y, context), interpolate(real, fake))
 
     def points(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Real and fake points (B, D) with the conditions they share (B, C)."""
@@ -145,23 +165,23 @@ class WGAN(Dense, HasCritic, CanDiagnose):
         return self.critic.linears
 
     def diagnose(self, batch: Batch) -> list[Finding]:
-        slope = self.slopes(batch)
+        slope = self.gradient_norms(batch)
         typical, most = float(slope.median()), float(slope.amax())
-        if typical < FLAT:
+        if typical < MIN_MEDIAN_GRADIENT:
             return [
                 Finding(
                     "flat critic",
                     f"its slope between data and samples is {typical:.1e}, "
-                    "so that hardly any gradient reaches the generator",
+                    "so hardly any gradient reaches the generator",
                     self.constraint.remedy,
                 )
             ]
-        if most > TOO_STEEP:
+        if most > MAX_GRADIENT:
             return [
                 Finding(
                     "steep critic",
                     f"its slope between data and samples reaches "
-                    f"{most:.1f}, so that its distance is no W_1",
+                    f"{most:.1f}, so its distance is not W_1",
                     self.constraint.remedy,
                 )
             ]
@@ -169,11 +189,11 @@ class WGAN(Dense, HasCritic, CanDiagnose):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        return one_sided("wgan", space)
+        return single_class("wgan", space)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        # The held-out distance is noisy: few looks, and no early end by it.
+        # The held-out distance is noisy: evaluate rarely, without early stopping.
         recipe = TrainConfig(
             lr=1e-3, betas=(0.0, 0.9), batch_size=128, ema_decay=0.999, eval_every=500, patience=0
         )
@@ -189,7 +209,7 @@ class WGAN(Dense, HasCritic, CanDiagnose):
             )
             return Defaults(config, replace(recipe, batch_size=256))
         net = MLP.Config(width=256, depth=3, activation="silu", residual=True)
-        config = cls.Config(generator=net, rounds=3)
+        config = cls.Config(generator=net, critic_steps=3)
         return Defaults(config, replace(recipe, lr=5e-4, batch_size=64))
 
     @classmethod

@@ -1,9 +1,10 @@
-r"""What laws of entries in an order share: exact scores, and draws one entry after the other.
+r"""Base of models that factorise over the entries of a row: exact likelihoods, entrywise sampling.
 
-$\log p(x) = \log \frac1K \sum_k \prod_i p(x_i \mid x_{<i \text{ in order } k})$. A network puts
-out the parameters of every conditional in one pass (`outputs`), or of one entry after the other
-(`stepper`); the head turns parameters into laws of the entries, so that every kind of data is
-served alike. What was seen of a row comes first in the order, or its completion is refused.
+$\log p(x) = \log \frac1K \sum_k \prod_i p(x_i \mid x_{<i \text{ in order } k})$. A network
+computes the parameters of every conditional in one pass (`outputs`), or of one entry after the
+other (`stepper`); the head maps parameters to distributions of the entries. Each model states its
+own `loss` and `sample`; this base keeps orders, conditions, chunking, completion and streaming. A
+row can be completed if its observed entries come first in the order.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ...core.abilities import (
 from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Model
+from ...core.model import Model
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import Stepping
 from ...nn.inputs.features import Conditions, Features
@@ -37,15 +38,17 @@ from ...prob.distributions import pick
 from ...prob.heads import Head, LevelsLaw
 from .._ordering import blank, check_prefix, check_whole
 
-ROWS = 1024
-"""Rows drawn at a time, so that what is cached stays near the processor."""
+ROWS_PER_PASS = 1024
+"""Rows sampled at a time, so that cached activations stay in the processor's cache."""
 
 
-class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
-    """A mean over K members of products of conditionals, each in its own order.
+class AutoregressiveModel(
+    Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream
+):
+    """A uniform mixture of K members, each a product of conditionals in its own order.
 
-    A step of training takes one member, drawn at random, whose mean over members bounds the
-    mixture's loss from above.
+    A training step takes one random member; the mean of the members' losses is an upper bound of
+    the mixture's loss.
     """
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -53,21 +56,23 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
 
     class Config(Model.Config):
         components: Annotated[int, Range(1)] = 5
-        """Parts of the mixture that each real or finely levelled entry follows."""
+        """Mixture components of the distribution of each real or finely quantised entry."""
         levels: LevelsLaw = "auto"
-        """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
+        """Distribution of levels: categorical, mixture of logistics (logistic), or chosen by their
+        number (auto)."""
 
     class SamplingConfig(BaseConfig):
         cached: bool = True
-        """Compute each hidden unit once; false recomputes everything for each entry."""
+        """Cache activations, so that each hidden unit is computed once; false recomputes the whole
+        network for each entry."""
 
     places: Tensor
     blank: Tensor
 
     def __init__(self, config: Config, space: Space, places: Tensor) -> None:
-        """places: (K, D), the place of each entry in the order of each member."""
+        """places: (K, D), the position of each entry in the order of each member."""
         super().__init__(config, space)
-        self.name = type(self).__name__.lower()
+        self.name = model_name(type(self))
         self.features, self.conditions = Features(space), Conditions(space)
         self.head = Head(space, config.components, config.levels)
         self.register_buffer("places", places, persistent=False)  # (K, D)
@@ -75,20 +80,20 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
 
     def initialise_from_data(self, batch: Batch) -> None:
         self.head.fit(self.flat(batch.x), batch.observed_mask.reshape(len(batch), -1))
-        self.settle()
+        self.init_output_bias()
 
     @abc.abstractmethod
-    def settle(self) -> None:
-        """Let each conditional begin as the law of its entry alone."""
+    def init_output_bias(self) -> None:
+        """Initialise each conditional to the marginal distribution of its entry."""
 
     @property
     def orders(self) -> Sequence[Tensor]:
         return list(self.places)
 
-    def loss(self, batch: Batch) -> Losses:
+    def random_member(self) -> int:
+        """The member that a training step takes."""
         members = len(self.places)
-        member = int(torch.randint(members, ())) if members > 1 else 0
-        return {"nll": -self.conditionals(batch, member).sum(1)}
+        return int(torch.randint(members, ())) if members > 1 else 0
 
     def likelihood(
         self,
@@ -103,22 +108,22 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         return Likelihood(torch.logsumexp(torch.stack(each), 0) - math.log(len(each)), "exact")
 
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        self.check_whole(batch)
+        self.check_no_missing(batch)
         return self.head.log_prob(self.outputs(batch, member), self.flat(batch.x))
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        """Where entries have fewer parameters than others, zeros follow."""
+        """Entries with fewer parameters than others are padded with zeros."""
         outputs = self.outputs(batch, member)
         parts = [outputs[:, own].T for own in self.head.slices]  # (P_i, B)
         return torch.nn.utils.rnn.pad_sequence(parts).permute(2, 1, 0)
 
     @abc.abstractmethod
     def outputs(self, batch: Batch, member: int) -> Tensor:
-        """The parameters of every conditional, laid out as the head has them, (B, P)."""
+        """The parameters of every conditional in the layout of the head, (B, P)."""
 
     @abc.abstractmethod
     def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
-        """What starts a pass, one entry at a time, over the rows of a context (n, context)."""
+        """A function that starts an entrywise pass over rows with this context (n, context)."""
 
     def context(self, batch: Batch) -> Tensor:  # (B, context)
         return self.conditions(
@@ -129,19 +134,10 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         return x.reshape(len(x), -1).to(self.blank.dtype)
 
     @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        return self.fill(self.hidden(n, given), options, generator)
-
-    @torch.no_grad()
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
+        """x_hidden ~ p(x_hidden | x_observed): exact if the observed entries come first."""
         seen = batch.observed_mask.reshape(len(batch), -1)
         self.check_prefix(seen)
         given = broadcast_conditions(batch.given, self.space, len(batch))
@@ -156,17 +152,18 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """One yield for each entry; those not yet drawn stand at their training mean or low."""
-        batch = self.hidden(n, given)
-        draws = list(self.draws(batch, options, generator))
+        """Yields after each entry; entries not sampled yet hold their training mean or minimum."""
+        batch = self.unobserved_rows(n, given)
+        groups = list(self.row_groups(batch, options, generator))
         for place in range(self.space.dims):
-            for draw in draws:
-                entry = draw.advance(place)
-                batch.x[draw.rows, entry] = draw.each[entry]
-            yield self.shaped(batch.x.clone())
+            for rows in groups:
+                rows.advance(place)
+                entry = rows.entries[place]
+                batch.x[rows.index, entry] = rows.columns[entry]
+            yield self.to_event(batch.x.clone())
 
-    def hidden(self, n: int, given: Given | None) -> Batch:
-        """n rows of which nothing is seen."""
+    def unobserved_rows(self, n: int, given: Given | None) -> Batch:
+        """n rows of which no entry is observed, flat (n, D)."""
         x = self.blank.repeat(n, 1)  # (n, D)
         return Batch(
             x,
@@ -177,40 +174,41 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
     def fill(
         self, batch: Batch, options: BaseConfig | None, generator: Generator | None
     ) -> Tensor:
+        """Rows (n, *event) whose unobserved entries are sampled in order."""
         x = torch.empty_like(batch.x)
-        with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
-            for draw in self.draws(batch, options, generator):
+        with torch.inference_mode():  # saves a tenth of the time
+            for rows in self.row_groups(batch, options, generator):
                 for place in range(self.space.dims):
-                    draw.advance(place)
-                x[draw.rows] = draw.x.T
-        return self.shaped(x)
+                    rows.advance(place)
+                x[rows.index] = rows.x.T
+        return self.to_event(x)
 
-    def draws(
+    def row_groups(
         self, batch: Batch, options: BaseConfig | None, generator: Generator | None
-    ) -> Iterator[_Draw]:
-        """The rows by member and in pieces, each at the start of its order."""
-        cached = cast(Ordered.SamplingConfig, options or self.SamplingConfig()).cached
+    ) -> Iterator[RowGroup]:
+        """The rows grouped by member and chunk, each group at the start of its order."""
+        cached = cast(AutoregressiveModel.SamplingConfig, options or self.SamplingConfig()).cached
         noise = self.head.noise(len(batch), generator)  # (n, D, 2)
         context = self.conditions(batch.given, len(batch))
-        member = self.choose(batch, generator)  # (n,)
+        member = self.sample_members(batch, generator)  # (n,)
         for k in range(len(self.places)):
             entries, steps = self.orders[k].argsort().tolist(), self.stepper(k, cached)
-            for rows in (member == k).nonzero()[:, 0].split(ROWS):
+            for rows in (member == k).nonzero()[:, 0].split(ROWS_PER_PASS):
                 if len(rows):
-                    yield self.draw(rows, entries, steps(context[rows]), noise, batch)
+                    yield self.row_group(rows, entries, steps(context[rows]), noise, batch)
 
-    def draw(
+    def row_group(
         self, rows: Tensor, entries: list[int], steps: Stepping, noise: Tensor, batch: Batch
-    ) -> _Draw:
+    ) -> RowGroup:
         """Some rows of a batch (n, D) and of the noise (n, D, 2), at the start of their order."""
-        which = slice(None) if len(rows) == len(batch) else rows  # all are picked by a view
-        own, seen = noise.transpose(0, 1)[:, which], batch.observed_mask[which]
-        x = batch.x.new_empty(len(self.blank), len(seen))  # (D, m)
-        kept = seen.T.contiguous() if bool(seen.any()) else None
-        if kept is not None:
-            x.copy_(batch.x[which].T)
-        return _Draw(
-            which,
+        index = slice(None) if len(rows) == len(batch) else rows  # all rows: a view, no copy
+        own, observed = noise.transpose(0, 1)[:, index], batch.observed_mask[index]
+        x = batch.x.new_empty(len(self.blank), len(observed))  # (D, m)
+        fixed = observed.T.contiguous() if bool(observed.any()) else None
+        if fixed is not None:
+            x.copy_(batch.x[index].T)
+        return RowGroup(
+            index,
             entries,
             self.head,
             self.features.reader(),
@@ -218,11 +216,11 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
             own.unbind(),
             x,
             x.unbind(),
-            kept,
+            fixed,
         )
 
-    def choose(self, batch: Batch, generator: Generator | None) -> Tensor:
-        """A member for each row, in proportion to what it makes of the values seen, (n,)."""
+    def sample_members(self, batch: Batch, generator: Generator | None) -> Tensor:
+        """A member for each row from its posterior given the observed entries, (n,)."""
         members, seen = range(len(self.places)), batch.observed_mask
         if len(members) == 1:
             return torch.zeros(len(batch), dtype=torch.long, device=seen.device)
@@ -231,53 +229,56 @@ class Ordered(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
         return pick(torch.stack(weights, 1), uniform)
 
-    def check_whole(self, batch: Batch) -> None:
+    def check_no_missing(self, batch: Batch) -> None:
         check_whole(self.name, batch)
 
     def check_prefix(self, seen: Tensor) -> None:
         check_prefix(self.name, self.places, seen)
 
-    def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
+    def to_event(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
         x = x.reshape(-1, *self.space.shape)
         return x.long() if self.space.kind == "label" else x
 
 
 @dataclass(frozen=True)
-class _Draw:
-    """Rows on their way through one member's order; entries first, so that a step moves rows of
-    memory."""
+class RowGroup:
+    """m rows of one member while they are sampled; entries are the first axis, so that a step
+    writes contiguous memory."""
 
-    rows: Tensor | slice  # where the m rows stand in the whole
-    entries: list[int]  # the entry at each place
+    index: Tensor | slice  # which rows of the batch these are
+    entries: list[int]  # the entry at each position of the order
     head: Head
     read: Callable[[int, Tensor], Tensor]  # the features of an entry
     steps: Stepping
     noise: Sequence[Tensor]  # of each entry, (m, 2)
     x: Tensor  # (D, m)
-    each: Sequence[Tensor]  # the entries of x, (m,)
-    seen: Tensor | None  # (D, m): values that are kept, if there are any
+    columns: Sequence[Tensor]  # the entries of x, (m,)
+    observed: Tensor | None  # (D, m): entries whose values are fixed, if there are any
 
-    def advance(self, place: int) -> int:
-        """Draw the entry at `place`, or keep what is seen of it, and let the network know it; the
-        entry's number."""
+    def sample_entry(self, place: int, params: Tensor) -> Tensor:
+        """x_i ~ p(x_i | params) at a position of the order, unless observed; its features."""
         entry = self.entries[place]
-        params = self.steps.parameters(place)  # (m, P_i)
         drawn = self.head.draw_entry(entry, params, self.noise[entry])
-        here = self.each[entry]
-        if self.seen is None:
+        here = self.columns[entry]
+        if self.observed is None:
             here.copy_(drawn)
         else:
-            torch.where(self.seen[entry], here, drawn, out=here)
-        self.steps.feed(place, self.read(entry, here))
-        return entry
+            torch.where(self.observed[entry], here, drawn, out=here)
+        return self.read(entry, here)
+
+    def advance(self, place: int) -> None:
+        """Sample the entry at a position and feed it to the network."""
+        params = self.steps.parameters(place)  # (m, P_i)
+        self.steps.feed(place, self.sample_entry(place, params))
 
 
-class Again(Stepping):
-    """The plain way: the whole network (features, context, member) again for every entry."""
+class UncachedSteps(Stepping):
+    """Entrywise pass without a cache: the whole network (features, context, member) is evaluated
+    for every entry."""
 
     def __init__(
         self,
-        model: Ordered,
+        model: AutoregressiveModel,
         network: Callable[[Tensor, Tensor, int], Tensor],
         member: int,
         context: Tensor,
@@ -294,8 +295,13 @@ class Again(Stepping):
         self.x[:, self.model.features.slices[self.entries[place]]] = features
 
 
-def unshift_bits(features: Features, space: Space) -> None:
-    """Let bits be read as 0 and 1, where an equation is written for them."""
+def model_name(model_class: type[Model]) -> str:
+    """What error messages call a model: the name of its module."""
+    return model_class.__module__.rpartition(".")[2]
+
+
+def use_raw_bits(features: Features, space: Space) -> None:
+    """Read bits as 0 and 1 instead of standardised, as the model's equation does."""
     kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
     bits = torch.tensor([kind == "binary" for kind in kinds])[features.owner]  # (F,)
     features.shift[bits], features.factor[bits] = 0.0, 1.0

@@ -1,4 +1,4 @@
-"""The orders that the members of a law take its entries in."""
+"""The orders of the entries in autoregressive models."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Order = Literal["natural", "snake", "random", "given"]
 
 
 class Orders(Config):
-    """In which orders the members of a law take its entries."""
+    """The orders in which the members of a mixture factorise the entries."""
 
     orders: Annotated[int, Range(1)] = 1
-    """How many orders of the entries there are; the law is the mean over them."""
+    """Number of orders; the model is the uniform mixture over them."""
     order: Order = "natural"
-    """The first order: as the entries stand, the rows of a picture to and fro (snake), shuffled
-    (random), or as `sequence` has it (given); further orders are shuffled."""
+    """First order: natural, snake (image rows in alternating direction), random, or given (by
+    `sequence`); further orders are random."""
     sequence: tuple[int, ...] = ()
-    """With order=given: the entries, counted from 0, in the order they are drawn."""
+    """For order=given: the entries, counted from 0, in the order they are sampled."""
 
     def places(self, space: Space) -> Tensor:
-        """The place of each entry in each order, (K, D)."""
+        """The position of each entry in each order, (K, D)."""
         shuffled = keyed_uniform(torch.arange(self.orders), (space.dims,)).argsort(1)
         if self.sequence and self.order != "given":
             raise UsageError(
-                f"sequence is read with order=given, not with order={self.order}; "
-                "change the order or leave the sequence out"
+                f"sequence needs order=given, found order={self.order}; "
+                "change the order or remove the sequence"
             )
         match self.order:
             case "natural":
@@ -48,7 +48,7 @@ class Orders(Config):
 
 
 def snake(shape: tuple[int, ...]) -> Tensor:
-    """The entries (D,) with every other row of a picture taken from right to left."""
+    """The entries (D,) with every other row of an image from right to left."""
     entries = torch.arange(math.prod(shape)).reshape(shape)
     if len(shape) > 1:
         entries[..., 1::2, :] = entries[..., 1::2, :].flip(-1)
@@ -59,17 +59,17 @@ def check_sequence(sequence: tuple[int, ...], dims: int) -> None:
     counts, due = Counter(sequence), range(dims)
     faults = {
         "missing": [entry for entry in due if not counts[entry]],
-        "doubled": [entry for entry in due if counts[entry] > 1],
-        "no entry": sorted(entry for entry in counts if entry not in due),
+        "repeated": [entry for entry in due if counts[entry] > 1],
+        "out of range": sorted(entry for entry in counts if entry not in due),
     }
-    told = [
+    problems = [
         f"{', '.join(map(str, found[:5]))}{', ...' if len(found) > 5 else ''} "
         f"{'is' if len(found) == 1 else 'are'} {fault}"
         for fault, found in faults.items()
         if found
     ]
-    if told:
+    if problems:
         raise UsageError(
-            f"sequence must name each of the entries 0 to {dims - 1} once, but "
-            f"{' and '.join(told)}; write them all in the order they are drawn"
+            f"expected each entry from 0 to {dims - 1} once in sequence, but "
+            f"{' and '.join(problems)}; list every entry in the order it is sampled"
         )

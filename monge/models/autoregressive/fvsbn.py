@@ -1,10 +1,10 @@
-r"""Fully visible sigmoid belief network: each entry a logistic regression on those before it
+r"""Fully visible sigmoid belief network (FVSBN): each entry a logistic regression on those before
 
 $p(x_i = 1 \mid x_{<i}) = \sigma(\alpha^{(i)}_0 + \sum_{j<i} \alpha^{(i)}_j x_j)$ (Neal 1992; Frey,
 Hinton and Dayan 1996): one product with a strictly lower triangular matrix, n(n+1)/2 parameters
-for n bits. Entries of other kinds follow laws whose every parameter is such a regression. The
-shared form has one vector for all entries, $p(x_t = 1 \mid x_{<t}) = \sigma(\langle \rho_{<t},
-x_{<t} \rangle)$ with $x_1$ a coin of its own: T parameters.
+for n bits. For other kinds every parameter of the distribution is such a regression. The
+shared form has one weight vector for all entries, $p(x_t = 1 \mid x_{<t}) = \sigma(\langle
+\rho_{<t}, x_{<t} \rangle)$, with a separate logit for $x_1$: T parameters.
 """
 
 from __future__ import annotations
@@ -16,57 +16,83 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.autoregressive.masked_mlp import Stepping
-from ._base import Again, Ordered, unshift_bits
+from ._base import AutoregressiveModel, UncachedSteps, use_raw_bits
 from ._orders import Orders
 
-MANY = 20_000
-"""Rows from which a slower rate and a longer average are worth their time."""
+LARGE_DATA_ROWS = 20_000
+"""Rows from which a smaller learning rate and a longer weight average pay off."""
 
 
-class FVSBN(Ordered):
+class FVSBN(AutoregressiveModel):
     r"""$\theta_i = \alpha^{(i)}_0 + \sum_{j<i} \alpha^{(i)}_j f(x_j) + \beta^{(i)} c$, the
-    parameters of the law of entry i given those before it and the conditions c; f(x) = x for bits.
+    parameters of the distribution of entry i given those before it and the conditions c; f(x) = x
+    for bits.
 
-    Orders share no weights: what predicts an entry depends on all else that is known.
+    Orders share no weights: the regression of an entry depends on its predecessors.
     """
 
-    class Config(Ordered.Config, Orders):
+    class Config(AutoregressiveModel.Config, Orders):
         tag = "model/autoregressive.fvsbn"
         shared: bool = False
-        """One vector of weights for all entries, which are binary; no bias after the first."""
+        """One weight vector for all entries (binary data only); only the first has a bias."""
 
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.places(space))
         if config.shared and space.kind != "binary":
-            raise UsageError(
-                f"shared=true is a law of binary values, not of {space}; leave it out"
-            )
-        unshift_bits(self.features, space)
-        form = Shared if config.shared else Free
+            raise UsageError(f"shared=true needs binary values, found {space}; remove it")
+        use_raw_bits(self.features, space)
+        form = SharedRegressions if config.shared else SeparateRegressions
         self.net = form(
             self.places[:, self.features.owner],
             self.places[:, self.head.owner],
             self.conditions.width,
         )
-        self.settle()
+        self.init_output_bias()
 
-    def settle(self) -> None:
-        self.net.settle(self.head.start())
+    def init_output_bias(self) -> None:
+        self.net.init_bias(self.head.start())
 
     @property
     def parameter_count(self) -> int:
-        """No weight is kept that the law does not depend on."""
+        """Only weights that the distribution depends on exist."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def loss(self, batch: Batch) -> Losses:
+        """-sum_i log p(x_i | theta_i) in one random order."""
+        self.check_no_missing(batch)
+        member = self.random_member()
+        params = self.net(self.features(batch), self.context(batch), member)  # (B, P)
+        return {"nll": -self.head.log_prob(params, self.flat(batch.x)).sum(1)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """x_i ~ p(x_i | theta_i), one entry after the other."""
+        batch = self.unobserved_rows(n, given)
+        with torch.inference_mode():
+            for rows in self.row_groups(batch, options, generator):
+                for place in range(self.space.dims):
+                    params = rows.steps.parameters(place)  # theta_i (m, P_i)
+                    rows.steps.feed(place, rows.sample_entry(place, params))
+                batch.x[rows.index] = rows.x.T
+        return self.to_event(batch.x)
 
     def outputs(self, batch: Batch, member: int) -> Tensor:
         return self.net(self.features(batch), self.context(batch), member)
@@ -74,15 +100,15 @@ class FVSBN(Ordered):
     @torch.no_grad()
     def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
         if not cached:
-            return functools.partial(Again, self, self.net, member)
+            return functools.partial(UncachedSteps, self, self.net, member)
         entries = self.orders[member].argsort().tolist()
         rows = [self.head.slices[entry] for entry in entries]
-        return functools.partial(Steps, self.net, member, rows)
+        return functools.partial(RegressionSteps, self.net, member, rows)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         finite = all(part.kind not in ("real", "counts") for part in space.columns or [space])
-        if finite and space.rows >= MANY:
+        if finite and space.rows >= LARGE_DATA_ROWS:
             return Defaults(cls.Config(), TrainConfig(lr=1e-3, ema_decay=0.9995))
         return Defaults(cls.Config(), TrainConfig(lr=1e-2 if finite else 3e-3, ema_decay=0.999))
 
@@ -92,9 +118,9 @@ class FVSBN(Ordered):
 
 
 class Regressions(nn.Module, abc.ABC):
-    """Every parameter a linear function of the conditions and of the features before it.
+    """Every parameter is a linear function of the conditions and of the features before it.
 
-    before: (K, F) and after: (K, P) are the places of features and parameters in each order.
+    before: (K, F) and after: (K, P) are the positions of features and parameters in each order.
     """
 
     before: Tensor
@@ -116,8 +142,8 @@ class Regressions(nn.Module, abc.ABC):
         return self.before[member] < self.after[member][:, None]
 
     @abc.abstractmethod
-    def settle(self, start: Tensor) -> None:
-        """Begin at the parameters `start` (P,), whatever comes before."""
+    def init_bias(self, params: Tensor) -> None:
+        """Start at these parameters (P,), whatever the inputs are."""
 
     @abc.abstractmethod
     def weight(self, member: int) -> Tensor:
@@ -128,10 +154,10 @@ class Regressions(nn.Module, abc.ABC):
         ...
 
 
-class Free(Regressions):
-    """Weights of its own and a bias for each parameter."""
+class SeparateRegressions(Regressions):
+    """Separate weights and a bias for each parameter."""
 
-    cells: Tensor  # where the weights of each order belong in its matrix, one after the other
+    cells: Tensor  # indices of the weights of each order in its flattened matrix
 
     def __init__(self, before: Tensor, after: Tensor, context: int) -> None:
         super().__init__(before, after, context)
@@ -142,8 +168,8 @@ class Free(Regressions):
         self.level = nn.Parameter(torch.zeros(after.shape))
 
     @torch.no_grad()
-    def settle(self, start: Tensor) -> None:
-        self.level.copy_(start)
+    def init_bias(self, params: Tensor) -> None:
+        self.level.copy_(params)
 
     def weight(self, member: int) -> Tensor:
         shape = self.after.shape[1], self.before.shape[1]
@@ -154,8 +180,8 @@ class Free(Regressions):
         return self.level[member]
 
 
-class Shared(Regressions):
-    """One weight for each condition and each place but the last, and the logit of the first."""
+class SharedRegressions(Regressions):
+    """One weight per condition and per position but the last, and the logit of the first entry."""
 
     def __init__(self, before: Tensor, after: Tensor, context: int) -> None:
         super().__init__(before, after, context)
@@ -164,8 +190,8 @@ class Shared(Regressions):
         self.first = nn.Parameter(torch.zeros(orders, 1))
 
     @torch.no_grad()
-    def settle(self, start: Tensor) -> None:
-        self.first.copy_(start[self.after.argmin(1)][:, None])
+    def init_bias(self, params: Tensor) -> None:
+        self.first.copy_(params[self.after.argmin(1)][:, None])
 
     def weight(self, member: int) -> Tensor:
         given, rho = self.rho[member].tensor_split([self.context])
@@ -177,8 +203,8 @@ class Shared(Regressions):
         return self.first[member] * (self.after[member] == 0)
 
 
-class Steps(Stepping):
-    """The cached pass: what is known of n rows, in the order it becomes so, a row each."""
+class RegressionSteps(Stepping):
+    """The cached pass over n rows: the known inputs in the order they become known."""
 
     def __init__(self, net: Regressions, member: int, rows: list[slice], context: Tensor) -> None:
         columns, order = net.before[member].sort(stable=True)

@@ -1,4 +1,4 @@
-"""GPT: a causal transformer over text, pixels, levels, bits or reals, exact
+"""GPT: causal transformer over text, pixels, levels, bits or reals, exact likelihood
 
 Every step of a sequence looks at those before it (Vaswani et al. 2017; Radford et al. 2018), so
 that all conditionals come from one pass. Drawing keeps the keys and values of each step, or with
@@ -10,32 +10,37 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Generator, Tensor
 
-from ...core.model import Defaults
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.attention.position import Positions
 from ...nn.attention.transformer import Causal
 from ...nn.stepwise import Added
-from .._sequence import Chain
+from .._sequence import SequenceModel
+from .._sequence_sampling import row_groups, unobserved_rows
 
-FEW = 10_000
-"""Rows below which a network learns them by heart unless it is held back."""
-MUCH = 200_000
-"""Symbols of text in all from which on a wide network pays."""
-LONG = 1024
-"""Steps from which on attention=linear is the quicker choice."""
-FAR = 1 << 14
-"""Steps beyond which places have no learned vectors."""
+SMALL_DATA_ROWS = 10_000
+"""Rows below which a network overfits without regularisation."""
+LARGE_TEXT_TOKENS = 200_000
+"""Tokens of text from which a wide network pays off."""
+LONG_ROW_STEPS = 1024
+"""Steps from which linear attention is faster."""
+MAX_LEARNED_POSITIONS = 1 << 14
+"""Steps beyond which positions are not learned."""
 
 
-class GPT(Chain):
+class GPT(SequenceModel):
     r"""$p(x | c) = \prod_t p(x_t | x_{<t}, c)$, the parameters of each law from a stack of causal
     blocks that reads the vectors of $x_{t-1}$, of t and of c."""
 
     family_priority = 1
 
-    class Config(Chain.Config):
+    class Config(SequenceModel.Config):
         tag = "model/autoregressive.gpt"
         net: Causal.Config = Causal.Config()
         """Stack of causal blocks."""
@@ -50,23 +55,54 @@ class GPT(Chain):
         torch.nn.init.zeros_(stack.leave.weight)  # each law begins as that of its place alone
         self.net: Any = Added(stack, self.context.width)
 
+    def loss(self, batch: Batch) -> Losses:
+        """-log p(x | c) in nats per step; one causal pass gives all conditionals."""
+        rows = self.to_steps(batch)  # x (B, D)
+        count = rows.exist.sum(1)  # (B,)
+        first, last, blocks = self.random_block(count)
+        nll = -self.block_log_prob(rows, first, last) * blocks  # (B,)
+        return {"nll": nll * (len(nll) / count.sum().to(nll.dtype))}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """x_t ~ p(x_t | x_<t, c) from cached keys and values, (n, steps, ...);
+        steps after the end of a row repeat it."""
+        batch = unobserved_rows(self, n, given, options)
+        with torch.inference_mode():
+            for rows in row_groups(self, batch, options, generator):
+                for step in range(batch.x.shape[1]):
+                    rows.sample_step(step, rows.parameters(step))  # x_t ~ p(x_t | x_<t)
+                    if rows.finished:
+                        rows.repeat_end(step)
+                        break
+                batch.x[rows.index] = rows.x.T
+        return self.to_event(batch.x)
+
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         """Rotations find the pixel above or a period at once, which vectors of places alone take
         long to learn, and unlike a bias of the scores they cost next to nothing."""
         if space.kind == "tokens":
-            return cls.suit_text(space)
-        few, steps = 0 < space.rows < FEW, space.dims
+            return cls.text_defaults(space)
+        few, steps = 0 < space.rows < SMALL_DATA_ROWS, space.dims
         positions: Positions = "rotary"
-        if steps > LONG:
-            positions = "sinusoidal" if space.varies or steps > FAR else "learned"
+        if steps > LONG_ROW_STEPS:
+            positions = (
+                "sinusoidal" if space.varies or steps > MAX_LEARNED_POSITIONS else "learned"
+            )
         net = Causal.Config(
             width=64,
             depth=3 if few else 4,
             heads=4,
             dropout=0.2 if few else 0.0,
             positions=positions,
-            attention="linear" if steps > LONG else "softmax",
+            attention="linear" if steps > LONG_ROW_STEPS else "softmax",
         )
         recipe = TrainConfig(
             optimiser="adamw",
@@ -80,16 +116,16 @@ class GPT(Chain):
         return Defaults(cls.Config(net=net), recipe)
 
     @classmethod
-    def suit_text(cls, space: Space) -> Defaults:
+    def text_defaults(cls, space: Space) -> Defaults:
         """Steps of about four thousand symbols. Blocks begin elsewhere in every epoch, so that
         nothing is hidden at random, which would take the time of a larger network."""
-        wide = space.rows * space.dims >= MUCH and space.dims >= 32
+        wide = space.rows * space.dims >= LARGE_TEXT_TOKENS and space.dims >= 32
         net = Causal.Config(
             width=128 if wide else 64,
             depth=4,
             heads=4,
-            positions="rotary" if space.dims <= LONG else "sinusoidal",
-            attention="softmax" if space.dims <= LONG else "linear",
+            positions="rotary" if space.dims <= LONG_ROW_STEPS else "sinusoidal",
+            attention="softmax" if space.dims <= LONG_ROW_STEPS else "linear",
         )
         recipe = TrainConfig(
             optimiser="adamw",

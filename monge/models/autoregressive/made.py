@@ -1,8 +1,8 @@
-r"""Masked autoencoder: exact log-likelihood in one pass, for any kind of entries
+r"""Masked autoencoder for density estimation (MADE): all conditionals in one pass
 
-One network whose masks leave each conditional blind to its own entry and to those that follow
-(Germain, Gregor, Murray and Larochelle 2015). Members (an order and an assignment of degrees each)
-share its weights. Drawing sorts hidden units by the entries they need and computes each once.
+Masks keep each conditional independent of its own entry and of those that follow it (Germain,
+Gregor, Murray and Larochelle 2015). Members (an order and an assignment of degrees each) share the
+weights. Sampling sorts hidden units by the entries they depend on and computes each once.
 """
 
 from __future__ import annotations
@@ -11,41 +11,42 @@ from collections.abc import Callable
 from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.autoregressive.masked_mlp import Masked, Stepping
 from ...nn.inputs.features import Features
-from ._base import Ordered
+from ._base import AutoregressiveModel
 from ._orders import Orders
 
 
-class MADE(Ordered):
-    r"""p(x | c) = (1/K) sum_k prod_i p(x_i | x_<i, c), the conditionals being Bernoulli,
-    categorical, or mixtures of Gaussians or discretised logistics, as the entry is.
+class MADE(AutoregressiveModel):
+    r"""$p(x \mid c) = \frac1K \sum_k \prod_i p(x_i \mid x_{<i}, c)$ with Bernoulli or categorical
+    conditionals, or mixtures of Gaussians or discretised logistics, by the kind of the entry.
 
-    A step of training takes one member, drawn at random, whose mean over members bounds the
-    mixture's loss from above. A completion is exact, and so given only where what is seen comes
-    first in the order.
+    A training step takes one random member; the mean of the members' losses is an upper bound of
+    the mixture's loss. Completion is exact, and needs the observed entries first in the order.
     """
 
     family_priority = 2
 
-    class Config(Ordered.Config, Orders, Masked.Config):
+    class Config(AutoregressiveModel.Config, Orders, Masked.Config):
         tag = "model/autoregressive.made"
         masks: Annotated[int, Range(1)] = 1
-        """How many assignments of degrees to the hidden units share the weights of each order."""
+        """Assignments of degrees to the hidden units per order; all share the weights."""
 
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
         places = config.places(space)  # (orders, D)
         super().__init__(config, space, places.repeat_interleave(config.masks, 0))
-        # Or one rare draw would throw all that follow it out of the data.
+        # Clamped, or one rare sample would push all entries after it out of the data's range.
         self.features = Features(space, held=True)
         self.net = Masked(
             config,
@@ -55,11 +56,36 @@ class MADE(Ordered):
             self.conditions.width,
             config.masks,
         )
-        self.settle()
+        self.init_output_bias()
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def init_output_bias(self) -> None:
         self.net.out.bias.copy_(self.head.start())
+
+    def loss(self, batch: Batch) -> Losses:
+        """-sum_i log p(x_i | x_<i) with the order and masks of one random member."""
+        self.check_no_missing(batch)
+        member = self.random_member()
+        params = self.net(self.features(batch), self.context(batch), member)  # (B, P)
+        return {"nll": -self.head.log_prob(params, self.flat(batch.x)).sum(1)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """x_i ~ p(x_i | x_<i, c), one entry after the other."""
+        batch = self.unobserved_rows(n, given)
+        with torch.inference_mode():
+            for rows in self.row_groups(batch, options, generator):
+                for place in range(self.space.dims):
+                    params = rows.steps.parameters(place)  # (m, P_i)
+                    rows.steps.feed(place, rows.sample_entry(place, params))
+                batch.x[rows.index] = rows.x.T
+        return self.to_event(batch.x)
 
     def outputs(self, batch: Batch, member: int) -> Tensor:
         return self.net(self.features(batch), self.context(batch), member)
@@ -69,8 +95,8 @@ class MADE(Ordered):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Few rows: a narrow network, much dropout, and the mean over four orders, each of which
-        errs elsewhere. Fine levels with few rows: a mixture, which knows that they are ordered."""
+        """Few rows: a narrow network, strong dropout, and a mixture of four orders, whose errors
+        differ. Fine levels with few rows: a mixture of logistics, which uses their order."""
         few, fewer = space.rows < 2000, space.rows < 1000
         ordered = space.kind == "levels" and space.size > 8 and space.rows < 20_000
         config = cls.Config(

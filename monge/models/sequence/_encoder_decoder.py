@@ -1,7 +1,7 @@
-r"""Laws of sentences given something: $\log p(y | x) = \sum_t \log p(y_t | y_{<t}, x)$.
+r"""Base of encoder-decoder models of text: $\log p(y | x) = \sum_t \log p(y_t | y_{<t}, x)$.
 
-An encoder reads what is given, a decoder tells one symbol after the other until the one that ends
-the sentence (Sutskever et al. 2014). Training shows the decoder the true beginning (teacher
+An encoder reads the source, a decoder generates one symbol after the other until the end symbol
+ (Sutskever et al. 2014). Training shows the decoder the true beginning (teacher
 forcing), or with some probability a symbol of its own (scheduled sampling; Bengio et al. 2015, in
 two parallel passes as Mihaylova & Martins 2019). Label smoothing trains towards
 $(1 - \varepsilon)\,\delta_y + \varepsilon / V$ (Szegedy et al. 2016); scores are never smoothed.
@@ -30,23 +30,23 @@ from ...core.abilities import (
 from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Model
+from ...core.model import Model
 from ...core.space import Space
 from ...prob.decoding import Choice, StepDecoder, beam, draw
 from ...prob.distributions import pick
 from .._ordering import Layout, check_codes, check_whole
 
-PIECE = 1 << 12
-"""Symbols that are scored together: each has a number for every symbol of the alphabet."""
-TOGETHER = 64
-"""Rows that are searched together."""
-RAMP = 2000
-"""Steps over which scheduled sampling sets in."""
-Memory = Any
-"""What a decoder remembers of its source: a model's own form."""
+TOKENS_PER_PASS = 1 << 12
+"""Tokens that are scored together: each has a logit for every symbol of the vocabulary."""
+ROWS_PER_SEARCH = 64
+"""Rows whose beams are searched together."""
+SCHEDULED_SAMPLING_WARMUP = 2000
+"""Steps over which scheduled sampling is ramped up."""
+SourceMemory = Any
+"""The encoded source that a decoder reads: each model has its own form."""
 
 
-class Translator(
+class EncoderDecoderModel(
     Model, HasLikelihood, HasConditionals, HasAttention, HasMode, CanSample, CanStream
 ):
     """A product of conditionals along a sentence, given one thing that is read whole.
@@ -62,17 +62,17 @@ class Translator(
 
     class Config(Model.Config):
         smoothing: Annotated[float, Range(0, 0.9)] = 0.1
-        """Probability that the target of training gives to all symbols alike."""
+        """Label smoothing: probability spread evenly over all symbols in the training target."""
         scheduled: Annotated[float, Range(0, 1)] = 0.0
-        """Share of what the decoder reads in training that is its own instead of the truth."""
+        """Scheduled sampling: share of the decoder's training inputs that it samples itself."""
 
     class SamplingConfig(Choice):
         steps: Annotated[int, Range(0)] = 0
-        """Symbols to draw at most; 0 takes the longest training sentence."""
+        """Largest number of symbols to sample; 0 takes the longest training sentence."""
         beams: Annotated[int, Range(1)] = 5
-        """Beginnings that the search for the best sentence keeps."""
+        """Beam width of the search for the most probable sentence."""
         penalty: Annotated[float, Range(0)] = 1.0
-        """Power of the length that the log-probability of a sentence is divided by."""
+        """Length penalty: power of the length by which log-probabilities are divided."""
 
     config: Config
     average: Tensor
@@ -91,22 +91,22 @@ class Translator(
         name = cls.__name__.lower()
         if len(space.given) != 1:
             return (
-                f"{name} tells sentences given one thing, and there are {len(space.given)} "
-                "conditions; name one with --given, or use autoregressive.gpt"
+                f"{name} expected 1 condition, found {len(space.given)}; "
+                "name one with --given, or use autoregressive.gpt"
             )
         return None
 
     @abc.abstractmethod
-    def remember(self, source: Batch) -> Memory:
-        """What the decoder may look at."""
+    def encode_source(self, source: Batch) -> SourceMemory:
+        """The encoded source."""
 
     @abc.abstractmethod
-    def decoded(self, memory: Memory, inputs: Tensor) -> Tensor:
+    def decode_steps(self, memory: SourceMemory, inputs: Tensor) -> Tensor:
         """Vectors (B, T, width) of the laws of T steps from the symbols before each, of which the
         inputs (B, T, width) are the vectors."""
 
     @abc.abstractmethod
-    def speaker(self, memory: Memory, n: int, most: int) -> StepDecoder:
+    def step_decoder(self, memory: SourceMemory, n: int, most: int) -> StepDecoder:
         """The decoder before its first step."""
 
     @property
@@ -127,7 +127,7 @@ class Translator(
         return F.embedding(x, self.table)
 
     def initialise_from_data(self, batch: Batch) -> None:
-        """Let the law begin with how often each symbol comes."""
+        """Initialise the output bias to the log frequency of each symbol."""
         x, exist = self.rows(batch)
         counts = torch.bincount(x[exist], minlength=self.space.size) + 0.5
         with torch.no_grad():
@@ -146,24 +146,14 @@ class Translator(
         """The vectors of the symbol before each, (B, T, width)."""
         return torch.cat([self.first.expand(len(x), 1, -1), self.embed(x[:, :-1])], 1)
 
-    def loss(self, batch: Batch) -> Losses:
-        x, exist = self.rows(batch)
-        memory = self.remember(broadcast_conditions(batch.given, self.space, len(x))[self.source])
-        inputs = self.inputs(x)
-        if self.config.scheduled:
-            inputs = self.mixed(memory, inputs, batch.step)
-        logits = self.logits(self.decoded(memory, inputs)[exist])  # (N, V)
-        cost = F.cross_entropy(
-            logits, x[exist], reduction="none", label_smoothing=self.config.smoothing
-        )
-        total = cost.new_zeros(exist.shape).masked_scatter(exist, cost).sum(1)
-        return {"nll": total / self.average}
+    def source_of(self, batch: Batch) -> Batch:
+        return broadcast_conditions(batch.given, self.space, len(batch))[self.source]
 
-    def mixed(self, memory: Memory, inputs: Tensor, step: int) -> Tensor:
+    def mix_own_samples(self, memory: SourceMemory, inputs: Tensor, step: int) -> Tensor:
         """Inputs some of which are symbols drawn from the laws that the true ones give."""
-        share = self.config.scheduled * min(1.0, step / RAMP)
+        share = self.config.scheduled * min(1.0, step / SCHEDULED_SAMPLING_WARMUP)
         with torch.no_grad():
-            logits = self.logits(self.decoded(memory, inputs)[:, :-1])
+            logits = self.logits(self.decode_steps(memory, inputs)[:, :-1])
             drawn = pick(logits, torch.rand(logits.shape[:-1], device=logits.device))
         own = torch.rand(drawn.shape, device=drawn.device) < share
         later = torch.where(own[..., None], self.embed(drawn), inputs[:, 1:])
@@ -188,8 +178,13 @@ class Translator(
         pieces, order = [], exist.sum(1).argsort(descending=True)
         while len(order):
             most = max(int(exist[order[0]].sum()), 1)
-            own, order = order[: max(1, PIECE // most)], order[max(1, PIECE // most) :]
-            vectors = self.decoded(self.remember(source[own]), self.inputs(x[own, :most]))
+            own, order = (
+                order[: max(1, TOKENS_PER_PASS // most)],
+                order[max(1, TOKENS_PER_PASS // most) :],
+            )
+            vectors = self.decode_steps(
+                self.encode_source(source[own]), self.inputs(x[own, :most])
+            )
             log_p = self.logits(vectors).log_softmax(-1)
             found = log_p.gather(2, x[own, :most, None])[..., 0] * exist[own, :most]
             pieces.append((own, F.pad(found, (0, x.shape[1] - most))))
@@ -198,20 +193,10 @@ class Translator(
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         x, _ = self.rows(batch)
-        memory = self.remember(broadcast_conditions(batch.given, self.space, len(x))[self.source])
-        return self.logits(self.decoded(memory, self.inputs(x)))
-
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        """(n, steps); what follows the end of a row repeats it."""
-        *_, last = self.stream(n, given, options, generator)
-        return last
+        memory = self.encode_source(
+            broadcast_conditions(batch.given, self.space, len(x))[self.source]
+        )
+        return self.logits(self.decode_steps(memory, self.inputs(x)))
 
     @torch.no_grad()
     def stream(
@@ -221,7 +206,7 @@ class Translator(
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """One yield for each symbol; those not yet drawn stand at the end."""
+        """Yields after each symbol; symbols not sampled yet hold the end symbol."""
         source = broadcast_conditions(given or {}, self.space, n)[self.source]
         chosen, end = self.settings(options), self.space.end
         most = chosen.steps or self.space.shape[0]
@@ -229,8 +214,8 @@ class Translator(
         uniform = torch.rand(
             most, n, generator=generator, dtype=self.bias.dtype, device=self.bias.device
         )
-        speaker = self.speaker(self.remember(source), n, most)
-        for step, symbol in enumerate(draw(speaker, uniform, end, chosen)):
+        decoder = self.step_decoder(self.encode_source(source), n, most)
+        for step, symbol in enumerate(draw(decoder, uniform, end, chosen)):
             x[:, step] = symbol
             yield x.clone()
 
@@ -243,11 +228,13 @@ class Translator(
         order = torch.arange(len(source)) if length is None else length.argsort()
         found = []
         with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
-            for rows in order.split(TOGETHER):
-                speaker = self.speaker(self.remember(clipped(source[rows])), len(rows), most)
+            for rows in order.split(ROWS_PER_SEARCH):
+                decoder = self.step_decoder(
+                    self.encode_source(trim(source[rows])), len(rows), most
+                )
                 found.append(
                     beam(
-                        speaker,
+                        decoder,
                         len(rows),
                         most,
                         self.space.size if end is None else end,
@@ -258,10 +245,15 @@ class Translator(
         return torch.cat(found)[order.argsort()]
 
     def settings(self, options: BaseConfig | None) -> SamplingConfig:
-        return cast("Translator.SamplingConfig", options or self.SamplingConfig())
+        return cast("EncoderDecoderModel.SamplingConfig", options or self.SamplingConfig())
 
 
-def clipped(source: Batch) -> Batch:
+def cross_entropy(logits: Tensor, symbols: Tensor, smoothing: float) -> Tensor:
+    """Of each symbol (N,) with label smoothing."""
+    return F.cross_entropy(logits, symbols, reduction="none", label_smoothing=smoothing)
+
+
+def trim(source: Batch) -> Batch:
     """Without steps that exist in no row."""
     if source.length is None:
         return source

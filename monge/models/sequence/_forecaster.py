@@ -1,4 +1,4 @@
-r"""What laws of a future given a past share: coordinates, scales, margins, copula.
+r"""Base of forecast models of a future given a past: coordinates, scales, margins, copula.
 
 In standardised coordinates $y = \mu(past) + s(past) \odot r$: a network gives the mean, and a few
 numbers that tell how unsteady each channel has been give the scale, $\log s_c = w_c \cdot
@@ -19,12 +19,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from ...core.abilities import CanSample, Given, HasLikelihood, Likelihood
+from ...core.abilities import CanSample, HasLikelihood, Likelihood
 from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
-from ...core.model import Losses, Model
+from ...core.model import Model
 from ...core.space import Space
 from ...nn.forecasters import NLinear, Outlook
 from ...nn.inputs.sequence import Context
@@ -35,14 +35,14 @@ PAST = "past"
 ROUNDS = 4
 """Times that the map of the past and the map of what is known besides are solved in turn."""
 FLOOR = 1e-3
-"""Unsteadiness below which a channel is called still, in standard deviations."""
+"""ChannelScale below which a channel is called still, in standard deviations."""
 RIDGE = 0.1
 """Penalty of the first weights of unsteadiness, in shares of the mean square of a feature."""
 LIMIT = 2.0
 """No past changes the scale by more than this factor's exponential."""
 
 
-def misfit(name: str, space: Space) -> str | None:
+def unsupported_series(name: str, space: Space) -> str | None:
     """None, or why an event and its conditions are no future and past."""
     past = space.given.get(PAST)
     if past is None:
@@ -98,7 +98,7 @@ class Frame(nn.Module):
         return self.inside(batch.x)
 
 
-class Unsteadiness(nn.Module):
+class ChannelScale(nn.Module):
     """log s (B, C): how much wider or narrower than usual the law of each channel is."""
 
     centre: Tensor
@@ -137,7 +137,7 @@ class Unsteadiness(nn.Module):
         return LIMIT * torch.tanh((self.weight * self.standard(past)).sum(-1) / LIMIT)
 
 
-class Beside(nn.Module):
+class KnownInputs(nn.Module):
     """What is given besides the past, as an addition to the mean of every step, (B, H, C)."""
 
     def __init__(self, space: Space, channels: int) -> None:
@@ -167,7 +167,7 @@ class Beside(nn.Module):
         self.lift.bias.copy_(found[-1])
 
 
-class Foresight(Model, HasLikelihood, CanSample):
+class ForecastModel(Model, HasLikelihood, CanSample):
     """p(y | x) of a future (H, C) given its past (L, C), `steps` at a time."""
 
     events = {"real"}
@@ -194,8 +194,8 @@ class Foresight(Model, HasLikelihood, CanSample):
         self.frame = Frame(space)
         channels = self.frame.channels
         self.net = config.net.build(self.frame.lookback, steps, channels)
-        self.beside = Beside(space, channels)
-        self.unsteadiness = Unsteadiness(channels)
+        self.beside = KnownInputs(space, channels)
+        self.unsteadiness = ChannelScale(channels)
         self.margins = Margins(torch.arange(channels).repeat(steps))
         self.dependence = Dependence(steps * channels, config.rank)
         # Errors of windows that the mean was solved from are smaller than errors to come.
@@ -226,22 +226,10 @@ class Foresight(Model, HasLikelihood, CanSample):
         beside = self.beside(ready, len(batch), self.frame.horizon)
         return self.frame.past(self.name, ready), self.frame.inside(batch.x), beside
 
-    def loss(self, batch: Batch) -> Losses:
-        """Of one block of each row, drawn at random."""
-        past, y, beside = self.laid(batch)
+    def random_block(self, y: Tensor) -> Tensor:
+        """The first step of one random block of each row, (B, 1)."""
         which = torch.randint(self.blocks, (len(y),), device=y.device)
-        first = (which * self.steps)[:, None]  # (B, 1)
-        window = taken(torch.cat([past, y], 1), first, self.frame.lookback)
-        centre = self.net(window) + taken(beside, first, self.steps)
-        gap, spread = taken(y, first, self.steps) - centre, self.unsteadiness(window)[:, None]
-        if self.config.fit == "likelihood":
-            return {"nll": -self.blocks * self.density(gap, spread)}
-        alone, z = self.alone(gap.detach() * self.excess, spread)
-        return {
-            "squared_error": gap.square().mean((1, 2)),
-            "margins": -self.blocks * alone,
-            "dependence": -self.blocks * self.dependence.log_density(z.detach()),
-        }
+        return (which * self.steps)[:, None]
 
     def alone(self, gap: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
         """log p of a block's numbers as if they were independent, in units of the data, (B,), and
@@ -271,27 +259,9 @@ class Foresight(Model, HasLikelihood, CanSample):
             total = total + self.density(gap, self.unsteadiness(window)[:, None])
         return Likelihood(total, "exact")
 
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        ready = broadcast_conditions(given or {}, self.space, n)
-        beside, full = self.beside(ready, n, self.frame.horizon), self.frame.past(self.name, ready)
-        for start in range(0, self.frame.horizon, self.steps):
-            window = full[:, -self.frame.lookback :]
-            centre = self.net(window) + cut(beside, start, self.steps)
-            r = self.margins.inverse(self.dependence.draw(n, centre, generator))
-            spread = self.unsteadiness(window)[:, None].exp()
-            full = torch.cat([full, centre + spread * r.reshape(centre.shape)], 1)
-        return self.frame.outside(full[:, -self.frame.horizon :])
-
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        return misfit(cls.__name__.lower(), space)
+        return unsupported_series(cls.__name__.lower(), space)
 
 
 def cut(beside: Tensor | float, start: int, steps: int) -> Tensor | float:

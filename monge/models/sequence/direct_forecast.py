@@ -1,4 +1,4 @@
-r"""Forecast: the whole future of a series given its past, at once, with its uncertainty
+r"""Direct forecast: the joint distribution of the whole horizon given the past, in one step
 
 A network, by default the ridge regression NLinear (Zeng et al. 2023), gives the mean of all steps
 and channels; their errors have a joint law, so that trajectories that are drawn move as the series
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ...core.abilities import Given, HasMarginals, HasMean, HasMode
-from ...core.batch import broadcast_conditions
+from ...core.batch import Batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.marginals import Marginals
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._forecaster import PAST, Foresight
+from ._forecaster import PAST, ForecastModel, cut, taken
 
 
-class Forecast(Foresight, HasMarginals, HasMean, HasMode):
+class DirectForecast(ForecastModel, HasMarginals, HasMean, HasMode):
     r"""$y = \mu(x) + s(x) \odot r$ for the future y (H, C) given the past x (L, C), with
     $p(r) = c(F_1(r_1), ..., F_D(r_D)) \prod_i f_i(r_i)$ over its D = H C numbers: margins f with
     heavy tails and a Gaussian copula c of low rank.
@@ -35,7 +35,7 @@ class Forecast(Foresight, HasMarginals, HasMean, HasMode):
 
     family_priority = 2
 
-    class Config(Foresight.Config):
+    class Config(ForecastModel.Config):
         tag = "model/sequence.direct_forecast"
 
     config: Config
@@ -60,7 +60,41 @@ class Forecast(Foresight, HasMarginals, HasMean, HasMode):
 
     @torch.no_grad()
     def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
-        return Steps(self, *self.read(given))
+        return ForecastMarginals(self, *self.read(given))
+
+    def loss(self, batch: Batch) -> Losses:
+        """Squared error of the mean, and margins and copula of its errors."""
+        past, y, beside = self.laid(batch)
+        first = self.random_block(y)  # (B, 1)
+        window = taken(torch.cat([past, y], 1), first, self.frame.lookback)
+        mean = self.net(window) + taken(beside, first, self.steps)
+        gap, spread = taken(y, first, self.steps) - mean, self.unsteadiness(window)[:, None]
+        if self.config.fit == "likelihood":
+            return {"nll": -self.blocks * self.density(gap, spread)}
+        alone, z = self.alone(gap.detach() * self.excess, spread)
+        return {
+            "squared_error": gap.square().mean((1, 2)),
+            "margins": -self.blocks * alone,
+            "dependence": -self.blocks * self.dependence.log_density(z.detach()),
+        }
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        ready = broadcast_conditions(given or {}, self.space, n)
+        beside, full = self.beside(ready, n, self.frame.horizon), self.frame.past(self.name, ready)
+        for start in range(0, self.frame.horizon, self.steps):
+            window = full[:, -self.frame.lookback :]
+            centre = self.net(window) + cut(beside, start, self.steps)
+            r = self.margins.inverse(self.dependence.draw(n, centre, generator))
+            spread = self.unsteadiness(window)[:, None].exp()
+            full = torch.cat([full, centre + spread * r.reshape(centre.shape)], 1)
+        return self.frame.outside(full[:, -self.frame.horizon :])
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
@@ -77,10 +111,10 @@ class Forecast(Foresight, HasMarginals, HasMean, HasMode):
         return cls.Config(rank=1)
 
 
-class Steps(Marginals):
+class ForecastMarginals(Marginals):
     """The law of each step and channel alone."""
 
-    def __init__(self, model: Forecast, centre: Tensor, spread: Tensor) -> None:
+    def __init__(self, model: DirectForecast, centre: Tensor, spread: Tensor) -> None:
         self.space, self.model = model.space, model
         self.centre, self.spread = centre, spread.exp()
 

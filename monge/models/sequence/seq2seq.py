@@ -1,7 +1,7 @@
-"""Seq2seq: sentences given sentences, sounds or pictures, by recurrent networks with attention
+"""Recurrent encoder-decoder (seq2seq) with attention: text given text, audio or images
 
-An encoder reads the source both ways; a decoder carries what it has told in a hidden vector, which
-begins at the encoder's last ones (Sutskever et al. 2014; Cho et al. 2014). With attention each
+An encoder reads the source both ways; the decoder's hidden state starts at the encoder's last ones
+ (Sutskever et al. 2014; Cho et al. 2014). With attention each
 step looks at the encoder's vectors s_k as well (Bahdanau et al. 2015; Luong et al. 2015).
 """
 
@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from ...core.abilities import Given
 from ...core.batch import Batch, broadcast_conditions
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.attention.scores import score
@@ -24,14 +26,14 @@ from ...nn.attention.softmax import padding_mask
 from ...nn.inputs.condition_tokens import Reader
 from ...nn.layers.dropout import Dropout
 from ...nn.recurrent import GRU, Bidirectional, Hidden, Recurrent
-from ._encoder_decoder import Translator
+from ._encoder_decoder import EncoderDecoderModel, cross_entropy
 
-FEW = 10_000
-"""Pairs below which a network learns them by heart unless it is held back."""
+SMALL_DATA_ROWS = 10_000
+"""Pairs below which a network overfits without regularisation."""
 
 
 @dataclass
-class Memory:
+class Seq2SeqMemory:
     """The vectors of the source, which of them exist, and the state the decoder begins in."""
 
     states: Tensor  # (B, S, width)
@@ -43,7 +45,7 @@ class Memory:
         self.mask = None if self.mask is None else self.mask[rows]
 
 
-class Seq2Seq(Translator):
+class Seq2Seq(EncoderDecoderModel):
     r"""$p(y | x) = \prod_t p(y_t | h_t, c_t)$, $h_t = f(h_{t-1}, y_{t-1})$,
     $c_t = \sum_k a_{tk} s_k$, $a_{tk} = \mathrm{softmax}_k\, \mathrm{score}(h_t, s_k)$.
 
@@ -52,7 +54,7 @@ class Seq2Seq(Translator):
     attention c is the encoder's last vector at every step.
     """
 
-    class Config(Translator.Config):
+    class Config(EncoderDecoderModel.Config):
         tag = "model/sequence.seq2seq"
         net: Recurrent.Config = GRU.Config(width=256)
         """Network of decoder and encoder: rnn, gru or lstm; each direction of the encoder has half
@@ -60,7 +62,7 @@ class Seq2Seq(Translator):
         attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"
         """Score of how a step of the decoder matches one of the source."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of what enters and leaves the networks that training hides at random."""
+        """Dropout at the input and output of the networks."""
 
     config: Config
 
@@ -94,7 +96,7 @@ class Seq2Seq(Translator):
     def out(self) -> Tensor:
         return self.heads
 
-    def remember(self, source: Batch) -> Memory:
+    def encode_source(self, source: Batch) -> Seq2SeqMemory:
         x, length = self.reader(source)
         y = self.encoder(self.drop(x), length)  # (B, S, width)
         half = y.shape[2] // 2
@@ -104,20 +106,20 @@ class Seq2Seq(Translator):
         first = self.bridge(ends).tanh().chunk(self.config.net.depth, 1)
         start = Hidden([(h, *[torch.zeros_like(h)] * (self.net.carries - 1)) for h in first])
         if self.score is None:
-            return Memory(ends[:, None], None, start)
+            return Seq2SeqMemory(ends[:, None], None, start)
         mask = None if length is None else padding_mask(length, y.shape[1], y)[:, 0]
-        return Memory(self.drop(y), mask, start)
+        return Seq2SeqMemory(self.drop(y), mask, start)
 
-    def decoded(self, memory: Memory, inputs: Tensor) -> Tensor:
+    def decode_steps(self, memory: Seq2SeqMemory, inputs: Tensor) -> Tensor:
         h, _ = self.net.scan(self.drop(inputs), memory.start)
-        return self.looked(memory, self.drop(h))
+        return self.attend(memory, self.drop(h))
 
-    def looked(self, memory: Memory, h: Tensor) -> Tensor:
+    def attend(self, memory: Seq2SeqMemory, h: Tensor) -> Tensor:
         """h (B, T, width) with what each step finds in the source, (B, T, width)."""
         found = self.weights(memory, h) @ memory.states
         return self.drop(self.mix(torch.cat([h, found], 2)).tanh())
 
-    def weights(self, memory: Memory, h: Tensor) -> Tensor:  # (B, T, S)
+    def weights(self, memory: Seq2SeqMemory, h: Tensor) -> Tensor:  # (B, T, S)
         if self.score is None:
             return h.new_ones(*h.shape[:2], 1)
         scores = self.score(h, memory.states)
@@ -126,19 +128,47 @@ class Seq2Seq(Translator):
     def attention(self, batch: Batch) -> Tensor:
         if self.score is None:
             raise UsageError(
-                "this run was fitted with attention=none, so that no step looks at "
-                "the source; fit one with attention=bilinear"
+                "expected a run with attention, found attention=none; "
+                "refit with attention=bilinear"
             )
         x, _ = self.rows(batch)
-        memory = self.remember(broadcast_conditions(batch.given, self.space, len(x))[self.source])
+        memory = self.encode_source(
+            broadcast_conditions(batch.given, self.space, len(x))[self.source]
+        )
         return self.weights(memory, self.net.scan(self.inputs(x), memory.start)[0])
 
-    def speaker(self, memory: Memory, n: int, most: int) -> Teller:
-        return Teller(self, memory)
+    def step_decoder(self, memory: Seq2SeqMemory, n: int, most: int) -> Seq2SeqDecoder:
+        return Seq2SeqDecoder(self, memory)
+
+    def loss(self, batch: Batch) -> Losses:
+        """Cross entropy of each symbol given the source and the true symbols before it (teacher
+        forcing), with label smoothing, in nats per symbol of a sentence of mean length."""
+        x, exist = self.rows(batch)  # (B, T)
+        memory = self.encode_source(self.source_of(batch))
+        inputs = self.inputs(x)  # the symbol before each, (B, T, width)
+        if self.config.scheduled:
+            inputs = self.mix_own_samples(memory, inputs, batch.step)
+        logits = self.logits(self.decode_steps(memory, inputs)[exist])  # (N, V)
+        cost = cross_entropy(logits, x[exist], self.config.smoothing)
+        total = cost.new_zeros(exist.shape).masked_scatter(exist, cost).sum(1)
+        return {"nll": total / self.average}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """y_t ~ p(y_t | y_<t, x) until the end symbol, (n, steps); the end is repeated."""
+        for x in self.stream(n, given, options, generator):
+            last = x
+        return last
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few = 0 < space.rows < FEW
+        few = 0 < space.rows < SMALL_DATA_ROWS
         config = cls.Config(net=GRU.Config(width=128 if few else 256), dropout=0.3 if few else 0.2)
         recipe = TrainConfig(
             lr=3e-3,
@@ -156,10 +186,10 @@ class Seq2Seq(Translator):
         return cls.Config(net=GRU.Config(width=8))
 
 
-class Teller:
+class Seq2SeqDecoder:
     """A decoder on its way; what it remembers is kept once for all beginnings of a row."""
 
-    def __init__(self, model: Seq2Seq, memory: Memory) -> None:
+    def __init__(self, model: Seq2Seq, memory: Seq2SeqMemory) -> None:
         self.model, self.memory, self.kin = model, memory, 1
         self.state = Hidden(list(memory.start.layers))
 
@@ -167,7 +197,7 @@ class Teller:
         model, count = self.model, len(self.state.layers[0][0])
         x = model.first.expand(count, -1) if symbol is None else model.embed(symbol)
         h = model.net.step(self.state, x).unflatten(0, (-1, self.kin))  # (m, kin, width)
-        return model.logits(model.looked(self.memory, h).flatten(0, 1))
+        return model.logits(model.attend(self.memory, h).flatten(0, 1))
 
     def take(self, rows: Tensor, kin: int = 1) -> None:
         self.state.take(rows)

@@ -1,4 +1,4 @@
-"""Transformer: sentences given sentences, sounds or pictures, by attention alone
+"""Transformer encoder-decoder: text given text, audio or images
 
 Every step of the source looks at all others; every step of the sentence looks at those before it
 and at the source (Vaswani et al. 2017). The first block of the decoder reads the vectors of the
@@ -12,29 +12,31 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from ...core.abilities import Given
 from ...core.batch import Batch, broadcast_conditions
-from ...core.model import Defaults
+from ...core.config import Config as BaseConfig
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.attention.transformer import Causal, Decoder, Encoder, StackState
 from ...nn.inputs.condition_tokens import Reader
-from ._encoder_decoder import Translator
+from ._encoder_decoder import EncoderDecoderModel, cross_entropy
 
-FEW = 10_000
-"""Pairs below which a network learns them by heart unless it is held back."""
+SMALL_DATA_ROWS = 10_000
+"""Pairs below which a network overfits without regularisation."""
 
 
 @dataclass
-class Memory:
+class TransformerMemory:
     """What the encoder made of the source."""
 
     states: Tensor  # (B, S, width)
     length: Tensor | None  # (B,)
 
 
-class Transformer(Translator):
+class Transformer(EncoderDecoderModel):
     r"""$p(y | x) = \prod_t \mathrm{softmax}(E h_t)_{y_t}$, h the decoder's vectors given
     $y_{<t}$ and the encoder's of x.
 
@@ -44,7 +46,7 @@ class Transformer(Translator):
 
     family_priority = 3
 
-    class Config(Translator.Config):
+    class Config(EncoderDecoderModel.Config):
         tag = "model/sequence.transformer"
         net: Causal.Config = Causal.Config(width=256, depth=3, positions="sinusoidal")
         """Blocks of the decoder, and of the encoder."""
@@ -87,26 +89,56 @@ class Transformer(Translator):
     def embed(self, x: Tensor) -> Tensor:
         return super().embed(x) * math.sqrt(self.width)
 
-    def remember(self, source: Batch) -> Memory:
+    def encode_source(self, source: Batch) -> TransformerMemory:
         x, length = self.reader(source, self.words if self.whole else None)
         gain = math.sqrt(self.width) if self.reader.space.kind == "tokens" else 1.0
-        return Memory(self.encoder(x * gain, length), length)
+        return TransformerMemory(self.encoder(x * gain, length), length)
 
-    def decoded(self, memory: Memory, inputs: Tensor) -> Tensor:
+    def decode_steps(self, memory: TransformerMemory, inputs: Tensor) -> Tensor:
         return self.decoder(inputs, memory.states, memory.length)
 
     def attention(self, batch: Batch) -> Tensor:
         """The mean over the heads of the last block."""
         x, _ = self.rows(batch)
-        memory = self.remember(broadcast_conditions(batch.given, self.space, len(x))[self.source])
+        memory = self.encode_source(
+            broadcast_conditions(batch.given, self.space, len(x))[self.source]
+        )
         return self.decoder.weights(self.inputs(x), memory.states, memory.length).mean(1)
 
-    def speaker(self, memory: Memory, n: int, most: int) -> Teller:
-        return Teller(self, self.decoder.start(n, most, memory.states, memory.length), n)
+    def step_decoder(self, memory: TransformerMemory, n: int, most: int) -> TransformerDecoder:
+        return TransformerDecoder(
+            self, self.decoder.start(n, most, memory.states, memory.length), n
+        )
+
+    def loss(self, batch: Batch) -> Losses:
+        """Cross entropy of each symbol given the source and the true symbols before it (teacher
+        forcing), with label smoothing, in nats per symbol of a sentence of mean length."""
+        x, exist = self.rows(batch)  # (B, T)
+        memory = self.encode_source(self.source_of(batch))
+        inputs = self.inputs(x)  # the symbol before each, (B, T, width)
+        if self.config.scheduled:
+            inputs = self.mix_own_samples(memory, inputs, batch.step)
+        logits = self.logits(self.decode_steps(memory, inputs)[exist])  # (N, V)
+        cost = cross_entropy(logits, x[exist], self.config.smoothing)
+        total = cost.new_zeros(exist.shape).masked_scatter(exist, cost).sum(1)
+        return {"nll": total / self.average}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """y_t ~ p(y_t | y_<t, x) until the end symbol, (n, steps); the end is repeated."""
+        for x in self.stream(n, given, options, generator):
+            last = x
+        return last
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few = 0 < space.rows < FEW
+        few = 0 < space.rows < SMALL_DATA_ROWS
         net = Causal.Config(
             width=128 if few else 256,
             depth=2 if few else 3,
@@ -136,7 +168,7 @@ class Transformer(Translator):
         )
 
 
-class Teller:
+class TransformerDecoder:
     """A decoder on its way, with the keys and values of what it has told."""
 
     def __init__(self, model: Transformer, state: StackState, n: int) -> None:

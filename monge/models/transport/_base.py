@@ -1,4 +1,4 @@
-"""What laws of targets given sources share whose rows nobody paired."""
+"""Base of maps between two unpaired data sets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TOLERANCE = 1e-3
 """Marginal error of the plans."""
 
 
-class Unpaired(Model, CanSample, HasMean):
+class UnpairedMap(Model, CanSample, HasMean):
     """p(y | x) between two data sets of one kind.
 
-    Both sides stand around their own mean in units of the targets' scale. The squared distance
-    knows no shift: it changes the cost of every plan alike.
+    Both sides are centred at their own mean and scaled by the targets' scale. A shift changes the
+    squared-distance cost of every plan by the same amount.
     """
 
     events = {"real", "levels"}
@@ -53,14 +53,13 @@ class Unpaired(Model, CanSample, HasMean):
         title = cls.__module__.rpartition(".")[2]
         if len(space.given) != 1:
             return (
-                f"{title} moves one data set to another and was given {len(space.given)} "
+                f"{title} expected 1 source data set, found {len(space.given)} "
                 "conditions; write the two as SOURCE~TARGET"
             )
         ((name, source),) = space.given.items()
         if source.dims != space.dims or source.kind != space.kind:
             return (
-                f"{title} needs sources and targets of one kind and one number of dimensions, "
-                f"and {name} holds {source} where {space.name} holds {space}; bring both to "
-                "one form"
+                f"{title} expected sources and targets of one kind and dimension, found {source} "
+                f"in {name} and {space} in {space.name}; convert them to one form"
             )
         return None

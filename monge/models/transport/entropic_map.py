@@ -1,4 +1,4 @@
-r"""Entropic map: a law of targets given sources, from two data sets that nobody paired.
+r"""Entropic map: targets given sources from two unpaired data sets, by entropic transport
 
 The entropic plan between sources $x_i$ and targets $y_j$ says where each source goes, and its
 potential g says so for any x that was not there when it was made:
@@ -23,21 +23,21 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...solve.transport.ground_cost import squared
 from ...solve.transport.sinkhorn import sinkhorn
-from ._base import TOLERANCE, Unpaired
+from ._base import TOLERANCE, UnpairedMap
 
 
-class Map(Unpaired):
-    """p(y | x) of the cheapest way to move sources to targets that is not too sharp: samples are
-    targets that were seen, the mean is the barycentre of the plan, which tends to the optimal map
+class EntropicMap(UnpairedMap):
+    """p(y | x) of the entropic optimal transport plan between sources and targets: samples are
+    training targets, the mean is the barycentre of the plan, which tends to the optimal map
     (Pooladian & Niles-Weed 2021). Nothing is trained: the plan is solved once.
     """
 
     class Config(BaseConfig):
         tag = "model/transport.entropic_map"
         epsilon: Annotated[float, Range(0, open=True)] = 0.02
-        """Entropy of the plan, in units of its mean cost: how widely a source is spread."""
+        """Entropic regularisation, in units of the mean cost."""
         anchors: Annotated[int, Range(1)] = 2048
-        """How many rows of each side the plan is made of."""
+        """Rows of each side that the plan is solved between."""
 
     config: Config
     kept: Tensor  # (M, D) targets, in units of the data
@@ -56,7 +56,7 @@ class Map(Unpaired):
 
     @torch.no_grad()
     def plan(self, batch: Batch) -> Losses:
-        """Solved between as many rows of each side as are kept, spread over the data."""
+        """Solve the plan between evenly spaced rows of each side."""
         rows = torch.linspace(0, len(batch) - 1, len(self.kept), device=batch.x.device).long()
         batch = batch[rows]
         found = sinkhorn(

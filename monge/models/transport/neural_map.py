@@ -1,7 +1,7 @@
-r"""Neural map: a network that moves one data set to another, from rows that nobody paired.
+r"""Neural map: network between two unpaired data sets, by minibatch optimal transport
 
-With $\pi$ the entropic plan between minibatches of sources and targets, T is fitted to where the
-plan sends a source in the mean,
+With $\pi$ the entropic plan between minibatches of sources and targets, T is fitted to the
+barycentre of the targets of each source,
 
 $\min_T \mathbb E \sum_i \lvert T(x_i) - \textstyle\sum_j \pi_{ij} y_j / \sum_j \pi_{ij}\rvert^2$.
 """
@@ -22,10 +22,10 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...solve.transport.sinkhorn import sinkhorn
-from ._base import TOLERANCE, Unpaired
+from ._base import TOLERANCE, UnpairedMap
 
 
-class NeuralMap(Unpaired):
+class NeuralMap(UnpairedMap):
     """y = T(x) = x + net(x), the barycentric projection of optimal plans (Seguy et al. 2018): one
     target for each source, of any place, after training on any number of rows.
     """
@@ -33,7 +33,7 @@ class NeuralMap(Unpaired):
     class Config(BaseConfig):
         tag = "model/transport.neural_map"
         epsilon: Annotated[float, Range(0, open=True)] = 0.01
-        """Entropy of the plans, in units of their mean cost: the larger, the more T shrinks."""
+        """Entropic regularisation, in units of the mean cost; larger values shrink T."""
         net: MLP.Config = MLP.Config(width=128, depth=3)
         """The network whose values are added to x."""
 

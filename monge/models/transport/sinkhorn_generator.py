@@ -1,12 +1,12 @@
-r"""Sinkhorn generator: noise moved to data by the entropic transport cost, without a critic.
+r"""Sinkhorn generator: trained on the entropic transport cost to the data, without a critic
 
 Between minibatches $x, x'$ of data and $y, y'$ of samples, with W the entropic cost,
 
 $\mathcal D = \tfrac14 (W(x, y) + W(x, y') + W(x', y) + W(x', y')) - \tfrac12 W(x, x') - \tfrac12
 W(y, y')$
 
-is in the mean the generalised energy distance of the two laws, zero where they agree; the plain
-cost W(x, y) is not, since W(x, x) is not 0, and shrinks its samples.
+is in the mean the generalised energy distance of the two distributions, zero if they agree; the
+plain cost W(x, y) is not, since W(x, x) > 0, and yields samples of too little spread.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
@@ -25,7 +27,7 @@ from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...solve.transport.ground_cost import cosine, squared
 from ...solve.transport.sinkhorn import sinkhorn
-from .._generator import Dense
+from .._generator import MLPGeneratorModel
 
 TOLERANCE = 1e-3
 """Marginal error of the plans that training follows."""
@@ -33,32 +35,31 @@ PASSES = 200
 """Most passes that a plan may take in training."""
 
 
-class Sinkhorn(Dense):
-    """x = G(z, given) with z ~ N(0, I): a law without a density, trained on the transport cost
-    between minibatches (Genevay, Peyre & Cuturi 2018; unbiased form: Salimans et al. 2018).
+class SinkhornGenerator(MLPGeneratorModel):
+    """x = G(z, given) with z ~ N(0, I): a distribution without a density, trained on the transport
+    cost between minibatches (Genevay, Peyre & Cuturi 2018; unbiased form: Salimans et al. 2018).
 
-    The cost is the squared distance of events in coordinates near one, or with `features` one
-    minus the cosine of learned features, which are moved to raise the cost that the generator
-    lowers. Conditions stand beside the event, so that joint laws are compared.
+    The cost is the squared distance of standardised events, or with `features` one
+    minus the cosine of learned features, which are trained to raise the cost that the generator
+    lowers. Conditions are appended to the event, so that joint distributions are compared.
     """
 
     family_priority = 1
 
-    class Config(Dense.Config):
+    class Config(MLPGeneratorModel.Config):
         tag = "model/transport.sinkhorn_generator"
         epsilon: Annotated[float, Range(0, open=True)] = 0.05
         """Entropy of the plans, in units of their mean cost."""
         debias: Literal["pairs", "none"] = "pairs"
-        """Compare two minibatches of each side, which is zero for equal laws, or one, which is
-        the transport cost alone."""
+        """pairs: unbiased divergence of two minibatches per side; none: transport cost."""
         cost: Literal["points", "features"] = "points"
-        """What is compared: the events themselves, or learned features of them."""
+        """Ground cost between points (the events) or between learned features of them."""
         features: MLP.Config = MLP.Config(width=256, depth=2, activation="leaky")
-        """Network from an event to its features, where they are compared."""
+        """Network from an event to its features, with cost=features."""
         code: Annotated[int, Range(1)] = 64
-        """How many features there are."""
-        rounds: Annotated[int, Range(1)] = 3
-        """Moves of the generator for each move of the features."""
+        """Number of features."""
+        generator_steps: Annotated[int, Range(1)] = 3
+        """Generator updates per update of the features."""
 
     config: Config
 
@@ -70,6 +71,7 @@ class Sinkhorn(Dense):
             self.features = config.features.build(inputs, config.code)
 
     def loss(self, batch: Batch) -> Losses:
+        """D = mean cost(data, samples) - (cost(data, data') + cost(samples, samples')) / 2."""
         return {"transport": self.divergence(batch)}
 
     def updates(self) -> Sequence[Update]:
@@ -80,13 +82,25 @@ class Sinkhorn(Dense):
             generator,
             Update(
                 "features",
-                self.sharpen,
+                self.feature_loss,
                 list(self.features.parameters()),
-                every=self.config.rounds,
+                every=self.config.generator_steps,
             ),
         ]
 
-    def sharpen(self, batch: Batch) -> Losses:
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """x = G(z, given) with z ~ N(0, I)."""
+        z = self.noise(n, generator)  # (n, latent)
+        return self.to_event(self.generate(z, self.context(given or {}, n)))
+
+    def feature_loss(self, batch: Batch) -> Losses:
         return {"contrast": -self.divergence(batch)}
 
     def divergence(self, batch: Batch) -> Tensor:
