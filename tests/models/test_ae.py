@@ -12,7 +12,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.latent._encoder_decoder import Convolution, Dense
+from monge.models.latent._encoder_decoder import ConvEncoderDecoder, Dense
 from monge.models.latent.ae import AE
 
 
@@ -54,9 +54,9 @@ def test_the_linear_form_is_pca():
 def test_features_are_turned_back_into_events(kind):
     space, batch = make(kind, 50)
     model = AE.smallest_config(space).build(space)
-    back = model.restored(model.features(batch)).reshape(batch.x.shape)
+    back = model.features_to_events(model.features(batch)).reshape(batch.x.shape)
     torch.testing.assert_close(back, batch.x, atol=1e-4, rtol=1e-5)
-    wild = model.restored(
+    wild = model.features_to_events(
         1000 * torch.randn(50, model.features.width, generator=make_generator(0))
     )
     for part, column in zip(space.parts, wild.T, strict=True):
@@ -80,7 +80,7 @@ def test_unseen_entries_cost_nothing():
 
 def test_convolutions_rebuild_pictures():
     space = Space(kind="levels", shape=(1, 6, 6), size=4, mean=(1.5,), scale=(1.0,))
-    config = AE.Config(latent=4, net=Convolution.Config(widths=(4, 8), width=8))
+    config = AE.Config(latent=4, net=ConvEncoderDecoder.Config(widths=(4, 8), width=8))
     torch.manual_seed(0)
     model = config.build(space)
     x = torch.randint(4, (9, 1, 6, 6), generator=make_generator(0)).float()
