@@ -1,4 +1,4 @@
-"""The references against what is known of them: statistics, marginals, conditionals, closed forms."""
+"""Baselines against known results: sums, marginals, conditionals, closed forms."""
 
 from __future__ import annotations
 
@@ -251,13 +251,13 @@ CONFIGS = {**COUNTED, "gaussian": Gaussian.Config()}
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_state_is_all_there_is(config):
-    """Weights carried to a new model give the same gaussian, and EM goes on as if nothing happened."""
+    """Weights carried to a new model give the same distribution, and EM continues from them."""
     space, batch = world("columns")
     batch = hide(batch)
     model, other = fitted(config, space, batch, 2), build(config, space)
     other.load_state_dict(model.state_dict())
-    for model_ in (model, other):
-        gaussian.fit_rows(batch)
+    for each in (model, other):
+        each.fit_rows(batch)
     assert torch.equal(model.log_prob(batch), other.log_prob(batch))
     assert torch.equal(
         model.sample(20, generator=make_generator(0)),
@@ -281,11 +281,11 @@ def test_float32_agrees_with_float64():
 
 
 @pytest.mark.parametrize("owner", [Independent, ChowLiuTree, Gaussian, MixtureModel])
-def test_suits_are_built_and_refusals_are_sentences(owner):
+def test_defaults_are_built_and_too_many_labels_are_refused(owner):
     space, batch = worlds.make("columns")
-    suit = owner.defaults(space)
-    model = suit.config.build(space)
-    assert suit.recipe.max_steps >= 1
+    defaults = owner.defaults(space)
+    model = defaults.config.build(space)
+    assert defaults.recipe.max_steps >= 1
     assert model.fit_rows(batch)["nll"].isfinite().all()
     assert owner.unsupported_reason(space) is None
     label = Space(kind="label", size=50)
@@ -298,8 +298,8 @@ def test_what_does_not_fit_is_refused():
     assert "4096" in ChowLiuTree.unsupported_reason(picture)
     with pytest.raises(DataError, match="4096"):
         ChowLiuTree.Config().build(picture)
-    assert "needs numbers" in Gaussian.unsupported_reason(Space(kind="label", size=3))
-    assert "covariances" in Gaussian.unsupported_reason(Space(kind="real", shape=(3, 64, 64)))
+    assert "baseline.chow_liu" in Gaussian.unsupported_reason(Space(kind="label", size=3))
+    assert "baseline.mixture" in Gaussian.unsupported_reason(Space(kind="real", shape=(3, 64, 64)))
     with pytest.raises(UsageError, match="diagonal"):
         MixtureModel.Config().build(Space(kind="real", shape=(3, 64, 64)))
 
@@ -310,5 +310,5 @@ def test_conditions_must_be_known():
     with pytest.raises(DataError, match="0 to 2"):
         model.sample(1, {"label": Batch(torch.tensor([3]))})
     unseen = Batch(torch.tensor([1]), observed=torch.tensor([False]))
-    with pytest.raises(DataError, match="missing"):
+    with pytest.raises(DataError, match="label"):
         model.sample(1, {"label": unseen})

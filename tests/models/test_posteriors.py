@@ -273,24 +273,24 @@ def test_dense_networks_mirror_each_other():
     assert (encoder, decoder) == ([8, 5], [5, 8])
 
 
-def test_what_cannot_be_is_told_in_a_sentence():
+def test_invalid_settings_are_refused():
     cases = [
-        (lambda: vae(latent=7), "latent=7 is wider than the data, whose rows have 6 entries"),
-        (lambda: vae(posterior=FLOW, estimator="B"), "estimator=B needs a rate in closed form"),
-        (lambda: vae(prior=Mixture.Config(), estimator="B"), "take estimator=A"),
+        (lambda: vae(latent=7), "6 entries.*latent=7"),
+        (lambda: vae(posterior=FLOW, estimator="B"), "estimator=B"),
+        (lambda: vae(prior=Mixture.Config(), estimator="B"), "estimator=A"),
         (
             lambda: VAE.Config(importance_weighted=True, free_bits=0.5),
-            "free_bits=0.5 spares a rate",
+            "free_bits=0.5",
         ),
-        (lambda: vae(net=ConvEncoderDecoder.Config()), "net=convolution reads pictures"),
-        (lambda: VAE.LikelihoodConfig(samples=0), "samples=0 must be at least 1"),
+        (lambda: vae(net=ConvEncoderDecoder.Config()), "net=convolution"),
+        (lambda: VAE.LikelihoodConfig(samples=0), "samples=0"),
     ]
-    for act, sentence in cases:
-        with pytest.raises(UsageError, match=sentence):
+    for act, value in cases:
+        with pytest.raises(UsageError, match=value):
             act()
-    with pytest.raises(UsageError, match=r"net.widths is empty"):
+    with pytest.raises(UsageError, match=r"net\.widths"):
         VAE.Config(latent=2, net=ConvEncoderDecoder.Config(widths=())).build(make("levels", 2)[0])
-    with pytest.raises(DataError, match="a code here has 2 units, not 5"):
+    with pytest.raises(DataError, match=r"\b2 units.*\b5\b"):
         vae().decode(torch.zeros(3, 5).double())
 
 

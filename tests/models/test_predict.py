@@ -179,7 +179,7 @@ def test_names_are_two_sided_perceptrons():
     name.loss(worlds.replace(batch, x=batch.x.long()))
     torch.testing.assert_close(name.current[1], -name.current[0])
     torch.testing.assert_close(name.current[1], flag.current[0])
-    with pytest.raises(UsageError, match="smoothing weighs a loss, and the perceptron has none"):
+    with pytest.raises(UsageError, match="smoothing"):
         Perceptron.Config(smoothing=0.1).build(space)
 
 
@@ -237,7 +237,7 @@ def test_smoothing_and_weights_change_the_loss_alone():
     weighed = stirred(MLPPredictor.Config(net=NET, classes=(1, 2, 0)), space, batch)
     weight = torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)[batch.x]
     torch.testing.assert_close(weighed.loss(batch)["nll"], -weight * own)
-    with pytest.raises(UsageError, match="classes has 2 weights, and there are 3 classes"):
+    with pytest.raises(UsageError, match=r"classes.*\b2\b.*\b3\b"):
         MLPPredictor.Config(classes=(1, 2)).build(space)
 
 
@@ -254,7 +254,7 @@ def test_several_targets_share_a_trunk_and_unseen_ones_have_no_part():
     hidden = worlds.replace(batch, observed=seen)
     assert (model.loss(hidden)["name"] == 0).all()
     torch.testing.assert_close(model.likelihood(hidden).value, each[:, 0] + each[:, 2])
-    with pytest.raises(UsageError, match="tasks has 2 weights"):
+    with pytest.raises(UsageError, match=r"tasks.*\b2\b"):
         MLPPredictor.Config(tasks=(1, 1)).build(space)
 
 
@@ -274,9 +274,9 @@ def test_codes_of_an_encoder_are_read_instead_of_its_field():
     assert not encoder.training
     assert not any(p.requires_grad for p in model.parts.parameters())
     other = VAE.smallest_config(worlds.make("binary")[0]).build(worlds.make("binary")[0])
-    with pytest.raises(DataError, match="fitted on binary values of shape 5, and the inputs here"):
+    with pytest.raises(DataError, match="encoder"):
         MLPPredictor.Config(net=NET).build(space, {"encoder": other})
-    with pytest.raises(UsageError, match="encoder: mlp cannot encode"):
+    with pytest.raises(UsageError, match=r"predict\.mlp"):
         MLPPredictor.Config(net=NET).build(space, {"encoder": model})
 
 
@@ -290,14 +290,12 @@ def test_a_trunk_starts_where_another_ended_and_the_head_is_new():
     assert model.out.out_features == 2
     assert not len(model.parts)
     wide = MLPPredictor.Config(net=worlds.replace(NET, width=5))
-    with pytest.raises(UsageError, match="start: predict.mlp shares no weights"):
+    with pytest.raises(UsageError, match=r"start: predict\.mlp"):
         wide.build(space, {"start": source})
 
 
 def test_nothing_to_predict_from_is_refused():
-    assert "none; name the field to predict with --target" in MLPPredictor.unsupported_reason(
-        worlds.make("real")[0]
-    )
+    assert "--target" in MLPPredictor.unsupported_reason(worlds.make("real")[0])
 
 
 def test_digits_are_read():

@@ -92,7 +92,7 @@ def test_pictures_are_read_by_convolutions(kind):
     x = torch.randint(4, (6, 1, 16, 16)).float()
     assert model.loss(Batch(x))[("contrast" if kind is Contrastive else "hidden")].shape == (6,)
     assert model.eval().encode(x).shape == (6, *model.latent.shape)
-    with pytest.raises(UsageError, match="net=convolution reads pictures, and the event holds"):
+    with pytest.raises(UsageError, match="net=convolution"):
         kind.Config().override("net=convolution").build(worlds.make("real")[0])
 
 

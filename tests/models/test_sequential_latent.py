@@ -217,7 +217,7 @@ def test_strokes_are_drawn_as_paths_and_forecast_by_a_named_method(tmp_path, cap
         )
         == 0
     )
-    assert "which is exact" in json.loads(capsys.readouterr().out)["method"]
+    assert "exact" in json.loads(capsys.readouterr().out)["method"]
 
 
 def test_a_ladder_is_read_from_the_top():
@@ -286,19 +286,19 @@ def test_codes_hold_what_the_channels_of_a_step_share(name):
 
 def test_what_cannot_be_is_refused():
     space, _ = bits()
-    with pytest.raises(UsageError, match="latent=40 is wider than the data"):
+    with pytest.raises(UsageError, match="latent=40"):
         built("vrnn", space, "latent=40")
-    with pytest.raises(UsageError, match="latent_levels=3 levels need a layer each"):
+    with pytest.raises(UsageError, match=r"latent_levels=3.*layers=2"):
         built("stcn", space, "latent_levels=3", "layers=2")
     model = built("vrnn", space)
-    with pytest.raises(UsageError, match="samples=0 must be at least 1"):
+    with pytest.raises(UsageError, match="samples=0"):
         model.LikelihoodConfig().override("samples=0")
-    with pytest.raises(UsageError, match="steps=9: every row"):
+    with pytest.raises(UsageError, match="steps=9"):
         model.sample(2, options=model.SamplingConfig(steps=9))
     pairs, whole = replace(space, shape=(4, 2)), torch.zeros(1, 4, 2)
     half = torch.ones(1, 4, 2, dtype=torch.bool)
     half[:, 2:, 0] = False
-    with pytest.raises(DataError, match="a part of one"):
+    with pytest.raises(DataError, match="row 0"):
         built("vrnn", pairs).complete(Batch(whole, observed=half))
 
 

@@ -25,7 +25,7 @@ from ...core.space import Space
 MAX_BATCH_ELEMENTS = 2**22
 """Elements of a temporary tensor; more rows are processed in chunks."""
 MAX_LABEL_COMBINATIONS = 1024
-"""Combinations of labels a gaussian may be given."""
+"""Combinations of labels that a model may be conditioned on."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class FlatRows:
 
 
 Statistics = tuple[Tensor, ...]
-"""Statistics over rows from which laws are made anew."""
+"""Sufficient statistics: weighted sums over rows from which distributions are fitted."""
 
 
 def add_statistics(some: Statistics, more: Statistics) -> Statistics:
@@ -68,7 +68,7 @@ class DistributionSet(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
-        """log p of what was seen of x (B, D) under each gaussian, (B, K)."""
+        """log p of the observed entries of x (B, D) under each distribution, (B, K)."""
 
     @abc.abstractmethod
     def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
@@ -76,7 +76,7 @@ class DistributionSet(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def update(self, statistics: Statistics) -> None:
-        """M-step: the laws that the statistics and the prior make most probable."""
+        """M-step: the most probable distributions given the statistics and the prior."""
 
     @abc.abstractmethod
     def penalty(self) -> Tensor:
@@ -86,11 +86,11 @@ class DistributionSet(nn.Module, abc.ABC):
     def sample(
         self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
     ) -> Tensor:
-        """x (B, D) with what is hidden drawn from gaussian `which` (B,) given what was seen."""
+        """x (B, D) with missing entries sampled from distribution `which` (B,) given the rest."""
 
     @abc.abstractmethod
     def features(self, x: Tensor, seen: Tensor) -> Tensor:
-        """FlatRows as vectors whose distance means something, (B, F)."""
+        """Rows as vectors with a meaningful Euclidean distance, (B, F)."""
 
 
 class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
@@ -162,8 +162,8 @@ class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
     def unsupported_reason(cls, space: Space) -> str | None:
         if label_combinations(space) > MAX_LABEL_COMBINATIONS:
             return (
-                f"{', '.join(space.given)} have {label_combinations(space)} combinations of labels, "
-                f"more than the {MAX_LABEL_COMBINATIONS} that can be counted apart; give fewer"
+                f"expected at most {MAX_LABEL_COMBINATIONS} combinations of labels, found "
+                f"{label_combinations(space)} of {', '.join(space.given)}; give fewer"
             )
         return None
 

@@ -1,7 +1,7 @@
 """K products of categorical tables, p_k(x) = prod_i P_ki(c_i) p(x_i | c_i), of weighted rows.
 
 Tables are smoothed by `pseudo` rows for each code, which follow the frequencies of all rows; those
-in turn by as many rows that follow no preference. The laws inside the runs of numbers are shared.
+in turn by as many rows that follow no preference. The densities within histogram bins are shared.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class CategoricalTables(DistributionSet):
 
     @property
     def prior_rows(self) -> Tensor:
-        """FlatRows that smooth the table of each entry, (D,)."""
+        """Pseudo-rows that smooth the table of each entry, (D,)."""
         return self.pseudo * self.codes.sums((self.codes.even() > 0).double())
 
     def fit(self, rows: FlatRows) -> None:
-        """Lay the runs, and count the rows of each group apart: group k is gaussian k."""
+        """Fit the bins and count the rows of each group: group k is distribution k."""
         codes = self.codes
         codes.fit(rows.x, rows.seen)
         counts = torch.zeros_like(self.log_p, dtype=torch.float64)
@@ -48,7 +48,7 @@ class CategoricalTables(DistributionSet):
         )
 
     def log_prob_of_group(self, rows: FlatRows) -> Tensor:
-        """log p of what was seen of each row under the law of its group, (B,)."""
+        """log p of the observed entries of each row under the table of its group, (B,)."""
         code, inside = self.codes.encode(rows.x)
         log_p = self.log_p[rows.group[:, None], code + self.codes.offset] + inside  # (B, D)
         return torch.where(rows.seen, log_p, 0).sum(1)

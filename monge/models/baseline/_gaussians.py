@@ -1,4 +1,4 @@
-r"""K normal laws of D entries, weighed by rows, where any entry may be hidden.
+r"""K Gaussians of D entries fitted to weighted rows with missing entries.
 
 With o the entries of a row that were seen, u those that were not, and L the Cholesky factor of the
 covariance whose rows and columns are put in the order (o, u),
@@ -27,7 +27,7 @@ MAX_COVARIANCE_ELEMENTS = 2**26
 
 
 class GaussianSet(DistributionSet):
-    """What normal laws share: standard units, means, and the prior of their spread."""
+    """Base of sets of Gaussians: standard units, means and the prior of the covariance."""
 
     centre: Tensor  # (D,)
     scale: Tensor  # (D,)
@@ -53,7 +53,7 @@ class GaussianSet(DistributionSet):
         return torch.where(seen, self.standard(x), 0)
 
     def centres(self, weight: Tensor, first: Tensor) -> Tensor:
-        """The new means; a law without rows keeps its own."""
+        """The new means; a Gaussian without rows keeps its own."""
         return torch.where(weight > 1e-9, first / weight, self.mean.double())
 
 
@@ -210,7 +210,7 @@ def invert(root: Tensor) -> Tensor:
 
 
 def missing_patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """FlatRows that show the same entries, with the entries they show and hide."""
+    """Rows with the same observed entries, with their observed and missing entries."""
     if bool((seen == seen[:1]).all()):
         distinct, groups = seen[:1], [torch.arange(len(seen), device=seen.device)]
     else:
@@ -221,7 +221,7 @@ def missing_patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 
 
 def group_patterns(which: Tensor, seen: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """`patterns` of the rows of each gaussian apart."""
+    """`missing_patterns` of the rows of each Gaussian."""
     for k in which.unique().tolist():
         mine = (which == k).nonzero()[:, 0]
         for rows, o, u in missing_patterns(seen[mine]):

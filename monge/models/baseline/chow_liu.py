@@ -2,8 +2,8 @@
 
 The maximum-likelihood tree is the spanning tree of largest total mutual information (Chow and
 Liu, 1968, "Approximating discrete probability distributions with dependence trees"). Entries that
-were not seen are summed out by passing messages from the leaves to the root, and drawn by going
-back down.
+are missing are summed out by messages from the leaves to the root, and sampled from the root
+down.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ChowLiuTree(ClosedFormModel):
     class Config(BaseConfig):
         tag = "model/baseline.chow_liu"
         bins: Annotated[int, Range(4)] = 32
-        """Runs of a number's histogram; ordered levels are grouped only if there are more."""
+        """Bins of a number's histogram; ordered levels are grouped only if there are more."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.1
         """Pseudo-count of a value or run in every conditional table, on average: the rows that are
         added follow the frequencies of the entry alone. At 0.1 the test scores published for this

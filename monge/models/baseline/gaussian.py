@@ -41,7 +41,7 @@ class Gaussian(ClosedFormModel):
     An entry with whole values is the cell that a normal variable falls into:
     $P(x) = \int_{[x, x+1)} N(v) dv$, the end cells of levels reaching to infinity. Then the score
     is the bound $E_u \log N(x + u) \le \log P(x)$ with u uniform, in closed form. Columns that are
-    labels have no place in a normal law and stand beside it, each with its frequencies.
+    labels are modelled independently of the Gaussian, each by its frequencies.
     """
 
     events = {"real", "binary", "levels", "counts", "columns"}
@@ -91,12 +91,12 @@ class Gaussian(ClosedFormModel):
             self.register_buffer(name, value, persistent=False)
 
     def grouped(self, rows: FlatRows) -> Iterator[tuple[FullGaussians, Tensor]]:
-        """The law of each label given, with the rows it is asked about."""
+        """The Gaussian of each combination of labels, with its rows."""
         for k in rows.group.unique().tolist():
             yield cast(FullGaussians, self.distributions[k]), (rows.group == k).nonzero()[:, 0]
 
     def loss(self, batch: Batch) -> Losses:
-        """Negative log-likelihood; `fit_rows` minimises it in closed form, or by EM with missing values."""
+        """Negative log-likelihood; `fit_rows` minimises it."""
         return {"nll": -self.log_prob(batch)}
 
     @torch.no_grad()
@@ -217,11 +217,11 @@ class Gaussian(ClosedFormModel):
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if set(kinds_of(space)) == {"label"}:
-            return f"a normal law needs numbers, got {space}; use baseline.chow_liu"
+            return f"a Gaussian needs numbers, found {space}; use baseline.chow_liu"
         if label_combinations(space) * space.dims**2 > MAX_COVARIANCE_ELEMENTS:
             return (
-                f"{space.dims} entries and {label_combinations(space)} laws make covariances of more "
-                f"than {MAX_COVARIANCE_ELEMENTS} numbers; use baseline.mixture"
+                f"{label_combinations(space)} covariances of {space.dims} entries hold more than "
+                f"{MAX_COVARIANCE_ELEMENTS} numbers; use baseline.mixture"
             )
         return super().unsupported_reason(space)
 

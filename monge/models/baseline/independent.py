@@ -1,7 +1,7 @@
 """Independent entries: smoothed frequencies, and histograms of numbers
 
-The first reference of any comparison: what it scores is what the entries tell apart, so the
-distance of a better model from it is the dependence that the model has found.
+The first baseline of any comparison: it ignores dependence between entries, so the gain of a
+better model over it is the dependence that the model captures.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Independent(ClosedFormModel):
     class Config(BaseConfig):
         tag = "model/baseline.independent"
         bins: Annotated[int, Range(4)] = 32
-        """Runs of a number's histogram; ordered levels are grouped only if there are more."""
+        """Bins of a number's histogram; ordered levels are grouped only if there are more."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.5
-        """Pseudo-count of every value or run, so that nothing is impossible."""
+        """Pseudo-count of every value or bin, so that no probability is 0."""
 
     config: Config
 

@@ -37,7 +37,7 @@ from ._gaussians import MAX_COVARIANCE_ELEMENTS, DiagonalGaussians, FullGaussian
 class MixtureModel(ClosedFormModel):
     r"""$p(x) = \sum_k w_k\, p_k(x)$.
 
-    Where every entry is real, $p_k$ is a normal law with a full or a diagonal covariance;
+    If every entry is real, $p_k$ is a Gaussian with a full or a diagonal covariance;
     otherwise a product of tables, $p_k(x) = \prod_i P_{ki}(c_i)\, p(x_i \mid c_i)$, where $c_i$ is
     the value of entry i or the run of the histogram that a number falls into.
     """
@@ -48,14 +48,14 @@ class MixtureModel(ClosedFormModel):
     class Config(BaseConfig):
         tag = "model/baseline.mixture"
         components: Annotated[int, Range(1)] = 20
-        """How many components."""
+        """Number of components."""
         covariance: Literal["full", "diagonal"] = "full"
-        """Covariance of a component, where every entry is real."""
+        """Covariance of a component if every entry is real."""
         shrink: Annotated[float, Range(0, open=True)] = 1.0
-        """FlatRows of uncorrelated entries that every covariance is shrunk by; their variance is the
-        training split's, less as more components share the space."""
+        """Shrinkage: pseudo-rows of uncorrelated entries added to every covariance; their variance
+        is that of the training split, less with more components."""
         bins: Annotated[int, Range(4)] = 32
-        """Runs of a number's histogram, where some entry is not real."""
+        """Bins of a number's histogram if some entry is not real."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.5
         """Pseudo-count of every component, and of a value or run in its tables, on average: the
         rows that are added to a table follow the frequencies of all rows."""

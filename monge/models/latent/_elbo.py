@@ -67,7 +67,7 @@ PRIOR_SAMPLES = 4096
 class LatentVariableModel(
     Model, HasTerms, HasPosterior, CanSample, CanEncode, CanDecode, CanComplete, CanDiagnose
 ):
-    """p(x | given) = ∫ p(x | z, given) p(z | given) dz with an amortised posterior q(z | x, given).
+    """p(x | given) = ∫ p(x | z, given) p(z | given) dz with an amortised q(z | x, given).
 
     The entries of x are independent given z: Bernoulli, Gaussian, discretised logistic,
     categorical or binned, by their kind. So a sample carries the noise of p(x | z) in every entry,

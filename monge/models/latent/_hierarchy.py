@@ -107,8 +107,8 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
         )
 
     def build_level_net(self, others: Sequence[int], level: int, row: int) -> MLP:
-        """What a level is out; it begins by saying nothing, so that p is N(0, I) and q is what
-        the encoder says of the level directly, as in a law without levels."""
+        """Network for one level. Its output layer starts at 0, so that p is N(0, I) and q is what
+        the encoder outputs for the level, as in a VAE."""
         inputs = row + sum(self.widths[t] for t in others) + self.conditions.width
         net: MLP = self.config.level_net.build(inputs, 2 * self.widths[level])
         nn.init.zeros_(net.out.weight)
@@ -143,7 +143,7 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
     def traverse(
         self, h: Tensor, context: Tensor, choose: Callable[[int, LevelGaussian], Tensor]
     ) -> LevelPath:
-        """The levels in the order of q; `choose` returns the code of a level from its posterior."""
+        """The levels in the order of q; `choose` returns the code of a level."""
         z: dict[int, Tensor] = {}
         q: dict[int, LevelGaussian] = {}
         for t in reversed(self.levels) if self.top_down else self.levels:

@@ -1,11 +1,11 @@
 r"""Particle filter over the latent codes of a sequence: sampling, completion and likelihood.
 
-The codes of observed steps are not known. A particle filter (Gordon, Salmond & Smith 1993; Maddison et al.
-2017) carries K of them for each row: each step samples $z_t \sim q(z_t | x_t, h_{t-1})$, multiplies
-the weight by $p(x_t | z_t, h)\, p(z_t | h) / q(z_t | x_t, h)$, and if the
-effective sample size is small, resamples the particles by weight. The product of the mean weights
-between resamplings is an unbiased estimate of p(x), and a particle sampled by weight follows
-p(z | x) as K grows.
+The codes of observed steps are not known. A particle filter (Gordon, Salmond & Smith 1993;
+Maddison et al. 2017) carries K of them per row: each step samples
+$z_t \sim q(z_t | x_t, h_{t-1})$, multiplies the weight by
+$p(x_t | z_t, h)\, p(z_t | h) / q(z_t | x_t, h)$ and, if the effective sample size is small,
+resamples the particles by weight. The product of the mean weights between resamplings is an
+unbiased estimate of p(x), and a particle sampled by weight follows p(z | x) as K grows.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ParticleFilter:
         self.resample(step, uniform)
 
     def weigh(self, x: Tensor, here: Tensor, summary: Tensor, noise: Tensor, z: Tensor) -> Tensor:
-        """StepCodes (K, B, Z) of the steps that are seen, whose weights change."""
+        """Codes (K, B, Z) of the observed steps; updates their weights."""
         model = self.model
         codes = model.step_codes(
             model.prior_inputs(summary), model.posterior_inputs(summary, model.embed(x)), noise

@@ -6,7 +6,7 @@ iaf         $z_0 = \mu + \sigma \epsilon$, $z_t = \sigma_t z_{t-1} + (1 - \sigma
             $(m_t, \sigma_t)$ of entry i a masked network of the entries of $z_{t-1}$ before i
             (inverse autoregressive flow; Kingma et al. 2016, eq. 10-14)
 
-Each map has a triangular Jacobian, so $\log q(z | x) = \sum_i [\log N(\epsilon_i; 0, 1) - \log d_i]$
+Each has a triangular Jacobian, so $\log q(z | x) = \sum_i [\log N(\epsilon_i; 0, 1) - \log d_i]$
 with d its diagonal, and each term belongs to one unit of the code.
 """
 
@@ -96,7 +96,7 @@ class Posterior(Configured, nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Reparameterised codes z and the term of log q(z | x) of each unit, both (S, B, latent)."""
+        """Reparameterised codes z and log q(z | x) of each unit, both (S, B, latent)."""
 
     @abc.abstractmethod
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
@@ -139,8 +139,8 @@ class Factorised(Posterior):
 class Full(Posterior):
     """N(mu, L L^T), L lower triangular with a positive diagonal.
 
-    The KL divergence is a sum over units by the chain rule: given the units before it, unit i is normal
-    with mean mu_i + sum_{j<i} L_ij eps_j and scale L_ii.
+    The KL divergence is a sum over units by the chain rule: given the units before it, unit i is
+    normal with mean mu_i + sum_{j<i} L_ij eps_j and scale L_ii.
     """
 
     class Config(Posterior.Config):

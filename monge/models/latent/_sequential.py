@@ -63,7 +63,7 @@ class SequentialLatentModel(
         latent: Annotated[int, Range(1)] = 16
         """Dimension of the code of a step, per level."""
         step_net: MLP.Config = MLP.Config(width=128, depth=1)
-        """EncoderDecoder of the prior, the posterior and p(x | z) at a step."""
+        """Networks of the prior, the posterior and p(x | z) at a step."""
         beta: Annotated[float, Range(0)] = 1.0
         """Weight of the KL term; above 1 favours simpler codes."""
         anneal: Annotated[int, Range(0)] = 0
@@ -87,7 +87,7 @@ class SequentialLatentModel(
     net: Conditioned[Any]
 
     def __init__(self, config: Config, space: Space) -> None:
-        """The heir builds `net`, and the laws of each level and of x by `equip`."""
+        """Subclasses build `net` and then call `build_step_nets`."""
         super().__init__(config, space)
         check_latent_size(config.latent, 0, space)
 
@@ -147,7 +147,7 @@ class SequentialLatentModel(
 
     @abc.abstractmethod
     def net_input(self, features: Tensor, z: Tensor) -> Tensor:
-        """Input of the network after a step: features (..., F) and codes (..., Z) to (..., inputs)."""
+        """Input of the network: features (..., F) and codes (..., Z) to (..., inputs)."""
 
     @abc.abstractmethod
     def decoder_context(self, summary: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class SequentialLatentModel(
             yield Frames(rows.x[own], rows.exist[own], context, rows.row[own])
 
     def keyed_noise(self, rows: Frames, samples: int, seed: int, start: int = 0) -> Tensor:
-        """Standard normal noise keyed by row and step, so that padding changes none, (S, B, T, Z)."""
+        """Standard normal noise keyed by row and step, independent of padding, (S, B, T, Z)."""
         shape = (samples, self.latent.shape[1])
         steps = [
             keyed_normal(rows.row, shape, derive_seed(seed, "codes", step, start))

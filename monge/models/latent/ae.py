@@ -44,7 +44,7 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         latent: Annotated[int, Range(1)] = 16
         """Dimension of the code z."""
         net: EncoderDecoder.Config = Dense.Config(width=256)
-        """EncoderDecoder from a datum to its code and back: dense, or convolution for pictures."""
+        """Encoder and decoder networks: dense, or convolution for images."""
 
     config: Config
     ends: Tensor
@@ -103,7 +103,7 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         found = find_prior_mismatch(
             codes,
             noise,
-            "an autoencoder has no prior; to sample, use vae, whose codes are trained towards N(0, I)",
+            "an autoencoder has no prior; to sample, use vae, which regularises codes to N(0, I)",
         )
         return [found] if found else []
 

@@ -2,7 +2,8 @@ r"""Stochastic temporal convolutional network (STCN): latent levels over dilated
 
 A stack of dilated causal convolutions reads the steps; level l reads the outputs $d_t^l$ of its
 own layers, with short receptive fields below and long ones above. At each step codes are sampled
-from the top level down, $p(z_t^l | z_t^{l+1}, d_{t-1}^l)$, with the posterior $q(z_t^l | z_t^{l+1}, d_t^l)$, and
+from the top level down, $p(z_t^l | z_t^{l+1}, d_{t-1}^l)$, with
+the posterior $q(z_t^l | z_t^{l+1}, d_t^l)$, and
 $p(x_t | z_t^1, ..., z_t^L)$ reads them all (Aksan & Hilliges 2019). Later steps do not depend on
 codes: all steps are trained in one pass, and completion from a prefix is exact.
 """

@@ -2,8 +2,8 @@ r"""Variational autoencoder (VAE): Gaussian codes, trained by the evidence lower
 
 The encoder outputs the parameters of q(z | x): a factorised Gaussian, a Gaussian with a full
 covariance, or an inverse autoregressive flow. With $z = \mu + \sigma \epsilon$ and
-$\epsilon \sim N(0, I)$, $\log q(z | x) = \sum_j [\log N(\epsilon_j; 0, 1) - \log\sigma_j]$. If q is
-Gaussian and the prior N(0, I), the KL term is analytic. Importance samples tighten the bound.
+$\epsilon \sim N(0, I)$, $\log q(z | x) = \sum_j [\log N(\epsilon_j; 0, 1) - \log\sigma_j]$. If
+q is Gaussian and the prior N(0, I), the KL term is analytic. Importance samples tighten the bound.
 """
 
 from __future__ import annotations

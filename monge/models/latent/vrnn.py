@@ -1,7 +1,8 @@
-r"""LatentVariableModel recurrent network: a VAE at every step, its prior moved by the past
+r"""Variational recurrent network (VRNN): a VAE at every step, its prior conditioned on the past
 
 $h_t = f(h_{t-1}, x_t, z_t)$ by a recurrent network, and at each step a prior
-$p(z_t | h_{t-1})$, a posterior $q(z_t | x_t, h_{t-1})$ and a decoder $p(x_t | z_t, h_{t-1})$, so that
+$p(z_t | h_{t-1})$, a posterior $q(z_t | x_t, h_{t-1})$ and a decoder $p(x_t | z_t, h_{t-1})$,
+so that
 $\log p(x) \ge E_q \sum_t \log p(x_t | z_{\le t}, x_{<t}) - KL(q(z_t | \cdot) \| p(z_t | \cdot))$
 (Chung et al. 2015). Conditions (a style, a content: Aksan, Pece & Hilliges 2018) enter the
 recurrence at every step, and so all three distributions.

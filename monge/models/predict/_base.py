@@ -4,8 +4,8 @@ $p(y \mid x) = \prod_d p(y_d \mid \theta_d)$ with $\theta = W f(x) + b$, so that
 $-\log p(y \mid x)$ whatever the target is: squared error and a learned variance for a real, cross
 entropy for classes, a probability for each run of a count. Several targets share one trunk.
 
-With masks M hidden by dropout in use, the law is $\frac1N \sum_m p(y \mid x, M_m)$, an estimate of
-$E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016).
+With Monte Carlo dropout the distribution is $\frac1N \sum_m p(y \mid x, M_m)$ over dropout masks M,
+an estimate of $E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016).
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
 
     @torch.no_grad()
     def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
-        """Of a number's law that is a mean over passes, the best of their modes."""
+        """For a number averaged over passes, the most probable of their modes."""
         return self.to_event(
             self.most_probable(self.passes(given, condition_rows(given), options))
         )
@@ -254,7 +254,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         return found
 
     def params(self, given: Given, n: int) -> Tensor:
-        """What the law of each target is made of, laid out as the head has it, (n, P)."""
+        """Parameters of the distribution of each target, (n, P)."""
         return self.scales(self.out(self.trunk(self.trunk_inputs(given, n))))
 
     def trunk_inputs(self, given: Given, n: int) -> Given:

@@ -24,11 +24,11 @@ EPOCHS, MIN_STEPS = 8, 1500
 SMALL_DATA_ROWS = 10_000
 """Rows below which batches are half as large."""
 SMALL_SIDE = 16
-"""Pixels on a side below which a picture is not moved, and a network has fewer levels."""
+"""Pixels on a side below which a image is not moved, and a network has fewer levels."""
 
 
 class ImageTrunk(Trunk):
-    """Features of the one picture given, with whatever else is given standardised beside them.
+    """Features of the one image given, with whatever else is given standardised beside them.
 
     build: from the shape (channels, rows, columns) to a network (B, *shape) -> (B, width) and its
     width.
@@ -36,8 +36,8 @@ class ImageTrunk(Trunk):
 
     def __init__(self, inputs: Space, build: Callable[[Shape], tuple[nn.Module, int]]) -> None:
         super().__init__()
-        self.name, picture = find_image(inputs)
-        self.shape, self.features = picture.shape, Features(picture)
+        self.name, image = find_image(inputs)
+        self.shape, self.features = image.shape, Features(image)
         rest = {name: part for name, part in inputs.given.items() if name != self.name}
         self.conditions = Conditions(replace(inputs, given=rest))
         self.net, width = build(self.shape)
@@ -53,7 +53,7 @@ class ImageTrunk(Trunk):
 
 
 class ImagePredictor(Predictor):
-    """p(y | picture, whatever else is given)."""
+    """p(y | image, whatever else is given)."""
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
@@ -68,7 +68,7 @@ class ImagePredictor(Predictor):
 
 
 def find_image(inputs: Space) -> tuple[str, Space]:
-    """The picture among the conditions, with its name."""
+    """The image among the conditions, with its name."""
     for name, part in inputs.given.items():
         if part.is_picture:
             return name, part
@@ -79,12 +79,12 @@ def find_image(inputs: Space) -> tuple[str, Space]:
 
 
 def image_side(space: Space) -> int:
-    """The shorter side of the picture that is given."""
+    """The shorter side of the image that is given."""
     return min(next((part.shape[1:] for part in space.given.values() if part.is_picture), (1,)))
 
 
 def with_training_defaults(config: Config, space: Space) -> Defaults:
-    """A configuration with the recipe for it. Small motions do not change what class a picture
+    """A configuration with the recipe for it. Small motions do not change what class a image
     shows, unless a pixel is much of it; what they do to a number, the model cannot know."""
     batch = 64 if space.rows < SMALL_DATA_ROWS else 128
     steps = max(EPOCHS * space.rows // batch, MIN_STEPS)

@@ -1,6 +1,6 @@
 """Convolutional network: classes or numbers from images
 
-Levels of convolutions widen the channels while they halve the image_side; what is left is read by one
+Levels of convolutions widen the channels while they halve the sides; what is left is read by one
 dense layer (LeCun et al. 1998; strided convolutions instead of pooling: Springenberg et al. 2015).
 """
 
@@ -49,11 +49,11 @@ class CNN(ImagePredictor):
     class Config(ImagePredictor.Config):
         tag = "model/predict.cnn"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
-        """Channels of each level, first to last; each level halves the image_side."""
+        """Channels of each level, first to last; each level halves height and width."""
         depth: Annotated[int, Range(1)] = 2
-        """Convolutions a level."""
+        """Convolutions per level."""
         kernel: Annotated[int, Range(1)] = 3
-        """Pixels on a side that a convolution reads."""
+        """Kernel size of the convolutions."""
         halving: Halving = "stride"
         """How a level halves its maps: its first convolution has stride 2, or it ends in max or
         average pooling."""
@@ -62,9 +62,9 @@ class CNN(ImagePredictor):
         norm: Norm = "batch"
         """Normalisation after each convolution and the dense layer."""
         activation: Activation = "relu"
-        """Function after each normalisation."""
+        """Activation after each normalisation."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.3
-        """Share of the numbers before and after the dense layer that training hides at random."""
+        """Dropout probability before and after the dense layer."""
 
     config: Config
 
@@ -99,7 +99,7 @@ class CNN(ImagePredictor):
         why = super().unsupported_reason(space)
         if why is None and space.given and image_side(space) < 2:
             return (
-                "cnn halves the image_side of a picture, and one of them is a single pixel here; "
+                "predict.cnn halves the sides of an image, and one side is a single pixel here; "
                 "use predict.resnet or predict.mlp"
             )
         return why
@@ -118,7 +118,7 @@ class CNN(ImagePredictor):
 def plan_layers(config: CNN.Config) -> Stack:
     """The network before it is built."""
     if not config.widths:
-        raise UsageError("widths is empty, so that nothing is convolved; give widths=32,64")
+        raise UsageError("expected at least one level, found widths empty; give widths=32,64")
     after: tuple[Layer, ...] = (Normalise(config.norm), Act(config.activation))
     bias, layers = not centres(config.norm), list[Layer]()
     for width in config.widths:

@@ -21,7 +21,7 @@ from ._base import Predictor
 from ._trunk import FlatTrunk, Trunk
 
 SMALL_DATA_ROWS = 1000
-"""Below so many training rows a small network does as well and is done sooner."""
+"""Training rows below which a small network does as well and trains faster."""
 
 
 class MLPTrunk(Trunk):
@@ -50,7 +50,7 @@ class MLPPredictor(Predictor):
     class Config(Predictor.Config):
         tag = "model/predict.mlp"
         net: Network.Config = Network.Config(dropout=0.1)
-        """Layers between the inputs and the law of the target."""
+        """Hidden layers between the inputs and the target."""
 
     config: Config
 

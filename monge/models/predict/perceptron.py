@@ -35,7 +35,7 @@ SHARPNESS_GRID = 2 ** torch.arange(-8, 10.1, 0.25)
 class Perceptron(Predictor):
     """P(y | x) = softmax(s W x)_y of standardised inputs, or sigmoid(s w^T x) for a flag.
 
-    A step reads every training row once, in a random order, and the law has the weights that
+    A step reads every training row once, in a random order, and the model keeps the weights that
     ended a pass with the fewest errors (the pocket; Gallant 1990). The algorithm gives answers and
     no degrees: the one number s, which leaves every answer as it is, makes probabilities of the
     scores. It is the likeliest on the training rows, each with a share 1 / (rows + 2) of doubt,
@@ -122,7 +122,7 @@ class Perceptron(Predictor):
             x, right = x[first + 1 :], right[first + 1 :]
 
     def update_pocket(self, score: Tensor, right: Tensor, errors: Tensor) -> None:
-        """Let the weights that move be those of the law."""
+        """Store the current weights in the pocket."""
         self.out.weight.copy_(self.current[:, :-1])
         self.out.bias.copy_(self.current[:, -1])
         self.fewest_errors.copy_(errors)

@@ -1,6 +1,6 @@
 """Recurrent network: classes or numbers from sequences, or from images row by row
 
-A hidden vector reads one step after the other, in both directions unless told otherwise; what it
+A hidden vector reads one step after the other, in both directions by default; what it
 holds at the end is what the target is predicted from (Hochreiter & Schmidhuber 1997; Cho et al.
 2014; Schuster & Paliwal 1997).
 """
@@ -29,7 +29,7 @@ from ._base import Predictor
 from ._trunk import Trunk
 
 SMALL_DATA_ROWS = 1000
-"""Below so many training rows a small network does as well and is done sooner."""
+"""Training rows below which a small network does as well and trains faster."""
 
 
 class SequenceReader(nn.Module):
@@ -94,9 +94,9 @@ class RecurrentPredictor(Predictor):
         net: Network.Config = GRU.Config()
         """Network that reads the steps: rnn, lstm or gru."""
         both: bool = True
-        """Read the steps backwards too."""
+        """Bidirectional: read the steps backwards too."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.2
-        """Share of what was read that training hides at random."""
+        """Dropout probability of the hidden vector."""
 
     config: Config
 
@@ -150,5 +150,5 @@ class RecurrentPredictor(Predictor):
 
 
 def is_sequence(space: Space) -> bool:
-    """Whether an event has steps: (T, ...), or a picture, whose steps are its rows."""
+    """Whether an event has steps: (T, ...), or an image, whose steps are its rows."""
     return space.kind != "columns" and (space.varies or (space.dims > 1 and len(space.shape) > 0))

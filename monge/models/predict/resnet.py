@@ -19,7 +19,7 @@ from ._images import SMALL_SIDE, ImagePredictor, ImageTrunk, image_side, with_tr
 from ._trunk import Trunk
 
 LEVEL_WIDTHS = (16, 32, 64, 128, 256)
-"""Channels of the levels that a large picture gets."""
+"""Channels of the levels for a large image."""
 MIN_STRIDED_SIDE = 24
 """Pixels on a side from which on the first convolution has a stride."""
 
@@ -30,7 +30,7 @@ class ResNetPredictor(ImagePredictor):
     class Config(ImagePredictor.Config):
         tag = "model/predict.resnet"
         net: Network.Config = Network.Config(widths=(16, 32, 64))
-        """The network over the picture."""
+        """The network over the image."""
 
     config: Config
 

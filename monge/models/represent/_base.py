@@ -56,7 +56,7 @@ class DenseFeatureNet(FeatureNet):
 
 
 class ConvFeatureNet(FeatureNet):
-    """A residual network over a picture, and a linear map of what it finds."""
+    """A residual network over an image, and a linear layer."""
 
     class Config(FeatureNet.Config, ResNet.Config):
         """A residual network."""

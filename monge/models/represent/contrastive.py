@@ -30,22 +30,22 @@ def symmetric_uniform(n: int, like: Tensor) -> Tensor:
     return 2 * torch.rand(n, dtype=like.dtype, device=like.device) - 1
 
 
-def transform_images(pictures: Tensor, turn: float, zoom: float, shift: float) -> Tensor:
-    """Pictures (B, C, H, W) turned by up to `turn` degrees either way, their size changed by up to
-    the factor 1 + zoom, moved by up to the share `shift` of it."""
-    n = len(pictures)
+def transform_images(images: Tensor, rotate: float, zoom: float, shift: float) -> Tensor:
+    """Pictures (B, C, H, W) rotated by up to `rotate` degrees, zoomed by up to the factor
+    1 + zoom and shifted by up to the share `shift` of their size."""
+    n = len(images)
     angle, size = (
-        math.radians(turn) * symmetric_uniform(n, pictures),
-        (1 + zoom) ** symmetric_uniform(n, pictures),
+        math.radians(rotate) * symmetric_uniform(n, images),
+        (1 + zoom) ** symmetric_uniform(n, images),
     )
     cos, sin = size * angle.cos(), size * angle.sin()
     across, down = (
-        2 * shift * symmetric_uniform(n, pictures),
-        2 * shift * symmetric_uniform(n, pictures),
+        2 * shift * symmetric_uniform(n, images),
+        2 * shift * symmetric_uniform(n, images),
     )
     rows = torch.stack([cos, -sin, across, sin, cos, down], 1).reshape(n, 2, 3)
-    grid = F.affine_grid(rows, list(pictures.shape), align_corners=False)
-    return F.grid_sample(pictures, grid, padding_mode="border", align_corners=False)
+    grid = F.affine_grid(rows, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 def corrupt_entries(features: Tensor, owner: Tensor, share: float) -> Tensor:
@@ -96,7 +96,7 @@ class Contrastive(SelfSupervisedEncoder):
         """An augmented view of rows with features (B, F)."""
         c = self.config
         if self.space.is_picture:
-            pictures = features.reshape(-1, *self.space.shape)
-            features = transform_images(pictures, c.rotate, c.zoom, c.shift).flatten(1)
+            images = features.reshape(-1, *self.space.shape)
+            features = transform_images(images, c.rotate, c.zoom, c.shift).flatten(1)
             return features + c.noise * torch.randn_like(features)
         return corrupt_entries(features, self.features.owner, c.corrupt)

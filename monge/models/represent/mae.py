@@ -1,7 +1,8 @@
 r"""Masked autoencoder: codes from which masked entries are predicted
 
 A random part S of the entries is hidden; from the rest the encoder makes a code and the decoder
-the distributions of all entries. The loss is $\frac{D}{|S|} \sum_{i \in S} -\log p(x_i \mid x_{\bar S})$.
+the distributions of all entries. The loss is
+$\frac{D}{|S|} \sum_{i \in S} -\log p(x_i \mid x_{\bar S})$.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class MaskedAutoencoder(SelfSupervisedEncoder):
 
     How much is hidden varies from row to row between nothing and twice `hide`, so that a code of
     the whole row is nothing new to the encoder. Pictures are hidden in squares of side `grain`.
-    No law of x: each entry is told alone, and the held-out loss is that of the pretext.
+    Entries are predicted independently: the held-out loss is that of the pretext task.
     """
 
     copies = 2
