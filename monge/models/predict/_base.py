@@ -4,7 +4,7 @@ $p(y \mid x) = \prod_d p(y_d \mid \theta_d)$ with $\theta = W f(x) + b$, so that
 $-\log p(y \mid x)$ whatever the target is: squared error and a learned variance for a real, cross
 entropy for classes, a probability for each run of a count. Several targets share one trunk.
 
-With Monte Carlo dropout the distribution is $\frac1N \sum_m p(y \mid x, M_m)$ over dropout masks M,
+With Monte Carlo dropout it is $\frac1N \sum_m p(y \mid x, M_m)$ over dropout masks M,
 an estimate of $E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016).
 """
 
