@@ -12,14 +12,14 @@ from torch import Tensor
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.baseline.chow_liu import Tree
+from monge.models.baseline.chow_liu import ChowLiuTree
 from monge.models.baseline.independent import Independent
-from monge.models.baseline.mixture import Mixture
+from monge.models.baseline.mixture import MixtureModel
 
 COUNTED = {
     "independent": Independent.Config(bins=8),
-    "chow_liu": Tree.Config(bins=8),
-    "mixture": Mixture.Config(components=3, bins=8),
+    "chow_liu": ChowLiuTree.Config(bins=8),
+    "mixture": MixtureModel.Config(components=3, bins=8),
 }
 counted = pytest.mark.parametrize("config", COUNTED.values(), ids=COUNTED)
 

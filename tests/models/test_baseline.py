@@ -1,4 +1,4 @@
-"""The references against what is known of them: sums, marginals, conditionals, closed forms."""
+"""Baselines against known results: sums, marginals, conditionals, closed forms."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.baseline.chow_liu import Tree
+from monge.models.baseline.chow_liu import ChowLiuTree
 from monge.models.baseline.gaussian import Gaussian
 from monge.models.baseline.independent import Independent
-from monge.models.baseline.mixture import Mixture
+from monge.models.baseline.mixture import MixtureModel
 from monge.prob.bins import cut
 
 
@@ -54,7 +54,7 @@ def test_reals_in_a_table_integrate_to_one(config, steps):
     """Each cell of a real is constant, so the sum over cells is the integral."""
     space, batch = world("columns")
     model = fitted(config, space, hide(batch), steps)
-    codes = model.codes if isinstance(model, Tree) else model.laws.codes
+    codes = model.codes if isinstance(model, ChowLiuTree) else model.distributions.codes
     cell = torch.arange(-60000, 60000, dtype=torch.float64) + 0.5
     number = codes.runs.origin + codes.runs.unit * cell
     total = 0.0
@@ -70,7 +70,9 @@ def test_reals_in_a_table_integrate_to_one(config, steps):
 @pytest.mark.parametrize("steps", [0, 4])
 def test_mixtures_of_normals_integrate_to_one(covariance, steps):
     space, batch = world("real")
-    model = fitted(Mixture.Config(components=3, covariance=covariance), space, hide(batch), steps)
+    model = fitted(
+        MixtureModel.Config(components=3, covariance=covariance), space, hide(batch), steps
+    )
     mean, scale = space.statistic("mean").double(), space.statistic("scale").double()
     line = torch.linspace(-12, 12, 601, dtype=torch.float64)
     grid = mean + scale * torch.cartesian_prod(line, line)
@@ -148,9 +150,11 @@ def test_padding_is_no_part_of_the_law(config):
 def test_em_never_rises(kind, covariance, share):
     space, batch = world(kind)
     torch.manual_seed(1)
-    config = Mixture.Config(components=5, covariance=covariance)
+    config = MixtureModel.Config(components=5, covariance=covariance)
     model, batch = build(config, space), hide(batch, share)
-    values = [sum(term.mean().item() for term in model.count(batch).values()) for _ in range(25)]
+    values = [
+        sum(term.mean().item() for term in model.fit_rows(batch).values()) for _ in range(25)
+    ]
     falls = torch.tensor(values).double().diff()
     assert falls.max() <= 1e-12
     assert values[-1] < values[0] - 1e-3
@@ -159,7 +163,9 @@ def test_em_never_rises(kind, covariance, share):
 def test_em_of_one_normal_never_rises():
     space, batch = world("real")
     model, batch = build(Gaussian.Config(), space), hide(batch, 0.4)
-    values = [sum(term.mean().item() for term in model.count(batch).values()) for _ in range(30)]
+    values = [
+        sum(term.mean().item() for term in model.fit_rows(batch).values()) for _ in range(30)
+    ]
     assert torch.tensor(values).double().diff().max() <= 1e-12
     assert values[-2] - values[-1] < 1e-6
 
@@ -168,7 +174,7 @@ def test_components_without_rows_do_no_harm():
     space, _ = world("real")
     same = Batch(torch.ones(20, 2, dtype=torch.float64))
     for covariance in ("full", "diagonal"):
-        config = Mixture.Config(components=6, covariance=covariance)
+        config = MixtureModel.Config(components=6, covariance=covariance)
         model = fitted(config, space, same, 10)
         assert model.log_prob(same).isfinite().all()
         assert model.sample(50, generator=make_generator(0)).isfinite().all()
@@ -179,7 +185,7 @@ def test_a_constant_entry_has_a_density():
     x = torch.stack(
         [torch.randn(50, generator=make_generator(0)).double(), torch.full((50,), 3.0)], 1
     )
-    for config in (Gaussian.Config(), Mixture.Config(components=2), Independent.Config()):
+    for config in (Gaussian.Config(), MixtureModel.Config(components=2), Independent.Config()):
         assert fitted(config, space, Batch(x)).log_prob(x).isfinite().all()
 
 
@@ -245,13 +251,13 @@ CONFIGS = {**COUNTED, "gaussian": Gaussian.Config()}
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_state_is_all_there_is(config):
-    """Weights carried to a new model give the same law, and EM goes on as if nothing happened."""
+    """Weights carried to a new model give the same distribution, and EM continues from them."""
     space, batch = world("columns")
     batch = hide(batch)
     model, other = fitted(config, space, batch, 2), build(config, space)
     other.load_state_dict(model.state_dict())
-    for law in (model, other):
-        law.count(batch)
+    for each in (model, other):
+        each.fit_rows(batch)
     assert torch.equal(model.log_prob(batch), other.log_prob(batch))
     assert torch.equal(
         model.sample(20, generator=make_generator(0)),
@@ -265,7 +271,7 @@ def test_float32_agrees_with_float64():
         for config in CONFIGS.values():
             torch.manual_seed(0)
             model = config.build(space)
-            model.count(batch)
+            model.fit_rows(batch)
             single = model.log_prob(batch)
             assert (
                 single.dtype == model.sample(3, generator=make_generator(0)).dtype == torch.float32
@@ -274,13 +280,13 @@ def test_float32_agrees_with_float64():
             torch.testing.assert_close(single.double(), double, atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("owner", [Independent, Tree, Gaussian, Mixture])
-def test_suits_are_built_and_refusals_are_sentences(owner):
+@pytest.mark.parametrize("owner", [Independent, ChowLiuTree, Gaussian, MixtureModel])
+def test_defaults_are_built_and_too_many_labels_are_refused(owner):
     space, batch = worlds.make("columns")
-    suit = owner.defaults(space)
-    model = suit.config.build(space)
-    assert suit.recipe.max_steps >= 1
-    assert model.count(batch)["nll"].isfinite().all()
+    defaults = owner.defaults(space)
+    model = defaults.config.build(space)
+    assert defaults.recipe.max_steps >= 1
+    assert model.fit_rows(batch)["nll"].isfinite().all()
     assert owner.unsupported_reason(space) is None
     label = Space(kind="label", size=50)
     many = replace(space, given={"a": label, "b": label})
@@ -289,13 +295,13 @@ def test_suits_are_built_and_refusals_are_sentences(owner):
 
 def test_what_does_not_fit_is_refused():
     picture = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60000)
-    assert "4096" in Tree.unsupported_reason(picture)
+    assert "4096" in ChowLiuTree.unsupported_reason(picture)
     with pytest.raises(DataError, match="4096"):
-        Tree.Config().build(picture)
-    assert "needs numbers" in Gaussian.unsupported_reason(Space(kind="label", size=3))
-    assert "covariances" in Gaussian.unsupported_reason(Space(kind="real", shape=(3, 64, 64)))
+        ChowLiuTree.Config().build(picture)
+    assert "baseline.chow_liu" in Gaussian.unsupported_reason(Space(kind="label", size=3))
+    assert "baseline.mixture" in Gaussian.unsupported_reason(Space(kind="real", shape=(3, 64, 64)))
     with pytest.raises(UsageError, match="diagonal"):
-        Mixture.Config().build(Space(kind="real", shape=(3, 64, 64)))
+        MixtureModel.Config().build(Space(kind="real", shape=(3, 64, 64)))
 
 
 def test_conditions_must_be_known():
@@ -304,5 +310,5 @@ def test_conditions_must_be_known():
     with pytest.raises(DataError, match="0 to 2"):
         model.sample(1, {"label": Batch(torch.tensor([3]))})
     unseen = Batch(torch.tensor([1]), observed=torch.tensor([False]))
-    with pytest.raises(DataError, match="missing"):
+    with pytest.raises(DataError, match="label"):
         model.sample(1, {"label": unseen})

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.baseline.chow_liu import Tree, span
+from monge.models.baseline.chow_liu import ChowLiuTree, spanning_forest
 
 
 def test_tree_finds_the_tree():
@@ -25,7 +25,7 @@ def test_tree_finds_the_tree():
         )
     x = torch.stack(columns, 1).double()
     space = Space(kind="binary", shape=(7,), size=2, rows=4000)
-    model = fitted(Tree.Config(), space, Batch(x), 1)
+    model = fitted(ChowLiuTree.Config(), space, Batch(x), 1)
     found = {frozenset((i, above)) for i, above in enumerate(model.parent.tolist()) if above >= 0}
     assert found == {frozenset((i, above)) for i, above in enumerate(parents) if above >= 0}
 
@@ -33,7 +33,7 @@ def test_tree_finds_the_tree():
 def test_a_tree_has_no_edge_that_tells_nothing():
     x = torch.cartesian_prod(*[torch.arange(3.0)] * 3).double().repeat(9, 1)
     space = Space(kind="levels", shape=(3,), size=3, rows=len(x))
-    model = fitted(Tree.Config(), space, Batch(x), 1)
+    model = fitted(ChowLiuTree.Config(), space, Batch(x), 1)
     assert model.parent.tolist() == [-1, -1, -1]
     torch.testing.assert_close(model.log_prob(x), torch.full((len(x),), -3 * math.log(3)).double())
 
@@ -41,7 +41,7 @@ def test_a_tree_has_no_edge_that_tells_nothing():
 def test_span_is_the_heaviest_tree():
     worth = torch.rand(9, 9, generator=make_generator(0)).double()
     worth = worth + worth.T
-    parent, order = span(worth)
+    parent, order = spanning_forest(worth)
     places = {int(node): place for place, node in enumerate(order)}
     total = sum(float(worth[i, above]) for i, above in enumerate(parent.tolist()) if above >= 0)
     assert total == pytest.approx(-minimum_spanning_tree(-worth.fill_diagonal_(0).numpy()).sum())

@@ -18,8 +18,10 @@ from monge.models.baseline.gaussian import Gaussian
 def test_gaussian_is_the_maximum_of_the_likelihood():
     space, batch = world("real")
     model = fitted(Gaussian.Config(shrink=1e-9), space, batch, 1)
-    law = MultivariateNormal(batch.x.mean(0), batch.x.T.cov(correction=0))
-    torch.testing.assert_close(model.log_prob(batch), law.log_prob(batch.x), rtol=1e-6, atol=1e-5)
+    gaussian = MultivariateNormal(batch.x.mean(0), batch.x.T.cov(correction=0))
+    torch.testing.assert_close(
+        model.log_prob(batch), gaussian.log_prob(batch.x), rtol=1e-6, atol=1e-5
+    )
     assert model.likelihood(batch).kind == "exact"
 
 
@@ -28,8 +30,8 @@ def test_gaussian_marginals_and_conditionals():
     root = torch.tensor([[1.0, 0, 0], [0.8, 0.5, 0], [-0.3, 0.9, 0.4]], dtype=torch.float64)
     x = torch.randn(400, 3, generator=make_generator(0), dtype=torch.float64) @ root.T + 2
     model = fitted(Gaussian.Config(), space, Batch(x), 1)
-    law = model.laws[0]
-    mean, cov = law.mean[0], law.root[0] @ law.root[0].T
+    gaussian = model.distributions[0]
+    mean, cov = gaussian.mean[0], gaussian.root[0] @ gaussian.root[0].T
     seen = torch.tensor([True, False, True])
     question = Batch(x[:1].expand(40000, 3), observed=seen.expand(40000, 3))
     marginal = MultivariateNormal(mean[seen], cov[seen][:, seen])
@@ -46,8 +48,10 @@ def test_levels_under_a_gaussian_are_bounded_tightly():
     space = Space(kind="levels", shape=(1,), size=4)
     x = (1.5 + 1.5 * torch.randn(300, 1, generator=make_generator(0)).double()).floor().clamp(0, 3)
     model = fitted(Gaussian.Config(), space, Batch(x), 1)
-    law = model.laws[0]
-    edges = Normal(law.mean[0, 0], law.root[0, 0, 0]).cdf(law.standard(torch.arange(1.0, 4.0)))
+    gaussian = model.distributions[0]
+    edges = Normal(gaussian.mean[0, 0], gaussian.root[0, 0, 0]).cdf(
+        gaussian.standard(torch.arange(1.0, 4.0))
+    )
     truth = torch.cat([edges, torch.ones(1)]).diff(prepend=torch.zeros(1)).log()
     every = torch.arange(4.0, dtype=torch.float64)[:, None]
     loose = model.likelihood(every)

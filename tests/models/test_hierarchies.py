@@ -14,7 +14,7 @@ from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.latent._encoder_decoder import Dense
-from monge.models.latent._hierarchy import Gaussian, Hierarchy
+from monge.models.latent._hierarchy import HierarchicalModel, LevelGaussian
 from monge.models.latent.hvae import HVAE
 from monge.models.latent.mhvae import MHVAE
 from monge.nn.mlp import MLP
@@ -23,23 +23,23 @@ BITS = Space(kind="binary", shape=(6,), mean=(0.5,))
 KINDS = [HVAE.Config(), HVAE.Config(inference="bottom-up"), MHVAE.Config()]
 
 
-def named(config: Hierarchy.Config) -> str:
+def named(config: HierarchicalModel.Config) -> str:
     return f"{type(config).owner.__name__}{'-up' if 'bottom-up' in str(config) else ''}"
 
 
 def build(
-    config: Hierarchy.Config,
+    config: HierarchicalModel.Config,
     latent: tuple[int, ...] = (1, 1),
     std: float = 0.25,
     space: Space = BITS,
     **words: object,
-) -> Hierarchy:
+) -> HierarchicalModel:
     config = replace(
         config,
         latent=latent,
         summary=6,
         net=Dense.Config(width=8, depth=1),
-        between=MLP.Config(width=6, depth=1),
+        level_net=MLP.Config(width=6, depth=1),
         **words,
     )
     model = config.build(space).double().eval()
@@ -56,7 +56,7 @@ def rows(n: int = 12) -> Batch:
 
 
 @torch.no_grad()
-def evidence(model: Hierarchy, batch: Batch) -> Tensor:
+def evidence(model: HierarchicalModel, batch: Batch) -> Tensor:
     grid = torch.linspace(-8, 8, 65, dtype=torch.float64)
     z = torch.cartesian_prod(grid, grid)[:, None].expand(-1, len(batch), -1)
     return model.log_joint(batch, z).logsumexp(0) + 2 * math.log(grid[1] - grid[0])
@@ -105,9 +105,9 @@ def test_levels_add_up_to_the_rate(config):
         score = model.likelihood(
             batch, type(model).LikelihoodConfig(samples=1), make_generator(0)
         ).value
-    assert list(terms) == ["distortion", "rate_1", "rate_2", "rate_3"]
+    assert list(terms) == ["reconstruction", "kl_1", "kl_2", "kl_3"]
     torch.testing.assert_close(-sum(terms.values()), score)
-    if model.downward:
+    if model.top_down:
         assert (each >= 0).all()
         assert each.sum(-1).std() < ratio.std()
 
@@ -117,15 +117,15 @@ def test_levels_add_up_to_the_rate(config):
 def test_rates_are_ratios_with_less_noise(config):
     model, batch = build(config, (2, 3, 1), std=0.1), rows(4)
     noise = torch.randn(4000, 4, 6, generator=make_generator(0), dtype=torch.float64)
-    code = model.code(*model.summary(batch), noise)
-    ratios, rates = code.ratios.sum(-1), code.terms().sum(-1)  # (4000, 4)
+    code = model.sample_posterior(*model.posterior_params(batch), noise)
+    ratios, rates = code.log_ratios.sum(-1), code.kl_terms().sum(-1)  # (4000, 4)
     gap = ratios - rates
     assert (gap.mean(0).abs() < 5 * gap.std(0) / 4000**0.5).all()
     assert rates.std(0).mean() < 0.9 * ratios.std(0).mean()
-    assert torch.equal(code.terms(drawn=True), code.ratios)
+    assert torch.equal(code.kl_terms(monte_carlo=True), code.log_ratios)
 
 
-def changes(model: Hierarchy, call, level: int) -> list[bool]:
+def changes(model: HierarchicalModel, call, level: int) -> list[bool]:
     """Of each level, whether moving its code changes what `call` says of `level`."""
     z = torch.zeros(1, 1, sum(model.widths), dtype=torch.float64)
     before, found = call(z, level), []
@@ -152,11 +152,11 @@ def test_who_sees_whom(config, up, down, seen):
     or in a Markov chain the bottom alone."""
     model, batch = build(config, (2, 2, 2)), rows(1)
 
-    def prior(z: Tensor, level: int) -> Gaussian:
-        return model.known(batch, z).p[level]
+    def prior(z: Tensor, level: int) -> LevelGaussian:
+        return model.path_of(batch, z).p[level]
 
-    def posterior(z: Tensor, level: int) -> Gaussian:
-        return model.known(batch, z).q[level]
+    def posterior(z: Tensor, level: int) -> LevelGaussian:
+        return model.path_of(batch, z).q[level]
 
     assert changes(model, prior, 1) == up
     assert changes(model, posterior, 1) == down
@@ -173,9 +173,9 @@ def test_who_sees_whom(config, up, down, seen):
 def test_only_the_bottom_of_a_markov_chain_reads_the_row():
     model = build(KINDS[2], (2, 2, 2))
     z = torch.zeros(1, 2, 6).double()
-    walk = model.known(rows(2), z)
-    assert not torch.equal(walk.q[0].mean[0, 0], walk.q[0].mean[0, 1])
-    assert torch.equal(walk.q[1].mean[0, 0], walk.q[1].mean[0, 1])
+    path = model.path_of(rows(2), z)
+    assert not torch.equal(path.q[0].mean[0, 0], path.q[0].mean[0, 1])
+    assert torch.equal(path.q[1].mean[0, 0], path.q[1].mean[0, 1])
 
 
 def test_one_level_is_a_vae():
@@ -188,9 +188,9 @@ def test_one_level_is_a_vae():
 def test_conditions_reach_every_level():
     given = {"label": Space(kind="label", size=2)}
     model = build(HVAE.Config(), (2, 2), space=replace(BITS, given=given))
-    told = [{"label": Batch(torch.tensor([code]))} for code in (0, 1)]
+    out = [{"label": Batch(torch.tensor([code]))} for code in (0, 1)]
     first, second = (
-        model.prior_draw(5, model.context(each, 5), make_generator(0)) for each in told
+        model.sample_prior(5, model.context(each, 5), make_generator(0)) for each in out
     )
     assert torch.equal(first[:, 2:], second[:, 2:])  # the top is N(0, I)
     assert (first[:, :2] != second[:, :2]).all()
@@ -214,11 +214,11 @@ def test_refining_and_completing_work_through_levels():
     assert set(filled.unique().tolist()) == {0.0, 1.0}
 
 
-def test_what_cannot_be_is_told_in_a_sentence():
-    with pytest.raises(UsageError, match="latent is empty"):
+def test_invalid_settings_are_refused():
+    with pytest.raises(UsageError, match="latent=32,16"):
         HVAE.Config(latent=())
-    with pytest.raises(UsageError, match="inference from the top down"):
+    with pytest.raises(UsageError, match="estimator=B"):
         build(MHVAE.Config(estimator="B"))
-    with pytest.raises(UsageError, match="latent=8 is wider than the data"):
+    with pytest.raises(UsageError, match="latent=8"):
         build(HVAE.Config(), (5, 3))
     assert HVAE.Config().override("latent=8,4,2").latent == (8, 4, 2)

@@ -6,7 +6,7 @@ import torch
 from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.space import Space
-from monge.models.predict.recurrent import Recurrent
+from monge.models.predict.recurrent import RecurrentPredictor
 from monge.nn.recurrent import GRU, LSTM, RNN
 
 SERIES = Space(kind="real", shape=(6, 2), varies=True, name="series")
@@ -23,7 +23,7 @@ NETS = [
 def built(net, both, **given):
     torch.manual_seed(0)
     space = Space(kind="label", size=3, given=given)
-    model = Recurrent.Config(net=net, both=both).build(space).double().eval()
+    model = RecurrentPredictor.Config(net=net, both=both).build(space).double().eval()
     torch.nn.init.normal_(model.out.weight)
     return model
 
@@ -57,8 +57,8 @@ def test_pictures_are_read_row_by_row_beside_what_is_no_sequence():
 
 def test_what_has_no_steps_is_refused():
     space = Space(kind="label", size=3, given={"name": CLASS})
-    assert "reads sequences" in Recurrent.unsupported_reason(space)
-    assert "--target" in Recurrent.unsupported_reason(Space(kind="label", size=3))
+    assert "name (" in RecurrentPredictor.unsupported_reason(space)
+    assert "--target" in RecurrentPredictor.unsupported_reason(Space(kind="label", size=3))
     model = built(GRU.Config(width=5), True, series=SERIES)
     with pytest.raises(DataError, match="length 0"):
         model.mean({"series": Batch(torch.zeros(1, 6, 2), length=torch.tensor([0]))})

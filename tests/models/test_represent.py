@@ -13,9 +13,9 @@ from monge.core.errors import UsageError
 from monge.core.space import Space
 from monge.evaluate.held_out import objective
 from monge.evaluate.linear_probe import probe
-from monge.models.represent._base import Convolution
-from monge.models.represent.contrastive import Contrastive, corrupted, moved
-from monge.models.represent.mae import Masked
+from monge.models.represent._base import ConvFeatureNet
+from monge.models.represent.contrastive import Contrastive, corrupt_entries, transform_images
+from monge.models.represent.mae import MaskedAutoencoder
 from monge.prob.info_nce import agreement, info_nce
 
 PICTURE = Space(kind="levels", shape=(1, 16, 16), size=4, mean=(1.5,), scale=(1.0,), high=(3.0,))
@@ -43,21 +43,21 @@ def test_agreement_by_hand():
 def test_looks_keep_what_they_should():
     torch.manual_seed(0)
     pictures = torch.rand(5, 2, 8, 8)
-    torch.testing.assert_close(moved(pictures, 0.0, 0.0, 0.0), pictures)
-    assert (moved(pictures, 30.0, 0.2, 0.1) - pictures).abs().mean() > 0.05
+    torch.testing.assert_close(transform_images(pictures, 0.0, 0.0, 0.0), pictures)
+    assert (transform_images(pictures, 30.0, 0.2, 0.1) - pictures).abs().mean() > 0.05
     features, owner = torch.arange(600.0).reshape(200, 3), torch.tensor([0, 0, 1])
-    look = corrupted(features, owner, 0.4)
+    look = corrupt_entries(features, owner, 0.4)
     changed = look != features
     assert torch.equal(changed[:, 0], changed[:, 1])  # features of one entry change together
     assert changed.float().mean().item() == pytest.approx(0.4, abs=0.1)
     assert all(set(look[:, k].tolist()) <= set(features[:, k].tolist()) for k in range(3))
-    assert torch.equal(corrupted(features, owner, 0.0), features)
+    assert torch.equal(corrupt_entries(features, owner, 0.0), features)
 
 
 def test_a_mask_hides_something_of_every_row_in_squares():
     torch.manual_seed(0)
-    model = Masked.smallest_config(PICTURE).build(PICTURE)
-    hidden = model.hidden(torch.zeros(300, 256))
+    model = MaskedAutoencoder.smallest_config(PICTURE).build(PICTURE)
+    hidden = model.sample_mask(torch.zeros(300, 256))
     assert hidden.any(1).all()
     assert hidden.float().mean().item() == pytest.approx(0.4, abs=0.03)
     squares = hidden.reshape(300, 8, 2, 8, 2).transpose(2, 3).flatten(3)
@@ -67,30 +67,32 @@ def test_a_mask_hides_something_of_every_row_in_squares():
 def test_the_loss_of_a_mask_reads_hidden_entries_alone():
     space, batch = worlds.make("real")
     torch.manual_seed(0)
-    model = Masked.smallest_config(space).build(space).double()
+    model = MaskedAutoencoder.smallest_config(space).build(space).double()
     batch = batch.double()[:10]
-    model.hidden = lambda x: torch.tensor([True, False]).expand(10, 2)
+    model.sample_mask = lambda x: torch.tensor([True, False]).expand(10, 2)
     model.initialise_from_data(batch)
     loss = model.loss(batch)["hidden"]
     other = Batch(batch.x + torch.tensor([1.0, 0.0]))
-    code = model.code(model.features(batch), torch.tensor([[False, True]]).expand(10, 2))
+    code = model.encode_observed(
+        model.features(batch), torch.tensor([[False, True]]).expand(10, 2)
+    )
     params = model.decoder(code)
     torch.testing.assert_close(loss, -2 * model.head.log_prob(params, batch.x)[:, 0])
     moved_on = model.decoder(
-        model.code(model.features(other), torch.tensor([[False, True]]).expand(10, 2))
+        model.encode_observed(model.features(other), torch.tensor([[False, True]]).expand(10, 2))
     )
     torch.testing.assert_close(moved_on, params)  # what is hidden is not read
 
 
-@pytest.mark.parametrize("kind", [Contrastive, Masked])
+@pytest.mark.parametrize("kind", [Contrastive, MaskedAutoencoder])
 def test_pictures_are_read_by_convolutions(kind):
     suit = kind.defaults(PICTURE)
-    assert isinstance(suit.config.net, Convolution.Config)
+    assert isinstance(suit.config.net, ConvFeatureNet.Config)
     model = suit.config.build(PICTURE)
     x = torch.randint(4, (6, 1, 16, 16)).float()
     assert model.loss(Batch(x))[("contrast" if kind is Contrastive else "hidden")].shape == (6,)
     assert model.eval().encode(x).shape == (6, *model.latent.shape)
-    with pytest.raises(UsageError, match="net=convolution reads pictures, and the event holds"):
+    with pytest.raises(UsageError, match="net=convolution"):
         kind.Config().override("net=convolution").build(worlds.make("real")[0])
 
 

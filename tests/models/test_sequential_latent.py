@@ -19,8 +19,8 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.core.train_config import TrainConfig
-from monge.models.latent._particle_filter import pick
-from monge.models.latent.stcn import Ladder
+from monge.models.latent._particle_filter import systematic_resample
+from monge.models.latent.stcn import LadderStack
 from monge.nn.dilated import DilatedStack
 from monge.train.trainer import Trainer
 
@@ -99,9 +99,11 @@ def test_codes_are_carried_on_by_vrnn_alone():
         )
         other = z.clone()
         other[:, :, 0] += 1
-        (one, _), (two, _) = (model.course(model.laid(batch), None, c) for c in (z, other))
+        (one, _), (two, _) = (
+            model.infer_steps(model.to_frames(batch), None, c) for c in (z, other)
+        )
         assert torch.equal(one.mean[:, :, 1:], two.mean[:, :, 1:]) != carried
-        assert model.carries == carried
+        assert model.carries_codes == carried
 
 
 @both
@@ -172,10 +174,12 @@ def test_weighing_step_by_step_is_tighter_on_long_rows(name):
 def test_particles_are_drawn_by_their_shares():
     share = torch.tensor([[0.5, 0.0], [0.25, 0.0], [0.25, 1.0], [0.0, 0.0]]).double()
     uniform = torch.tensor([0.3, 0.3]).double()
-    chosen = pick(share, uniform, torch.tensor([False, False]))
+    chosen = systematic_resample(share, uniform, torch.tensor([False, False]))
     assert chosen[:, 0].tolist() == [0, 0, 1, 2]
     assert chosen[:, 1].tolist() == [2, 2, 2, 2]
-    one = pick(share, torch.tensor([0.6, 0.3]).double(), torch.tensor([True, False]))
+    one = systematic_resample(
+        share, torch.tensor([0.6, 0.3]).double(), torch.tensor([True, False])
+    )
     assert one[:, 0].tolist() == [1, 1, 1, 1]
 
 
@@ -186,7 +190,7 @@ def test_strokes_are_drawn_as_paths_and_forecast_by_a_named_method(tmp_path, cap
         "data.rows=80",
         "width=4",
         "layers=2",
-        "part.width=8",
+        "step_net.width=8",
         "latent=2",
         budget="2steps",
         out=tmp_path / "run",
@@ -213,12 +217,12 @@ def test_strokes_are_drawn_as_paths_and_forecast_by_a_named_method(tmp_path, cap
         )
         == 0
     )
-    assert "which is exact" in json.loads(capsys.readouterr().out)["method"]
+    assert "exact" in json.loads(capsys.readouterr().out)["method"]
 
 
 def test_a_ladder_is_read_from_the_top():
     torch.manual_seed(0)
-    net = Ladder(DilatedStack.Config(width=2, layers=5)).double()
+    net = LadderStack(DilatedStack.Config(width=2, layers=5)).double()
     assert net.sizes(2) == [4, 6]
     out = torch.arange(10.0).reshape(1, 1, 10)
     top, low = net.split(out, 2)
@@ -264,7 +268,7 @@ def test_codes_hold_what_the_channels_of_a_step_share(name):
     x = coin + 0.2 * torch.randn(1500, 2, 2, generator=make_generator(1))
     torch.manual_seed(0)
     space, owner = Space(kind="real", shape=(2, 2), rows=1000), registry.find(name)
-    model = owner.smallest_config(space).override("part.width=32").build(space)
+    model = owner.smallest_config(space).override("step_net.width=32").build(space)
     trainer = Trainer(
         model, worlds.Rows(Batch(x[:1000])), TrainConfig(lr=8e-3, grad_clip=1.0, batch_size=100)
     )
@@ -282,19 +286,19 @@ def test_codes_hold_what_the_channels_of_a_step_share(name):
 
 def test_what_cannot_be_is_refused():
     space, _ = bits()
-    with pytest.raises(UsageError, match="latent=40 is wider than the data"):
+    with pytest.raises(UsageError, match="latent=40"):
         built("vrnn", space, "latent=40")
-    with pytest.raises(UsageError, match="ladder=3 levels need a layer each"):
-        built("stcn", space, "ladder=3", "layers=2")
+    with pytest.raises(UsageError, match=r"latent_levels=3.*layers=2"):
+        built("stcn", space, "latent_levels=3", "layers=2")
     model = built("vrnn", space)
-    with pytest.raises(UsageError, match="samples=0 must be at least 1"):
+    with pytest.raises(UsageError, match="samples=0"):
         model.LikelihoodConfig().override("samples=0")
-    with pytest.raises(UsageError, match="steps=9: every row"):
+    with pytest.raises(UsageError, match="steps=9"):
         model.sample(2, options=model.SamplingConfig(steps=9))
     pairs, whole = replace(space, shape=(4, 2)), torch.zeros(1, 4, 2)
     half = torch.ones(1, 4, 2, dtype=torch.bool)
     half[:, 2:, 0] = False
-    with pytest.raises(DataError, match="a part of one"):
+    with pytest.raises(DataError, match="row 0"):
         built("vrnn", pairs).complete(Batch(whole, observed=half))
 
 

@@ -17,7 +17,7 @@ from monge.core.space import Space
 from monge.evaluate.bounds import amortisation
 from monge.models.baseline.independent import Independent
 from monge.models.latent._encoder_decoder import Dense
-from monge.models.latent._posterior import WIDEST
+from monge.models.latent._posterior import MAX_LOG_SCALE
 from monge.models.latent.vae import VAE
 from monge.prob.distributions import Gaussians
 
@@ -56,7 +56,7 @@ def linear_gaussian(spread: float = 1.0, shift: float = 0.0) -> tuple[VAE, Tenso
     log_scale = math.log(spread) + variance.log() / 2
     model.nets.encoder.out.weight.copy_(torch.cat([gain, torch.zeros(2, 3)]))
     model.nets.encoder.out.bias.copy_(
-        torch.cat([shift - gain @ b, WIDEST * torch.atanh(log_scale / WIDEST)])
+        torch.cat([shift - gain @ b, MAX_LOG_SCALE * torch.atanh(log_scale / MAX_LOG_SCALE)])
     )
     return model, w @ w.T + NOISE**2 * torch.eye(3).double()
 
@@ -157,10 +157,10 @@ def test_beta_weighs_the_loss_and_not_the_score():
     losses = plain.loss(batch)
     torch.manual_seed(5)
     heavier = heavy.loss(batch)
-    torch.testing.assert_close(heavier["distortion"], losses["distortion"])
-    torch.testing.assert_close(heavier["rate"], 4 * plain.rate(batch))
+    torch.testing.assert_close(heavier["reconstruction"], losses["reconstruction"])
+    torch.testing.assert_close(heavier["kl"], 4 * plain.rate(batch))
     torch.testing.assert_close(score(heavy, batch, 1).value, score(plain, batch, 1).value)
-    reported = -(heavier["distortion"] + heavier["rate"]).mean()
+    reported = -(heavier["reconstruction"] + heavier["kl"]).mean()
     assert reported < score(heavy, batch, 1000).value.mean() - 0.1
 
 
@@ -171,8 +171,10 @@ def test_the_terms_of_the_bound_are_those_of_a_score():
     )
     with torch.no_grad():
         terms = model.terms(batch, generator=make_generator(0))
-    torch.testing.assert_close(-terms["distortion"] - terms["rate"], score(model, batch, 1).value)
-    torch.testing.assert_close(terms["rate"], model.rate(batch))
+    torch.testing.assert_close(
+        -terms["reconstruction"] - terms["kl"], score(model, batch, 1).value
+    )
+    torch.testing.assert_close(terms["kl"], model.rate(batch))
     gap = amortisation(model, Rows(batch))["amortisation_gap"]
     assert gap.value > 3 * gap.stderr > 0
     assert amortisation(baseline(), Rows(batch)) == {}
@@ -182,9 +184,9 @@ def test_the_rate_is_annealed_and_its_first_nats_are_free():
     batch = Batch((torch.rand(20, 4, generator=make_generator(3)) < 0.5).double())
     model = vae(BITS, anneal=10)
     for step, share in ((0, 0.1), (4, 0.5), (50, 1.0)):
-        rate = model.loss(replace(batch, step=step))["rate"]
+        rate = model.loss(replace(batch, step=step))["kl"]
         torch.testing.assert_close(rate, share * model.rate(batch))
-    free = vae(BITS, free=100.0).loss(batch)["rate"]
+    free = vae(BITS, free_bits=100.0).loss(batch)["kl"]
     assert free.item() == pytest.approx(200.0)
 
 
@@ -235,7 +237,7 @@ def test_unseen_entries_are_marginalised():
     log_p = model.log_given_code(Batch(x, observed=seen), z, z[:, :0])
     both = [model.log_given_code(Batch(x.nan_to_num(value)), z, z[:, :0]) for value in (0.0, 1.0)]
     torch.testing.assert_close(log_p, torch.logaddexp(*both))
-    model.loss(Batch(x, observed=seen))["distortion"].mean().backward()
+    model.loss(Batch(x, observed=seen))["reconstruction"].mean().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 

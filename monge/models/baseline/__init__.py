@@ -1,1 +1,1 @@
-"""Closed-form references: laws fitted by counting, against which every other model is measured."""
+"""Closed-form baselines, against which every other model is compared."""

@@ -1,8 +1,8 @@
-"""What the references share: rows laid out flat, a fit without gradients, exact marginals.
+"""Base of closed-form baselines: flat rows, a fit without gradients, exact marginals.
 
-A reference keeps its whole state in buffers and rewrites them in one `whole` turn (counting, or a
-pass of EM). Its laws are closed under marginalisation, so an entry that was not seen is summed or
-integrated out, in fitting and in scoring alike, and is drawn exactly given the others.
+A baseline keeps its state in buffers and rewrites them in one update over all training rows
+(counting, or a pass of EM). Missing entries are summed or integrated out, in fitting and in
+scoring, and are sampled exactly given the others.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ...core.errors import DataError
 from ...core.model import Losses, Model, Update
 from ...core.space import Space
 
-CHUNK = 2**22
-"""Numbers a temporary tensor may hold; longer tables are worked through in pieces."""
-GROUPS = 1024
-"""Combinations of labels a law may be given."""
+MAX_BATCH_ELEMENTS = 2**22
+"""Elements of a temporary tensor; more rows are processed in chunks."""
+MAX_LABEL_COMBINATIONS = 1024
+"""Combinations of labels that a model may be conditioned on."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A batch laid out flat; where an entry was not seen, x is 0."""
+class FlatRows:
+    """A batch of flat rows; missing entries of x are 0."""
 
     x: Tensor  # (B, D)
     seen: Tensor  # (B, D)
@@ -39,82 +39,83 @@ class Rows:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, index: Tensor) -> Rows:
-        return Rows(self.x[index], self.seen[index], self.group[index])
+    def __getitem__(self, index: Tensor) -> FlatRows:
+        return FlatRows(self.x[index], self.seen[index], self.group[index])
 
-    def only(self, entries: Tensor) -> Rows:
-        return Rows(self.x[:, entries], self.seen[:, entries], self.group)
+    def only(self, entries: Tensor) -> FlatRows:
+        return FlatRows(self.x[:, entries], self.seen[:, entries], self.group)
 
-    def split(self, width: int) -> Iterator[Rows]:
-        """Pieces of which `width` numbers a row may be held at once."""
-        size = max(CHUNK // max(width, 1), 1)
+    def split(self, width: int) -> Iterator[FlatRows]:
+        """Chunks small enough to hold `width` numbers per row."""
+        size = max(MAX_BATCH_ELEMENTS // max(width, 1), 1)
         parts = (value.split(size) for value in (self.x, self.seen, self.group))
-        return (Rows(*piece) for piece in zip(*parts, strict=True))
+        return (FlatRows(*piece) for piece in zip(*parts, strict=True))
 
 
-Sums = tuple[Tensor, ...]
-"""Sums over rows from which laws are made anew."""
+Statistics = tuple[Tensor, ...]
+"""Sufficient statistics: weighted sums over rows from which distributions are fitted."""
 
 
-def add(some: Sums, more: Sums) -> Sums:
+def add_statistics(some: Statistics, more: Statistics) -> Statistics:
     return tuple(a + b for a, b in zip(some, more, strict=True))
 
 
-class Laws(nn.Module, abc.ABC):
-    """K laws of the same D entries, of which any may be hidden, fitted to rows with weights."""
+class DistributionSet(nn.Module, abc.ABC):
+    """K distributions of the same D entries, any of them missing, fitted to weighted rows."""
 
     width: int
-    """Numbers held for each row while it is scored."""
+    """Numbers held per row while it is scored."""
 
     @abc.abstractmethod
     def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
-        """log p of what was seen of x (B, D) under each law, (B, K)."""
+        """log p of the observed entries of x (B, D) under each distribution, (B, K)."""
 
     @abc.abstractmethod
-    def sums(self, x: Tensor, seen: Tensor, weight: Tensor) -> Sums:
-        """E-step: expected sums over rows with weights (B, K)."""
+    def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
+        """E-step: expected statistics over rows with weights (B, K)."""
 
     @abc.abstractmethod
-    def update(self, sums: Sums) -> None:
-        """M-step: the laws that the sums and the prior make most probable."""
+    def update(self, statistics: Statistics) -> None:
+        """M-step: the most probable distributions given the statistics and the prior."""
 
     @abc.abstractmethod
     def penalty(self) -> Tensor:
-        """- log prior of the laws, up to a constant."""
+        """Negative log prior of the distributions, up to a constant."""
 
     @abc.abstractmethod
-    def draw(self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
-        """x (B, D) with what is hidden drawn from law `which` (B,) given what was seen."""
+    def sample(
+        self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
+    ) -> Tensor:
+        """x (B, D) with missing entries sampled from distribution `which` (B,) given the rest."""
 
     @abc.abstractmethod
     def features(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Rows as vectors whose distance means something, (B, F)."""
+        """Rows as vectors with a meaningful Euclidean distance, (B, F)."""
 
 
-class Reference(Model, HasLikelihood, CanSample, CanComplete):
-    """A law without parameters, counted from all training rows at once."""
+class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
+    """A model without trained parameters, fitted to all training rows at once."""
 
     supports_missing = True
     width: int
-    """Numbers held for each row while it is scored."""
+    """Numbers held per row while it is scored."""
 
     @abc.abstractmethod
-    def count(self, batch: Batch) -> Losses:
-        """Fit the buffers to all training rows; the terms say how well."""
+    def fit_rows(self, batch: Batch) -> Losses:
+        """Fit the buffers to all training rows; returns the terms to log."""
 
     @abc.abstractmethod
-    def density(self, rows: Rows) -> Tensor:
-        """log p of what was seen of each row, (B,)."""
+    def log_density(self, rows: FlatRows) -> Tensor:
+        """log p of the observed entries of each row, (B,)."""
 
     @abc.abstractmethod
-    def draw(self, rows: Rows, options: Config | None, generator: Generator | None) -> Tensor:
-        """Every entry of each row given what was seen of it, (B, D)."""
-
-    def loss(self, batch: Batch) -> Losses:
-        return {"nll": -self.log_prob(batch)}
+    def sample_missing(
+        self, rows: FlatRows, options: Config | None, generator: Generator | None
+    ) -> Tensor:
+        """Rows with missing entries sampled given the observed ones, (B, D)."""
 
     def updates(self) -> Sequence[Update]:
-        return [Update("count", self.count, whole=True)]
+        return [Update("count", self.fit_rows, whole=True)]
 
     def likelihood(
         self,
@@ -122,58 +123,53 @@ class Reference(Model, HasLikelihood, CanSample, CanComplete):
         options: Config | None = None,
         generator: Generator | None = None,
     ) -> Likelihood:
-        return Likelihood(self.densities(self.rows(as_batch(batch))), "exact")
+        return Likelihood(self.log_densities(self.to_rows(as_batch(batch))), "exact")
 
-    def densities(self, rows: Rows) -> Tensor:
-        return torch.cat([self.density(piece) for piece in rows.split(self.width)])
+    def log_densities(self, rows: FlatRows) -> Tensor:
+        return torch.cat([self.log_density(piece) for piece in rows.split(self.width)])
 
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: Config | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        group = group_of(broadcast_conditions(given or {}, self.space, n), self.space, n).to(
-            self.like.device
-        )
+    def unobserved_rows(self, n: int, given: Given | None) -> FlatRows:
+        """n rows of which every entry is missing, with their conditions."""
+        conditions = broadcast_conditions(given or {}, self.space, n)
+        group = combination_of(conditions, self.space, n).to(self.like.device)
         x = self.like.new_zeros(n, self.space.dims)
-        rows = Rows(x, torch.zeros_like(x, dtype=torch.bool), group)
-        drawn = self.draw(rows, options, generator).reshape(n, *self.space.shape)
-        return drawn.long() if self.space.kind == "label" else drawn
+        return FlatRows(x, torch.zeros_like(x, dtype=torch.bool), group)
+
+    def to_events(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
+        x = x.reshape(len(x), *self.space.shape)
+        return x.long() if self.space.kind == "label" else x
 
     @torch.no_grad()
     def complete(
         self, batch: Batch, options: Config | None = None, generator: Generator | None = None
     ) -> Tensor:
-        drawn = self.draw(self.rows(batch), options, generator).reshape(batch.x.shape)
+        drawn = self.sample_missing(self.to_rows(batch), options, generator).reshape(batch.x.shape)
         return torch.where(batch.observed_mask, batch.x, drawn.to(batch.x.dtype))
 
     @property
     def like(self) -> Tensor:
-        """A buffer whose dtype and device are the model's."""
+        """A buffer with the dtype and device of the model."""
         return next(buffer for buffer in self.buffers() if buffer.is_floating_point())
 
-    def rows(self, batch: Batch) -> Rows:
+    def to_rows(self, batch: Batch) -> FlatRows:
         n, like = len(batch), self.like
-        group = group_of(broadcast_conditions(batch.given, self.space, n), self.space, n)
-        seen = within(batch).reshape(n, -1)
+        group = combination_of(broadcast_conditions(batch.given, self.space, n), self.space, n)
+        seen = observed_within_length(batch).reshape(n, -1)
         x = batch.x.reshape(n, -1).to(like)
-        return Rows(torch.where(seen, x, 0), seen, group.to(like.device))
+        return FlatRows(torch.where(seen, x, 0), seen, group.to(like.device))
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        if groups_of(space) > GROUPS:
+        if label_combinations(space) > MAX_LABEL_COMBINATIONS:
             return (
-                f"{', '.join(space.given)} have {groups_of(space)} combinations of labels, "
-                f"more than the {GROUPS} that can be counted apart; give fewer"
+                f"expected at most {MAX_LABEL_COMBINATIONS} combinations of labels, found "
+                f"{label_combinations(space)} of {', '.join(space.given)}; give fewer"
             )
         return None
 
 
-def within(batch: Batch) -> Tensor:
-    """What was seen and is no padding, in the shape of x."""
+def observed_within_length(batch: Batch) -> Tensor:
+    """Which entries are observed and not padding, in the shape of x."""
     if batch.length is None:
         return batch.observed_mask
     steps = torch.arange(batch.x.shape[1], device=batch.x.device)
@@ -186,12 +182,12 @@ def kinds_of(space: Space) -> list[str]:
     return [c.kind for c in space.columns] if space.columns else [space.kind] * space.dims
 
 
-def groups_of(space: Space) -> int:
+def label_combinations(space: Space) -> int:
     """How many combinations of labels the conditions can take."""
     return math.prod(part.size**part.dims for part in space.given.values())
 
 
-def group_of(given: Given, space: Space, n: int) -> Tensor:
+def combination_of(given: Given, space: Space, n: int) -> Tensor:
     """The combination of labels of each row, (n,)."""
     group = torch.zeros(n, dtype=torch.long)
     for name, part in given.items():

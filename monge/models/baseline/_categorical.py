@@ -1,7 +1,7 @@
-"""K products of tables of codes, p_k(x) = prod_i P_ki(c_i) p(x_i | c_i), weighed by rows.
+"""K products of categorical tables, p_k(x) = prod_i P_ki(c_i) p(x_i | c_i), of weighted rows.
 
 Tables are smoothed by `pseudo` rows for each code, which follow the frequencies of all rows; those
-in turn by as many rows that follow no preference. The laws inside the runs of numbers are shared.
+in turn by as many rows that follow no preference. The densities within histogram bins are shared.
 """
 
 from __future__ import annotations
@@ -11,42 +11,44 @@ from torch import Generator, Tensor
 
 from ...core.space import Space
 from ...prob.discretise import Codes, log
-from ._base import Laws, Rows, Sums
+from ._base import DistributionSet, FlatRows, Statistics
 
 
-class Tables(Laws):
-    """K laws of entries that are independent of each other."""
+class CategoricalTables(DistributionSet):
+    """K distributions of independent entries."""
 
     log_p: Tensor  # (K, C)
     base: Tensor  # (C,): frequencies of all rows
 
-    def __init__(self, space: Space, laws: int, bins: int, pseudo: float) -> None:
+    def __init__(self, space: Space, count: int, bins: int, pseudo: float) -> None:
         super().__init__()
         self.codes, self.pseudo = Codes(space, bins), pseudo
         even = self.codes.even().to(torch.get_default_dtype())
         self.register_buffer("base", even)
-        self.register_buffer("log_p", log(even).repeat(laws, 1))
-        self.width = self.codes.total + 4 * laws
+        self.register_buffer("log_p", log(even).repeat(count, 1))
+        self.width = self.codes.total + 4 * count
 
     @property
-    def more(self) -> Tensor:
-        """Rows that smooth the table of each entry, (D,)."""
+    def prior_rows(self) -> Tensor:
+        """Pseudo-rows that smooth the table of each entry, (D,)."""
         return self.pseudo * self.codes.sums((self.codes.even() > 0).double())
 
-    def fit(self, rows: Rows) -> None:
-        """Lay the runs, and count the rows of each group apart: group k is law k."""
+    def fit(self, rows: FlatRows) -> None:
+        """Fit the bins and count the rows of each group: group k is distribution k."""
         codes = self.codes
         codes.fit(rows.x, rows.seen)
         counts = torch.zeros_like(self.log_p, dtype=torch.float64)
         for part in rows.split(8 * len(codes.sizes)):
             place = codes.encode(part.x)[0] + codes.offset + codes.total * part.group[:, None]
             counts += place[part.seen].bincount(minlength=counts.numel()).reshape(counts.shape)
-        base = codes.shrink(counts.sum(0), codes.even(), self.more)
+        base = codes.shrink(counts.sum(0), codes.even(), self.prior_rows)
         self.base.copy_(base)
-        self.log_p.copy_(log(codes.shrink(counts, base, self.more) if len(counts) > 1 else base))
+        self.log_p.copy_(
+            log(codes.shrink(counts, base, self.prior_rows) if len(counts) > 1 else base)
+        )
 
-    def chosen(self, rows: Rows) -> Tensor:
-        """log p of what was seen of each row under the law of its group, (B,)."""
+    def log_prob_of_group(self, rows: FlatRows) -> Tensor:
+        """log p of the observed entries of each row under the table of its group, (B,)."""
         code, inside = self.codes.encode(rows.x)
         log_p = self.log_p[rows.group[:, None], code + self.codes.offset] + inside  # (B, D)
         return torch.where(rows.seen, log_p, 0).sum(1)
@@ -56,16 +58,20 @@ class Tables(Laws):
         shared = torch.where(seen, inside, 0).sum(1, keepdim=True)
         return self.codes.one_hot(code, seen) @ self.log_p.T + shared
 
-    def sums(self, x: Tensor, seen: Tensor, weight: Tensor) -> Sums:
+    def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
         return ((weight.to(self.log_p).T @ self.features(x, seen)).double(),)
 
-    def update(self, sums: Sums) -> None:
-        self.log_p.copy_(log(self.codes.shrink(sums[0], self.base.double(), self.more)))
+    def update(self, statistics: Statistics) -> None:
+        self.log_p.copy_(
+            log(self.codes.shrink(statistics[0], self.base.double(), self.prior_rows))
+        )
 
     def penalty(self) -> Tensor:
-        return -(self.more[self.codes.owner] * self.base * self.log_p.double()).sum()
+        return -(self.prior_rows[self.codes.owner] * self.base * self.log_p.double()).sum()
 
-    def draw(self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
+    def sample(
+        self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
+    ) -> Tensor:
         drawn = self.codes.draw(self.codes.choose(self.log_p, which, generator), generator)
         return torch.where(seen, x, drawn)
 

@@ -1,4 +1,4 @@
-r"""K normal laws of D entries, weighed by rows, where any entry may be hidden.
+r"""K Gaussians of D entries fitted to weighted rows with missing entries.
 
 With o the entries of a row that were seen, u those that were not, and L the Cholesky factor of the
 covariance whose rows and columns are put in the order (o, u),
@@ -20,27 +20,27 @@ import torch
 from torch import Generator, Tensor
 
 from ...core.space import Space
-from ._base import Laws, Sums, kinds_of
+from ._base import DistributionSet, Statistics, kinds_of
 
-NUMBERS = 2**26
+MAX_COVARIANCE_ELEMENTS = 2**26
 """Numbers the covariances of a model may hold together."""
 
 
-class Normals(Laws):
-    """What normal laws share: standard units, means, and the prior of their spread."""
+class GaussianSet(DistributionSet):
+    """Base of sets of Gaussians: standard units, means and the prior of the covariance."""
 
     centre: Tensor  # (D,)
     scale: Tensor  # (D,)
     mean: Tensor  # (K, D)
 
-    def __init__(self, space: Space, laws: int, rows: float, variance: float) -> None:
+    def __init__(self, space: Space, count: int, rows: float, variance: float) -> None:
         super().__init__()
-        centre = space.spread("mean").flatten() + cells_of(space) / 2
+        centre = space.spread("mean").flatten() + cell_widths(space) / 2
         self.register_buffer("centre", centre, persistent=False)
         self.register_buffer("scale", space.spread("scale").flatten(), persistent=False)
-        self.register_buffer("mean", torch.zeros(laws, space.dims))
-        self.more, self.variance = rows, variance
-        self.width = laws * space.dims // 4
+        self.register_buffer("mean", torch.zeros(count, space.dims))
+        self.prior_rows, self.variance = rows, variance
+        self.width = count * space.dims // 4
 
     def standard(self, x: Tensor) -> Tensor:
         return (x.double() - self.centre.double()) / self.scale.double()
@@ -53,11 +53,11 @@ class Normals(Laws):
         return torch.where(seen, self.standard(x), 0)
 
     def centres(self, weight: Tensor, first: Tensor) -> Tensor:
-        """The new means; a law without rows keeps its own."""
+        """The new means; a Gaussian without rows keeps its own."""
         return torch.where(weight > 1e-9, first / weight, self.mean.double())
 
 
-class Full(Normals):
+class FullGaussians(GaussianSet):
     """Covariances root root^T without constraint.
 
     Where an entry is whole, its value stands for the cell [x, x + 1): `log_prob` takes a point of
@@ -67,12 +67,12 @@ class Full(Normals):
     root: Tensor  # (K, D, D), lower triangular
     blur: Tensor  # (D,): variance of a uniform place in a cell
 
-    def __init__(self, space: Space, laws: int, rows: float, variance: float = 1.0) -> None:
-        super().__init__(space, laws, rows, variance)
-        blur = cells_of(space) / (12 * self.scale.square())
+    def __init__(self, space: Space, count: int, rows: float, variance: float = 1.0) -> None:
+        super().__init__(space, count, rows, variance)
+        blur = cell_widths(space) / (12 * self.scale.square())
         self.register_buffer("blur", blur, persistent=False)
         # Twice the spread of the data: wide, until something is counted.
-        self.register_buffer("root", 2 * torch.eye(space.dims).repeat(laws, 1, 1))
+        self.register_buffer("root", 2 * torch.eye(space.dims).repeat(count, 1, 1))
 
     def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
         return self.value(x, seen, torch.zeros_like(self.blur))
@@ -84,7 +84,7 @@ class Full(Normals):
     def value(self, x: Tensor, seen: Tensor, blur: Tensor) -> Tensor:
         root, y = self.root.double(), self.standard(x)
         value = y.new_zeros(len(y), len(root))
-        for rows, o, u in patterns(seen):
+        for rows, o, u in missing_patterns(seen):
             inner = reorder(root, torch.cat([o, u]))[:, : len(o), : len(o)]
             inverse = invert(inner)  # (K, |o|, |o|)
             z = y[rows][:, o] @ inverse.mT - (inverse @ self.mean[:, o, None].double()).mT
@@ -93,17 +93,17 @@ class Full(Normals):
             value[rows] = -(square / 2 + size).T - len(o) * math.log(2 * math.pi) / 2
         return value - self.volume(seen)
 
-    def sums(self, x: Tensor, seen: Tensor, weight: Tensor) -> Sums:
+    def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
         y, weight = self.standard(x), weight.double()
-        laws, dims = self.mean.shape
-        first, second = y.new_zeros(laws, dims), y.new_zeros(laws, dims, dims)
-        for rows, o, u in patterns(seen):
-            part = self.sums_of(y[rows], o, u, weight[rows])
+        count, dims = self.mean.shape
+        first, second = y.new_zeros(count, dims), y.new_zeros(count, dims, dims)
+        for rows, o, u in missing_patterns(seen):
+            part = self.pattern_statistics(y[rows], o, u, weight[rows])
             first, second = first + part[0], second + part[1]
         return weight.sum(0), first, second
 
-    def sums_of(self, y: Tensor, o: Tensor, u: Tensor, weight: Tensor) -> Sums:
-        """Expected sums of rows of one pattern."""
+    def pattern_statistics(self, y: Tensor, o: Tensor, u: Tensor, weight: Tensor) -> Statistics:
+        """Expected statistics of rows of one pattern."""
         mean, k = self.mean.double(), len(o)
         factor = reorder(self.root.double(), torch.cat([o, u]))
         # Each entry as a linear map of the seen: themselves, or the regression on them.
@@ -116,18 +116,22 @@ class Full(Normals):
         left_out[:, u[:, None], u] += factor[:, k:, k:] @ factor[:, k:, k:].mT
         return weighed.sum(1), weighed.mT @ full + weight.sum(0)[:, None, None] * left_out
 
-    def update(self, sums: Sums) -> None:
-        n, first, second = sums
+    def update(self, statistics: Statistics) -> None:
+        n, first, second = statistics
         mean, n = self.centres(n[:, None], first), n[:, None, None]
         scatter = second - n * mean[:, :, None] * mean[:, None]
         prior = self.variance * torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device)
         self.mean.copy_(mean)
-        self.root.copy_(torch.linalg.cholesky((scatter + self.more * prior) / (n + self.more)))
+        self.root.copy_(
+            torch.linalg.cholesky((scatter + self.prior_rows * prior) / (n + self.prior_rows))
+        )
 
-    def draw(self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
+    def sample(
+        self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
+    ) -> Tensor:
         y, mean, root = self.standard(x), self.mean.double(), self.root.double()
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device).double()
-        for k, rows, o, u in cases(which, seen):
+        for k, rows, o, u in group_patterns(which, seen):
             factor = reorder(root[k : k + 1], torch.cat([o, u]))[0]
             z = (y[rows][:, o] - mean[k, o]) @ invert(factor[: len(o), : len(o)]).mT
             noisy = torch.cat([z, noise[rows][:, u]], 1)  # (n, D)
@@ -137,17 +141,17 @@ class Full(Normals):
     def penalty(self) -> Tensor:
         root = self.root.double()
         size = root.diagonal(dim1=1, dim2=2).log().sum()
-        return self.more * (size + self.variance * invert(root).square().sum() / 2)
+        return self.prior_rows * (size + self.variance * invert(root).square().sum() / 2)
 
 
-class Diagonal(Normals):
+class DiagonalGaussians(GaussianSet):
     """Covariances that are diagonal."""
 
     root: Tensor  # (K, D)
 
-    def __init__(self, space: Space, laws: int, rows: float, variance: float = 1.0) -> None:
-        super().__init__(space, laws, rows, variance)
-        self.register_buffer("root", torch.full((laws, space.dims), 2.0))
+    def __init__(self, space: Space, count: int, rows: float, variance: float = 1.0) -> None:
+        super().__init__(space, count, rows, variance)
+        self.register_buffer("root", torch.full((count, space.dims), 2.0))
 
     def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
         y, here = self.features(x, seen), seen.double()
@@ -156,7 +160,7 @@ class Diagonal(Normals):
         constant = mean.square() * precision - precision.log() + math.log(2 * math.pi)
         return -(square + here @ constant.T) / 2 - self.volume(seen)
 
-    def sums(self, x: Tensor, seen: Tensor, weight: Tensor) -> Sums:
+    def statistics(self, x: Tensor, seen: Tensor, weight: Tensor) -> Statistics:
         y, weight = self.features(x, seen), weight.double()
         mean, root = self.mean.double(), self.root.double()
         hidden = weight.T @ (~seen).double()  # (K, D)
@@ -164,25 +168,29 @@ class Diagonal(Normals):
         second = weight.T @ y.square() + hidden * (mean.square() + root.square())
         return weight.sum(0), first, second
 
-    def update(self, sums: Sums) -> None:
-        n, first, second = sums
+    def update(self, statistics: Statistics) -> None:
+        n, first, second = statistics
         n = n[:, None]
         mean = self.centres(n, first)
         scatter = (second - n * mean.square()).clamp_min(0)
         self.mean.copy_(mean)
-        self.root.copy_(((scatter + self.more * self.variance) / (n + self.more)).sqrt())
+        self.root.copy_(
+            ((scatter + self.prior_rows * self.variance) / (n + self.prior_rows)).sqrt()
+        )
 
-    def draw(self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None) -> Tensor:
+    def sample(
+        self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
+    ) -> Tensor:
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
         y = self.mean[which] + self.root[which] * noise
         return torch.where(seen, x, self.centre + self.scale * y)
 
     def penalty(self) -> Tensor:
         root = self.root.double()
-        return self.more * (root.log() + self.variance / (2 * root.square())).sum()
+        return self.prior_rows * (root.log() + self.variance / (2 * root.square())).sum()
 
 
-def cells_of(space: Space) -> Tensor:
+def cell_widths(space: Space) -> Tensor:
     """Width of the cell that a value of each entry stands for, (D,)."""
     return torch.tensor([0.0 if kind == "real" else 1.0 for kind in kinds_of(space)])
 
@@ -201,8 +209,8 @@ def invert(root: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False)
 
 
-def patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Rows that show the same entries, with the entries they show and hide."""
+def missing_patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Rows with the same observed entries, with their observed and missing entries."""
     if bool((seen == seen[:1]).all()):
         distinct, groups = seen[:1], [torch.arange(len(seen), device=seen.device)]
     else:
@@ -212,9 +220,9 @@ def patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         yield rows, pattern.nonzero()[:, 0], (~pattern).nonzero()[:, 0]
 
 
-def cases(which: Tensor, seen: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """`patterns` of the rows of each law apart."""
+def group_patterns(which: Tensor, seen: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """`missing_patterns` of the rows of each Gaussian."""
     for k in which.unique().tolist():
         mine = (which == k).nonzero()[:, 0]
-        for rows, o, u in patterns(seen[mine]):
+        for rows, o, u in missing_patterns(seen[mine]):
             yield k, mine[rows], o, u

@@ -1,9 +1,9 @@
-"""Chow-Liu tree: each entry given one other, the best tree there is
+"""Chow-Liu tree: each entry given one other, the maximum-likelihood tree
 
 The maximum-likelihood tree is the spanning tree of largest total mutual information (Chow and
 Liu, 1968, "Approximating discrete probability distributions with dependence trees"). Entries that
-were not seen are summed out by passing messages from the leaves to the root, and drawn by going
-back down.
+are missing are summed out by messages from the leaves to the root, and sampled from the root
+down.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated
 import torch
 from torch import Generator, Tensor
 
+from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
@@ -22,17 +23,17 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...prob.discretise import Codes, codes_of, log
-from ._base import Reference, Rows
+from ._base import ClosedFormModel, FlatRows
 
-CODES = 4096
+MAX_CODES = 4096
 """Codes of all entries together; pairs of them are counted."""
 
 
-class Tree(Reference):
+class ChowLiuTree(ClosedFormModel):
     r"""$p(x) = \prod_i P(c_i \mid c_{\pi(i)})\, p(x_i \mid c_i)$, where $c_i$ is the code of entry
     i (its value, or the run of the histogram a number falls into) and $\pi$ is a tree.
 
-    An edge is worth $I(c_i; c_j) - (C_i - 1)(C_j - 1) / n$ nats a row, the gain to expect on new
+    An edge is worth $I(c_i; c_j) - (C_i - 1)(C_j - 1) / n$ nats per row, the gain to expect on new
     rows (Akaike, 1974), and one that is worth nothing is left out; a table is smoothed by rows
     that follow the frequencies of its entry.
     """
@@ -43,7 +44,7 @@ class Tree(Reference):
     class Config(BaseConfig):
         tag = "model/baseline.chow_liu"
         bins: Annotated[int, Range(4)] = 32
-        """Runs of a number's histogram; ordered levels are grouped only if there are more."""
+        """Bins of a number's histogram; ordered levels are grouped only if there are more."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.1
         """Pseudo-count of a value or run in every conditional table, on average: the rows that are
         added follow the frequencies of the entry alone. At 0.1 the test scores published for this
@@ -57,26 +58,41 @@ class Tree(Reference):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         self.width = sum(codes_of(part, config.bins) for part in space.parts)
-        if self.width > CODES:
-            raise DataError(too_many(space, self.width))
+        if self.width > MAX_CODES:
+            raise DataError(too_many_codes(space, self.width))
         self.codes = Codes(space, config.bins)
         start = log(self.codes.even()).to(torch.get_default_dtype())
         self.register_buffer("log_p", start[:, None].repeat(1, int(self.codes.sizes.max())))
         self.register_buffer("parent", torch.full((space.dims,), -1))
         self.register_buffer("order", torch.arange(space.dims))
 
-    def count(self, batch: Batch) -> Losses:
-        rows, codes = self.rows(batch), self.codes
+    def loss(self, batch: Batch) -> Losses:
+        """Negative log-likelihood; `fit_rows` minimises it in closed form."""
+        return {"nll": -self.log_prob(batch)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        rows = self.unobserved_rows(n, given)
+        return self.to_events(self.sample_missing(rows, options, generator))
+
+    def fit_rows(self, batch: Batch) -> Losses:
+        rows, codes = self.to_rows(batch), self.codes
         codes.fit(rows.x, rows.seen)
         pairs = torch.zeros(codes.total, codes.total, dtype=torch.float64, device=rows.x.device)
         for piece in rows.split(self.width):
             hot = codes.one_hot(codes.encode(piece.x)[0], piece.seen)
             pairs += hot.T @ hot
-        parent, order = span(self.information(pairs))
+        parent, order = spanning_forest(self.information(pairs))
         self.parent.copy_(parent)
         self.order.copy_(order)
         self.tabulate(pairs)
-        return {"nll": -self.densities(rows)}
+        return {"nll": -self.log_densities(rows)}
 
     def information(self, pairs: Tensor) -> Tensor:
         """What an edge between two entries is worth, (D, D), by the rows that show both."""
@@ -106,7 +122,7 @@ class Tree(Reference):
         """Where the codes of entry i lie."""
         return slice(int(self.codes.offset[i]), int(self.codes.offset[i] + self.codes.sizes[i]))
 
-    def density(self, rows: Rows) -> Tensor:
+    def log_density(self, rows: FlatRows) -> Tensor:
         code, inside = self.codes.encode(rows.x)
         value = torch.where(rows.seen, inside, 0).sum(1)
         whole = rows.seen.all(1)
@@ -149,7 +165,9 @@ class Tree(Reference):
                 belief[:, self.place(above)] += message
         return belief, value
 
-    def draw(self, rows: Rows, options: BaseConfig | None, generator: Generator | None) -> Tensor:
+    def sample_missing(
+        self, rows: FlatRows, options: BaseConfig | None, generator: Generator | None
+    ) -> Tensor:
         code, _ = self.codes.encode(rows.x)
         belief, _ = self.collect(code, rows.seen)
         u = torch.rand(belief.shape, generator=generator, dtype=belief.dtype, device=code.device)
@@ -160,13 +178,18 @@ class Tree(Reference):
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        total = sum(codes_of(part, bins_for(space)) for part in space.parts)
-        return too_many(space, total) if total > CODES else super().unsupported_reason(space)
+        total = sum(codes_of(part, default_bins(space)) for part in space.parts)
+        return (
+            too_many_codes(space, total)
+            if total > MAX_CODES
+            else super().unsupported_reason(space)
+        )
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         return Defaults(
-            cls.Config(bins=bins_for(space)), TrainConfig(max_steps=1, eval_every=1, patience=0)
+            cls.Config(bins=default_bins(space)),
+            TrainConfig(max_steps=1, eval_every=1, patience=0),
         )
 
     @classmethod
@@ -174,19 +197,19 @@ class Tree(Reference):
         return cls.Config(bins=4)
 
 
-def bins_for(space: Space) -> int:
-    """So many runs that a table of two entries has far fewer cells than there are rows."""
+def default_bins(space: Space) -> int:
+    """Few enough bins that a table of two entries has far fewer cells than there are rows."""
     return min(max(round(1.2 * space.rows ** (1 / 3)), 4), 64)
 
 
-def too_many(space: Space, total: int) -> str:
+def too_many_codes(space: Space, total: int) -> str:
     return (
-        f"{space} have {total} codes in all, more than the {CODES} whose pairs a tree can "
+        f"{space} have {total} codes in all, more than the {MAX_CODES} whose pairs a tree can "
         "count; use baseline.independent or baseline.mixture"
     )
 
 
-def span(worth: Tensor) -> tuple[Tensor, Tensor]:
+def spanning_forest(worth: Tensor) -> tuple[Tensor, Tensor]:
     """The spanning forest of largest total worth (Prim, without the edges worth nothing): parent
     of each node, -1 for a root, and an order in which parents come first."""
     worth = worth.cpu()

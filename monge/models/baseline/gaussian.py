@@ -1,8 +1,7 @@
-"""Normal law with full covariance
+"""Gaussian with full covariance
 
-What means, spreads and correlations tell, and nothing more. Hidden entries are integrated out;
-with some hidden in training the fit is by EM (Dempster, Laird and Rubin, 1977), without it is
-closed in one pass.
+Captures means, variances and correlations. Missing entries are integrated out; with missing
+values in training the fit is by EM (Dempster, Laird and Rubin, 1977), otherwise in closed form.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Annotated, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from ...core.abilities import Likelihood
+from ...core.abilities import Given, Likelihood
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
@@ -23,19 +22,26 @@ from ...core.model import Defaults, Losses
 from ...core.rng import keyed_uniform, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._base import Reference, Rows, add, groups_of, kinds_of
-from ._categorical import Tables
-from ._gaussians import NUMBERS, Full, cells_of, invert, patterns, reorder
+from ._base import ClosedFormModel, FlatRows, add_statistics, kinds_of, label_combinations
+from ._categorical import CategoricalTables
+from ._gaussians import (
+    MAX_COVARIANCE_ELEMENTS,
+    FullGaussians,
+    cell_widths,
+    invert,
+    missing_patterns,
+    reorder,
+)
 
 
-class Gaussian(Reference):
+class Gaussian(ClosedFormModel):
     r"""$p(x \mid y) = N(x; \mu_y, \Sigma_y)$, $\Sigma = (S + r V) / (n + r)$: the scatter S of n
     rows with label y, and r rows more with the variances V of the training split, uncorrelated.
 
     An entry with whole values is the cell that a normal variable falls into:
     $P(x) = \int_{[x, x+1)} N(v) dv$, the end cells of levels reaching to infinity. Then the score
     is the bound $E_u \log N(x + u) \le \log P(x)$ with u uniform, in closed form. Columns that are
-    labels have no place in a normal law and stand beside it, each with its frequencies.
+    labels are modelled independently of the Gaussian, each by its frequencies.
     """
 
     events = {"real", "binary", "levels", "counts", "columns"}
@@ -66,56 +72,76 @@ class Gaussian(Reference):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        groups, parts, labels = groups_of(space), *divide(space)
-        self.laws = nn.ModuleList(Full(parts, 1, config.shrink) for _ in range(groups))
-        self.tables = Tables(labels, groups, 4, config.pseudo)
+        groups, parts, labels = label_combinations(space), *split_columns(space)
+        self.distributions = nn.ModuleList(
+            FullGaussians(parts, 1, config.shrink) for _ in range(groups)
+        )
+        self.tables = CategoricalTables(labels, groups, 4, config.pseudo)
         self.width = space.dims // 4
         is_label = torch.tensor([kind == "label" for kind in kinds_of(space)])
-        ends = torch.tensor([ends_of(part) for part in parts.columns]).reshape(-1, 2)
+        ends = torch.tensor([value_range(part) for part in parts.columns]).reshape(-1, 2)
         fixed = {
             "numbers": (~is_label).nonzero()[:, 0],
             "names": is_label.nonzero()[:, 0],
-            "whole": cells_of(parts),
+            "whole": cell_widths(parts),
             "low": ends[:, 0].clone(),
             "high": ends[:, 1].clone(),
         }
         for name, value in fixed.items():
             self.register_buffer(name, value, persistent=False)
 
-    def grouped(self, rows: Rows) -> Iterator[tuple[Full, Tensor]]:
-        """The law of each label given, with the rows it is asked about."""
+    def grouped(self, rows: FlatRows) -> Iterator[tuple[FullGaussians, Tensor]]:
+        """The Gaussian of each combination of labels, with its rows."""
         for k in rows.group.unique().tolist():
-            yield cast(Full, self.laws[k]), (rows.group == k).nonzero()[:, 0]
+            yield cast(FullGaussians, self.distributions[k]), (rows.group == k).nonzero()[:, 0]
 
-    def count(self, batch: Batch) -> Losses:
-        rows = self.rows(batch)
+    def loss(self, batch: Batch) -> Losses:
+        """Negative log-likelihood; `fit_rows` minimises it."""
+        return {"nll": -self.log_prob(batch)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        rows = self.unobserved_rows(n, given)
+        return self.to_events(self.sample_missing(rows, options, generator))
+
+    def fit_rows(self, batch: Batch) -> Losses:
+        rows = self.to_rows(batch)
         self.tables.fit(rows.only(self.names))
         prior = torch.zeros((), dtype=torch.float64, device=rows.x.device)
         numbers = rows.only(self.numbers)
-        for law, mine in self.grouped(numbers):
-            law.update(
+        for gaussian, mine in self.grouped(numbers):
+            gaussian.update(
                 reduce(
-                    add,
+                    add_statistics,
                     (
-                        law.sums(
+                        gaussian.statistics(
                             part.x + self.whole / 2, part.seen, torch.ones_like(part.x[:, :1])
                         )
                         for part in numbers[mine].split(self.width)
                     ),
                 )
             )
-            prior += law.penalty()
-        return {"nll": -self.densities(rows), "prior": (prior / len(rows)).to(rows.x)}
+            prior += gaussian.penalty()
+        return {"nll": -self.log_densities(rows), "prior": (prior / len(rows)).to(rows.x)}
 
-    def density(self, rows: Rows) -> Tensor:
+    def log_density(self, rows: FlatRows) -> Tensor:
         numbers = rows.only(self.numbers)
-        return self.value(rows, numbers.x + self.whole / 2, Full.expected)
+        return self.value(rows, numbers.x + self.whole / 2, FullGaussians.expected)
 
-    def value(self, rows: Rows, points: Tensor, score: Callable[..., Tensor]) -> Tensor:
+    def value(self, rows: FlatRows, points: Tensor, score: Callable[..., Tensor]) -> Tensor:
         """log p of the labels seen, and a score of the numbers at points (B, D) of their cells."""
-        value, seen = self.tables.chosen(rows.only(self.names)), rows.seen[:, self.numbers]
-        for law, mine in self.grouped(rows):
-            value[mine] += score(law, points[mine], seen[mine])[:, 0].to(value)
+        value, seen = (
+            self.tables.log_prob_of_group(rows.only(self.names)),
+            rows.seen[:, self.numbers],
+        )
+        for gaussian, mine in self.grouped(rows):
+            value[mine] += score(gaussian, points[mine], seen[mine])[:, 0].to(value)
         return value
 
     def likelihood(
@@ -126,45 +152,54 @@ class Gaussian(Reference):
     ) -> Likelihood:
         batch = as_batch(batch)
         rows, samples = (
-            self.rows(batch),
+            self.to_rows(batch),
             cast(Gaussian.LikelihoodConfig, options or self.LikelihoodConfig()).samples,
         )
         if not bool(self.whole.any()):
-            return Likelihood(self.densities(rows), "exact")
+            return Likelihood(self.log_densities(rows), "exact")
         if not samples:
-            return Likelihood(self.densities(rows), "bound")
+            return Likelihood(self.log_densities(rows), "bound")
         u = keyed_uniform(batch.rows, (samples, len(self.numbers)), seed_of(generator)).to(rows.x)
         x = rows.x[:, self.numbers]
-        values = [self.value(rows, x + place * self.whole, Full.log_prob) for place in u.unbind(1)]
+        values = [
+            self.value(rows, x + place * self.whole, FullGaussians.log_prob)
+            for place in u.unbind(1)
+        ]
         return Likelihood(torch.stack(values).logsumexp(0) - math.log(samples), "bound")
 
-    def draw(self, rows: Rows, options: BaseConfig | None, generator: Generator | None) -> Tensor:
+    def sample_missing(
+        self, rows: FlatRows, options: BaseConfig | None, generator: Generator | None
+    ) -> Tensor:
         sweeps = cast(Gaussian.SamplingConfig, options or self.SamplingConfig()).sweeps
         numbers, names = rows.only(self.numbers), rows.only(self.names)
         drawn = torch.empty_like(numbers.x, dtype=torch.float64)
-        for law, mine in self.grouped(numbers):
+        for gaussian, mine in self.grouped(numbers):
             part = numbers[mine]
-            points = self.settle(law, part, sweeps, generator)
+            points = self.sample_cells(gaussian, part, sweeps, generator)
             which = torch.zeros_like(part.group)
-            drawn[mine] = law.draw(points, part.seen, which, generator)
+            drawn[mine] = gaussian.sample(points, part.seen, which, generator)
         cells = drawn.floor().maximum(self.low).minimum(self.high)
         x = torch.empty_like(rows.x)
         x[:, self.numbers] = torch.where(self.whole > 0, cells, drawn).to(x)
-        x[:, self.names] = self.tables.draw(names.x, names.seen, names.group, generator)
+        x[:, self.names] = self.tables.sample(names.x, names.seen, names.group, generator)
         return x
 
-    def settle(self, law: Full, rows: Rows, sweeps: int, generator: Generator | None) -> Tensor:
+    def sample_cells(
+        self, gaussian: FullGaussians, rows: FlatRows, sweeps: int, generator: Generator | None
+    ) -> Tensor:
         """Points of the cells of the seen values, given each other, by Gibbs sweeps, (B, D)."""
         middle = rows.x.double() + self.whole / 2
-        lower = law.standard(rows.x).masked_fill(rows.x == self.low, -math.inf)
-        upper = law.standard(rows.x + 1.0).masked_fill(rows.x == self.high, math.inf)
-        y = law.standard(middle)
-        for some, o, u in patterns(rows.seen):
+        lower = gaussian.standard(rows.x).masked_fill(rows.x == self.low, -math.inf)
+        upper = gaussian.standard(rows.x + 1.0).masked_fill(rows.x == self.high, math.inf)
+        y = gaussian.standard(middle)
+        for some, o, u in missing_patterns(rows.seen):
             cells = (self.whole[o] > 0).nonzero()[:, 0]
             if not len(cells):
                 continue
-            inverse = invert(reorder(law.root.double(), torch.cat([o, u]))[0, : len(o), : len(o)])
-            box, mean = (some[:, None], o), law.mean[0, o].double()
+            inverse = invert(
+                reorder(gaussian.root.double(), torch.cat([o, u]))[0, : len(o), : len(o)]
+            )
+            box, mean = (some[:, None], o), gaussian.mean[0, o].double()
             y[box] = (
                 gibbs(
                     y[box] - mean,
@@ -177,22 +212,22 @@ class Gaussian(Reference):
                 )
                 + mean
             )
-        return law.centre.double() + law.scale.double() * y
+        return gaussian.centre.double() + gaussian.scale.double() * y
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if set(kinds_of(space)) == {"label"}:
-            return f"a normal law needs numbers, got {space}; use baseline.chow_liu"
-        if groups_of(space) * space.dims**2 > NUMBERS:
+            return f"a Gaussian needs numbers, found {space}; use baseline.chow_liu"
+        if label_combinations(space) * space.dims**2 > MAX_COVARIANCE_ELEMENTS:
             return (
-                f"{space.dims} entries and {groups_of(space)} laws make covariances of more "
-                f"than {NUMBERS} numbers; use baseline.mixture"
+                f"{label_combinations(space)} covariances of {space.dims} entries hold more than "
+                f"{MAX_COVARIANCE_ELEMENTS} numbers; use baseline.mixture"
             )
         return super().unsupported_reason(space)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few = space.rows < 4 * space.dims * groups_of(space)
+        few = space.rows < 4 * space.dims * label_combinations(space)
         recipe = TrainConfig(max_steps=50 if space.missing else 1, eval_every=1, patience=3)
         return Defaults(cls.Config(shrink=max(space.dims / 8, 1.0) if few else 1.0), recipe)
 
@@ -201,7 +236,7 @@ class Gaussian(Reference):
         return cls.Config()
 
 
-def divide(space: Space) -> tuple[Space, Space]:
+def split_columns(space: Space) -> tuple[Space, Space]:
     """The entries that are numbers and those that are labels, each as columns."""
     parts = space.parts
     labels = tuple(part for part in parts if part.kind == "label")
@@ -212,7 +247,7 @@ def divide(space: Space) -> tuple[Space, Space]:
     )
 
 
-def ends_of(part: Space) -> tuple[float, float]:
+def value_range(part: Space) -> tuple[float, float]:
     """The first and the last value; their cells are endless."""
     size = 2 if part.kind == "binary" else part.size
     return (0.0, size - 1.0) if part.kind in ("binary", "levels") else (-math.inf, math.inf)
@@ -235,11 +270,11 @@ def gibbs(
         for j, u in zip(cells.tolist(), sweep, strict=True):
             mean = y[:, j] - y @ precision[j] * scale[j] ** 2
             low, high = (lower[:, j] - mean) / scale[j], (upper[:, j] - mean) / scale[j]
-            y[:, j] = mean + scale[j] * truncated(low, high, u)
+            y[:, j] = mean + scale[j] * truncated_normal(low, high, u)
     return y
 
 
-def truncated(low: Tensor, high: Tensor, u: Tensor) -> Tensor:
+def truncated_normal(low: Tensor, high: Tensor, u: Tensor) -> Tensor:
     """A standard normal between two limits, by a uniform u; tails are taken on the side where the
     distribution function does not round to one."""
     flip = torch.where(low > 0, -1.0, 1.0).to(u)

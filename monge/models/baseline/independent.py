@@ -1,26 +1,28 @@
-"""Every entry by itself: smoothed frequencies, and histograms of numbers
+"""Independent entries: smoothed frequencies, and histograms of numbers
 
-The first reference of any comparison: what it scores is what the entries tell apart, so the
-distance of a better model from it is the dependence that the model has found.
+The first baseline of any comparison: it ignores dependence between entries, so the gain of a
+better model over it is the dependence that the model captures.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from torch import Generator, Tensor
 
+from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._base import Reference, Rows, groups_of
-from ._categorical import Tables
+from ._base import ClosedFormModel, FlatRows, label_combinations
+from ._categorical import CategoricalTables
 
 
-class Independent(Reference):
+class Independent(ClosedFormModel):
     r"""$p(x \mid y) = \prod_i p_i(x_i \mid y)$, a table for each combination y of labels given.
 
     A bit or a label has the frequency it was counted with, a number has a histogram:
@@ -34,27 +36,46 @@ class Independent(Reference):
     class Config(BaseConfig):
         tag = "model/baseline.independent"
         bins: Annotated[int, Range(4)] = 32
-        """Runs of a number's histogram; ordered levels are grouped only if there are more."""
+        """Bins of a number's histogram; ordered levels are grouped only if there are more."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.5
-        """Pseudo-count of every value or run, so that nothing is impossible."""
+        """Pseudo-count of every value or bin, so that no probability is 0."""
 
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.laws = Tables(space, groups_of(space), config.bins, config.pseudo)
+        self.distributions = CategoricalTables(
+            space, label_combinations(space), config.bins, config.pseudo
+        )
         self.width = 8 * space.dims
 
-    def count(self, batch: Batch) -> Losses:
-        rows = self.rows(batch)
-        self.laws.fit(rows)
-        return {"nll": -self.densities(rows)}
+    def loss(self, batch: Batch) -> Losses:
+        """Negative log-likelihood; `fit_rows` minimises it by counting."""
+        return {"nll": -self.log_prob(batch)}
 
-    def density(self, rows: Rows) -> Tensor:
-        return self.laws.chosen(rows)
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        rows = self.unobserved_rows(n, given)
+        return self.to_events(self.sample_missing(rows, options, generator))
 
-    def draw(self, rows: Rows, options: BaseConfig | None, generator: Generator | None) -> Tensor:
-        return self.laws.draw(rows.x, rows.seen, rows.group, generator)
+    def fit_rows(self, batch: Batch) -> Losses:
+        rows = self.to_rows(batch)
+        self.distributions.fit(rows)
+        return {"nll": -self.log_densities(rows)}
+
+    def log_density(self, rows: FlatRows) -> Tensor:
+        return self.distributions.log_prob_of_group(rows)
+
+    def sample_missing(
+        self, rows: FlatRows, options: BaseConfig | None, generator: Generator | None
+    ) -> Tensor:
+        return self.distributions.sample(rows.x, rows.seen, rows.group, generator)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

@@ -1,4 +1,4 @@
-"""Mixture of products or of normal laws, fitted by EM
+"""Mixture of Gaussians or of independent entries, fitted by EM
 
 Each step is one pass of EM over all training rows (Dempster, Laird and Rubin, 1977): the posterior
 of the components given what was seen of a row, then the components anew from rows weighed by it.
@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
+from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
@@ -20,15 +21,23 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._base import CHUNK, Laws, Reference, Rows, Sums, add, kinds_of
-from ._categorical import Tables
-from ._gaussians import NUMBERS, Diagonal, Full
+from ._base import (
+    MAX_BATCH_ELEMENTS,
+    ClosedFormModel,
+    DistributionSet,
+    FlatRows,
+    Statistics,
+    add_statistics,
+    kinds_of,
+)
+from ._categorical import CategoricalTables
+from ._gaussians import MAX_COVARIANCE_ELEMENTS, DiagonalGaussians, FullGaussians
 
 
-class Mixture(Reference):
+class MixtureModel(ClosedFormModel):
     r"""$p(x) = \sum_k w_k\, p_k(x)$.
 
-    Where every entry is real, $p_k$ is a normal law with a full or a diagonal covariance;
+    If every entry is real, $p_k$ is a Gaussian with a full or a diagonal covariance;
     otherwise a product of tables, $p_k(x) = \prod_i P_{ki}(c_i)\, p(x_i \mid c_i)$, where $c_i$ is
     the value of entry i or the run of the histogram that a number falls into.
     """
@@ -39,109 +48,128 @@ class Mixture(Reference):
     class Config(BaseConfig):
         tag = "model/baseline.mixture"
         components: Annotated[int, Range(1)] = 20
-        """How many components."""
+        """Number of components."""
         covariance: Literal["full", "diagonal"] = "full"
-        """Covariance of a component, where every entry is real."""
+        """Covariance of a component if every entry is real."""
         shrink: Annotated[float, Range(0, open=True)] = 1.0
-        """Rows of uncorrelated entries that every covariance is shrunk by; their variance is the
-        training split's, less as more components share the space."""
+        """Shrinkage: pseudo-rows of uncorrelated entries added to every covariance; their variance
+        is that of the training split, less with more components."""
         bins: Annotated[int, Range(4)] = 32
-        """Runs of a number's histogram, where some entry is not real."""
+        """Bins of a number's histogram if some entry is not real."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.5
         """Pseudo-count of every component, and of a value or run in its tables, on average: the
         rows that are added to a table follow the frequencies of all rows."""
 
     config: Config
     log_weight: Tensor  # (K,)
-    begun: Tensor
+    initialised: Tensor
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.laws = laws_for(config, space)
-        self.width = self.laws.width
+        self.distributions = build_components(config, space)
+        self.width = self.distributions.width
         self.register_buffer("log_weight", torch.zeros(config.components).log_softmax(0))
-        self.register_buffer("begun", torch.tensor(False))
+        self.register_buffer("initialised", torch.tensor(False))
 
-    def count(self, batch: Batch) -> Losses:
-        rows = self.rows(batch)
-        if not self.begun:
-            self.start(rows)
-        prior = self.laws.penalty() - self.config.pseudo * self.log_weight.double().sum()
+    def loss(self, batch: Batch) -> Losses:
+        """Negative log-likelihood; `fit_rows` minimises it by EM."""
+        return {"nll": -self.log_prob(batch)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        rows = self.unobserved_rows(n, given)
+        return self.to_events(self.sample_missing(rows, options, generator))
+
+    def fit_rows(self, batch: Batch) -> Losses:
+        rows = self.to_rows(batch)
+        if not self.initialised:
+            self.initialise(rows)
+        prior = self.distributions.penalty() - self.config.pseudo * self.log_weight.double().sum()
         values: list[Tensor] = []
-        sums: Sums = ()
+        statistics: Statistics = ()
         for part in rows.split(self.width):
             joint = self.joint(part)
             values.append(joint.logsumexp(1))
             # The limit keeps subnormal numbers, which are slow, out of the sums.
-            more = self.sums(part, (joint - values[-1][:, None]).clamp_min(-80).exp())
-            sums = add(sums, more) if sums else more
-        self.renew(sums)
+            more = self.statistics(part, (joint - values[-1][:, None]).clamp_min(-80).exp())
+            statistics = add_statistics(statistics, more) if statistics else more
+        self.update(statistics)
         return {"nll": -torch.cat(values).to(rows.x), "prior": (prior / len(rows)).to(rows.x)}
 
-    def joint(self, rows: Rows) -> Tensor:
+    def joint(self, rows: FlatRows) -> Tensor:
         """log w_k p_k of what was seen of each row, (B, K)."""
-        return self.laws.log_prob(rows.x, rows.seen) + self.log_weight
+        return self.distributions.log_prob(rows.x, rows.seen) + self.log_weight
 
-    def sums(self, rows: Rows, weight: Tensor) -> Sums:
+    def statistics(self, rows: FlatRows, weight: Tensor) -> Statistics:
         """What a pass adds up over rows that belong to the components by weights (B, K)."""
-        return (weight.double().sum(0), *self.laws.sums(rows.x, rows.seen, weight))
+        return (weight.double().sum(0), *self.distributions.statistics(rows.x, rows.seen, weight))
 
-    def renew(self, sums: Sums) -> None:
-        weight = sums[0] + self.config.pseudo
+    def update(self, statistics: Statistics) -> None:
+        weight = statistics[0] + self.config.pseudo
         self.log_weight.copy_((weight / weight.sum()).log())
-        self.laws.update(sums[1:])
+        self.distributions.update(statistics[1:])
 
-    def start(self, rows: Rows) -> None:
+    def initialise(self, rows: FlatRows) -> None:
         """First components: the clusters of some of the rows."""
-        self.begun.fill_(True)
-        if isinstance(self.laws, Tables):
-            self.laws.fit(rows)
-        some = torch.randperm(len(rows))[: max(2 * CHUNK // max(self.width, 1), 1000)]
+        self.initialised.fill_(True)
+        if isinstance(self.distributions, CategoricalTables):
+            self.distributions.fit(rows)
+        some = torch.randperm(len(rows))[: max(2 * MAX_BATCH_ELEMENTS // max(self.width, 1), 1000)]
         few = rows[some.to(rows.x.device)]
-        nearest = cluster(self.laws.features(few.x, few.seen), self.config.components)
-        self.renew(self.sums(few, one_hot(nearest, self.config.components)))
+        nearest = cluster(self.distributions.features(few.x, few.seen), self.config.components)
+        self.update(self.statistics(few, one_hot(nearest, self.config.components)))
 
-    def density(self, rows: Rows) -> Tensor:
+    def log_density(self, rows: FlatRows) -> Tensor:
         return self.joint(rows).logsumexp(1).to(rows.x)
 
-    def draw(self, rows: Rows, options: BaseConfig | None, generator: Generator | None) -> Tensor:
+    def sample_missing(
+        self, rows: FlatRows, options: BaseConfig | None, generator: Generator | None
+    ) -> Tensor:
         joint = self.joint(rows)
         u = torch.rand(joint.shape, generator=generator, dtype=rows.x.dtype, device=rows.x.device)
         which = (joint - (-u.log()).log()).argmax(1)  # Gumbel noise: the largest is a draw
-        return self.laws.draw(rows.x, rows.seen, which, generator).to(rows.x)
+        return self.distributions.sample(rows.x, rows.seen, which, generator).to(rows.x)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        return Defaults(config_for(space), TrainConfig(max_steps=200, eval_every=1, patience=10))
+        return Defaults(
+            default_config(space), TrainConfig(max_steps=200, eval_every=1, patience=10)
+        )
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(components=2, bins=4)
 
 
-def config_for(space: Space) -> Mixture.Config:
+def default_config(space: Space) -> MixtureModel.Config:
     """As many components as have rows enough for their parameters."""
     if set(kinds_of(space)) == {"real"}:
         full = space.dims <= 64
         share = 5 * space.dims if full else 50
-        return Mixture.Config(
+        return MixtureModel.Config(
             components=min(max(space.rows // share, 2), 32),
             covariance="full" if full else "diagonal",
         )
     bins = min(max(round(1.2 * space.rows ** (1 / 3)), 4), 64)
-    return Mixture.Config(components=min(max(space.rows // 100, 2), 100), bins=bins)
+    return MixtureModel.Config(components=min(max(space.rows // 100, 2), 100), bins=bins)
 
 
-def laws_for(config: Mixture.Config, space: Space) -> Laws:
+def build_components(config: MixtureModel.Config, space: Space) -> DistributionSet:
     size = config.components
     if set(kinds_of(space)) != {"real"}:
-        return Tables(space, size, config.bins, config.pseudo)
-    if config.covariance == "full" and size * space.dims**2 > NUMBERS:
+        return CategoricalTables(space, size, config.bins, config.pseudo)
+    if config.covariance == "full" and size * space.dims**2 > MAX_COVARIANCE_ELEMENTS:
         raise UsageError(
             f"components={size} with full covariances of {space.dims} entries hold "
-            f"over {NUMBERS} numbers; take covariance=diagonal or fewer components"
+            f"over {MAX_COVARIANCE_ELEMENTS} numbers; take covariance=diagonal or fewer components"
         )
-    kind = Full if config.covariance == "full" else Diagonal
+    kind = FullGaussians if config.covariance == "full" else DiagonalGaussians
     # Components that share the space evenly are narrower by the D-th root of their number.
     return kind(space, size, config.shrink, size ** (-2 / space.dims))
 

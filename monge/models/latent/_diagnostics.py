@@ -1,10 +1,10 @@
-r"""What may ail a law with codes, each ill told by a number and with what mends it.
+r"""Diagnostics of latent-variable models: each finding states a number and a remedy.
 
-Collapse: a unit is in use if its posterior mean varies over rows (Burda et al. 2016) and it costs
-more than nothing. Aggregate: codes of data, $E_x q(z | x)$, far from the prior mean that what is
-drawn from the prior is decoded from places no datum has; the distance is
+Posterior collapse: a unit is active if its posterior mean varies over rows (Burda et al. 2016) and
+its KL is above 0. Prior mismatch: the aggregate posterior $E_x q(z | x)$ is so far from the prior
+that prior samples are decoded from regions without data; the distance is
 $KL(N(m, S) \| N(m_0, S_0))$ of the moments of both. Degenerate scale: a likelihood that grows
-without end. Lag: a bound that rises when a row's own posterior is sought.
+without bound. Amortisation gap: an ELBO that rises when the posterior of a row is refined.
 """
 
 from __future__ import annotations
@@ -13,61 +13,62 @@ import torch
 from torch import Tensor
 
 from ...core.abilities import Finding
+from ...prob.distributions import Gaussians
 from ...prob.heads import Head
-from ._posterior import at_floor
 
-ACTIVE = 0.01
-"""Variance of the posterior mean over rows, and nats, above which a latent unit is in use."""
-APART = 0.25
-"""Nats for each unit by which moments of codes may miss those of the prior."""
-LAG = 0.03
-"""Share of the bound that seeking a row's own posterior may gain."""
+MIN_ACTIVE_KL = 0.01
+"""Variance of the posterior mean over rows, and KL in nats, above which a unit is active."""
+MAX_PRIOR_KL_PER_UNIT = 0.25
+"""KL per latent unit (nats) that the moments of codes may have from those of the prior."""
+MAX_AMORTISATION_SHARE = 0.03
+"""Share of the ELBO that refining the posterior of each row may gain."""
 
 
-def collapse(mean: Tensor, rates: Tensor) -> Finding | None:
-    """mean: codes of the rows, (B, latent); rates: what units cost, (B, U)."""
-    used, units = mean.var(0) > ACTIVE, mean.shape[1]
-    if rates.shape[1] == units:
-        used &= rates.mean(0) > ACTIVE
-    active, rate = int(used.sum()), float(rates.sum(1).mean())
+def find_collapse(mean: Tensor, kl: Tensor) -> Finding | None:
+    """mean: posterior means of the rows, (B, latent); kl: KL terms of units, (B, U)."""
+    used, units = mean.var(0) > MIN_ACTIVE_KL, mean.shape[1]
+    if kl.shape[1] == units:
+        used &= kl.mean(0) > MIN_ACTIVE_KL
+    active, total = int(used.sum()), float(kl.sum(1).mean())
     if 2 * active >= units:
         return None
     remedy = (
-        f"latent={active} would do as well"
+        f"latent={active} is enough"
         if active
-        else "try anneal=2000 or free=0.1, or a smaller decoder"
+        else "try anneal=2000, free_bits=0.1 or a smaller decoder"
     )
     return Finding(
         "posterior collapse",
-        f"{active} of {units} latent units tell rows apart and "
-        f"the code holds {rate:.2f} nats, {rate / units:.2f} a unit",
+        f"{active} of {units} latent units are active; "
+        f"the KL term is {total:.2f} nats, {total / units:.2f} per unit",
         remedy,
     )
 
 
-def aggregate(
+def find_prior_mismatch(
     codes: Tensor,
     prior: Tensor,
-    remedy: str = "raise beta, or let the prior follow the codes: prior=mixture",
+    remedy: str = "raise beta, or learn the prior with prior=mixture",
 ) -> Finding | None:
-    """codes: of data, (B, latent); prior: drawn from the prior, (N, latent)."""
+    """codes: of data, (B, latent); prior: samples of the prior, (N, latent)."""
     units = codes.shape[1]
     if len(codes) < 4 * units:
         return None
-    chance = units * (units + 3) / 4 * (1 / len(codes) + 1 / len(prior))  # what moments miss by
-    far = apart(codes.double(), prior.double()) - chance
-    if far < APART * units:
+    chance = (
+        units * (units + 3) / 4 * (1 / len(codes) + 1 / len(prior))
+    )  # expected error of the moments
+    far = moment_kl(codes.double(), prior.double()) - chance
+    if far < MAX_PRIOR_KL_PER_UNIT * units:
         return None
     return Finding(
         "codes far from the prior",
-        f"codes of data lie {far:.1f} nats from the law "
-        "that codes are drawn from, so that samples are decoded from where no data "
-        "are",
+        f"the codes of data are {far:.1f} nats from the prior, "
+        "so samples are decoded from regions without data",
         remedy,
     )
 
 
-def apart(first: Tensor, second: Tensor) -> float:
+def moment_kl(first: Tensor, second: Tensor) -> float:
     """KL(N(m, S) || N(m_0, S_0)) of the moments of two sets of rows, in nats."""
     (m, s), (m0, s0) = moments(first), moments(second)
     root = torch.linalg.cholesky(s0)
@@ -78,31 +79,41 @@ def apart(first: Tensor, second: Tensor) -> float:
 
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (D,) and covariance (D, D), which is never quite singular."""
+    """Mean (D,) and covariance (D, D), regularised so that it is never singular."""
     covariance = torch.cov(rows.T).reshape(rows.shape[1], -1)
     return rows.mean(0), covariance + 1e-6 * torch.eye(len(covariance)).to(covariance)
 
 
-def degenerate(head: Head, params: Tensor) -> Finding | None:
-    """Gaussians that rest on the floor of their scale."""
-    stuck = at_floor(head, params)
+def find_degenerate_scale(head: Head, params: Tensor) -> Finding | None:
+    """Gaussians at the lower limit of their scale."""
+    stuck = count_scales_at_floor(head, params)
     if not stuck:
         return None
     return Finding(
         "degenerate scale",
-        f"the Gaussians of {stuck} of {head.dims} entries are as "
-        "narrow as they may be: their values repeat, or follow from the others",
-        "declare them levels, counts or labels, or drop them",
+        f"the Gaussians of {stuck} of {head.dims} entries are at their "
+        "smallest scale: their values repeat, or are determined by other entries",
+        "declare them as levels, counts or labels, or drop them",
     )
 
 
-def lagging(gain: float, bound: float) -> Finding | None:
-    """gain: nats by which the bound of a row rises when its own posterior is sought."""
-    if gain < max(LAG * abs(bound), 0.5):
+def find_amortisation_gap(gain: float, bound: float) -> Finding | None:
+    """gain: nats by which the ELBO of a row rises when its posterior is refined."""
+    if gain < max(MAX_AMORTISATION_SHARE * abs(bound), 0.5):
         return None
     return Finding(
-        "encoder lags",
-        f"posteriors sought for each row alone raise the bound by "
-        f"{gain:.1f} nats: the encoder has not learned rows it has not seen",
+        "amortisation gap",
+        f"refining the posterior of each row raises the ELBO by "
+        f"{gain:.1f} nats: the encoder does not generalise to these rows",
         "train longer or on more rows, widen net, or score with score.refine=50",
     )
+
+
+def count_scales_at_floor(head: Head, params: Tensor) -> int:
+    """How many entries have Gaussians whose scales are at their lower limit."""
+    count = 0
+    for distribution, own in zip(head.each(), head.own(params), strict=True):
+        if isinstance(distribution, Gaussians):
+            above = distribution.split(own)[2].log() - distribution.floor[:, None]  # (B, d, K)
+            count += int((above.mean(0).amin(-1) < 0.1).sum())
+    return count

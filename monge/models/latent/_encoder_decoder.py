@@ -1,7 +1,7 @@
-"""The two networks of a law with codes: one reads an event, the other speaks of one.
+"""Encoder and decoder networks: dense, or convolutional for images.
 
-What a network says of an event is laid out entry by entry, each with as many numbers as its law
-has parameters, whatever the network is.
+The decoder's outputs are laid out entry by entry, each with the parameters of its distribution,
+whatever the network is.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ...nn.layers.activation import Activation, activation
 from ...nn.mlp import MLP
 
 
-class Networks(Configured, nn.Module, abc.ABC):
+class EncoderDecoder(Configured, nn.Module, abc.ABC):
     """h = f(features, context) and outputs = g(z, context).
 
-    Built for a space whose features are `inputs` numbers: h has `summary` numbers, z `latent`,
-    the context `context`; g puts out `outputs`, a multiple of the entries of a picture.
+    Sizes: features `inputs`, h `summary`, z `latent`, encoded conditions `context`; g returns
+    `outputs` numbers, for images a multiple of the number of entries.
     """
 
     class Config(BaseConfig):
-        """Of any such pair."""
+        """Base of the configurations of encoder-decoder pairs."""
 
         tag = "encoder_decoder/"
 
@@ -45,14 +45,14 @@ class Networks(Configured, nn.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def bias(self) -> nn.Parameter:
-        """What g says where the rest of it is 0, (outputs,)."""
+        """The bias of the output of g, (outputs,)."""
 
 
-class Dense(Networks):
-    """Two multilayer perceptrons; the second has the widths of the first from last to first."""
+class Dense(EncoderDecoder):
+    """Two multilayer perceptrons; the decoder has the widths of the encoder in reverse."""
 
-    class Config(Networks.Config, MLP.Config):
-        """A multilayer perceptron each way."""
+    class Config(EncoderDecoder.Config, MLP.Config):
+        """A multilayer perceptron each for encoder and decoder."""
 
         tag = "encoder_decoder/dense"
 
@@ -72,27 +72,27 @@ class Dense(Networks):
         self.decoder = MLP(mirrored, latent + context, outputs)
 
     def encode(self, features: Tensor, context: Tensor) -> Tensor:
-        return self.encoder(beside(features, context))
+        return self.encoder(concat_context(features, context))
 
     def decode(self, z: Tensor, context: Tensor) -> Tensor:
-        return self.decoder(beside(z, context))
+        return self.decoder(concat_context(z, context))
 
     @property
     def bias(self) -> nn.Parameter:
         return self.decoder.out.bias
 
 
-class Convolution(Networks):
-    """Convolutions of stride 2 down to a small map, and the way back by transposed ones."""
+class ConvEncoderDecoder(EncoderDecoder):
+    """Convolutions of stride 2 down to a small feature map, transposed convolutions back up."""
 
-    class Config(Networks.Config):
+    class Config(EncoderDecoder.Config):
         tag = "encoder_decoder/convolution"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
-        """Channels of each level, finest first; each has half the height and width of the last."""
+        """Channels per level, finest first; each level halves height and width."""
         width: Annotated[int, Range(1)] = 256
-        """Units between the smallest map and the code."""
+        """Hidden units between the smallest feature map and the code."""
         activation: Activation = "silu"
-        """Function after each layer."""
+        """Activation after each layer."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Convolution(Networks):
         outputs: int,
     ) -> None:
         super().__init__()
-        check(config, space)
+        check_image_space(config, space)
         channels, act = (space.shape[0], *config.widths), config.activation
         sides = [space.shape[1:]]  # of every level, finest first
         for _ in config.widths:
@@ -132,33 +132,36 @@ class Convolution(Networks):
         self.act, self.offset = activation(act), nn.Parameter(torch.zeros(outputs))
 
     def encode(self, features: Tensor, context: Tensor) -> Tensor:
-        found = self.down(features.reshape(-1, *self.shape)).flatten(1)
-        return self.read(beside(found, context))
+        maps = self.down(features.reshape(-1, *self.shape)).flatten(1)
+        return self.read(concat_context(maps, context))
 
     def decode(self, z: Tensor, context: Tensor) -> Tensor:
-        h = self.speak(beside(z, context)).reshape(-1, *self.deepest)  # (N, C, h, w)
+        h = self.speak(concat_context(z, context)).reshape(-1, *self.deepest)  # (N, C, h, w)
         for layer, (height, width) in zip(self.up, self.sides[1:], strict=True):
             h = layer(self.act(h))[..., :height, :width]
-        said = self.out(self.act(h))  # (N, channels x each, H, W)
-        said = said.unflatten(1, (self.shape[0], -1)).movedim(2, -1)  # (N, *event, each)
-        return said.reshape(*z.shape[:-1], -1) + self.offset
+        out = self.out(self.act(h))  # (N, channels x each, H, W)
+        out = out.unflatten(1, (self.shape[0], -1)).movedim(2, -1)  # (N, *event, each)
+        return out.reshape(*z.shape[:-1], -1) + self.offset
 
     @property
     def bias(self) -> nn.Parameter:
         return self.offset
 
 
-def check(config: Convolution.Config, space: Space) -> None:
+def check_image_space(config: ConvEncoderDecoder.Config, space: Space) -> None:
     if not space.is_picture:
         raise UsageError(
-            f"net=convolution reads pictures, and the event holds {space}; take net=dense"
+            f"net=convolution expects images (channels, rows, columns), found {space}; "
+            "use net=dense"
         )
     if not config.widths:
-        raise UsageError("net.widths is empty, so that there is no network; give net.widths=32,64")
+        raise UsageError(
+            "expected at least one width, found net.widths empty; give net.widths=32,64"
+        )
 
 
-def beside(h: Tensor, context: Tensor) -> Tensor:
-    """Numbers and conditions in one row, the conditions repeated along the axes before."""
+def concat_context(h: Tensor, context: Tensor) -> Tensor:
+    """h and the encoded conditions side by side, the conditions broadcast over leading axes."""
     if not context.shape[-1]:
         return h
     return torch.cat([h, context.expand(*h.shape[:-1], -1)], -1)

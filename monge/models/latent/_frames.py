@@ -1,7 +1,4 @@
-"""Events as steps that stand for themselves: frames of a series, pixels of a picture.
-
-Rows as steps, and the Gaussian codes of steps: what is passed between the laws of sequences.
-"""
+"""Rows as frames (steps of a series, pixels of an image) and the Gaussian codes of steps."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ from ...nn.mlp import MLP
 from ...prob.distributions import log_normals
 from ...prob.heads import Head, LevelsLaw
 from .._ordering import Layout, blank, check_codes, check_whole, frame, frames
-from ._posterior import bounded, rates_of
+from ._posterior import bound_log_scale, kl_to_standard_normal
 
 
-class Framed(Model):
-    """A law of sequences by their steps: what is read of each, its law, what it is given."""
+class FrameModel(Model):
+    """Base of models that read and predict rows frame by frame."""
 
     events = {"real", "binary", "levels"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -35,9 +32,9 @@ class Framed(Model):
 
     class Config(Model.Config):
         components: Annotated[int, Range(1)] = 3
-        """Parts of the mixture that each real or finely levelled entry follows."""
+        """Components of the mixture that models a real or finely levelled entry."""
         levels: LevelsLaw = "auto"
-        """Law of levels: a probability each, a mixture of logistics, or as their number asks."""
+        """Distribution of levels: categorical, a mixture of logistics, or auto by their number."""
 
     config: Config
     typical: Tensor
@@ -54,12 +51,11 @@ class Framed(Model):
 
     @staticmethod
     def count(space: Space) -> int:
-        """Steps of a row, the longest where they vary."""
+        """Steps of a row, the maximum if rows vary in length."""
         return max(space.dims // max(frame(space).dims, 1), 1)
 
-    def laid(self, batch: Batch) -> Frames:
-        """The rows as steps; what is beyond a row's length is put at a value of its kind,
-        unread."""
+    def to_frames(self, batch: Batch) -> Frames:
+        """The rows as frames; padding is replaced by a valid value that is not read."""
         check_whole(self.name, batch)
         x = frames(self.space, batch.x).to(self.blank.dtype)  # (B, T, C)
         exist = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
@@ -67,11 +63,11 @@ class Framed(Model):
             exist = torch.arange(x.shape[1], device=x.device) < batch.length[:, None]
         x = torch.where(exist[..., None], x, self.blank)
         check_codes(self.name, self.space, x.flatten(1))
-        return Frames(x, exist, self.told(batch.given, *x.shape[:2]), batch.rows)
+        return Frames(x, exist, self.step_conditions(batch.given, *x.shape[:2]), batch.rows)
 
-    def told(self, given: Given, n: int, steps: int) -> Tensor | None:
-        """What the network is given at each of its inputs, the one before the first step
-        included; after the last step it is told what that one was."""
+    def step_conditions(self, given: Given, n: int, steps: int) -> Tensor | None:
+        """Encoded conditions at each input of the network, which has one more than there are
+        steps; the last repeats the conditions of the last step."""
         context = self.context(broadcast_conditions(given, self.space, n), n, steps)
         if context is None or context.shape[1] == 1:
             return context
@@ -85,17 +81,17 @@ class Framed(Model):
 
 @dataclass(frozen=True)
 class Frames:
-    """Rows laid out as steps."""
+    """Rows as frames."""
 
     x: Tensor  # (B, T, C)
-    exist: Tensor  # (B, T): which steps are part of the law
+    exist: Tensor  # (B, T): which steps are within the length of the row
     context: Tensor | None  # (B, 1 or T + 1, K)
-    row: Tensor  # (B,): what keys the noise of a score
+    row: Tensor  # (B,): keys of the noise of a likelihood
 
 
 @dataclass(frozen=True)
-class Codes:
-    """Codes of steps with their prior N(mean, scale^2) and how the posterior differs from it."""
+class StepCodes:
+    """Codes of steps, their prior N(mean, scale^2) and the posterior relative to it."""
 
     z: Tensor  # (..., Z), as are the others
     mean: Tensor
@@ -117,27 +113,27 @@ class Codes:
         return (log_normals(noise) - self.log_scale - self.stretch).sum(-1)
 
     @property
-    def rates(self) -> Tensor:
-        return rates_of(self.shift, self.stretch)  # (..., Z)
+    def kl(self) -> Tensor:
+        return kl_to_standard_normal(self.shift, self.stretch)  # (..., Z)
 
-    def shaped(self, shape: tuple[int, int]) -> Codes:
-        """With the first axis in this shape."""
-        return Codes(*(part.unflatten(0, shape) for part in self.all()))
+    def unflatten(self, shape: tuple[int, int]) -> StepCodes:
+        """With the first axis unflattened to this shape."""
+        return StepCodes(*(part.unflatten(0, shape) for part in self.tensors()))
 
-    def all(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:
         return self.z, self.mean, self.log_scale, self.shift, self.stretch
 
     @classmethod
-    def join(cls, parts: Sequence[Codes], axis: int) -> Codes:
+    def concat(cls, parts: Sequence[StepCodes], axis: int) -> StepCodes:
         """Levels side by side along the last axis, or steps along a new one."""
-        each = zip(*(part.all() for part in parts), strict=True)
+        each = zip(*(part.tensors() for part in parts), strict=True)
         if axis == -1:
             return cls(*(torch.cat(one, -1) for one in each))
         return cls(*(torch.stack(one, axis) for one in each))
 
 
-class Normal(nn.Module):
-    """Mean and log-scale of a Gaussian from a vector; near N(0, 1) at first."""
+class GaussianNet(nn.Module):
+    """Mean and log-scale of a Gaussian from a vector; near N(0, 1) at initialisation."""
 
     def __init__(self, config: MLP.Config, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -148,4 +144,4 @@ class Normal(nn.Module):
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, Tensor]:
         mean, raw = self.net(torch.cat(parts, -1)).chunk(2, -1)
-        return mean, bounded(raw)
+        return mean, bound_log_scale(raw)

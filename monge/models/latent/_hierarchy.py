@@ -1,12 +1,12 @@
-r"""Codes in levels $z_1, ..., z_T$, the bottom one nearest to the data.
+r"""Base of hierarchical VAEs: codes in levels $z_1, ..., z_T$, the bottom one next to the data.
 
 $p(x, z) = p(z_T) \prod_{t<T} p(z_t | \text{levels above}) \, p(x | z)$ with Gaussian factors, and
-$\log p(x) \ge E_q [\log p(x | z)] - KL(q(z | x) \| p(z))$, where the rate is a sum over levels:
+$\log p(x) \ge E_q [\log p(x | z)] - KL(q(z | x) \| p(z))$, where the KL term is a sum over levels:
 
 $KL(q(z | x) \| p(z)) = \sum_t E_q [\log q(z_t | \cdot) - \log p(z_t | \cdot)]$.
 
-Where q goes from the top down as p does, both know the same levels when they come to $z_t$, and
-each term is a divergence of Gaussians in closed form.
+If q is top-down like p, both condition $z_t$ on the same levels, and each term is an analytic
+divergence of Gaussians.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...prob.distributions import log_normals
-from ._elbo import Variational
-from ._encoder_decoder import Dense, beside
-from ._posterior import Code, bounded
+from ._elbo import LatentVariableModel
+from ._encoder_decoder import Dense, concat_context
+from ._posterior import PosteriorSample, bound_log_scale
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class LevelGaussian:
     """N(mean, diag(e^{2 log_scale})) of one level."""
 
     mean: Tensor  # (*S, B, units)
     log_scale: Tensor
 
-    def draw(self, noise: Tensor) -> Tensor:
+    def sample(self, noise: Tensor) -> Tensor:
         return self.mean + self.log_scale.exp() * noise
 
     def log_prob(self, z: Tensor) -> Tensor:
         """Of each unit."""
         return log_normals((z - self.mean) * (-self.log_scale).exp()) - self.log_scale
 
-    def divergence(self, other: Gaussian) -> Tensor:
+    def kl(self, other: LevelGaussian) -> Tensor:
         """KL(self || other) of each unit."""
         gap = (self.mean - other.mean) * (-other.log_scale).exp()
         narrower = self.log_scale - other.log_scale
@@ -55,194 +55,203 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Walk:
-    """A way through the levels: codes, and the laws they met, from the bottom up."""
+class LevelPath:
+    """Codes of all levels with their posteriors and priors, bottom first."""
 
     z: Sequence[Tensor]  # (S, B, units) each
-    q: Sequence[Gaussian]
-    p: Sequence[Gaussian]
+    q: Sequence[LevelGaussian]
+    p: Sequence[LevelGaussian]
 
 
-class Hierarchy(Variational, HasLevels):
-    """p(x, z) with levels numbered from 0, the bottom, to T - 1, whose law is N(0, I)."""
+class HierarchicalModel(LatentVariableModel, HasLevels):
+    """p(x, z) with levels numbered from 0, the bottom, to T - 1, whose prior is N(0, I)."""
 
-    class Config(Variational.Config):
+    class Config(LatentVariableModel.Config):
         latent: tuple[Annotated[int, Range(1)], ...] = (32, 16)
-        """Dimension of each level of the code, bottom first."""
+        """Dimension of each latent level, bottom first."""
         summary: Annotated[int, Range(1)] = 256
-        """Numbers that the encoder says of a row to all levels, besides a mean and a scale to
-        each."""
-        between: MLP.Config = MLP.Config(depth=1)
-        """Network from what a level depends on to its mean and scale."""
+        """Encoder outputs that all levels read, besides a mean and a scale for each level."""
+        level_net: MLP.Config = MLP.Config(depth=1)
+        """Network from the parents of a level to its mean and scale."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
             if not self.latent:
-                raise UsageError("latent is empty, so that there is no code; give latent=32,16")
+                raise UsageError(
+                    "expected at least one level, found latent empty; give latent=32,16"
+                )
 
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
         self.widths = list(config.latent)
         self.levels = range(len(self.widths))
-        self.direct = [2 * self.widths[t] if self.reads_row(t) else 0 for t in self.levels]
-        spoken = sum(self.widths[t] for t in self.spoken_levels())
+        self.direct = [
+            2 * self.widths[t] if self.posterior_reads_data(t) else 0 for t in self.levels
+        ]
+        decoder_inputs = sum(self.widths[t] for t in self.decoder_levels())
         super().__init__(
-            config, space, sum(self.direct) + config.summary, sum(self.widths), spoken
+            config, space, sum(self.direct) + config.summary, sum(self.widths), decoder_inputs
         )
-        if config.estimator == "B" and not self.downward:
+        if config.estimator == "B" and not self.top_down:
             raise UsageError(
-                "estimator=B needs a rate in closed form, which only inference from "
-                "the top down has; take estimator=A"
+                "estimator=B needs an analytic KL term, which only top-down inference has; "
+                "use estimator=A"
             )
         rows = [config.summary if self.direct[t] else 0 for t in self.levels]
-        self.priors = nn.ModuleList(self.between(self.above(t), t, 0) for t in self.levels[:-1])
+        self.priors = nn.ModuleList(
+            self.build_level_net(self.prior_parents(t), t, 0) for t in self.levels[:-1]
+        )
         self.posteriors = nn.ModuleList(
-            self.between(self.before(t), t, rows[t]) for t in self.levels
+            self.build_level_net(self.posterior_parents(t), t, rows[t]) for t in self.levels
         )
 
-    def between(self, others: Sequence[int], level: int, row: int) -> MLP:
-        """What a level is told; it begins by saying nothing, so that p is N(0, I) and q is what
-        the encoder says of the level directly, as in a law without levels."""
+    def build_level_net(self, others: Sequence[int], level: int, row: int) -> MLP:
+        """Network for one level. Its output layer starts at 0, so that p is N(0, I) and q is what
+        the encoder outputs for the level, as in a VAE."""
         inputs = row + sum(self.widths[t] for t in others) + self.conditions.width
-        net: MLP = self.config.between.build(inputs, 2 * self.widths[level])
+        net: MLP = self.config.level_net.build(inputs, 2 * self.widths[level])
         nn.init.zeros_(net.out.weight)
         nn.init.zeros_(net.out.bias)
         return net
 
     @property
     @abc.abstractmethod
-    def downward(self) -> bool:
-        """Whether q goes from the top down, as p does."""
+    def top_down(self) -> bool:
+        """Whether q samples from the top down, as p does."""
 
     @abc.abstractmethod
-    def above(self, level: int) -> Sequence[int]:
+    def prior_parents(self, level: int) -> Sequence[int]:
         """The levels that p(z_t | .) reads."""
 
     @abc.abstractmethod
-    def before(self, level: int) -> Sequence[int]:
+    def posterior_parents(self, level: int) -> Sequence[int]:
         """The levels that q(z_t | ., x) reads."""
 
     @abc.abstractmethod
-    def reads_row(self, level: int) -> bool:
-        """Whether q(z_t | .) reads what the encoder says of x."""
+    def posterior_reads_data(self, level: int) -> bool:
+        """Whether q(z_t | .) reads the encoder outputs of x."""
 
     @abc.abstractmethod
-    def spoken_levels(self) -> Sequence[int]:
+    def decoder_levels(self) -> Sequence[int]:
         """The levels that p(x | .) reads."""
 
-    def spoken(self, z: Tensor) -> Tensor:
+    def decoder_input(self, z: Tensor) -> Tensor:
         parts = z.split(self.widths, -1)
-        return torch.cat([parts[t] for t in self.spoken_levels()], -1)
+        return torch.cat([parts[t] for t in self.decoder_levels()], -1)
 
-    def walk(self, h: Tensor, context: Tensor, pick: Callable[[int, Gaussian], Tensor]) -> Walk:
-        """The levels in the order of q; `pick` says the code of a level whose law is known."""
+    def traverse(
+        self, h: Tensor, context: Tensor, choose: Callable[[int, LevelGaussian], Tensor]
+    ) -> LevelPath:
+        """The levels in the order of q; `choose` returns the code of a level."""
         z: dict[int, Tensor] = {}
-        q: dict[int, Gaussian] = {}
-        for t in reversed(self.levels) if self.downward else self.levels:
-            q[t] = self.posterior_of(t, z, h, context)
-            z[t] = pick(t, q[t])
-        return Walk(
+        q: dict[int, LevelGaussian] = {}
+        for t in reversed(self.levels) if self.top_down else self.levels:
+            q[t] = self.level_posterior(t, z, h, context)
+            z[t] = choose(t, q[t])
+        return LevelPath(
             [z[t] for t in self.levels],
             [q[t] for t in self.levels],
-            [self.prior_of(t, z, h, context) for t in self.levels],
+            [self.level_prior(t, z, h, context) for t in self.levels],
         )
 
-    def prior_of(
+    def level_prior(
         self, level: int, z: dict[int, Tensor], like: Tensor, context: Tensor
-    ) -> Gaussian:
+    ) -> LevelGaussian:
         if level == self.levels[-1]:
             zero = like.new_zeros(self.widths[-1])
-            return Gaussian(zero, zero)
-        others = torch.cat([z[t] for t in self.above(level)], -1)
-        mean, raw = self.priors[level](beside(others, context)).chunk(2, -1)
-        return Gaussian(mean, bounded(raw))
+            return LevelGaussian(zero, zero)
+        others = torch.cat([z[t] for t in self.prior_parents(level)], -1)
+        mean, raw = self.priors[level](concat_context(others, context)).chunk(2, -1)
+        return LevelGaussian(mean, bound_log_scale(raw))
 
-    def posterior_of(
+    def level_posterior(
         self, level: int, z: dict[int, Tensor], h: Tensor, context: Tensor
-    ) -> Gaussian:
-        known = [z[t] for t in self.before(level)]
+    ) -> LevelGaussian:
+        known = [z[t] for t in self.posterior_parents(level)]
         *direct, row = h.split([*self.direct, self.config.summary], -1)
         if self.direct[level]:
             known.append(row.expand(*known[0].shape[:-1], -1) if known else row[None])
-        told = self.posteriors[level](beside(torch.cat(known, -1), context))
-        mean, raw = (told + direct[level] if self.direct[level] else told).chunk(2, -1)
-        return Gaussian(mean, bounded(raw))
+        out = self.posteriors[level](concat_context(torch.cat(known, -1), context))
+        mean, raw = (out + direct[level] if self.direct[level] else out).chunk(2, -1)
+        return LevelGaussian(mean, bound_log_scale(raw))
 
-    def code(self, h: Tensor, context: Tensor, noise: Tensor) -> Code:
+    def sample_posterior(self, h: Tensor, context: Tensor, noise: Tensor) -> PosteriorSample:
         parts = noise.split(self.widths, -1)
-        walk = self.walk(h, context, lambda t, law: law.draw(parts[t]))
-        rates = self.divergences(walk) if self.downward else self.steadied(walk)
-        return Code(torch.cat(list(walk.z), -1), self.ratios(walk), rates)
+        path = self.traverse(h, context, lambda t, level: level.sample(parts[t]))
+        kl = self.analytic_kl(path) if self.top_down else self.kl_with_control_variate(path)
+        return PosteriorSample(torch.cat(list(path.z), -1), self.log_ratios(path), kl)
 
-    def ratios(self, walk: Walk) -> Tensor:
+    def log_ratios(self, path: LevelPath) -> Tensor:
         """log q - log p of each unit, (S, B, units)."""
-        terms = zip(walk.z, walk.q, walk.p, strict=True)
+        terms = zip(path.z, path.q, path.p, strict=True)
         return torch.cat([q.log_prob(z) - p.log_prob(z) for z, q, p in terms], -1)
 
-    def divergences(self, walk: Walk) -> Tensor:
-        """Their means over the unit itself, (S, B, units)."""
-        terms = zip(walk.z, walk.q, walk.p, strict=True)
-        return torch.cat([q.divergence(p).expand_as(z) for z, q, p in terms], -1)
+    def analytic_kl(self, path: LevelPath) -> Tensor:
+        """KL(q || p) of each unit given the levels before it, (S, B, units)."""
+        terms = zip(path.z, path.q, path.p, strict=True)
+        return torch.cat([q.kl(p).expand_as(z) for z, q, p in terms], -1)
 
-    def steadied(self, walk: Walk) -> Tensor:
-        """The ratios with less noise, (S, B, units): of each, log q - log N(0, I) is taken in the
-        mean over the unit itself, which leaves nothing to chance at the top."""
-        zero = walk.z[0].new_zeros(())
-        normal = Gaussian(zero, zero)
+    def kl_with_control_variate(self, path: LevelPath) -> Tensor:
+        """The ratios with less variance, (S, B, units): log q - log N(0, I) of each unit is
+        replaced by its expectation over the unit, which is exact at the top level."""
+        zero = path.z[0].new_zeros(())
+        normal = LevelGaussian(zero, zero)
         parts = [
-            q.divergence(normal).expand_as(z) + normal.log_prob(z) - p.log_prob(z)
-            for z, q, p in zip(walk.z, walk.q, walk.p, strict=True)
+            q.kl(normal).expand_as(z) + normal.log_prob(z) - p.log_prob(z)
+            for z, q, p in zip(path.z, path.q, path.p, strict=True)
         ]
         return torch.cat(parts, -1)
 
-    def named(self, rates: Tensor) -> dict[str, Tensor]:
-        parts = rates.split(self.widths, -1)
-        return {f"rate_{t + 1}": part.sum(-1) for t, part in enumerate(parts)}
+    def name_kl_terms(self, kl: Tensor) -> dict[str, Tensor]:
+        parts = kl.split(self.widths, -1)
+        return {f"kl_{t + 1}": part.sum(-1) for t, part in enumerate(parts)}
 
-    def known(self, batch: Batch, z: Tensor) -> Walk:
-        """The laws that given codes (S, B, latent) meet."""
+    def path_of(self, batch: Batch, z: Tensor) -> LevelPath:
+        """The path of given codes (S, B, latent)."""
         parts = z.split(self.widths, -1)
-        return self.walk(*self.summary(batch), lambda t, law: parts[t])
+        return self.traverse(*self.posterior_params(batch), lambda t, level: parts[t])
 
     def level_rates(self, batch: Batch, z: Tensor) -> Tensor:
-        walk = self.known(batch, z)
-        each = self.divergences(walk) if self.downward else self.ratios(walk)
+        path = self.path_of(batch, z)
+        each = self.analytic_kl(path) if self.top_down else self.log_ratios(path)
         return torch.stack([part.sum(-1) for part in each.split(self.widths, -1)], -1)
 
     def log_prior(self, batch: Batch, z: Tensor) -> Tensor:
-        walk = self.known(batch, z)
+        path = self.path_of(batch, z)
         return torch.cat(
-            [p.log_prob(part) for part, p in zip(walk.z, walk.p, strict=True)], -1
+            [p.log_prob(part) for part, p in zip(path.z, path.p, strict=True)], -1
         ).sum(-1)
 
     def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
-        walk = self.known(batch, z)
+        path = self.path_of(batch, z)
         return torch.cat(
-            [q.log_prob(part) for part, q in zip(walk.z, walk.q, strict=True)], -1
+            [q.log_prob(part) for part, q in zip(path.z, path.q, strict=True)], -1
         ).sum(-1)
 
-    def prior_draw(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
+    def sample_prior(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
         z: dict[int, Tensor] = {}
         for t in reversed(self.levels):
-            law = self.prior_of(t, z, context, context)
+            level = self.level_prior(t, z, context, context)
             noise = torch.randn(
                 n, self.widths[t], generator=generator, dtype=context.dtype, device=context.device
             )
-            z[t] = law.draw(noise)
+            z[t] = level.sample(noise)
         return torch.cat([z[t] for t in self.levels], -1)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few = 0 < space.rows < 10_000
+        few_rows = 0 < space.rows < 10_000
         latent = (
             (40, 16)
             if space.dims > 256
             else (min(16, -(-space.dims // 2)), min(8, space.dims // 4))
         )
-        dropout = 0.1 if few and space.kind in ("binary", "levels") else 0.0
+        dropout = 0.1 if few_rows and space.kind in ("binary", "levels") else 0.0
         net = Dense.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
-        recipe = TrainConfig(batch_size=64 if few else 128, ema_decay=0.995 if few else 0.9998)
+        recipe = TrainConfig(
+            batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.9998
+        )
         return Defaults(cls.Config(latent=tuple(filter(None, latent)), net=net), recipe)
 
     @classmethod
@@ -251,5 +260,5 @@ class Hierarchy(Variational, HasLevels):
             latent=(1, 1)[: space.dims],
             summary=8,
             net=Dense.Config(width=16, depth=1),
-            between=MLP.Config(width=8, depth=1),
+            level_net=MLP.Config(width=8, depth=1),
         )

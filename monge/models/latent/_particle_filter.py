@@ -1,15 +1,15 @@
-r"""Sequences with codes on their way: steps are drawn, or kept where they are seen and filtered.
+r"""Particle filter over the latent codes of a sequence: sampling, completion and likelihood.
 
-Codes of seen steps are not known. A particle filter (Gordon, Salmond & Smith 1993; Maddison et al.
-2017) carries K of them for each row: each step draws $z_t \sim q(z_t | x_t, h_{t-1})$, multiplies
-the weight by $p(x_t | z_t, h)\, p(z_t | h) / q(z_t | x_t, h)$, and where few weights are left that
-matter, draws the particles anew by weight. The product of the mean weights between such draws is
-an unbiased estimate of p(x), and a particle drawn by weight follows p(z | x) as K grows.
+The codes of observed steps are not known. A particle filter (Gordon, Salmond & Smith 1993;
+Maddison et al. 2017) carries K of them per row: each step samples
+$z_t \sim q(z_t | x_t, h_{t-1})$, multiplies the weight by
+$p(x_t | z_t, h)\, p(z_t | h) / q(z_t | x_t, h)$ and, if the effective sample size is small,
+resamples the particles by weight. The product of the mean weights between resamplings is an
+unbiased estimate of p(x), and a particle sampled by weight follows p(z | x) as K grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,18 +25,18 @@ from .._ordering import frames
 from ._frames import Frames
 
 if TYPE_CHECKING:
-    from ._sequential import Stepped
+    from ._sequential import SequentialLatentModel
 
 
-FEW = 0.5
-"""Share of the particles that must matter; below, they are drawn anew."""
+MIN_EFFECTIVE_SHARE = 0.5
+"""Effective sample size, as a share of the particles, below which they are resampled."""
 
 
-class Memory:
-    """The summary of the past: the network's own state, or all it has read."""
+class NetworkHistory:
+    """The summary of the past: the cached state of the network, or all its inputs."""
 
     def __init__(
-        self, model: Stepped, n: int, most: int, context: Tensor | None, cached: bool
+        self, model: SequentialLatentModel, n: int, most: int, context: Tensor | None, cached: bool
     ) -> None:
         self.net, self.context = model.net, context
         self.read: list[Tensor] = []
@@ -55,8 +55,8 @@ class Memory:
         self.summary = self.net(torch.stack(self.read, 1), context)[:, -1]
         return self.summary
 
-    def take(self, rows: Tensor) -> None:
-        """Go on with these rows (m,), repeats allowed."""
+    def reorder(self, rows: Tensor) -> None:
+        """Continue with these rows (m,); rows may repeat."""
         self.summary = self.summary[rows]
         if self.state is not None:
             self.state.take(rows)
@@ -64,29 +64,29 @@ class Memory:
         self.context = None if self.context is None else self.context[rows]
 
 
-class Walk:
+class ParticleFilter:
     """B rows with K particles each, laid out as (K, B)."""
 
     def __init__(
         self,
-        model: Stepped,
+        model: SequentialLatentModel,
         rows: Frames,
         seen: Tensor,
         many: int,
         cached: bool = True,
-        few: float = FEW,
+        few: float = MIN_EFFECTIVE_SHARE,
     ) -> None:
-        """seen: (B, T). `rows.x` is filled as steps are drawn."""
+        """seen: (B, T). `rows.x` is filled as steps are sampled."""
         self.model, self.rows, self.seen, self.many, self.few = model, rows, seen, many, few
         context = None if rows.context is None else rows.context.repeat(many, 1, 1)
         size = len(rows.x)
-        self.memory = Memory(model, many * size, rows.x.shape[1] + 1, context, cached)
-        self.weights = rows.x.new_zeros(many, size)  # log-weights since particles were drawn anew
+        self.memory = NetworkHistory(model, many * size, rows.x.shape[1] + 1, context, cached)
+        self.weights = rows.x.new_zeros(many, size)  # log-weights since the last resampling
         self.log_p, self.spread = rows.x.new_zeros(size), rows.x.new_zeros(size)
 
     def advance(self, step: int, noise: Tensor, chance: Tensor | None, uniform: Tensor) -> None:
-        """noise: (K, B, Z) of codes; chance: (K B, C, 2) of events, None where all are seen;
-        uniform: (B,) for drawing particles."""
+        """noise: (K, B, Z) of codes; chance: (K B, C, 2) of events, None if all are observed;
+        uniform: (B,) for resampling."""
         model, k = self.model, self.many
         summary = self.memory.summary.unflatten(0, (k, -1))  # (K, B, outputs)
         here, x = self.seen[:, step], self.rows.x[:, step].expand(k, -1, -1)  # (K, B, C)
@@ -94,44 +94,48 @@ class Walk:
             return
         z = x.new_zeros(0)
         if chance is not None:
-            z = model.codes(model.before(summary), None, noise[:k]).z
-            params = model.params(z, model.past(summary))
+            z = model.step_codes(model.prior_inputs(summary), None, noise[:k]).z
+            params = model.params(z, model.decoder_context(summary))
             drawn = model.head.draw(params.flatten(0, 1), chance[: k * len(here)])
             x = torch.where(here[:, None], x, drawn.unflatten(0, (k, -1)))
             self.rows.x[:, step] = x[0]
-        if model.carries and bool(here.any()):
+        if model.carries_codes and bool(here.any()):
             z = self.weigh(x, here, summary, noise[:k], z)
-        self.memory.push(model.enter(model.embed(x), z).flatten(0, 1))
-        self.renew(step, uniform)
+        self.memory.push(model.net_input(model.embed(x), z).flatten(0, 1))
+        self.resample(step, uniform)
 
     def weigh(self, x: Tensor, here: Tensor, summary: Tensor, noise: Tensor, z: Tensor) -> Tensor:
-        """Codes (K, B, Z) of the steps that are seen, whose weights change."""
+        """Codes (K, B, Z) of the observed steps; updates their weights."""
         model = self.model
-        codes = model.codes(model.before(summary), model.after(summary, model.embed(x)), noise)
-        params = model.params(codes.z, model.past(summary))
+        codes = model.step_codes(
+            model.prior_inputs(summary), model.posterior_inputs(summary, model.embed(x)), noise
+        )
+        params = model.params(codes.z, model.decoder_context(summary))
         gain = model.head.log_prob(params, x).sum(-1) + codes.log_prior - codes.log_posterior
         self.weights = self.weights + torch.where(here, gain, 0.0)
         return torch.where(here[:, None], codes.z, z) if len(z) else codes.z
 
-    def renew(self, step: int, uniform: Tensor) -> None:
-        """Draw particles anew where few of them matter, and one for all where the seen steps end;
-        once no row has a step left to see, one particle a row goes on."""
+    def resample(self, step: int, uniform: Tensor) -> None:
+        """Resample if the effective sample size is small, and to a single particle where the
+        observed steps end; once no row has an observed step left, keep one particle per row."""
         if self.many == 1:
             return
         after = self.seen[:, step + 1 :]
         ended = ~after[:, 0] if after.shape[1] else torch.zeros_like(self.seen[:, 0])
         ended &= self.seen[:, step]
         share = self.weights.softmax(0)  # (K, B)
-        weary = (1 / share.square().sum(0) < self.few * self.many) & ~ended
-        if bool((weary | ended).any()):
+        degenerate = (1 / share.square().sum(0) < self.few * self.many) & ~ended
+        if bool((degenerate | ended).any()):
             value, error = log_mean_exp(self.weights)
-            done = weary | ended
+            done = degenerate | ended
             self.log_p = self.log_p + torch.where(done, value, 0.0)
             self.spread = self.spread + torch.where(done, error.square(), 0.0)
-            self.take(torch.where(done, pick(share, uniform, ended), self.places))
+            self.reorder(
+                torch.where(done, systematic_resample(share, uniform, ended), self.places)
+            )
             self.weights = torch.where(done, 0.0, self.weights)
         if after.shape[1] and not bool(after.any()):
-            self.memory.take(torch.arange(len(uniform), device=uniform.device))
+            self.memory.reorder(torch.arange(len(uniform), device=uniform.device))
             self.many, self.weights = 1, self.weights[:1]
 
     @property
@@ -139,22 +143,22 @@ class Walk:
         """Which particle each is, (K, 1)."""
         return torch.arange(self.many, device=self.weights.device)[:, None]
 
-    def take(self, chosen: Tensor) -> None:
+    def reorder(self, chosen: Tensor) -> None:
         """Put particle chosen[k, b] of row b at place k."""
         size = chosen.shape[1]
-        self.memory.take((chosen * size + torch.arange(size, device=chosen.device)).flatten())
+        self.memory.reorder((chosen * size + torch.arange(size, device=chosen.device)).flatten())
 
     def total(self) -> tuple[Tensor, Tensor]:
-        """The estimate of log p of what was seen and its Monte-Carlo error, (B,) each."""
+        """The estimate of log p of the observed steps and its Monte Carlo error, (B,) each."""
         if self.many == 1:
             return self.log_p, self.spread.sqrt()
         value, error = log_mean_exp(self.weights)
         return self.log_p + value, (self.spread + error.square()).sqrt()
 
 
-def pick(share: Tensor, uniform: Tensor, single: Tensor) -> Tensor:
-    """Particles (K, B) by their shares (K, B): evenly spaced through the cumulated shares from one
-    uniform (B,) on, or one for all places where `single` (B,)."""
+def systematic_resample(share: Tensor, uniform: Tensor, single: Tensor) -> Tensor:
+    """Systematic resampling: particles (K, B) by their shares (K, B), evenly spaced through the
+    cumulative shares from one uniform (B,), or a single particle for all where `single` (B,)."""
     k = len(share)
     places = torch.arange(k, device=share.device, dtype=share.dtype)[:, None]
     spots = torch.where(single, uniform.expand(k, -1), (places + uniform) / k)  # (K, B)
@@ -162,92 +166,98 @@ def pick(share: Tensor, uniform: Tensor, single: Tensor) -> Tensor:
     return torch.searchsorted(total, spots.T.contiguous()).clamp_(max=k - 1).T
 
 
-def drawn(
-    model: Stepped,
-    n: int,
-    given: Given | None,
-    options: Config | None,
-    generator: Generator | None,
-) -> Iterator[Tensor]:
-    """n rows after each step, (n, T, C)."""
-    asked = settings(model, options)
-    if asked.steps and not model.space.varies:
+def start_sampling(
+    model: SequentialLatentModel, n: int, given: Given | None, options: Config | None
+) -> ParticleFilter:
+    """State from which n rows are sampled step by step into `rows.x` (n, T, C)."""
+    chosen = sampling_options(model, options)
+    if chosen.steps and not model.space.varies:
         raise UsageError(
-            f"steps={asked.steps}: every row of this data has {model.space}; leave it out"
+            f"steps={chosen.steps} applies to rows that vary in length, and every row here has "
+            f"{model.space}; leave it out"
         )
     ready = broadcast_conditions(given or {}, model.space, n)
     along = [ready[name].x.shape[1] for name in model.context.local]
     steps = int(model.typical)
     if model.space.varies:
-        steps = min(along, default=asked.steps or steps)
+        steps = min(along, default=chosen.steps or steps)
     x = model.blank.expand(n, steps, -1).clone()
-    rows = blank_rows(x, model.told(ready, n, steps))
-    seen = torch.zeros(n, steps, dtype=torch.bool, device=x.device)
-    walk = Walk(model, rows, seen, 1, asked.cached)
-    for step in range(steps):
-        walk.advance(step, *chances(model, 1, n, x, generator))
-        yield x.clone()
+    rows = empty_frames(x, model.step_conditions(ready, n, steps))
+    observed = torch.zeros(n, steps, dtype=torch.bool, device=x.device)
+    return ParticleFilter(model, rows, observed, 1, chosen.cached)
 
 
-def completed(
-    model: Stepped, batch: Batch, options: Config | None, generator: Generator | None
+def complete_prefix(
+    model: SequentialLatentModel, batch: Batch, options: Config | None, generator: Generator | None
 ) -> Tensor:
-    """Rows with the steps after the seen ones drawn, (B, *event)."""
-    asked, x = settings(model, options), frames(model.space, batch.x).to(model.blank.dtype).clone()
+    """Rows with the steps after the observed ones sampled, (B, *event)."""
+    chosen, x = (
+        sampling_options(model, options),
+        frames(model.space, batch.x).to(model.blank.dtype).clone(),
+    )
     within = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     if batch.length is not None:
         within = torch.arange(x.shape[1], device=x.device) < batch.length[:, None]
-    seen = prefix(model, frames(model.space, batch.observed_mask), within)
+    seen = observed_prefix(model, frames(model.space, batch.observed_mask), within)
     x = torch.where(seen[..., None], x, model.blank)
-    rows = blank_rows(x, model.told(batch.given, *x.shape[:2]))
-    many = asked.particles if model.carries and bool(seen.any()) else 1
-    walk = Walk(model, rows, seen, many, asked.cached)
+    rows = empty_frames(x, model.step_conditions(batch.given, *x.shape[:2]))
+    many = chosen.particles if model.carries_codes and bool(seen.any()) else 1
+    particles = ParticleFilter(model, rows, seen, many, chosen.cached)
     for step in range(x.shape[1]):
-        walk.advance(step, *chances(model, many, len(x), x, generator))
+        particles.advance(step, *sample_step_noise(model, many, len(x), x, generator))
     known = batch.observed_mask | ~model.layout.event(within[..., None].expand_as(x).flatten(1))
     return torch.where(known, batch.x.to(x.dtype), model.layout.event(x.flatten(1)))
 
 
-def prefix(model: Stepped, seen: Tensor, within: Tensor) -> Tensor:
-    """Which steps are seen, (B, T), from which entries are, (B, T, C)."""
+def observed_prefix(model: SequentialLatentModel, seen: Tensor, within: Tensor) -> Tensor:
+    """Which steps are observed, (B, T), from which entries are, (B, T, C)."""
     whole, some = seen.all(-1), seen.any(-1)
     late = (some[:, 1:] & ~whole[:, :-1] & within[:, 1:]).any(1) | (some & ~whole & within).any(1)
     if bool(late.any()):
         raise DataError(
-            f"{model.name} completes rows whose seen steps come first and are seen "
-            f"whole, but row {int(late.nonzero()[0])} shows a step after a hidden "
-            "one, or a part of one; hide what follows, or choose a model that "
-            "completes any pattern"
+            f"{model.name} completes rows whose observed steps come first and are complete, "
+            f"found row {int(late.nonzero()[0])} with an observed step after a missing one, or "
+            "a partly observed step; mask all that follows, or use a model that completes any "
+            "pattern"
         )
     return whole & within
 
 
-def blank_rows(x: Tensor, context: Tensor | None) -> Frames:
-    """Rows that are drawn in place: x (B, T, C)."""
+def empty_frames(x: Tensor, context: Tensor | None) -> Frames:
+    """Rows x (B, T, C) that are sampled in place."""
     every = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     return Frames(x, every, context, torch.arange(len(x), device=x.device))
 
 
-def chances(
-    model: Stepped, many: int, n: int, like: Tensor, generator: Generator | None
+def sample_step_noise(
+    model: SequentialLatentModel, many: int, n: int, like: Tensor, generator: Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What a step needs of chance: for codes, for events, for drawing particles."""
+    """The noise of a step: for codes, for events and for resampling."""
     kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
     noise = torch.randn(many, n, model.latent.shape[1], generator=generator, **kind)
     chance = model.head.noise(many * n, generator)
     return noise, chance, torch.rand(n, generator=generator, **kind)
 
 
-def settings(model: Stepped, options: Config | None) -> Stepped.SamplingConfig:
-    return cast("Stepped.SamplingConfig", options or model.SamplingConfig())
+def sampling_options(
+    model: SequentialLatentModel, options: Config | None
+) -> SequentialLatentModel.SamplingConfig:
+    return cast("SequentialLatentModel.SamplingConfig", options or model.SamplingConfig())
 
 
-def filtered(
-    model: Stepped, rows: Frames, samples: int, few: float, noise: Any, uniform: Tensor
+def filter_log_likelihood(
+    model: SequentialLatentModel,
+    rows: Frames,
+    samples: int,
+    few: float,
+    noise: Any,
+    uniform: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The estimate of log p(x) by so many particles and its error, (B,) each; noise: step ->
+    """The estimate of log p(x) by a particle filter and its error, (B,) each; noise: step ->
     (K, B, Z); uniform: (B, T)."""
-    walk = Walk(model, replace(rows, x=rows.x.clone()), rows.exist, samples, few=few)
+    particles = ParticleFilter(
+        model, replace(rows, x=rows.x.clone()), rows.exist, samples, few=few
+    )
     for step in range(rows.x.shape[1]):
-        walk.advance(step, noise(step), None, uniform[:, step])
-    return walk.total()
+        particles.advance(step, noise(step), None, uniform[:, step])
+    return particles.total()

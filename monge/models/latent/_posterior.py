@@ -1,6 +1,4 @@
-r"""What laws with Gaussian codes share: codes and their rates, checks.
-
-Approximate posteriors q(z | x): what an encoder says of a row, and noise, made a code.
+r"""Approximate posteriors q(z | x): encoder outputs and noise to codes, with KL terms and checks.
 
 factorised  $z = \mu + \sigma \epsilon$, $q = N(\mu, diag(\sigma^2))$ (Kingma & Welling 2014)
 full        $z = \mu + L \epsilon$, $L = diag(\sigma)(I + S)$ lower triangular: $N(\mu, L L^T)$
@@ -31,95 +29,86 @@ from ...nn.autoregressive.masked_mlp import Masked
 from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Mapped
 from ...prob.bijections.univariate import UnivariateMap
-from ...prob.distributions import Gaussians, log_normals
-from ...prob.heads import Head
+from ...prob.distributions import log_normals
 
-WIDEST = 10.0
-"""|log sigma| of a law of codes stays below this, so that no datum, however odd, overflows."""
+MAX_LOG_SCALE = 10.0
+"""|log sigma| of a distribution of codes stays below this, so that no row overflows."""
 
 
 @dataclass(frozen=True)
-class Code:
-    """Codes drawn from q(z | x), with what they cost."""
+class PosteriorSample:
+    """Codes z ~ q(z | x) with the terms of their KL divergence from the prior."""
 
     z: Tensor  # (S, B, latent)
-    ratios: Tensor  # (S, B, U): terms of log q(z | x) - log p(z), one for each unit or one in all
-    rates: Tensor | None  # (S or 1, B, U): the same in the mean, with less noise or none
+    log_ratios: Tensor  # (S, B, U): terms of log q(z | x) - log p(z), one per unit or one in all
+    kl: Tensor | None  # (S or 1, B, U): their expectation, analytic or of less variance
 
-    def terms(self, drawn: bool = False) -> Tensor:
-        """What each unit adds to the rate, with as little noise as can be, (*, B, U)."""
-        return self.ratios if drawn or self.rates is None else self.rates
-
-
-def bounded(raw: Tensor) -> Tensor:
-    """A log-scale within -WIDEST..WIDEST."""
-    return WIDEST * torch.tanh(raw / WIDEST)
+    def kl_terms(self, monte_carlo: bool = False) -> Tensor:
+        """Terms of the KL divergence, by default of the least variance available, (*, B, U)."""
+        return self.log_ratios if monte_carlo or self.kl is None else self.kl
 
 
-def rates_of(mean: Tensor, log_scale: Tensor) -> Tensor:
+def bound_log_scale(raw: Tensor) -> Tensor:
+    """A log-scale within -MAX_LOG_SCALE..MAX_LOG_SCALE."""
+    return MAX_LOG_SCALE * torch.tanh(raw / MAX_LOG_SCALE)
+
+
+def kl_to_standard_normal(mean: Tensor, log_scale: Tensor) -> Tensor:
     """KL(N(mean, scale^2) || N(0, 1)) of each unit."""
     return 0.5 * (mean.square() + (2 * log_scale).exp() - 1) - log_scale
 
 
-def at_floor(head: Head, params: Tensor) -> int:
-    """How many entries have Gaussians whose scales rest on their floor."""
-    count = 0
-    for law, own in zip(head.each(), head.own(params), strict=True):
-        if isinstance(law, Gaussians):
-            above = law.split(own)[2].log() - law.floor[:, None]  # (B, d, K)
-            count += int((above.mean(0).amin(-1) < 0.1).sum())
-    return count
-
-
-def check_width(latent: int, features: int, space: Space) -> None:
-    most = max(space.dims, features)
-    if latent > most:
+def check_latent_size(latent: int, features: int, space: Space) -> None:
+    """Raise if a code has more units than a row has entries or features."""
+    limit = max(space.dims, features)
+    if latent > limit:
         raise UsageError(
-            f"latent={latent} is wider than the data, whose rows have {most} entries; "
-            f"choose latent={most} at most"
+            f"expected at most {limit} latent units for rows of {limit} entries, found "
+            f"latent={latent}; choose latent={limit} or less"
         )
 
 
-def check_shape(z: Tensor, latent: Space) -> None:
+def check_code_shape(z: Tensor, latent: Space) -> None:
     """Raise unless z holds a code in each row."""
     if z.shape[1:] != latent.shape:
         found = "x".join(map(str, z.shape[1:])) or "none"
         raise DataError(
-            f"a code here has {latent.dims} units, not {found}; give rows of {latent.dims} numbers"
+            f"expected codes of {latent.dims} units, found {found}; "
+            f"give rows of {latent.dims} numbers"
         )
 
 
-OPEN = 2.0
-"""Gates begin at sigmoid(2) = 0.88: the first code passes nearly unchanged."""
+GATE_BIAS = 2.0
+"""Gates start at sigmoid(2) = 0.88, so that codes pass nearly unchanged."""
 
 
 class Posterior(Configured, nn.Module, abc.ABC):
-    """q(z | h) for codes of `latent` units, where h (B, width) is what the encoder says."""
+    """q(z | h) for codes of `latent` units, where h (B, width) are the encoder outputs."""
 
     class Config(BaseConfig):
-        """Of any posterior."""
+        """Base of the configurations of posteriors."""
 
         tag = "posterior/"
 
     width: int
-    closed: ClassVar[bool] = True
-    """Whether it has a rate in closed form."""
+    has_analytic_kl: ClassVar[bool] = True
+    """Whether KL(q || N(0, I)) is analytic."""
 
     @abc.abstractmethod
     def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """z, and the term of log q(z | x) of each unit, both (S, B, latent) like the noise."""
+        """Reparameterised codes z and log q(z | x) of each unit, both (S, B, latent)."""
 
     @abc.abstractmethod
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
         """log q(z | x) of given codes (S, B, latent), (S, B)."""
 
-    def rates(self, h: Tensor) -> Tensor | None:
-        """KL(q || N(0, I)) in closed form as a sum over units, (B, latent), where it has one."""
+    def analytic_kl(self, h: Tensor) -> Tensor | None:
+        """KL(q || N(0, I)) of each unit if it is analytic, (B, latent)."""
         return None
 
-    def steady(self, h: Tensor, noise: Tensor) -> Tensor | None:
-        """Where it has none: numbers of mean 0 (S, B, latent) that make the drawn rate less noisy
-        when they are added to it."""
+    def control_variate(self, h: Tensor, noise: Tensor) -> Tensor | None:
+        """If the KL is not analytic: terms of mean 0 (S, B, latent) that reduce the variance of
+        the sampled KL when added to it."""
         return None
 
 
@@ -127,7 +116,7 @@ class Factorised(Posterior):
     """N(mu, diag(sigma^2))."""
 
     class Config(Posterior.Config):
-        """A mean and a scale for each unit."""
+        """A mean and a scale per unit."""
 
         tag = "posterior/factorised"
 
@@ -136,26 +125,26 @@ class Factorised(Posterior):
         self.width = 2 * latent
 
     def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_scale = gaussian(h)
+        mean, log_scale = split_gaussian(h)
         return mean + log_scale.exp() * noise, log_normals(noise) - log_scale
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
-        mean, log_scale = gaussian(h)
+        mean, log_scale = split_gaussian(h)
         return (log_normals((z - mean) * (-log_scale).exp()) - log_scale).sum(-1)
 
-    def rates(self, h: Tensor) -> Tensor:
-        return rates_of(*gaussian(h))
+    def analytic_kl(self, h: Tensor) -> Tensor:
+        return kl_to_standard_normal(*split_gaussian(h))
 
 
 class Full(Posterior):
     """N(mu, L L^T), L lower triangular with a positive diagonal.
 
-    The rate is a sum over units by the chain rule: given the units before it, unit i is normal
-    with mean mu_i + sum_{j<i} L_ij eps_j and scale L_ii.
+    The KL divergence is a sum over units by the chain rule: given the units before it, unit i is
+    normal with mean mu_i + sum_{j<i} L_ij eps_j and scale L_ii.
     """
 
     class Config(Posterior.Config):
-        """A mean for each unit and a covariance of all."""
+        """A mean per unit and a full covariance."""
 
         tag = "posterior/full"
 
@@ -170,17 +159,17 @@ class Full(Posterior):
     def factor(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """mu (B, latent), the logarithm of the diagonal of L, and L below it, (B, n, n).
 
-        S is what the encoder says over the number of units, so that q begins near a factorised
-        one however many there are.
+        S is the encoder output divided by the number of units, so that q starts near a
+        factorised Gaussian for any number of units.
         """
-        (mean, log_scale), rest = gaussian(h[:, : 2 * self.latent]), h[:, 2 * self.latent :]
-        lean = h.new_zeros(len(h), self.latent**2).index_copy(1, self.below, rest / self.latent)
-        return mean, log_scale, log_scale.exp()[..., None] * lean.unflatten(1, (self.latent, -1))
+        (mean, log_scale), rest = split_gaussian(h[:, : 2 * self.latent]), h[:, 2 * self.latent :]
+        strict = h.new_zeros(len(h), self.latent**2).index_copy(1, self.below, rest / self.latent)
+        return mean, log_scale, log_scale.exp()[..., None] * strict.unflatten(1, (self.latent, -1))
 
     def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale, lower = self.factor(h)
-        leant = torch.einsum("bij,sbj->sbi", lower, noise)
-        return mean + log_scale.exp() * noise + leant, log_normals(noise) - log_scale
+        correlated = torch.einsum("bij,sbj->sbi", lower, noise)
+        return mean + log_scale.exp() * noise + correlated, log_normals(noise) - log_scale
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
         mean, log_scale, lower = self.factor(h)
@@ -188,22 +177,22 @@ class Full(Posterior):
         noise = torch.linalg.solve_triangular(whole, (z - mean)[..., None], upper=False)[..., 0]
         return (log_normals(noise) - log_scale).sum(-1)
 
-    def rates(self, h: Tensor) -> Tensor:
+    def analytic_kl(self, h: Tensor) -> Tensor:
         mean, log_scale, lower = self.factor(h)
-        return rates_of(mean, log_scale) + 0.5 * lower.square().sum(-1)
+        return kl_to_standard_normal(mean, log_scale) + 0.5 * lower.square().sum(-1)
 
 
 class IAF(Posterior):
-    """Inverse autoregressive flow: every step bends the code by what precedes each unit."""
+    """Inverse autoregressive flow: each step maps every unit given the units before it."""
 
-    closed = False
+    has_analytic_kl = False
 
     class Config(Posterior.Config):
         tag = "posterior/iaf"
         steps: Annotated[int, Range(1)] = 2
-        """Masked maps; every other one reads the units backwards."""
+        """Autoregressive maps; every other one orders the units backwards."""
         context: Annotated[int, Range(0)] = 32
-        """Numbers about the row that each map reads besides the code."""
+        """Encoder outputs that each map reads besides the code."""
         maps: Masked.Config = Masked.Config(width=128, depth=1)
         """Network of each map."""
 
@@ -212,73 +201,75 @@ class IAF(Posterior):
         self.latent, self.width = latent, 2 * latent + config.context
         units = torch.arange(latent)
         orders = [units.flip(0) if step % 2 else units for step in range(config.steps)]
-        self.steps = nn.ModuleList(gated(config, order) for order in orders)
+        self.steps = nn.ModuleList(build_gated_map(config, order) for order in orders)
 
-    def each(self) -> list[Autoregressive]:
+    def maps(self) -> list[Autoregressive]:
         return [cast(Autoregressive, step) for step in self.steps]
 
     def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_scale = gaussian(h[:, : 2 * self.latent])
-        context = self.context(h, noise)
+        mean, log_scale = split_gaussian(h[:, : 2 * self.latent])
+        context = self.row_context(h, noise)
         z = (mean + log_scale.exp() * noise).flatten(0, 1)  # (S B, latent)
         log_q = (log_normals(noise) - log_scale).flatten(0, 1)
-        for step in self.each():
+        for step in self.maps():
             z, log_gates = step.reverse(z, context)
             log_q = log_q - log_gates
         return z.view_as(noise), log_q.view_as(noise)
 
-    def steady(self, h: Tensor, noise: Tensor) -> Tensor:
+    def control_variate(self, h: Tensor, noise: Tensor) -> Tensor:
         """What the Gaussian that the maps begin as costs in the mean, less what it costs here."""
-        mean, log_scale = gaussian(h[:, : 2 * self.latent])
-        log_open = -len(self.steps) * math.log1p(math.exp(-OPEN))
+        mean, log_scale = split_gaussian(h[:, : 2 * self.latent])
+        log_open = -len(self.steps) * math.log1p(math.exp(-GATE_BIAS))
         mean, log_scale = math.exp(log_open) * mean, log_scale + log_open
         z = mean + log_scale.exp() * noise
-        return rates_of(mean, log_scale) - (log_normals(noise) - log_scale - log_normals(z))
+        return kl_to_standard_normal(mean, log_scale) - (
+            log_normals(noise) - log_scale - log_normals(z)
+        )
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
-        mean, log_scale = gaussian(h[:, : 2 * self.latent])
-        context, flat = self.context(h, z), z.flatten(0, 1)
+        mean, log_scale = split_gaussian(h[:, : 2 * self.latent])
+        context, flat = self.row_context(h, z), z.flatten(0, 1)
         total = flat.new_zeros(len(flat))
-        for step in reversed(self.each()):
+        for step in reversed(self.maps()):
             flat, log_det = step(flat, context)  # undone unit by unit
             total = total + log_det
         noise = (flat.view_as(z) - mean) * (-log_scale).exp()
         return (log_normals(noise) - log_scale).sum(-1) + total.view(z.shape[:-1])
 
-    def context(self, h: Tensor, z: Tensor) -> Tensor:
+    def row_context(self, h: Tensor, z: Tensor) -> Tensor:
         own = h[:, 2 * self.latent :]
         return own.expand(*z.shape[:-1], -1).flatten(0, 1)  # (S B, context)
 
 
-class Gate(UnivariateMap):
-    """Read from after to before, z -> s z + (1 - s) m with s = sigmoid(2 + r), parameters m, r."""
+class IAFGate(UnivariateMap):
+    """z -> s z + (1 - s) m with s = sigmoid(2 + r) as the inverse map, parameters m and r."""
 
     count = 2
 
     def forward(self, params: Tensor, z: Tensor) -> Mapped:
         shift, raw = params.unbind(-1)
-        log_gate = F.logsigmoid(raw + OPEN)
-        return (z - torch.sigmoid(-raw - OPEN) * shift) * (-log_gate).exp(), -log_gate
+        log_gate = F.logsigmoid(raw + GATE_BIAS)
+        return (z - torch.sigmoid(-raw - GATE_BIAS) * shift) * (-log_gate).exp(), -log_gate
 
     def inverse(self, params: Tensor, x: Tensor) -> Mapped:
         shift, raw = params.unbind(-1)
-        log_gate = F.logsigmoid(raw + OPEN)
-        return log_gate.exp() * x + torch.sigmoid(-raw - OPEN) * shift, log_gate
+        log_gate = F.logsigmoid(raw + GATE_BIAS)
+        return log_gate.exp() * x + torch.sigmoid(-raw - GATE_BIAS) * shift, log_gate
 
 
-def gated(config: IAF.Config, order: Tensor) -> Autoregressive:
-    """One map; it begins as a gate that is nearly open and reads nothing."""
+def build_gated_map(config: IAF.Config, order: Tensor) -> Autoregressive:
+    """One map; it starts as a nearly open gate that ignores its inputs."""
     units = torch.arange(len(order))
     net: Masked = config.maps.build(
-        units, units.repeat_interleave(Gate.count), order[None], config.context
+        units, units.repeat_interleave(IAFGate.count), order[None], config.context
     )
     for last in filter(None, (net.out, net.direct)):
         nn.init.normal_(last.weight, std=1e-3 / math.sqrt(last.in_features))
     nn.init.zeros_(net.out.bias)
-    return Autoregressive(net, Gate(), order)
+    return Autoregressive(net, IAFGate(), order)
 
 
-def gaussian(h: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and log-scale that a network says, each half as wide."""
+def split_gaussian(h: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and log-scale from network outputs, each half as wide."""
     mean, raw = h.chunk(2, -1)
-    return mean, bounded(raw)
+    return mean, bound_log_scale(raw)

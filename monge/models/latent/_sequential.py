@@ -1,15 +1,15 @@
-r"""Laws of sequences with a code at every step: what vrnn and stcn share.
+r"""Base of sequence models with a latent code at every step, such as vrnn and stcn.
 
 A step is a frame of an event: a step of a series with its channels, a pixel with its colours.
-Before step t a causal network has summed up the past in $h_{t-1}$; then
+Before step t a causal network has summarised the past as $h_{t-1}$; then
 
 $p(x, z | c) = \prod_t p(z_t | h_{t-1})\, p(x_t | z_t, h_{t-1})$,
 $q(z | x, c) = \prod_t q(z_t | x_t, h_{t-1})$,
 
-all laws of codes Gaussian, in levels that are drawn one after the other. The posterior is told as
-a change of the prior, $N(\mu + \sigma \delta, (\sigma \rho)^2)$ where that is $N(\mu, \sigma^2)$,
-so that a code costs $\frac12 (\delta^2 + \rho^2 - 1) - \log \rho$ whatever the prior is. What a
-row has beyond its length is no part of the law.
+with Gaussian codes in levels that are sampled one after the other. The posterior is parameterised
+relative to the prior, $N(\mu + \sigma \delta, (\sigma \rho)^2)$ for the prior $N(\mu, \sigma^2)$,
+so that the KL of a code is $\frac12 (\delta^2 + \rho^2 - 1) - \log \rho$ whatever the prior is.
+Padding beyond the length of a row is not modelled.
 """
 
 from __future__ import annotations
@@ -36,88 +36,87 @@ from ...core.abilities import (
 from ...core.batch import Batch, as_batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses
 from ...core.rng import derive_seed, keyed_normal, seed_of
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...nn.stepwise import Conditioned
-from ._diagnostics import ACTIVE, degenerate
-from ._frames import Codes, Framed, Frames, Normal
-from ._particle_filter import completed, drawn
-from ._posterior import check_width
+from ._diagnostics import MIN_ACTIVE_KL, find_degenerate_scale
+from ._frames import FrameModel, Frames, GaussianNet, StepCodes
+from ._particle_filter import complete_prefix, sample_step_noise, start_sampling
+from ._posterior import check_latent_size
 
-ROOM = 1 << 23
-"""Numbers of the hidden layers that are scored at once."""
-BLOCK = 8
-"""Importance samples of whole sequences that are computed at once."""
+MAX_BATCH_ELEMENTS = 1 << 23
+"""Elements of hidden layers that a likelihood computes at once."""
+SAMPLES_PER_BLOCK = 8
+"""Importance samples of whole sequences computed at once."""
 
 
-class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStream, CanDiagnose):
-    """A sequence of codes and events, one of each a step.
+class SequentialLatentModel(
+    FrameModel, HasLikelihood, HasLevels, CanSample, CanComplete, CanStream, CanDiagnose
+):
+    """A sequence of codes and events, one of each per step."""
 
-    The loss is in nats a step, so that a long row weighs as its steps do and no more.
-    """
+    carries_codes: bool
+    """Whether the summary of the past depends on codes, so that a particle filter is needed."""
 
-    carries: bool
-    """Whether the summary of the past depends on codes, so that they must be filtered."""
-
-    class Config(Framed.Config):
+    class Config(FrameModel.Config):
         latent: Annotated[int, Range(1)] = 16
-        """Dimension of the code of a step, in each level."""
-        part: MLP.Config = MLP.Config(width=128, depth=1)
+        """Dimension of the code of a step, per level."""
+        step_net: MLP.Config = MLP.Config(width=128, depth=1)
         """Networks of the prior, the posterior and p(x | z) at a step."""
         beta: Annotated[float, Range(0)] = 1.0
-        """Weight of the rate in training."""
+        """Weight of the KL term; above 1 favours simpler codes."""
         anneal: Annotated[int, Range(0)] = 0
-        """Steps over which the weight of the rate rises from 0 to beta."""
+        """KL annealing: steps over which the weight of the KL term rises from 0 to beta."""
 
     class SamplingConfig(BaseConfig):
         steps: Annotated[int, Range(0)] = 0
-        """Steps to draw where rows vary in length; 0 takes the median of the training rows."""
+        """Steps to sample if rows vary in length; 0 is the median of the training rows."""
         particles: Annotated[int, Range(1)] = 32
-        """Completion: codes of the past that are weighed by what was seen."""
+        """Completion: particles that represent the codes of the observed steps."""
         cached: bool = True
-        """Keep what the network needs of the past; false recomputes everything for each step."""
+        """Cache the network state; false recomputes the whole past at each step."""
 
     class LikelihoodConfig(BaseConfig):
         samples: Annotated[int, Range(1)] = 8
-        """Importance samples: more are tighter and slower; 1 is the evidence lower bound."""
+        """Importance samples: more are tighter and slower; 1 is the ELBO."""
         filter: bool = True
-        """Weigh samples step by step, so that those that fit the past well go on; false weighs
-        whole sequences."""
+        """Resample particles step by step (particle filter); false weights whole sequences."""
 
     config: Config
     net: Conditioned[Any]
 
     def __init__(self, config: Config, space: Space) -> None:
-        """The heir builds `net`, and the laws of each level and of x by `equip`."""
+        """Subclasses build `net` and then call `build_step_nets`."""
         super().__init__(config, space)
-        check_width(config.latent, 0, space)
+        check_latent_size(config.latent, 0, space)
 
-    def equip(self, befores: Sequence[int], afters: Sequence[int], past: int) -> None:
-        """The laws of each level, topmost first, that read vectors of these sizes before and
-        after a step is seen; p(x | z) reads all codes and `past` numbers besides."""
-        part, latent, count = self.config.part, self.config.latent, len(befores)
+    def build_step_nets(self, befores: Sequence[int], afters: Sequence[int], past: int) -> None:
+        """Prior and posterior networks of each level, top first, with inputs of these sizes before
+        and after a step is observed; p(x | z) reads all codes and `past` more numbers."""
+        part, latent, count = self.config.step_net, self.config.latent, len(befores)
         self.latent = Space(kind="real", shape=(self.count(self.space), count * latent))
         above = [latent * (place > 0) for place in range(count)]
         self.priors = nn.ModuleList(
-            Normal(part, size + over, latent) for size, over in zip(befores, above, strict=True)
+            GaussianNet(part, size + over, latent)
+            for size, over in zip(befores, above, strict=True)
         )
         self.posteriors = nn.ModuleList(
-            Normal(part, size + over, latent) for size, over in zip(afters, above, strict=True)
+            GaussianNet(part, size + over, latent)
+            for size, over in zip(afters, above, strict=True)
         )
         self.decoder: MLP = part.build(count * latent + past, self.head.width)
         self.first = nn.Parameter(0.1 * torch.randn(self.net.inputs))
-        self.settle()
+        self.init_output_bias()
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Let p(x | z) begin as the law of a step alone."""
+    def init_output_bias(self) -> None:
+        """Start p(x | z) near the marginal distribution of a step."""
         self.decoder.out.weight.mul_(0.1)
         self.decoder.out.bias.copy_(self.head.start())
 
     def initialise_from_data(self, batch: Batch) -> None:
-        rows = self.laid(batch)
+        rows = self.to_frames(batch)
         steps = rows.x[rows.exist]  # (N, C)
         self.head.fit(steps, torch.ones_like(steps, dtype=torch.bool))
         with torch.no_grad():
@@ -126,41 +125,42 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
             self.typical.copy_(batch.length.median())
 
     @abc.abstractmethod
-    def course(
+    def infer_steps(
         self, rows: Frames, noise: Tensor | None, z: Tensor | None = None
-    ) -> tuple[Codes, Tensor]:
-        """Codes of every step, made from noise (S, B, T, Z) or where they are z, (S, B, T, Z), and
-        the summaries that p(x | z) reads besides, (S, B, T, past)."""
+    ) -> tuple[StepCodes, Tensor]:
+        """Codes of every step from noise (S, B, T, Z), or given as z (S, B, T, Z), and the
+        summaries of the past that p(x | z) reads, (S, B, T, past)."""
 
     @abc.abstractmethod
-    def weighed(self, rows: Frames, options: LikelihoodConfig, seed: int) -> tuple[Tensor, Tensor]:
+    def importance_weighted(
+        self, rows: Frames, options: LikelihoodConfig, seed: int
+    ) -> tuple[Tensor, Tensor]:
         """The importance-weighted bound and its Monte-Carlo error, (B,) each."""
 
     @abc.abstractmethod
-    def before(self, summary: Tensor) -> Sequence[Tensor]:
-        """What the prior of each level reads of the summary (..., outputs) of the past."""
+    def prior_inputs(self, summary: Tensor) -> Sequence[Tensor]:
+        """Inputs of the prior of each level, from the summary (..., outputs) of the past."""
 
-    def after(self, summary: Tensor, features: Tensor) -> Sequence[Tensor]:
-        """What the posterior of each level reads where a step is seen before the network does."""
-        return [torch.cat([part, features], -1) for part in self.before(summary)]
-
-    @abc.abstractmethod
-    def enter(self, features: Tensor, z: Tensor) -> Tensor:
-        """What the network reads of a step: (..., F) and (..., Z) to (..., inputs)."""
+    def posterior_inputs(self, summary: Tensor, features: Tensor) -> Sequence[Tensor]:
+        """Inputs of the posterior of each level, from the past and the features of a step."""
+        return [torch.cat([part, features], -1) for part in self.prior_inputs(summary)]
 
     @abc.abstractmethod
-    def past(self, summary: Tensor) -> Tensor:
-        """What p(x | z) reads of the summary besides codes, (..., past)."""
+    def net_input(self, features: Tensor, z: Tensor) -> Tensor:
+        """Input of the network: features (..., F) and codes (..., Z) to (..., inputs)."""
 
-    def codes(
+    @abc.abstractmethod
+    def decoder_context(self, summary: Tensor) -> Tensor:
+        """Inputs of p(x | z) from the summary, besides codes, (..., past)."""
+
+    def step_codes(
         self,
         before: Sequence[Tensor],
         after: Sequence[Tensor] | None,
         noise: Tensor | None,
         z: Tensor | None = None,
-    ) -> Codes:
-        """Level after level from what is read before a step is seen and after it; without the
-        latter, drawn from the prior."""
+    ) -> StepCodes:
+        """Codes level by level, from the posterior, or from the prior if `after` is None."""
         parts, latent = [], self.config.latent
         above: tuple[Tensor, ...] = ()
         for place, prior in enumerate(self.priors):
@@ -172,35 +172,33 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
             if z is not None:
                 here = z[..., own]
             else:
-                assert noise is not None, "codes are given or made from noise"
+                assert noise is not None, "expected codes or noise"
                 white = shift + stretch.exp() * noise[..., own]
                 here = mean + log_scale.exp() * white
-            parts.append(Codes(here, mean, log_scale, shift, stretch))
+            parts.append(StepCodes(here, mean, log_scale, shift, stretch))
             above = (here,)
-        return Codes.join(parts, -1) if len(parts) > 1 else parts[0]
+        return StepCodes.concat(parts, -1) if len(parts) > 1 else parts[0]
 
     def params(self, z: Tensor, past: Tensor) -> Tensor:
         """Of p(x_t | z_t, h_{t-1}), (..., P)."""
         return self.decoder(torch.cat([z, past], -1))
 
-    def log_given(self, rows: Frames, z: Tensor, past: Tensor) -> Tensor:
-        """log p(x_t | z_t, h_{t-1}) of every step, (S, B, T); zero where none is."""
+    def log_given_codes(self, rows: Frames, z: Tensor, past: Tensor) -> Tensor:
+        """log p(x_t | z_t, h_{t-1}) of every step, (S, B, T); 0 beyond the length of a row."""
         params = self.params(z, past)
         log_p = self.head.log_prob(params, rows.x.expand(*params.shape[:-1], -1)).sum(-1)
         return log_p * rows.exist
 
-    def loss(self, batch: Batch) -> Losses:
-        rows = self.laid(batch)
-        noise = torch.randn(
+    def kl_weight(self, step: int) -> float:
+        """beta, annealed from 0 over the first `anneal` steps."""
+        anneal = self.config.anneal
+        return self.config.beta * (min(1.0, (step + 1) / anneal) if anneal else 1.0)
+
+    def sample_noise(self, rows: Frames) -> Tensor:
+        """Standard normal noise of one code per step, (1, B, T, Z)."""
+        return torch.randn(
             1, *rows.exist.shape, self.latent.shape[1], dtype=rows.x.dtype, device=rows.x.device
         )
-        codes, past = self.course(rows, noise)
-        anneal = self.config.anneal
-        weight = self.config.beta * (min(1.0, (batch.step + 1) / anneal) if anneal else 1.0)
-        share = len(batch) / rows.exist.sum().to(rows.x.dtype)
-        distortion = -self.log_given(rows, codes.z, past)[0].sum(1)
-        rate = (codes.rates.sum(-1) * rows.exist)[0].sum(1)
-        return {"distortion": share * distortion, "rate": weight * share * rate}
 
     def likelihood(
         self,
@@ -209,30 +207,34 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         generator: Generator | None = None,
     ) -> Likelihood:
         options, seed = options or self.LikelihoodConfig(), seed_of(generator)
-        assert isinstance(options, Stepped.LikelihoodConfig), "a score is asked for with Scoring"
-        rows = self.laid(as_batch(batch))
+        assert isinstance(options, SequentialLatentModel.LikelihoodConfig), (
+            "expected a LikelihoodConfig"
+        )
+        rows = self.to_frames(as_batch(batch))
         values, errors = [], []
-        for own in self.pieces(rows, options.samples):
+        for own in self.chunks(rows, options.samples):
             if options.samples == 1:
-                codes, past = self.course(own, self.noise(own, 1, seed))
-                bound = self.log_given(own, codes.z, past) - codes.rates.sum(-1) * own.exist
+                codes, past = self.infer_steps(own, self.keyed_noise(own, 1, seed))
+                bound = self.log_given_codes(own, codes.z, past) - codes.kl.sum(-1) * own.exist
                 values.append(bound[0].sum(1))
             else:
-                value, error = self.weighed(own, options, seed)
+                value, error = self.importance_weighted(own, options, seed)
                 values.append(value)
                 errors.append(error)
         return Likelihood(torch.cat(values), "bound", torch.cat(errors) if errors else None)
 
-    def pieces(self, rows: Frames, samples: int) -> Iterator[Frames]:
-        """As many rows as have room together."""
-        count = max(rows.exist.shape[1] * min(samples, BLOCK), samples)
+    def chunks(self, rows: Frames, samples: int) -> Iterator[Frames]:
+        """Rows in chunks of bounded memory."""
+        count = max(rows.exist.shape[1] * min(samples, SAMPLES_PER_BLOCK), samples)
         each = count * max(self.net.outputs, self.head.width)
-        for own in torch.arange(len(rows.x), device=rows.x.device).split(max(ROOM // each, 1)):
+        for own in torch.arange(len(rows.x), device=rows.x.device).split(
+            max(MAX_BATCH_ELEMENTS // each, 1)
+        ):
             context = None if rows.context is None else rows.context[own]
             yield Frames(rows.x[own], rows.exist[own], context, rows.row[own])
 
-    def noise(self, rows: Frames, samples: int, seed: int, start: int = 0) -> Tensor:
-        """Keyed by row and step, so that padding changes none, (S, B, T, Z)."""
+    def keyed_noise(self, rows: Frames, samples: int, seed: int, start: int = 0) -> Tensor:
+        """Standard normal noise keyed by row and step, independent of padding, (S, B, T, Z)."""
         shape = (samples, self.latent.shape[1])
         steps = [
             keyed_normal(rows.row, shape, derive_seed(seed, "codes", step, start))
@@ -241,38 +243,26 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         return torch.stack(steps, 2).transpose(0, 1).to(rows.x.dtype)
 
     def log_joint(self, batch: Batch, z: Tensor) -> Tensor:
-        rows = self.laid(batch)
-        codes, past = self.course(rows, None, z)
-        return self.log_given(rows, z, past).sum(-1) + (codes.log_prior * rows.exist).sum(-1)
+        rows = self.to_frames(batch)
+        codes, past = self.infer_steps(rows, None, z)
+        return self.log_given_codes(rows, z, past).sum(-1) + (codes.log_prior * rows.exist).sum(-1)
 
     def log_prior(self, batch: Batch, z: Tensor) -> Tensor:
-        rows = self.laid(batch)
-        return (self.course(rows, None, z)[0].log_prior * rows.exist).sum(-1)
+        rows = self.to_frames(batch)
+        return (self.infer_steps(rows, None, z)[0].log_prior * rows.exist).sum(-1)
 
     def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
-        rows = self.laid(batch)
-        return (self.course(rows, None, z)[0].log_posterior * rows.exist).sum(-1)
+        rows = self.to_frames(batch)
+        return (self.infer_steps(rows, None, z)[0].log_posterior * rows.exist).sum(-1)
 
     def infer(self, batch: Batch, noise: Tensor) -> Tensor:
-        return self.course(self.laid(batch), noise)[0].z
+        return self.infer_steps(self.to_frames(batch), noise)[0].z
 
     def level_rates(self, batch: Batch, z: Tensor) -> Tensor:
-        """One for each level of each step."""
-        rows = self.laid(batch)
-        rates = self.course(rows, None, z)[0].rates * rows.exist[..., None]  # (S, B, T, Z)
-        return rates.unflatten(-1, (-1, self.config.latent)).sum(-1).flatten(-2)
-
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        """(n, steps, ...) where rows vary in length."""
-        *_, last = drawn(self, n, given, options, generator)
-        return self.layout.event(last.flatten(1))
+        """One per level of each step."""
+        rows = self.to_frames(batch)
+        kl = self.infer_steps(rows, None, z)[0].kl * rows.exist[..., None]  # (S, B, T, Z)
+        return kl.unflatten(-1, (-1, self.config.latent)).sum(-1).flatten(-2)
 
     @torch.no_grad()
     def stream(
@@ -282,34 +272,40 @@ class Stepped(Framed, HasLikelihood, HasLevels, CanSample, CanComplete, CanStrea
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """One yield for each step; those not yet drawn stand at their training mean or low."""
-        for x in drawn(self, n, given, options, generator):
-            yield self.layout.event(x.flatten(1))
+        """One yield per step; later steps hold their training mean or lowest value."""
+        state = start_sampling(self, n, given, options)
+        x = state.rows.x
+        for step in range(x.shape[1]):
+            state.advance(step, *sample_step_noise(self, 1, n, x, generator))
+            yield self.layout.event(x.clone().flatten(1))
 
     @torch.no_grad()
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """The seen steps come first; what lies beyond a row's length is left as it is."""
-        return completed(self, batch, options, generator)
+        """The observed steps must come first; padding is left as it is."""
+        return complete_prefix(self, batch, options, generator)
 
     @torch.no_grad()
     def diagnose(self, batch: Batch) -> list[Finding]:
-        rows = self.laid(replace(batch, row=batch.rows))
-        codes, past = self.course(rows, self.noise(rows, 1, 0))
-        rates = codes.rates[0][rows.exist]  # (N, Z)
-        active, units = int((rates.mean(0) > ACTIVE).sum()), rates.shape[1]
-        found = [degenerate(self.head, self.params(codes.z, past)[0][rows.exist])]
+        rows = self.to_frames(replace(batch, row=batch.rows))
+        codes, past = self.infer_steps(rows, self.keyed_noise(rows, 1, 0))
+        kl = codes.kl[0][rows.exist]  # (N, Z)
+        active, units = int((kl.mean(0) > MIN_ACTIVE_KL).sum()), kl.shape[1]
+        found = [find_degenerate_scale(self.head, self.params(codes.z, past)[0][rows.exist])]
         if 4 * active < units:
+            remedy = (
+                f"latent={active} is enough"
+                if active
+                else "if a step is simple given its past, wavenet is as good and faster; "
+                "otherwise try anneal=2000"
+            )
             found.append(
                 Finding(
                     "posterior collapse",
-                    f"{active} of {units} latent units of a step are in use and "
-                    f"they hold {float(rates.sum(1).mean()):.2f} nats a step",
-                    f"latent={active} would do as well"
-                    if active
-                    else "where a step is simple given its past, wavenet is as good and quicker; otherwise "
-                    "anneal=2000 gives codes time",
+                    f"{active} of {units} latent units of a step are active; the KL term is "
+                    f"{float(kl.sum(1).mean()):.2f} nats per step",
+                    remedy,
                 )
             )
         return [finding for finding in found if finding]

@@ -1,10 +1,10 @@
-r"""Autoencoder: a narrow code from which a thing can be rebuilt; no law, so nothing to draw
+r"""Autoencoder (AE): bottleneck representation; not a density model, cannot sample
 
 $z = f(x)$, $\hat x = g(z)$ with fewer units in z than entries in x, and the loss
-$\|x - g(f(x))\|^2$ in standardised coordinates. Where f and g are linear (net.depth=0) the best
-code spans the first principal axes, and the loss is the sum of the eigenvalues that are left
-(Bourlard & Kamp 1988). Nothing keeps codes near N(0, I), so noise decoded is no datum: that is
-what a VAE is for.
+$\|x - g(f(x))\|^2$ in standardised coordinates. If f and g are linear (net.depth=0) the best
+code spans the first principal axes, and the loss is the sum of the remaining eigenvalues
+(Bourlard & Kamp 1988). Nothing keeps codes near N(0, I), so decoded noise does not look like
+data: a VAE adds that constraint.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ...core.rng import make_generator
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions, Features
-from ._diagnostics import aggregate
-from ._encoder_decoder import Dense, Networks
-from ._posterior import check_shape, check_width
+from ._diagnostics import find_prior_mismatch
+from ._encoder_decoder import Dense, EncoderDecoder
+from ._posterior import check_code_shape, check_latent_size
 
 
 class AE(Model, CanEncode, CanDecode, CanDiagnose):
     """z = f(x, given), x = g(z, given), by least squares (Hinton & Salakhutdinov 2006).
 
-    Features of an event are numbers near one: a number standardised, a bit as -1 or 1, a name as
-    indicators, of which decoding takes the largest. Entries that were not seen are read as 0 and
-    left out of the loss.
+    Features of an event are of order one: a number standardised, a bit as -1 or 1, a label as
+    indicators, of which decoding takes the largest. Missing entries are read as 0 and left out of
+    the loss.
     """
 
     events = {"binary", "levels", "real", "counts", "columns"}
@@ -43,8 +43,8 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         tag = "model/latent.ae"
         latent: Annotated[int, Range(1)] = 16
         """Dimension of the code z."""
-        net: Networks.Config = Dense.Config(width=256)
-        """Networks from a datum to its code and back: dense, or convolution for pictures."""
+        net: EncoderDecoder.Config = Dense.Config(width=256)
+        """Encoder and decoder networks: dense, or convolution for images."""
 
     config: Config
     ends: Tensor
@@ -54,11 +54,11 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         self.latent = Space(kind="real", shape=(config.latent,))
         self.features, self.conditions = Features(space), Conditions(space)
         width = self.features.width
-        check_width(config.latent, width, space)
-        self.nets: Networks = config.net.build(
+        check_latent_size(config.latent, width, space)
+        self.nets: EncoderDecoder = config.net.build(
             space, width, self.conditions.width, config.latent, config.latent, width
         )
-        self.register_buffer("ends", support(space), persistent=False)  # (2, D)
+        self.register_buffer("ends", entry_ranges(space), persistent=False)  # (2, D)
 
     def loss(self, batch: Batch) -> Losses:
         features, context = self.features(batch), self.context(batch.given, len(batch))
@@ -74,11 +74,11 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        check_shape(z, self.latent)
+        check_code_shape(z, self.latent)
         features = self.nets.decode(z, self.context(given or {}, len(z)))
-        return self.restored(features).reshape(len(z), *self.space.shape)
+        return self.features_to_events(features).reshape(len(z), *self.space.shape)
 
-    def restored(self, features: Tensor) -> Tensor:
+    def features_to_events(self, features: Tensor) -> Tensor:
         """The entries (B, D), within their range, that have these features (B, F)."""
         known = self.features
         x = features / known.factor + known.shift
@@ -100,19 +100,21 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
     def diagnose(self, batch: Batch) -> list[Finding]:
         codes = self.encode(batch)
         noise = torch.randn(4096, *self.latent.shape, generator=make_generator(0)).to(codes)
-        found = aggregate(
+        found = find_prior_mismatch(
             codes,
             noise,
-            "an autoencoder is no law: take vae, whose codes are held to N(0, I), to draw samples",
+            "an autoencoder has no prior; to sample, use vae, which regularises codes to N(0, I)",
         )
         return [found] if found else []
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few = 0 < space.rows < 10_000
+        few_rows = 0 < space.rows < 10_000
         latent = 32 if space.dims > 256 else max(min(space.dims // 2, 16), 1)
         net = Dense.Config(width=512 if space.dims > 256 else 256)
-        recipe = TrainConfig(batch_size=64 if few else 128, ema_decay=0.995 if few else 0.999)
+        recipe = TrainConfig(
+            batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.999
+        )
         return Defaults(cls.Config(latent=latent, net=net), recipe)
 
     @classmethod
@@ -120,8 +122,8 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         return cls.Config(latent=max(space.dims // 2, 1), net=Dense.Config(width=16, depth=1))
 
 
-def support(space: Space) -> Tensor:
-    """The least and the largest value of each entry, (2, D); without end for numbers."""
+def entry_ranges(space: Space) -> Tensor:
+    """The least and the largest value of each entry, (2, D); infinite for numbers."""
     finite = {"binary", "levels", "label"}
     high = torch.tensor(
         [max(part.size, 2) - 1.0 if part.kind in finite else torch.inf for part in space.parts]

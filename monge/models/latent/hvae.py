@@ -1,7 +1,7 @@
-r"""Hierarchical variational autoencoder: levels of codes, each of which may see all above it
+r"""Hierarchical VAE (HVAE): levels of codes, each conditioned on all levels above it
 
-$p(x, z_{1:T}) = p(z_T) \prod_{t=1}^{T-1} p(z_t | z_{>t}) \, p(x | z_{1:T})$. Inference goes from
-the top down, $q(z_T | x) \prod_t q(z_t | z_{>t}, x)$, or from the bottom up,
+$p(x, z_{1:T}) = p(z_T) \prod_{t=1}^{T-1} p(z_t | z_{>t}) \, p(x | z_{1:T})$. Inference is
+top-down, $q(z_T | x) \prod_t q(z_t | z_{>t}, x)$, or bottom-up,
 $q(z_1 | x) \prod_t q(z_t | z_{<t}, x)$.
 """
 
@@ -10,35 +10,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ._hierarchy import Hierarchy
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.model import Losses
+from ._elbo import importance_weighted_bound
+from ._hierarchy import HierarchicalModel
 
 
-class HVAE(Hierarchy):
+class HVAE(HierarchicalModel):
     """p(x | given) = ∫ p(x | z_1..z_T) prod_t p(z_t | z_t+1..z_T) dz.
 
-    From the top down (Sonderby et al. 2016; Kingma et al. 2016) the rate of each level is a
-    divergence in closed form; from the bottom up (Rezende, Mohamed & Wierstra 2014) it is drawn.
+    With top-down inference (Sonderby et al. 2016; Kingma et al. 2016) the KL term of each level is
+    analytic; with bottom-up inference (Rezende, Mohamed & Wierstra 2014) it is sampled.
     """
 
-    class Config(Hierarchy.Config):
+    class Config(HierarchicalModel.Config):
         tag = "model/latent.hvae"
         inference: Literal["top-down", "bottom-up"] = "top-down"
-        """The order in which q draws the levels."""
+        """Order in which q samples the levels."""
 
     config: Config
 
+    def loss(self, batch: Batch) -> Losses:
+        h, context = self.posterior_params(batch)
+        noise = self.sample_noise(self.config.samples, h)
+        code = self.sample_posterior(h, context, noise)  # level by level, z_t ~ q(z_t | ., x)
+        log_p = self.log_given_code(batch, code.z, context)  # log p(x | z_1..z_T), (S, B)
+        beta = self.kl_weight(batch.step)
+        if self.config.importance_weighted:
+            return {"bound": -importance_weighted_bound(log_p, beta * code.log_ratios.sum(-1))}
+        return {"reconstruction": -log_p.mean(0), "kl": beta * self.kl_term(code)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        context = self.context(given or {}, n)
+        z = self.sample_prior(n, context, generator)  # z_T ~ N(0, I), then z_t ~ p(z_t | z_>t)
+        return self.sample_given_code(z, context, generator)  # x ~ p(x | z_1..z_T)
+
     @property
-    def downward(self) -> bool:
+    def top_down(self) -> bool:
         return self.config.inference == "top-down"
 
-    def above(self, level: int) -> Sequence[int]:
+    def prior_parents(self, level: int) -> Sequence[int]:
         return self.levels[level + 1 :]
 
-    def before(self, level: int) -> Sequence[int]:
-        return self.above(level) if self.downward else self.levels[:level]
+    def posterior_parents(self, level: int) -> Sequence[int]:
+        return self.prior_parents(level) if self.top_down else self.levels[:level]
 
-    def reads_row(self, level: int) -> bool:
+    def posterior_reads_data(self, level: int) -> bool:
         return True
 
-    def spoken_levels(self) -> Sequence[int]:
+    def decoder_levels(self) -> Sequence[int]:
         return self.levels

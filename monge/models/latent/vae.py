@@ -1,46 +1,49 @@
-r"""Variational autoencoder: Gaussian codes, a bound that importance samples tighten
+r"""Variational autoencoder (VAE): Gaussian codes, trained by the evidence lower bound (ELBO)
 
-The encoder says the parameters of q(z | x), which may be a factorised Gaussian, one with a full
-covariance, or an inverse autoregressive flow; with $z = \mu + \sigma \epsilon$ and
-$\epsilon \sim N(0, I)$, $\log q(z | x) = \sum_j [\log N(\epsilon_j; 0, 1) - \log\sigma_j]$. Where
-q is Gaussian and the prior N(0, I), the rate is known in closed form.
+The encoder outputs the parameters of q(z | x): a factorised Gaussian, a Gaussian with a full
+covariance, or an inverse autoregressive flow. With $z = \mu + \sigma \epsilon$ and
+$\epsilon \sim N(0, I)$, $\log q(z | x) = \sum_j [\log N(\epsilon_j; 0, 1) - \log\sigma_j]$. If
+q is Gaussian and the prior N(0, I), the KL term is analytic. Importance samples tighten the bound.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from torch import Generator, Tensor
 
+from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ._elbo import Variational
+from ._elbo import LatentVariableModel, importance_weighted_bound
 from ._encoder_decoder import Dense
-from ._posterior import Code, Factorised, Posterior
-from ._prior import Normal, Prior
+from ._posterior import Factorised, Posterior, PosteriorSample
+from ._prior import Prior, StandardNormalPrior
 
 
-class VAE(Variational):
+class VAE(LatentVariableModel):
     """p(x | given) = ∫ p(x | z, given) p(z) dz, trained by its evidence lower bound.
 
     The prior is N(0, I) or a learned mixture (Kingma & Welling 2014; Rezende, Mohamed & Wierstra
-    2014); beta-VAE is beta=4.
+    2014); beta=4 is a beta-VAE (Higgins et al. 2017).
     """
 
     family_priority = 1
 
-    class Config(Variational.Config):
+    class Config(LatentVariableModel.Config):
         tag = "model/latent.vae"
         latent: Annotated[int, Range(1)] = 16
         """Dimension of the code z."""
         posterior: Posterior.Config = Factorised.Config()
         """Family of q(z | x): factorised, full or iaf."""
-        prior: Prior.Config = Normal.Config()
-        """Law of codes: normal, or mixture."""
+        prior: Prior.Config = StandardNormalPrior.Config()
+        """Prior p(z): normal, or mixture."""
 
     config: Config
 
@@ -49,47 +52,76 @@ class VAE(Variational):
         super().__init__(config, space, posterior.width, config.latent, config.latent)
         self.posterior: Posterior = posterior
         self.prior: Prior = config.prior.build(config.latent)
-        if config.estimator == "B" and not (self.prior.standard and posterior.closed):
+        if config.estimator == "B" and not (
+            self.prior.is_standard_normal and posterior.has_analytic_kl
+        ):
             raise UsageError(
-                "estimator=B needs a rate in closed form, which only a factorised or "
-                "full posterior has against prior=normal; take estimator=A"
+                "estimator=B needs an analytic KL term: posterior=factorised or posterior=full "
+                "with prior=normal; use estimator=A"
             )
 
-    def code(self, h: Tensor, context: Tensor, noise: Tensor) -> Code:
+    def loss(self, batch: Batch) -> Losses:
+        h, context = self.posterior_params(batch)
+        noise = self.sample_noise(self.config.samples, h)
+        code = self.sample_posterior(h, context, noise)  # z ~ q(z | x)
+        log_p = self.log_given_code(batch, code.z, context)  # log p(x | z), (S, B)
+        beta = self.kl_weight(batch.step)
+        if self.config.importance_weighted:
+            return {"bound": -importance_weighted_bound(log_p, beta * code.log_ratios.sum(-1))}
+        return {"reconstruction": -log_p.mean(0), "kl": beta * self.kl_term(code)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        context = self.context(given or {}, n)
+        z = self.prior.sample(n, generator)  # z ~ p(z)
+        return self.sample_given_code(z, context, generator)  # x ~ p(x | z)
+
+    def sample_posterior(self, h: Tensor, context: Tensor, noise: Tensor) -> PosteriorSample:
         z, log_q = self.posterior.draw(h, noise)
         log_p = self.prior.log_prob(z)
-        together = log_p.shape[-1] < log_q.shape[-1]
-        ratios = (log_q.sum(-1, keepdim=True) if together else log_q) - log_p
-        return Code(z, ratios, self.rates(h, noise, ratios) if self.prior.standard else None)
+        joint = log_p.shape[-1] < log_q.shape[-1]  # units of a mixture prior are dependent
+        ratios = (log_q.sum(-1, keepdim=True) if joint else log_q) - log_p
+        kl = self.posterior_kl(h, noise, ratios) if self.prior.is_standard_normal else None
+        return PosteriorSample(z, ratios, kl)
 
-    def rates(self, h: Tensor, noise: Tensor, ratios: Tensor) -> Tensor | None:
-        """The rates in closed form, or as they were drawn with less noise, (S or 1, B, latent)."""
-        known, steady = self.posterior.rates(h), self.posterior.steady(h, noise)
-        if known is not None:
-            return known[None]
-        return None if steady is None else ratios + steady
+    def posterior_kl(self, h: Tensor, noise: Tensor, ratios: Tensor) -> Tensor | None:
+        """The KL terms: analytic, or sampled with a control variate, (S or 1, B, latent)."""
+        kl, variate = self.posterior.analytic_kl(h), self.posterior.control_variate(h, noise)
+        if kl is not None:
+            return kl[None]
+        return None if variate is None else ratios + variate
 
-    def prior_draw(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
-        return self.prior.draw(n, generator)
+    def sample_prior(self, n: int, context: Tensor, generator: Generator | None) -> Tensor:
+        return self.prior.sample(n, generator)
 
     def log_prior(self, batch: Batch, z: Tensor) -> Tensor:
         return self.prior.log_prob(z).sum(-1)
 
     def log_posterior(self, batch: Batch, z: Tensor) -> Tensor:
-        return self.posterior.log_prob(self.summary(batch)[0], z)
+        return self.posterior.log_prob(self.posterior_params(batch)[0], z)
 
     def rate(self, batch: Batch) -> Tensor | None:
-        rates = self.posterior.rates(self.summary(batch)[0]) if self.prior.standard else None
-        return None if rates is None else rates.sum(-1)
+        if not self.prior.is_standard_normal:
+            return None
+        kl = self.posterior.analytic_kl(self.posterior_params(batch)[0])
+        return None if kl is None else kl.sum(-1)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few = 0 < space.rows < 10_000
+        few_rows = 0 < space.rows < 10_000
         latent = 40 if space.dims > 256 else min(space.dims, 16)
-        # Hidden units left out at random would blur reals, whose scales could not fall below that.
-        dropout = 0.1 if few and space.kind in ("binary", "levels") else 0.0
+        # Dropout would blur reals, whose scales could not fall below its noise.
+        dropout = 0.1 if few_rows and space.kind in ("binary", "levels") else 0.0
         net = Dense.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
-        recipe = TrainConfig(batch_size=64 if few else 128, ema_decay=0.995 if few else 0.9998)
+        recipe = TrainConfig(
+            batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.9998
+        )
         return Defaults(cls.Config(latent=latent, net=net), recipe)
 
     @classmethod

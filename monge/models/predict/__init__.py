@@ -1,1 +1,1 @@
-"""Laws of targets given inputs: classifiers and regressors."""
+"""Supervised predictors of targets given inputs: classifiers and regressors."""

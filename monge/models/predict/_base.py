@@ -1,11 +1,11 @@
-r"""What laws of targets given inputs share: a trunk reads the inputs, a head is the law.
+r"""Base of predictors p(y | x): a trunk network reads the inputs, a head is the distribution.
 
 $p(y \mid x) = \prod_d p(y_d \mid \theta_d)$ with $\theta = W f(x) + b$, so that training lowers
 $-\log p(y \mid x)$ whatever the target is: squared error and a learned variance for a real, cross
 entropy for classes, a probability for each run of a count. Several targets share one trunk.
 
-With masks M hidden by dropout in use, the law is $\frac1N \sum_m p(y \mid x, M_m)$, an estimate of
-$E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016).
+With Monte Carlo dropout it is $\frac1N \sum_m p(y \mid x, M_m)$ over dropout masks M,
+an estimate of $E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
 from ...nn.layers.dropout import thinned
 from ...prob.heads import Entries, Head, Scales
-from ._trunk import Trunk, coded, transfer
+from ._trunk import Trunk, copy_weights, encoder_input, model_name
 
 Spread = Literal["constant", "input", "mixture"]
 Weight = Annotated[float, Range(0)]
@@ -58,27 +58,27 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
 
     class Config(Model.Config):
         spread: Spread = "input"
-        """Law of a real target: a normal of one learned scale, a normal whose scale depends on
-        the inputs, or a mixture of such normals."""
+        """Distribution of a real target: a Gaussian with one learned scale, a Gaussian whose scale
+        depends on the inputs, or a mixture of Gaussians."""
         components: Annotated[int, Range(1)] = 5
-        """Normals in a mixture."""
+        """Components of the mixture."""
         smoothing: Annotated[float, Range(0, 1)] = 0.0
-        """Share of a class that training spreads evenly over all classes."""
+        """Label smoothing: share of each label spread evenly over all classes in training."""
         classes: tuple[Weight, ...] = ()
-        """Weight in training of each class, in the order of the names; none weighs all alike."""
+        """Training weight per class, in the order of the names; empty weights all equally."""
         tasks: tuple[Weight, ...] = ()
-        """Weight in training of each of several targets; none weighs all alike."""
+        """Training weight per target; empty weights all equally."""
         encoder: RunRef | None = None
-        """Run whose codes are read instead of what it was fitted on."""
+        """Run whose codes replace the field it was fitted on."""
         start: RunRef | None = None
-        """Run whose trunk's weights this one begins with, where names and shapes agree."""
+        """Run whose trunk weights initialise this trunk where names and shapes agree."""
 
     class SamplingConfig(BaseConfig):
         passes: Annotated[int, Range(0)] = 0
-        """Networks thinned by dropout that the law is the mean of; 0 hides nothing."""
+        """Monte Carlo dropout passes that predictions average; 0 turns dropout off."""
 
     class LikelihoodConfig(SamplingConfig):
-        """A score is asked for as a draw is."""
+        """The options of sampling."""
 
     config: Config
     trunk: Trunk
@@ -93,20 +93,20 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         helpers = dict(parts or {})
         start = helpers.pop("start", None)
         super().__init__(config, space, helpers)
-        self.field, inputs = coded(space, helpers.get("encoder"))
+        self.field, inputs = encoder_input(space, helpers.get("encoder"))
         self.trunk = self.build_trunk(inputs)
         self.head = Head(space, config.components if config.spread == "mixture" else 1)
         self.scales = Scales(self.head, config.spread == "constant")
         self.out = nn.Linear(self.trunk.width, self.scales.inputs)
-        sizes = {"classes": kinds_of(space), "tasks": space.dims}
+        sizes = {"classes": class_count(space), "tasks": space.dims}
         for name, size in sizes.items():
-            weights = weights_of(name, getattr(config, name), size)
+            weights = check_weights(name, getattr(config, name), size)
             self.register_buffer(name, weights, persistent=False)
         for name, value in (("centre", 0.0), ("stretch", 1.0)):  # of codes: known from `begin`
             self.register_buffer(name, torch.tensor(value))
         if start is not None:
-            transfer(start, self.trunk)
-        self.settle()
+            copy_weights(start, self.trunk)
+        self.init_output_bias()
 
     @abc.abstractmethod
     def build_trunk(self, inputs: Space) -> Trunk:
@@ -116,7 +116,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def unsupported_reason(cls, space: Space) -> str | None:
         if not space.given:
             return (
-                f"{cls.__name__.lower()} predicts from conditions, and there are none; name "
+                f"{model_name(cls)} predicts from conditions, and there are none; name "
                 "the field to predict with --target"
             )
         return None
@@ -128,11 +128,11 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
             self.centre.copy_(codes.mean())
             self.stretch.copy_(codes.std().clamp_min(1e-6))
         self.head.fit(self.flat(batch.x), batch.observed_mask.reshape(len(batch), -1))
-        self.settle()
+        self.init_output_bias()
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Begin as the law of each target alone."""
+    def init_output_bias(self) -> None:
+        """Start at the marginal distribution of each target."""
         self.out.weight.zero_()
         self.out.bias.copy_(self.scales.without(self.head.start()))
 
@@ -141,9 +141,11 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         self.parts.eval()
         return self
 
-    def loss(self, batch: Batch) -> Losses:
-        x, params = self.flat(batch.x), self.params(batch.given, len(batch))
-        log_p = self.smooth(self.head.log_prob(params, x), params)  # (B, D)
+    def weighted_nll(self, batch: Batch, params: Tensor) -> Losses:
+        """-log p(y | params) of each row with label smoothing, class and task weights; one term
+        per column if there are several targets."""
+        x = self.flat(batch.x)
+        log_p = self.smooth_labels(self.head.log_prob(params, x), params)  # (B, D)
         weights = self.tasks * batch.observed_mask.reshape(len(batch), -1)
         if self.config.classes:
             weights = weights * self.classes[x.long()]
@@ -153,7 +155,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         names = [column.name for column in self.space.columns]
         return dict(zip(names, each.T, strict=True))
 
-    def smooth(self, log_p: Tensor, params: Tensor) -> Tensor:
+    def smooth_labels(self, log_p: Tensor, params: Tensor) -> Tensor:
         """A class's log-probability (B, D) mixed with the mean of all classes'."""
         share = self.config.smoothing
         if not share:
@@ -177,53 +179,51 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
             [torch.where(seen, self.head.log_prob(params, x), 0.0).sum(1) for params in passes]
         )  # (S, B)
         if len(each) == 1:
-            return Likelihood(each[0], "exact" if not count_of(options) else "estimate")
+            return Likelihood(each[0], "exact" if not pass_count(options) else "estimate")
         top = each.amax(0)
         ratio = (each - top).exp()
         error = ratio.std(0) / (len(each) ** 0.5 * ratio.mean(0))
         return Likelihood(top + ratio.mean(0).log(), "estimate", error)
 
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
+    def sample_params(
+        self, n: int, given: Given | None, options: BaseConfig | None, generator: Generator | None
     ) -> Tensor:
-        noise = self.head.noise(n, generator)  # (n, D, 2)
+        """Parameters (n, P) of the distribution of each target; with dropout passes, those of a
+        random pass per row."""
         every = torch.stack(self.passes(given or {}, n, options, generator))  # (S, n, P)
         which = torch.randint(len(every), (n,), generator=generator, device=every.device)
-        return self.shaped(self.head.draw(every[which, torch.arange(n)], noise))
+        return every[which, torch.arange(n)]
 
     @torch.no_grad()
     def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
         return MixedMarginals(
             [
                 Entries(self.space, self.head, params)
-                for params in self.passes(given, rows_of(given), options)
+                for params in self.passes(given, condition_rows(given), options)
             ]
         )
 
     @torch.no_grad()
     def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:
         """Among columns, a name stands as its most probable code."""
-        passes = self.passes(given, rows_of(given), options)
+        passes = self.passes(given, condition_rows(given), options)
         if self.space.kind == "label":
             every = [torch.stack(self.head.values(params), 1).exp() for params in passes]
             return torch.stack(every).mean(0).reshape(-1, *self.space.shape, self.space.size)
         mean = torch.stack([self.head.mean(params) for params in passes]).mean(0)
         names = torch.tensor([part.kind == "label" for part in self.space.parts])
         if bool(names.any()):
-            mean = torch.where(names.to(mean.device), self.likeliest(passes), mean)
+            mean = torch.where(names.to(mean.device), self.most_probable(passes), mean)
         return mean.reshape(-1, *self.space.shape)
 
     @torch.no_grad()
     def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
-        """Of a number's law that is a mean over passes, the best of their modes."""
-        return self.shaped(self.likeliest(self.passes(given, rows_of(given), options)))
+        """For a number averaged over passes, the most probable of their modes."""
+        return self.to_event(
+            self.most_probable(self.passes(given, condition_rows(given), options))
+        )
 
-    def likeliest(self, passes: Sequence[Tensor]) -> Tensor:
+    def most_probable(self, passes: Sequence[Tensor]) -> Tensor:
         """The value of each entry with the highest probability or density, (B, D)."""
         if len(passes) == 1:
             return self.head.mode(passes[0])
@@ -244,7 +244,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         self, given: Given, n: int, options: BaseConfig | None, generator: Generator | None = None
     ) -> list[Tensor]:
         """The parameters (n, P) that each thinned network gives, or those of the whole one."""
-        count, seed = count_of(options), seed_of(generator)
+        count, seed = pass_count(options), seed_of(generator)
         if not count:
             return [self.params(given, n)]
         found = []
@@ -254,10 +254,10 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         return found
 
     def params(self, given: Given, n: int) -> Tensor:
-        """What the law of each target is made of, laid out as the head has it, (n, P)."""
-        return self.scales(self.out(self.trunk(self.ready(given, n))))
+        """Parameters of the distribution of each target, (n, P)."""
+        return self.scales(self.out(self.trunk(self.trunk_inputs(given, n))))
 
-    def ready(self, given: Given, n: int) -> Given:
+    def trunk_inputs(self, given: Given, n: int) -> Given:
         """What the trunk reads: the conditions, with codes where an encoder reads them."""
         found = broadcast_conditions(given, self.space, n)
         if self.field is None:
@@ -271,27 +271,27 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def flat(self, x: Tensor) -> Tensor:  # (B, D)
         return x.reshape(len(x), -1).to(self.out.weight.dtype)
 
-    def shaped(self, x: Tensor) -> Tensor:  # (B, D) -> (B, *event)
+    def to_event(self, x: Tensor) -> Tensor:  # (B, D) -> (B, *event)
         x = x.reshape(-1, *self.space.shape)
         return x.long() if self.space.kind == "label" else x
 
 
-def count_of(options: BaseConfig | None) -> int:
+def pass_count(options: BaseConfig | None) -> int:
     """How many passes are asked for."""
     return cast(Predictor.SamplingConfig, options).passes if options is not None else 0
 
 
-def rows_of(given: Given) -> int:
+def condition_rows(given: Given) -> int:
     """How many rows the conditions have; one that is single is repeated."""
     return max((len(part) for part in given.values()), default=1)
 
 
-def kinds_of(space: Space) -> int:
+def class_count(space: Space) -> int:
     """How many classes the event has; 0 where it is no class."""
     return {"binary": 2, "label": space.size}.get(space.kind, 0) * (space.dims == 1)
 
 
-def weights_of(name: str, given: Sequence[float], size: int) -> Tensor:
+def check_weights(name: str, given: Sequence[float], size: int) -> Tensor:
     if given and len(given) != size:
         raise UsageError(
             f"{name} has {len(given)} weights, and there are {size} {name} here; give one for each"

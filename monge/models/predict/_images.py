@@ -1,4 +1,4 @@
-"""What predictors from pictures share: a network over the picture, and all else beside it."""
+"""Base of predictors from images: a network over the image, other inputs concatenated."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions, Features
 from ...nn.layers.specs import Shape
 from ._base import Predictor
-from ._trunk import Trunk
+from ._trunk import Trunk, model_name
 
-EPOCHS, LEAST = 8, 1500
+EPOCHS, MIN_STEPS = 8, 1500
 """How often every row is seen, and steps that few rows are seen at least."""
-FEW = 10_000
+SMALL_DATA_ROWS = 10_000
 """Rows below which batches are half as large."""
-SMALL = 16
-"""Pixels on a side below which a picture is not moved, and a network has fewer levels."""
+SMALL_SIDE = 16
+"""Pixels on a side below which a image is not moved, and a network has fewer levels."""
 
 
-class Pictures(Trunk):
-    """Features of the one picture given, with whatever else is given standardised beside them.
+class ImageTrunk(Trunk):
+    """Features of the one image given, with whatever else is given standardised beside them.
 
     build: from the shape (channels, rows, columns) to a network (B, *shape) -> (B, width) and its
     width.
@@ -36,8 +36,8 @@ class Pictures(Trunk):
 
     def __init__(self, inputs: Space, build: Callable[[Shape], tuple[nn.Module, int]]) -> None:
         super().__init__()
-        self.name, picture = seen(inputs)
-        self.shape, self.features = picture.shape, Features(picture)
+        self.name, image = find_image(inputs)
+        self.shape, self.features = image.shape, Features(image)
         rest = {name: part for name, part in inputs.given.items() if name != self.name}
         self.conditions = Conditions(replace(inputs, given=rest))
         self.net, width = build(self.shape)
@@ -52,8 +52,8 @@ class Pictures(Trunk):
         return torch.cat([h, self.conditions(given, len(h))], 1) if self.conditions.width else h
 
 
-class FromPictures(Predictor):
-    """p(y | picture, whatever else is given)."""
+class ImagePredictor(Predictor):
+    """p(y | image, whatever else is given)."""
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
@@ -62,32 +62,32 @@ class FromPictures(Predictor):
             return super().unsupported_reason(space)
         found = ", ".join(map(str, space.given.values()))
         return (
-            f"{cls.__name__.lower()} reads one picture (channels, rows, columns), got {found};"
+            f"{model_name(cls)} expects one image (channels, rows, columns), found {found};"
             " use predict.mlp"
         )
 
 
-def seen(inputs: Space) -> tuple[str, Space]:
-    """The picture among the conditions, with its name."""
+def find_image(inputs: Space) -> tuple[str, Space]:
+    """The image among the conditions, with its name."""
     for name, part in inputs.given.items():
         if part.is_picture:
             return name, part
     raise UsageError(
-        f"encoder makes the picture codes of {next(iter(inputs.given.values()))}, "
+        f"encoder turns the image into codes of {next(iter(inputs.given.values()))}, "
         "which convolutions cannot read; use predict.mlp"
     )
 
 
-def sides(space: Space) -> int:
-    """The shorter side of the picture that is given."""
+def image_side(space: Space) -> int:
+    """The shorter side of the image that is given."""
     return min(next((part.shape[1:] for part in space.given.values() if part.is_picture), (1,)))
 
 
-def suited(config: Config, space: Space) -> Defaults:
-    """A configuration with the recipe for it. Small motions do not change what class a picture
+def with_training_defaults(config: Config, space: Space) -> Defaults:
+    """A configuration with the recipe for it. Small motions do not change what class a image
     shows, unless a pixel is much of it; what they do to a number, the model cannot know."""
-    batch = 64 if space.rows < FEW else 128
-    steps = max(EPOCHS * space.rows // batch, LEAST)
+    batch = 64 if space.rows < SMALL_DATA_ROWS else 128
+    steps = max(EPOCHS * space.rows // batch, MIN_STEPS)
     recipe = TrainConfig(
         optimiser="adamw",
         lr=3e-3,
@@ -97,6 +97,6 @@ def suited(config: Config, space: Space) -> Defaults:
         max_steps=steps,
         patience=0,
     )
-    moved = space.kind in ("label", "binary") and sides(space) >= SMALL
-    moves = f"augment=shift{sides(space) // 14},rotate10,scale10"
+    moved = space.kind in ("label", "binary") and image_side(space) >= SMALL_SIDE
+    moves = f"augment=shift{image_side(space) // 14},rotate10,scale10"
     return Defaults(config, recipe, (moves,) if moved else ())

@@ -1,4 +1,4 @@
-"""The networks that read what a target is predicted from, and what they take from other runs."""
+"""Trunk networks of predictors, and weights and encoders from other runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Trunk(nn.Module, abc.ABC):
         """(B, width)"""
 
 
-class Flat(Trunk):
+class FlatTrunk(Trunk):
     """Everything given, standardised and side by side."""
 
     def __init__(self, inputs: Space) -> None:
@@ -36,13 +36,13 @@ class Flat(Trunk):
         return self.conditions(given, len(next(iter(given.values()))))
 
 
-def coded(space: Space, encoder: Model | None) -> tuple[str | None, Space]:
+def encoder_input(space: Space, encoder: Model | None) -> tuple[str | None, Space]:
     """The condition that the encoder reads, if any, and what the trunk reads in the end."""
     if encoder is None:
         return None, space
     if not isinstance(encoder, CanEncode):
         raise UsageError(
-            f"encoder: {type(encoder).__name__.lower()} cannot {CanEncode.task}; name "
+            f"encoder: {model_name(type(encoder))} cannot {CanEncode.task}; name "
             "a run of a model that can, such as latent.vae"
         )
     own = encoder.space
@@ -56,7 +56,7 @@ def coded(space: Space, encoder: Model | None) -> tuple[str | None, Space]:
     )
 
 
-def transfer(source: Model, trunk: Trunk) -> None:
+def copy_weights(source: Model, trunk: Trunk) -> None:
     """Copy the weights of another model's trunk where names and shapes agree."""
     state = trunk.state_dict()
     names = [name for name, _ in trunk.named_parameters()]
@@ -68,7 +68,12 @@ def transfer(source: Model, trunk: Trunk) -> None:
     }
     if not set(names) & set(agreeing):
         raise UsageError(
-            f"start: {type(source).__name__} shares no weights with this trunk; "
+            f"start: {model_name(type(source))} shares no weights with this trunk; "
             "name a run of the same network"
         )
     trunk.load_state_dict(agreeing, strict=False)
+
+
+def model_name(model: type[Model]) -> str:
+    """The name of a model in the registry, such as predict.mlp."""
+    return model.Config.tag.removeprefix("model/")

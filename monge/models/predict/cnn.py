@@ -1,4 +1,4 @@
-"""Convolutional network: classes or numbers from pictures
+"""Convolutional network: classes or numbers from images
 
 Levels of convolutions widen the channels while they halve the sides; what is left is read by one
 dense layer (LeCun et al. 1998; strided convolutions instead of pooling: Springenberg et al. 2015).
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from torch import nn
+import torch
+from torch import Generator, Tensor, nn
 
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...nn.layers.activation import Activation
 from ...nn.layers.init import initialise
@@ -30,26 +34,26 @@ from ...nn.layers.specs import (
     Shape,
     Stack,
 )
-from ._images import SMALL, FromPictures, Pictures, sides, suited
+from ._images import SMALL_SIDE, ImagePredictor, ImageTrunk, image_side, with_training_defaults
 from ._trunk import Trunk
 
-LARGE = 48
+LARGE_SIDE = 48
 """Pixels on a side from which on a third level pays."""
 
 
-class CNN(FromPictures):
+class CNN(ImagePredictor):
     """p(y | W h(x) + b), where h are levels of h <- a(N(K * h)) and a dense layer."""
 
     family_priority = 2
 
-    class Config(FromPictures.Config):
+    class Config(ImagePredictor.Config):
         tag = "model/predict.cnn"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
-        """Channels of each level, first to last; each level halves the sides."""
+        """Channels of each level, first to last; each level halves height and width."""
         depth: Annotated[int, Range(1)] = 2
-        """Convolutions a level."""
+        """Convolutions per level."""
         kernel: Annotated[int, Range(1)] = 3
-        """Pixels on a side that a convolution reads."""
+        """Kernel size of the convolutions."""
         halving: Halving = "stride"
         """How a level halves its maps: its first convolution has stride 2, or it ends in max or
         average pooling."""
@@ -58,17 +62,33 @@ class CNN(FromPictures):
         norm: Norm = "batch"
         """Normalisation after each convolution and the dense layer."""
         activation: Activation = "relu"
-        """Function after each normalisation."""
+        """Activation after each normalisation."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.3
-        """Share of the numbers before and after the dense layer that training hides at random."""
+        """Dropout probability before and after the dense layer."""
 
     config: Config
 
     def build_trunk(self, inputs: Space) -> Trunk:
-        return Pictures(inputs, self.build_net)
+        return ImageTrunk(inputs, self.build_net)
+
+    def loss(self, batch: Batch) -> Losses:
+        params = self.params(batch.given, len(batch))  # of p(y | x), W h(x) + b
+        return self.weighted_nll(batch, params)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        noise = self.head.noise(n, generator)  # (n, D, 2)
+        params = self.sample_params(n, given, options, generator)
+        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
 
     def build_net(self, shape: Shape) -> tuple[nn.Module, int]:
-        plan = planned(self.config)
+        plan = plan_layers(self.config)
         (width,) = plan.shape(shape)
         net = plan.build(shape)
         initialise(net, "he", self.config.activation)
@@ -77,28 +97,28 @@ class CNN(FromPictures):
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         why = super().unsupported_reason(space)
-        if why is None and space.given and sides(space) < 2:
+        if why is None and space.given and image_side(space) < 2:
             return (
-                "cnn halves the sides of a picture, and one of them is a single pixel here; "
+                "predict.cnn halves the sides of an image, and one side is a single pixel here; "
                 "use predict.resnet or predict.mlp"
             )
         return why
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        side = sides(space)
-        widths = (32,) if side < SMALL else (32, 64) if side < LARGE else (32, 64, 128)
-        return suited(cls.Config(widths=widths), space)
+        side = image_side(space)
+        widths = (32,) if side < SMALL_SIDE else (32, 64) if side < LARGE_SIDE else (32, 64, 128)
+        return with_training_defaults(cls.Config(widths=widths), space)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(widths=(8,), depth=1, features=16, dropout=0.1)
 
 
-def planned(config: CNN.Config) -> Stack:
+def plan_layers(config: CNN.Config) -> Stack:
     """The network before it is built."""
     if not config.widths:
-        raise UsageError("widths is empty, so that nothing is convolved; give widths=32,64")
+        raise UsageError("expected at least one level, found widths empty; give widths=32,64")
     after: tuple[Layer, ...] = (Normalise(config.norm), Act(config.activation))
     bias, layers = not centres(config.norm), list[Layer]()
     for width in config.widths:

@@ -1,4 +1,4 @@
-r"""Logistic regression: classes from a linear map, by the one best fit
+r"""Logistic regression: linear classifier fitted to its optimum by L-BFGS
 
 Two classes: $P(y = 1 \mid x) = \sigma(w^T x + b)$, and minus the log-likelihood is
 $-\sum_n [y_n \log \pi_n + (1 - y_n) \log(1 - \pi_n)]$, whose gradient in w is $X^T (\pi - y)$.
@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ._base import Predictor
-from ._trunk import Flat, Trunk
+from ._trunk import FlatTrunk, Trunk
 
 ITERATIONS = 200
 """Steps of L-BFGS; most fits have converged by then."""
@@ -36,12 +41,25 @@ class Logistic(Predictor):
     config: Config
 
     def build_trunk(self, inputs: Space) -> Trunk:
-        return Flat(inputs)
+        return FlatTrunk(inputs)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        noise = self.head.noise(n, generator)  # (n, D, 2)
+        params = self.sample_params(n, given, options, generator)
+        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
 
     def loss(self, batch: Batch) -> Losses:
         rows = self.space.rows or len(batch)
         penalty = self.config.penalty / (2 * rows) * self.out.weight.square().sum()
-        return super().loss(batch) | {"penalty": penalty}
+        nll = self.weighted_nll(batch, self.params(batch.given, len(batch)))
+        return nll | {"penalty": penalty}
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

@@ -1,32 +1,35 @@
-"""Multilayer perceptron: classes, numbers or several targets from anything that has features"""
+"""Multilayer perceptron: classes, numbers or several targets from any inputs"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Generator, Tensor
 
 from ...core.abilities import Given
-from ...core.model import Defaults
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.layers.activation import activation
 from ...nn.layers.dropout import dropout
 from ...nn.mlp import MLP as Network
 from ._base import Predictor
-from ._trunk import Flat, Trunk
+from ._trunk import FlatTrunk, Trunk
 
-SMALL = 1000
-"""Below so many training rows a small network does as well and is done sooner."""
+SMALL_DATA_ROWS = 1000
+"""Training rows below which a small network does as well and trains faster."""
 
 
-class Layers(Trunk):
+class MLPTrunk(Trunk):
     """Hidden layers over everything given."""
 
     def __init__(self, config: Network.Config, inputs: Space) -> None:
         super().__init__()
-        self.flat = Flat(inputs)
+        self.flat = FlatTrunk(inputs)
         widths = config.widths or (config.width,) * config.depth
         self.width = widths[-1] if widths else self.flat.width
         before = replace(config, widths=widths[:-1], depth=0)
@@ -37,7 +40,7 @@ class Layers(Trunk):
         return self.drop(self.act(self.net(self.flat(given))))
 
 
-class MLP(Predictor):
+class MLPPredictor(Predictor):
     """p(y | x) = p(y | W h + b), h = a(W_l ... a(W_1 x + b_1) ... + b_l) over standardised inputs:
     a normal with a mean and a scale of its own for a real, a softmax for classes."""
 
@@ -47,17 +50,33 @@ class MLP(Predictor):
     class Config(Predictor.Config):
         tag = "model/predict.mlp"
         net: Network.Config = Network.Config(dropout=0.1)
-        """Layers between the inputs and the law of the target."""
+        """Hidden layers between the inputs and the target."""
 
     config: Config
 
     def build_trunk(self, inputs: Space) -> Trunk:
-        return Layers(self.config.net, inputs)
+        return MLPTrunk(self.config.net, inputs)
+
+    def loss(self, batch: Batch) -> Losses:
+        params = self.params(batch.given, len(batch))  # of p(y | x), W h + b
+        return self.weighted_nll(batch, params)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        noise = self.head.noise(n, generator)  # (n, D, 2)
+        params = self.sample_params(n, given, options, generator)
+        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         """Few rows get a small network; the average of its weights is what early stopping sees."""
-        small = space.rows < SMALL
+        small = space.rows < SMALL_DATA_ROWS
         net = Network.Config(width=64 if small else 256, dropout=0.1 if small else 0.2)
         recipe = TrainConfig(
             optimiser="adamw",

@@ -1,4 +1,4 @@
-r"""Perceptron: a linear classifier that learns from its mistakes alone
+r"""Perceptron: linear classifier updated on its mistakes
 
 $\hat y = 1\{w^T x > 0\}$, where the last entry of x is 1; a row that is mistaken moves
 $w \leftarrow w + \eta (y - \hat y) x$, from w = 0, where every $\eta > 0$ gives the same
@@ -14,27 +14,28 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ._base import Predictor
-from ._trunk import Flat, Trunk
+from ._trunk import FlatTrunk, Trunk
 
-AHEAD = 256
+SCAN_ROWS = 256
 """Rows that are answered at once in search of the next mistake."""
-SHARP = 2 ** torch.arange(-8, 10.1, 0.25)
+SHARPNESS_GRID = 2 ** torch.arange(-8, 10.1, 0.25)
 """What s is chosen from, where scores have mean size 1."""
 
 
 class Perceptron(Predictor):
     """P(y | x) = softmax(s W x)_y of standardised inputs, or sigmoid(s w^T x) for a flag.
 
-    A step reads every training row once, in a random order, and the law has the weights that
+    A step reads every training row once, in a random order, and the model keeps the weights that
     ended a pass with the fewest errors (the pocket; Gallant 1990). The algorithm gives answers and
     no degrees: the one number s, which leaves every answer as it is, makes probabilities of the
     scores. It is the likeliest on the training rows, each with a share 1 / (rows + 2) of doubt,
@@ -48,10 +49,10 @@ class Perceptron(Predictor):
 
         tag = "model/predict.perceptron"
 
-    walk: Tensor
+    current: Tensor
     mistakes: Tensor
-    fewest: Tensor
-    sharp: Tensor
+    fewest_errors: Tensor
+    sharpness: Tensor
 
     def __init__(
         self, config: Config, space: Space, parts: Mapping[str, Model] | None = None
@@ -65,16 +66,28 @@ class Perceptron(Predictor):
         super().__init__(config, space, parts)
         self.out.requires_grad_(False)
         shape = (self.out.out_features, self.out.in_features + 1)
-        self.register_buffer("walk", torch.zeros(shape))  # the weights that move, bias last
+        self.register_buffer("current", torch.zeros(shape))  # the weights that move, bias last
         self.register_buffer("mistakes", torch.zeros((), dtype=torch.long))  # that moved them
-        self.register_buffer("fewest", torch.tensor(torch.inf))  # errors of the pocket
-        self.register_buffer("sharp", torch.ones(space.dims))  # s, of each flag its own
+        self.register_buffer("fewest_errors", torch.tensor(torch.inf))  # errors of the pocket
+        self.register_buffer("sharpness", torch.ones(space.dims))  # s, of each flag its own
 
     def build_trunk(self, inputs: Space) -> Trunk:
-        return Flat(inputs)
+        return FlatTrunk(inputs)
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        noise = self.head.noise(n, generator)  # (n, D, 2)
+        params = self.sample_params(n, given, options, generator)
+        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
+
+    @torch.no_grad()
+    def init_output_bias(self) -> None:
         self.out.weight.zero_()
         self.out.bias.zero_()
 
@@ -86,39 +99,41 @@ class Perceptron(Predictor):
         """One pass, and what it came to: errors at its end, and mistakes on the way."""
         rows = batch.observed_mask.reshape(len(batch), -1).all(1).nonzero()[:, 0]
         rows = rows[torch.randperm(len(rows)).to(rows.device)]
-        x = F.pad(self.trunk(self.ready(batch.given, len(batch))), (0, 1), value=1.0)[rows]
+        x = F.pad(self.trunk(self.trunk_inputs(batch.given, len(batch))), (0, 1), value=1.0)[rows]
         right, before = self.indicators(self.flat(batch.x)[rows]), self.mistakes.clone()
-        for some, truth in zip(x.split(AHEAD), right.split(AHEAD), strict=True):
+        for some, truth in zip(x.split(SCAN_ROWS), right.split(SCAN_ROWS), strict=True):
             self.correct(some, truth)
-        score, count = x @ self.walk.T, max(len(rows), 1)
-        errors = self.answer(score).ne(right).any(1).sum()
-        if errors < self.fewest:
-            self.pocket(score, right, errors)
+        score, count = x @ self.current.T, max(len(rows), 1)
+        errors = self.predicted(score).ne(right).any(1).sum()
+        if errors < self.fewest_errors:
+            self.update_pocket(score, right, errors)
         return {"errors": errors / count, "mistakes": (self.mistakes - before) / count}
 
     def correct(self, x: Tensor, right: Tensor) -> None:
         """Take rows x (n, F + 1) in their order and move the weights at each mistake."""
         while len(x):
-            gap = right - self.answer(x @ self.walk.T)  # (n, P)
+            gap = right - self.predicted(x @ self.current.T)  # (n, P)
             wrong = gap.ne(0).any(1)
             if not bool(wrong.any()):
                 return
             first = int(wrong.to(torch.uint8).argmax())
-            self.walk.addr_(gap[first], x[first])
+            self.current.addr_(gap[first], x[first])
             self.mistakes.add_(1)
             x, right = x[first + 1 :], right[first + 1 :]
 
-    def pocket(self, score: Tensor, right: Tensor, errors: Tensor) -> None:
-        """Let the weights that move be those of the law."""
-        self.out.weight.copy_(self.walk[:, :-1])
-        self.out.bias.copy_(self.walk[:, -1])
-        self.fewest.copy_(errors)
-        options = SHARP.to(score) / score.abs().mean().clamp_min(1e-12)
+    def update_pocket(self, score: Tensor, right: Tensor, errors: Tensor) -> None:
+        """Store the current weights in the pocket."""
+        self.out.weight.copy_(self.current[:, :-1])
+        self.out.bias.copy_(self.current[:, -1])
+        self.fewest_errors.copy_(errors)
+        options = SHARPNESS_GRID.to(score) / score.abs().mean().clamp_min(1e-12)
         doubt = 1 / (len(score) + 2)
-        costs = torch.stack([self.cost(option * score, right, doubt) for option in options])
-        self.sharp.copy_(options[costs.argmin(0)])
+        costs = torch.stack(
+            [self.cross_entropy(option * score, right, doubt) for option in options]
+        )
+        self.sharpness.copy_(options[costs.argmin(0)])
 
-    def cost(self, logits: Tensor, right: Tensor, doubt: float) -> Tensor:
+    def cross_entropy(self, logits: Tensor, right: Tensor, doubt: float) -> Tensor:
         """Cross entropy against indicators (n, P) with a share of doubt, of each entry, (D,)."""
         truth = (1 - doubt) * right
         if self.space.kind == "binary":
@@ -127,7 +142,7 @@ class Perceptron(Predictor):
         truth = truth + doubt / self.space.size
         return -(truth * logits.log_softmax(1)).sum(1).mean()[None]
 
-    def answer(self, score: Tensor) -> Tensor:
+    def predicted(self, score: Tensor) -> Tensor:
         """Indicators of the classes with the highest scores (n, P), (n, P)."""
         if self.space.kind == "binary":
             return (score > 0).to(score)
@@ -139,7 +154,7 @@ class Perceptron(Predictor):
         return F.one_hot(y[:, 0].long(), self.space.size).to(y)
 
     def params(self, given: Given, n: int) -> Tensor:
-        return self.sharp * super().params(given, n)
+        return self.sharpness * super().params(given, n)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

@@ -1,6 +1,6 @@
-"""Recurrent network: classes or numbers from sequences, or from pictures row by row
+"""Recurrent network: classes or numbers from sequences, or from images row by row
 
-A hidden vector reads one step after the other, in both directions unless told otherwise; what it
+A hidden vector reads one step after the other, in both directions by default; what it
 holds at the end is what the target is predicted from (Hochreiter & Schmidhuber 1997; Cho et al.
 2014; Schuster & Paliwal 1997).
 """
@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions, Features
@@ -27,11 +28,11 @@ from ...nn.recurrent import Recurrent as Network
 from ._base import Predictor
 from ._trunk import Trunk
 
-SMALL = 1000
-"""Below so many training rows a small network does as well and is done sooner."""
+SMALL_DATA_ROWS = 1000
+"""Training rows below which a small network does as well and trains faster."""
 
 
-class Reading(nn.Module):
+class SequenceReader(nn.Module):
     """One condition read step by step, (B, width): the hidden vector after the last step that
     exists and, backwards, after the first."""
 
@@ -64,15 +65,15 @@ class Reading(nn.Module):
         return self.features(flat).unflatten(0, batch.x.shape[:2])
 
 
-class Readings(Trunk):
+class RecurrentTrunk(Trunk):
     """Every sequence read by a network of its own, and what is no sequence beside them."""
 
-    def __init__(self, config: Recurrent.Config, inputs: Space) -> None:
+    def __init__(self, config: RecurrentPredictor.Config, inputs: Space) -> None:
         super().__init__()
         sequences = {name: part for name, part in inputs.given.items() if is_sequence(part)}
         self.names = tuple(sequences)
         self.each = nn.ModuleList(
-            Reading(part, config.net, config.both) for part in sequences.values()
+            SequenceReader(part, config.net, config.both) for part in sequences.values()
         )
         rest = {name: part for name, part in inputs.given.items() if name not in sequences}
         self.rest = Conditions(replace(inputs, given=rest))
@@ -84,7 +85,7 @@ class Readings(Trunk):
         return torch.cat([self.drop(torch.cat(read, 1)), self.rest(given, len(read[0]))], 1)
 
 
-class Recurrent(Predictor):
+class RecurrentPredictor(Predictor):
     r"""p(y | x) = p(y | W h + b), where $h = [\overrightarrow{h}_T, \overleftarrow{h}_1]$ is what
     a recurrent network holds after the steps of x; padding is not read."""
 
@@ -93,14 +94,30 @@ class Recurrent(Predictor):
         net: Network.Config = GRU.Config()
         """Network that reads the steps: rnn, lstm or gru."""
         both: bool = True
-        """Read the steps backwards too."""
+        """Bidirectional: read the steps backwards too."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.2
-        """Share of what was read that training hides at random."""
+        """Dropout probability of the hidden vector."""
 
     config: Config
 
     def build_trunk(self, inputs: Space) -> Trunk:
-        return Readings(self.config, inputs)
+        return RecurrentTrunk(self.config, inputs)
+
+    def loss(self, batch: Batch) -> Losses:
+        params = self.params(batch.given, len(batch))  # of p(y | x), W h + b
+        return self.weighted_nll(batch, params)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        noise = self.head.noise(n, generator)  # (n, D, 2)
+        params = self.sample_params(n, given, options, generator)
+        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
@@ -113,7 +130,7 @@ class Recurrent(Predictor):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        small = space.rows < SMALL
+        small = space.rows < SMALL_DATA_ROWS
         net = GRU.Config(
             width=32 if small else 96, depth=1 if small else 2, dropout=0.0 if small else 0.2
         )
@@ -133,5 +150,5 @@ class Recurrent(Predictor):
 
 
 def is_sequence(space: Space) -> bool:
-    """Whether an event has steps: (T, ...), or a picture, whose steps are its rows."""
+    """Whether an event has steps: (T, ...), or an image, whose steps are its rows."""
     return space.kind != "columns" and (space.varies or (space.dims > 1 and len(space.shape) > 0))

@@ -1,37 +1,57 @@
-"""Residual network: classes or numbers from pictures, deeper than a plain network can be
+"""Residual network: classes or numbers from images
 
 He et al. (2016).
 """
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Generator, Tensor, nn
 
-from ...core.model import Defaults
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...nn.layers.specs import Shape
 from ...nn.resnet import ResNet as Network
-from ._images import SMALL, FromPictures, Pictures, sides, suited
+from ._images import SMALL_SIDE, ImagePredictor, ImageTrunk, image_side, with_training_defaults
 from ._trunk import Trunk
 
-LEVELS = (16, 32, 64, 128, 256)
-"""Channels of the levels that a large picture gets."""
-MANY = 24
+LEVEL_WIDTHS = (16, 32, 64, 128, 256)
+"""Channels of the levels for a large image."""
+MIN_STRIDED_SIDE = 24
 """Pixels on a side from which on the first convolution has a stride."""
 
 
-class ResNet(FromPictures):
+class ResNetPredictor(ImagePredictor):
     """p(y | W h(x) + b), where h is the mean over positions after blocks h <- a(h + f(h))."""
 
-    class Config(FromPictures.Config):
+    class Config(ImagePredictor.Config):
         tag = "model/predict.resnet"
         net: Network.Config = Network.Config(widths=(16, 32, 64))
-        """The network over the picture."""
+        """The network over the image."""
 
     config: Config
 
     def build_trunk(self, inputs: Space) -> Trunk:
-        return Pictures(inputs, self.build_net)
+        return ImageTrunk(inputs, self.build_net)
+
+    def loss(self, batch: Batch) -> Losses:
+        params = self.params(batch.given, len(batch))  # of p(y | x), W h(x) + b
+        return self.weighted_nll(batch, params)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        noise = self.head.noise(n, generator)  # (n, D, 2)
+        params = self.sample_params(n, given, options, generator)
+        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
 
     def build_net(self, shape: Shape) -> tuple[nn.Module, int]:
         net: Network = self.config.net.build(shape)
@@ -41,12 +61,12 @@ class ResNet(FromPictures):
     def defaults(cls, space: Space) -> Defaults:
         """A level for every halving that leaves 3 pixels on a side; narrow ones where there are
         many pixels, of which a stride takes three in four at once."""
-        side = sides(space)
-        stride = 2 if side >= MANY else 1
+        side = image_side(space)
+        stride = 2 if side >= MIN_STRIDED_SIDE else 1
         levels = min(max((side // stride // 3).bit_length(), 1), 4)
-        widths = LEVELS[:levels] if side >= SMALL else LEVELS[1 : levels + 1]
+        widths = LEVEL_WIDTHS[:levels] if side >= SMALL_SIDE else LEVEL_WIDTHS[1 : levels + 1]
         net = Network.Config(widths=widths, stride=stride)
-        return suited(cls.Config(net=net), space)
+        return with_training_defaults(cls.Config(net=net), space)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -1,9 +1,7 @@
-"""The networks that read an event: layers over its features, or convolutions over a picture.
+"""Base of self-supervised encoders: a network from the features of an event to a code.
 
-What encoders share: a network from the features of an event to a code.
-
-No law is learned, so nothing is scored in nats of the data and nothing is drawn; such a model is
-judged by its own loss on held-out rows, and by what a linear map reads from its codes.
+They model no density, so they have no likelihood and cannot sample; they are evaluated by their
+loss on held-out rows and by a linear probe of their codes.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from ...nn.mlp import MLP
 from ...nn.resnet import ResNet
 
 
-class Trunk(Configured, nn.Module, abc.ABC):
+class FeatureNet(Configured, nn.Module, abc.ABC):
     """A network from the features of an event, and what stands beside each, to a code."""
 
     class Config(BaseConfig):
@@ -41,10 +39,10 @@ class Trunk(Configured, nn.Module, abc.ABC):
         """Each (B, F), to (B, latent)."""
 
 
-class Dense(Trunk):
+class DenseFeatureNet(FeatureNet):
     """Layers over all features side by side."""
 
-    class Config(Trunk.Config, MLP.Config):
+    class Config(FeatureNet.Config, MLP.Config):
         """A multilayer perceptron."""
 
         tag = "encoder/dense"
@@ -57,10 +55,10 @@ class Dense(Trunk):
         return self.net(torch.cat(list(features), 1))
 
 
-class Convolution(Trunk):
-    """A residual network over a picture, and a linear map of what it finds."""
+class ConvFeatureNet(FeatureNet):
+    """A residual network over an image, and a linear layer."""
 
-    class Config(Trunk.Config, ResNet.Config):
+    class Config(FeatureNet.Config, ResNet.Config):
         """A residual network."""
 
         tag = "encoder/convolution"
@@ -69,7 +67,8 @@ class Convolution(Trunk):
         super().__init__()
         if not space.is_picture:
             raise UsageError(
-                f"net=convolution reads pictures, and the event holds {space}; take net=dense"
+                f"net=convolution expects images (channels, rows, columns), found {space}; "
+                "use net=dense"
             )
         self.shape = space.shape
         self.net = ResNet(config, (copies * space.shape[0], *space.shape[1:]))
@@ -79,11 +78,11 @@ class Convolution(Trunk):
         return self.out(self.net(torch.cat([f.reshape(-1, *self.shape) for f in features], 1)))
 
 
-SIDE = 16
-"""Pictures of at least this side are read by convolutions where nobody says."""
+MIN_CONV_SIDE = 16
+"""Pixels per side from which images are read by convolutions by default."""
 
 
-class Encoder(Model, CanEncode):
+class SelfSupervisedEncoder(Model, CanEncode):
     """h = f(x), a network of the standardised features of x."""
 
     events = {"real", "binary", "levels", "counts", "columns"}
@@ -92,8 +91,8 @@ class Encoder(Model, CanEncode):
     class Config(Model.Config):
         latent: Annotated[int, Range(1)] = 64
         """Dimension of the code."""
-        net: Trunk.Config = Dense.Config(width=256)
-        """Network from features to the code: dense, or convolution for pictures."""
+        net: FeatureNet.Config = DenseFeatureNet.Config(width=256)
+        """Network from features to the code: dense, or convolution for images."""
 
     config: Config
     copies: ClassVar[int] = 1
@@ -103,7 +102,7 @@ class Encoder(Model, CanEncode):
         super().__init__(config, space)
         self.latent = Space(kind="real", shape=(config.latent,))
         self.features = Features(space)
-        self.trunk: Trunk = config.net.build(space, self.copies, config.latent)
+        self.trunk: FeatureNet = config.net.build(space, self.copies, config.latent)
 
     @torch.no_grad()
     def encode(self, batch: Batch | Tensor) -> Tensor:
@@ -111,10 +110,10 @@ class Encoder(Model, CanEncode):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        picture = space.is_picture and min(space.shape[1:]) >= SIDE
-        net: Trunk.Config = Dense.Config(width=256)
+        picture = space.is_picture and min(space.shape[1:]) >= MIN_CONV_SIDE
+        net: FeatureNet.Config = DenseFeatureNet.Config(width=256)
         if picture:
-            net = Convolution.Config(widths=(16, 32, 64), blocks=1)
+            net = ConvFeatureNet.Config(widths=(16, 32, 64), blocks=1)
         latent = 64 if space.dims > 16 else 16
         return Defaults(
             cls.Config(latent=latent, net=net), TrainConfig(batch_size=256, ema_decay=0.99)
@@ -122,4 +121,4 @@ class Encoder(Model, CanEncode):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(latent=4, net=Dense.Config(width=16, depth=1))
+        return cls.Config(latent=4, net=DenseFeatureNet.Config(width=16, depth=1))

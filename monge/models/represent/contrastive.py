@@ -1,14 +1,10 @@
-r"""Two looks at the same thing: what a pair has in common is what its code should keep.
+r"""Contrastive encoder (SimCLR): InfoNCE between two augmented views
 
-A picture is seen from elsewhere (turned, nearer, moved) and under noise; of other rows some
-features are those of other rows of the batch (Bahri et al. 2022), which keeps every feature's own
-law. All of it is drawn from torch's global generator.
-
-Contrastive encoder: codes by which two looks at a thing know each other among many (SimCLR)
-
-Each row is seen twice; of the codes $z$ of all looks in a batch, the loss of one is
-$-\log \frac{e^{\cos(z, z^+)/\tau}}{\sum_j e^{\cos(z, z_j)/\tau}}$ with the other look at the same
-row as $z^+$. $z = g(h)$ is a projection of the code $h = f(x)$ that training alone uses.
+Of the projections $z = g(f(x))$ of all views in a batch, the loss of one is
+$-\log \frac{e^{\cos(z, z^+)/\tau}}{\sum_j e^{\cos(z, z_j)/\tau}}$ with the other view of the same
+row as $z^+$. The projection g is used in training only. A view of an image is rotated, zoomed,
+shifted and noisy; in other rows some entries are replaced by those of other rows of the batch
+(Bahri et al. 2022), which keeps the marginals. Augmentations use torch's global generator.
 """
 
 from __future__ import annotations
@@ -26,27 +22,33 @@ from ...core.model import Losses
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...prob.info_nce import agreement
-from ._base import Encoder
+from ._base import SelfSupervisedEncoder
 
 
-def either(n: int, like: Tensor) -> Tensor:
+def symmetric_uniform(n: int, like: Tensor) -> Tensor:
     """Uniform in [-1, 1], (n,)."""
     return 2 * torch.rand(n, dtype=like.dtype, device=like.device) - 1
 
 
-def moved(pictures: Tensor, turn: float, zoom: float, shift: float) -> Tensor:
-    """Pictures (B, C, H, W) turned by up to `turn` degrees either way, their size changed by up to
-    the factor 1 + zoom, moved by up to the share `shift` of it."""
-    n = len(pictures)
-    angle, size = math.radians(turn) * either(n, pictures), (1 + zoom) ** either(n, pictures)
+def transform_images(images: Tensor, rotate: float, zoom: float, shift: float) -> Tensor:
+    """Pictures (B, C, H, W) rotated by up to `rotate` degrees, zoomed by up to the factor
+    1 + zoom and shifted by up to the share `shift` of their size."""
+    n = len(images)
+    angle, size = (
+        math.radians(rotate) * symmetric_uniform(n, images),
+        (1 + zoom) ** symmetric_uniform(n, images),
+    )
     cos, sin = size * angle.cos(), size * angle.sin()
-    across, down = 2 * shift * either(n, pictures), 2 * shift * either(n, pictures)
+    across, down = (
+        2 * shift * symmetric_uniform(n, images),
+        2 * shift * symmetric_uniform(n, images),
+    )
     rows = torch.stack([cos, -sin, across, sin, cos, down], 1).reshape(n, 2, 3)
-    grid = F.affine_grid(rows, list(pictures.shape), align_corners=False)
-    return F.grid_sample(pictures, grid, padding_mode="border", align_corners=False)
+    grid = F.affine_grid(rows, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def corrupted(features: Tensor, owner: Tensor, share: float) -> Tensor:
+def corrupt_entries(features: Tensor, owner: Tensor, share: float) -> Tensor:
     """Features (B, F) of which each entry's are another row's with probability `share`; those of
     one entry, named by `owner`, change together."""
     n, entries = len(features), int(owner[-1]) + 1
@@ -56,29 +58,28 @@ def corrupted(features: Tensor, owner: Tensor, share: float) -> Tensor:
     return torch.where(foreign[:, owner], drawn, features)
 
 
-class Contrastive(Encoder):
-    """h = f(x), trained by InfoNCE between two looks at each row (Chen et al. 2020).
+class Contrastive(SelfSupervisedEncoder):
+    """h = f(x), trained by InfoNCE between two views of each row (Chen et al. 2020).
 
-    No law of x: the held-out loss compares settings on the same data and nothing else, since it
-    grows with the number of rows that are told apart.
+    The held-out loss compares settings on the same data only: it grows with the batch size.
     """
 
-    class Config(Encoder.Config):
+    class Config(SelfSupervisedEncoder.Config):
         tag = "model/represent.contrastive"
         temperature: Annotated[float, Range(0, open=True)] = 0.2
-        """Cosines are divided by it: small heeds the likest of the others alone."""
+        """Temperature of the cosine similarities; small focuses on the most similar negatives."""
         projection: MLP.Config = MLP.Config(width=128, depth=1)
-        """Network from the code to what is compared, which training alone uses."""
-        turn: Annotated[float, Range(0, 180)] = 15.0
-        """Pictures: degrees by which a look is turned at most."""
+        """Projection head from the code to the compared vectors, used in training only."""
+        rotate: Annotated[float, Range(0, 180)] = 15.0
+        """Images: maximum rotation in degrees."""
         zoom: Annotated[float, Range(0)] = 0.25
-        """Pictures: share by which its size changes at most."""
+        """Images: maximum relative change of size."""
         shift: Annotated[float, Range(0, 0.5)] = 0.1
-        """Pictures: share of its size by which it moves at most."""
+        """Images: maximum shift as a share of the size."""
         noise: Annotated[float, Range(0)] = 0.1
-        """Noise on the numbers of a look, in standard deviations."""
+        """Standard deviation of the noise added to the standardised pixels."""
         corrupt: Annotated[float, Range(0, 1)] = 0.3
-        """Rows that are no pictures: share of a look's entries that are another row's."""
+        """Other rows: share of entries replaced by those of another row."""
 
     config: Config
 
@@ -88,14 +89,14 @@ class Contrastive(Encoder):
 
     def loss(self, batch: Batch) -> Losses:
         features = self.features(batch)
-        one, two = (self.project(self.trunk([self.look(features)])) for _ in range(2))
+        one, two = (self.project(self.trunk([self.augment(features)])) for _ in range(2))
         return {"contrast": agreement(one, two, self.config.temperature)}
 
-    def look(self, features: Tensor) -> Tensor:
-        """Another look at rows whose features are (B, F)."""
+    def augment(self, features: Tensor) -> Tensor:
+        """An augmented view of rows with features (B, F)."""
         c = self.config
         if self.space.is_picture:
-            pictures = features.reshape(-1, *self.space.shape)
-            features = moved(pictures, c.turn, c.zoom, c.shift).flatten(1)
+            images = features.reshape(-1, *self.space.shape)
+            features = transform_images(images, c.rotate, c.zoom, c.shift).flatten(1)
             return features + c.noise * torch.randn_like(features)
-        return corrupted(features, self.features.owner, c.corrupt)
+        return corrupt_entries(features, self.features.owner, c.corrupt)
