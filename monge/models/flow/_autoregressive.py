@@ -16,14 +16,14 @@ from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.elementwise import ActNorm
 from ._base import Flow
-from ._completion import Fillable
-from ._coupling import Warping, beginning, held_back
+from ._completion import CompletableFlow
+from ._coupling import UnivariateMapConfig, default_components, small_data_recipe
 
 
-class Stacked(Fillable):
+class AutoregressiveFlow(CompletableFlow):
     """K masked maps with a scaling after each; every other one reads the entries backwards."""
 
-    class Config(Flow.Config, Warping):
+    class Config(Flow.Config, UnivariateMapConfig):
         layers: Annotated[int, Range(1)] = 5
         """Masked maps."""
         net: Masked.Config = Masked.Config(width=256)
@@ -62,9 +62,9 @@ class Stacked(Fillable):
             layers=2 if few else 5,
             net=net,
             kind="affine" if few or space.dims > 64 else "spline",
-            components=beginning(space),
+            components=default_components(space),
         )
-        return Defaults(config, held_back(space))
+        return Defaults(config, small_data_recipe(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

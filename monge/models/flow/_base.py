@@ -41,12 +41,12 @@ from ...prob.bijections.elementwise import Logit
 from ...prob.bijections.univariate import Affine
 from ...prob.distributions import log_mean_exp, log_normal
 from .._ordering import check_codes, check_whole
-from ._units import coordinates, limits
+from ._units import data_units, value_limits
 
-SPREAD = 0.5
+INITIAL_NOISE_LOG_SCALE = 0.5
 """Log-scale at which learned noise begins: a logistic-normal law that is nearly uniform."""
 
-ENOUGH = 2**17
+MAX_INIT_ELEMENTS = 2**17
 """Numbers of training rows that scales are taken from before the first step."""
 
 
@@ -88,13 +88,13 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         self.conditions = Conditions(space)
         self.ends = self.inside(self.conditions.width), self.outside()
         self.map = Compose(self.ends)
-        low, high = limits(space)  # NaN for reals
+        low, high = value_limits(space)  # NaN for reals
         self.whole = not bool(low.isnan().all())
         self.register_buffer("low", low, persistent=False)  # (D,)
         self.register_buffer("high", high, persistent=False)
         self.features = Features(space) if self.whole else None
         self.spreader = (
-            spreader(self.features.width + self.conditions.width, space.dims)
+            learned_dequantiser(self.features.width + self.conditions.width, space.dims)
             if (self.features and config.noise == "learned")
             else None
         )
@@ -102,11 +102,11 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
     def inside(self, context: int) -> Bijection:
         """The map from z to coordinates near one, which begins with what conditions say of z."""
         body = self.body(context)
-        return Compose([start(context, self.space.dims), body]) if context else body
+        return Compose([conditional_base(context, self.space.dims), body]) if context else body
 
     def outside(self) -> Bijection:
         """The map from coordinates near one to the units of the data."""
-        return coordinates(self.space, self.config.margin)
+        return data_units(self.space, self.config.margin)
 
     @abc.abstractmethod
     def body(self, context: int) -> Bijection:
@@ -122,7 +122,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
     def thinned(self, batch: Batch) -> Batch:
         """The rows that scales are taken from."""
         dims = self.space.dims
-        most = min(max(ENOUGH // dims, 64, self.begins * dims), len(batch))
+        most = min(max(MAX_INIT_ELEMENTS // dims, 64, self.begins * dims), len(batch))
         return batch[torch.arange(most) * len(batch) // most]
 
     def loss(self, batch: Batch) -> Losses:
@@ -146,7 +146,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
             )
             for k in range(options.samples)
         ]
-        return mean_weight(torch.stack(weights))
+        return importance_bound(torch.stack(weights))
 
     def log_weight(self, batch: Batch, uniform: Tensor | None) -> Tensor:
         """log p(y) - log q(y - x) of a row spread by uniform noise (B, D), (B,)."""
@@ -243,7 +243,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         return x if x.ndim == 2 and x.dtype == dtype else x.reshape(len(x), -1).to(dtype)
 
 
-def start(context: int, dims: int) -> Bijection:
+def conditional_base(context: int, dims: int) -> Bijection:
     """N(0, I) to N(mu(c), sigma(c)^2), at first to itself."""
     net = torch.nn.Linear(context, 2 * dims)
     torch.nn.init.zeros_(net.weight)
@@ -251,16 +251,16 @@ def start(context: int, dims: int) -> Bijection:
     return Conditional(net, Affine())
 
 
-def spreader(context: int, dims: int) -> Bijection:
+def learned_dequantiser(context: int, dims: int) -> Bijection:
     """Normal noise to noise in (0, 1), as a network says that reads x and what is given."""
     net: MLP = MLP.Config(width=128).build(context, 2 * dims)
     torch.nn.init.zeros_(net.out.weight)
     with torch.no_grad():
-        net.out.bias.copy_(torch.tensor([0.0, SPREAD]).repeat_interleave(dims))
+        net.out.bias.copy_(torch.tensor([0.0, INITIAL_NOISE_LOG_SCALE]).repeat_interleave(dims))
     return Compose([Conditional(net, Affine()), Logit(torch.ones(dims), 0.0)])
 
 
-def mean_weight(log_weights: Tensor) -> Likelihood:
+def importance_bound(log_weights: Tensor) -> Likelihood:
     """The bound of log-weights (k, B), and its Monte-Carlo error by the delta method."""
     if len(log_weights) == 1:
         return Likelihood(log_weights[0], "bound")

@@ -43,16 +43,16 @@ from ...prob.distributions import log_normal
 from ...prob.hmc import Density, Hamiltonian
 from ._base import Flow
 
-NEAR = 0.5
+PROPOSAL_SCALE = 0.5
 """Scale of the Gaussian about what was seen, in coordinates near one."""
-STARTS = 16
+START_CANDIDATES = 16
 """Draws of which a chain's start is chosen."""
-Draw = Callable[[Tensor], tuple[Tensor, Tensor]]
+CoordinateSampler = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Coordinates of noise (N, D), and their log-density (N,)."""
 
 
 @dataclass(frozen=True)
-class Hidden:
+class MissingEntries:
     """The law of what is not seen of rows y (B, D), through states s (B, D)."""
 
     log_p: Density  # of coordinates w (B, D)
@@ -84,15 +84,15 @@ class Hidden:
         chain = Hamiltonian(self.density, ~self.seen | self.spread, moves, leaps, generator)
         return self.placed(chain.run(start))[0]
 
-    def initialise_from_data(self, draw: Draw, generator: Generator | None) -> Tensor:
+    def initialise_from_data(self, draw: CoordinateSampler, generator: Generator | None) -> Tensor:
         """One of several states for each row, chosen by importance."""
-        options = [self.option(draw, generator) for _ in range(STARTS)]
+        options = [self.option(draw, generator) for _ in range(START_CANDIDATES)]
         states, weights = (torch.stack(each) for each in zip(*options, strict=True))
         chances = weights.nan_to_num(nan=-math.inf).clamp_min(-1e30).T.softmax(1)
         place = torch.multinomial(chances, 1, generator=generator)[:, 0]
         return states[place, torch.arange(len(place), device=place.device)]
 
-    def option(self, draw: Draw, generator: Generator | None) -> tuple[Tensor, Tensor]:
+    def option(self, draw: CoordinateSampler, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """A state (B, D) and the logarithm of its weight (B,)."""
         y = self.y
         noise, uniform = (
@@ -103,11 +103,11 @@ class Hidden:
         s = torch.where(self.spread, torch.logit(uniform, 1e-6), drawn)
         w, volume = self.placed(s)
         logistic = torch.where(self.spread, F.logsigmoid(s) + F.logsigmoid(-s), 0.0).sum(1)
-        near = -0.5 * (torch.where(self.seen, drawn - w, 0.0) / NEAR).square().sum(1)
+        near = -0.5 * (torch.where(self.seen, drawn - w, 0.0) / PROPOSAL_SCALE).square().sum(1)
         return s, self.log_p(w) + volume - logistic + near - log_q
 
 
-class Fillable(Flow, CanComplete):
+class CompletableFlow(Flow, CanComplete):
     """A flow whose coordinates belong to one entry each, so that those hidden can move alone."""
 
     completion = (
@@ -126,7 +126,7 @@ class Fillable(Flow, CanComplete):
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
         options = options or self.SamplingConfig()
-        assert isinstance(options, Fillable.SamplingConfig), (
+        assert isinstance(options, CompletableFlow.SamplingConfig), (
             "completions are asked for with Sampling"
         )
         seen = batch.observed_mask.reshape(len(batch), -1)
@@ -135,7 +135,7 @@ class Fillable(Flow, CanComplete):
         x = self.leave(law.draw(start, options.moves, options.leaps, generator))
         return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
 
-    def hidden(self, batch: Batch, seen: Tensor) -> Hidden:
+    def hidden(self, batch: Batch, seen: Tensor) -> MissingEntries:
         """The law of what is not seen (B, D) of rows."""
         context = self.context(batch.given, len(batch))
 
@@ -143,9 +143,9 @@ class Fillable(Flow, CanComplete):
             z, log_det = self.inner.inverse(w, context)
             return log_normal(z) + log_det
 
-        return Hidden(log_p, self.outer, self.flat(batch), seen, ~self.low.isnan())
+        return MissingEntries(log_p, self.outer, self.flat(batch), seen, ~self.low.isnan())
 
-    def drawing(self, batch: Batch) -> Draw:
+    def drawing(self, batch: Batch) -> CoordinateSampler:
         """What makes coordinates of noise, given the same as the rows are."""
         context = self.context(batch.given, len(batch))
 
@@ -156,9 +156,9 @@ class Fillable(Flow, CanComplete):
         return draw
 
 
-STEPS = 40
+REPAINT_STEPS = 40
 """Times between noise and data."""
-AGAIN = 4
+REPAINT_RESAMPLES = 4
 """How often a step is taken."""
 
 
@@ -174,9 +174,9 @@ def repaint(
         return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
 
     still, here = noise(), noise()
-    times = torch.linspace(1, 0, STEPS + 1, dtype=x.dtype, device=x.device)
+    times = torch.linspace(1, 0, REPAINT_STEPS + 1, dtype=x.dtype, device=x.device)
     for t, s in itertools.pairwise(times):
-        for turn in range(AGAIN if s > 0 and t < 1 else 1):
+        for turn in range(REPAINT_RESAMPLES if s > 0 and t < 1 else 1):
             if turn:
                 a = (1 - t) / (1 - s)
                 here = a * here + (t.square() - (a * s).square()).sqrt() * noise()
@@ -185,7 +185,7 @@ def repaint(
     return torch.where(seen, x, here)
 
 
-class Transferring(Fillable, CanTransfer):
+class TransferFlow(CompletableFlow, CanTransfer):
     """x' = f(f^{-1}(x, c), c'): what the code holds stays, what c says becomes what c' says."""
 
     @torch.no_grad()

@@ -30,33 +30,33 @@ from ...solve.transport.ground_cost import squared
 from ...solve.transport.sinkhorn import sinkhorn
 from ._velocity import Velocity
 
-EPSILON = 0.02
+RELATIVE_ENTROPY = 0.02
 """Entropy of the entropic coupling, in units of the mean cost."""
 
 
 @torch.no_grad()
-def optimal(x: Tensor, z: Tensor) -> Tensor:
+def optimal_pairing(x: Tensor, z: Tensor) -> Tensor:
     """Rows of z, (B,), of the least sum of squared distances, each once."""
     _, columns = linear_sum_assignment(squared(x, z).double().cpu().numpy())
     return torch.from_numpy(columns).to(x.device)
 
 
 @torch.no_grad()
-def entropic(x: Tensor, z: Tensor) -> Tensor:
+def entropic_pairing(x: Tensor, z: Tensor) -> Tensor:
     """Rows of z, (B,), drawn as a plan of least cost and some entropy says."""
-    plan = sinkhorn(x, z, EPSILON, relative=True, tolerance=1e-2).matrix
+    plan = sinkhorn(x, z, RELATIVE_ENTROPY, relative=True, tolerance=1e-2).matrix
     return torch.multinomial(plan, 1)[:, 0]
 
 
-PARTNERS = {"optimal": optimal, "entropic": entropic}
+PAIRINGS = {"optimal": optimal_pairing, "entropic": entropic_pairing}
 
 
-WRITTEN, LOOPED = 32, 16
+MAX_ANALYTIC_TRACE_DIMS, MAX_LOOPED_TRACE_DIMS = 32, 16
 """Entries up to which a trace is exact where it is written out, and where it is not, unless asked
 for otherwise."""
 
 
-class Solving(BaseConfig):
+class SolverOptions(BaseConfig):
     solver: Method | None = None
     """Runge-Kutta method; the model's own where none is said."""
     steps: Annotated[int, Range(1)] | None = None
@@ -91,7 +91,7 @@ class Continuous(Bijection):
     @property
     def is_small(self) -> bool:
         """Whether the trace is exact where nobody says otherwise."""
-        few = WRITTEN if self.velocity.written_out else LOOPED
+        few = MAX_ANALYTIC_TRACE_DIMS if self.velocity.written_out else MAX_LOOPED_TRACE_DIMS
         return math.prod(self.velocity.shape) <= few
 
     def fixed(self, x: Tensor) -> Tensor | None:
@@ -149,6 +149,6 @@ class Continuous(Bijection):
 
 
 @functools.lru_cache(maxsize=8)
-def shares(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def even_times(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """0, 1/n, ..., (n - 1)/n, (n, 1); not to be written to."""
     return torch.arange(count, dtype=dtype, device=device)[:, None] / count

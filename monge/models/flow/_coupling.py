@@ -26,7 +26,7 @@ from ...prob.bijections.spline import Spline
 from ...prob.bijections.univariate import Additive, Affine, UnivariateMap
 
 
-class Reader(nn.Module):
+class CouplingNet(nn.Module):
     """A perceptron of [x; c] whose outputs are 0 at first; c is the part of the context that
     begins at `skip`."""
 
@@ -44,7 +44,7 @@ class Reader(nn.Module):
         return self.net(x if told is None else torch.cat([x, told[:, self.own]], 1))
 
 
-class Warping(BaseConfig):
+class UnivariateMapConfig(BaseConfig):
     kind: Literal["additive", "affine", "spline"] = "spline"
     """How an entry moves: x = z + t (NICE), t + e^s z (RealNVP), or along a monotone spline."""
     bins: Annotated[int, Range(2, 256)] = 8
@@ -66,7 +66,7 @@ class Warping(BaseConfig):
         return Affine() if self.kind == "affine" else Spline(self.bins, self.reach)
 
 
-def beginning(space: Space) -> int:
+def default_components(space: Space) -> int:
     """Components that a flow of so many rows and entries begins as: a few rows of numbers that
     have no picture are better told by a mixture than by any network at first."""
     numbers = space.kind in ("real", "columns", "counts") and len(space.shape) == 1
@@ -77,11 +77,11 @@ def beginning(space: Space) -> int:
     )
 
 
-def held_back(space: Space) -> TrainConfig:
+def small_data_recipe(space: Space) -> TrainConfig:
     """A recipe for so many rows: few ask for weight decay, small batches and, around a mixture
     that is fitted already, small steps; a plane of many rows bears long steps."""
     few = space.rows < 2000
-    if beginning(space):
+    if default_components(space):
         return TrainConfig(
             optimiser="adamw",
             lr=1e-4 if space.rows < 300 else 1e-3,
@@ -101,7 +101,7 @@ def held_back(space: Space) -> TrainConfig:
     )
 
 
-class Stacking(Warping):
+class CouplingStackConfig(UnivariateMapConfig):
     layers: Annotated[int, Range(1)] = 8
     """Couplings; which half moves alternates."""
     mix: Literal["permute", "linear"] = "linear"
@@ -110,22 +110,22 @@ class Stacking(Warping):
     """Network from the entries that stay to the parameters of those that move."""
 
 
-def stack(config: Stacking, dims: int, context: int) -> Compose:
+def coupling_stack(config: CouplingStackConfig, dims: int, context: int) -> Compose:
     """From z to coordinates (B, D), reading so many conditions."""
     parts: list[Bijection] = []
     for number in range(config.layers):
-        parts += [layer(config, dims, context, bool(number % 2)), *between(config, dims)]
+        parts += [coupling_layer(config, dims, context, bool(number % 2)), *mixing_layers(config, dims)]
     return Compose(parts)
 
 
-def layer(config: Stacking, dims: int, context: int, flip: bool, skip: int = 0) -> Coupling:
+def coupling_layer(config: CouplingStackConfig, dims: int, context: int, flip: bool, skip: int = 0) -> Coupling:
     """One coupling, whose network reads the conditions from the one at `skip` on."""
     warp, size = config.warp(), dims // 2
     stays, moves = (dims - size, size) if flip else (size, dims - size)
-    return Coupling(Reader(config.net, stays, context, moves * warp.count, skip), warp, size, flip)
+    return Coupling(CouplingNet(config.net, stays, context, moves * warp.count, skip), warp, size, flip)
 
 
-def between(config: Stacking, dims: int) -> list[Bijection]:
+def mixing_layers(config: CouplingStackConfig, dims: int) -> list[Bijection]:
     mix = (
         Mix(dims, rotate=False)
         if config.mix == "linear"

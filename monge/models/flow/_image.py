@@ -28,7 +28,7 @@ from ...prob.bijections.multiscale import Scales, Shape
 from ...prob.bijections.univariate import Affine
 
 
-class Pixels(nn.Module):
+class CouplingConvNet(nn.Module):
     """Convolutions 3x3, 1x1 and 3x3 that also read what is given, and say 0 at first.
 
     Of the context, from its entry `skip` on, the first entries are a picture of the shape `view`,
@@ -64,13 +64,13 @@ class Pixels(nn.Module):
         h = self.first(x.contiguous(memory_format=torch.channels_last))
         told = None if context is None else context[:, self.own]
         if self.shown is not None:
-            h = h + self.shown(picture_of(told, self.view, x.shape[2:]))  # type: ignore[arg-type]
+            h = h + self.shown(image_from_context(told, self.view, x.shape[2:]))  # type: ignore[arg-type]
         if self.told is not None and told is not None:
             h = h + self.told(told[:, self.seen :])[:, :, None, None]
         return self.out(self.second(F.relu(h)).add_(h).relu_())
 
 
-class Shown(nn.Module):
+class InjectorNet(nn.Module):
     """One convolution of what is shown, of the size of a level, that says 0 at first."""
 
     def __init__(self, view: Shape, size: tuple[int, int], outputs: int, look: int = 3) -> None:
@@ -81,16 +81,16 @@ class Shown(nn.Module):
         nn.init.zeros_(self.out.bias)  # type: ignore[arg-type]
 
     def forward(self, context: Tensor) -> Tensor:
-        return self.out(picture_of(context, self.view, self.size))
+        return self.out(image_from_context(context, self.view, self.size))
 
 
-def laid_out(picture: Tensor) -> Tensor:
+def flatten_channels_last(picture: Tensor) -> Tensor:
     """A picture (B, C, H, W) as part of a context, the channels of a pixel side by side, which
     is how convolutions read it fastest."""
     return picture.permute(0, 2, 3, 1).flatten(1)
 
 
-def picture_of(context: Tensor, view: Shape, size: Sequence[int]) -> Tensor:
+def image_from_context(context: Tensor, view: Shape, size: Sequence[int]) -> Tensor:
     """The picture that the context begins with, shrunk to a size that divides its own,
     (B, C, H, W)."""
     channels, *sides = view
@@ -100,7 +100,7 @@ def picture_of(context: Tensor, view: Shape, size: Sequence[int]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Steps:
+class GlowSteps:
     """How levels of a picture are made."""
 
     count: int  # steps of a level
@@ -120,7 +120,7 @@ class Steps:
         """The parts of one step, in the order from code to picture."""
         injector: list[Bijection] = []
         if self.injects and self.view:
-            net = Shown(self.view, shape[1:], 2 * shape[0], self.look)
+            net = InjectorNet(self.view, shape[1:], 2 * shape[0], self.look)
             injector = [Conditional(net, Affine())]
         return [
             self.coupling(shape[0], bool(number % 2)),
@@ -133,7 +133,7 @@ class Steps:
         """The half that moves, or leaves, is the second one unless `flip`."""
         size, warp = channels - channels // 2, Affine()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
-        net = Pixels(
+        net = CouplingConvNet(
             stays, self.width, moves * warp.count, self.context, self.view, look=self.look
         )
         return Coupling(net, warp, size, flip)
@@ -155,12 +155,12 @@ class Steps:
         return Compose([self.levels(shape, count), Inverse(Reshape(shape))])
 
 
-def picture(space: Space) -> Shape:
+def image_shape(space: Space) -> Shape:
     """(C, H, W); what is no picture is one pixel."""
     return space.shape if space.is_picture else (space.dims, 1, 1)  # type: ignore[return-value]
 
 
-def halvings(shape: Shape) -> int:
+def count_halvings(shape: Shape) -> int:
     """How often height and width can be halved."""
     _, rows, columns = shape
     count = 0

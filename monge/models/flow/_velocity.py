@@ -25,29 +25,29 @@ from ...nn.mlp import MLP
 from ...nn.unet import UNet
 from ...solve.jacobian_trace import exact_trace
 
-OCTAVES = 4
+TIME_OCTAVES = 4
 """Fourier features of time: sine and cosine of pi/2, pi, 2 pi, 4 pi times t."""
 
 
-def silu(z: Tensor) -> tuple[Tensor, Tensor]:
+def silu_derivative(z: Tensor) -> tuple[Tensor, Tensor]:
     s = z.sigmoid()
     a = z * s
     return a, torch.addcmul(s, a, 1 - s)
 
 
-def tanh(z: Tensor) -> tuple[Tensor, Tensor]:
+def tanh_derivative(z: Tensor) -> tuple[Tensor, Tensor]:
     a = z.tanh()
     return a, 1 - a.square()
 
 
-def softplus(z: Tensor) -> tuple[Tensor, Tensor]:
+def softplus_derivative(z: Tensor) -> tuple[Tensor, Tensor]:
     return nn.functional.softplus(z), z.sigmoid()
 
 
 SLOPES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
-    "silu": silu,
-    "tanh": tanh,
-    "softplus": softplus,
+    "silu": silu_derivative,
+    "tanh": tanh_derivative,
+    "softplus": softplus_derivative,
 }
 """Functions with their derivatives, for which the trace of a perceptron is written out."""
 
@@ -65,9 +65,9 @@ class Velocity(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.waves, dims = tuple(shape), waves, math.prod(shape)
-        told = 2 * OCTAVES + context
-        tones = math.pi / 2 * 2.0 ** torch.arange(OCTAVES).repeat(2)
-        phases = math.pi / 2 * torch.arange(2.0).repeat_interleave(OCTAVES)  # cosines are sines
+        told = 2 * TIME_OCTAVES + context
+        tones = math.pi / 2 * 2.0 ** torch.arange(TIME_OCTAVES).repeat(2)
+        phases = math.pi / 2 * torch.arange(2.0).repeat_interleave(TIME_OCTAVES)  # cosines are sines
         self.register_buffer("middle", torch.tensor(0.5), persistent=False)
         self.register_buffer("tones", tones, persistent=False)
         self.register_buffer("phases", phases, persistent=False)
@@ -110,7 +110,7 @@ class Velocity(nn.Module):
         late, inside = self.frame(t)
         u = x * inside
         entering = torch.cat([self.lift(u), self.tell(t, context, len(x))], 1)
-        out, trace = perceptron_trace(net, entering, self.lift_slopes(u))
+        out, trace = mlp_trace(net, entering, self.lift_slopes(u))
         trace = torch.add(trace, late[:, 0], alpha=2 * x.shape[1])
         return inside * torch.addcmul(out, late, u, value=2), inside[:, 0].square() * trace
 
@@ -146,7 +146,7 @@ class Velocity(nn.Module):
         return waves if context is None else torch.cat([waves, context], 1)
 
 
-def perceptron_trace(net: MLP, x: Tensor, lifts: Tensor) -> tuple[Tensor, Tensor]:
+def mlp_trace(net: MLP, x: Tensor, lifts: Tensor) -> tuple[Tensor, Tensor]:
     """n(x) and the trace of its derivative by D numbers, (B,), of which the first inputs are F
     features with derivatives (D, B, F): those of all units by each number go along with them."""
     dims, _, count = lifts.shape

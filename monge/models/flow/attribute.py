@@ -21,22 +21,22 @@ from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
 from ._base import Flow
-from ._completion import Transferring
-from ._coupling import Stacking, held_back, stack
-from ._image import Steps, halvings, picture
+from ._completion import TransferFlow
+from ._coupling import CouplingStackConfig, small_data_recipe, coupling_stack
+from ._image import GlowSteps, count_halvings, image_shape
 
-BEYOND = 1.0
+EXTRAPOLATION_MARGIN = 1.0
 """By how much of its training range a numeric attribute may leave it."""
 
 
-class Attribute(Transferring):
+class AttributeFlow(TransferFlow):
     """p(x | a) = N(f^{-1}(x; a); 0, I) |det df^{-1}/dx|, every coupling reading a.
 
     An attribute must be one that training has seen, or near: elsewhere the networks extrapolate,
     and a map that they stretch without limit cannot be undone in numbers of any precision.
     """
 
-    class Config(Flow.Config, Stacking):
+    class Config(Flow.Config, CouplingStackConfig):
         tag = "model/flow.attribute"
         levels: Annotated[int, Range(0)] = 0
         """Pictures: resolutions; 0 takes as many as the size allows, three at most."""
@@ -48,16 +48,16 @@ class Attribute(Transferring):
     config: Config
 
     def body(self, context: int) -> Bijection:
-        if (most := halvings(picture(self.space))) and self.space.is_picture:
-            steps = Steps(self.config.steps, self.config.width, context)
-            return steps.flat(picture(self.space), min(self.config.levels or 3, most))
+        if (most := count_halvings(image_shape(self.space))) and self.space.is_picture:
+            steps = GlowSteps(self.config.steps, self.config.width, context)
+            return steps.flat(image_shape(self.space), min(self.config.levels or 3, most))
         dims = self.space.dims
-        return self.config.started(stack(self.config, dims, context), dims)
+        return self.config.started(coupling_stack(self.config, dims, context), dims)
 
     def context(self, given: Given, n: int) -> Tensor:
         ready = broadcast_conditions(given, self.space, n)
         for name, part in self.space.given.items():
-            check(name, part, ready[name].x)
+            check_attribute(name, part, ready[name].x)
         return self.conditions(ready, n)
 
     @classmethod
@@ -76,7 +76,7 @@ class Attribute(Transferring):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few, large, recipe = space.rows < 2000, space.dims > 256, held_back(space)
+        few, large, recipe = space.rows < 2000, space.dims > 256, small_data_recipe(space)
         if space.is_picture:
             recipe = TrainConfig(
                 lr=1e-3,
@@ -105,14 +105,14 @@ class Attribute(Transferring):
         return cls.Config(layers=2, bins=4, steps=2, width=8, net=MLP.Config(width=16, depth=1))
 
 
-def check(name: str, part: Space, value: Tensor) -> None:
+def check_attribute(name: str, part: Space, value: Tensor) -> None:
     """A DataError about an attribute at which the map cannot be undone."""
     spaces = part.columns or (part,)
     columns = value.reshape(len(value), -1).T if part.columns else [value]
     for space, column in zip(spaces, columns, strict=True):
         if space.kind in ("real", "counts"):
             low, high = min(space.low), max(space.high)
-            room = BEYOND * max(high - low, 1e-12)
+            room = EXTRAPOLATION_MARGIN * max(high - low, 1e-12)
         else:
             size = 2 if space.kind == "binary" else space.size
             low, high, room = 0, size - 1, 0.0

@@ -36,13 +36,13 @@ from ...prob.bijections.multiscale import Shape
 from ...prob.bijections.univariate import Affine
 from ...prob.distributions import log_normal
 from ._base import Flow
-from ._completion import Transferring
-from ._coupling import Stacking, between, held_back, layer
-from ._image import Pixels, halvings, laid_out
-from ._units import coordinates, limits
+from ._completion import TransferFlow
+from ._coupling import CouplingStackConfig, mixing_layers, small_data_recipe, coupling_layer
+from ._image import CouplingConvNet, count_halvings, flatten_channels_last
+from ._units import data_units, value_limits
 
 
-class Ladder(Compose):
+class CouplingLadder(Compose):
     """x = g_K(h_K(... g_1(h_1(z)))), h couplings and g linear maps, from z to x."""
 
     def __init__(self, rungs: Sequence[tuple[Bijection, Bijection]]) -> None:
@@ -54,7 +54,7 @@ class Ladder(Compose):
         found, total = [], nothing(x)
         for number, part in reversed(list(enumerate(self.each()))):
             if number % 2 == 0:
-                row = laid_out(x) if x.ndim == 4 else x
+                row = flatten_channels_last(x) if x.ndim == 4 else x
                 found += [context, row.clamp(-REACH, REACH)]
             x, log_det = part.inverse(x, context)
             total = total + log_det
@@ -62,26 +62,26 @@ class Ladder(Compose):
 
 
 @dataclass(frozen=True)
-class Vectors:
+class VectorRungs:
     """Rungs of vectors."""
 
-    config: Stacking
+    config: CouplingStackConfig
 
-    def ladder(self, dims: int, context: int, blocks: bool) -> Ladder:
+    def ladder(self, dims: int, context: int, blocks: bool) -> CouplingLadder:
         """With `blocks` each coupling has so many entries of the context of its own."""
 
         def rung(number: int) -> tuple[Bijection, Bijection]:
             skip = number * context if blocks else 0
             return (
-                layer(self.config, dims, context, bool(number % 2), skip),
-                Compose(between(self.config, dims)),
+                coupling_layer(self.config, dims, context, bool(number % 2), skip),
+                Compose(mixing_layers(self.config, dims)),
             )
 
-        return Ladder([rung(number) for number in range(self.config.layers)])
+        return CouplingLadder([rung(number) for number in range(self.config.layers)])
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageRungs:
     """Rungs of pictures, whose squares become channels once a level; nothing leaves on the way,
     so that both flows have all of a picture at every depth."""
 
@@ -89,7 +89,7 @@ class Pictures:
     width: int
     levels: int
 
-    def ladder(self, shape: Shape, context: int, other: int = 0) -> Ladder:
+    def ladder(self, shape: Shape, context: int, other: int = 0) -> CouplingLadder:
         """other: channels of a picture of the same size that the context of each coupling, a
         block of its own, begins with."""
         rungs: list[tuple[Bijection, Bijection]] = []
@@ -104,14 +104,14 @@ class Pictures:
                 rungs.append(
                     (self.coupling(channels, context, view, skip, bool(step % 2)), Compose(parts))
                 )
-        return Ladder(self.entered(rungs, shape))
+        return CouplingLadder(self.entered(rungs, shape))
 
     def coupling(
         self, channels: int, context: int, view: Shape | None, skip: int, flip: bool
     ) -> Bijection:
         size, warp = channels - channels // 2, Affine()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
-        net = Pixels(stays, self.width, moves * warp.count, context, view, skip)
+        net = CouplingConvNet(stays, self.width, moves * warp.count, context, view, skip)
         return Coupling(net, warp, size, flip)
 
     def flat(self, shape: Shape, level: int) -> list[Bijection]:
@@ -128,7 +128,7 @@ class Pictures:
         return [(Compose([coarse, first]), between), *rungs[1:]]
 
 
-class CFlow(Transferring):
+class CFlow(TransferFlow):
     """p(b | a) = N(z; 0, I) |det dz/db|, z = g^{-1}(b; h_1(a), ..., h_K(a)), h_k(a) being what a
     flow of a itself has made of a at depth k (Pumarola et al. 2020). Its first condition of two
     numbers or more is a; others are read by both flows."""
@@ -137,7 +137,7 @@ class CFlow(Transferring):
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
     is_predictor = True
 
-    class Config(Flow.Config, Stacking):
+    class Config(Flow.Config, CouplingStackConfig):
         tag = "model/flow.cflow"
         noise: Literal["uniform"] = "uniform"
         """What spreads whole numbers over their interval."""
@@ -159,14 +159,14 @@ class CFlow(Transferring):
     spreads: Tensor
 
     def __init__(self, config: Config, space: Space) -> None:
-        self.first = first(space)
+        self.first = source_condition(space)
         rest = {name: part for name, part in space.given.items() if name != self.first}
         self.extra = Conditions(Space(kind="real", given=rest)).width
         super().__init__(config, space)
         given = space.given[self.first]
         self.conditions = Conditions(Space(kind="real", given=rest))
-        self.other = Compose([self.ladder_of(given), coordinates(given, config.margin)])
-        self.register_buffer("spreads", ~limits(given)[0].isnan(), persistent=False)  # (D_a,)
+        self.other = Compose([self.ladder_of(given), data_units(given, config.margin)])
+        self.register_buffer("spreads", ~value_limits(given)[0].isnan(), persistent=False)  # (D_a,)
 
     def inside(self, context: int) -> Bijection:
         return self.body(context)
@@ -176,24 +176,24 @@ class CFlow(Transferring):
         width = given.dims + self.extra
         if self.pictures:
             return self.pictures.ladder(self.space.shape, width, given.shape[0])  # type: ignore
-        return Vectors(self.config).ladder(self.space.dims, width, blocks=True)
+        return VectorRungs(self.config).ladder(self.space.dims, width, blocks=True)
 
     def ladder_of(self, given: Space) -> Bijection:
         if self.pictures:
             pictures = replace(self.pictures, width=self.config.other or self.config.width)
             return pictures.ladder(given.shape, self.extra)  # type: ignore[arg-type]
-        return Vectors(self.config).ladder(given.dims, self.extra, blocks=False)
+        return VectorRungs(self.config).ladder(given.dims, self.extra, blocks=False)
 
     @property
-    def pictures(self) -> Pictures | None:
+    def pictures(self) -> ImageRungs | None:
         """How two pictures of one size that can be halved are read."""
         given, config = self.space.given[self.first], self.config
         both = self.space.is_picture and given.is_picture
         if not both or self.space.shape[1:] != given.shape[1:]:
             return None
-        most = halvings(given.shape)  # type: ignore[arg-type]
+        most = count_halvings(given.shape)  # type: ignore[arg-type]
         levels = min(config.levels or 2, most)
-        return Pictures(config.steps, config.width, levels) if levels else None
+        return ImageRungs(config.steps, config.width, levels) if levels else None
 
     def context(self, given: Given, n: int) -> Tensor:
         return self.read(broadcast_conditions(given, self.space, n), n, None)[0]
@@ -242,7 +242,7 @@ class CFlow(Transferring):
                 "cflow moves some entries as the others say, but an event has one entry only; "
                 "use maf, or predict.mlp"
             )
-        if not first(space):
+        if not source_condition(space):
             return (
                 "cflow reads another picture or vector at every depth, and none is given; say "
                 "--given FIELD, or write +edges after the name of pictures"
@@ -252,7 +252,7 @@ class CFlow(Transferring):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         large = space.dims > 256
-        recipe = held_back(space)
+        recipe = small_data_recipe(space)
         if space.is_picture:
             recipe = TrainConfig(
                 lr=1e-3,
@@ -277,7 +277,7 @@ class CFlow(Transferring):
         return cls.Config(layers=2, steps=2, width=8, net=MLP.Config(width=16, depth=1))
 
 
-def first(space: Space) -> str:
+def source_condition(space: Space) -> str:
     """The condition that the first flow is of; none: an empty name."""
     return next(
         (name for name, part in space.given.items() if part.dims > 1 and part.kind != "label"), ""

@@ -39,15 +39,15 @@ from ...prob.distributions import log_normal
 from ...solve.jacobian_trace import draw_probes, mean_and_error
 from ...solve.ode import TABLEAUX, Method, Solver
 from .._ordering import check_whole
-from ._base import Flow, mean_weight
-from ._completion import Fillable, repaint
-from ._continuous import PARTNERS, Continuous, Solving, shares
+from ._base import Flow, importance_bound
+from ._completion import CompletableFlow, repaint
+from ._continuous import PAIRINGS, Continuous, SolverOptions, even_times
 
-PASSES = 16
+MIN_SOLVER_EVALS = 16
 """Of the network, that an adaptive solver takes at least for events of many entries."""
 
 
-class CNF(Fillable, CanStream):
+class CNF(CompletableFlow, CanStream):
     """p(x | given) = N(z; 0, I) exp(int_0^1 tr dv/dx dt), z where the flow of v takes x at t = 1.
 
     A score with the exact trace is exact up to the tolerance of the solver, which dopri5 keeps
@@ -80,11 +80,11 @@ class CNF(Fillable, CanStream):
         tolerance: Annotated[float, Range(0, open=True)] = 1e-5
         """dopri5: error of a step, relative and absolute."""
 
-    class SamplingConfig(Fillable.SamplingConfig, Solving):
+    class SamplingConfig(CompletableFlow.SamplingConfig, SolverOptions):
         moves: Annotated[int, Range(2)] = 12
         """Completion: moves of the chain; more forget its start better."""
 
-    class LikelihoodConfig(Flow.LikelihoodConfig, Solving):
+    class LikelihoodConfig(Flow.LikelihoodConfig, SolverOptions):
         trace: Literal["auto", "exact", "hutchinson"] = "auto"
         """The trace of the Jacobian: exact, estimated, or exact as long as entries are few."""
         probes: Annotated[int, Range(1)] = 2
@@ -138,7 +138,7 @@ class CNF(Fillable, CanStream):
 
     def solver(self, options: BaseConfig) -> Solver:
         """The solver that is asked for; what is left open is the model's own."""
-        assert isinstance(options, CNF.Config | Solving)
+        assert isinstance(options, CNF.Config | SolverOptions)
         own = self.config
         return Solver(
             options.solver or own.solver,
@@ -161,9 +161,9 @@ class CNF(Fillable, CanStream):
         evenly."""
         x = self.outer.undo(y)
         z = torch.randn_like(x)
-        z = z if self.config.coupling == "independent" else z[PARTNERS[self.config.coupling](x, z)]
+        z = z if self.config.coupling == "independent" else z[PAIRINGS[self.config.coupling](x, z)]
         shift = torch.rand((), dtype=x.dtype, device=x.device)
-        t = torch.add(shares(len(x), x.dtype, x.device), shift, alpha=1 / len(x))  # (B, 1)
+        t = torch.add(even_times(len(x), x.dtype, x.device), shift, alpha=1 / len(x))  # (B, 1)
         line = z - x
         return F.mse_loss(self.flow.velocity(torch.addcmul(x, t, line), t, context), line)
 
@@ -191,7 +191,7 @@ class CNF(Fillable, CanStream):
             y, log_q = self.spread(batch, u)
             weights.append(self.log_density(y, batch, solver, probes).mean(1) - log_q)
         found = torch.stack(weights)  # (samples, B)
-        return mean_weight(found if probes is None else found.mean(0, keepdim=True))
+        return importance_bound(found if probes is None else found.mean(0, keepdim=True))
 
     def probes(self, rows: Tensor, trace: str, count: int, seed: int) -> Tensor | None:
         """Directions (B, count, D) of Hutchinson's trace; none where it is exact."""
@@ -266,7 +266,7 @@ class CNF(Fillable, CanStream):
     @property
     def completion(self) -> str:  # type: ignore[override]
         if self.flow.is_small:
-            return Fillable.completion
+            return CompletableFlow.completion
         return (
             "drawn step by step from noise, what was seen being put back at every time and "
             "each step taken several times (RePaint): an approximation of p(hidden | seen)"
@@ -274,7 +274,7 @@ class CNF(Fillable, CanStream):
 
     @property
     def evals_per_score(self) -> int:
-        return 1 if self.flow.is_small else PASSES
+        return 1 if self.flow.is_small else MIN_SOLVER_EVALS
 
     @property
     def estimates(self) -> bool:

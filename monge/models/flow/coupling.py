@@ -11,11 +11,11 @@ from ...core.space import Space
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
 from ._base import Flow
-from ._completion import Fillable
-from ._coupling import Stacking, beginning, held_back, stack
+from ._completion import CompletableFlow
+from ._coupling import CouplingStackConfig, default_components, small_data_recipe, coupling_stack
 
 
-class Coupling(Fillable):
+class Coupling(CompletableFlow):
     """x = f_K(... f_1(z)) with (x^A, x^B) = (h(z^A; beta(z^B, given)), z^B) in each f.
 
     kind=additive is NICE (Dinh, Krueger & Bengio 2015), affine RealNVP (Dinh, Sohl-Dickstein &
@@ -25,14 +25,14 @@ class Coupling(Fillable):
     family_priority = 1
     begins = 8  # how many tell in what directions entries vary
 
-    class Config(Flow.Config, Stacking):
+    class Config(Flow.Config, CouplingStackConfig):
         tag = "model/flow.coupling"
 
     config: Config
 
     def body(self, context: int) -> Bijection:
         dims = self.space.dims
-        return self.config.started(stack(self.config, dims, context), dims)
+        return self.config.started(coupling_stack(self.config, dims, context), dims)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
@@ -51,7 +51,7 @@ class Coupling(Fillable):
         few, dims = space.rows < 2000, space.dims
         if few and space.kind in ("binary", "levels"):
             net = MLP.Config(width=64, residual=True, dropout=0.2)
-            return Defaults(cls.Config(layers=4, net=net), held_back(space))
+            return Defaults(cls.Config(layers=4, net=net), small_data_recipe(space))
         plane, wide = dims == 2 and not few, dims > 256
         net = MLP.Config(
             width=32 if few else 256 if dims > 64 else 128,
@@ -65,9 +65,9 @@ class Coupling(Fillable):
             reach=3.0 if plane else 5.0,
             net=net,
             mix="permute" if plane or dims > 1024 else "linear",
-            components=beginning(space),
+            components=default_components(space),
         )
-        return Defaults(config, held_back(space))
+        return Defaults(config, small_data_recipe(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

@@ -16,14 +16,14 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...prob.bijections.base import Bijection
 from ._base import Flow
-from ._completion import Fillable
-from ._image import Steps, halvings, picture
+from ._completion import CompletableFlow
+from ._image import GlowSteps, count_halvings, image_shape
 
-LARGE = 256
+LARGE_IMAGE_PIXELS = 256
 """Pixels from which on a picture asks for a larger network."""
 
 
-class Glow(Fillable):
+class Glow(CompletableFlow):
     """x = f_1(f_2(... f_L(z_L), z_2), z_1), each f_l being K steps at half the resolution of
     the one before. A vector is a picture of one pixel, which is not squeezed."""
 
@@ -42,12 +42,12 @@ class Glow(Fillable):
     config: Config
 
     def body(self, context: int) -> Bijection:
-        steps = Steps(self.config.steps, self.config.width, context)
-        return steps.flat(picture(self.space), depth(self.space, self.config.levels))
+        steps = GlowSteps(self.config.steps, self.config.width, context)
+        return steps.flat(image_shape(self.space), level_count(self.space, self.config.levels))
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        _, rows, columns = picture(space)
+        _, rows, columns = image_shape(space)
         if space.dims < 2:
             return (
                 "glow moves some entries as the others say, but an event has one entry only; "
@@ -64,7 +64,7 @@ class Glow(Fillable):
     def defaults(cls, space: Space) -> Defaults:
         """Noise is learned: affine maps make no uniform law of a Gaussian, at a loss of a quarter
         of a bit for every pixel that is always black."""
-        large, few = space.dims > LARGE, space.rows < 10_000
+        large, few = space.dims > LARGE_IMAGE_PIXELS, space.rows < 10_000
         config = cls.Config(steps=8 if large else 6, width=64 if large else 48, noise="learned")
         recipe = TrainConfig(
             lr=1e-3,
@@ -83,12 +83,12 @@ class Glow(Fillable):
         return cls.Config(steps=2, width=8)
 
 
-def depth(space: Space, wanted: int) -> int:
+def level_count(space: Space, wanted: int) -> int:
     """How many levels there are: as many as wanted, or as the size allows."""
-    shape = picture(space)
+    shape = image_shape(space)
     if shape[1:] == (1, 1):
         return 1
-    possible = halvings(shape)
+    possible = count_halvings(shape)
     if wanted > possible:
         raise UsageError(
             f"levels={wanted} halves height and width so often, but pictures of "

@@ -12,13 +12,13 @@ from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import Masked
 from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Bijection, Inverse
-from ._autoregressive import Stacked
+from ._autoregressive import AutoregressiveFlow
 
 
-class IAF(Stacked):
+class IAF(AutoregressiveFlow):
     """x = f_K(... f_1(z)) with x_i = h^{-1}(z_i; beta_i(z_<i, given)) in each f."""
 
-    class Config(Stacked.Config):
+    class Config(AutoregressiveFlow.Config):
         tag = "model/flow.iaf"
 
     def __init__(self, config: Config, space: Space) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Bijection
-from ._autoregressive import Stacked
+from ._autoregressive import AutoregressiveFlow
 
 
-class MAF(Stacked):
+class MAF(AutoregressiveFlow):
     """x = f_K(... f_1(z)) with x_i = h(z_i; beta_i(x_<i, given)) in each f.
 
     With kind=affine each f is an autoregressive model whose conditionals are
     N(mu_i, e^{2 alpha_i}) (Papamakarios, Pavlakou & Murray 2017).
     """
 
-    class Config(Stacked.Config):
+    class Config(AutoregressiveFlow.Config):
         tag = "model/flow.maf"
 
     def turned(self, layer: Autoregressive) -> Bijection:

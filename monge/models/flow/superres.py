@@ -27,10 +27,10 @@ from ...prob.bijections.base import Bijection, Compose, Inverse
 from ...prob.bijections.detail_split import Details
 from ...prob.bijections.linear import Reshape
 from ._base import Flow
-from ._image import Steps, halvings, laid_out
-from ._units import coordinates
+from ._image import GlowSteps, count_halvings, flatten_channels_last
+from ._units import data_units
 
-SLACK = {"levels": 0.5, "real": 0.125}
+ROUNDING_SLACK = {"levels": 0.5, "real": 0.125}
 """By how much a small picture may differ from the means of squares: its own rounding."""
 
 
@@ -68,28 +68,28 @@ class Superres(Flow, CanEnlarge):
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
-        self.source = small(space)
+        self.source = small_image_condition(space)
         super().__init__(config, space)
         part = space.given[self.source]
-        self.slack = SLACK[part.kind]
+        self.slack = ROUNDING_SLACK[part.kind]
         rest = {name: other for name, other in space.given.items() if name != self.source}
         self.conditions = Conditions(Space(kind="real", shape=space.shape, given=rest))
         self.seen = Conditions(Space(kind="real", shape=space.shape, given={self.source: part}))
-        self.reads = Reads(part.shape[0], config.features)
+        self.reads = SmallImageEncoder(part.shape[0], config.features)
 
     def inside(self, context: int) -> Bijection:
         """Nothing of z is said by conditions before the injectors say it."""
         return self.body(context)
 
     def outside(self) -> Bijection:
-        return coordinates(self.space, 0.0)
+        return data_units(self.space, 0.0)
 
     def body(self, context: int) -> Bijection:
         part = self.space.given[self.source]
         shape: tuple[int, int, int] = part.shape  # type: ignore[assignment]
         rest = context - part.dims
         view = (self.config.features, *shape[1:])
-        steps = Steps(
+        steps = GlowSteps(
             self.config.steps,
             self.config.width,
             math.prod(view) + rest,
@@ -98,13 +98,13 @@ class Superres(Flow, CanEnlarge):
             self.config.look,
         )
         shape = (4 * shape[0], *shape[1:])
-        count = self.config.levels or 1 + min(halvings(shape), 1)
-        if count > 1 + halvings(shape):
+        count = self.config.levels or 1 + min(count_halvings(shape), 1)
+        if count > 1 + count_halvings(shape):
             raise UsageError(
                 f"levels={count} halves {shape[1]}x{shape[2]} so often, but it can be "
-                f"halved {halvings(shape)} times; use levels={1 + halvings(shape)}"
+                f"halved {count_halvings(shape)} times; use levels={1 + count_halvings(shape)}"
             )
-        details = Details(part.shape, (1 + 2 * SLACK[part.kind]) / self.units()[1])  # type: ignore
+        details = Details(part.shape, (1 + 2 * ROUNDING_SLACK[part.kind]) / self.units()[1])  # type: ignore
         return Compose(
             [
                 steps.levels(shape, count, squeezes=False),
@@ -116,7 +116,7 @@ class Superres(Flow, CanEnlarge):
     def units(self) -> tuple[Tensor, Tensor]:
         """Shift and scale of each channel, those of the coordinates, (C,)."""
         zero, one = (
-            coordinates(self.space, 0.0)(torch.full((1, self.space.dims), value))[0]
+            data_units(self.space, 0.0)(torch.full((1, self.space.dims), value))[0]
             for value in (0.0, 1.0)
         )
         both = torch.cat([zero, one - zero]).reshape(2, *self.space.shape)[:, :, 0, 0]
@@ -130,7 +130,7 @@ class Superres(Flow, CanEnlarge):
         features = self.reads(self.seen({self.source: ready[self.source]}, n).reshape(shape))
         shift, scale = (each.to(low)[:, None, None] for each in self.units())
         lowest = (low - self.slack - shift) / scale
-        return torch.cat([laid_out(features), self.conditions(ready, n), lowest.flatten(1)], 1)
+        return torch.cat([flatten_channels_last(features), self.conditions(ready, n), lowest.flatten(1)], 1)
 
     def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
         low = broadcast_conditions(batch.given, self.space, len(batch))[self.source].x
@@ -162,7 +162,7 @@ class Superres(Flow, CanEnlarge):
                 f"superres doubles height and width, but pictures are {rows}x{columns}; crop "
                 f"them to even sizes such as {rows - rows % 2}x{columns - columns % 2}"
             )
-        if small(space) not in space.given:
+        if small_image_condition(space) not in space.given:
             half = "x".join(str(side // 2) for side in space.shape[1:])
             return (
                 f"superres needs the small picture of {half} that each picture is to agree "
@@ -198,7 +198,7 @@ class Superres(Flow, CanEnlarge):
         return cls.Config(steps=2, width=8, features=4)
 
 
-class Reads(nn.Module):
+class SmallImageEncoder(nn.Module):
     """Features of a small picture: three convolutions, of which the latter two add."""
 
     def __init__(self, channels: int, width: int) -> None:
@@ -213,14 +213,14 @@ class Reads(nn.Module):
         return h
 
 
-def small(space: Space) -> str:
+def small_image_condition(space: Space) -> str:
     """The condition that is a picture of half the size; none: an empty name."""
     wanted = (space.shape[0], *(side // 2 for side in space.shape[1:])) if space.shape else ()
     return next(
         (
             name
             for name, part in space.given.items()
-            if part.kind in SLACK and part.shape == wanted
+            if part.kind in ROUNDING_SLACK and part.shape == wanted
         ),
         "",
     )
