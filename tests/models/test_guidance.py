@@ -210,7 +210,7 @@ def test_symbols_of_texts_are_read_one_by_one(net):
     told = model.tell({"title": given, "body": given[torch.tensor([1, 2, 3, 0])]}, 4)
     swapped = model.tell({"title": given, "body": given}, 4).tokens
     said = model.predict(z, t, told).value
-    assert not torch.allclose(said, model.predict(z, t, replace(told, words=swapped)).value)
+    assert not torch.allclose(said, model.predict(z, t, replace(told, tokens=swapped)).value)
     none = model.predict(z, t, told.keep_rows(torch.zeros(4, dtype=torch.bool))).value
     torch.testing.assert_close(none, model.predict(z, t).value)
     cut = Batch(given.x[:1, : int(given.length[0])], length=given.length[:1])

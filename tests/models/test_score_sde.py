@@ -41,8 +41,8 @@ def test_slices_have_the_trace_as_their_mean():
     z, log_snr = torch.randn(1, 2).double().repeat(4000, 1), torch.zeros(4000).double()
     told = exact.tell({}, len(batch))
     with torch.no_grad():
-        truth = exact.matched(z, log_snr, told)
-        found = sliced.matched(z, log_snr, told)
+        truth = exact.trace_loss(z, log_snr, told)
+        found = sliced.trace_loss(z, log_snr, told)
     assert truth.std() < 1e-9
     assert abs(found.mean() - truth[0]) < 5 * found.std() / 4000**0.5
     assert found.std() > 1e-4

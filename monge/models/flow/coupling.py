@@ -1,18 +1,25 @@
 r"""Coupling flow: exact density and one-pass samples (NICE, RealNVP, neural splines)
 
-Layers that move half of the entries as a network says that reads the other half, with a linear
-map or a permutation and a scaling between them.
+Each layer transforms half of the entries with parameters that a network computes from the other
+half; a linear map or a permutation and a scaling stand between layers.
 """
 
 from __future__ import annotations
 
-from ...core.model import Defaults
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
+from ...prob.distributions import log_normal
 from ._base import Flow
 from ._completion import CompletableFlow
-from ._coupling import CouplingStackConfig, default_components, small_data_recipe, coupling_stack
+from ._coupling import CouplingStackConfig, coupling_stack, default_components, small_data_recipe
 
 
 class Coupling(CompletableFlow):
@@ -23,31 +30,49 @@ class Coupling(CompletableFlow):
     """
 
     family_priority = 1
-    begins = 8  # how many tell in what directions entries vary
+    min_init_rows = 8  # for the directions in which entries vary
 
     class Config(Flow.Config, CouplingStackConfig):
         tag = "model/flow.coupling"
 
     config: Config
 
-    def body(self, context: int) -> Bijection:
+    def build_layers(self, context: int) -> Bijection:
         dims = self.space.dims
-        return self.config.started(coupling_stack(self.config, dims, context), dims)
+        return self.config.with_mixture(coupling_stack(self.config, dims, context), dims)
+
+    def loss(self, batch: Batch) -> Losses:
+        """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
+        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
+        return {"nll": log_q - (log_normal(z) + log_det)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """z ~ N(0, temperature^2 I), then x = f(z, c)."""
+        z = self.sample_latent(n, options, generator)
+        return self.decode(z, given)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if space.dims < 2:
             return (
-                "coupling moves some entries as the others say, but an event has one entry "
-                "only; use maf, or mixture"
+                "expected events of two entries or more, which a coupling splits, found one; "
+                "use maf, or mixture"
             )
         return None
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Few rows: affine couplings around a mixture of Gaussians, or of levels small splines;
-        otherwise splines, fewer and of fewer pieces for many entries. In a plane, where edges are
-        what is hard, entries take turns unmixed and networks bend sharply."""
+        """Few rows: affine couplings around a mixture of Gaussians, or small splines for levels;
+        otherwise splines, fewer and with fewer bins for many entries. In two dimensions, where
+        sharp edges are hard, entries alternate unmixed and networks use ReLU."""
         few, dims = space.rows < 2000, space.dims
         if few and space.kind in ("binary", "levels"):
             net = MLP.Config(width=64, residual=True, dropout=0.2)
