@@ -232,7 +232,7 @@ def test_words_reach_every_choice():
 def test_large_pictures_are_read_four_pixels_at_a_time_where_sides_allow_it(side, patch):
     space = Space(kind="levels", shape=(1, side, side), size=256, rows=60_000)
     config = CNF.defaults(space).config
-    assert (config.picture, config.unet.patch) == ("unet", patch)
+    assert (config.image_net, config.unet.patch) == ("unet", patch)
     x = torch.zeros(1, side * side)
     assert config.build(space).flow.velocity(x, torch.zeros(1, 1), None).shape == x.shape
 
