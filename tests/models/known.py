@@ -1,4 +1,4 @@
-"""A diffusion law that is known exactly: two normals on a line, of which a label names one."""
+"""A diffusion model that is known exactly: two normals on a line, selected by a label."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from monge.core.space import Space
-from monge.models.diffusion._conditioning import Teller, Told
-from monge.models.diffusion._guidance import Judge
+from monge.models.diffusion._conditioning import ConditionEncoder, Conditioning
+from monge.models.diffusion._guidance import NoiseConditionalClassifier
 from monge.models.diffusion._parameterisation import Prediction
-from monge.models.diffusion._sampling import Drawing
+from monge.models.diffusion._sampling import DiffusionSampling
 from monge.models.diffusion._units import Units
 from monge.prob.noise_schedule import Schedule
 from monge.verify._noisy_mixtures import GaussianMixture
@@ -26,23 +26,30 @@ def normals(*which: int) -> GaussianMixture:
     return GaussianMixture(share, MEANS[list(which)], torch.full((len(which),), SPREAD).double())
 
 
-class Known(Drawing):
-    """p(x | label) of one of two normals, whose denoiser is written down."""
+class Known(DiffusionSampling):
+    """p(x | label) of one of two normals, whose denoiser is known in closed form."""
 
-    def __init__(self, config: Drawing.Config, space: Space) -> None:
+    def __init__(self, config: DiffusionSampling.Config, space: Space) -> None:
         super().__init__(config, space)
         self.name = "known"
-        self.units, self.teller = Units(space).double(), Teller(space).double()
+        self.units, self.condition_encoder = (
+            Units(space).double(),
+            ConditionEncoder(space).double(),
+        )
         self.schedule = Schedule.Config().build()
 
-    def predict(self, z: Tensor, t: Tensor, told: Told | None = None) -> Prediction:
+    def predict(self, z: Tensor, t: Tensor, conditions: Conditioning | None = None) -> Prediction:
         alpha, sigma = self.schedule.alpha(t)[:, None], self.schedule.sigma(t)[:, None]
         x = normals(0, 1).denoised(z, alpha, sigma)
-        if told is not None and told.vector.shape[1]:  # a flag, then the label
+        if conditions is not None and conditions.vector.shape[1]:  # a flag, then the label
             each = [normals(label).denoised(z, alpha, sigma) for label in (0, 1)]
-            named = torch.where(told.vector[:, 2:] > 0, each[1], each[0])
-            x = torch.where(told.vector[:, :1] > 0, named, x)
+            named = torch.where(conditions.vector[:, 2:] > 0, each[1], each[0])
+            x = torch.where(conditions.vector[:, :1] > 0, named, x)
         return Prediction(z, alpha, sigma, "x0", x)
+
+    def sample(self, n, given=None, options=None, generator=None):
+        *_, last = self.stream(n, given, options, generator)
+        return last
 
     def loss(self, batch):
         raise NotImplementedError
@@ -52,17 +59,17 @@ class Known(Drawing):
         return cls.Config()
 
 
-class Exact(Judge, torch.nn.Module):
+class Exact(NoiseConditionalClassifier, torch.nn.Module):
     """p(label | z) of the same two normals."""
 
     space = LABEL
-    field = LINE
+    input_space = LINE
 
     def __init__(self, low: float = -12.0, high: float = 12.0) -> None:
         super().__init__()
         self.ends = low, high
 
-    def reach(self) -> tuple[float, float]:
+    def log_snr_range(self) -> tuple[float, float]:
         return self.ends
 
     def log_prob_noisy(self, z: Tensor, log_snr: Tensor, y: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.held_out import HeldOutScorer
-from monge.models.flow._continuous import PARTNERS
+from monge.models.flow._continuous import PAIRINGS
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
 from monge.nn.unet import UNet
@@ -111,7 +111,7 @@ def test_matching_pairs_each_row_once_or_by_plan(coupling):
     model = built(coupling=coupling)
     x, z = torch.randn(2, 64, 2, dtype=torch.float64, generator=make_generator(3))
     if coupling != "independent":
-        order = PARTNERS[coupling](x, z)
+        order = PAIRINGS[coupling](x, z)
         moved = (x - z[order]).square().sum(1).mean()
         assert moved < 0.6 * (x - z).square().sum(1).mean()
         if coupling == "optimal":
@@ -129,7 +129,7 @@ def test_matching_is_the_distance_of_velocity_and_line():
     z = torch.randn_like(x)
     t = (torch.arange(5).to(x) + torch.rand((), dtype=x.dtype))[:, None] / 5
     here, square = (1 - t) * x + t * z, t**2 + (1 - t) ** 2  # that is r^2
-    told = model.flow.velocity.tell(t, None, 5)
+    told = model.flow.velocity.time_features(t, None, 5)
     out = model.flow.velocity.net(torch.cat([here / square.sqrt(), told], 1))
     v = (2 * t - 1) / square * here + out / square.sqrt()
     torch.testing.assert_close(found, (v - (z - x)).square().mean())
@@ -137,11 +137,11 @@ def test_matching_is_the_distance_of_velocity_and_line():
 
 @pytest.mark.parametrize("gradient", ["steps", "adjoint"])
 def test_likelihood_training_has_the_gradient_of_the_score(gradient):
-    model, x = built(train="likelihood", gradient=gradient, tolerance=1e-9), rows()
+    model, x = built(objective="likelihood", gradient=gradient, tolerance=1e-9), rows()
     (loss,) = model.loss(Batch(x)).values()
     torch.testing.assert_close(-loss, model.likelihood(x).value)
     found = torch.autograd.grad(loss.mean(), list(model.parameters()))
-    plain = built(train="likelihood", tolerance=1e-9)
+    plain = built(objective="likelihood", tolerance=1e-9)
     right = torch.autograd.grad(-plain.likelihood(x).value.mean(), list(plain.parameters()))
     for a, b in zip(found, right, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
@@ -154,7 +154,7 @@ def test_it_learns_a_correlation(train):
         built(
             Space(kind="real", shape=(2,), rows=1000),
             shake=0.0,
-            train=train,
+            objective=train,
             solver="rk4",
             steps=6,
         )
@@ -178,8 +178,8 @@ def test_it_learns_a_correlation(train):
 
 def test_pictures_by_a_unet():
     net = UNet.Config(width=8, multipliers=(1, 2), blocks=1, attention=0)
-    model = built(PICTURE, shake=0.05, picture="unet", unet=net, solver="rk4", steps=2)
-    assert not model.flow.velocity.written_out
+    model = built(PICTURE, shake=0.05, image_net="unet", unet=net, solver="rk4", steps=2)
+    assert not model.flow.velocity.has_analytic_trace
     x = rows(PICTURE)
     assert model.loss(Batch(x))["matching"].isfinite()
     exact = model.likelihood(x, model.LikelihoodConfig(trace="exact")).value
@@ -198,9 +198,9 @@ def test_what_is_refused():
     space, _ = worlds.conditioned(*worlds.make("real"))
     with pytest.raises(UsageError, match="coupling=optimal"):
         CNF.Config(coupling="optimal").build(space)
-    with pytest.raises(UsageError, match="train=likelihood"):
+    with pytest.raises(UsageError, match="objective=likelihood"):
         CNF.Config(noise="learned").build(PICTURE)
-    with pytest.raises(UsageError, match="can tell apart"):
+    with pytest.raises(UsageError, match="tolerance"):
         built().float().likelihood(rows().float(), CNF.LikelihoodConfig(tolerance=1e-12))
     hidden = Batch(rows(), observed=torch.tensor([[True, False]]).expand(6, 2))
     with pytest.raises(DataError, match="missing"):
@@ -209,9 +209,14 @@ def test_what_is_refused():
 
 def test_words_reach_every_choice():
     config = CNF.Config().override(
-        "train=likelihood", "gradient=adjoint", "solver=rk4", "steps=4", "net.width=8", "waves=2"
+        "objective=likelihood",
+        "gradient=adjoint",
+        "solver=rk4",
+        "steps=4",
+        "net.width=8",
+        "waves=2",
     )
-    assert (config.train, config.solver, config.steps, config.net.width) == (
+    assert (config.objective, config.solver, config.steps, config.net.width) == (
         "likelihood",
         "rk4",
         4,
@@ -227,7 +232,7 @@ def test_words_reach_every_choice():
 def test_large_pictures_are_read_four_pixels_at_a_time_where_sides_allow_it(side, patch):
     space = Space(kind="levels", shape=(1, side, side), size=256, rows=60_000)
     config = CNF.defaults(space).config
-    assert (config.picture, config.unet.patch) == ("unet", patch)
+    assert (config.image_net, config.unet.patch) == ("unet", patch)
     x = torch.zeros(1, side * side)
     assert config.build(space).flow.velocity(x, torch.zeros(1, 1), None).shape == x.shape
 

@@ -5,7 +5,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from monge.core.rng import make_generator
-from monge.models.diffusion._likelihood import gaussian_miss, gaussian_step, prior
+from monge.models.diffusion._likelihood import entrywise_step_kl, gaussian_denoiser_error, prior_kl
 from monge.models.diffusion._parameterisation import Prediction
 from monge.prob.noise_schedule import Schedule
 
@@ -25,7 +25,7 @@ def test_the_prior_term_is_the_divergence_at_the_end(family):
     """At an end that is barely noise, so that no part of it is too small to be seen."""
     way, y, one = noising(family), drawn(5, 3), torch.ones((), dtype=torch.float64)
     truth = kl_divergence(Normal(way.alpha(one) * y, way.sigma(one)), Normal(0, way.spread(one)))
-    torch.testing.assert_close(prior(way, y), truth.sum(1), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(prior_kl(way, y), truth.sum(1), rtol=1e-10, atol=1e-12)
 
 
 @FAMILIES
@@ -50,7 +50,7 @@ def test_a_step_of_another_variance_is_a_divergence_of_normals(family, variance)
         Normal(step.on_z * z + step.on_x * y, step.variance.sqrt()),
         Normal(step.on_z * z + step.on_x * guess, wide.sqrt()),
     )
-    torch.testing.assert_close(gaussian_step(way, s, t, y, said, variance), truth)
+    torch.testing.assert_close(entrywise_step_kl(way, s, t, y, said, variance), truth)
 
 
 @FAMILIES
@@ -61,7 +61,7 @@ def test_the_miss_of_the_simplest_denoiser_has_the_mean_that_is_taken_off(family
     nodes = torch.tensor([-(3**0.5), 0.0, 3**0.5], dtype=torch.float64)
     misses, means = zip(
         *(
-            gaussian_miss(y, torch.full_like(y, float(node)), way.alpha(t), way.sigma(t))
+            gaussian_denoiser_error(y, torch.full_like(y, float(node)), way.alpha(t), way.sigma(t))
             for node in nodes
         ),
         strict=True,

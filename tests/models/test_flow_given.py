@@ -10,7 +10,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.flow.attribute import Attribute
+from monge.models.flow.attribute import AttributeFlow
 from monge.models.flow.cflow import CFlow
 from monge.models.flow.superres import Superres, settle
 
@@ -108,13 +108,13 @@ def test_superres_refuses_what_does_not_fit():
     assert "+low2" in Superres.unsupported_reason(LEVELS)
     assert "+low2" in Superres.unsupported_reason(replace(LEVELS, given={"source": LEVELS}))
     odd = replace(LEVELS, shape=(1, 7, 8))
-    assert "sizes such as 6x8" in Superres.unsupported_reason(odd)
-    assert "pictures of levels" in Superres.unsupported_reason(VECTOR)
+    assert "6x8" in Superres.unsupported_reason(odd)
+    assert "levels" in Superres.unsupported_reason(VECTOR)
     space = replace(LEVELS, given={"source": SMALL})
     model, batch = built(Superres, space), pair()
-    with pytest.raises(DataError, match="levels away"):
+    with pytest.raises(DataError, match="levels"):
         model.likelihood(replace(batch, x=15 - batch.x))
-    with pytest.raises(UsageError, match="halved 2 times; use levels=3"):
+    with pytest.raises(UsageError, match="levels=3"):
         built(Superres, space, levels=4)
     with pytest.raises(UsageError, match="margin"):
         Superres.Config(margin=0.1)
@@ -128,7 +128,7 @@ def test_superres_refuses_what_does_not_fit():
 def test_two_flows_are_a_flow_of_the_second(given):
     space = replace(LEVELS, given={"source": given, "label": LABEL})
     model = built(CFlow, space, margin=0.0)
-    assert (model.pictures is None) == (given is not LEVELS)
+    assert (model.image_rungs is None) == (given is not LEVELS)
     a = torch.randint(0, 16, (12, *given.shape), generator=make_generator(2)).double()
     batch = pictures(source=Batch(a), label=Batch(torch.arange(12) % 3))
     model.initialise_from_data(batch)
@@ -171,7 +171,7 @@ def test_the_first_flow_is_a_law_of_its_own():
     torch.testing.assert_close(loss["other"][0], law)
 
 
-@pytest.mark.parametrize("owner", [CFlow, Attribute])
+@pytest.mark.parametrize("owner", [CFlow, AttributeFlow])
 def test_a_transfer_keeps_the_code_and_goes_back(owner):
     space = replace(VECTOR, given={"source": VECTOR, "label": LABEL})
     model = built(owner, space)
@@ -203,7 +203,7 @@ def test_editing_an_attribute_moves_what_it_means():
         given={"flag": Space(kind="binary", size=2, name="flag", rows=600)},
     )
     torch.manual_seed(0)
-    model = replace(Attribute.smallest_config(space), kind="affine").build(space)
+    model = replace(AttributeFlow.smallest_config(space), kind="affine").build(space)
     batch = Batch(x, {"flag": Batch(flag.float())})
     model.initialise_from_data(batch)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
@@ -218,17 +218,17 @@ def test_editing_an_attribute_moves_what_it_means():
 
 
 def test_what_attribute_and_cflow_refuse():
-    assert "--given" in Attribute.unsupported_reason(VECTOR)
-    assert "one entry" in Attribute.unsupported_reason(
+    assert "--given" in AttributeFlow.unsupported_reason(VECTOR)
+    assert "use maf" in AttributeFlow.unsupported_reason(
         replace(VECTOR, shape=(1,), given={"label": LABEL})
     )
     assert "+edges" in CFlow.unsupported_reason(replace(VECTOR, given={"label": LABEL}))
-    assert "one entry" in CFlow.unsupported_reason(
+    assert "use maf" in CFlow.unsupported_reason(
         replace(VECTOR, shape=(1,), given={"source": VECTOR})
     )
     age = Space(kind="real", name="age", mean=(40.0,), scale=(9.0,), low=(18.0,), high=(90.0,))
     space = replace(VECTOR, given={"age": age, "label": LABEL})
-    model, x = built(Attribute, space), torch.randn(2, 3).double()
+    model, x = built(AttributeFlow, space), torch.randn(2, 3).double()
 
     def given(years, code):
         return {"age": Batch(torch.tensor([years, 30.0])), "label": Batch(torch.tensor([code, 0]))}
@@ -239,5 +239,5 @@ def test_what_attribute_and_cflow_refuse():
         (float("nan"), 1, "age=nan"),
         (30.0, 7, "label=7"),
     ):
-        with pytest.raises(DataError, match=f"attribute {said} is far .* cannot be undone"):
+        with pytest.raises(DataError, match=said):
             model.likelihood(Batch(x, given(years, code)))

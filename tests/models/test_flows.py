@@ -154,7 +154,7 @@ def test_a_likelihood_says_what_it_is():
 def test_one_number_is_refused_by_couplings_and_taken_by_maf():
     space = Space(kind="real", shape=(1,), rows=100)
     for name in ("coupling", "glow"):
-        assert "one entry only; use maf" in registry.find(name).unsupported_reason(space)
+        assert "use maf" in registry.find(name).unsupported_reason(space)
     assert registry.find("maf").unsupported_reason(space) is None
     x = torch.randn(5, 1).double()
     assert build("maf", space).likelihood(x).value.shape == (5,)
@@ -163,11 +163,11 @@ def test_one_number_is_refused_by_couplings_and_taken_by_maf():
 def test_glow_says_which_sizes_work():
     owner = registry.find("glow")
     odd = Space(kind="levels", shape=(1, 7, 10), size=4, rows=100)
-    assert owner.unsupported_reason(odd).endswith("even sizes such as 8x10")
+    assert owner.unsupported_reason(odd).endswith("8x10")
     even = replace(odd, shape=(1, 12, 20))
     assert owner.unsupported_reason(even) is None
     assert len(build("glow", even).map.parts[0].parts[0].levels) == 2
-    with pytest.raises(UsageError, match="halved 2 times; use levels=2, or pad them"):
+    with pytest.raises(UsageError, match="levels=2"):
         build("glow", even, levels=3)
 
 
@@ -185,9 +185,9 @@ def test_glow_takes_colours_and_odd_numbers_of_channels():
 
 def test_foreign_levels_and_dropout_of_iaf_are_refused():
     space, _ = worlds.make("levels")
-    with pytest.raises(DataError, match="values 0 to 3, but a row holds 9"):
+    with pytest.raises(DataError, match=r"0 to 3.* 9"):
         build("coupling", space).likelihood(torch.full((1, 1, 2, 2), 9.0).double())
-    with pytest.raises(UsageError, match=r"use net\.dropout=0"):
+    with pytest.raises(UsageError, match=r"net\.dropout=0"):
         build("iaf", space, net=Masked.Config(width=8, dropout=0.5))
 
 
@@ -217,8 +217,8 @@ def test_a_coupling_of_many_entries_begins_as_the_gaussian_of_their_coordinates(
     x = (16 * torch.sigmoid(torch.randn(1400, 2) @ torch.randn(2, 400))).floor()
     space, found = Space(kind="levels", shape=(400,), size=16, rows=1200), []
     coupling = registry.find("coupling")
-    for begins in (coupling.begins, 0):
-        monkeypatch.setattr(coupling, "begins", begins)
+    for begins in (coupling.min_init_rows, 0):
+        monkeypatch.setattr(coupling, "min_init_rows", begins)
         model = coupling.defaults(space).config.build(space)
         model.initialise_from_data(Batch(x[:1200]))
         with torch.no_grad():

@@ -13,7 +13,7 @@ from monge.core.config import RunRef
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.diffusion._denoisers import Transformer, UNet
+from monge.models.diffusion._denoisers import TransformerDenoiser, UNet
 from monge.models.diffusion._guidance import Guidance, guided
 from monge.models.diffusion._ode_samplers import DPM
 from monge.models.diffusion.ddpm import DDPM
@@ -74,8 +74,8 @@ def test_the_weight_follows_time():
     assert Guidance(gamma=3.0).weight(t)[:, 0].tolist() == [3, 3, 3]
     assert Guidance(gamma=3.0, ramp="linear").weight(t)[:, 0].tolist() == [1, 2, 3]
     assert Guidance(gamma=3.0, ramp="cosine").weight(t)[:, 0].tolist() == pytest.approx([1, 2, 3])
-    assert Guidance(gamma=3.0, since=0.6, until=0.2).weight(t)[:, 0].tolist() == [1, 3, 1]
-    outside = asked(law(), ONE, gamma=3.0, until=0.5).x0
+    assert Guidance(gamma=3.0, t_max=0.6, t_min=0.2).weight(t)[:, 0].tolist() == [1, 3, 1]
+    outside = asked(law(), ONE, gamma=3.0, t_min=0.5).x0
     torch.testing.assert_close(outside, asked(law(), ONE, gamma=1.0).x0)
 
 
@@ -109,30 +109,30 @@ def test_a_stream_ends_in_the_sample_and_guides_completions():
 
 
 def test_what_cannot_be_guided_is_refused_in_a_sentence():
-    with pytest.raises(UsageError, match="was fitted with drop=0"):
+    with pytest.raises(UsageError, match="drop=0"):
         asked(law(drop=0.0), ONE, gamma=3.0)
-    with pytest.raises(UsageError, match="is given nothing"):
+    with pytest.raises(UsageError, match="gamma"):
         asked(law(LINE), {}, gamma=3.0)
-    with pytest.raises(UsageError, match=r"gamma=3 and w=1 disagree"):
+    with pytest.raises(UsageError, match="gamma=3 and w=1"):
         Guidance(gamma=3.0, w=1.0)
-    with pytest.raises(DataError, match="needs the 'label'"):
+    with pytest.raises(DataError, match="'label'"):
         asked(with_guide(), {})
-    with pytest.raises(UsageError, match="was not loaded"):
+    with pytest.raises(UsageError, match="guide=a run"):
         guided(law(), ONE, 2, law().SamplingConfig(guide=RunRef("a run")))
     assert asked(law(drop=0.0), ONE, gamma=1.0).x0.isfinite().all()
 
 
 def test_a_classifier_of_other_data_or_other_noise_is_refused():
     other = Exact()
-    other.field = replace(LINE, shape=(2,))
-    with pytest.raises(DataError, match="judges real numbers of shape 2"):
+    other.input_space = replace(LINE, shape=(2,))
+    with pytest.raises(DataError, match="real numbers of shape 2"):
         asked(with_guide(judge=other), ONE)
-    other.field = replace(LINE, mean=(3.0,))
-    with pytest.raises(DataError, match="fit both on the same data"):
+    other.input_space = replace(LINE, mean=(3.0,))
+    with pytest.raises(DataError, match="guide="):
         asked(with_guide(judge=other), ONE)
-    with pytest.raises(UsageError, match="log-SNR -12 to 8 and this schedule goes from -9 to 10"):
+    with pytest.raises(UsageError, match=r"-12 to 8.*-9 to 10"):
         asked(with_guide(judge=Exact(high=8.0)), ONE)
-    with pytest.raises(UsageError, match="does not judge noisy data"):
+    with pytest.raises(UsageError, match="noisy_classifier"):
         asked(with_guide(judge=law()), ONE)
 
 
@@ -187,7 +187,7 @@ def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
     "net",
     [
         UNet.Config(width=4, multipliers=(1, 2), blocks=1),
-        Transformer.Config(width=8, depth=1, heads=2, patch=4),
+        TransformerDenoiser.Config(width=8, depth=1, heads=2, patch=4),
     ],
     ids=["unet", "transformer"],
 )
@@ -208,10 +208,10 @@ def test_symbols_of_texts_are_read_one_by_one(net):
         parameter.data += 0.1 * torch.randn_like(parameter)
     z, t = torch.randn(4, 64, dtype=torch.float64), torch.full((4,), 0.5).double()
     told = model.tell({"title": given, "body": given[torch.tensor([1, 2, 3, 0])]}, 4)
-    swapped = model.tell({"title": given, "body": given}, 4).words
+    swapped = model.tell({"title": given, "body": given}, 4).tokens
     said = model.predict(z, t, told).value
-    assert not torch.allclose(said, model.predict(z, t, replace(told, words=swapped)).value)
-    none = model.predict(z, t, told.hidden(torch.zeros(4, dtype=torch.bool))).value
+    assert not torch.allclose(said, model.predict(z, t, replace(told, tokens=swapped)).value)
+    none = model.predict(z, t, told.keep_rows(torch.zeros(4, dtype=torch.bool))).value
     torch.testing.assert_close(none, model.predict(z, t).value)
     cut = Batch(given.x[:1, : int(given.length[0])], length=given.length[:1])
     shorter = model.tell({"title": cut, "body": given[torch.tensor([1])]}, 1)

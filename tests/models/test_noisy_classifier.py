@@ -8,7 +8,7 @@ from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.space import Space
-from monge.models.diffusion.noisy_classifier import Classifier
+from monge.models.diffusion.noisy_classifier import NoisyClassifier
 from monge.run.conditions import parse_condition
 
 LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=1000)
@@ -18,7 +18,9 @@ LABEL = Space(kind="label", size=2, name="label", rows=1000, given={"x": LINE})
 def test_noise_makes_it_unsure_as_bayes_rule_says():
     """Two normals at -1 and 1: p(1 | z) = sigmoid(2 alpha z / (alpha^2 s^2 + sigma^2))."""
     torch.manual_seed(0)
-    model = Classifier.Config(widths=(1,), width=32, dropout=0.0, low=-4.0, high=4.0).build(LABEL)
+    model = NoisyClassifier.Config(widths=(1,), width=32, dropout=0.0, low=-4.0, high=4.0).build(
+        LABEL
+    )
     y = torch.arange(512) % 2
     optimiser = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(250):
@@ -38,11 +40,11 @@ def test_noise_makes_it_unsure_as_bayes_rule_says():
 
 
 def test_what_it_cannot_judge_is_refused():
-    with pytest.raises(UsageError, match="low=3 is not below high=2"):
-        Classifier.Config(low=3.0, high=2.0)
-    refused = Classifier.unsupported_reason(Space(kind="label", size=2, given={"a": LABEL}))
+    with pytest.raises(UsageError, match="low=3 and high=2"):
+        NoisyClassifier.Config(low=3.0, high=2.0)
+    refused = NoisyClassifier.unsupported_reason(Space(kind="label", size=2, given={"a": LABEL}))
     assert "one field of real, binary, levels" in refused
-    assert Classifier.unsupported_reason(Space(kind="label", size=2)).endswith(
+    assert NoisyClassifier.unsupported_reason(Space(kind="label", size=2)).endswith(
         "--target and --given"
     )
 
@@ -96,14 +98,14 @@ def test_a_run_guides_another(runs, tmp_path):
 
 def test_a_guide_that_does_not_fit_is_refused(runs, tmp_path):
     law, judge = runs
-    with pytest.raises(DataError, match="needs the 'label'"):
+    with pytest.raises(DataError, match="'label'"):
         law.draw(2, None, f"guide={judge.folder}", "steps=2")
-    with pytest.raises(UsageError, match="does not judge noisy data"):
+    with pytest.raises(UsageError, match="noisy_classifier"):
         law.draw(2, None, f"guide={law.folder}", "steps=2")
     moons = monge.fit(
         "ddpm", "moons", "net=mlp", "width=8", "depth=1", budget="2steps", out=tmp_path / "moons"
     )
-    with pytest.raises(DataError, match="judges 17 levels of shape 1x8x8 and this law draws"):
+    with pytest.raises(DataError, match="17 levels of shape 1x8x8"):
         moons.draw(2, {"label": Batch(torch.tensor([1]))}, f"guide={judge.folder}", "steps=2")
     narrow = monge.fit(
         "diffusion.noisy_classifier",
@@ -114,7 +116,7 @@ def test_a_guide_that_does_not_fit_is_refused(runs, tmp_path):
         budget="2steps",
         out=tmp_path / "narrow",
     )
-    with pytest.raises(UsageError, match="log-SNR -4 to 14 and this schedule goes from"):
+    with pytest.raises(UsageError, match="-4 to 14"):
         law.draw(2, {"label": Batch(torch.tensor([1]))}, f"guide={narrow.folder}", "steps=2")
-    with pytest.raises(DataError, match="the run is not given 'label'"):
+    with pytest.raises(DataError, match="'label'"):
         parse_condition(law, "label", "7", ())

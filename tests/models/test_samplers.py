@@ -9,7 +9,7 @@ import torch
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.diffusion._denoisers import MLP
+from monge.models.diffusion._denoisers import MLPDenoiser
 from monge.models.diffusion._ode_samplers import DPM, ODE, Heun
 from monge.models.diffusion._parameterisation import Prediction
 from monge.models.diffusion._samplers import DDIM, PC, Ancestral, Langevin, ancestral
@@ -163,7 +163,7 @@ def test_a_grid_is_kept_to_and_more_steps_than_it_has_are_refused():
             assert len(set(places)) == 8
             assert places == [round(place) for place in sorted(places, reverse=True)]
         assert len(owner.Config().build().times(NOISING, z, 1.0, 4)) == 5
-        with pytest.raises(UsageError, match="steps=21 is more than the 20 times"):
+        with pytest.raises(UsageError, match=r"20.*steps=21"):
             owner.Config(steps=21).build().times(NOISING, z, 1.0, 20)
         with pytest.raises(UsageError, match="at least 1"):
             owner.Config(steps=0)
@@ -203,11 +203,11 @@ def test_churn_draws_noise_and_keeps_the_law():
 
 def test_a_law_of_few_steps_takes_no_more():
     space = Space(kind="real", shape=(2,), mean=(0.0, 0.0), scale=(1.0, 1.0), rows=100)
-    model = DDPM.Config(net=MLP.Config(width=8, depth=1), steps=6).build(space)
+    model = DDPM.Config(net=MLPDenoiser.Config(width=8, depth=1), steps=6).build(space)
     for owner in EVERY:
         assert model.sample(3, None, model.SamplingConfig(sampler=owner.Config())).shape == (3, 2)
         fixed = {"method": "rk4"} if owner is ODE else {}
-        with pytest.raises(UsageError, match="steps=7 is more than the 6 times"):
+        with pytest.raises(UsageError, match=r"6 steps.*steps=7"):
             model.sample(3, None, model.SamplingConfig(sampler=owner.Config(steps=7, **fixed)))
     with pytest.raises(UsageError, match="steps=0 must be at least 1"):
         DDPM.Config(steps=0)

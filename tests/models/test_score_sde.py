@@ -7,9 +7,9 @@ import monge
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.diffusion._denoisers import MLP
+from monge.models.diffusion._denoisers import MLPDenoiser
 from monge.models.diffusion._ode_samplers import DPM
-from monge.models.diffusion.score_sde import Score
+from monge.models.diffusion.score_sde import ScoreSDE
 
 PLANE = Space(kind="real", shape=(2,), name="x", mean=(1.0, -1.0), scale=(2.0, 0.5), rows=1000)
 WAYS = ("denoising", "implicit", "sliced")
@@ -17,7 +17,7 @@ WAYS = ("denoising", "implicit", "sliced")
 
 def build(match, **fields):
     torch.manual_seed(0)
-    config = Score.Config(net=MLP.Config(width=16, depth=2), match=match, **fields)
+    config = ScoreSDE.Config(net=MLPDenoiser.Config(width=16, depth=2), objective=match, **fields)
     model = config.build(PLANE).double()
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
@@ -41,8 +41,8 @@ def test_slices_have_the_trace_as_their_mean():
     z, log_snr = torch.randn(1, 2).double().repeat(4000, 1), torch.zeros(4000).double()
     told = exact.tell({}, len(batch))
     with torch.no_grad():
-        truth = exact.matched(z, log_snr, told)
-        found = sliced.matched(z, log_snr, told)
+        truth = exact.trace_loss(z, log_snr, told)
+        found = sliced.trace_loss(z, log_snr, told)
     assert truth.std() < 1e-9
     assert abs(found.mean() - truth[0]) < 5 * found.std() / 4000**0.5
     assert found.std() > 1e-4
@@ -85,7 +85,7 @@ def test_langevin_is_the_default_and_others_can_be_asked_for():
 @pytest.mark.parametrize("match", WAYS)
 def test_moons_are_learned_in_each_way(match):
     run = monge.fit(
-        "diffusion.score_sde", "moons", f"match={match}", "width=64", budget="1500steps"
+        "diffusion.score_sde", "moons", f"objective={match}", "width=64", budget="1500steps"
     )
     x = torch.as_tensor(run.draw(500, None, "sampler=dpm"))
     truth = run.rows(None, "test").whole().x

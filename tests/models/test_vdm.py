@@ -10,7 +10,7 @@ from monge.core.batch import Batch
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.diffusion._units import Alone, Units
+from monge.models.diffusion._units import EntrywiseDenoiser, Units
 from monge.models.diffusion.vdm import VDM, Gamma
 from monge.train.trainer import Trainer
 
@@ -29,7 +29,7 @@ def build(kind="levels", *words, rows=400):
 def test_learned_schedule_keeps_its_ends_and_its_slope():
     torch.manual_seed(0)
     gamma = Gamma.Config(high=7.0, low=-5.0, width=6).build().double()
-    for parameter in gamma.bend:
+    for parameter in gamma.shape_params:
         parameter.data.add_(2 * torch.randn_like(parameter))
     t = T.clone().requires_grad_()
     log_snr = gamma.log_snr(t)
@@ -43,7 +43,7 @@ def test_learned_schedule_keeps_its_ends_and_its_slope():
 def test_ends_of_reals_stay_and_those_of_levels_learn():
     assert build("levels")[0].schedule.ends.requires_grad
     assert not build("real")[0].schedule.ends.requires_grad
-    assert not build("levels", "gamma.ends=false")[0].schedule.ends.requires_grad
+    assert not build("levels", "schedule.learn_ends=false")[0].schedule.ends.requires_grad
     with pytest.raises(UsageError, match="low=-1"):
         Gamma.Config(low=-1.0)
 
@@ -66,7 +66,7 @@ def test_bend_does_not_change_the_bound_of_continuous_time():
     model, batch = build("levels")
     with torch.no_grad():
         one = model.likelihood(batch).value
-        for parameter in model.schedule.bend:
+        for parameter in model.schedule.shape_params:
             parameter.add_(torch.randn_like(parameter))
         two = model.likelihood(batch).value
         torch.testing.assert_close(one, two)
@@ -78,7 +78,7 @@ def test_two_turns_share_the_parameters():
     model, _ = build("levels")
     bound, variance = model.updates()
     assert (bound.name, variance.name) == ("bound", "variance")
-    assert {id(p) for p in variance.params} == {id(p) for p in model.schedule.bend}
+    assert {id(p) for p in variance.params} == {id(p) for p in model.schedule.shape_params}
     assert len(bound.params) + len(variance.params) == len(list(model.parameters()))
     assert [turn.name for turn in build("levels", "steps=20")[0].updates()] == ["bound"]
 
@@ -95,10 +95,12 @@ def test_variance_turn_lowers_the_variance_of_the_estimate():
             return torch.stack([model.loss(batch)["diffusion"] for _ in range(20)]).var(0).mean()
 
     before = spread()
-    mover = torch.optim.Adam(model.schedule.bend, lr=0.05)
+    mover = torch.optim.Adam(model.schedule.shape_params, lr=0.05)
     for _ in range(40):
         mover.zero_grad()
-        model.variance_of_bound(batch)["square"].mean().backward(inputs=model.schedule.bend)
+        model.variance_of_bound(batch)["square"].mean().backward(
+            inputs=model.schedule.shape_params
+        )
         mover.step()
     assert spread() < 0.9 * before
 
@@ -106,7 +108,7 @@ def test_variance_turn_lowers_the_variance_of_the_estimate():
 def test_what_an_entry_tells_of_itself_is_its_posterior():
     space, batch = worlds.make("levels", 500)
     units = Units(space).double()
-    alone = Alone(space, units).double()
+    alone = EntrywiseDenoiser(space, units).double()
     y = units.enter(batch.x.double())
     alone.fit(y)
     alpha, sigma = torch.tensor([[0.9]]).double(), torch.tensor([[0.4]]).double()
@@ -114,7 +116,9 @@ def test_what_an_entry_tells_of_itself_is_its_posterior():
     mean, scale = alone(z, alpha, sigma)
     for d in range(4):
         levels = (torch.arange(4) - units.shift[d]) / units.scale[d]
-        weight = alone.log_shares[d].exp() * (-0.5 * ((z[0, d] - 0.9 * levels) / 0.4) ** 2).exp()
+        weight = (
+            alone.log_frequencies[d].exp() * (-0.5 * ((z[0, d] - 0.9 * levels) / 0.4) ** 2).exp()
+        )
         weight = weight / weight.sum()
         wanted = (weight * levels).sum()
         assert mean[0, d].item() == pytest.approx(wanted.item())

@@ -1,1 +1,1 @@
-"""Diffusion: laws learned by undoing noise."""
+"""Diffusion models: distributions learned by removing noise."""

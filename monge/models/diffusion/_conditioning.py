@@ -1,10 +1,11 @@
-r"""What a network is told besides the noisy datum: conditions, which training sometimes hides.
+r"""Encoding of conditions for denoisers, and condition dropout.
 
-A text is told twice: as the mean of what is made of its symbols, and symbol by symbol, for
-networks that attend.
+A text condition is encoded twice: as the mean of its token encodings, and token by token for
+networks with cross-attention.
 
-A law trained with its conditions hidden in a share of rows is also a law without them (Ho &
-Salimans 2022): where they are hidden, all that is told is 0, and a flag says so.
+Training with the conditions dropped in a fraction of rows also fits the unconditional
+distribution (classifier-free guidance: Ho & Salimans 2022). Where conditions are dropped, all
+encodings are 0 and a flag marks the row as unconditional.
 """
 
 from __future__ import annotations
@@ -22,108 +23,109 @@ from ...nn.attention.transformer import Encoder
 from ...nn.inputs.features import Conditions, Features
 from ...nn.unet import Words
 
-TEXT = Encoder.Config(width=64, depth=2, heads=4, positions="sinusoidal")
-"""The network that reads a text."""
+TEXT_ENCODER = Encoder.Config(width=64, depth=2, heads=4, positions="sinusoidal")
+"""The network that encodes a text."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """A vector of numbers for each row, maps laid over the event, channel beside channel, and
-    the symbols of texts."""
+class Conditioning:
+    """Encoded conditions: a vector per row, maps stacked on the event as channels, and the
+    encoded tokens of texts."""
 
     vector: Tensor  # (B, width)
-    maps: Tensor  # (B, channels, *sides), or (B, 0) where there are none
-    words: Words | None = None
+    maps: Tensor  # (B, channels, *sides), or (B, 0) without maps
+    tokens: Words | None = None
 
-    def hidden(self, keep: Tensor) -> Told:
-        """What is told with only the rows kept (B,) being told anything: of others one symbol is
-        left, which is 0."""
+    def keep_rows(self, keep: Tensor) -> Conditioning:
+        """The same with all rows but those in `keep` (B,) unconditional: encodings are 0, and one
+        token of 0 is left of a text."""
 
         def masked(value: Tensor) -> Tensor:
             return value * keep.to(value.dtype).reshape(-1, *(1,) * (value.ndim - 1))
 
-        words = self.words
-        if words is not None:
-            length = torch.where(keep, lengths(words), 1)
-            words = Words(masked(words.steps), length)
-        return Told(masked(self.vector), masked(self.maps), words)
+        tokens = self.tokens
+        if tokens is not None:
+            length = torch.where(keep, token_counts(tokens), 1)
+            tokens = Words(masked(tokens.steps), length)
+        return Conditioning(masked(self.vector), masked(self.maps), tokens)
 
-    def beside(self, other: Told) -> Told:
+    def concat(self, other: Conditioning) -> Conditioning:
         """The rows of both, one after the other."""
-        words = None
-        if self.words is not None and other.words is not None:
-            words = Words(
-                torch.cat([self.words.steps, other.words.steps]),
-                torch.cat([lengths(self.words), lengths(other.words)]),
+        tokens = None
+        if self.tokens is not None and other.tokens is not None:
+            tokens = Words(
+                torch.cat([self.tokens.steps, other.tokens.steps]),
+                torch.cat([token_counts(self.tokens), token_counts(other.tokens)]),
             )
-        return Told(
-            torch.cat([self.vector, other.vector]), torch.cat([self.maps, other.maps]), words
+        return Conditioning(
+            torch.cat([self.vector, other.vector]), torch.cat([self.maps, other.maps]), tokens
         )
 
 
-def lengths(words: Words) -> Tensor:
-    """How many steps exist, (B,)."""
-    rows, steps = words.steps.shape[:2]
-    if words.length is not None:
-        return words.length
-    return torch.full((rows,), steps, device=words.steps.device)
+def token_counts(tokens: Words) -> Tensor:
+    """Number of tokens in each row, (B,)."""
+    rows, steps = tokens.steps.shape[:2]
+    if tokens.length is not None:
+        return tokens.length
+    return torch.full((rows,), steps, device=tokens.steps.device)
 
 
-class Teller(nn.Module):
-    """Conditions as `Told`: pictures given of pictures, and sequences given of sequences, are laid
-    over the event and stretched to its sides; everything else is a vector.
+class ConditionEncoder(nn.Module):
+    """Conditions to `Conditioning`. Image conditions of images, and sequence conditions of
+    sequences, become maps resized to the sides of the event; all others become a vector.
 
-    width is that of the vector, words that of a symbol, most the number of symbols.
+    width: entries of the vector; token_width: entries of a token; max_tokens: number of tokens.
     """
 
     width: int
     channels: int
-    words: int
-    most: int
+    token_width: int
+    max_tokens: int
 
     def __init__(self, space: Space) -> None:
         super().__init__()
-        self.space, self.sides = space, sides(space)
+        self.space, self.sides = space, map_sides(space)
         given = space.given.items()
-        self.laid = tuple(name for name, part in given if is_map(part, space))
-        self.texts = tuple(name for name, part in given if part.kind == "tokens")
-        rest = {name: part for name, part in given if name not in (*self.laid, *self.texts)}
+        self.map_names = tuple(name for name, part in given if is_map(part, space))
+        self.text_names = tuple(name for name, part in given if part.kind == "tokens")
+        encoded = (*self.map_names, *self.text_names)
+        rest = {name: part for name, part in given if name not in encoded}
         self.rest = Conditions(replace(space, given=rest))
-        self.features = nn.ModuleList(Features(space.given[name]) for name in self.laid)
-        self.readers = nn.ModuleList(Reader(space.given[name]) for name in self.texts)
-        self.words = TEXT.width if self.texts else 0
-        self.most = sum(space.given[name].shape[0] for name in self.texts)
-        reads = self.rest.width + TEXT.width * len(self.texts)
-        self.width = reads + 1 if given else 0  # with the flag
-        self.channels = sum(channels(space.given[name]) for name in self.laid)
+        self.features = nn.ModuleList(Features(space.given[name]) for name in self.map_names)
+        self.readers = nn.ModuleList(TextEncoder(space.given[name]) for name in self.text_names)
+        self.token_width = TEXT_ENCODER.width if self.text_names else 0
+        self.max_tokens = sum(space.given[name].shape[0] for name in self.text_names)
+        width = self.rest.width + TEXT_ENCODER.width * len(self.text_names)
+        self.width = width + 1 if given else 0  # with the flag
+        self.channels = sum(map_channels(space.given[name]) for name in self.map_names)
 
-    def forward(self, given: Mapping[str, Batch], n: int) -> Told:
+    def forward(self, given: Mapping[str, Batch], n: int) -> Conditioning:
         given = broadcast_conditions(given, self.space, n)
         if not self.width:
-            return self.nothing(n)
+            return self.empty(n)
         texts: list[Words] = [
-            reader(given[name]) for name, reader in zip(self.texts, self.readers, strict=True)
+            reader(given[name]) for name, reader in zip(self.text_names, self.readers, strict=True)
         ]
         one, rest = self.rest.nothing.new_ones(n, 1), self.rest(given, n)
         maps = [
-            self.lay(name, features(given[name]))
-            for name, features in zip(self.laid, self.features, strict=True)
+            self.as_map(name, features(given[name]))
+            for name, features in zip(self.map_names, self.features, strict=True)
         ]
-        return Told(
-            torch.cat([one, rest, *map(mean, texts)], 1),
+        return Conditioning(
+            torch.cat([one, rest, *map(mean_token, texts)], 1),
             torch.cat(maps, 1) if maps else self.rest.nothing.expand(n, 0),
-            joined(texts) if texts else None,
+            concat_texts(texts) if texts else None,
         )
 
-    def nothing(self, n: int) -> Told:
-        """What is told where nothing is given."""
+    def empty(self, n: int) -> Conditioning:
+        """The encoding of n unconditional rows."""
         like = self.rest.nothing
-        shape = (self.channels, *self.sides) if self.laid else (0,)
-        words = Words(like.new_zeros(n, 1, self.words)) if self.words else None
-        return Told(like.new_zeros(n, self.width), like.new_zeros(n, *shape), words)
+        shape = (self.channels, *self.sides) if self.map_names else (0,)
+        tokens = Words(like.new_zeros(n, 1, self.token_width)) if self.token_width else None
+        return Conditioning(like.new_zeros(n, self.width), like.new_zeros(n, *shape), tokens)
 
-    def lay(self, name: str, features: Tensor) -> Tensor:
-        """Features (B, F) of a picture or sequence as maps of the event's sides."""
+    def as_map(self, name: str, features: Tensor) -> Tensor:
+        """Features (B, F) of an image or sequence as maps with the sides of the event."""
         part = self.space.given[name]
         if len(part.shape) == 3:
             maps = features.reshape(len(features), *part.shape)
@@ -134,39 +136,40 @@ class Teller(nn.Module):
         return F.interpolate(maps, self.sides, mode="nearest")
 
 
-class Reader(nn.Module):
-    """A text (B, T) as what a transformer makes of its symbols, 0 beyond its end."""
+class TextEncoder(nn.Module):
+    """Token codes (B, T) to their transformer encodings, 0 beyond the end of a row."""
 
     def __init__(self, space: Space) -> None:
         super().__init__()
-        self.embed = nn.Embedding(space.size, TEXT.width)
-        self.encoder: Encoder = TEXT.build(TEXT.width, space.shape[0])
+        self.embed = nn.Embedding(space.size, TEXT_ENCODER.width)
+        self.encoder: Encoder = TEXT_ENCODER.build(TEXT_ENCODER.width, space.shape[0])
 
     def forward(self, batch: Batch) -> Words:
         if batch.length is None:
             return Words(self.encoder(self.embed(batch.x.long())))
         exist = torch.arange(batch.x.shape[1], device=batch.x.device) < batch.length[:, None]
-        codes = torch.where(exist, batch.x, 0).long()  # what lies beyond may be no symbol
-        seen = self.encoder(self.embed(codes), batch.length)  # (B, T, width)
-        return Words(seen * exist[..., None], batch.length)
+        codes = torch.where(exist, batch.x, 0).long()  # padding may hold invalid codes
+        encoded = self.encoder(self.embed(codes), batch.length)  # (B, T, width)
+        return Words(encoded * exist[..., None], batch.length)
 
 
-def mean(words: Words) -> Tensor:
-    """The mean over the steps that exist, (B, width)."""
-    if words.length is None:
-        return words.steps.mean(1)
-    return words.steps.sum(1) / words.length[:, None].clamp_min(1)
+def mean_token(tokens: Words) -> Tensor:
+    """The mean over the tokens of each row, (B, width)."""
+    if tokens.length is None:
+        return tokens.steps.mean(1)
+    return tokens.steps.sum(1) / tokens.length[:, None].clamp_min(1)
 
 
-def joined(texts: Sequence[Words]) -> Words:
-    """Texts one after the other, what exists of them first."""
+def concat_texts(texts: Sequence[Words]) -> Words:
+    """The tokens of several texts one after the other, padding last."""
     if len(texts) == 1:
         return texts[0]
-    steps = torch.cat([words.steps for words in texts], 1)  # (B, S, width)
+    steps = torch.cat([tokens.steps for tokens in texts], 1)  # (B, S, width)
     exist = torch.cat(
         [
-            torch.arange(words.steps.shape[1], device=steps.device) < lengths(words)[:, None]
-            for words in texts
+            torch.arange(tokens.steps.shape[1], device=steps.device)
+            < token_counts(tokens)[:, None]
+            for tokens in texts
         ],
         1,
     )
@@ -174,18 +177,18 @@ def joined(texts: Sequence[Words]) -> Words:
     return Words(steps.gather(1, order[..., None].expand_as(steps)), exist.sum(1))
 
 
-def sides(space: Space) -> tuple[int, ...]:
-    """The sides of an event as a map: of a picture, a sequence, a vector."""
+def map_sides(space: Space) -> tuple[int, ...]:
+    """The sides of an event as a map: of an image, a sequence or a vector."""
     return space.shape[1:] if space.is_picture else (space.shape[0] if space.shape else 1,)
 
 
-def channels(space: Space) -> int:
+def map_channels(space: Space) -> int:
     """The channels of an event as a map."""
-    return space.shape[0] if space.is_picture else space.dims // sides(space)[0]
+    return space.shape[0] if space.is_picture else space.dims // map_sides(space)[0]
 
 
 def is_map(part: Space, space: Space) -> bool:
-    """Whether a condition is laid over the event."""
+    """Whether a condition becomes maps stacked on the event."""
     if space.is_picture:
         return part.is_picture
     numbers = part.kind in ("real", "binary", "levels", "counts")

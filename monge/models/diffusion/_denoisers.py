@@ -1,7 +1,7 @@
-r"""Networks that denoise: each reads a noisy datum, its log-SNR and what is told besides.
+r"""Denoising networks: each reads noisy data, the log-SNR and the encoded conditions.
 
-The log-SNR is told by sines and cosines of it, and so may the datum be: without high waves a
-network hardly tells neighbouring levels apart (Kingma et al. 2021, sec. 3.1).
+The log-SNR enters as Fourier features, and so may the data: without high frequencies a network
+hardly separates neighbouring levels (Kingma et al. 2021, sec. 3.1).
 """
 
 from __future__ import annotations
@@ -20,179 +20,213 @@ from ...core.errors import UsageError
 from ...core.space import Space
 from ...nn import mlp, unet
 from ...nn.attention import transformer
-from ._conditioning import Teller, Told, channels, sides
-from ._units import coarseness
+from ._conditioning import ConditionEncoder, Conditioning, map_channels, map_sides
+from ._units import feature_half_period
 
-TONES = 2 * math.pi / 64 * 2.0 ** torch.arange(6)
-"""Frequencies of the log-SNR that a network is told."""
+LOG_SNR_FREQUENCIES = 2 * math.pi / 64 * 2.0 ** torch.arange(6)
+"""Frequencies of the Fourier features of the log-SNR."""
+LOG_SNR_FEATURES = 2 * len(LOG_SNR_FREQUENCIES)
+"""Number of those features: a sine and a cosine per frequency."""
 
 
-class TimeNet(Configured, nn.Module, abc.ABC):
-    """(B, D), log-SNR (B,) and what is told to `outputs` numbers an entry, (B, outputs D).
+class Denoiser(Configured, nn.Module, abc.ABC):
+    """z (B, D), log-SNR (B,) and conditions to `outputs` numbers per entry, (B, outputs D).
 
-    `hinted`: each entry comes with a first guess at it, (B, D). What is put out begins at 0.
+    With `takes_guess` the network also reads a first estimate of each entry, (B, D). Its output is
+    0 at initialisation.
     """
 
     class Config(BaseConfig):
         tag = "denoiser/"
         waves: Annotated[int, Range(0, 16)] = 0
-        """Octaves of sines and cosines of each number that are read too: of whole numbers
-        downwards from the step between levels, of reals upwards from one deviation."""
+        """Octaves of Fourier features of each entry that the network reads too: for discrete data
+        downwards from the distance of two levels, for reals upwards from one standard
+        deviation."""
 
-    tones: Tensor
-    pitches: Tensor
+    frequencies: Tensor
+    entry_frequencies: Tensor
 
     def __init__(
-        self, config: Config, space: Space, teller: Teller, outputs: int = 1, hinted: bool = False
+        self,
+        config: Config,
+        space: Space,
+        conditions: ConditionEncoder,
+        outputs: int = 1,
+        takes_guess: bool = False,
     ) -> None:
         super().__init__()
-        self.sides, self.channels, self.outputs = sides(space), channels(space), outputs
-        self.entering = self.channels * (1 + 2 * config.waves + hinted) + teller.channels
-        self.series = len(space.shape) == 2
+        self.sides, self.channels, self.outputs = map_sides(space), map_channels(space), outputs
+        self.in_channels = self.channels * (1 + 2 * config.waves + takes_guess)
+        self.in_channels += conditions.channels
+        self.is_sequence = len(space.shape) == 2
         octaves = 2.0 ** torch.arange(config.waves)
         octaves = octaves if space.kind == "real" else 2 * math.pi / octaves
-        self.register_buffer("tones", TONES.clone(), persistent=False)
-        self.register_buffer("pitches", octaves[:, None] / coarseness(space), persistent=False)
+        entries = octaves[:, None] / feature_half_period(space)
+        self.register_buffer("frequencies", LOG_SNR_FREQUENCIES.clone(), persistent=False)
+        self.register_buffer("entry_frequencies", entries, persistent=False)
 
     @abc.abstractmethod
     def forward(
-        self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
+        self, z: Tensor, log_snr: Tensor, conditions: Conditioning, guess: Tensor | None = None
     ) -> Tensor: ...
 
-    def tell(self, log_snr: Tensor, told: Told) -> Tensor:
-        """The log-SNR and the vector, (B, TOLD + width)."""
-        angles = log_snr[:, None] * self.tones
-        return torch.cat([angles.sin(), angles.cos(), told.vector], 1)
+    def condition_vector(self, log_snr: Tensor, conditions: Conditioning) -> Tensor:
+        """Features of the log-SNR beside the condition vector, (B, LOG_SNR_FEATURES + width)."""
+        angles = log_snr[:, None] * self.frequencies
+        return torch.cat([angles.sin(), angles.cos(), conditions.vector], 1)
 
-    def lift(self, z: Tensor, hint: Tensor | None) -> Tensor:
-        """z, its waves and the guess, (B, 1 + 2 waves (+ 1), D)."""
-        angles = z[:, None] * self.pitches
-        guess = [] if hint is None else [hint[:, None]]
-        return torch.cat([z[:, None], angles.sin(), angles.cos(), *guess], 1)
+    def entry_features(self, z: Tensor, guess: Tensor | None) -> Tensor:
+        """z, its Fourier features and the first estimate, (B, 1 + 2 waves (+ 1), D)."""
+        angles = z[:, None] * self.entry_frequencies
+        guesses = [] if guess is None else [guess[:, None]]
+        return torch.cat([z[:, None], angles.sin(), angles.cos(), *guesses], 1)
 
-    def maps(self, z: Tensor, told: Told, hint: Tensor | None) -> Tensor:
-        """What is read of each entry with the maps that are told, (B, channels, *sides)."""
-        lifted = self.lift(z, hint)
-        if self.series:  # (T, C) to (C, T)
-            lifted = lifted.unflatten(2, (-1, self.channels)).mT
-        lifted = lifted.reshape(len(z), -1, *self.sides)
-        return torch.cat([lifted, told.maps], 1) if told.maps.ndim > 2 else lifted
+    def maps(self, z: Tensor, conditions: Conditioning, guess: Tensor | None) -> Tensor:
+        """The features of each entry with the condition maps, (B, channels, *sides)."""
+        features = self.entry_features(z, guess)
+        if self.is_sequence:  # (T, C) to (C, T)
+            features = features.unflatten(2, (-1, self.channels)).mT
+        features = features.reshape(len(z), -1, *self.sides)
+        has_maps = conditions.maps.ndim > 2
+        return torch.cat([features, conditions.maps], 1) if has_maps else features
 
-    def flat(self, maps: Tensor) -> Tensor:
+    def flatten(self, maps: Tensor) -> Tensor:
         """(B, outputs channels, *sides) -> (B, outputs D)."""
-        if self.series:
+        if self.is_sequence:
             maps = maps.unflatten(1, (self.outputs, -1)).mT
         return maps.flatten(1)
 
 
-TOLD = 2 * len(TONES)
+class MLPDenoiser(Denoiser):
+    """A multilayer perceptron of all inputs concatenated."""
 
-
-class MLP(TimeNet):
-    """A perceptron of everything side by side."""
-
-    class Config(TimeNet.Config, mlp.MLP.Config):
+    class Config(Denoiser.Config, mlp.MLP.Config):
         tag = "denoiser/mlp"
         width: Annotated[int, Range(1)] = 256
         """Units of a hidden layer."""
         depth: Annotated[int, Range(0)] = 4
         """Hidden layers; 0 is a linear map."""
         residual: bool = True
-        """Hidden layers after the first add to what enters them."""
+        """Add a skip connection to every hidden layer after the first."""
 
     def __init__(
-        self, config: Config, space: Space, teller: Teller, outputs: int = 1, hinted: bool = False
+        self,
+        config: Config,
+        space: Space,
+        conditions: ConditionEncoder,
+        outputs: int = 1,
+        takes_guess: bool = False,
     ) -> None:
-        super().__init__(config, space, teller, outputs, hinted)
-        inputs = self.entering * math.prod(self.sides) + TOLD + teller.width
+        super().__init__(config, space, conditions, outputs, takes_guess)
+        inputs = self.in_channels * math.prod(self.sides) + LOG_SNR_FEATURES + conditions.width
         self.net = mlp.MLP(config, inputs, outputs * space.dims)
         for parameter in self.net.out.parameters():
             nn.init.zeros_(parameter)
 
     def forward(
-        self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
+        self, z: Tensor, log_snr: Tensor, conditions: Conditioning, guess: Tensor | None = None
     ) -> Tensor:
-        entries = [self.lift(z, hint).flatten(1), told.maps.flatten(1), self.tell(log_snr, told)]
-        return self.net(torch.cat(entries, 1))
+        entries = self.entry_features(z, guess).flatten(1)
+        vector = self.condition_vector(log_snr, conditions)
+        return self.net(torch.cat([entries, conditions.maps.flatten(1), vector], 1))
 
 
-class UNet(TimeNet):
-    """A U-Net over the sides of a picture, of a sequence or of a vector, which are padded with 0
-    where they cannot be halved."""
+class UNet(Denoiser):
+    """A U-Net over the sides of an image, a sequence or a vector, zero-padded to sides that can
+    be halved."""
 
-    class Config(TimeNet.Config, unet.UNet.Config):
+    class Config(Denoiser.Config, unet.UNet.Config):
         tag = "denoiser/unet"
 
     def __init__(
-        self, config: Config, space: Space, teller: Teller, outputs: int = 1, hinted: bool = False
+        self,
+        config: Config,
+        space: Space,
+        conditions: ConditionEncoder,
+        outputs: int = 1,
+        takes_guess: bool = False,
     ) -> None:
-        super().__init__(config, space, teller, outputs, hinted)
+        super().__init__(config, space, conditions, outputs, takes_guess)
         width = 4 * config.width
         padded = [-(-side // config.factor) * config.factor for side in self.sides]
-        self.beyond = [
+        self.padding = [
             extra
             for side, full in zip(self.sides[::-1], padded[::-1], strict=True)
             for extra in (0, full - side)
         ]
-        self.told = nn.Sequential(
-            nn.Linear(TOLD + teller.width, width), nn.SiLU(), nn.Linear(width, width)
+        self.embed_condition = nn.Sequential(
+            nn.Linear(LOG_SNR_FEATURES + conditions.width, width),
+            nn.SiLU(),
+            nn.Linear(width, width),
         )
         self.net = unet.UNet(
-            config, (self.entering, *padded), outputs * self.channels, width, teller.words
+            config,
+            (self.in_channels, *padded),
+            outputs * self.channels,
+            width,
+            conditions.token_width,
         )
 
     def forward(
-        self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
+        self, z: Tensor, log_snr: Tensor, conditions: Conditioning, guess: Tensor | None = None
     ) -> Tensor:
-        maps = F.pad(self.maps(z, told, hint), self.beyond)
-        out = self.net(maps, self.told(self.tell(log_snr, told)), told.words)
-        return self.flat(out[(..., *(slice(side) for side in self.sides))])
+        maps = F.pad(self.maps(z, conditions, guess), self.padding)
+        vector = self.embed_condition(self.condition_vector(log_snr, conditions))
+        out = self.net(maps, vector, conditions.tokens)
+        return self.flatten(out[(..., *(slice(side) for side in self.sides))])
 
 
-class Transformer(TimeNet):
-    """A transformer over the steps of a sequence, the entries of a vector or the patches of a
-    picture; the log-SNR and what is told are a step of their own before them, and the symbols of
-    texts steps after them (Bao et al. 2023)."""
+class TransformerDenoiser(Denoiser):
+    """A transformer over the steps of a sequence, the entries of a vector or the patches of an
+    image; one token before them holds the log-SNR and the condition vector, and the tokens of
+    texts come after them (Bao et al. 2023)."""
 
-    class Config(TimeNet.Config, transformer.Encoder.Config):
+    class Config(Denoiser.Config, transformer.Encoder.Config):
         tag = "denoiser/transformer"
         patch: Annotated[int, Range(1)] = 2
-        """Side of a patch of a picture; steps and entries are read one by one."""
+        """Images: side of a patch; sequences and vectors have one token per step or entry."""
 
     def __init__(
-        self, config: Config, space: Space, teller: Teller, outputs: int = 1, hinted: bool = False
+        self,
+        config: Config,
+        space: Space,
+        conditions: ConditionEncoder,
+        outputs: int = 1,
+        takes_guess: bool = False,
     ) -> None:
-        super().__init__(config, space, teller, outputs, hinted)
+        super().__init__(config, space, conditions, outputs, takes_guess)
         self.patch = config.patch if len(self.sides) == 2 else 1
         if any(side % self.patch for side in self.sides):
             raise UsageError(
-                f"patch={self.patch} does not divide the sides "
-                f"{'x'.join(map(str, self.sides))}; give one that does"
+                f"expected a patch that divides the sides {'x'.join(map(str, self.sides))}, "
+                f"found patch={self.patch}; choose a common divisor of the sides"
             )
         self.cells = [side // self.patch for side in self.sides]
         area = self.patch ** len(self.sides)
         self.net: transformer.Encoder = transformer.Encoder(
-            config, config.width, 1 + math.prod(self.cells) + teller.most
+            config, config.width, 1 + math.prod(self.cells) + conditions.max_tokens
         )
-        self.enter = nn.Linear(self.entering * area, config.width)
-        self.told = nn.Linear(TOLD + teller.width, config.width)
-        self.words = nn.Linear(teller.words, config.width) if teller.words else None
-        self.leave = nn.Linear(config.width, outputs * self.channels * area)
-        for parameter in self.leave.parameters():
+        self.embed_patch = nn.Linear(self.in_channels * area, config.width)
+        self.embed_condition = nn.Linear(LOG_SNR_FEATURES + conditions.width, config.width)
+        self.embed_token = (
+            nn.Linear(conditions.token_width, config.width) if conditions.token_width else None
+        )
+        self.out = nn.Linear(config.width, outputs * self.channels * area)
+        for parameter in self.out.parameters():
             nn.init.zeros_(parameter)
 
     def forward(
-        self, z: Tensor, log_snr: Tensor, told: Told, hint: Tensor | None = None
+        self, z: Tensor, log_snr: Tensor, conditions: Conditioning, guess: Tensor | None = None
     ) -> Tensor:
-        steps = self.enter(self.cut(self.maps(z, told, hint)))  # (B, cells, width)
-        first = self.told(self.tell(log_snr, told))[:, None]
+        steps = self.embed_patch(self.cut(self.maps(z, conditions, guess)))  # (B, cells, width)
+        first = self.embed_condition(self.condition_vector(log_snr, conditions))[:, None]
         steps, length = torch.cat([first, steps], 1), None
-        own = steps.shape[1]
-        if self.words is not None and told.words is not None:
-            steps = torch.cat([steps, self.words(told.words.steps)], 1)
-            length = None if told.words.length is None else own + told.words.length
-        seen = self.net(steps, length)[:, 1:own]
-        return self.flat(self.join(self.leave(seen)))
+        own, tokens = steps.shape[1], conditions.tokens
+        if self.embed_token is not None and tokens is not None:
+            steps = torch.cat([steps, self.embed_token(tokens.steps)], 1)
+            length = None if tokens.length is None else own + tokens.length
+        hidden = self.net(steps, length)[:, 1:own]
+        return self.flatten(self.join(self.out(hidden)))
 
     def cut(self, maps: Tensor) -> Tensor:
         """(B, C, *sides) -> (B, cells, C area)."""

@@ -1,11 +1,11 @@
-r"""The step of a sampler as one module of tensors, for other runtimes.
+r"""One sampling step as a module of tensors, for other runtimes.
 
     z = noise (B, D)
     for t, s in pairwise(times):                        # falling from 1 to 0
         z, _ = step(z, t, s, 0 * z, *given)
     _, x = step(z, 0, 0, noise, *given)
 
-draws what `sampler=ddim` does with the same noise and times. z is scaled to preserve variance,
+samples what `sampler=ddim` does with the same noise and times. z is scaled to preserve variance,
 whatever the family of the schedule.
 """
 
@@ -21,72 +21,81 @@ from ...core.batch import Batch
 from ...core.space import Space
 
 if TYPE_CHECKING:
-    from ._sampling import Drawing
+    from ._sampling import DiffusionSampling
 
 
-ROWS = 2
-"""Rows of the example, which any number may replace."""
-LENGTH = "_length"
-"""What the name of a condition is followed by in that of its lengths."""
+EXAMPLE_ROWS = 2
+"""Rows of the example inputs; the exported step takes any number."""
+LENGTH_SUFFIX = "_length"
+"""Suffix of a condition's name in the name of its lengths."""
 
 
-class Step(nn.Module):
-    """(z, t, s, noise, *given) to z at s < t, and to x ~ p(x | z_t) as that noise has it.
+class ExportedStep(nn.Module):
+    """(z, t, s, noise, *given) to z at s < t, and to a sample x ~ p(x | z_t) made with the noise.
 
-    z and noise are (B, D), t and s (B,), conditions (B, ...) in the order of the run's; one whose
-    rows differ in length, such as a text, is followed by how many steps of each exist, (B,).
+    z and noise are (B, D), t and s (B,), conditions (B, ...) in the order of the run's. A
+    condition of variable length, such as a text, is followed by its lengths, (B,).
     """
 
-    def __init__(self, law: Drawing) -> None:
+    def __init__(self, model: DiffusionSampling) -> None:
         super().__init__()
-        self.law, self.names = law, inputs(law.space)
+        self.model, self.names = model, condition_inputs(model.space)
 
     def forward(
         self, z: Tensor, t: Tensor, s: Tensor, noise: Tensor, *given: Tensor
     ) -> tuple[Tensor, Tensor]:
-        law = self.law
+        model, schedule, units = self.model, self.model.schedule, self.model.units
         named = dict(zip(self.names, given, strict=True))
         parts = {
-            name: Batch(named[name], length=named.get(name + LENGTH)) for name in law.space.given
+            name: Batch(named[name], length=named.get(name + LENGTH_SUFFIX))
+            for name in model.space.given
         }
-        z = law.schedule.spread(t)[:, None] * z
-        said = law.predict(z, t, law.tell(parts, z.shape[0]))
-        if law.units.whole:
-            said = said.changed(law.units.within)
-        ahead = law.schedule.alpha(s)[:, None] * said.x0
-        ahead = ahead + law.schedule.sigma(s)[:, None] * said.noise
-        mean = z / said.alpha if law.units.whole else said.x0
-        x = law.units.leave(mean + said.sigma / said.alpha * noise)
-        return ahead / law.schedule.spread(s)[:, None], x
+        z = schedule.spread(t)[:, None] * z
+        prediction = model.predict(z, t, model.tell(parts, z.shape[0]))
+        if units.discrete:
+            prediction = prediction.map_x0(units.clamp)
+        z_s = schedule.alpha(s)[:, None] * prediction.x0
+        z_s = z_s + schedule.sigma(s)[:, None] * prediction.noise
+        mean = z / prediction.alpha if units.discrete else prediction.x0
+        x = units.leave(mean + prediction.sigma / prediction.alpha * noise)
+        return z_s / schedule.spread(s)[:, None], x
 
     @classmethod
-    def of(cls, law: Drawing) -> tuple[Self, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
-        """The module of a law, example inputs, and the axis of rows of each."""
-        z = law.units.scale.new_zeros(ROWS, law.space.dims)
-        t = z.new_full((ROWS,), 0.5)
-        given = tuple(each for part in law.space.given.values() for each in examples(part, z))
-        names = ("z", "t", "s", "noise", *inputs(law.space))
+    def with_examples(
+        cls, model: DiffusionSampling
+    ) -> tuple[Self, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
+        """The step of a model, example inputs, and the name of the row axis of each input."""
+        z = model.units.scale.new_zeros(EXAMPLE_ROWS, model.space.dims)
+        t = z.new_full((EXAMPLE_ROWS,), 0.5)
+        conditions = model.space.given.values()
+        given = tuple(each for part in conditions for each in example_conditions(part, z))
+        names = ("z", "t", "s", "noise", *condition_inputs(model.space))
         return (
-            cls(law).eval(),
+            cls(model).eval(),
             (z, t, t / 2, z.clone(), *given),
             {name: {0: "rows"} for name in names},
         )
 
 
-def inputs(space: Space) -> tuple[str, ...]:
-    """The names of what a step is given."""
+def condition_inputs(space: Space) -> tuple[str, ...]:
+    """The names of a step's condition inputs."""
     return tuple(
         each
         for name, part in space.given.items()
-        for each in ([name, name + LENGTH] if part.varies else [name])
+        for each in ([name, name + LENGTH_SUFFIX] if part.varies else [name])
     )
 
 
-def examples(space: Space, like: Tensor) -> list[Tensor]:
-    """Rows of a condition, all 0, and their lengths, where they have any."""
-    whole = space.kind in ("label", "tokens")
+def example_conditions(space: Space, like: Tensor) -> list[Tensor]:
+    """Rows of a condition, all 0, and their lengths if it has variable length."""
+    integer = space.kind in ("label", "tokens")
     rows = torch.zeros(
-        ROWS, *space.shape, dtype=torch.int64 if whole else like.dtype, device=like.device
+        EXAMPLE_ROWS,
+        *space.shape,
+        dtype=torch.int64 if integer else like.dtype,
+        device=like.device,
     )
-    lengths = [torch.full((ROWS,), space.shape[0], device=like.device)] if space.varies else []
-    return [rows, *lengths]
+    length = (
+        torch.full((EXAMPLE_ROWS,), space.shape[0], device=like.device) if space.varies else None
+    )
+    return [rows] if length is None else [rows, length]

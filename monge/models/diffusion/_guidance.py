@@ -1,13 +1,12 @@
-r"""Guidance: samples that heed what they are given more, or less, than the law says.
+r"""Guidance: samples that follow their conditions more, or less, than the model does.
 
 $\nabla \log p(z | y) = \nabla \log p(z) + \nabla \log p(y | z)$, so that with a weight $\gamma$
-
-$\nabla \log p(z) + \gamma \nabla \log p(y | z)$ by a classifier of noisy data (Dhariwal & Nichol
-2021), or $\gamma \nabla \log p(z | y) + (1 - \gamma) \nabla \log p(z)$ by a law that was also
-trained with y hidden (Ho & Salimans 2022, whose w is $\gamma - 1$). 0 forgets y, 1 is the law,
-above 1 it is sharpened. For other $\gamma$ this is the score of $p(z_t) p(y | z_t)^\gamma$ at each
-t, which is not what noise makes of $p(x) p(y | x)^\gamma$: the laws of successive times do not fit
-together.
+the score is $\nabla \log p(z) + \gamma \nabla \log p(y | z)$ by a classifier of noisy data
+(Dhariwal & Nichol 2021), or $\gamma \nabla \log p(z | y) + (1 - \gamma) \nabla \log p(z)$ by a
+model also trained without y (Ho & Salimans 2022, whose w is $\gamma - 1$). 0 ignores y, 1 is the
+model, above 1 sharpens it. For other $\gamma$ this is the score of $p(z_t) p(y | z_t)^\gamma$ at
+each t, which is not the noised $p(x) p(y | x)^\gamma$: the distributions at successive times are
+not consistent.
 
 Estimates of x are combined as scores are, since $\alpha \hat x = z + \sigma^2 \nabla \log p(z)$.
 """
@@ -26,52 +25,53 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError, UsageError
 from ...core.space import Space
-from ._conditioning import Told
+from ._conditioning import Conditioning
 from ._parameterisation import Prediction
 
 if TYPE_CHECKING:
     from ._samplers import Predict
-    from ._sampling import Drawing
+    from ._sampling import DiffusionSampling
 
 
-SLACK = 0.01
-"""By how much the log-SNR of a law may pass the range a classifier was fitted on."""
+LOG_SNR_SLACK = 0.01
+"""By how much the log-SNR of a schedule may leave the range a classifier was fitted on."""
 
 
 class Guidance(BaseConfig):
-    """The weight of what is given, as a function of time."""
+    """The weight of the conditions as a function of time."""
 
     gamma: Annotated[float, Range(0)] | None = None
-    """Weight of what is given: 0 forgets it, 1 is the law itself, above 1 it counts for more."""
+    """Guidance weight of the conditions: 0 ignores them, 1 is the model itself, above 1 follows
+    them more closely."""
     w: Annotated[float, Range(-1)] | None = None
     """The same weight as gamma - 1."""
     ramp: Literal["constant", "linear", "cosine"] = "constant"
-    """How the weight goes from 1 at noise to gamma at data: at once, along a line or a cosine."""
-    since: Annotated[float, Range(0, 1)] = 1.0
-    """Guide only from this time on; 1 is noise,"""
-    until: Annotated[float, Range(0, 1)] = 0.0
-    """and only down to this time; 0 is data."""
+    """How the weight goes from 1 at noise to gamma at data: constant gamma, linear or cosine."""
+    t_max: Annotated[float, Range(0, 1)] = 1.0
+    """Guide only at times up to this one; 1 is noise."""
+    t_min: Annotated[float, Range(0, 1)] = 0.0
+    """Guide only at times from this one on; 0 is data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         both = self.gamma is not None and self.w is not None
         if both and not math.isclose(self.gamma - 1, self.w):  # type: ignore[operator, arg-type]
             raise UsageError(
-                f"gamma={self.gamma:g} and w={self.w:g} disagree, for w is gamma - 1; "
+                f"expected w to be gamma - 1, found gamma={self.gamma:g} and w={self.w:g}; "
                 "give one of them"
             )
 
     @property
     def strength(self) -> float:
-        """gamma, 1 where nothing is said."""
+        """gamma, 1 by default."""
         if self.gamma is not None:
             return self.gamma
         return 1.0 if self.w is None else self.w + 1
 
     @property
-    def forgets(self) -> bool:
-        """Whether what is given has no weight at any time."""
-        always = self.ramp == "constant" and self.since == 1 and self.until == 0
+    def ignores_conditions(self) -> bool:
+        """Whether the conditions have no weight at any time."""
+        always = self.ramp == "constant" and self.t_max == 1 and self.t_min == 0
         return self.strength == 0 and always
 
     def weight(self, t: Tensor) -> Tensor:
@@ -81,22 +81,22 @@ class Guidance(BaseConfig):
             "linear": lambda t: 1 - t,
             "cosine": lambda t: 0.5 + 0.5 * torch.cos(math.pi * t),
         }[self.ramp](t)
-        heeded = (t <= self.since) & (t >= self.until)
-        return torch.where(heeded, 1 + (self.strength - 1) * rise, 1.0)[:, None]
+        active = (t <= self.t_max) & (t >= self.t_min)
+        return torch.where(active, 1 + (self.strength - 1) * rise, 1.0)[:, None]
 
 
-class Judge(abc.ABC):
-    """p(y | z), a law of labels given noisy data, at every level of noise."""
+class NoiseConditionalClassifier(abc.ABC):
+    """p(y | z), the distribution of a label given noisy data at every noise level."""
 
     space: Space
 
     @property
     @abc.abstractmethod
-    def field(self) -> Space:
-        """The space of what is noisy."""
+    def input_space(self) -> Space:
+        """The space of the data that are noisy."""
 
     @abc.abstractmethod
-    def reach(self) -> tuple[float, float]:
+    def log_snr_range(self) -> tuple[float, float]:
         """The lowest and the highest log-SNR it was fitted on."""
 
     @abc.abstractmethod
@@ -104,112 +104,128 @@ class Judge(abc.ABC):
         """log p(y | z), (B,), for standardised z (B, D) of variance alpha^2 + sigma^2 = 1."""
 
 
-def guided(law: Drawing, given: Given, n: int, options: Drawing.SamplingConfig) -> Predict:
-    """What a sampler asks of a law, by the user's guidance."""
-    guidance, judge = options.guidance, judge_of(law, options)
-    if judge is None:
-        return clipped(law, options, classifier_free(law, given, n, guidance))
-    title = judge.space.name
-    if title not in given:
+def guided(
+    model: DiffusionSampling, given: Given, n: int, options: DiffusionSampling.SamplingConfig
+) -> Predict:
+    """The prediction function of a sampler: the model with the requested guidance."""
+    guidance, classifier = options.guidance, guiding_classifier(model, options)
+    if classifier is None:
+        return clip_estimates(model, options, classifier_free_guidance(model, given, n, guidance))
+    label = classifier.space.name
+    if label not in given:
         raise DataError(
-            f"guide={options.guide.run if options.guide else ''} needs the {title!r} that "
-            f"samples shall have; give {title}"
+            f"guide={options.guide.run if options.guide else ''} expects a condition {label!r} "
+            f"for the samples, found none; give {label}=VALUE"
         )
-    y = given[title].x.expand(n)
-    own = {name: part for name, part in given.items() if name in law.space.given}
-    plain = asked(law, law.tell(own, n))
-    return clipped(law, options, classified(law, plain, judge, y, guidance))
+    y = given[label].x.expand(n)
+    own = {name: part for name, part in given.items() if name in model.space.given}
+    plain = unguided(model, model.tell(own, n))
+    return clip_estimates(
+        model, options, classifier_guidance(model, plain, classifier, y, guidance)
+    )
 
 
-def asked(law: Drawing, told: Told | None) -> Predict:
-    return lambda z, t: law.predict(z, t, told)
+def unguided(model: DiffusionSampling, conditions: Conditioning | None) -> Predict:
+    return lambda z, t: model.predict(z, t, conditions)
 
 
-def clipped(law: Drawing, options: Drawing.SamplingConfig, predict: Predict) -> Predict:
-    """Estimates of whole numbers held within their range."""
-    if not (options.clip and law.units.whole):
+def clip_estimates(
+    model: DiffusionSampling, options: DiffusionSampling.SamplingConfig, predict: Predict
+) -> Predict:
+    """Predictions whose estimates of discrete data are clamped to the range of the levels."""
+    if not (options.clip and model.units.discrete):
         return predict
-    return lambda z, t: predict(z, t).changed(law.units.within)
+    return lambda z, t: predict(z, t).map_x0(model.units.clamp)
 
 
-def classifier_free(law: Drawing, given: Given, n: int, guidance: Guidance) -> Predict:
-    """gamma times what is said with the condition, and 1 - gamma times what is said without."""
+def classifier_free_guidance(
+    model: DiffusionSampling, given: Given, n: int, guidance: Guidance
+) -> Predict:
+    """gamma times the conditional and 1 - gamma times the unconditional prediction."""
     if guidance.strength != 1:
-        check(law)
-    if guidance.forgets:
-        return asked(law, None)
-    told = law.tell(given, n)
-    both = told.beside(told.hidden(torch.zeros(n, dtype=torch.bool, device=told.vector.device)))
+        check_classifier_free(model)
+    if guidance.ignores_conditions:
+        return unguided(model, None)
+    conditions = model.tell(given, n)
+    none = torch.zeros(n, dtype=torch.bool, device=conditions.vector.device)
+    both = conditions.concat(conditions.keep_rows(none))
 
     def predict(z: Tensor, t: Tensor) -> Prediction:
         weight = guidance.weight(t)
         if bool((weight == 1).all()):
-            return law.predict(z, t, told)
-        told_of, plain = law.predict(z.repeat(2, 1), t.repeat(2), both).x0.chunk(2)
-        alpha, sigma = law.schedule.alpha(t)[:, None], law.schedule.sigma(t)[:, None]
-        return Prediction(z, alpha, sigma, "x0", torch.lerp(plain, told_of, weight))
+            return model.predict(z, t, conditions)
+        with_y, without_y = model.predict(z.repeat(2, 1), t.repeat(2), both).x0.chunk(2)
+        alpha, sigma = model.schedule.alpha(t)[:, None], model.schedule.sigma(t)[:, None]
+        return Prediction(z, alpha, sigma, "x0", torch.lerp(without_y, with_y, weight))
 
     return predict
 
 
-def check(law: Drawing) -> None:
-    """Whether a weight of the condition means anything."""
-    if not law.space.given:
+def check_classifier_free(model: DiffusionSampling) -> None:
+    """Raise a UsageError if classifier-free guidance is impossible."""
+    if not model.space.given:
         raise UsageError(
-            f"gamma weighs what a law is given, and this {law.name} is given nothing; "
+            f"gamma expects a conditional model, found a {model.name} without conditions; "
             "fit it with --given, or name a classifier with guide=RUN"
         )
-    if not law.config.drop:
+    if not model.config.drop:
         raise UsageError(
-            f"gamma needs a law that also knows samples without conditions, and this "
-            f"{law.name} was fitted with drop=0; fit it with drop=0.1"
+            f"gamma expects a model also trained without conditions, found a {model.name} "
+            "fitted with drop=0; fit it with drop=0.1"
         )
 
 
-def classified(
-    law: Drawing, plain: Predict, judge: Judge, y: Tensor, guidance: Guidance
+def classifier_guidance(
+    model: DiffusionSampling,
+    plain: Predict,
+    classifier: NoiseConditionalClassifier,
+    y: Tensor,
+    guidance: Guidance,
 ) -> Predict:
     """x moved by gamma sigma^2 / alpha times the gradient of log p(y | z)."""
 
     def predict(z: Tensor, t: Tensor) -> Prediction:
-        told, spread = plain(z, t), law.schedule.spread(t)[:, None]
+        prediction, spread = plain(z, t), model.schedule.spread(t)[:, None]
         with torch.enable_grad():
             point = z.detach().requires_grad_()
-            log_p = judge.log_prob_noisy(point / spread, law.schedule.log_snr(t), y)
-            (slope,) = torch.autograd.grad(log_p.sum(), point)
-        move = guidance.weight(t) * told.sigma.square() / told.alpha * slope
-        return told.changed(lambda x: x + move)
+            log_p = classifier.log_prob_noisy(point / spread, model.schedule.log_snr(t), y)
+            (gradient,) = torch.autograd.grad(log_p.sum(), point)
+        shift = guidance.weight(t) * prediction.sigma.square() / prediction.alpha * gradient
+        return prediction.map_x0(lambda x: x + shift)
 
     return predict
 
 
-def judge_of(law: Drawing, options: Drawing.SamplingConfig) -> Judge | None:
-    """The classifier that guides, if one does, fit to guide this law."""
+def guiding_classifier(
+    model: DiffusionSampling, options: DiffusionSampling.SamplingConfig
+) -> NoiseConditionalClassifier | None:
+    """The classifier named by `guide`, checked against the model; None without one."""
     if options.guide is None:
         return None
-    if "guide" not in law.parts:
+    run = options.guide.run
+    if "guide" not in model.parts:
         raise UsageError(
-            f"guide={options.guide.run} names a run that was not loaded; draw from a run, "
+            f"expected the run guide={run} to be loaded, found none; sample from a saved run, "
             "which loads it"
         )
-    judge = law.parts["guide"]
-    if not isinstance(judge, Judge):
+    classifier = model.parts["guide"]
+    if not isinstance(classifier, NoiseConditionalClassifier):
         raise UsageError(
-            f"guide={options.guide.run} does not judge noisy data; name a run of "
+            f"expected a classifier of noisy data, found guide={run}; name a run of "
             "diffusion.noisy_classifier"
         )
     same = ("kind", "shape", "size", "mean", "scale")
-    if any(getattr(judge.field, name) != getattr(law.space, name) for name in same):
+    if any(getattr(classifier.input_space, name) != getattr(model.space, name) for name in same):
         raise DataError(
-            f"guide={options.guide.run} judges {judge.field} and this law draws "
-            f"{law.space}, or their statistics differ; fit both on the same data"
+            f"expected guide={run} to classify the {model.space} that this model samples, found "
+            f"{classifier.input_space} or other statistics; fit both on the same data"
         )
-    ends = law.schedule.log_snr(law.units.scale.new_tensor([1.0, 0.0])).tolist()
-    low, high = judge.reach()
-    if ends[0] < low - SLACK or ends[1] > high + SLACK:
+    ends = model.schedule.log_snr(model.units.scale.new_tensor([1.0, 0.0])).tolist()
+    low, high = classifier.log_snr_range()
+    if ends[0] < low - LOG_SNR_SLACK or ends[1] > high + LOG_SNR_SLACK:
         raise UsageError(
-            f"guide={options.guide.run} was fitted on log-SNR {low:g} to {high:g} and "
-            f"this schedule goes from {ends[0]:.3g} to {ends[1]:.3g}; fit the "
-            "classifier with low and high that hold it"
+            f"expected a schedule within log-SNR {low:g} to {high:g}, on which guide={run} was "
+            f"fitted, found {ends[0]:.3g} to {ends[1]:.3g}; fit the classifier with low and high "
+            "that cover it"
         )
-    return judge
+    return classifier

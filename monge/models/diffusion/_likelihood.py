@@ -1,22 +1,23 @@
-r"""What a diffusion law gives a datum, in nats: a bound by denoising, or an estimate by a flow.
+r"""Log-likelihoods of diffusion models: a denoising bound, or an estimate by an ODE.
 
 The bound is (Sohl-Dickstein et al. 2015; Kingma et al. 2021)
 
 $\log p(x) \ge E \log p(x | z_0) - KL(q(z_1 | x) \| p(z_1)) - L$, with L over T steps
 $\sum_t E\, KL(q(z_s | z_t, x) \| p(z_s | z_t)) = \frac12 \sum_t (e^{\lambda_s - \lambda_t} - 1)
 E |\epsilon - \hat\epsilon|^2$ and in continuous time
-$\frac12 \int E |\epsilon - \hat\epsilon|^2 d\lambda$, which no schedule between the ends changes.
+$\frac12 \int E |\epsilon - \hat\epsilon|^2 d\lambda$, which depends only on the ends of the
+schedule.
 
-A row has two sets of draws, in each of which times and noise are spread evenly over the cube.
-The noise of $|\epsilon - \hat\epsilon|^2$ is mostly that of
-$|\epsilon - \sigma z / (\alpha^2 + \sigma^2)|^2$, what the denoiser of N(0, I) misses, whose mean
-is known: it is taken off in the proportion that the other set shows there, which knows nothing of
-this one's noise and so biases nothing.
+A row has two sets of samples, whose times and noise are each spread evenly over the unit cube.
+The variance of $|\epsilon - \hat\epsilon|^2$ is mostly that of
+$|\epsilon - \sigma z / (\alpha^2 + \sigma^2)|^2$, the error of the denoiser of N(0, I), whose mean
+is known. It serves as a control variate, with the coefficient from the other set, which is
+independent of this set's noise and so leaves the bound unbiased.
 
-The flow of the same marginals (Song et al. 2021) is, with $\tau = -\lambda / 2$ for time and z
-scaled to preserve variance, $dz/d\tau = \sigma \hat\epsilon - \sigma^2 z$. It gives a density of
-z_0, and $\log p(x) \ge E[\log p(z_0) + \log p(x | z_0) - \log q(z_0 | x)]$, which is tight where
-z_0 tells x.
+The probability flow (Song et al. 2021), with $\tau = -\lambda / 2$ for time and z scaled to
+preserve variance, is $dz/d\tau = \sigma \hat\epsilon - \sigma^2 z$. It gives a density of z_0, and
+$\log p(x) \ge E[\log p(z_0) + \log p(x | z_0) - \log q(z_0 | x)]$, which is tight where z_0
+determines x.
 """
 
 from __future__ import annotations
@@ -39,37 +40,37 @@ from ...solve.ode import Solver, State, integrate
 from ._parameterisation import Prediction
 from ._units import Units
 
-TINY = 1e-15
-"""Nearest that a uniform comes to 0 and 1 before it is made a normal."""
-RANGES = 8
-"""Ranges of the log-SNR in which the diffusion term is told."""
-NEAR = 8
-"""Draws that are near in time lie within this part of the whole."""
+MIN_UNIFORM = 1e-15
+"""Distance to 0 and 1 at which uniforms are clamped before they become normals."""
+LOG_SNR_RANGES = 8
+"""Ranges of the log-SNR by which the diffusion term is reported."""
+SMOOTHING_WINDOWS = 8
+"""Errors are smoothed over samples within this fraction of all times."""
 PredictAt = Callable[[Tensor, Tensor], Prediction]
-"""What is known of z (B, D) at a log-SNR (B,)."""
+"""The prediction at z (B, D) and a log-SNR (B,)."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A law and the rows it is asked about."""
+class LikelihoodInputs:
+    """A model and the rows whose likelihood is computed."""
 
     predict: PredictAt
     noising: Noising
     units: Units
     y: Tensor  # (B, D)
-    rows: Tensor  # (B,): what keys the noise
+    rows: Tensor  # (B,): row numbers that key the noise
     seed: int
     steps: int = 0  # T; 0 is continuous time
     variance: str = "posterior"
 
     @property
-    def is_unequal(self) -> bool:
-        """Whether a step back has another variance than the posterior's."""
+    def has_own_variance(self) -> bool:
+        """Whether the reverse step has another variance than the posterior."""
         return self.steps > 0 and self.variance != "posterior"
 
     def normal(self, name: str) -> Tensor:  # (B, D)
-        drawn = keyed_normal(self.rows, self.y.shape[1:], derive_seed(self.seed, name))
-        return drawn.to(self.y.dtype)
+        noise = keyed_normal(self.rows, self.y.shape[1:], derive_seed(self.seed, name))
+        return noise.to(self.y.dtype)
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """The log-SNR at data and at noise, each ()."""
@@ -78,18 +79,18 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Terms:
+class BoundTerms:
     """The three parts of a bound, log p(x) >= -(prior + reconstruction + diffusion)."""
 
     prior: Tensor  # (B,)
     reconstruction: Tensor  # (B,)
-    matching: Tensor  # (B, sets, K): draws of the diffusion term
-    log_snr: Tensor  # (B, sets, K): where they were drawn
-    edges: Tensor  # (RANGES + 1,) of the log-SNR, from noise to data
-    times: Tensor  # (RANGES + 1,): when it has these values
+    matching: Tensor  # (B, sets, K): samples of the diffusion term
+    log_snr: Tensor  # (B, sets, K): their log-SNR
+    edges: Tensor  # (LOG_SNR_RANGES + 1,) of the log-SNR, from noise to data
+    times: Tensor  # (LOG_SNR_RANGES + 1,): the times of the edges
 
     def named(self) -> dict[str, Tensor]:
-        """The diffusion term cut into ranges of the log-SNR, from noise to data."""
+        """All terms, the diffusion term by ranges of the log-SNR from noise to data."""
         each = self.matching / self.matching[0].numel()
         place = torch.bucketize(self.log_snr, self.edges[1:-1])
         spans = zip(pairwise(self.times.tolist()), pairwise(self.edges.tolist()), strict=True)
@@ -110,70 +111,80 @@ class Terms:
 
     @property
     def stderr(self) -> Tensor | None:
-        """From the difference of the two sets."""
+        """Standard error from the difference of the two sets; None with one set."""
         sets = self.matching.mean(2)
         return sets.std(1) / sets.shape[1] ** 0.5 if sets.shape[1] > 1 else None
 
 
-def together(pieces: Sequence[Terms]) -> Terms:
-    """Terms of rows that were scored in pieces."""
+def concat_terms(chunks: Sequence[BoundTerms]) -> BoundTerms:
+    """The terms of rows that were computed in chunks."""
     prior, first, matching, log_snr = (
-        torch.cat([getattr(piece, name) for piece in pieces])
+        torch.cat([getattr(chunk, name) for chunk in chunks])
         for name in ("prior", "reconstruction", "matching", "log_snr")
     )
-    return Terms(prior, first, matching, log_snr, pieces[0].edges, pieces[0].times)
+    return BoundTerms(prior, first, matching, log_snr, chunks[0].edges, chunks[0].times)
 
 
-def bound(ask: Asked, samples: int) -> Terms:
-    """The denoising bound with so many draws a row."""
+def denoising_bound(inputs: LikelihoodInputs, samples: int) -> BoundTerms:
+    """The denoising bound with this number of samples per row."""
     sets = 2 if samples > 1 else 1
     steps = math.ceil(samples / sets)
-    drawn = [draw(ask, number, place, steps) for number in range(sets) for place in range(steps)]
+    drawn = [
+        draw(inputs, number, place, steps) for number in range(sets) for place in range(steps)
+    ]
     error, usual, mean, weight, log_snr = (
         torch.stack(each, 1).unflatten(1, (sets, steps)) for each in zip(*drawn, strict=True)
     )
-    if sets > 1 and not ask.is_unequal:
-        share = near(error) / near(usual).clamp_min(torch.finfo(error.dtype).tiny)
+    if sets > 1 and not inputs.has_own_variance:
+        share = smooth_over_time(error) / smooth_over_time(usual).clamp_min(
+            torch.finfo(error.dtype).tiny
+        )
         error = error - share.clamp(0, 1).roll(1, 1) * (usual - mean)
-    high, low = ask.ends()
-    edges = torch.lerp(low, high, torch.linspace(0, 1, RANGES + 1).to(low))
-    return Terms(
-        prior(ask.noising, ask.y),
-        reconstruction(ask),
+    high, low = inputs.ends()
+    edges = torch.lerp(low, high, torch.linspace(0, 1, LOG_SNR_RANGES + 1).to(low))
+    return BoundTerms(
+        prior_kl(inputs.noising, inputs.y),
+        reconstruction(inputs),
         error * weight,
         log_snr,
         edges,
-        ask.noising.time(edges),
+        inputs.noising.time(edges),
     )
 
 
-def draw(ask: Asked, number: int, place: int, steps: int) -> tuple[Tensor, ...]:
-    """|eps - eps_hat|^2, that of the denoiser of N(0, I), the mean of that over eps, the weight of
-    the first and the log-SNR, each (B,), at the place-th of so many steps of a set of draws."""
-    dims = ask.y.shape[1]
-    start = keyed_uniform(ask.rows, (dims + 1,), derive_seed(ask.seed, "draws", number))
-    share = ((start[:, 0] + place) / steps).to(ask.y.dtype)
-    moved = (start[:, 1:] + place * strides(dims).to(start.device)) % 1
-    noise = torch.special.ndtri(moved.clamp(TINY, 1 - TINY)).to(ask.y.dtype)
-    log_snr, weight = at_share(ask, share)
-    alpha, sigma = columns(ask.noising, log_snr)
-    said = ask.predict(alpha * ask.y + sigma * noise, log_snr)
-    if ask.is_unequal:
-        return unequal(ask, said, share), *[torch.zeros_like(share)] * 2, weight**0, log_snr
-    error = (noise - said.noise).square().sum(1)
-    return error, *gaussian_miss(ask.y, noise, alpha, sigma), weight, log_snr
+def draw(inputs: LikelihoodInputs, number: int, place: int, steps: int) -> tuple[Tensor, ...]:
+    """One sample of the diffusion term, number `place` of `steps` in a set: |eps - eps_hat|^2,
+    the same of the denoiser of N(0, I), the mean of that over eps, the weight of the first and
+    the log-SNR, each (B,)."""
+    dims = inputs.y.shape[1]
+    start = keyed_uniform(inputs.rows, (dims + 1,), derive_seed(inputs.seed, "draws", number))
+    share = ((start[:, 0] + place) / steps).to(inputs.y.dtype)
+    moved = (start[:, 1:] + place * richtmyer_strides(dims).to(start.device)) % 1
+    noise = torch.special.ndtri(moved.clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)).to(inputs.y.dtype)
+    log_snr, weight = log_snr_and_weight(inputs, share)
+    alpha, sigma = columns(inputs.noising, log_snr)
+    prediction = inputs.predict(alpha * inputs.y + sigma * noise, log_snr)
+    if inputs.has_own_variance:
+        return (
+            step_kl(inputs, prediction, share),
+            *[torch.zeros_like(share)] * 2,
+            weight**0,
+            log_snr,
+        )
+    error = (noise - prediction.noise).square().sum(1)
+    return error, *gaussian_denoiser_error(inputs.y, noise, alpha, sigma), weight, log_snr
 
 
-def near(value: Tensor) -> Tensor:
-    """The mean over the draws of a set (B, sets, K) that are near in time."""
-    reach = value.shape[2] // NEAR
+def smooth_over_time(value: Tensor) -> Tensor:
+    """The mean over samples of a set (B, sets, K) at neighbouring times."""
+    reach = value.shape[2] // SMOOTHING_WINDOWS
     return F.avg_pool1d(value, 2 * reach + 1, 1, reach, count_include_pad=False)
 
 
 @cache
-def strides(dims: int) -> Tensor:
-    """The square roots of the first primes, less their whole part, (D,): points that move by them
-    fill the cube evenly (Richtmyer 1951)."""
+def richtmyer_strides(dims: int) -> Tensor:
+    """The fractional parts of the square roots of the first primes, (D,): multiples of them fill
+    the unit cube evenly (Richtmyer 1951)."""
     most = max(16, int(2 * dims * math.log(dims + 2)))
     sieve = torch.ones(most, dtype=torch.bool)
     sieve[:2] = False
@@ -182,42 +193,45 @@ def strides(dims: int) -> Tensor:
     return sieve.nonzero()[:dims, 0].double().sqrt() % 1
 
 
-def at_share(ask: Asked, share: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-SNR at a share (B,) of the way, and the weight of |eps - eps_hat|^2 there."""
-    if ask.steps:
-        s, t = step_of(share, ask.steps)
-        before, after = ask.noising.log_snr(s), ask.noising.log_snr(t)
-        return after, 0.5 * ask.steps * torch.expm1(before - after)
-    high, low = ask.ends()
+def log_snr_and_weight(inputs: LikelihoodInputs, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-SNR at a fraction (B,) of the way to noise, and the weight of |eps - eps_hat|^2."""
+    if inputs.steps:
+        s, t = enclosing_step(share, inputs.steps)
+        before, after = inputs.noising.log_snr(s), inputs.noising.log_snr(t)
+        return after, 0.5 * inputs.steps * torch.expm1(before - after)
+    high, low = inputs.ends()
     return torch.lerp(high, low, share), (0.5 * (high - low)).expand_as(share)
 
 
-def step_of(share: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """The step s < t of `steps` into which a share in [0, 1) falls."""
+def enclosing_step(share: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """The step s < t of `steps` that contains a fraction in [0, 1) of the time."""
     place = (share * steps).floor().clamp(0, steps - 1)
     return place / steps, (place + 1) / steps
 
 
-def unequal(ask: Asked, said: Prediction, share: Tensor) -> Tensor:
-    """T KL(q(z_s | z_t, x) || p(z_s | z_t)) where the variance of p is not that of q, (B,)."""
-    s, t = step_of(share, ask.steps)
-    kl = gaussian_step(ask.noising, s, t, ask.y, said, ask.variance)
-    return ask.steps * kl.sum(1)
+def step_kl(inputs: LikelihoodInputs, prediction: Prediction, share: Tensor) -> Tensor:
+    """T KL(q(z_s | z_t, x) || p(z_s | z_t)) if p has a variance of its own, (B,)."""
+    s, t = enclosing_step(share, inputs.steps)
+    kl = entrywise_step_kl(inputs.noising, s, t, inputs.y, prediction, inputs.variance)
+    return inputs.steps * kl.sum(1)
 
 
-def gaussian_step(
-    noising: Noising, s: Tensor, t: Tensor, y: Tensor, said: Prediction, variance: str
+def entrywise_step_kl(
+    noising: Noising, s: Tensor, t: Tensor, y: Tensor, prediction: Prediction, variance: str
 ) -> Tensor:
     """KL(N(mu_q, v_q) || N(mu_p, v_p)) of each entry, (B, D), with v_p the forward variance or
-    between both as learned: (log v_p / v_q - 1 + v_q / v_p + (mu_q - mu_p)^2 / v_p) / 2."""
+    learned between both: (log v_p / v_q - 1 + v_q / v_p + (mu_q - mu_p)^2 / v_p) / 2."""
     step = noising.step(s[:, None], t[:, None])
     ratio = (step.forward / step.variance).log()
-    log_ratio = ratio * (said.share if said.share is not None else float(variance == "forward"))
-    apart = step.on_x.square() / step.variance * (y - said.x0).square()
+    fixed = float(variance == "forward")
+    log_ratio = ratio * (fixed if prediction.share is None else prediction.share)
+    apart = step.on_x.square() / step.variance * (y - prediction.x0).square()
     return 0.5 * (log_ratio - 1 + torch.exp(-log_ratio) * (1 + apart))
 
 
-def gaussian_miss(y: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+def gaussian_denoiser_error(
+    y: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor
+) -> tuple[Tensor, Tensor]:
     """|eps - sigma z / (alpha^2 + sigma^2)|^2 and its mean over eps, each (B,)."""
     whole = alpha.square() + sigma.square()
     miss = (alpha * (alpha * noise - sigma * y) / whole).square().sum(1)
@@ -225,7 +239,7 @@ def gaussian_miss(y: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor) -> tup
     return miss, mean
 
 
-def prior(noising: Noising, y: Tensor) -> Tensor:
+def prior_kl(noising: Noising, y: Tensor) -> Tensor:
     """KL(q(z_1 | x) || p(z_1)), (B,)."""
     one = y.new_ones(())
     alpha, sigma, spread = noising.alpha(one), noising.sigma(one), noising.spread(one)
@@ -233,35 +247,38 @@ def prior(noising: Noising, y: Tensor) -> Tensor:
     return 0.5 * (square - 1 + 2 * (spread / sigma).log()).sum(1)
 
 
-def reconstruction(ask: Asked, noise: Tensor | None = None) -> Tensor:
-    """-log p(x | z_0) at a draw of z_0, (B,)."""
-    log_snr, _ = ask.ends()
-    noise = ask.normal("first") if noise is None else noise
-    alpha, sigma = columns(ask.noising, log_snr[None])
-    lost = -ask.units.log_prob(ask.y, last_mean(ask, alpha * ask.y + sigma * noise), sigma / alpha)
-    # Of reals it is near |eps|^2 / 2 + const, whose mean is known.
-    return lost if ask.units.whole else lost - 0.5 * (noise.square() - 1).sum(1)
+def reconstruction(inputs: LikelihoodInputs, noise: Tensor | None = None) -> Tensor:
+    """-log p(x | z_0) at a sample of z_0, (B,)."""
+    log_snr, _ = inputs.ends()
+    noise = inputs.normal("first") if noise is None else noise
+    alpha, sigma = columns(inputs.noising, log_snr[None])
+    lost = -inputs.units.log_prob(
+        inputs.y, final_mean(inputs, alpha * inputs.y + sigma * noise), sigma / alpha
+    )
+    # For reals it is close to |eps|^2 / 2 + const, whose mean is known.
+    return lost if inputs.units.discrete else lost - 0.5 * (noise.square() - 1).sum(1)
 
 
-def last_mean(ask: Asked, z: Tensor) -> Tensor:
-    """The mean of y given z_0: of levels, the rescaled z_0; of reals, what the network says."""
-    log_snr, _ = ask.ends()
-    if ask.units.whole:
-        return z / columns(ask.noising, log_snr[None])[0]
-    return ask.predict(z, log_snr.expand(len(z))).x0
+def final_mean(inputs: LikelihoodInputs, z: Tensor) -> Tensor:
+    """The mean of y given z_0: for levels the rescaled z_0, for reals the prediction."""
+    log_snr, _ = inputs.ends()
+    if inputs.units.discrete:
+        return z / columns(inputs.noising, log_snr[None])[0]
+    return inputs.predict(z, log_snr.expand(len(z))).x0
 
 
-def flow(ask: Asked, solver: Solver, probes: Tensor | None) -> Tensor:
-    """log p(x) by the flow, with each of the probes (B, K, D) or with the exact trace, (B, K)."""
-    high, low = ask.ends()
+def ode_log_likelihood(inputs: LikelihoodInputs, solver: Solver, probes: Tensor | None) -> Tensor:
+    """log p(x) by the probability flow, with each of the probes (B, K, D) or with the exact
+    trace, (B, K)."""
+    high, low = inputs.ends()
     alpha, sigma = coefficients("preserving", high)
-    noise = ask.normal("first")
-    z = alpha * ask.y + sigma * noise
+    noise = inputs.normal("first")
+    z = alpha * inputs.y + sigma * noise
 
     def noise_of(z: Tensor, tau: Tensor) -> Tensor:
         log_snr = (-2 * tau).expand(len(z))
-        scale = torch.hypot(*columns(ask.noising, log_snr))
-        return ask.predict(scale * z, log_snr).noise
+        scale = torch.hypot(*columns(inputs.noising, log_snr))
+        return inputs.predict(scale * z, log_snr).noise
 
     def field(tau: Tensor, state: State) -> State:
         sigma = torch.sigmoid(2 * tau).sqrt().reshape(-1, 1)
@@ -278,9 +295,9 @@ def flow(ask: Asked, solver: Solver, probes: Tensor | None) -> Tensor:
     end, total = integrate(
         field, (z, z.new_zeros(len(z), 1 if probes is None else probes.shape[1])), times, solver
     ).end
-    first = log_normal(noise) - ask.y.shape[1] * sigma.log()  # log q(z_0 | x)
-    scale = ask.noising.spread(ask.y.new_zeros(()))
-    last = ask.units.log_prob(ask.y, last_mean(ask, scale * z), sigma / alpha)
+    first = log_normal(noise) - inputs.y.shape[1] * sigma.log()  # log q(z_0 | x)
+    scale = inputs.noising.spread(inputs.y.new_zeros(()))
+    last = inputs.units.log_prob(inputs.y, final_mean(inputs, scale * z), sigma / alpha)
     return (log_normal(end) + last - first)[:, None] + total
 
 

@@ -1,17 +1,17 @@
-r"""Samplers that solve the flow whose marginals are those of the noising, in few steps.
+r"""Samplers that solve the probability flow in few steps: DPM-Solver++, Heun (EDM), adaptive ODE.
 
 DPM-Solver++ (Lu et al. 2022) is exact where $\hat x$ is constant between t and s,
 
 $z_s = \frac{\sigma_s}{\sigma_t} z_t + \alpha_s (1 - e^{-h}) D$, $2h = \lambda_s - \lambda_t$,
 
 with D extrapolated from the last two $\hat x$. Heun's method (Karras et al. 2022) solves
-$dy/dv = (y - \hat x) / v$ for $y = z / \alpha$ and $v = \sigma / \alpha$, after a little noise
-(churn) that makes up for errors. With an angle for the time, $\tan\varphi = \sigma / \alpha$, and
-$\zeta = z / \sqrt{\alpha^2 + \sigma^2}$, the flow is
+$dy/dv = (y - \hat x) / v$ for $y = z / \alpha$ and $v = \sigma / \alpha$, after adding a little
+noise (churn) that corrects errors. With an angle for the time, $\tan\varphi = \sigma / \alpha$,
+and $\zeta = z / \sqrt{\alpha^2 + \sigma^2}$, the flow is
 
 $d\zeta / d\varphi = \hat\epsilon \cos\varphi - \hat x \sin\varphi$,
 
-which is near one at both ends, and adaptive methods take it as it is.
+which is of order one at both ends, as adaptive methods need.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 
 class DPM(Sampler):
-    """DPM-Solver++ (2M): D = x_i + (x_i - x_{i-1}) h_i / (2 h_{i-1}), or x_i at first and last,
-    where there is nothing to extrapolate from or too much to extrapolate over.
+    """DPM-Solver++ (2M): D = x_i + (x_i - x_{i-1}) h_i / (2 h_{i-1}), or x_i in the first and last
+    step, which cannot extrapolate reliably.
 
-    The step that led to z_i is then taken again with D = (x_{i-1} + x_i) / 2, the estimates at
-    both of its ends (UniPC: Zhao et al. 2023), which costs no evaluation.
+    The step that led to z_i is then repeated with D = (x_{i-1} + x_i) / 2, the estimates at both
+    of its ends (UniPC: Zhao et al. 2023), without another network evaluation.
     """
 
-    usual = 25
+    default_steps = 25
 
     class Config(Sampler.Config):
         tag = "sampler/dpm"
         spacing: Spacing = "middle"
-        """Where the steps are: dense in the middle, even in time, even in the log of the
-        signal-to-noise ratio, or as EDM has its noise levels."""
+        """Spacing of the times: dense at intermediate noise levels (middle), even in time, even in
+        the log-SNR, or the noise levels of EDM."""
         order: Literal[1, 2] = 2
-        """How many estimates a step stands on; 1 is DDIM without noise."""
+        """Order of the method: estimates that a step uses; 1 is DDIM without noise."""
         correct: bool = True
-        """Take each step again once the estimate at its end is known; order 2 only."""
+        """Correct each step with the estimate at its end (UniPC); order 2 only."""
 
     config: Config
 
@@ -84,26 +84,26 @@ class DPM(Sampler):
 
 
 class Heun(Sampler):
-    """EDM's sampler: v is raised by churn, then a step of Heun's method leads to the next v.
+    """The sampler of EDM: churn raises v, then a step of Heun's method leads to the next v.
 
-    A step asks the network twice.
+    A step evaluates the network twice.
     """
 
-    usual = 18
+    default_steps = 18
 
     class Config(Sampler.Config):
         tag = "sampler/heun"
         spacing: Spacing = "middle"
-        """Where the steps are: dense in the middle, even in time, even in the log of the
-        signal-to-noise ratio, or as EDM has its noise levels."""
+        """Spacing of the times: dense at intermediate noise levels (middle), even in time, even in
+        the log-SNR, or the noise levels of EDM."""
         churn: Annotated[float, Range(0)] = 0.0
-        """Noise drawn anew over all steps; 0 is deterministic, EDM has up to 80."""
+        """Total fresh noise over all steps (S_churn); 0 is deterministic, EDM uses up to 80."""
         low: Annotated[float, Range(0)] = 0.05
-        """Churn only where sigma / alpha is above this,"""
+        """Churn only where sigma / alpha is above this (S_min)."""
         high: Annotated[float, Range(0)] = 50.0
-        """and below this."""
+        """Churn only where sigma / alpha is below this (S_max)."""
         inflate: Annotated[float, Range(0, open=True)] = 1.003
-        """Scale of the churned noise, a little more than 1 since networks denoise too well."""
+        """Scale of the fresh noise (S_noise), a little above 1 since networks remove too much."""
 
     config: Config
 
@@ -119,21 +119,21 @@ class Heun(Sampler):
         times = self.times(noising, z, start, grid)
         levels, y = level(noising, times), z / noising.alpha(times[0])  # sigma / alpha
         for i, (t, s) in enumerate(itertools.pairwise(times)):
-            y, v, t = self.stir(noising, y, t, times, generator)
-            x0, w = self.ask(predict, noising, y, t), levels[i + 1]
-            slope = (y - x0) / v
-            ahead = y + (w - v) * slope
-            again = (ahead - self.ask(predict, noising, ahead, s)) / w
-            y = y + (w - v) * (slope + again) / 2
+            y, v, t = self.churn(noising, y, t, times, generator)
+            x0, w = self.estimate(predict, noising, y, t), levels[i + 1]
+            derivative = (y - x0) / v
+            ahead = y + (w - v) * derivative
+            ahead_derivative = (ahead - self.estimate(predict, noising, ahead, s)) / w
+            y = y + (w - v) * (derivative + ahead_derivative) / 2
             yield noising.alpha(s) * y, x0
 
-    def ask(self, predict: Predict, noising: Noising, y: Tensor, t: Tensor) -> Tensor:
+    def estimate(self, predict: Predict, noising: Noising, y: Tensor, t: Tensor) -> Tensor:
         return predict(noising.alpha(t) * y, t.expand(len(y))).x0
 
-    def stir(
+    def churn(
         self, noising: Noising, y: Tensor, t: Tensor, times: Tensor, generator: Generator | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """y at a level of noise that is a little higher, that level and its time."""
+        """y at a slightly higher noise level, that level and its time."""
         config, v = self.config, level(noising, t)
         share = min(config.churn / (len(times) - 1), math.sqrt(2) - 1)
         if not (share and config.low <= v <= config.high):
@@ -151,17 +151,17 @@ def level(noising: Noising, t: Tensor) -> Tensor:
 
 
 class ODE(Sampler):
-    """The probability flow (Song et al. 2021) in the angle of sigma / alpha, by an adaptive or a
-    fixed Runge-Kutta method; each row has steps of its own."""
+    """The probability flow (Song et al. 2021) in the angle of sigma / alpha, by an adaptive or
+    fixed-step Runge-Kutta method; an adaptive one chooses the steps of each row."""
 
-    usual = 32
+    default_steps = 32
 
     class Config(Sampler.Config):
         tag = "sampler/ode"
         method: Method = "dopri5"
-        """Runge-Kutta method; dopri5 chooses its steps by their error."""
+        """Runge-Kutta method; dopri5 has adaptive steps."""
         tolerance: Annotated[float, Range(0, open=True)] = 1e-3
-        """dopri5: error of a step, relative and absolute."""
+        """dopri5: error tolerance of a step, relative and absolute."""
 
     config: Config
 
@@ -175,23 +175,23 @@ class ODE(Sampler):
         grid: int = 0,
     ) -> Path:
         ends = z.new_tensor([start, 0.0])
-        known = [z]  # the estimate of x where the field was last asked for
+        estimate = [z]  # the estimate of x at the last evaluation of the field
 
         def field(angle: Tensor, state: State) -> State:
-            slope, known[0] = velocity(predict, noising, angle, state[0])
-            return (slope,)
+            derivative, estimate[0] = velocity(predict, noising, angle, state[0])
+            return (derivative,)
 
         solver = Solver(self.config.method, self.count(grid), self.config.tolerance)
         scale, angles = noising.spread(ends), level(noising, ends).atan().tolist()
         path = walk(field, (z / scale[0],), angles, solver, Tally())
         for _, (zeta,) in itertools.islice(path, 1, None):
-            yield zeta * scale[1], known[0]
+            yield zeta * scale[1], estimate[0]
 
 
 def velocity(
     predict: Predict, noising: Noising, angle: Tensor, zeta: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The derivative of zeta (B, D) by the angle () or (B,), and the estimate of x there."""
+    """The derivative of zeta (B, D) by the angle () or (B,), and the estimate of x."""
     t = noising.time(-2 * angle.tan().log()).expand(len(zeta))
-    told, angle = predict(zeta * along(noising.spread(t), zeta), t), along(angle, zeta)
-    return told.noise * angle.cos() - told.x0 * angle.sin(), told.x0
+    prediction, angle = predict(zeta * along(noising.spread(t), zeta), t), along(angle, zeta)
+    return prediction.noise * angle.cos() - prediction.x0 * angle.sin(), prediction.x0

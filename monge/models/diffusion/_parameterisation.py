@@ -1,9 +1,9 @@
-r"""What a network says of a noisy datum, in any of four ways that stand for one another.
+r"""What a denoiser predicts: x, the noise, the score or the velocity, and their conversions.
 
-With $z = \alpha x + \sigma \epsilon$, a prediction of x is one of
+With $z = \alpha x + \sigma \epsilon$, a prediction of x is also one of the noise
 $\epsilon = (z - \alpha x)/\sigma$, of the score $-\epsilon/\sigma$ (Tweedie:
 $\alpha E[x|z] = z + \sigma^2 \nabla \log p(z)$) and of the velocity
-$v = \alpha \epsilon - \sigma x$ (Salimans & Ho 2022). They are means given z: a score is
+$v = \alpha \epsilon - \sigma x$ (Salimans & Ho 2022). Predictions are means given z: a score is
 $-E[\epsilon|z]/\sigma$, not $-\epsilon/\sigma$ of the noise that was added.
 """
 
@@ -21,9 +21,9 @@ Target = Literal["x0", "noise", "score", "velocity"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """`value` (B, D) of the kind `of`, made at z (B, D) where alpha and sigma are (B, 1).
+    """`value` (B, D) of the kind `of`, predicted at z (B, D), where alpha and sigma are (B, 1).
 
-    Nothing is kept once computed: a cached property takes a lock, which torch.export cannot trace.
+    Nothing is cached: a cached property takes a lock, which torch.export cannot trace.
     """
 
     z: Tensor
@@ -31,7 +31,7 @@ class Prediction:
     sigma: Tensor
     of: Target
     value: Tensor
-    share: Tensor | None = None  # (B, D): log-variance between the two ends, where it is learned
+    share: Tensor | None = None  # (B, D): a learned log-variance between its two bounds
 
     @property
     def x0(self) -> Tensor:
@@ -65,7 +65,7 @@ class Prediction:
 
     @property
     def noise_per(self) -> Tensor:
-        """The error of eps that an error of `value` by 1 is, (B, 1)."""
+        """The error of the noise that corresponds to an error of `value` by 1, (B, 1)."""
         alpha, sigma = self.alpha, self.sigma
         return {
             "x0": alpha / sigma,
@@ -74,13 +74,13 @@ class Prediction:
             "velocity": alpha / (alpha.square() + sigma.square()),
         }[self.of]
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Prediction:
-        """The prediction whose x0 is changed, by clamping for one."""
+    def map_x0(self, change: Callable[[Tensor], Tensor]) -> Prediction:
+        """The prediction whose x0 is changed by a function, such as clamping."""
         return replace(self, of="x0", value=change(self.x0))
 
 
 def target(of: Target, x: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
-    """What a prediction of this kind is compared with."""
+    """The regression target of a prediction of this kind."""
     return {
         "x0": lambda: x,
         "noise": lambda: noise,

@@ -1,16 +1,16 @@
-r"""Samplers by steps: how noise becomes data with a network that tells x from its noisy versions.
+r"""Stochastic and deterministic samplers by steps: ancestral, DDIM, predictor-corrector, Langevin.
 
 With $z_t = \alpha_t x + \sigma_t \epsilon$ and $\lambda = \log \alpha^2 / \sigma^2$, a sampler
-asks for $\hat x$ and $\hat\epsilon$ at falling times and moves from t to s < t. Ancestral sampling
-(Ho et al. 2020) draws from $q(z_s | z_t, \hat x)$; DDIM (Song, Meng & Ermon 2021) takes
+uses $\hat x$ and $\hat\epsilon$ at falling times and moves from t to s < t. Ancestral sampling
+(Ho et al. 2020) samples from $q(z_s | z_t, \hat x)$; DDIM (Song, Meng & Ermon 2021) takes
 
 $\alpha_s \hat x + \sigma_s \sqrt{1 - \eta^2 c}\, \hat\epsilon + \eta \sigma_s \sqrt{c}\, n$,
 $c = 1 - e^{\lambda_t - \lambda_s}$,
 
-whose $\eta = 1$ is ancestral. A predictor is corrected by Langevin steps
+which is ancestral for $\eta = 1$. A predictor is corrected by Langevin steps
 $z + \delta\, s(z) + \sqrt{2 \delta}\, n$ at the time it has reached (Song et al. 2021).
 
-Solvers of the flow that has the same marginals stand in `_solvers`.
+Solvers of the probability flow are in `_ode_samplers`.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ if TYPE_CHECKING:
 
 
 Predict = Callable[[Tensor, Tensor], "Prediction"]
-"""What is known of z (B, ...) at times t (B,)."""
+"""The prediction at z (B, ...) and times t (B,)."""
 Path = Iterator[tuple[Tensor, Tensor]]
 """z and the estimate of x after every step."""
 Spacing = Literal["middle", "time", "log_snr", "edm"]
-"""Where steps are: even in s(lambda / 4) with s the sigmoid, which is dense where data take shape,
-in time, in lambda, or in EDM's root of sigma / alpha."""
+"""Spacing of the times: even in the sigmoid of lambda / 4, which is dense at intermediate noise
+levels, even in time, in lambda, or in EDM's root of sigma / alpha."""
 Variance = Literal["learned", "posterior", "forward"]
-WIDE, RHO = 4.0, 7.0
-"""Width of the middle in units of the log-SNR, and EDM's root."""
+MIDDLE_WIDTH, EDM_RHO = 4.0, 7.0
+"""Width of the sigmoid in units of the log-SNR, and the exponent of EDM."""
 
 
-SCALES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "middle": (lambda v: torch.sigmoid(v / WIDE), lambda u: WIDE * torch.logit(u)),
+SPACING_SCALES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "middle": (lambda v: torch.sigmoid(v / MIDDLE_WIDTH), lambda u: MIDDLE_WIDTH * torch.logit(u)),
     "log_snr": (torch.clone, torch.clone),
-    "edm": (lambda v: torch.exp(-v / (2 * RHO)), lambda u: -2 * RHO * torch.log(u)),
+    "edm": (lambda v: torch.exp(-v / (2 * EDM_RHO)), lambda u: -2 * EDM_RHO * torch.log(u)),
 }
-"""Scales of the log-SNR on which steps are even, with their inverses."""
+"""Functions of the log-SNR in which steps are even, with their inverses."""
 
 
 class Sampler(Configured, abc.ABC):
-    """Moves noise z (B, ...) at time `start` to time 0 in `steps`, or in the `usual` number."""
+    """Takes z (B, ...) at time `start` to time 0 in `steps` steps, by default `default_steps`."""
 
-    usual: ClassVar[int] = 100
+    default_steps: ClassVar[int] = 100
 
     class Config(BaseConfig):
         tag = "sampler/"
         steps: Annotated[int, Range(1)] | None = None
-        """Steps from noise to data; where none is said, the sampler's usual number."""
+        """Steps from noise to data; each sampler has its own default."""
         spacing: Spacing = "time"
-        """Where the steps are: dense in the middle, even in time, even in the log of the
-        signal-to-noise ratio, or as EDM has its noise levels."""
+        """Spacing of the times: dense at intermediate noise levels (middle), even in time, even in
+        the log-SNR, or the noise levels of EDM."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -78,44 +78,47 @@ class Sampler(Configured, abc.ABC):
         start: float = 1.0,
         grid: int = 0,
     ) -> Path:
-        """`grid` is the number of times of a law that knows no others, 0 where time flows."""
+        """z and the estimate of x after every step; `grid` is the number of time steps of the
+        model, 0 for continuous time."""
 
     def times(self, noising: Noising, z: Tensor, start: float, grid: int) -> Tensor:
         """`steps` + 1 falling times from `start` to 0, of the type of z."""
         most = max(1, round(start * grid))
         count = self.count(most if grid else 0)
-        wanted = spaced(self.config.spacing, noising, z, start, count)
+        wanted = spaced_times(self.config.spacing, noising, z, start, count)
         if not grid:
             return wanted
         places = (wanted * grid).round().long().tolist()
-        return z.new_tensor(apart(places, most)) / grid
+        return z.new_tensor(distinct_places(places, most)) / grid
 
     def count(self, most: int) -> int:
-        """How many steps, of a law that takes so many at most; 0 is any number."""
+        """The number of steps, at most `most` if that is not 0."""
         steps = self.config.steps
         if steps is None:
-            return min(self.usual, most or self.usual)
+            return min(self.default_steps, most or self.default_steps)
         if most and steps > most:
             raise UsageError(
-                f"steps={steps} is more than the {most} times that this law knows; "
-                f"give at most {most}"
+                f"expected at most the {most} steps of this model, found steps={steps}; "
+                f"give steps={most} or fewer"
             )
         return steps
 
 
-def spaced(spacing: Spacing, noising: Noising, z: Tensor, start: float, count: int) -> Tensor:
+def spaced_times(
+    spacing: Spacing, noising: Noising, z: Tensor, start: float, count: int
+) -> Tensor:
     """`count` + 1 falling times from `start` to 0, (count + 1,)."""
     even = torch.linspace(start, 0.0, count + 1, dtype=z.dtype, device=z.device)
     if spacing == "time":
         return even
-    there, back = SCALES[spacing]
+    there, back = SPACING_SCALES[spacing]
     first, last = there(noising.log_snr(even[[0, -1]]))
     levels = back(torch.lerp(first, last, 1 - even[1:-1] / start))
     return torch.cat([even[:1], noising.time(levels), even[-1:]])
 
 
-def apart(places: list[int], most: int) -> list[int]:
-    """Falling whole numbers from `most` to 0 near those wanted, no two alike."""
+def distinct_places(places: list[int], most: int) -> list[int]:
+    """Distinct falling integers from `most` to 0 close to the given ones."""
     count, found = len(places) - 1, [most]
     for left, place in zip(range(count - 1, -1, -1), places[1:], strict=True):
         found.append(max(min(place, found[-1] - 1), left) if left else 0)
@@ -127,19 +130,19 @@ def noise_like(z: Tensor, generator: Generator | None) -> Tensor:
 
 
 class Ancestral(Sampler):
-    """z_s ~ N(mean of q(z_s | z_t, x), v): the law whose bound is scored, where steps are its own.
+    """z_s ~ N(mean of q(z_s | z_t, x), v), the model of the bound if the steps are its own.
 
-    v is the variance of the posterior or that of the forward step; both are right for small steps
-    and bound the right one (Sohl-Dickstein et al. 2015). The last step draws the posterior's.
+    v is the variance of the posterior or of the forward step; both are exact for small steps and
+    bound the exact one (Sohl-Dickstein et al. 2015). The last step uses that of the posterior.
     """
 
-    usual = 250
+    default_steps = 250
 
     class Config(Sampler.Config):
         tag = "sampler/ancestral"
         variance: Variance = "learned"
-        """Variance of a step: as the network says where it has learned to (otherwise the
-        posterior's), that of q(z_s | z_t, x), or that of the forward step."""
+        """Variance of a step: learned by the network (posterior if it is not), that of the
+        posterior q(z_s | z_t, x), or that of the forward step."""
 
     config: Config
 
@@ -153,10 +156,10 @@ class Ancestral(Sampler):
         grid: int = 0,
     ) -> Path:
         times = self.times(noising, z, start, grid)
-        return descend(predict, noising, times, z, generator, self.config.variance)
+        return ancestral_path(predict, noising, times, z, generator, self.config.variance)
 
 
-def descend(
+def ancestral_path(
     predict: Predict,
     noising: Noising,
     times: Tensor,
@@ -164,15 +167,15 @@ def descend(
     generator: Generator | None,
     variance: Variance = "learned",
 ) -> Path:
-    """Ancestral steps along falling times: whatever z is, a draw from what it comes from."""
+    """Ancestral steps from z along falling times."""
     for t, s in itertools.pairwise(times):
-        told, noise = predict(z, t.expand(len(z))), noise_like(z, generator)
-        z = ancestral(told, noising, z, s, t, noise, variance)
-        yield z, told.x0
+        prediction, noise = predict(z, t.expand(len(z))), noise_like(z, generator)
+        z = ancestral(prediction, noising, z, s, t, noise, variance)
+        yield z, prediction.x0
 
 
 def ancestral(
-    told: Prediction,
+    prediction: Prediction,
     noising: Noising,
     z: Tensor,
     s: Tensor,
@@ -180,26 +183,26 @@ def ancestral(
     noise: Tensor,
     variance: Variance = "learned",
 ) -> Tensor:
-    """z_s drawn given z_t and what is told of it."""
+    """z_s sampled given z_t and the prediction there."""
     step = noising.step(s, t)
     spread = step.variance
     if variance == "forward" and s > 0:
         spread = step.forward
-    elif variance == "learned" and told.share is not None:
-        spread = step.variance ** (1 - told.share) * step.forward**told.share
-    return step.on_z * z + step.on_x * told.x0 + spread.sqrt() * noise
+    elif variance == "learned" and prediction.share is not None:
+        spread = step.variance ** (1 - prediction.share) * step.forward**prediction.share
+    return step.on_z * z + step.on_x * prediction.x0 + spread.sqrt() * noise
 
 
 class DDIM(Sampler):
-    """alpha_s x + sigma_s sqrt(1 - eta^2 c) eps + eta sigma_s sqrt(c) n: for every eta the laws of
-    z_t given x are kept (Song, Meng & Ermon 2021)."""
+    """alpha_s x + sigma_s sqrt(1 - eta^2 c) eps + eta sigma_s sqrt(c) n: every eta preserves the
+    marginals q(z_t | x) (Song, Meng & Ermon 2021)."""
 
-    usual = 50
+    default_steps = 50
 
     class Config(Sampler.Config):
         tag = "sampler/ddim"
         eta: Annotated[float, Range(0, 1)] = 0.0
-        """How much noise is drawn anew: 0 none, 1 as ancestral sampling does."""
+        """Amount of fresh noise: 0 is deterministic, 1 is ancestral sampling."""
 
     config: Config
 
@@ -214,31 +217,36 @@ class DDIM(Sampler):
     ) -> Path:
         times, eta = self.times(noising, z, start, grid), self.config.eta
         for t, s in itertools.pairwise(times):
-            told = predict(z, t.expand(len(z)))
-            z = ddim(told, noising, s, t, eta, noise_like(z, generator) if eta else None)
-            yield z, told.x0
+            prediction = predict(z, t.expand(len(z)))
+            z = ddim(prediction, noising, s, t, eta, noise_like(z, generator) if eta else None)
+            yield z, prediction.x0
 
 
 def ddim(
-    told: Prediction, noising: Noising, s: Tensor, t: Tensor, eta: float, noise: Tensor | None
+    prediction: Prediction,
+    noising: Noising,
+    s: Tensor,
+    t: Tensor,
+    eta: float,
+    noise: Tensor | None,
 ) -> Tensor:
-    """z_s made of what is told of z_t, and of noise where eta is above 0."""
-    anew = -eta * eta * torch.expm1(noising.log_snr(t) - noising.log_snr(s))  # eta^2 c
+    """z_s from the prediction at z_t, and fresh noise if eta is above 0."""
+    fresh = -eta * eta * torch.expm1(noising.log_snr(t) - noising.log_snr(s))  # eta^2 c
     alpha, sigma = noising.alpha(s), noising.sigma(s)
-    z = alpha * told.x0 + sigma * (1 - anew).sqrt() * told.noise
-    return z if noise is None else z + sigma * anew.sqrt() * noise
+    z = alpha * prediction.x0 + sigma * (1 - fresh).sqrt() * prediction.noise
+    return z if noise is None else z + sigma * fresh.sqrt() * noise
 
 
 class PC(Sampler):
-    """A predictor, which is ancestral, and after each of its steps `corrections` steps of Langevin
-    dynamics with delta = (ratio sigma)^2: the scale of z given x sets their length."""
+    """Predictor-corrector: after each ancestral step, `corrections` Langevin steps with
+    delta = (ratio sigma)^2."""
 
     class Config(Sampler.Config):
         tag = "sampler/pc"
         corrections: Annotated[int, Range(0)] = 1
         """Langevin steps after each step of the predictor."""
         ratio: Annotated[float, Range(0, 1, open=True)] = 0.16
-        """Length of a Langevin step in units of the noise at its time."""
+        """Size of a Langevin step in units of the noise at its time."""
 
     config: Config
 
@@ -253,27 +261,27 @@ class PC(Sampler):
     ) -> Path:
         times = self.times(noising, z, start, grid)
         for t, s in itertools.pairwise(times):
-            told = predict(z, t.expand(len(z)))
-            z = ancestral(told, noising, z, s, t, noise_like(z, generator))
-            x0 = told.x0
+            prediction = predict(z, t.expand(len(z)))
+            z = ancestral(prediction, noising, z, s, t, noise_like(z, generator))
+            x0 = prediction.x0
             if s > 0:
-                z, x0 = langevin(predict, noising, z, x0, s, self.config, generator)
+                z, x0 = langevin_steps(predict, noising, z, x0, s, self.config, generator)
             yield z, x0
 
 
 class Langevin(Sampler):
-    """Langevin dynamics at falling levels of noise (Song & Ermon 2019), each begun where the last
-    one ended; z / alpha goes on unchanged, which is z itself where variance explodes."""
+    """Annealed Langevin dynamics at falling noise levels (Song & Ermon 2019). Each level starts
+    where the last one ended, with z / alpha unchanged."""
 
     class Config(Sampler.Config):
         tag = "sampler/langevin"
         spacing: Spacing = "middle"
-        """Where the levels are: dense in the middle, even in time, even in the log of the
-        signal-to-noise ratio, or as EDM has its noise levels."""
+        """Spacing of the times: dense at intermediate noise levels (middle), even in time, even in
+        the log-SNR, or the noise levels of EDM."""
         corrections: Annotated[int, Range(1)] = 5
         """Langevin steps at each level."""
         ratio: Annotated[float, Range(0, 1, open=True)] = 0.4
-        """Length of a Langevin step in units of the noise at its time."""
+        """Size of a Langevin step in units of the noise at its time."""
 
     config: Config
 
@@ -289,11 +297,11 @@ class Langevin(Sampler):
         times = self.times(noising, z, start, grid)
         for t, s in itertools.pairwise(times):
             z = noising.alpha(s) / noising.alpha(t) * z
-            z, x0 = langevin(predict, noising, z, z, s, self.config, generator)
+            z, x0 = langevin_steps(predict, noising, z, z, s, self.config, generator)
             yield z, x0
 
 
-def langevin(
+def langevin_steps(
     predict: Predict,
     noising: Noising,
     z: Tensor,
@@ -302,10 +310,10 @@ def langevin(
     config: PC.Config | Langevin.Config,
     generator: Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """z after some steps of Langevin dynamics at t, and the last estimate of x."""
+    """z after the Langevin steps at t, and the last estimate of x."""
     length = (config.ratio * noising.sigma(t)).square()
     for _ in range(config.corrections):
-        told = predict(z, t.expand(len(z)))
-        z = z + length * told.score + (2 * length).sqrt() * noise_like(z, generator)
-        x0 = told.x0
+        prediction = predict(z, t.expand(len(z)))
+        z = z + length * prediction.score + (2 * length).sqrt() * noise_like(z, generator)
+        x0 = prediction.x0
     return z, x0

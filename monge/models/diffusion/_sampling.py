@@ -1,18 +1,17 @@
-r"""What is hidden, noisy or to be changed, drawn by noising what is known.
+r"""Sampling, completion, denoising and editing with a diffusion model.
 
-Replacement (Song et al. 2021) puts $\alpha_s y + \sigma_s n$ where y was seen after each step down
-to s. What is hidden was then drawn without regard to it, so RePaint (Lugmayr et al. 2022) goes
-back to t by the forward step $q(z_t | z_s)$ and down again, several times. Where this converges
-the entries agree, but it is no draw from the exact conditional.
+A sampler takes noise in standardised units to z_0, and the last step draws x ~ p(x | z_0). Each
+step asks the model itself for a prediction, or the model with guidance.
 
-A datum with noise of known deviation is a z_t at the t whose $\sigma / \alpha$ is that deviation,
-and sampling from there draws from p(x | noisy x). A datum that is noised to t on purpose and
-brought back keeps what noise at t leaves of it (SDEdit: Meng et al. 2022).
+Completion: replacement (Song et al. 2021) puts $\alpha_s y + \sigma_s n$ in place of the observed
+entries after each step to s. The missing entries then ignore it, so RePaint (Lugmayr et al. 2022)
+returns to t by the forward step $q(z_t | z_s)$ and repeats the step several times. On convergence
+the entries agree, but this does not sample from the exact conditional.
 
-Draws from a law that undoes noise: samples, completions, denoised and edited data.
-
-Noise is drawn in standardised units, a sampler leads it to z_0, and x ~ p(x | z_0) is the last
-step. What each step asks is the law itself, or what guidance makes of it.
+Denoising and editing: data with noise of a known standard deviation are a z_t at the t whose
+$\sigma / \alpha$ is that deviation, and sampling from there samples from p(x | noisy x). Data that
+are noised to t on purpose and denoised again keep what noise at t leaves of them (SDEdit: Meng et
+al. 2022).
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from ...core.config import Range, RunRef
 from ...core.errors import DataError, UsageError
 from ...core.model import Model
 from ...prob.noise_schedule import Noising
-from ._conditioning import Teller, Told
-from ._export import Step
+from ._conditioning import ConditionEncoder, Conditioning
+from ._export import ExportedStep
 from ._guidance import Guidance, guided
 from ._ode_samplers import DPM
 from ._parameterisation import Prediction
-from ._samplers import Path, Predict, Sampler, ancestral, descend, noise_like
+from ._samplers import Path, Predict, Sampler, ancestral, ancestral_path, noise_like
 from ._units import Units
 
 
@@ -46,125 +45,125 @@ def repaint(
     noising: Noising,
     times: Tensor,
     y: Tensor,
-    seen: Tensor,
-    again: int,
-    jump: int,
+    observed: Tensor,
+    resamples: int,
+    jump_length: int,
     generator: Generator | None,
 ) -> Path:
-    """z and the estimate of x (B, D) along falling times, with what is seen of y put in its
-    place; stretches of `jump` steps are gone through `again` times."""
+    """z and the estimate of x (B, D) along falling times, with the observed entries of y put in
+    place; each segment of `jump_length` steps is sampled `resamples` times."""
 
-    def known(z: Tensor, t: Tensor) -> Tensor:
+    def replace_observed(z: Tensor, t: Tensor) -> Tensor:
         noisy = noising.alpha(t) * y + noising.sigma(t) * noise_like(y, generator)
-        return torch.where(seen, noisy, z)
+        return torch.where(observed, noisy, z)
 
-    z = known(noising.spread(times[0]) * noise_like(y, generator), times[0])
-    for a, b in itertools.pairwise(route(len(times) - 1, again, jump)):
+    z = replace_observed(noising.spread(times[0]) * noise_like(y, generator), times[0])
+    for a, b in itertools.pairwise(repaint_route(len(times) - 1, resamples, jump_length)):
         t, s = times[a], times[b]
         if b < a:  # back towards noise
-            gone = noising.step(t, s).forward
-            z = noising.alpha(s) / noising.alpha(t) * z + gone.sqrt() * noise_like(z, generator)
+            variance = noising.step(t, s).forward
+            z = noising.alpha(s) / noising.alpha(t) * z + variance.sqrt() * noise_like(
+                z, generator
+            )
             continue
-        told = predict(z, t.expand(len(z)))
-        z = known(ancestral(told, noising, z, s, t, noise_like(z, generator)), s)
-        yield z, told.x0
+        prediction = predict(z, t.expand(len(z)))
+        z = ancestral(prediction, noising, z, s, t, noise_like(z, generator))
+        z = replace_observed(z, s)
+        yield z, prediction.x0
 
 
-def route(steps: int, again: int, jump: int) -> Iterator[int]:
-    """Places 0 (noise) to `steps` (data) in the order they are visited."""
+def repaint_route(steps: int, resamples: int, jump_length: int) -> Iterator[int]:
+    """Indices 0 (noise) to `steps` (data) of the times in the order they are visited."""
     yield 0
-    for start in range(0, steps, jump):
-        end = min(start + jump, steps)
-        for turn in range(again):
-            if turn:
+    for start in range(0, steps, jump_length):
+        end = min(start + jump_length, steps)
+        for number in range(resamples):
+            if number:
                 yield start
             yield from range(start + 1, end + 1)
 
 
-def matched(
+def match_noise_level(
     noising: Noising, y: Tensor, deviation: Tensor, grid: int, generator: Generator | None
 ) -> tuple[Tensor, float]:
-    """z_t and t of noisy y (B, D) whose entries have noise of deviations (D,): those that have
-    less than the noisiest, or than the next time of a grid, are given what they lack."""
-    most = deviation.amax()
-    level = (-2 * most.log()).to(y)
+    """z_t and t of noisy y (B, D) whose entries have noise of standard deviations (D,). Entries
+    with less than the noisiest one, or than the next time of a grid, get noise added."""
+    largest = deviation.amax()
+    level = (-2 * largest.log()).to(y)
     top, low = noising.log_snr(y.new_tensor([0.0, 1.0]))
     if not low <= level <= top:
-        least, largest = (-top / 2).exp().item(), (-low / 2).exp().item()
+        least, most = (-top / 2).exp().item(), (-low / 2).exp().item()
         raise DataError(
-            f"noise of {most:.3g} deviations of the data has no time in this "
-            f"schedule; give between {least:.2g} and {largest:.2g} deviations"
+            f"expected noise between {least:.2g} and {most:.2g} standard deviations of the data, "
+            f"which this schedule covers, found {largest:.3g}; change noise"
         )
     t = noising.time(level)
     t = (t * grid).ceil().clamp_min(1) / grid if grid else t
-    whole = torch.maximum((-noising.log_snr(t)).exp(), most.square())
-    lack = (whole - deviation.square()).sqrt()
-    return noising.alpha(t) * (y + lack * noise_like(y, generator)), t.item()
+    variance = torch.maximum((-noising.log_snr(t)).exp(), largest.square())
+    missing = (variance - deviation.square()).sqrt()
+    return noising.alpha(t) * (y + missing * noise_like(y, generator)), t.item()
 
 
-def noised(
+def add_noise(
     noising: Noising, y: Tensor, t: float, grid: int, generator: Generator | None
 ) -> tuple[Tensor, float]:
-    """z_t of y (B, D), and t, which is the nearest of a grid."""
+    """z_t of y (B, D), and t, rounded to the nearest time of a grid."""
     t = max(1, round(t * grid)) / grid if grid else t
     here = y.new_tensor(t)
     return noising.alpha(here) * y + noising.sigma(here) * noise_like(y, generator), t
 
 
-class Drawing(Model, CanSample, CanStream, CanComplete, CanExport):
-    """A law that can be asked what x a noisy z comes from, and is drawn from by asking."""
+class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
+    """A model that predicts x from noisy z, and samples by repeated prediction."""
 
-    completion = "drawn by replacement with resampling (RePaint), which approaches the law"
+    completion = "sampled by replacement with resampling (RePaint), an approximation"
 
     class Config(Model.Config):
         drop: Annotated[float, Range(0, 1)] = 0.1
-        """Share of rows whose conditions training hides, so that samples can be guided."""
+        """Fraction of rows whose conditions training drops, for classifier-free guidance."""
 
     class SamplingConfig(BaseConfig):
         sampler: Sampler.Config = DPM.Config()
-        """How noise becomes data: ancestral (variance), ddim (eta), dpm (order, correct), heun
+        """Sampling algorithm: ancestral (variance), ddim (eta), dpm (order, correct), heun
         (churn), ode (method, tolerance), pc or langevin (corrections, ratio)."""
         guidance: Guidance = Guidance()
-        """How much what is given counts."""
+        """Weight of the conditions."""
         guide: RunRef | None = None
         """Run of diffusion.noisy_classifier that guides samples towards its label."""
         clip: bool = True
-        """Levels: hold estimates of x within their range."""
-        again: Annotated[int, Range(1)] = 5
-        """complete: how often each stretch is gone through, for hidden and seen to agree."""
-        jump: Annotated[int, Range(1)] = 1
-        """complete: steps of such a stretch."""
+        """Discrete data: clamp estimates of x to the range of the levels."""
+        resamples: Annotated[int, Range(1)] = 5
+        """complete: how often RePaint samples each segment; more make entries agree better."""
+        jump_length: Annotated[int, Range(1)] = 1
+        """complete: steps of such a segment."""
         noise: Annotated[float, Range(0)] = 0.0
-        """complete: deviation of the noise that rows have, in units of the data: what they were
-        without it is drawn, by ancestral steps at the sampler's times."""
+        """complete: standard deviation of the noise in the rows, in units of the data; the clean
+        rows are sampled by ancestral steps at the sampler's times."""
         edit: Annotated[float, Range(0, 1)] = 0.0
-        """complete: how far rows are noised and brought back; near 1 little is left of them."""
+        """complete: time to which rows are noised before they are sampled back (SDEdit); near 1
+        little is left of them."""
 
     config: Config
+    name: str
     units: Units
-    teller: Teller
+    condition_encoder: ConditionEncoder
     schedule: Noising
     steps: int = 0
-    """T where time is a grid; 0 where it flows."""
+    """Number of time steps T; 0 is continuous time."""
 
     @abc.abstractmethod
-    def predict(self, z: Tensor, t: Tensor, told: Told | None = None) -> Prediction:
-        """What is known of z (B, D) at times t (B,); without `told`, as if nothing were given."""
+    def predict(self, z: Tensor, t: Tensor, conditions: Conditioning | None = None) -> Prediction:
+        """The prediction at z (B, D) and times t (B,); without conditions, the unconditional
+        one."""
 
-    def tell(self, given: Given | None, n: int) -> Told:
-        """What the network is told of the conditions of n rows."""
-        return self.teller(given or {}, n)
+    def tell(self, given: Given | None, n: int) -> Conditioning:
+        """The encoded conditions of n rows."""
+        return self.condition_encoder(given or {}, n)
 
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        *_, last = self.stream(n, given, options, generator)
-        return last
+    def sample_prior(self, n: int, generator: Generator | None) -> Tensor:
+        """z_1 ~ N(0, (alpha_1^2 + sigma_1^2) I), (n, D)."""
+        like = self.units.scale.new_empty(n, self.space.dims)
+        return noise_like(like, generator) * self.schedule.spread(like.new_ones(()))
 
     @torch.no_grad()
     def stream(
@@ -174,25 +173,25 @@ class Drawing(Model, CanSample, CanStream, CanComplete, CanExport):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """The estimate of x at every step, and x at last."""
-        asked = self.asking(options)
-        predict = guided(self, given or {}, n, asked)
-        like = self.units.scale.new_empty(n, self.space.dims)
-        z = noise_like(like, generator) * self.schedule.spread(like.new_ones(()))
-        sampler: Sampler = asked.sampler.build()
+        """The estimate of x at every step, and the sample at last."""
+        settings = self.sampling_options(options)
+        predict = guided(self, given or {}, n, settings)
+        z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         path = sampler.sample(predict, self.schedule, z, generator, grid=self.steps)
-        yield from self.along(path, predict, generator)
+        yield from self.decode_path(path, predict, generator)
 
-    def along(self, path: Path, predict: Predict, generator: Generator | None) -> Iterator[Tensor]:
-        """Events of a path, (B, *event)."""
+    def decode_path(
+        self, path: Path, predict: Predict, generator: Generator | None
+    ) -> Iterator[Tensor]:
+        """The events along a path, (B, *event)."""
         for z, x0 in path:  # noqa: B007 - the last z is used below
             yield self.units.leave(x0)
-        yield self.finish(z, predict, generator)
+        yield self.sample_data(z, predict, generator)
 
-    def finish(self, z: Tensor, predict: Predict, generator: Generator | None) -> Tensor:
+    def sample_data(self, z: Tensor, predict: Predict, generator: Generator | None) -> Tensor:
         """x ~ p(x | z_0), (B, *event)."""
         t = z.new_zeros(len(z))
-        mean = z / self.schedule.alpha(t)[:, None] if self.units.whole else predict(z, t).x0
+        mean = z / self.schedule.alpha(t)[:, None] if self.units.discrete else predict(z, t).x0
         deviation = torch.exp(-0.5 * self.schedule.log_snr(t))[:, None]
         return self.units.leave(mean + deviation * noise_like(z, generator))
 
@@ -200,57 +199,59 @@ class Drawing(Model, CanSample, CanStream, CanComplete, CanExport):
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """With `noise` or `edit` every entry is drawn anew, from what it is seen to be."""
-        asked, seen = self.asking(options), batch.observed_mask
-        predict = guided(self, batch.given, len(batch), asked)
-        if asked.noise or asked.edit:
-            path = self.renewed(batch, predict, asked, generator)
-            return [*self.along(path, predict, generator)][-1]
-        usual = self.units.leave(torch.zeros_like(self.units.scale)[None])
-        y = self.units.enter(torch.where(seen, batch.x, usual.to(batch.x)))
-        times = asked.sampler.build().times(self.schedule, y, 1.0, self.steps)
+        """With `noise` or `edit` every entry is sampled anew, starting from the given rows."""
+        settings, observed = self.sampling_options(options), batch.observed_mask
+        predict = guided(self, batch.given, len(batch), settings)
+        if settings.noise or settings.edit:
+            path = self.denoising_path(batch, predict, settings, generator)
+            return [*self.decode_path(path, predict, generator)][-1]
+        typical = self.units.leave(torch.zeros_like(self.units.scale)[None])
+        y = self.units.enter(torch.where(observed, batch.x, typical.to(batch.x)))
+        times = settings.sampler.build().times(self.schedule, y, 1.0, self.steps)
         path = repaint(
             predict,
             self.schedule,
             times,
             y,
-            seen.reshape(y.shape),
-            asked.again,
-            asked.jump,
+            observed.reshape(y.shape),
+            settings.resamples,
+            settings.jump_length,
             generator,
         )
-        *_, x = self.along(path, predict, generator)
-        return torch.where(seen, batch.x.to(x), x)
+        *_, x = self.decode_path(path, predict, generator)
+        return torch.where(observed, batch.x.to(x), x)
 
-    def renewed(
+    def denoising_path(
         self, batch: Batch, predict: Predict, options: SamplingConfig, generator: Generator | None
     ) -> Path:
-        """From what rows are with noise, their own or added; noisy levels are no whole numbers."""
+        """The path from noisy rows to data; the noise is their own, or added for editing. Noisy
+        levels are not whole numbers, so they are standardised without a check."""
         if options.noise and options.edit:
             raise UsageError(
-                f"noise={options.noise:g} takes noise out and edit={options.edit:g} adds it; "
-                "give one of them"
+                f"expected noise, which removes noise, or edit, which adds it, found "
+                f"noise={options.noise:g} and edit={options.edit:g}; give one of them"
             )
         if not bool(batch.observed_mask.all()):
             raise UsageError(
-                "noise and edit start from whole rows, and some entries are hidden; "
+                "noise and edit expect rows without missing entries, found some; "
                 "complete them first"
             )
         x = batch.x.reshape(len(batch), -1).to(self.units.scale)
         y = (x - self.units.shift) / self.units.scale
         sampler: Sampler = options.sampler.build()
         if options.edit:
-            z, t = noised(self.schedule, y, options.edit, self.steps, generator)
+            z, t = add_noise(self.schedule, y, options.edit, self.steps, generator)
             return sampler.sample(predict, self.schedule, z, generator, t, self.steps)
-        z, t = matched(self.schedule, y, options.noise / self.units.scale, self.steps, generator)
+        deviation = options.noise / self.units.scale
+        z, t = match_noise_level(self.schedule, y, deviation, self.steps, generator)
         times = sampler.times(self.schedule, z, t, self.steps)
-        return descend(predict, self.schedule, times, z, generator)
+        return ancestral_path(predict, self.schedule, times, z, generator)
 
-    def asking(self, options: BaseConfig | None) -> SamplingConfig:
+    def sampling_options(self, options: BaseConfig | None) -> SamplingConfig:
         options = options or self.SamplingConfig()
-        assert isinstance(options, Drawing.SamplingConfig), "samples are asked for with Sampling"
+        assert isinstance(options, DiffusionSampling.SamplingConfig), "expected sampling options"
         return options
 
     def step(self) -> tuple[nn.Module, tuple[Tensor, ...], Mapping[str, Mapping[int, str]]]:
-        """One step of DDIM without noise; see `Step`."""
-        return Step.of(self)
+        """One step of DDIM without noise, ready for export."""
+        return ExportedStep.with_examples(self)

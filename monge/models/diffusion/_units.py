@@ -1,20 +1,19 @@
-r"""The units of the data: numbers near one, and the last step from z_0 back to what is observed.
+r"""Standardised units of the data, and the last step from z_0 to what is observed.
 
-$y = (x - \text{mean}) / \text{scale}$ is what noise is added to. What is left at t = 0 is a normal
-law around a mean m with deviation $s = \sigma_0/\alpha_0$:
+Noise is added to $y = (x - \text{mean}) / \text{scale}$. At t = 0 a normal distribution with
+mean m and standard deviation $s = \sigma_0/\alpha_0$ is left:
 
 reals    $\log p(x | z_0) = \log N(y; m, s^2) - \log \text{scale}$;
-levels   $P(x | z_0) = \Phi((y + h - m)/s) - \Phi((y - h - m)/s)$ with h half the step between
+levels   $P(x | z_0) = \Phi((y + h - m)/s) - \Phi((y - h - m)/s)$ with h half the distance of two
          levels; the first and the last level take the tails, so that it sums to one.
 
-What a noisy entry tells of itself, by the law of that entry over the training rows.
-
-With shares $\pi_k$ of its levels $y_k$, the posterior
-$p_k \propto \pi_k\, N(z; \alpha y_k, \sigma^2)$ has the mean m(z) and the deviation s(z); of
-reals, taken as N(0, 1), they are $\alpha z / (\alpha^2 + \sigma^2)$ and
-$\sigma / \sqrt{\alpha^2 + \sigma^2}$. A network that predicts the rest,
-$\hat x = m(z) + s(z) f$, begins as the law of independent entries, has only to learn how they hang
-together, and is silent where an entry is certain.
+The entrywise denoiser estimates each entry from its own noisy value alone. With frequencies
+$\pi_k$ of its levels $y_k$ in the training rows, the posterior
+$p_k \propto \pi_k\, N(z; \alpha y_k, \sigma^2)$ has the mean m(z) and the standard deviation
+s(z); for reals, taken as N(0, 1), these are $\alpha z / (\alpha^2 + \sigma^2)$ and
+$\sigma / \sqrt{\alpha^2 + \sigma^2}$. A network that predicts the residual,
+$\hat x = m(z) + s(z) f$, is the distribution of independent entries at initialisation, learns
+only their dependence, and has no effect where an entry is certain.
 """
 
 from __future__ import annotations
@@ -27,12 +26,18 @@ from torch import Tensor, nn
 from ...core.space import Space
 from .._ordering import check_codes
 
-LEAST = 0.3
-"""Scale below which no whole number is taken, so that a rare level is not blown up."""
-STEPS = 8.0
-"""Deviations of the noise at t = 0 between two levels, where nothing is learned: certain."""
-FINE = 10.0
+MIN_LEVEL_SCALE = 0.3
+"""Smallest scale of discrete data, so that a rare level is not blown up."""
+NOISE_STDS_PER_LEVEL = 8.0
+"""Distance of two levels in standard deviations of the noise at t = 0."""
+REAL_MAX_LOG_SNR = 10.0
 """Log-SNR at t = 0 for reals."""
+MAX_ENUMERATED_LEVELS = 64
+"""Number of levels up to which the posterior over all of them is computed."""
+PSEUDO_ROWS = 2.0
+"""Weight of the frequencies over all entries in those of one entry, in rows."""
+MIN_VARIANCE = 1e-12
+"""Smallest variance, so that the gradient of its square root is finite."""
 
 
 class Units(nn.Module):
@@ -43,10 +48,10 @@ class Units(nn.Module):
 
     def __init__(self, space: Space) -> None:
         super().__init__()
-        self.space, self.whole = space, space.kind != "real"
-        self.top = (1 if space.kind == "binary" else space.size - 1) if self.whole else 0
+        self.space, self.discrete = space, space.kind != "real"
+        self.top = (1 if space.kind == "binary" else space.size - 1) if self.discrete else 0
         scale = space.spread("scale").flatten()
-        scale = scale.clamp_min(LEAST) if self.whole else scale
+        scale = scale.clamp_min(MIN_LEVEL_SCALE) if self.discrete else scale
         self.register_buffer("shift", space.spread("mean").flatten().clone(), persistent=False)
         self.register_buffer("scale", scale.clone(), persistent=False)  # (D,)
 
@@ -57,13 +62,13 @@ class Units(nn.Module):
 
     def leave(self, y: Tensor) -> Tensor:  # (B, D) -> (B, *event)
         x = self.shift + self.scale * y
-        if self.whole:
-            x = x.round().clamp(0, self.top) + 0.0  # which makes -0 a 0
+        if self.discrete:
+            x = x.round().clamp(0, self.top) + 0.0  # turns -0 into 0
         return x.reshape(len(y), *self.space.shape)
 
-    def within(self, y: Tensor) -> Tensor:
-        """y held within the range of the levels; reals as they are."""
-        if not self.whole:
+    def clamp(self, y: Tensor) -> Tensor:
+        """y clamped to the range of the levels; reals are unchanged."""
+        if not self.discrete:
             return y
         low, high = -self.shift / self.scale, (self.top - self.shift) / self.scale
         return y.clamp(low, high)
@@ -71,83 +76,73 @@ class Units(nn.Module):
     def log_prob(self, y: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
         """log p(x | z_0) in the units of the data, (B,), for y and mean (B, D), deviation (B, 1)
         or ()."""
-        if not self.whole:
+        if not self.discrete:
             normal = -0.5 * ((y - mean) / deviation).square() - deviation.log() - self.scale.log()
             return (normal - 0.5 * math.log(2 * math.pi)).sum(1)
         half, x = 0.5 / self.scale, (self.shift + self.scale * y).round()
         below = torch.where(x <= 0, -torch.inf, (y - half - mean) / deviation)
         above = torch.where(x >= self.top, torch.inf, (y + half - mean) / deviation)
-        return log_between(below, above).sum(1)
+        return log_normal_interval(below, above).sum(1)
 
 
-def log_between(a: Tensor, b: Tensor) -> Tensor:
-    """log(Phi(b) - Phi(a)) for a < b, also far out in either tail."""
-    turned = a > 0
-    low, high = torch.where(turned, -b, a), torch.where(turned, -a, b)
+def log_normal_interval(a: Tensor, b: Tensor) -> Tensor:
+    """log(Phi(b) - Phi(a)) for a < b, accurate in both tails."""
+    flipped = a > 0
+    low, high = torch.where(flipped, -b, a), torch.where(flipped, -a, b)
     upper, lower = torch.special.log_ndtr(high), torch.special.log_ndtr(low)
-    # A difference below the least number is as good as none, and its slope stays finite.
+    # Clamped at the smallest difference, so that its gradient stays finite.
     gap = (lower - upper).clamp(max=-torch.finfo(a.dtype).eps)
     return upper + torch.log(-torch.expm1(gap))
 
 
-def finest(space: Space) -> float:
-    """The log-SNR at t = 0 that tells neighbouring levels apart; a customary one for reals."""
+def max_log_snr(space: Space) -> float:
+    """The log-SNR at t = 0 at which neighbouring levels are separated; a constant for reals."""
     if space.kind == "real":
-        return FINE
-    scale = space.spread("scale").clamp_min(LEAST).max().item()
-    return round(2 * math.log(STEPS * scale), 1)
+        return REAL_MAX_LOG_SNR
+    scale = space.spread("scale").clamp_min(MIN_LEVEL_SCALE).max().item()
+    return round(2 * math.log(NOISE_STDS_PER_LEVEL * scale), 1)
 
 
-def coarseness(space: Space) -> Tensor:
-    """Half the period of the slowest wave worth telling a network of, (D,): one level for whole
-    numbers, a deviation for reals."""
+def feature_half_period(space: Space) -> Tensor:
+    """Half the period of the slowest Fourier feature, (D,): one level for discrete data, one
+    standard deviation for reals."""
     if space.kind == "real":
         return torch.ones(space.dims)
-    return 1 / space.spread("scale").flatten().clamp_min(LEAST)
+    return 1 / space.spread("scale").flatten().clamp_min(MIN_LEVEL_SCALE)
 
 
-LEVELS = 64
-"""Levels up to which it pays to go through all of them."""
-PSEUDO = 2.0
-"""Rows that the law of all entries together counts for in that of one."""
+class EntrywiseDenoiser(nn.Module):
+    """Mean and standard deviation of each entry given its own noisy value, each (B, D)."""
 
-
-TINY = 1e-12
-"""Least variance, so that the root of none has a slope."""
-
-
-class Alone(nn.Module):
-    """(mean, deviation) of each entry given its noisy self, each (B, D)."""
-
-    log_shares: Tensor
+    log_frequencies: Tensor
 
     def __init__(self, space: Space, units: Units) -> None:
         super().__init__()
         self.units = units
-        if units.whole:
-            even = torch.full((space.dims, units.top + 1), 1 / (units.top + 1))
-            self.register_buffer("log_shares", even.log())
+        if units.discrete:
+            uniform = torch.full((space.dims, units.top + 1), 1 / (units.top + 1))
+            self.register_buffer("log_frequencies", uniform.log())
 
     @torch.no_grad()
     def fit(self, y: Tensor) -> None:
-        """Count the levels of training rows (B, D)."""
-        if not self.units.whole:
+        """Set the frequencies of the levels from training rows (B, D)."""
+        if not self.units.discrete:
             return
         codes = (self.units.shift + self.units.scale * y).round().long()
-        counts = torch.zeros_like(self.log_shares)
+        counts = torch.zeros_like(self.log_frequencies)
         counts.scatter_add_(1, codes.T, torch.ones_like(codes.T, dtype=counts.dtype))
-        every = counts.sum(0) + 1
-        counts += PSEUDO * every / every.sum()
-        self.log_shares.copy_((counts / counts.sum(1, keepdim=True)).log())
+        overall = counts.sum(0) + 1
+        counts += PSEUDO_ROWS * overall / overall.sum()
+        self.log_frequencies.copy_((counts / counts.sum(1, keepdim=True)).log())
 
     def forward(self, z: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.units.whole:
+        if not self.units.discrete:
             square = alpha.square() + sigma.square()
             return alpha * z / square, (sigma / square.sqrt()).expand_as(z)
         codes = torch.arange(self.units.top + 1, device=z.device)
         levels = (codes - self.units.shift[:, None]) / self.units.scale[:, None]  # (D, K)
-        away = (z[..., None] - alpha[..., None] * levels) / sigma[..., None]  # (B, D, K)
-        share = torch.softmax(self.log_shares - 0.5 * away.square(), 2)
-        mean = (share * levels).sum(2)
-        square = (share * (levels - mean[..., None]).square()).sum(2)
-        return mean, square.clamp_min(TINY).sqrt()
+        distance = (z[..., None] - alpha[..., None] * levels) / sigma[..., None]  # (B, D, K)
+        posterior = torch.softmax(self.log_frequencies - 0.5 * distance.square(), 2)
+        mean = (posterior * levels).sum(2)
+        square = (posterior * (levels - mean[..., None]).square()).sum(2)
+        return mean, square.clamp_min(MIN_VARIANCE).sqrt()

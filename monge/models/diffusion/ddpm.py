@@ -1,4 +1,4 @@
-r"""Denoising diffusion: a network learns to take noise away, step by step
+r"""Denoising diffusion (DDPM): a network removes noise step by step
 
 $q(z_t | x) = N(\alpha_t x, \sigma_t^2 I)$ and
 $p(x) = \int p(z_1) \prod_t p(z_s | z_t)\, p(x | z_0)$ with
@@ -7,40 +7,44 @@ is $E\, w(\lambda_t) |\epsilon - \hat\epsilon(z_t, \lambda_t)|^2$ with the weigh
 
 elbo     $\frac{T}{2} (e^{\lambda_s - \lambda_t} - 1)$, or $-\frac12 \lambda'$ in continuous time:
          the bound;
-simple   that which makes it the error of what the network predicts, unweighted;
+simple   that which makes it the unweighted error of what the network predicts;
 snr      1: $SNR \cdot |x - \hat x|^2$;
 min_snr  $\min(SNR, \gamma) / SNR$ (Hang et al. 2023).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...prob.noise_schedule import Schedule
-from ._base import Diffusion, aim, network, recipe
-from ._denoisers import MLP
-from ._likelihood import gaussian_step, step_of
+from ._base import Diffusion, default_network, default_recipe, default_target
+from ._denoisers import MLPDenoiser
+from ._guidance import guided
+from ._likelihood import enclosing_step, entrywise_step_kl
 from ._parameterisation import Prediction, target
-from ._units import finest
+from ._units import max_log_snr
 
-HYBRID = 1e-3
-"""Weight of the bound that teaches a learned variance, beside the loss that teaches the mean."""
+VARIANCE_LOSS_WEIGHT = 1e-3
+"""Weight of the bound that trains a learned variance, beside the loss that trains the mean."""
 
 
 class DDPM(Diffusion):
     """p(z_s | z_t) = N(mean of q(z_s | z_t, x), v) at x = x_hat(z_t, t), over T steps or in
     continuous time.
 
-    v is the variance of that posterior, of the forward step, or learned between both (Nichol &
-    Dhariwal 2021), entry by entry, by the bound, whose gradient does not reach the mean.
+    v is the variance of that posterior, of the forward step, or learned between both for each
+    entry (Nichol & Dhariwal 2021) by the bound, whose gradient does not reach the mean.
     """
 
     presets = {
@@ -53,22 +57,22 @@ class DDPM(Diffusion):
     class Config(Diffusion.Config):
         tag = "model/diffusion.ddpm"
         schedule: Schedule.Config = Schedule.Config()
-        """How noise rises from data to noise."""
+        """Noise schedule."""
         steps: Annotated[int, Range(1)] | None = None
-        """Steps T of the law; none is continuous time."""
+        """Time steps T of the model; none is continuous time."""
         weight: Literal["elbo", "simple", "snr", "min_snr"] = "simple"
-        """How errors at different noise are weighed; elbo is the bound itself."""
+        """Weight of errors by noise level; elbo is the bound itself."""
         gamma: Annotated[float, Range(0, open=True)] = 5.0
-        """min_snr: the SNR above which errors weigh no more."""
+        """min_snr: SNR at which the weight is capped."""
         variance: Literal["posterior", "forward", "learned"] = "posterior"
-        """Variance of a step back; in continuous time they are one."""
+        """Variance of a reverse step; in continuous time all agree."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
             if self.variance != "posterior" and not self.steps:
                 raise UsageError(
-                    f"variance={self.variance} differs from posterior only over a "
-                    "number of steps; give steps=1000 too"
+                    f"variance={self.variance} expects a number of steps, found continuous time; "
+                    "give steps=1000 too"
                 )
 
     config: Config
@@ -83,34 +87,52 @@ class DDPM(Diffusion):
         return self.config.variance == "learned"
 
     def loss(self, batch: Batch) -> Losses:
-        y, share = self.enter(batch), self.shares(len(batch))
-        s, t = step_of(share, self.steps) if self.steps else (share, share)
+        """Noise each row to z_t = alpha y + sigma eps and weigh the squared error of the
+        prediction; a learned variance adds the KL term of the step."""
+        y, time = self.enter(batch), self.stratified_times(len(batch))
+        s, t = enclosing_step(time, self.steps) if self.steps else (time, time)
         noise, log_snr = torch.randn_like(y), self.schedule.log_snr(t)
-        said = self.look(y, noise, log_snr, self.hint(batch))
-        aim = target(said.of, y, noise, said.alpha, said.sigma)
-        error = (said.value - aim).square().mean(1)
-        losses = {"denoising": self.weigh(said, s, t) * error}
-        if said.share is not None:
-            still = Prediction(said.z, said.alpha, said.sigma, "x0", said.x0.detach(), said.share)
-            kl = gaussian_step(self.schedule, s, t, y, still, "learned").mean(1)
-            losses["variance"] = HYBRID * self.steps * kl
+        predicted = self.look(y, noise, log_snr, self.drop_conditions(batch))
+        wanted = target(predicted.of, y, noise, predicted.alpha, predicted.sigma)
+        error = (predicted.value - wanted).square().mean(1)
+        losses = {"denoising": self.loss_weight(predicted, s, t) * error}
+        if predicted.share is not None:
+            fixed_mean = replace(predicted, of="x0", value=predicted.x0.detach())
+            kl = entrywise_step_kl(self.schedule, s, t, y, fixed_mean, "learned").mean(1)
+            losses["variance"] = VARIANCE_LOSS_WEIGHT * self.steps * kl
         return losses
 
-    def weigh(self, said: Prediction, s: Tensor, t: Tensor) -> Tensor:
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Sample z_1 ~ p(z_1), z_s ~ p(z_s | z_t) along the sampler, and x ~ p(x | z_0)."""
+        settings = self.sampling_options(options)
+        predict = guided(self, given or {}, n, settings)
+        z, sampler = self.sample_prior(n, generator), settings.sampler.build()
+        for z_s, _ in sampler.sample(predict, self.schedule, z, generator, grid=self.steps):
+            z = z_s
+        return self.sample_data(z, predict, generator)
+
+    def loss_weight(self, predicted: Prediction, s: Tensor, t: Tensor) -> Tensor:
         """The weight (B,) of the squared error of what the network predicts."""
         if self.config.weight == "simple":
-            return self.simple(said)[:, 0]
-        return said.noise_per[:, 0].square() * self.weight_of_noise(s, t)
+            return self.simple_weight(predicted)[:, 0]
+        return predicted.noise_per[:, 0].square() * self.noise_weight(s, t)
 
-    def simple(self, said: Prediction) -> Tensor:
-        """The weight (B, 1) that makes the error one of what the network puts out: the score times
-        sigma; and the rest of x weighs as the velocity would."""
-        square = said.sigma.square()
-        if self.config.target == "rest":
-            return (said.alpha.square() + square).square() / square
-        return square if said.of == "score" else torch.ones_like(square)
+    def simple_weight(self, predicted: Prediction) -> Tensor:
+        """The weight (B, 1) that makes the error that of the network's output, which for a score
+        is sigma times the score; the residual of x has the weight of the velocity."""
+        square = predicted.sigma.square()
+        if self.config.target == "residual":
+            return (predicted.alpha.square() + square).square() / square
+        return square if predicted.of == "score" else torch.ones_like(square)
 
-    def weight_of_noise(self, s: Tensor, t: Tensor) -> Tensor:
+    def noise_weight(self, s: Tensor, t: Tensor) -> Tensor:
         """The weight (B,) of |eps - eps_hat|^2."""
         log_snr, kind = self.schedule.log_snr(t), self.config.weight
         if kind == "snr":
@@ -123,8 +145,8 @@ class DDPM(Diffusion):
 
     @classmethod
     def preset(cls, name: str, space: Space) -> Config:
-        """The choices of a paper, with the network and the ends that suit these data."""
-        net, high = network(space), finest(space)
+        """The choices of a paper, with the default network and schedule ends for these data."""
+        net, high = default_network(space), max_log_snr(space)
         if name == "ddpm":
             return cls.Config(
                 net=net,
@@ -144,12 +166,15 @@ class DDPM(Diffusion):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        schedule = Schedule.Config(high=finest(space))
-        config = cls.Config(net=network(space), target=aim(space), schedule=schedule)
-        return Defaults(config, recipe(space))
+        schedule = Schedule.Config(high=max_log_snr(space))
+        config = cls.Config(
+            net=default_network(space), target=default_target(space), schedule=schedule
+        )
+        return Defaults(config, default_recipe(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(
-            net=MLP.Config(width=32, depth=2), schedule=Schedule.Config(high=finest(space))
+            net=MLPDenoiser.Config(width=32, depth=2),
+            schedule=Schedule.Config(high=max_log_snr(space)),
         )

@@ -1,13 +1,9 @@
-r"""Networks that read noisy data as a whole: features of a datum at a log-SNR.
-
-The log-SNR is told by sines and cosines of it; to a picture they are laid beside as channels.
-
-Classifier of noisy data: a label given data at any level of noise, to guide diffusion
+r"""Noisy-data classifier: a label given data at any noise level, for classifier guidance
 
 $p(y | z_t, \lambda_t)$ with $z_t = \alpha_t x + \sigma_t \epsilon$, $\alpha^2 + \sigma^2 = 1$,
-learned by $-\log p(y | z_t, \lambda_t)$ at log-SNR $\lambda_t$ drawn evenly between both ends of
-its range (Dhariwal & Nichol 2021). Since it is told $\lambda$ and not t, it guides every law whose
-schedule stays within that range, whatever its shape.
+learned by $-\log p(y | z_t, \lambda_t)$ at log-SNR $\lambda_t$ spread evenly over its range
+(Dhariwal & Nichol 2021). Since it reads $\lambda$ and not t, it guides every diffusion model whose
+schedule stays within that range. The log-SNR enters as Fourier features, for images as channels.
 """
 
 from __future__ import annotations
@@ -44,53 +40,52 @@ from ...nn.mlp import MLP
 from ...prob.heads import Entries, Head
 from ...prob.noise_schedule import coefficients
 from .._ordering import check_whole
-from ._denoisers import TONES
-from ._guidance import Judge
+from ._denoisers import LOG_SNR_FEATURES, LOG_SNR_FREQUENCIES
+from ._guidance import NoiseConditionalClassifier
 from ._units import Units
 
-SMALL = 6
-"""Pixels on a side below which a picture is read as a vector."""
+MIN_IMAGE_SIDE = 6
+"""Side in pixels below which an image is read as a vector."""
 
 
-class Reading(nn.Module):
-    """z (B, D) and log-SNR (B,) to features (B, outputs): convolutions for pictures, each level
-    halving the sides, a perceptron for the rest."""
+class NoisyInputNet(nn.Module):
+    """z (B, D) and log-SNR (B,) to outputs (B, outputs): convolutions for images, each level
+    halving the sides, an MLP for other data."""
 
-    tones: Tensor
+    frequencies: Tensor
 
     def __init__(
         self, space: Space, widths: Sequence[int], width: int, dropout: float, outputs: int
     ) -> None:
         super().__init__()
-        self.register_buffer("tones", TONES.clone(), persistent=False)
-        told = 2 * len(TONES)
-        self.shape = space.shape if is_seen(space) else None
+        self.register_buffer("frequencies", LOG_SNR_FREQUENCIES.clone(), persistent=False)
+        self.shape = space.shape if is_image(space) else None
         self.net: nn.Module
         if self.shape is None:
             config = MLP.Config(width=width, depth=len(widths) + 1, residual=True, dropout=dropout)
-            self.net = MLP(config, space.dims + told, outputs)
+            self.net = MLP(config, space.dims + LOG_SNR_FEATURES, outputs)
             return
         plan = convolutions(widths, width, dropout, outputs)
-        shape = (self.shape[0] + told, *self.shape[1:])
+        shape = (self.shape[0] + LOG_SNR_FEATURES, *self.shape[1:])
         self.net = plan.build(shape)
         initialise(self.net, "he", "silu")
 
     def forward(self, z: Tensor, log_snr: Tensor) -> Tensor:
-        angles = log_snr[:, None] * self.tones
-        told = torch.cat([angles.sin(), angles.cos()], 1)  # (B, T)
+        angles = log_snr[:, None] * self.frequencies
+        features = torch.cat([angles.sin(), angles.cos()], 1)  # (B, T)
         if self.shape is None:
-            return self.net(torch.cat([z, told], 1))
+            return self.net(torch.cat([z, features], 1))
         x = z.reshape(-1, *self.shape)
-        planes = told[..., None, None].expand(-1, -1, *self.shape[1:])
+        planes = features[..., None, None].expand(-1, -1, *self.shape[1:])
         return self.net(torch.cat([x, planes], 1))
 
 
-def is_seen(space: Space) -> bool:
-    return space.is_picture and min(space.shape[1:]) >= SMALL
+def is_image(space: Space) -> bool:
+    return space.is_picture and min(space.shape[1:]) >= MIN_IMAGE_SIDE
 
 
 def convolutions(widths: Sequence[int], width: int, dropout: float, outputs: int) -> Stack:
-    """Two convolutions a level and a dense layer, before the network is built."""
+    """The layers: two convolutions per level and two dense layers."""
     act: Activation = "silu"
     norm: Norm = "group"
     layers: list[Layer] = []
@@ -102,19 +97,21 @@ def convolutions(widths: Sequence[int], width: int, dropout: float, outputs: int
     )
 
 
-def levels(space: Space) -> tuple[int, ...]:
-    """Channels of each level for pictures of this size."""
-    if not is_seen(space):
+def default_widths(space: Space) -> tuple[int, ...]:
+    """Default channels of each level for images of this size."""
+    if not is_image(space):
         return (1, 1)
     side = min(space.shape[1:])
     return (32, 64, 96, 128)[: max(1, min(4, math.ceil(math.log2(side / 3))))]
 
 
-NOISY = ("real", "binary", "levels")
+NOISY_KINDS = ("real", "binary", "levels")
 
 
-class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
-    """p(y | z, log-SNR), of which p(y | x) is the case of no noise."""
+class NoisyClassifier(
+    Model, NoiseConditionalClassifier, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample
+):
+    """p(y | z, log-SNR); p(y | x) is the limit of no noise."""
 
     events = {"label"}
     givens = {"real", "binary", "levels", "label"}
@@ -123,11 +120,11 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
     class Config(Model.Config):
         tag = "model/diffusion.noisy_classifier"
         widths: tuple[Annotated[int, Range(1)], ...] = (32, 64)
-        """Pictures: channels of each level, which halves the sides; else one layer for each."""
+        """Images: channels of each level, halving the sides; other data: one layer for each."""
         width: Annotated[int, Range(1)] = 128
-        """Units of a dense layer."""
+        """Units of the dense layer."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.1
-        """Share of the numbers around a dense layer that training hides at random."""
+        """Dropout rate around the dense layer."""
         high: Annotated[float, Range(-2, 30)] = 14.0
         """Highest log-SNR, near the data."""
         low: Annotated[float, Range(-30)] = -10.0
@@ -137,7 +134,8 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
             super().__post_init__()
             if self.low >= self.high:
                 raise UsageError(
-                    f"low={self.low:g} is not below high={self.high:g}; give a range of log-SNR"
+                    f"expected low below high, found low={self.low:g} and high={self.high:g}; "
+                    "give a range of log-SNR"
                 )
 
     config: Config
@@ -145,40 +143,41 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
         (self.noisy,) = space.given
-        self.units, self.head = Units(self.field), Head(space)
-        self.net = Reading(
-            self.field, config.widths, config.width, config.dropout, self.head.width
+        self.units, self.head = Units(self.input_space), Head(space)
+        self.net = NoisyInputNet(
+            self.input_space, config.widths, config.width, config.dropout, self.head.width
         )
 
     @property
-    def field(self) -> Space:
+    def input_space(self) -> Space:
         return self.space.given[self.noisy]
 
-    def reach(self) -> tuple[float, float]:
+    def log_snr_range(self) -> tuple[float, float]:
         return self.config.low, self.config.high
 
     def loss(self, batch: Batch) -> Losses:
+        """-log p(y | z) at noisy inputs z, with log-SNR spread evenly over the batch."""
         y = self.enter(batch.given)
         n = len(y)
-        share = (torch.arange(n, dtype=y.dtype, device=y.device) + torch.rand_like(y[:1, 0])) / n
-        log_snr = torch.lerp(y.new_tensor(self.config.low), y.new_tensor(self.config.high), share)
+        time = (torch.arange(n, dtype=y.dtype, device=y.device) + torch.rand_like(y[:1, 0])) / n
+        log_snr = torch.lerp(y.new_tensor(self.config.low), y.new_tensor(self.config.high), time)
         alpha, sigma = (part[:, None] for part in coefficients("preserving", log_snr))
         z = alpha * y + sigma * torch.randn_like(y)
         return {"nll": -self.log_prob_noisy(z, log_snr, batch.x)}
 
     def enter(self, given: Given) -> Tensor:
-        """What is judged, standardised, (B, D); a number that was not seen is read as its mean."""
+        """The inputs in standardised units, (B, D); a missing entry is replaced by its mean."""
         rows = max((len(part) for part in given.values()), default=1)
         part = broadcast_conditions(given, self.space, rows)[self.noisy]
-        usual = self.units.leave(torch.zeros_like(self.units.scale)[None])
-        return self.units.enter(torch.where(part.observed_mask, part.x, usual.to(part.x)))
+        typical = self.units.leave(torch.zeros_like(self.units.scale)[None])
+        return self.units.enter(torch.where(part.observed_mask, part.x, typical.to(part.x)))
 
     def log_prob_noisy(self, z: Tensor, log_snr: Tensor, y: Tensor) -> Tensor:
         params = self.net(z, log_snr)
         return self.head.log_prob(params, y.reshape(-1, 1).to(params)).sum(1)
 
     def params(self, given: Given) -> Tensor:
-        """What the law of the label without noise is made of, (B, P)."""
+        """The parameters of the label's distribution given noiseless inputs, (B, P)."""
         y = self.enter(given)
         log_snr = y.new_full((len(y),), self.config.high)
         alpha, _ = coefficients("preserving", log_snr)
@@ -204,6 +203,7 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """Sample the label given noiseless inputs."""
         noise = self.head.noise(n, generator)
         params = self.params(broadcast_conditions(given or {}, self.space, n))
         return self.head.draw(params, noise)[:, 0].long()
@@ -226,12 +226,12 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
         if (
             space.shape
             or len(space.given) != 1
-            or any(part.kind not in NOISY for part in space.given.values())
+            or any(part.kind not in NOISY_KINDS for part in space.given.values())
         ):
             found = ", ".join(map(str, space.given.values())) or "nothing"
             return (
-                f"classifier judges one label by one field of {', '.join(NOISY)} numbers, "
-                f"which can be noisy, got {found}; name them with --target and --given"
+                f"expected one label given one field of {', '.join(NOISY_KINDS)} numbers, found "
+                f"the conditions: {found}; choose them with --target and --given"
             )
         return None
 
@@ -246,9 +246,9 @@ class Classifier(Model, Judge, HasLikelihood, HasMarginals, HasMean, HasMode, Ca
             ema_decay=0.999,
             eval_every=200,
         )
-        moved = is_seen(field) and min(field.shape[1:]) >= 16
-        moves = (f"augment=shift{min(field.shape[1:]) // 14}",) if moved else ()
-        return Defaults(cls.Config(widths=levels(field)), recipe, moves)
+        large = is_image(field) and min(field.shape[1:]) >= 16
+        augment = (f"augment=shift{min(field.shape[1:]) // 14}",) if large else ()
+        return Defaults(cls.Config(widths=default_widths(field)), recipe, augment)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

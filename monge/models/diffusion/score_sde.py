@@ -1,4 +1,4 @@
-r"""Score model: the gradient of log p at every level of noise, followed by Langevin dynamics
+r"""Score-based model (SDE): the gradient of log p at every noise level, with Langevin sampling
 
 $s(z, t) \approx \nabla_z \log p_t(z)$ for $z = \alpha_t x + \sigma_t \epsilon$, learned by one of
 
@@ -7,7 +7,7 @@ implicit   $E[\mathrm{tr}\, \nabla s + \tfrac12 |s|^2]$ (Hyvarinen 2005), which 
 sliced     $E[e^T (\nabla s) e + \tfrac12 |s|^2]$, $E\, e e^T = I$ (Song et al. 2019),
 
 each times $\sigma^2$ and with t spread evenly. They differ by constants: all have their minimum at
-the score of $p_t$. Draws follow annealed Langevin dynamics (Song & Ermon 2019), or any sampler.
+the score of $p_t$. Samples follow annealed Langevin dynamics (Song & Ermon 2019), or any sampler.
 """
 
 from __future__ import annotations
@@ -15,43 +15,46 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from ...core.abilities import Given
 from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...prob.noise_schedule import Schedule
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
-from ._base import Diffusion, network, recipe
-from ._conditioning import Told
-from ._denoisers import MLP
+from ._base import Diffusion, default_network, default_recipe
+from ._conditioning import Conditioning
+from ._denoisers import MLPDenoiser
+from ._guidance import guided
 from ._likelihood import columns
 from ._parameterisation import Target
 from ._samplers import Langevin, Sampler
-from ._units import finest
+from ._units import max_log_snr
 
 EXPLODING = Schedule.Config(shape="logsnr", family="exploding")
 
 
-class Score(Diffusion):
-    """p_t by its score; p itself, t = 0, is scored by the bound and by the flow that have it."""
+class ScoreSDE(Diffusion):
+    """p_t by its score; the log-likelihood of p at t = 0 is bounded or computed by the flow."""
 
     class Config(Diffusion.Config):
         tag = "model/diffusion.score_sde"
         target: Target = "score"
-        """What the network predicts; each says what the others do."""
-        match: Literal["denoising", "implicit", "sliced"] = "denoising"
-        """What is minimised: the error of the noise, the trace of the score's derivative and its
-        size, or the same with the trace along random directions."""
+        """What the network predicts; each determines the others."""
+        objective: Literal["denoising", "implicit", "sliced"] = "denoising"
+        """Score matching: error of the noise (denoising), trace of the score's Jacobian plus its
+        squared norm (implicit), or the same with an estimated trace (sliced)."""
         probes: Annotated[int, Range(1)] = 1
-        """sliced: directions a row."""
+        """sliced: random directions per row."""
         schedule: Schedule.Config = EXPLODING
-        """Levels of noise."""
+        """Noise schedule."""
 
     class SamplingConfig(Diffusion.SamplingConfig):
         sampler: Sampler.Config = Langevin.Config()
-        """How noise becomes data: langevin or pc (corrections, ratio), ancestral (variance), ddim
+        """Sampling algorithm: langevin or pc (corrections, ratio), ancestral (variance), ddim
         (eta), dpm (order, correct), heun (churn), ode (method, tolerance)."""
 
     config: Config
@@ -61,21 +64,40 @@ class Score(Diffusion):
         self.schedule = config.schedule.build()
 
     def loss(self, batch: Batch) -> Losses:
-        y, told = self.enter(batch), self.hint(batch)
-        noise, log_snr = torch.randn_like(y), self.schedule.log_snr(self.shares(len(y)))
-        if self.config.match == "denoising":
-            said = self.look(y, noise, log_snr, told)
-            return {"denoising": 0.5 * (noise - said.noise).square().mean(1)}
+        """Noise each row to z = alpha y + sigma eps, then match the score there."""
+        y, conditions = self.enter(batch), self.drop_conditions(batch)
+        noise, log_snr = torch.randn_like(y), self.schedule.log_snr(self.stratified_times(len(y)))
+        objective = self.config.objective
+        if objective == "denoising":
+            predicted = self.look(y, noise, log_snr, conditions)
+            return {objective: 0.5 * (noise - predicted.noise).square().mean(1)}
         alpha, sigma = columns(self.schedule, log_snr)
-        return {self.config.match: self.matched(alpha * y + sigma * noise, log_snr, told)}
+        z = alpha * y + sigma * noise
+        return {objective: self.trace_loss(z, log_snr, conditions)}
 
-    def matched(self, z: Tensor, log_snr: Tensor, told: Told) -> Tensor:
-        """sigma^2 (tr ds/dz + |s|^2 / 2) an entry, exactly or along random directions, (B,)."""
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Sample z_1 ~ p(z_1), follow the scores to z_0, and sample x ~ p(x | z_0)."""
+        settings = self.sampling_options(options)
+        predict = guided(self, given or {}, n, settings)
+        z, sampler = self.sample_prior(n, generator), settings.sampler.build()
+        for z_s, _ in sampler.sample(predict, self.schedule, z, generator, grid=self.steps):
+            z = z_s
+        return self.sample_data(z, predict, generator)
+
+    def trace_loss(self, z: Tensor, log_snr: Tensor, conditions: Conditioning) -> Tensor:
+        """sigma^2 (tr ds/dz + |s|^2 / 2) per entry, with the exact or an estimated trace, (B,)."""
 
         def score(point: Tensor) -> Tensor:
-            return self.predict_at(point, log_snr, told).score
+            return self.predict_at(point, log_snr, conditions).score
 
-        if self.config.match == "implicit":
+        if self.config.objective == "implicit":
             s, trace = exact_trace(score, z)
         else:
             signs = torch.randint(2, (len(z), self.config.probes, *z.shape[1:]), device=z.device)
@@ -86,10 +108,12 @@ class Score(Diffusion):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        schedule = Schedule.Config(shape="logsnr", family="exploding", high=finest(space))
-        return Defaults(cls.Config(net=network(space), schedule=schedule), recipe(space))
+        schedule = Schedule.Config(shape="logsnr", family="exploding", high=max_log_snr(space))
+        return Defaults(
+            cls.Config(net=default_network(space), schedule=schedule), default_recipe(space)
+        )
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        schedule = Schedule.Config(shape="logsnr", family="exploding", high=finest(space))
-        return cls.Config(net=MLP.Config(width=32, depth=2), schedule=schedule)
+        schedule = Schedule.Config(shape="logsnr", family="exploding", high=max_log_snr(space))
+        return cls.Config(net=MLPDenoiser.Config(width=32, depth=2), schedule=schedule)

@@ -1,4 +1,4 @@
-"""What autoregressive flows share: a stack of masked maps, each in the order against the last."""
+"""Base of autoregressive flows (MAF, IAF): a stack of masked maps in alternating orders."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.elementwise import ActNorm
 from ._base import Flow
-from ._completion import Fillable
-from ._coupling import Warping, beginning, held_back
+from ._completion import CompletableFlow
+from ._coupling import UnivariateMapConfig, default_components, small_data_recipe
 
 
-class Stacked(Fillable):
-    """K masked maps with a scaling after each; every other one reads the entries backwards."""
+class AutoregressiveFlow(CompletableFlow):
+    """K masked maps, each followed by a scaling; every other one reverses the order of entries."""
 
-    class Config(Flow.Config, Warping):
+    class Config(Flow.Config, UnivariateMapConfig):
         layers: Annotated[int, Range(1)] = 5
-        """Masked maps."""
+        """Number of masked maps."""
         net: Masked.Config = Masked.Config(width=256)
-        """Network from the entries before an entry to its parameters."""
+        """Masked network from the entries before an entry to the parameters of its map."""
 
     config: Config
 
-    def body(self, context: int) -> Bijection:
+    def build_layers(self, context: int) -> Bijection:
         dims = torch.arange(self.space.dims)
         parts: list[Bijection] = []
         for number in range(self.config.layers):
             places = dims.flip(0) if number % 2 else dims
-            parts += [self.turned(self.layer(places, context)), ActNorm(len(dims))]
-        return self.config.started(Compose(parts), len(dims))
+            parts += [self.orient(self.layer(places, context)), ActNorm(len(dims))]
+        return self.config.with_mixture(Compose(parts), len(dims))
 
     @abc.abstractmethod
-    def turned(self, layer: Autoregressive) -> Bijection:
-        """The map as it stands in the stack."""
+    def orient(self, layer: Autoregressive) -> Bijection:
+        """The map or its inverse, whichever the stack contains."""
 
     def layer(self, places: Tensor, context: int) -> Autoregressive:
-        warp, dims = self.config.warp(), torch.arange(self.space.dims)
+        warp, dims = self.config.univariate_map(), torch.arange(self.space.dims)
         net: Masked = self.config.net.build(
             dims, dims.repeat_interleave(warp.count), places[None], context
         )
@@ -55,16 +55,16 @@ class Stacked(Fillable):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Few rows, or many entries: affine maps; otherwise splines."""
+        """Affine maps for few rows or many entries; otherwise splines."""
         few = space.rows < 2000
         net = Masked.Config(width=64 if few else 256)
         config = cls.Config(
             layers=2 if few else 5,
             net=net,
             kind="affine" if few or space.dims > 64 else "spline",
-            components=beginning(space),
+            components=default_components(space),
         )
-        return Defaults(config, held_back(space))
+        return Defaults(config, small_data_recipe(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

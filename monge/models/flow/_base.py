@@ -1,13 +1,13 @@
-r"""What flows share: the units of the data, whole numbers made continuous, scores and draws.
+r"""Base of normalising flows: units of the data, dequantisation, likelihoods and codes.
 
 $x = f(z, c)$, $z \sim N(0, I)$: $\log p(x | c) = \log N(z; 0, I) + \log|\det \partial z/\partial
-x|$ at $z = f^{-1}(x, c)$. Reals are standardised, and the log-scale is paid: their score is exact.
-A whole number x is spread over [x, x + 1) by noise u ~ q(u | x), and
+x|$ at $z = f^{-1}(x, c)$. Reals are standardised, with the log-determinant of the scale included,
+so that their likelihood is exact. A discrete x is dequantised to [x, x + 1) by noise u ~ q(u | x),
 
 $\log P(x) = \log \int_{[0, 1)^D} p(x + u) du \ge E_q \log \frac1k \sum_i p(x + u_i) / q(u_i | x)$
 
-(Theis et al. 2016; Ho et al. 2019) is a bound that rises with k. Uniform noise has q = 1; learned
-noise is a logistic-normal law of each entry whose parameters a network reads off x.
+(Theis et al. 2016; Ho et al. 2019), a bound that rises with k. Uniform noise has q = 1; learned
+noise is a logistic-normal distribution of each entry whose parameters a network computes from x.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ...core.abilities import (
 from ...core.batch import Batch, as_batch, broadcast_conditions
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
-from ...core.model import Losses, Model
+from ...core.model import Model
 from ...core.rng import derive_seed, keyed_uniform, seed_of
 from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
@@ -41,19 +41,20 @@ from ...prob.bijections.elementwise import Logit
 from ...prob.bijections.univariate import Affine
 from ...prob.distributions import log_mean_exp, log_normal
 from .._ordering import check_codes, check_whole
-from ._units import coordinates, limits
+from ._units import data_units, value_limits
 
-SPREAD = 0.5
-"""Log-scale at which learned noise begins: a logistic-normal law that is nearly uniform."""
+INITIAL_NOISE_LOG_SCALE = 0.5
+"""Initial log-scale of learned noise: a logistic-normal distribution that is nearly uniform."""
 
-ENOUGH = 2**17
-"""Numbers of training rows that scales are taken from before the first step."""
+MAX_INIT_ELEMENTS = 2**17
+"""Entries of training rows that initialise scales before the first step."""
 
 
 class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
     """p(x | given) by an invertible map of N(0, I), or of N(mu(given), sigma(given)^2).
 
-    Labels of a table are spread as levels in the order of their codes, which any order bounds.
+    Labels of a table are dequantised as levels in the order of their codes; any order gives a
+    bound.
     """
 
     events = {"real", "binary", "levels", "counts", "columns"}
@@ -61,21 +62,21 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
     class Config(Model.Config):
         margin: Annotated[float, Range(0, 0.4)] = 1e-4
-        """Levels pass z = logit(m + (1 - 2m) x) with this m; 0 standardises them instead. A small
-        one makes logistic noise of uniform noise, which is near to Gaussian."""
+        """Levels pass through logit(m + (1 - 2m) x) with this m; 0 standardises them instead. A
+        small one turns uniform noise into logistic noise, which is close to Gaussian."""
         noise: Literal["uniform", "learned"] = "uniform"
-        """What spreads whole numbers over their interval: uniform noise, or a law read off x."""
+        """Dequantisation of discrete data: uniform noise, or a distribution learned from x."""
 
     class SamplingConfig(BaseConfig):
         temperature: Annotated[float, Range(0)] = 1.0
-        """Scale of the noise: below 1 samples are more typical and vary less."""
+        """Scale of the latent noise: below 1 samples are more typical and less diverse."""
 
     class LikelihoodConfig(BaseConfig):
         samples: Annotated[int, Range(1)] = 1
-        """Whole numbers: draws of their noise; more bound the likelihood more tightly."""
+        """Discrete data: samples of the dequantisation noise; more tighten the bound."""
 
-    begins: ClassVar[int] = 0
-    """Training rows an entry, at least, that scales are taken from before the first step."""
+    min_init_rows: ClassVar[int] = 0
+    """Minimum number of training rows per entry for the initialisation from data."""
 
     config: Config
     low: Tensor
@@ -86,48 +87,50 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         self.name = type(self).__name__.lower()
         self.latent = Space(kind="real", shape=(space.dims,))
         self.conditions = Conditions(space)
-        self.ends = self.inside(self.conditions.width), self.outside()
+        self.ends = self.build_inner(self.conditions.width), self.build_outer()
         self.map = Compose(self.ends)
-        low, high = limits(space)  # NaN for reals
-        self.whole = not bool(low.isnan().all())
+        low, high = value_limits(space)  # NaN for reals
+        self.discrete = not bool(low.isnan().all())
         self.register_buffer("low", low, persistent=False)  # (D,)
         self.register_buffer("high", high, persistent=False)
-        self.features = Features(space) if self.whole else None
-        self.spreader = (
-            spreader(self.features.width + self.conditions.width, space.dims)
+        self.features = Features(space) if self.discrete else None
+        self.dequantiser = (
+            learned_dequantiser(self.features.width + self.conditions.width, space.dims)
             if (self.features and config.noise == "learned")
             else None
         )
 
-    def inside(self, context: int) -> Bijection:
-        """The map from z to coordinates near one, which begins with what conditions say of z."""
-        body = self.body(context)
-        return Compose([start(context, self.space.dims), body]) if context else body
+    def build_inner(self, context: int) -> Bijection:
+        """The map from z to standardised coordinates; conditions first set the mean and the scale
+        of z."""
+        layers = self.build_layers(context)
+        return Compose([conditional_base(context, self.space.dims), layers]) if context else layers
 
-    def outside(self) -> Bijection:
-        """The map from coordinates near one to the units of the data."""
-        return coordinates(self.space, self.config.margin)
+    def build_outer(self) -> Bijection:
+        """The map from standardised coordinates to the units of the data."""
+        return data_units(self.space, self.config.margin)
 
     @abc.abstractmethod
-    def body(self, context: int) -> Bijection:
-        """The map from z to coordinates near one, (B, D), that reads so many conditions."""
+    def build_layers(self, context: int) -> Bijection:
+        """The map from z to standardised coordinates, (B, D), reading `context` numbers of
+        conditions."""
 
     @torch.no_grad()
     def initialise_from_data(self, batch: Batch) -> None:
-        batch = self.thinned(batch)
-        uniform = keyed_uniform(batch.rows, self.latent.shape) if self.whole else None
+        batch = self.init_rows(batch)
+        uniform = keyed_uniform(batch.rows, self.latent.shape) if self.discrete else None
         y, _ = self.spread(batch, uniform)
         self.map.initialise_from_data(y, self.context(batch.given, len(y)))
 
-    def thinned(self, batch: Batch) -> Batch:
-        """The rows that scales are taken from."""
+    def init_rows(self, batch: Batch) -> Batch:
+        """The rows that initialise scales."""
         dims = self.space.dims
-        most = min(max(ENOUGH // dims, 64, self.begins * dims), len(batch))
+        most = min(max(MAX_INIT_ELEMENTS // dims, 64, self.min_init_rows * dims), len(batch))
         return batch[torch.arange(most) * len(batch) // most]
 
-    def loss(self, batch: Batch) -> Losses:
-        uniform = torch.rand_like(self.flat(batch)) if self.whole else None
-        return {"nll": -self.log_weight(batch, uniform)}
+    def dequantisation_noise(self, batch: Batch) -> Tensor | None:
+        """Uniform noise (B, D) for a training batch; None if all entries are reals."""
+        return torch.rand_like(self.flat(batch)) if self.discrete else None
 
     def likelihood(
         self,
@@ -136,8 +139,8 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         generator: Generator | None = None,
     ) -> Likelihood:
         batch, options = as_batch(batch), options or self.LikelihoodConfig()
-        assert isinstance(options, self.LikelihoodConfig), "a score is asked for with Scoring"
-        if not self.whole:
+        assert isinstance(options, self.LikelihoodConfig), "expected likelihood options"
+        if not self.discrete:
             return Likelihood(self.log_weight(batch, None), "exact")
         seed, shape = seed_of(generator), self.latent.shape
         weights = [
@@ -146,17 +149,17 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
             )
             for k in range(options.samples)
         ]
-        return mean_weight(torch.stack(weights))
+        return importance_bound(torch.stack(weights))
 
     def log_weight(self, batch: Batch, uniform: Tensor | None) -> Tensor:
-        """log p(y) - log q(y - x) of a row spread by uniform noise (B, D), (B,)."""
+        """log p(y) - log q(y - x) of rows dequantised by uniform noise (B, D), (B,)."""
         y, log_q = self.spread(batch, uniform)
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
         log_p = log_normal(z) + log_det
         return log_p if uniform is None else log_p - log_q
 
     def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
-        """y (B, D), whole numbers spread over their interval, and the log-density of that."""
+        """Dequantised rows y (B, D), and log q of their noise, 0 for uniform noise."""
         check_whole(self.name, batch)
         x = self.flat(batch)
         if uniform is None:
@@ -164,33 +167,29 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         uniform = uniform.to(x.dtype)
         if self.space.kind in ("binary", "levels"):
             check_codes(self.name, self.space, x)
-        if self.spreader is None:
-            return self.shifted(x, uniform), 0.0
+        if self.dequantiser is None:
+            return self.add_noise(x, uniform), 0.0
         assert self.features is not None
-        told, context = self.features(batch), self.context(batch.given, len(x))
-        told = told if context is None else torch.cat([told, context], 1)
+        features, context = self.features(batch), self.context(batch.given, len(x))
+        features = features if context is None else torch.cat([features, context], 1)
         normal = torch.special.ndtri(uniform.clamp(1e-6, 1 - 1e-6))
-        u, log_det = self.spreader(normal, told)
-        return self.shifted(x, u), log_normal(normal) - log_det
+        u, log_det = self.dequantiser(normal, features)
+        return self.add_noise(x, u), log_normal(normal) - log_det
 
-    def shifted(self, x: Tensor, u: Tensor) -> Tensor:
+    def add_noise(self, x: Tensor, u: Tensor) -> Tensor:
         return torch.where(self.low.isnan(), x, x + u)
 
-    def middle(self, batch: Batch) -> Tensor:
-        """y (B, D) with whole numbers in the middle of their interval."""
+    def midpoints(self, batch: Batch) -> Tensor:
+        """y (B, D) with discrete entries at the middle of their interval."""
         x = self.flat(batch)
-        return self.shifted(x, torch.full_like(x, 0.5)) if self.whole else x
+        return self.add_noise(x, torch.full_like(x, 0.5)) if self.discrete else x
 
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        given: Given | None = None,
-        options: BaseConfig | None = None,
-        generator: Generator | None = None,
+    def sample_latent(
+        self, n: int, options: BaseConfig | None, generator: Generator | None
     ) -> Tensor:
+        """z ~ N(0, temperature^2 I), (n, D)."""
         options = options or self.SamplingConfig()
-        assert isinstance(options, Flow.SamplingConfig), "samples are asked for with Sampling"
+        assert isinstance(options, Flow.SamplingConfig), "expected sampling options"
         z = torch.randn(
             n,
             *self.latent.shape,
@@ -198,23 +197,23 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
             dtype=self.low.dtype,
             device=self.low.device,
         )
-        return self.decode(options.temperature * z, given)
+        return options.temperature * z
 
     @torch.no_grad()
     def encode(self, batch: Batch | Tensor) -> Tensor:
-        """The code of each row; of whole numbers, that of the middle of their interval."""
+        """The code of each row; of discrete entries, that of the middle of their interval."""
         batch = as_batch(batch)
         check_whole(self.name, batch)
-        return self.pull(self.middle(batch), batch.given)[0]
+        return self.pull(self.midpoints(batch), batch.given)[0]
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        return self.leave(self.inner(z, self.context(given or {}, len(z)))[0])
+        return self.to_data(self.inner(z, self.context(given or {}, len(z)))[0])
 
-    def leave(self, w: Tensor) -> Tensor:
-        """Events of coordinates (B, D), in the support of the data."""
+    def to_data(self, w: Tensor) -> Tensor:
+        """Events at standardised coordinates (B, D), in the support of the data."""
         y, _ = self.outer(w)
-        if self.whole:
+        if self.discrete:
             y = torch.where(self.low.isnan(), y, y.floor().clamp(self.low, self.high))
         return y.reshape(len(w), *self.space.shape)
 
@@ -233,7 +232,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         return self.map.inverse(y, self.context(given or {}, len(y)))
 
     def context(self, given: Given, n: int) -> Tensor | None:
-        """What the map reads besides, (n, context); None where there are no conditions."""
+        """Encoded conditions that the map reads, (n, context); None without conditions."""
         if not (given or self.space.given):
             return None
         return self.conditions(broadcast_conditions(given, self.space, n), n)
@@ -243,24 +242,24 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         return x if x.ndim == 2 and x.dtype == dtype else x.reshape(len(x), -1).to(dtype)
 
 
-def start(context: int, dims: int) -> Bijection:
-    """N(0, I) to N(mu(c), sigma(c)^2), at first to itself."""
+def conditional_base(context: int, dims: int) -> Bijection:
+    """N(0, I) to N(mu(c), sigma(c)^2), the identity at initialisation."""
     net = torch.nn.Linear(context, 2 * dims)
     torch.nn.init.zeros_(net.weight)
     torch.nn.init.zeros_(net.bias)
     return Conditional(net, Affine())
 
 
-def spreader(context: int, dims: int) -> Bijection:
-    """Normal noise to noise in (0, 1), as a network says that reads x and what is given."""
+def learned_dequantiser(context: int, dims: int) -> Bijection:
+    """Normal noise to noise in (0, 1), by a network that reads x and the conditions."""
     net: MLP = MLP.Config(width=128).build(context, 2 * dims)
     torch.nn.init.zeros_(net.out.weight)
     with torch.no_grad():
-        net.out.bias.copy_(torch.tensor([0.0, SPREAD]).repeat_interleave(dims))
+        net.out.bias.copy_(torch.tensor([0.0, INITIAL_NOISE_LOG_SCALE]).repeat_interleave(dims))
     return Compose([Conditional(net, Affine()), Logit(torch.ones(dims), 0.0)])
 
 
-def mean_weight(log_weights: Tensor) -> Likelihood:
+def importance_bound(log_weights: Tensor) -> Likelihood:
     """The bound of log-weights (k, B), and its Monte-Carlo error by the delta method."""
     if len(log_weights) == 1:
         return Likelihood(log_weights[0], "bound")

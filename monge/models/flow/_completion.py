@@ -1,25 +1,19 @@
-r"""Hidden entries of a flow, drawn given the others.
+r"""Completion and transfer with flows: missing entries sampled given the observed ones.
 
-$p(x_h | x_o) \propto p(x_h, x_o)$ is known up to a constant, and its gradient too: a Hamiltonian
-chain draws from it. A state s holds the coordinates of what is hidden and, for a whole number
-that was seen, v with $u = \sigma(v)$, the place of $x + u$ in its interval, so that the chain also
-draws the noise: $P(x_h | x_o) \propto \int p(x_h, x_o + u_o) du_o$.
+$p(x_h | x_o) \propto p(x_h, x_o)$ and its gradient are known up to a constant, so Hamiltonian
+Monte Carlo samples from it. A state s holds the coordinates of missing entries and, for observed
+discrete ones, v with $u = \sigma(v)$, the dequantisation noise of $x + u$, so that the chain also
+samples the noise: $P(x_h | x_o) \propto \int p(x_h, x_o + u_o) du_o$.
 
-Chains start at draws of the law, of which one is chosen by importance: w = (w_h, w_o') ~ p has the
-weight $p(w_h, w_o) r(w_o') / p(w_h, w_o')$ for any density r, here a narrow Gaussian about what
-was seen.
+A chain starts at one of several samples of the flow, chosen by importance: w = (w_h, w_o') ~ p has
+the weight $p(w_h, w_o) r(w_o') / p(w_h, w_o')$ for any density r, here a narrow Gaussian around
+the observed entries.
 
-Flows that draw hidden entries given the others, by a chain.
-
-Hidden entries by walking a continuous flow (Lugmayr et al. 2022, for straight paths).
-
-From noise at t = 1 to data at t = 0 the velocity moves every entry; what was seen is put back at
-each time as $(1 - t) x_o + t z_o$. A step is taken several times, its end being led back to its
-start by noise, $x_t = a x_s + b \epsilon$ with $a = (1 - t)/(1 - s)$ and $b^2 = t^2 - a^2 s^2$,
-so that what is hidden comes to agree with what was seen. Where this converges the entries agree,
-but it is no draw from the exact conditional.
-
-Flows that keep a code and change what is given.
+Continuous flows of many entries use RePaint (Lugmayr et al. 2022, for straight paths): from noise
+at t = 1 to data at t = 0 the velocity moves every entry, and the observed ones are put back at
+each time as $(1 - t) x_o + t z_o$. Each step is repeated several times, its end taken back to its
+start by noise, $x_t = a x_s + b \epsilon$ with $a = (1 - t)/(1 - s)$ and $b^2 = t^2 - a^2 s^2$.
+On convergence the entries agree, but this does not sample from the exact conditional.
 """
 
 from __future__ import annotations
@@ -43,150 +37,152 @@ from ...prob.distributions import log_normal
 from ...prob.hmc import Density, Hamiltonian
 from ._base import Flow
 
-NEAR = 0.5
-"""Scale of the Gaussian about what was seen, in coordinates near one."""
-STARTS = 16
-"""Draws of which a chain's start is chosen."""
-Draw = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Coordinates of noise (N, D), and their log-density (N,)."""
+PROPOSAL_SCALE = 0.5
+"""Scale of the Gaussian around observed entries, in standardised coordinates."""
+START_CANDIDATES = 16
+"""Samples from which the start of a chain is chosen."""
+CoordinateSampler = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Noise (N, D) to coordinates (N, D) and their log-density (N,)."""
 
 
 @dataclass(frozen=True)
-class Hidden:
-    """The law of what is not seen of rows y (B, D), through states s (B, D)."""
+class MissingEntries:
+    """The distribution of the missing entries of rows y (B, D), through states s (B, D)."""
 
     log_p: Density  # of coordinates w (B, D)
     outer: Bijection  # w -> y, entry by entry
     y: Tensor
-    seen: Tensor  # (B, D)
-    whole: Tensor  # (D,)
+    observed: Tensor  # (B, D)
+    discrete: Tensor  # (D,)
 
     @property
-    def spread(self) -> Tensor:
-        """Entries seen as whole numbers, which lie anywhere in their interval."""
-        return self.seen & self.whole
+    def dequantised(self) -> Tensor:
+        """Observed discrete entries, which lie anywhere in their interval."""
+        return self.observed & self.discrete
 
     def density(self, s: Tensor) -> Tensor:
-        w, volume = self.placed(s)
+        w, volume = self.coordinates(s)
         return self.log_p(w) + volume
 
-    def placed(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """The coordinates of a state, and what the density of its seen part is multiplied by."""
-        y = torch.where(self.spread, self.y + s.sigmoid(), self.y)
+    def coordinates(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """The coordinates of a state, and the log-volume of its observed part."""
+        y = torch.where(self.dequantised, self.y + s.sigmoid(), self.y)
         rest, _ = self.outer(torch.zeros_like(s))  # hidden entries add a constant to the volume
-        w, paid = self.outer.inverse(torch.where(self.seen, y, rest))
-        slopes = F.logsigmoid(s) + F.logsigmoid(-s)
-        volume = paid + torch.where(self.spread, slopes, 0.0).sum(1)
-        return torch.where(self.seen, w, s), volume
+        w, paid = self.outer.inverse(torch.where(self.observed, y, rest))
+        log_derivatives = F.logsigmoid(s) + F.logsigmoid(-s)
+        volume = paid + torch.where(self.dequantised, log_derivatives, 0.0).sum(1)
+        return torch.where(self.observed, w, s), volume
 
-    def draw(self, start: Tensor, moves: int, leaps: int, generator: Generator | None) -> Tensor:
+    def sample(self, start: Tensor, moves: int, leaps: int, generator: Generator | None) -> Tensor:
         """The coordinates (B, D) at the end of chains from states."""
-        chain = Hamiltonian(self.density, ~self.seen | self.spread, moves, leaps, generator)
-        return self.placed(chain.run(start))[0]
+        chain = Hamiltonian(
+            self.density, ~self.observed | self.dequantised, moves, leaps, generator
+        )
+        return self.coordinates(chain.run(start))[0]
 
-    def initialise_from_data(self, draw: Draw, generator: Generator | None) -> Tensor:
+    def sample_start(self, sampler: CoordinateSampler, generator: Generator | None) -> Tensor:
         """One of several states for each row, chosen by importance."""
-        options = [self.option(draw, generator) for _ in range(STARTS)]
-        states, weights = (torch.stack(each) for each in zip(*options, strict=True))
+        candidates = [self.candidate(sampler, generator) for _ in range(START_CANDIDATES)]
+        states, weights = (torch.stack(each) for each in zip(*candidates, strict=True))
         chances = weights.nan_to_num(nan=-math.inf).clamp_min(-1e30).T.softmax(1)
         place = torch.multinomial(chances, 1, generator=generator)[:, 0]
         return states[place, torch.arange(len(place), device=place.device)]
 
-    def option(self, draw: Draw, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """A state (B, D) and the logarithm of its weight (B,)."""
+    def candidate(
+        self, sampler: CoordinateSampler, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """A state (B, D) and its log-weight (B,)."""
         y = self.y
         noise, uniform = (
             make(y.shape, generator=generator, dtype=y.dtype, device=y.device)
             for make in (torch.randn, torch.rand)
         )
-        drawn, log_q = draw(noise)
-        s = torch.where(self.spread, torch.logit(uniform, 1e-6), drawn)
-        w, volume = self.placed(s)
-        logistic = torch.where(self.spread, F.logsigmoid(s) + F.logsigmoid(-s), 0.0).sum(1)
-        near = -0.5 * (torch.where(self.seen, drawn - w, 0.0) / NEAR).square().sum(1)
+        drawn, log_q = sampler(noise)
+        s = torch.where(self.dequantised, torch.logit(uniform, 1e-6), drawn)
+        w, volume = self.coordinates(s)
+        logistic = torch.where(self.dequantised, F.logsigmoid(s) + F.logsigmoid(-s), 0.0).sum(1)
+        near = -0.5 * (torch.where(self.observed, drawn - w, 0.0) / PROPOSAL_SCALE).square().sum(1)
         return s, self.log_p(w) + volume - logistic + near - log_q
 
 
-class Fillable(Flow, CanComplete):
-    """A flow whose coordinates belong to one entry each, so that those hidden can move alone."""
+class CompletableFlow(Flow, CanComplete):
+    """A flow whose coordinates belong to one entry each, so that missing ones can move alone."""
 
     completion = (
-        "drawn by a Hamiltonian Monte Carlo chain whose law is p(hidden | seen); "
-        "moves=N makes it longer"
+        "sampled by Hamiltonian Monte Carlo, whose limit is p(missing | observed); "
+        "moves=N makes the chain longer"
     )
 
     class SamplingConfig(Flow.SamplingConfig):
         moves: Annotated[int, Range(2)] = 24
-        """Completion: moves of the chain; more forget its start better."""
+        """Completion: moves of the Hamiltonian Monte Carlo chain; more reduce its bias."""
         leaps: Annotated[int, Range(1)] = 4
-        """Completion: gradients a move follows; more go further."""
+        """Completion: leapfrog steps of a move; more go further."""
 
     @torch.no_grad()
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
         options = options or self.SamplingConfig()
-        assert isinstance(options, Fillable.SamplingConfig), (
-            "completions are asked for with Sampling"
-        )
-        seen = batch.observed_mask.reshape(len(batch), -1)
-        law = self.hidden(batch, seen)
-        start = law.initialise_from_data(self.drawing(batch), generator)
-        x = self.leave(law.draw(start, options.moves, options.leaps, generator))
+        assert isinstance(options, CompletableFlow.SamplingConfig), "expected sampling options"
+        observed = batch.observed_mask.reshape(len(batch), -1)
+        missing = self.missing_entries(batch, observed)
+        start = missing.sample_start(self.coordinate_sampler(batch), generator)
+        x = self.to_data(missing.sample(start, options.moves, options.leaps, generator))
         return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
 
-    def hidden(self, batch: Batch, seen: Tensor) -> Hidden:
-        """The law of what is not seen (B, D) of rows."""
+    def missing_entries(self, batch: Batch, observed: Tensor) -> MissingEntries:
+        """The distribution of the entries of rows that are not observed (B, D)."""
         context = self.context(batch.given, len(batch))
 
         def log_p(w: Tensor) -> Tensor:
             z, log_det = self.inner.inverse(w, context)
             return log_normal(z) + log_det
 
-        return Hidden(log_p, self.outer, self.flat(batch), seen, ~self.low.isnan())
+        return MissingEntries(log_p, self.outer, self.flat(batch), observed, ~self.low.isnan())
 
-    def drawing(self, batch: Batch) -> Draw:
-        """What makes coordinates of noise, given the same as the rows are."""
+    def coordinate_sampler(self, batch: Batch) -> CoordinateSampler:
+        """The map from noise to coordinates, given the conditions of the rows."""
         context = self.context(batch.given, len(batch))
 
-        def draw(z: Tensor) -> tuple[Tensor, Tensor]:
+        def sampler(z: Tensor) -> tuple[Tensor, Tensor]:
             w, log_det = self.inner(z, context)
             return w, log_normal(z) - log_det
 
-        return draw
+        return sampler
 
 
-STEPS = 40
-"""Times between noise and data."""
-AGAIN = 4
-"""How often a step is taken."""
+REPAINT_STEPS = 40
+"""Steps of RePaint between noise and data."""
+REPAINT_RESAMPLES = 4
+"""How often RePaint repeats a step."""
 
 
 def repaint(
     velocity: Callable[[Tensor, Tensor], Tensor],
     x: Tensor,
-    seen: Tensor,
+    observed: Tensor,
     generator: Generator | None,
 ) -> Tensor:
-    """x (B, D) with what is not seen drawn, by v(x, t)."""
+    """x (B, D) with entries that are not observed sampled by v(x, t)."""
 
     def noise() -> Tensor:
         return torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
 
-    still, here = noise(), noise()
-    times = torch.linspace(1, 0, STEPS + 1, dtype=x.dtype, device=x.device)
+    fixed, here = noise(), noise()
+    times = torch.linspace(1, 0, REPAINT_STEPS + 1, dtype=x.dtype, device=x.device)
     for t, s in itertools.pairwise(times):
-        for turn in range(AGAIN if s > 0 and t < 1 else 1):
-            if turn:
+        for number in range(REPAINT_RESAMPLES if s > 0 and t < 1 else 1):
+            if number:
                 a = (1 - t) / (1 - s)
                 here = a * here + (t.square() - (a * s).square()).sqrt() * noise()
-            here = torch.where(seen, torch.lerp(x, still, t), here)
+            here = torch.where(observed, torch.lerp(x, fixed, t), here)
             here = here + (s - t) * velocity(here, t)
-    return torch.where(seen, x, here)
+    return torch.where(observed, x, here)
 
 
-class Transferring(Fillable, CanTransfer):
-    """x' = f(f^{-1}(x, c), c'): what the code holds stays, what c says becomes what c' says."""
+class TransferFlow(CompletableFlow, CanTransfer):
+    """x' = f(f^{-1}(x, c), c'): the code of x is kept while its conditions change from c to c'."""
 
     @torch.no_grad()
     def transfer(self, batch: Batch, given: Given) -> Tensor:

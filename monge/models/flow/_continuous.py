@@ -1,6 +1,4 @@
-r"""Which noise goes with each row of a batch, where flow matching does not leave it to chance.
-
-The flow of a velocity as a map that can be undone.
+r"""Continuous flows as bijections, and the pairing of noise with rows for flow matching.
 
 `inverse` follows $\dot x = v(x, t, c)$ from data at t = 0 to noise at t = 1, `forward` goes back;
 the log-determinant of either is the integral of the trace of $\partial v / \partial x$ along the
@@ -30,44 +28,45 @@ from ...solve.transport.ground_cost import squared
 from ...solve.transport.sinkhorn import sinkhorn
 from ._velocity import Velocity
 
-EPSILON = 0.02
+RELATIVE_ENTROPY = 0.02
 """Entropy of the entropic coupling, in units of the mean cost."""
 
 
 @torch.no_grad()
-def optimal(x: Tensor, z: Tensor) -> Tensor:
-    """Rows of z, (B,), of the least sum of squared distances, each once."""
+def optimal_pairing(x: Tensor, z: Tensor) -> Tensor:
+    """Rows of z, (B,), that minimise the sum of squared distances, each used once."""
     _, columns = linear_sum_assignment(squared(x, z).double().cpu().numpy())
     return torch.from_numpy(columns).to(x.device)
 
 
 @torch.no_grad()
-def entropic(x: Tensor, z: Tensor) -> Tensor:
-    """Rows of z, (B,), drawn as a plan of least cost and some entropy says."""
-    plan = sinkhorn(x, z, EPSILON, relative=True, tolerance=1e-2).matrix
+def entropic_pairing(x: Tensor, z: Tensor) -> Tensor:
+    """Rows of z, (B,), sampled from an entropic optimal-transport plan."""
+    plan = sinkhorn(x, z, RELATIVE_ENTROPY, relative=True, tolerance=1e-2).matrix
     return torch.multinomial(plan, 1)[:, 0]
 
 
-PARTNERS = {"optimal": optimal, "entropic": entropic}
+PAIRINGS = {"optimal": optimal_pairing, "entropic": entropic_pairing}
 
 
-WRITTEN, LOOPED = 32, 16
-"""Entries up to which a trace is exact where it is written out, and where it is not, unless asked
-for otherwise."""
+MAX_ANALYTIC_TRACE_DIMS, MAX_LOOPED_TRACE_DIMS = 32, 16
+"""Entries up to which trace=auto is exact: with an analytic trace, and with a loop."""
 
 
-class Solving(BaseConfig):
+class SolverOptions(BaseConfig):
+    """Options of the ODE solver; the model's own by default."""
+
     solver: Method | None = None
-    """Runge-Kutta method; the model's own where none is said."""
+    """Runge-Kutta method; by default that of the model."""
     steps: Annotated[int, Range(1)] | None = None
-    """Steps of the methods whose steps are fixed."""
+    """Steps of fixed-step methods."""
     tolerance: Annotated[float, Range(0, open=True)] | None = None
-    """dopri5: error of a step, relative and absolute."""
+    """dopri5: error tolerance of a step, relative and absolute."""
 
 
 class Continuous(Bijection):
-    """x(1) for x(0), or the other way round, with the exact trace; of many entries, with that of
-    one direction, the same both ways."""
+    """x(0) to x(1) or back, with the exact trace; for many entries with an estimate along one
+    random direction, the same both ways."""
 
     def __init__(
         self,
@@ -81,22 +80,24 @@ class Continuous(Bijection):
         self.velocity, self.solver = Velocity(config, shape, context, waves), solver
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        x, total = self.solve(z, context, (1.0, 0.0), self.solver, self.fixed(z))
+        x, total = self.solve(z, context, (1.0, 0.0), self.solver, self.fixed_probes(z))
         return x, total[:, 0]
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        z, total = self.solve(x, context, (0.0, 1.0), self.solver, self.fixed(x))
+        z, total = self.solve(x, context, (0.0, 1.0), self.solver, self.fixed_probes(x))
         return z, total[:, 0]
 
     @property
-    def is_small(self) -> bool:
-        """Whether the trace is exact where nobody says otherwise."""
-        few = WRITTEN if self.velocity.written_out else LOOPED
+    def has_exact_trace(self) -> bool:
+        """Whether the trace is exact by default."""
+        few = (
+            MAX_ANALYTIC_TRACE_DIMS if self.velocity.has_analytic_trace else MAX_LOOPED_TRACE_DIMS
+        )
         return math.prod(self.velocity.shape) <= few
 
-    def fixed(self, x: Tensor) -> Tensor | None:
-        """The direction of each row, (B, 1, D); none where the trace is exact."""
-        if self.is_small:
+    def fixed_probes(self, x: Tensor) -> Tensor | None:
+        """The probe of each row, (B, 1, D); None if the trace is exact."""
+        if self.has_exact_trace:
             return None
         return draw_probes(torch.arange(len(x), device=x.device), 1, x.shape[1:], 0).to(x)
 
@@ -149,6 +150,6 @@ class Continuous(Bijection):
 
 
 @functools.lru_cache(maxsize=8)
-def shares(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def even_times(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """0, 1/n, ..., (n - 1)/n, (n, 1); not to be written to."""
     return torch.arange(count, dtype=dtype, device=device)[:, None] / count

@@ -1,9 +1,4 @@
-"""Networks of couplings: they read what stays and what is given, and begin by saying nothing.
-
-The choice of what moves an entry, as fields of a flow.
-
-Couplings of vectors, one after another, as fields of a flow and as the map they make.
-"""
+"""Coupling layers of vectors: their network, univariate maps, stacks and training config."""
 
 from __future__ import annotations
 
@@ -26,9 +21,9 @@ from ...prob.bijections.spline import Spline
 from ...prob.bijections.univariate import Additive, Affine, UnivariateMap
 
 
-class Reader(nn.Module):
-    """A perceptron of [x; c] whose outputs are 0 at first; c is the part of the context that
-    begins at `skip`."""
+class CouplingNet(nn.Module):
+    """An MLP of [x; c] whose outputs are 0 at initialisation; c is the part of the context that
+    starts at `skip`."""
 
     def __init__(
         self, config: MLP.Config, inputs: int, context: int, outputs: int, skip: int = 0
@@ -40,35 +35,37 @@ class Reader(nn.Module):
         nn.init.zeros_(self.net.out.bias)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        told = context if self.reads else None
-        return self.net(x if told is None else torch.cat([x, told[:, self.own]], 1))
+        if context is None or not self.reads:
+            return self.net(x)
+        return self.net(torch.cat([x, context[:, self.own]], 1))
 
 
-class Warping(BaseConfig):
+class UnivariateMapConfig(BaseConfig):
+    """Fields of a flow that choose the univariate map of an entry."""
+
     kind: Literal["additive", "affine", "spline"] = "spline"
-    """How an entry moves: x = z + t (NICE), t + e^s z (RealNVP), or along a monotone spline."""
+    """Map of an entry: x = z + t (NICE), t + e^s z (RealNVP), or a monotone spline."""
     bins: Annotated[int, Range(2, 256)] = 8
-    """Pieces of a spline."""
+    """Bins of a spline."""
     reach: Annotated[float, Range(0, open=True)] = 5.0
-    """A spline bends numbers between -reach and reach; beyond, it leaves them as they are."""
-
+    """A spline transforms numbers between -reach and reach, and is the identity beyond."""
     components: Annotated[int, Range(0)] = 0
-    """Components, at most, of a mixture of Gaussians that the flow begins as, fitted before the
-    first step; 0 begins as N(0, I) in coordinates near one."""
+    """Maximum components of a Gaussian mixture that initialises the flow, fitted before the first
+    step; 0 starts at N(0, I) in standardised coordinates."""
 
-    def started(self, learned: Bijection, dims: int) -> Bijection:
-        """The map with what it begins as, where that is a mixture."""
+    def with_mixture(self, learned: Bijection, dims: int) -> Bijection:
+        """The map around its initial Gaussian mixture, if it has one."""
         return Started(learned, Rosenblatt(dims, self.components)) if self.components else learned
 
-    def warp(self) -> UnivariateMap:
+    def univariate_map(self) -> UnivariateMap:
         if self.kind == "additive":
             return Additive()
         return Affine() if self.kind == "affine" else Spline(self.bins, self.reach)
 
 
-def beginning(space: Space) -> int:
-    """Components that a flow of so many rows and entries begins as: a few rows of numbers that
-    have no picture are better told by a mixture than by any network at first."""
+def default_components(space: Space) -> int:
+    """Default components of the initial mixture: few rows of a table are better described by a
+    mixture than by an untrained network."""
     numbers = space.kind in ("real", "columns", "counts") and len(space.shape) == 1
     return (
         30
@@ -77,11 +74,11 @@ def beginning(space: Space) -> int:
     )
 
 
-def held_back(space: Space) -> TrainConfig:
-    """A recipe for so many rows: few ask for weight decay, small batches and, around a mixture
-    that is fitted already, small steps; a plane of many rows bears long steps."""
+def small_data_recipe(space: Space) -> TrainConfig:
+    """The training config by number of rows: few rows need weight decay, small batches and, around
+    a fitted mixture, a small learning rate; many rows of few entries allow a large one."""
     few = space.rows < 2000
-    if beginning(space):
+    if default_components(space):
         return TrainConfig(
             optimiser="adamw",
             lr=1e-4 if space.rows < 300 else 1e-3,
@@ -90,10 +87,10 @@ def held_back(space: Space) -> TrainConfig:
             batch_size=64,
             ema_decay=0.99,
         )
-    rate = 3e-3 if space.dims <= 8 and not few else 1e-3
+    lr = 3e-3 if space.dims <= 8 and not few else 1e-3
     return TrainConfig(
         optimiser="adamw",
-        lr=rate,
+        lr=lr,
         weight_decay=0.1 if few else 1e-4,
         grad_clip=5.0,
         batch_size=64 if few else 256,
@@ -101,31 +98,40 @@ def held_back(space: Space) -> TrainConfig:
     )
 
 
-class Stacking(Warping):
+class CouplingStackConfig(UnivariateMapConfig):
+    """Fields of a flow that is a stack of coupling layers."""
+
     layers: Annotated[int, Range(1)] = 8
-    """Couplings; which half moves alternates."""
+    """Number of couplings; the half that is transformed alternates."""
     mix: Literal["permute", "linear"] = "linear"
-    """What stands between them: a random permutation, or a learned matrix."""
+    """Map between couplings: a random permutation, or a learned matrix."""
     net: MLP.Config = MLP.Config(width=128, residual=True)
-    """Network from the entries that stay to the parameters of those that move."""
+    """Network from the unchanged half to the parameters of the transformed half."""
 
 
-def stack(config: Stacking, dims: int, context: int) -> Compose:
-    """From z to coordinates (B, D), reading so many conditions."""
+def coupling_stack(config: CouplingStackConfig, dims: int, context: int) -> Compose:
+    """The map from z to coordinates (B, D), reading `context` numbers of conditions."""
     parts: list[Bijection] = []
     for number in range(config.layers):
-        parts += [layer(config, dims, context, bool(number % 2)), *between(config, dims)]
+        parts += [
+            coupling_layer(config, dims, context, bool(number % 2)),
+            *mixing_layers(config, dims),
+        ]
     return Compose(parts)
 
 
-def layer(config: Stacking, dims: int, context: int, flip: bool, skip: int = 0) -> Coupling:
-    """One coupling, whose network reads the conditions from the one at `skip` on."""
-    warp, size = config.warp(), dims // 2
+def coupling_layer(
+    config: CouplingStackConfig, dims: int, context: int, flip: bool, skip: int = 0
+) -> Coupling:
+    """One coupling, whose network reads the context from entry `skip` on."""
+    warp, size = config.univariate_map(), dims // 2
     stays, moves = (dims - size, size) if flip else (size, dims - size)
-    return Coupling(Reader(config.net, stays, context, moves * warp.count, skip), warp, size, flip)
+    return Coupling(
+        CouplingNet(config.net, stays, context, moves * warp.count, skip), warp, size, flip
+    )
 
 
-def between(config: Stacking, dims: int) -> list[Bijection]:
+def mixing_layers(config: CouplingStackConfig, dims: int) -> list[Bijection]:
     mix = (
         Mix(dims, rotate=False)
         if config.mix == "linear"

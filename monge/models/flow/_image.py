@@ -1,12 +1,10 @@
-r"""Networks of couplings of pictures: they read what stays and what is given.
-
-Steps of pictures, in levels (Kingma & Dhariwal 2018).
+r"""Multi-scale image flows: coupling networks, steps and levels (Kingma & Dhariwal 2018).
 
 A step is a scaling, an invertible 1x1 convolution and an affine coupling with a convolutional
-network; where a picture is given it begins with an affine injector, $h \leftarrow (h - t(c)) e^{-
+network; with an image condition it starts with an affine injector, $h \leftarrow (h - t(c)) e^{-
 s(c)}$ at every pixel (Lugmayr et al. 2020). A level squeezes squares of four pixels into channels,
-takes K steps and lets half of the channels leave as code under $N(\mu(h), \sigma(h)^2)$, h being
-what goes on.
+takes K steps and lets half of the channels leave as code with the prior $N(\mu(h), \sigma(h)^2)$,
+h being the other half.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ from ...prob.bijections.multiscale import Scales, Shape
 from ...prob.bijections.univariate import Affine
 
 
-class Pixels(nn.Module):
-    """Convolutions 3x3, 1x1 and 3x3 that also read what is given, and say 0 at first.
+class CouplingConvNet(nn.Module):
+    """Convolutions 3x3, 1x1 and 3x3 that also read the context; outputs are 0 at initialisation.
 
-    Of the context, from its entry `skip` on, the first entries are a picture of the shape `view`,
-    where there is one, which is shrunk to the size of what the network reads, and of which a pixel
-    sees `look` x `look`; the rest holds for every pixel.
+    The context starts at entry `skip`. Its first entries are an image of the shape `view`, if
+    any, which is downscaled to the network's size and read by a convolution of `kernel_size`; the
+    other entries apply to every pixel.
     """
 
     def __init__(
@@ -44,17 +42,19 @@ class Pixels(nn.Module):
         context: int,
         view: Shape | None = None,
         skip: int = 0,
-        look: int = 3,
+        kernel_size: int = 3,
     ) -> None:
         super().__init__()
-        self.view, self.seen = view, math.prod(view) if view else 0
+        self.view, self.image_entries = view, math.prod(view) if view else 0
         self.first = nn.Conv2d(inputs, width, 3, padding=1)
         self.second = nn.Conv2d(width, width, 1)
         self.out = nn.Conv2d(width, outputs, 3, padding=1)
-        self.own, rest = slice(skip, skip + context), context - self.seen
-        self.told = nn.Linear(rest, width, bias=False) if rest else None
-        self.shown = (
-            nn.Conv2d(view[0], width, look, padding=look // 2, bias=False) if view else None
+        self.own, rest = slice(skip, skip + context), context - self.image_entries
+        self.embed_vector = nn.Linear(rest, width, bias=False) if rest else None
+        self.embed_image = (
+            nn.Conv2d(view[0], width, kernel_size, padding=kernel_size // 2, bias=False)
+            if view
+            else None
         )
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)  # type: ignore[arg-type]
@@ -62,65 +62,67 @@ class Pixels(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         # Channels last: half of the time of 3x3 convolutions that have few channels at one end.
         h = self.first(x.contiguous(memory_format=torch.channels_last))
-        told = None if context is None else context[:, self.own]
-        if self.shown is not None:
-            h = h + self.shown(picture_of(told, self.view, x.shape[2:]))  # type: ignore[arg-type]
-        if self.told is not None and told is not None:
-            h = h + self.told(told[:, self.seen :])[:, :, None, None]
+        own = None if context is None else context[:, self.own]
+        if self.embed_image is not None:
+            h = h + self.embed_image(image_from_context(own, self.view, x.shape[2:]))  # type: ignore[arg-type]
+        if self.embed_vector is not None and own is not None:
+            h = h + self.embed_vector(own[:, self.image_entries :])[:, :, None, None]
         return self.out(self.second(F.relu(h)).add_(h).relu_())
 
 
-class Shown(nn.Module):
-    """One convolution of what is shown, of the size of a level, that says 0 at first."""
+class InjectorNet(nn.Module):
+    """One convolution of the image condition at the size of a level; 0 at initialisation."""
 
-    def __init__(self, view: Shape, size: tuple[int, int], outputs: int, look: int = 3) -> None:
+    def __init__(
+        self, view: Shape, size: tuple[int, int], outputs: int, kernel_size: int = 3
+    ) -> None:
         super().__init__()
         self.view, self.size = view, size
-        self.out = nn.Conv2d(view[0], outputs, look, padding=look // 2)
+        self.out = nn.Conv2d(view[0], outputs, kernel_size, padding=kernel_size // 2)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)  # type: ignore[arg-type]
 
     def forward(self, context: Tensor) -> Tensor:
-        return self.out(picture_of(context, self.view, self.size))
+        return self.out(image_from_context(context, self.view, self.size))
 
 
-def laid_out(picture: Tensor) -> Tensor:
-    """A picture (B, C, H, W) as part of a context, the channels of a pixel side by side, which
-    is how convolutions read it fastest."""
-    return picture.permute(0, 2, 3, 1).flatten(1)
+def flatten_channels_last(image: Tensor) -> Tensor:
+    """An image (B, C, H, W) as part of a context, channels last, which convolutions read
+    fastest."""
+    return image.permute(0, 2, 3, 1).flatten(1)
 
 
-def picture_of(context: Tensor, view: Shape, size: Sequence[int]) -> Tensor:
-    """The picture that the context begins with, shrunk to a size that divides its own,
+def image_from_context(context: Tensor, view: Shape, size: Sequence[int]) -> Tensor:
+    """The image at the start of the context, downscaled to a size that divides its own,
     (B, C, H, W)."""
     channels, *sides = view
-    shown = context[:, : math.prod(view)].reshape(-1, *sides, channels).permute(0, 3, 1, 2)
+    image = context[:, : math.prod(view)].reshape(-1, *sides, channels).permute(0, 3, 1, 2)
     times = (sides[0] // size[0], sides[1] // size[1])
-    return shown if times == (1, 1) else F.avg_pool2d(shown, times)
+    return image if times == (1, 1) else F.avg_pool2d(image, times)
 
 
 @dataclass(frozen=True)
-class Steps:
-    """How levels of a picture are made."""
+class GlowSteps:
+    """Builds the steps and levels of an image flow."""
 
     count: int  # steps of a level
     width: int  # of the networks
-    context: int  # entries of what is given
-    view: Shape | None = None  # of which the first are a picture
+    context: int  # entries of the context
+    view: Shape | None = None  # shape of the image it starts with
     injects: bool = False
-    look: int = 3  # pixels of that picture, in each direction, that a pixel sees
+    kernel_size: int = 3  # of convolutions of that image
 
     def level(self, shape: Shape, squeezed: bool, last: bool) -> Bijection:
-        """From what leaves and what goes on to the picture that entered."""
+        """The map from both halves of the channels to the input of the level."""
         leaving = [] if last else [self.coupling(shape[0])]
         steps = [part for number in range(self.count) for part in self.step(shape, number)]
         return Compose([*leaving, *steps, *([Squeeze()] if squeezed else [])])
 
     def step(self, shape: Shape, number: int) -> list[Bijection]:
-        """The parts of one step, in the order from code to picture."""
+        """The parts of one step, in the order from code to image."""
         injector: list[Bijection] = []
         if self.injects and self.view:
-            net = Shown(self.view, shape[1:], 2 * shape[0], self.look)
+            net = InjectorNet(self.view, shape[1:], 2 * shape[0], self.kernel_size)
             injector = [Conditional(net, Affine())]
         return [
             self.coupling(shape[0], bool(number % 2)),
@@ -130,16 +132,21 @@ class Steps:
         ]
 
     def coupling(self, channels: int, flip: bool = False) -> Bijection:
-        """The half that moves, or leaves, is the second one unless `flip`."""
+        """The half that is transformed, or leaves, is the second one unless `flip`."""
         size, warp = channels - channels // 2, Affine()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
-        net = Pixels(
-            stays, self.width, moves * warp.count, self.context, self.view, look=self.look
+        net = CouplingConvNet(
+            stays,
+            self.width,
+            moves * warp.count,
+            self.context,
+            self.view,
+            kernel_size=self.kernel_size,
         )
         return Coupling(net, warp, size, flip)
 
     def levels(self, shape: Shape, count: int, squeezes: bool = True) -> Scales:
-        """Codes (B, D) to a picture; without `squeezes` the first level keeps its size."""
+        """Codes (B, D) to an image; without `squeezes` the first level keeps its size."""
         levels, shapes = [], []
         for number in range(count):
             squeezed = (number > 0 or squeezes) and (shape[1] > 1 or shape[2] > 1)
@@ -151,17 +158,17 @@ class Steps:
         return Scales(levels, shapes)
 
     def flat(self, shape: Shape, count: int) -> Bijection:
-        """Codes (B, D) to pictures laid out flat."""
+        """Codes (B, D) to flattened images."""
         return Compose([self.levels(shape, count), Inverse(Reshape(shape))])
 
 
-def picture(space: Space) -> Shape:
-    """(C, H, W); what is no picture is one pixel."""
+def image_shape(space: Space) -> Shape:
+    """(C, H, W); other events are one pixel."""
     return space.shape if space.is_picture else (space.dims, 1, 1)  # type: ignore[return-value]
 
 
-def halvings(shape: Shape) -> int:
-    """How often height and width can be halved."""
+def count_halvings(shape: Shape) -> int:
+    """How many times height and width can be halved."""
     _, rows, columns = shape
     count = 0
     while rows % 2 == 0 and columns % 2 == 0:

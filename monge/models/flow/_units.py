@@ -1,4 +1,4 @@
-"""The numbers near one in which flows work: reals standardised, levels squashed or scaled."""
+"""Standardised coordinates of flows: reals standardised, levels by a logit or standardised."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...core.space import Space
 from ...prob.bijections.base import Beside, Bijection
 from ...prob.bijections.elementwise import Logit, Standardise
 
-LEAST = 0.3
-"""Scale below which no whole number is taken: that of uniform noise of width one."""
+MIN_DISCRETE_SCALE = 0.3
+"""Smallest scale of discrete entries: that of uniform noise of width one."""
 
 
-def sizes(space: Space) -> Tensor:
-    """How many codes each entry has, (D,); 0 for reals and counts, which have no end."""
+def level_counts(space: Space) -> Tensor:
+    """The number of levels of each entry, (D,); 0 for reals and counts, which are unbounded."""
     known = {"binary": 2, "levels": space.size}
     if space.kind != "columns":
         return torch.full((space.dims,), known.get(space.kind, 0))
@@ -29,26 +29,26 @@ def sizes(space: Space) -> Tensor:
     )
 
 
-def wholes(space: Space) -> Tensor:
-    """Which entries are whole numbers, (D,)."""
+def discrete_mask(space: Space) -> Tensor:
+    """Which entries are discrete, (D,)."""
     kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
     return torch.tensor([kind != "real" for kind in kinds])
 
 
-def limits(space: Space) -> tuple[Tensor, Tensor]:
-    """The least and the greatest value of each whole number, NaN for reals, each (D,)."""
-    size, whole = sizes(space).to(torch.get_default_dtype()), wholes(space)
+def value_limits(space: Space) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest value of each discrete entry, NaN for reals, each (D,)."""
+    size, whole = level_counts(space).to(torch.get_default_dtype()), discrete_mask(space)
     low = torch.where(size > 0, 0.0, -torch.inf)
     high = torch.where(size > 0, size - 1, torch.inf)
     return torch.where(whole, low, math.nan), torch.where(whole, high, math.nan)
 
 
-def coordinates(space: Space, margin: float) -> Bijection:
-    """The map from numbers near one to the units of the data, (B, D)."""
-    size, whole = sizes(space), wholes(space)
+def data_units(space: Space, margin: float) -> Bijection:
+    """The map from standardised coordinates to the units of the data, (B, D)."""
+    size, whole = level_counts(space), discrete_mask(space)
     mean, scale = space.spread("mean").flatten(), space.spread("scale").flatten()
     mean = torch.where(whole, mean + 0.5, mean)
-    scale = torch.where(whole, scale.clamp_min(LEAST), scale)
+    scale = torch.where(whole, scale.clamp_min(MIN_DISCRETE_SCALE), scale)
     squashed = (size > 0) & (margin > 0)
     entries = [places.nonzero()[:, 0] for places in (~squashed, squashed)]
     plain, ended = entries

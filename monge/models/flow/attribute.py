@@ -1,82 +1,102 @@
-r"""Attribute flow: encode under some attributes, decode under others, and all else stays
+r"""Attribute flow: encode with some attributes, decode with others, keep everything else
 
-$x = f(z; a)$ with z ~ N(0, I) whatever the attributes a are: what z holds does not tell of a, so
-that $x' = f(f^{-1}(x; a); a')$ is x with other attributes (Abdal et al. 2021). Pictures are read
-by a multi-scale flow, vectors by couplings.
+$x = f(z; a)$ with z ~ N(0, I) for all attributes a: z is independent of a, so that
+$x' = f(f^{-1}(x; a); a')$ is x with other attributes (Abdal et al. 2021). Images use a multi-scale
+flow, vectors a coupling flow.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from torch import Tensor
+import torch
+from torch import Generator, Tensor
 
 from ...core.abilities import Given
-from ...core.batch import broadcast_conditions
+from ...core.batch import Batch, broadcast_conditions
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
+from ...prob.distributions import log_normal
 from ._base import Flow
-from ._completion import Transferring
-from ._coupling import Stacking, held_back, stack
-from ._image import Steps, halvings, picture
+from ._completion import TransferFlow
+from ._coupling import CouplingStackConfig, coupling_stack, small_data_recipe
+from ._image import GlowSteps, count_halvings, image_shape
 
-BEYOND = 1.0
-"""By how much of its training range a numeric attribute may leave it."""
+EXTRAPOLATION_MARGIN = 1.0
+"""By how many of its training ranges a numeric attribute may leave that range."""
 
 
-class Attribute(Transferring):
+class AttributeFlow(TransferFlow):
     """p(x | a) = N(f^{-1}(x; a); 0, I) |det df^{-1}/dx|, every coupling reading a.
 
-    An attribute must be one that training has seen, or near: elsewhere the networks extrapolate,
-    and a map that they stretch without limit cannot be undone in numbers of any precision.
+    Attributes must be in or near the range of the training data: elsewhere networks extrapolate,
+    and a map of unbounded scale cannot be inverted numerically.
     """
 
-    class Config(Flow.Config, Stacking):
+    class Config(Flow.Config, CouplingStackConfig):
         tag = "model/flow.attribute"
         levels: Annotated[int, Range(0)] = 0
-        """Pictures: resolutions; 0 takes as many as the size allows, three at most."""
+        """Images: number of resolutions; 0 takes as many as the size allows, at most three."""
         steps: Annotated[int, Range(1)] = 8
-        """Pictures: steps of a level."""
+        """Images: steps per level."""
         width: Annotated[int, Range(1)] = 64
-        """Pictures: channels of the hidden layers of a coupling."""
+        """Images: channels of the hidden layers of a coupling."""
 
     config: Config
 
-    def body(self, context: int) -> Bijection:
-        if (most := halvings(picture(self.space))) and self.space.is_picture:
-            steps = Steps(self.config.steps, self.config.width, context)
-            return steps.flat(picture(self.space), min(self.config.levels or 3, most))
+    def build_layers(self, context: int) -> Bijection:
+        if (most := count_halvings(image_shape(self.space))) and self.space.is_picture:
+            steps = GlowSteps(self.config.steps, self.config.width, context)
+            return steps.flat(image_shape(self.space), min(self.config.levels or 3, most))
         dims = self.space.dims
-        return self.config.started(stack(self.config, dims, context), dims)
+        return self.config.with_mixture(coupling_stack(self.config, dims, context), dims)
+
+    def loss(self, batch: Batch) -> Losses:
+        """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
+        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
+        return {"nll": log_q - (log_normal(z) + log_det)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """z ~ N(0, temperature^2 I), then x = f(z, c)."""
+        z = self.sample_latent(n, options, generator)
+        return self.decode(z, given)
 
     def context(self, given: Given, n: int) -> Tensor:
         ready = broadcast_conditions(given, self.space, n)
         for name, part in self.space.given.items():
-            check(name, part, ready[name].x)
+            check_attribute(name, part, ready[name].x)
         return self.conditions(ready, n)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if not space.given:
             return (
-                "attribute changes what it is given, and nothing is; say --given FIELD, or "
-                "use coupling"
+                "expected attributes as conditions, found none; add --given FIELD, or use coupling"
             )
         if space.dims < 2:
             return (
-                "attribute moves some entries as the others say, but an event has one entry "
-                "only; use maf"
+                "expected events of two entries or more, which a coupling splits, found one; "
+                "use maf"
             )
         return None
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        few, large, recipe = space.rows < 2000, space.dims > 256, held_back(space)
+        few, large, recipe = space.rows < 2000, space.dims > 256, small_data_recipe(space)
         if space.is_picture:
             recipe = TrainConfig(
                 lr=1e-3,
@@ -105,22 +125,22 @@ class Attribute(Transferring):
         return cls.Config(layers=2, bins=4, steps=2, width=8, net=MLP.Config(width=16, depth=1))
 
 
-def check(name: str, part: Space, value: Tensor) -> None:
-    """A DataError about an attribute at which the map cannot be undone."""
+def check_attribute(name: str, part: Space, value: Tensor) -> None:
+    """Raise a DataError for an attribute at which the map cannot be inverted."""
     spaces = part.columns or (part,)
     columns = value.reshape(len(value), -1).T if part.columns else [value]
     for space, column in zip(spaces, columns, strict=True):
         if space.kind in ("real", "counts"):
             low, high = min(space.low), max(space.high)
-            room = BEYOND * max(high - low, 1e-12)
+            margin = EXTRAPOLATION_MARGIN * max(high - low, 1e-12)
         else:
             size = 2 if space.kind == "binary" else space.size
-            low, high, room = 0, size - 1, 0.0
-        strange = ~((column >= low - room) & (column <= high + room))  # true of NaN
-        if bool(strange.any()):
-            worst = float(column[strange].flatten()[0])
+            low, high, margin = 0, size - 1, 0.0
+        outside = ~((column >= low - margin) & (column <= high + margin))  # true of NaN
+        if bool(outside.any()):
+            worst = float(column[outside].flatten()[0])
             title = name if space.name in ("", name) else f"{space.name} of {name}"
             raise DataError(
-                f"attribute {title}={worst:g} is far from the {low:g} to {high:g} of "
-                "training, where the map cannot be undone; give a value in between"
+                f"expected attribute {title} near its training range {low:g} to {high:g}, found "
+                f"{title}={worst:g}; give a value within the range"
             )

@@ -1,13 +1,11 @@
-r"""Two flows side by side, the second reading the first at every depth (Pumarola et al. 2020).
+r"""Conditional flow of pairs (C-Flow): a flow of b whose couplings read a flow of a at every depth
 
-Both are rungs, a coupling and a linear map each. On its way to noise the first shows what enters
-each of its couplings; the coupling of the second at the same depth reads that.
+A flow of a, and beside it one of b each of whose couplings reads the state of the first at the
+same depth (Pumarola et al. 2020). Both are trained at once on $-\log p(a) - \log p(b | a)$, by one
+pass of each. Keeping the code of b and changing a to a' transfers b to a'.
 
-Two flows side by side: a law of one thing given another, read at every depth (C-Flow)
-
-A flow of a, and beside it one of b each of whose couplings reads what the first has made of a at
-the same depth. Both are trained at once, on $-\log p(a) - \log p(b | a)$, by one pass of either.
-Keep the code of b and give another a': what b had of its own passes to where a' leads.
+Both flows are ladders of rungs, each a coupling and a linear map. On its way to noise the first
+flow returns the input of each of its couplings, which the coupling of the second reads.
 """
 
 from __future__ import annotations
@@ -17,10 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ...core.abilities import Given
 from ...core.batch import Batch, broadcast_conditions
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.rng import keyed_uniform
@@ -36,25 +35,25 @@ from ...prob.bijections.multiscale import Shape
 from ...prob.bijections.univariate import Affine
 from ...prob.distributions import log_normal
 from ._base import Flow
-from ._completion import Transferring
-from ._coupling import Stacking, between, held_back, layer
-from ._image import Pixels, halvings, laid_out
-from ._units import coordinates, limits
+from ._completion import TransferFlow
+from ._coupling import CouplingStackConfig, coupling_layer, mixing_layers, small_data_recipe
+from ._image import CouplingConvNet, count_halvings, flatten_channels_last
+from ._units import data_units, value_limits
 
 
-class Ladder(Compose):
+class CouplingLadder(Compose):
     """x = g_K(h_K(... g_1(h_1(z)))), h couplings and g linear maps, from z to x."""
 
     def __init__(self, rungs: Sequence[tuple[Bijection, Bijection]]) -> None:
         super().__init__([part for rung in rungs for part in rung])
 
-    def shown(self, x: Tensor, context: Tensor) -> tuple[Tensor, Mapped]:
-        """What enters each coupling and the context, coupling by coupling, (B, K (D + C)), and
-        where x goes meanwhile."""
+    def inverse_with_inputs(self, x: Tensor, context: Tensor) -> tuple[Tensor, Mapped]:
+        """The inputs of the couplings, each with the context, (B, K (D + C)), and the inverse
+        of x."""
         found, total = [], nothing(x)
         for number, part in reversed(list(enumerate(self.each()))):
             if number % 2 == 0:
-                row = laid_out(x) if x.ndim == 4 else x
+                row = flatten_channels_last(x) if x.ndim == 4 else x
                 found += [context, row.clamp(-REACH, REACH)]
             x, log_det = part.inverse(x, context)
             total = total + log_det
@@ -62,36 +61,36 @@ class Ladder(Compose):
 
 
 @dataclass(frozen=True)
-class Vectors:
-    """Rungs of vectors."""
+class VectorRungs:
+    """Builds ladders of vectors."""
 
-    config: Stacking
+    config: CouplingStackConfig
 
-    def ladder(self, dims: int, context: int, blocks: bool) -> Ladder:
-        """With `blocks` each coupling has so many entries of the context of its own."""
+    def ladder(self, dims: int, context: int, blocks: bool) -> CouplingLadder:
+        """With `blocks` each coupling reads its own block of `context` entries."""
 
         def rung(number: int) -> tuple[Bijection, Bijection]:
             skip = number * context if blocks else 0
             return (
-                layer(self.config, dims, context, bool(number % 2), skip),
-                Compose(between(self.config, dims)),
+                coupling_layer(self.config, dims, context, bool(number % 2), skip),
+                Compose(mixing_layers(self.config, dims)),
             )
 
-        return Ladder([rung(number) for number in range(self.config.layers)])
+        return CouplingLadder([rung(number) for number in range(self.config.layers)])
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Rungs of pictures, whose squares become channels once a level; nothing leaves on the way,
-    so that both flows have all of a picture at every depth."""
+class ImageRungs:
+    """Builds ladders of images, squeezed once per level; no channels leave on the way, so that
+    both flows have the whole image at every depth."""
 
     steps: int
     width: int
     levels: int
 
-    def ladder(self, shape: Shape, context: int, other: int = 0) -> Ladder:
-        """other: channels of a picture of the same size that the context of each coupling, a
-        block of its own, begins with."""
+    def ladder(self, shape: Shape, context: int, other: int = 0) -> CouplingLadder:
+        """With `other`, each coupling reads its own block of the context, which starts with an
+        image of the same size and `other` channels."""
         rungs: list[tuple[Bijection, Bijection]] = []
         for level in range(self.levels, 0, -1):
             sides = (shape[1] >> level, shape[2] >> level)
@@ -104,155 +103,170 @@ class Pictures:
                 rungs.append(
                     (self.coupling(channels, context, view, skip, bool(step % 2)), Compose(parts))
                 )
-        return Ladder(self.entered(rungs, shape))
+        return CouplingLadder(self.with_input(rungs, shape))
 
     def coupling(
         self, channels: int, context: int, view: Shape | None, skip: int, flip: bool
     ) -> Bijection:
         size, warp = channels - channels // 2, Affine()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
-        net = Pixels(stays, self.width, moves * warp.count, context, view, skip)
+        net = CouplingConvNet(stays, self.width, moves * warp.count, context, view, skip)
         return Coupling(net, warp, size, flip)
 
     def flat(self, shape: Shape, level: int) -> list[Bijection]:
-        """The way out of the finest level."""
+        """The flattening after the finest level."""
         return [Inverse(Reshape(shape))] if level == 1 else []
 
-    def entered(
+    def with_input(
         self, rungs: list[tuple[Bijection, Bijection]], shape: Shape
     ) -> list[tuple[Bijection, Bijection]]:
-        """The way from codes (B, D) into the coarsest level."""
+        """The rungs with codes (B, D) reshaped for the coarsest level."""
         sides = (shape[1] >> self.levels, shape[2] >> self.levels)
         coarse = Reshape((shape[0] * 4**self.levels, *sides))
         first, between = rungs[0]
         return [(Compose([coarse, first]), between), *rungs[1:]]
 
 
-class CFlow(Transferring):
-    """p(b | a) = N(z; 0, I) |det dz/db|, z = g^{-1}(b; h_1(a), ..., h_K(a)), h_k(a) being what a
-    flow of a itself has made of a at depth k (Pumarola et al. 2020). Its first condition of two
-    numbers or more is a; others are read by both flows."""
+class CFlow(TransferFlow):
+    """p(b | a) = N(z; 0, I) |det dz/db|, z = g^{-1}(b; h_1(a), ..., h_K(a)), h_k(a) being the
+    state of a flow of a at depth k (Pumarola et al. 2020). The first condition of two numbers or
+    more is a; both flows read the others."""
 
     events = {"real", "binary", "levels", "counts", "columns"}
     givens = {"real", "binary", "levels", "label", "counts", "columns"}
     is_predictor = True
 
-    class Config(Flow.Config, Stacking):
+    class Config(Flow.Config, CouplingStackConfig):
         tag = "model/flow.cflow"
         noise: Literal["uniform"] = "uniform"
-        """What spreads whole numbers over their interval."""
+        """Dequantisation noise."""
         kind: Literal["additive", "affine", "spline"] = "affine"
-        """How an entry of a vector moves; pixels move by affine maps."""
+        """Map of an entry of a vector; images use affine maps."""
         levels: Annotated[int, Range(0)] = 0
-        """Pictures of one size: resolutions; 0 takes as many as the size allows, two at most."""
+        """Images of one size: number of resolutions; 0 takes as many as fit, at most two."""
         steps: Annotated[int, Range(1)] = 6
-        """Pictures of one size: couplings of a level."""
+        """Images of one size: couplings per level."""
         width: Annotated[int, Range(1)] = 64
-        """Pictures of one size: channels of the hidden layers of a coupling."""
-        other: Annotated[int, Range(0)] = 0
-        """Pictures of one size: the same for the flow of a; 0 takes as many."""
+        """Images of one size: channels of the hidden layers of a coupling."""
+        source_width: Annotated[int, Range(0)] = 0
+        """Images of one size: the same for the flow of a; 0 takes `width`."""
         cycle: Annotated[float, Range(0)] = 0.0
-        """Weight of the mean distance between b and the picture of the code 0 given a, in
-        coordinates near one."""
+        """Weight of the mean absolute error of decoding the code 0 given a, in standardised
+        coordinates (cycle loss)."""
 
     config: Config
-    spreads: Tensor
+    source_discrete: Tensor
 
     def __init__(self, config: Config, space: Space) -> None:
-        self.first = first(space)
-        rest = {name: part for name, part in space.given.items() if name != self.first}
+        self.source = source_condition(space)
+        rest = {name: part for name, part in space.given.items() if name != self.source}
         self.extra = Conditions(Space(kind="real", given=rest)).width
         super().__init__(config, space)
-        given = space.given[self.first]
+        given = space.given[self.source]
         self.conditions = Conditions(Space(kind="real", given=rest))
-        self.other = Compose([self.ladder_of(given), coordinates(given, config.margin)])
-        self.register_buffer("spreads", ~limits(given)[0].isnan(), persistent=False)  # (D_a,)
+        self.other = Compose([self.ladder_of(given), data_units(given, config.margin)])
+        self.register_buffer(
+            "source_discrete", ~value_limits(given)[0].isnan(), persistent=False
+        )  # (D_a,)
 
-    def inside(self, context: int) -> Bijection:
-        return self.body(context)
+    def build_inner(self, context: int) -> Bijection:
+        return self.build_layers(context)
 
-    def body(self, context: int) -> Bijection:
-        given = self.space.given[self.first]
+    def build_layers(self, context: int) -> Bijection:
+        given = self.space.given[self.source]
         width = given.dims + self.extra
-        if self.pictures:
-            return self.pictures.ladder(self.space.shape, width, given.shape[0])  # type: ignore
-        return Vectors(self.config).ladder(self.space.dims, width, blocks=True)
+        if self.image_rungs:
+            return self.image_rungs.ladder(self.space.shape, width, given.shape[0])  # type: ignore
+        return VectorRungs(self.config).ladder(self.space.dims, width, blocks=True)
 
     def ladder_of(self, given: Space) -> Bijection:
-        if self.pictures:
-            pictures = replace(self.pictures, width=self.config.other or self.config.width)
-            return pictures.ladder(given.shape, self.extra)  # type: ignore[arg-type]
-        return Vectors(self.config).ladder(given.dims, self.extra, blocks=False)
+        if self.image_rungs:
+            rungs = replace(self.image_rungs, width=self.config.source_width or self.config.width)
+            return rungs.ladder(given.shape, self.extra)  # type: ignore[arg-type]
+        return VectorRungs(self.config).ladder(given.dims, self.extra, blocks=False)
 
     @property
-    def pictures(self) -> Pictures | None:
-        """How two pictures of one size that can be halved are read."""
-        given, config = self.space.given[self.first], self.config
+    def image_rungs(self) -> ImageRungs | None:
+        """The builder for two images of one size that can be halved; None for other data."""
+        given, config = self.space.given[self.source], self.config
         both = self.space.is_picture and given.is_picture
         if not both or self.space.shape[1:] != given.shape[1:]:
             return None
-        most = halvings(given.shape)  # type: ignore[arg-type]
+        most = count_halvings(given.shape)  # type: ignore[arg-type]
         levels = min(config.levels or 2, most)
-        return Pictures(config.steps, config.width, levels) if levels else None
+        return ImageRungs(config.steps, config.width, levels) if levels else None
 
     def context(self, given: Given, n: int) -> Tensor:
-        return self.read(broadcast_conditions(given, self.space, n), n, None)[0]
+        return self.encode_source(broadcast_conditions(given, self.space, n), n, None)[0]
 
-    def read(self, ready: Given, n: int, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What each coupling reads of a, and log p(a), (n,), where a lies as noise says."""
+    def encode_source(self, ready: Given, n: int, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What the couplings read of a, and log p(a), (n,), with a dequantised by noise."""
         ladder, units = self.other.each()
-        a, paid = units.inverse(self.placed(ready[self.first], uniform))
-        told = self.conditions(ready, n)
-        shown, (z, log_det) = ladder.shown(a, told)  # type: ignore[operator]
-        return shown, log_normal(z) + log_det + paid
+        a, paid = units.inverse(self.dequantise_source(ready[self.source], uniform))
+        conditions = self.conditions(ready, n)
+        states, (z, log_det) = ladder.inverse_with_inputs(a, conditions)  # type: ignore[operator]
+        return states, log_normal(z) + log_det + paid
 
-    def placed(self, part: Batch, uniform: Tensor | None) -> Tensor:
-        """a (B, D_a) with whole numbers in the middle of their interval, or where noise says."""
+    def dequantise_source(self, part: Batch, uniform: Tensor | None) -> Tensor:
+        """a (B, D_a) with discrete entries at the middle of their interval, or moved by noise."""
         a = part.x.reshape(len(part), -1).to(self.low.dtype)
-        return torch.where(self.spreads, a + (0.5 if uniform is None else uniform), a)
+        return torch.where(self.source_discrete, a + (0.5 if uniform is None else uniform), a)
 
     @torch.no_grad()
     def initialise_from_data(self, batch: Batch) -> None:
-        batch = self.thinned(batch)
+        batch = self.init_rows(batch)
         ready = broadcast_conditions(batch.given, self.space, len(batch))
-        noise = keyed_uniform(batch.rows, (len(self.spreads),)).to(self.low)
+        noise = keyed_uniform(batch.rows, (len(self.source_discrete),)).to(self.low)
         self.other.initialise_from_data(
-            self.placed(ready[self.first], noise), self.conditions(ready, len(batch))
+            self.dequantise_source(ready[self.source], noise), self.conditions(ready, len(batch))
         )
         super().initialise_from_data(batch)
 
     def loss(self, batch: Batch) -> Losses:
+        """-log p(b | a) - log p(a), with an optional cycle loss of the code 0."""
         n, flat = len(batch), self.flat(batch)
         ready = broadcast_conditions(batch.given, self.space, n)
-        noise = torch.rand(n, len(self.spreads)).to(self.low)
-        shown, log_p = self.read(ready, n, noise)
-        y, _ = self.spread(batch, torch.rand_like(flat) if self.whole else None)
-        z, log_det = self.map.inverse(y, shown)
+        noise = torch.rand(n, len(self.source_discrete)).to(self.low)
+        states, log_p = self.encode_source(ready, n, noise)
+        y, _ = self.spread(batch, torch.rand_like(flat) if self.discrete else None)
+        z, log_det = self.map.inverse(y, states)
         losses = {"nll": -(log_normal(z) + log_det), "other": -log_p}
         if self.config.cycle:
-            found, _ = self.inner(torch.zeros_like(flat), shown)
-            wanted, _ = self.outer.inverse(self.middle(batch))
+            found, _ = self.inner(torch.zeros_like(flat), states)
+            wanted, _ = self.outer.inverse(self.midpoints(batch))
             losses["cycle"] = self.config.cycle * (found - wanted).abs().mean(1)
         return losses
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """z ~ N(0, temperature^2 I), then b = g(z; h_1(a), ..., h_K(a))."""
+        z = self.sample_latent(n, options, generator)
+        return self.decode(z, given)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if space.dims < 2:
             return (
-                "cflow moves some entries as the others say, but an event has one entry only; "
+                "expected events of two entries or more, which a coupling splits, found one; "
                 "use maf, or predict.mlp"
             )
-        if not first(space):
+        if not source_condition(space):
             return (
-                "cflow reads another picture or vector at every depth, and none is given; say "
-                "--given FIELD, or write +edges after the name of pictures"
+                "expected an image or vector as a condition, found none; add --given FIELD, or "
+                "write +edges after the name of an image dataset"
             )
         return None
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         large = space.dims > 256
-        recipe = held_back(space)
+        recipe = small_data_recipe(space)
         if space.is_picture:
             recipe = TrainConfig(
                 lr=1e-3,
@@ -267,7 +281,11 @@ class CFlow(Transferring):
         net = MLP.Config(width=32 if space.rows < 2000 else 128, residual=True)
         return Defaults(
             cls.Config(
-                net=net, layers=6, steps=6 if large else 4, other=32, width=64 if large else 48
+                net=net,
+                layers=6,
+                steps=6 if large else 4,
+                source_width=32,
+                width=64 if large else 48,
             ),
             recipe,
         )
@@ -277,8 +295,8 @@ class CFlow(Transferring):
         return cls.Config(layers=2, steps=2, width=8, net=MLP.Config(width=16, depth=1))
 
 
-def first(space: Space) -> str:
-    """The condition that the first flow is of; none: an empty name."""
+def source_condition(space: Space) -> str:
+    """The name of the condition that the first flow models; empty without one."""
     return next(
         (name for name, part in space.given.items() if part.dims > 1 and part.kind != "label"), ""
     )

@@ -1,14 +1,14 @@
-r"""Continuous flow: an ordinary differential equation between data and noise, by flow matching
+r"""Continuous normalising flow (CNF): an ODE between data and noise, trained by flow matching
 
 $\dot x = v(x, t, c)$ moves data at t = 0 to noise at t = 1. Along the way (Chen et al. 2018)
 
 $\frac{d}{dt} \log p_t(x(t)) = -\mathrm{tr}\, \partial v / \partial x$, so that
 $\log p(x) = \log N(x(1); 0, I) + \int_0^1 \mathrm{tr}\, \partial v / \partial x\, dt$.
 
-Likelihood can be climbed through the solver. Flow matching (Lipman et al. 2023) needs none: with
-$x_t = (1 - t) x + t z$ for pairs (x, z), the minimum of $E |v(x_t, t) - (z - x)|^2$ moves the law
-of x to that of z. Pairs are independent, or those of a plan of least cost within the batch, whose
-lines cross less (Tong et al. 2024; Pooladian et al. 2023).
+The likelihood can be maximised through the solver. Flow matching (Lipman et al. 2023) needs none:
+with $x_t = (1 - t) x + t z$ for pairs (x, z), the minimum of $E |v(x_t, t) - (z - x)|^2$ moves
+the distribution of x to that of z. Pairs are independent, or those of an optimal-transport plan
+within the batch, whose lines cross less (Tong et al. 2024; Pooladian et al. 2023).
 """
 
 from __future__ import annotations
@@ -39,58 +39,58 @@ from ...prob.distributions import log_normal
 from ...solve.jacobian_trace import draw_probes, mean_and_error
 from ...solve.ode import TABLEAUX, Method, Solver
 from .._ordering import check_whole
-from ._base import Flow, mean_weight
-from ._completion import Fillable, repaint
-from ._continuous import PARTNERS, Continuous, Solving, shares
+from ._base import Flow, importance_bound
+from ._completion import CompletableFlow, repaint
+from ._continuous import PAIRINGS, Continuous, SolverOptions, even_times
 
-PASSES = 16
-"""Of the network, that an adaptive solver takes at least for events of many entries."""
+MIN_SOLVER_EVALS = 16
+"""Network evaluations that an adaptive solver needs at least for events of many entries."""
 
 
-class CNF(Fillable, CanStream):
+class CNF(CompletableFlow, CanStream):
     """p(x | given) = N(z; 0, I) exp(int_0^1 tr dv/dx dt), z where the flow of v takes x at t = 1.
 
-    A score with the exact trace is exact up to the tolerance of the solver, which dopri5 keeps
-    row by row: rows do not see one another. With Hutchinson's trace it is an unbiased estimate
-    with its standard error over the probes (Grathwohl et al. 2019); whole numbers are spread, and
-    their score is a bound (`samples` above 1 are then averaged, not weighed, since the mean of
-    exponentials of estimates is biased).
+    The likelihood with the exact trace is exact up to the tolerance of the solver, which dopri5
+    applies to each row separately. With Hutchinson's trace it is an unbiased estimate with a
+    standard error over the probes (Grathwohl et al. 2019). Discrete data are dequantised, and
+    their likelihood is a bound (`samples` above 1 are then averaged, not importance-weighted,
+    since the mean of exponentials of estimates is biased).
     """
 
     class Config(Flow.Config):
         tag = "model/flow.cnf"
         net: MLP.Config = MLP.Config(width=256, depth=3)
-        """Perceptron of the velocity."""
+        """MLP of the velocity."""
         waves: Annotated[int, Range(0, 16)] = 0
-        """Octaves of sines and cosines of each entry that the perceptron reads too, for edges."""
-        picture: Literal["mlp", "unet"] = "mlp"
-        """What reads pictures: the perceptron, or a U-Net."""
+        """Octaves of Fourier features of each entry that the MLP reads too, for sharp edges."""
+        image_net: Literal["mlp", "unet"] = "mlp"
+        """Velocity network of images: the MLP, or a U-Net."""
         unet: UNet.Config = UNet.Config()
-        """The U-Net, where pictures are read by one."""
-        train: Literal["matching", "likelihood"] = "matching"
-        """What is learned from: straight lines between data and noise, or the likelihood."""
+        """The U-Net of image_net=unet."""
+        objective: Literal["matching", "likelihood"] = "matching"
+        """Training objective: flow matching, or the likelihood."""
         coupling: Literal["independent", "optimal", "entropic"] = "independent"
-        """Matching: which noise belongs to a row: any, or that of a plan of least cost."""
+        """Matching: pairs of rows and noise: independent, or of an optimal-transport plan."""
         gradient: Literal["steps", "adjoint"] = "steps"
-        """Likelihood: differentiate through the steps, or solve the adjoint, which keeps none."""
+        """Likelihood: backpropagate through the steps, or solve the adjoint, which stores none."""
         solver: Method = "dopri5"
-        """Runge-Kutta method; dopri5 chooses its steps by their error."""
+        """Runge-Kutta method; dopri5 has adaptive steps."""
         steps: Annotated[int, Range(1)] = 32
-        """Steps of the methods whose steps are fixed."""
+        """Steps of fixed-step methods."""
         tolerance: Annotated[float, Range(0, open=True)] = 1e-5
-        """dopri5: error of a step, relative and absolute."""
+        """dopri5: error tolerance of a step, relative and absolute."""
 
-    class SamplingConfig(Fillable.SamplingConfig, Solving):
+    class SamplingConfig(CompletableFlow.SamplingConfig, SolverOptions):
         moves: Annotated[int, Range(2)] = 12
-        """Completion: moves of the chain; more forget its start better."""
+        """Completion: moves of the Hamiltonian Monte Carlo chain; more reduce its bias."""
 
-    class LikelihoodConfig(Flow.LikelihoodConfig, Solving):
+    class LikelihoodConfig(Flow.LikelihoodConfig, SolverOptions):
         trace: Literal["auto", "exact", "hutchinson"] = "auto"
-        """The trace of the Jacobian: exact, estimated, or exact as long as entries are few."""
+        """Trace of the Jacobian: exact, estimated (Hutchinson), or exact for few entries."""
         probes: Annotated[int, Range(1)] = 2
-        """Hutchinson: random directions a row; more are less uncertain."""
+        """Hutchinson: random directions per row; more reduce the error."""
 
-    begins = 8  # of each entry, a scale
+    min_init_rows = 8
 
     config: Config
 
@@ -98,29 +98,28 @@ class CNF(Fillable, CanStream):
         super().__init__(config, space)
         if config.coupling != "independent" and space.given:
             raise UsageError(
-                f"coupling={config.coupling} pairs rows with noise whatever they are "
-                "given, so that noise would depend on it; use coupling=independent"
+                f"expected independent noise with conditions, found coupling={config.coupling}, "
+                "which depends on them; use coupling=independent"
             )
-        if config.noise == "learned" and config.train == "matching":
+        if config.noise == "learned" and config.objective == "matching":
             raise UsageError(
-                "noise=learned is learned by likelihood alone; say train=likelihood "
-                "too, or noise=uniform"
+                "noise=learned expects objective=likelihood, found objective=matching; "
+                "add objective=likelihood, or use noise=uniform"
             )
 
-    def inside(self, context: int) -> Bijection:
-        return self.body(context)  # the velocity itself reads what is given
+    def build_inner(self, context: int) -> Bijection:
+        return self.build_layers(context)  # the velocity itself reads the conditions
 
-    def outside(self) -> Bijection:
-        """Numbers that are squashed are standardised after it: the lines of matching lead to them
-        from N(0, I)."""
-        units = super().outside()
+    def build_outer(self) -> Bijection:
+        """Logits of levels are standardised, since flow matching pairs them with N(0, I)."""
+        units = super().build_outer()
         if isinstance(units, Standardise):
             return units
         return Compose([ActNorm(self.space.dims, learned=False), units])
 
-    def body(self, context: int) -> Bijection:
-        config, pictures = self.config, self.space.is_picture
-        net = config.unet if config.picture == "unet" and pictures else config.net
+    def build_layers(self, context: int) -> Bijection:
+        config, is_image = self.config, self.space.is_picture
+        net = config.unet if config.image_net == "unet" and is_image else config.net
         shape = self.space.shape or (1,)
         return Continuous(net, shape, context, self.solver(config), config.waves)
 
@@ -130,15 +129,15 @@ class CNF(Fillable, CanStream):
 
     @property
     def precision(self) -> float:
-        """That of the solver: steps add up, and a field stretches what they miss."""
+        """That of the solver: errors of steps add up, and the field amplifies them."""
         order, config = TABLEAUX[self.config.solver].order, self.config
         if config.solver == "dopri5":
             return 100 * config.tolerance
         return config.steps ** -float(order)
 
     def solver(self, options: BaseConfig) -> Solver:
-        """The solver that is asked for; what is left open is the model's own."""
-        assert isinstance(options, CNF.Config | Solving)
+        """The requested solver, with the model's own settings by default."""
+        assert isinstance(options, CNF.Config | SolverOptions)
         own = self.config
         return Solver(
             options.solver or own.solver,
@@ -147,23 +146,22 @@ class CNF(Fillable, CanStream):
         )
 
     def loss(self, batch: Batch) -> Losses:
-        uniform = torch.rand_like(self.flat(batch)) if self.whole else None
-        y, log_q = self.spread(batch, uniform)
-        if self.config.train == "matching":
-            return {"matching": self.mismatch(y, self.context(batch.given, len(y)))}
+        """Flow matching: |v(x_t, t) - (z - x)|^2; or the negative log-likelihood by the solver."""
+        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        if self.config.objective == "matching":
+            return {"matching": self.matching_loss(y, self.context(batch.given, len(y)))}
         seed = int(torch.randint(2**62, ()))
         probes = self.probes(torch.arange(len(y), device=y.device), "auto", 1, seed)
         log_p = self.log_density(y, batch, self.solver(self.config), probes)
         return {"nll": -(log_p.mean(1) - log_q)}
 
-    def mismatch(self, y: Tensor, context: Tensor | None) -> Tensor:
-        """The squared distance of velocity and line in the mean over rows, whose times are spread
-        evenly."""
+    def matching_loss(self, y: Tensor, context: Tensor | None) -> Tensor:
+        """The mean squared error of the velocity against z - x, at times spread evenly."""
         x = self.outer.undo(y)
         z = torch.randn_like(x)
-        z = z if self.config.coupling == "independent" else z[PARTNERS[self.config.coupling](x, z)]
+        z = z if self.config.coupling == "independent" else z[PAIRINGS[self.config.coupling](x, z)]
         shift = torch.rand((), dtype=x.dtype, device=x.device)
-        t = torch.add(shares(len(x), x.dtype, x.device), shift, alpha=1 / len(x))  # (B, 1)
+        t = torch.add(even_times(len(x), x.dtype, x.device), shift, alpha=1 / len(x))  # (B, 1)
         line = z - x
         return F.mse_loss(self.flow.velocity(torch.addcmul(x, t, line), t, context), line)
 
@@ -174,13 +172,13 @@ class CNF(Fillable, CanStream):
         generator: Generator | None = None,
     ) -> Likelihood:
         batch, options = as_batch(batch), options or self.LikelihoodConfig()
-        assert isinstance(options, CNF.LikelihoodConfig), "a score is asked for with Scoring"
+        assert isinstance(options, CNF.LikelihoodConfig), "expected likelihood options"
         seed = seed_of(generator)
         probes = self.probes(
             batch.rows, options.trace, options.probes, derive_seed(seed, "probes")
         )
         solver = self.solver(options)
-        if not self.whole:
+        if not self.discrete:
             y, _ = self.spread(batch, None)
             value, error = mean_and_error(self.log_density(y, batch, solver, probes))
             kind = "exact" if probes is None else "estimate"
@@ -191,11 +189,11 @@ class CNF(Fillable, CanStream):
             y, log_q = self.spread(batch, u)
             weights.append(self.log_density(y, batch, solver, probes).mean(1) - log_q)
         found = torch.stack(weights)  # (samples, B)
-        return mean_weight(found if probes is None else found.mean(0, keepdim=True))
+        return importance_bound(found if probes is None else found.mean(0, keepdim=True))
 
     def probes(self, rows: Tensor, trace: str, count: int, seed: int) -> Tensor | None:
-        """Directions (B, count, D) of Hutchinson's trace; none where it is exact."""
-        if trace == "exact" or (trace == "auto" and self.flow.is_small):
+        """Probes (B, count, D) of Hutchinson's trace; None if it is exact."""
+        if trace == "exact" or (trace == "auto" and self.flow.has_exact_trace):
             return None
         return draw_probes(rows, count, self.latent.shape, seed).to(self.low.dtype)
 
@@ -217,6 +215,7 @@ class CNF(Fillable, CanStream):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """z ~ N(0, temperature^2 I) at t = 1, moved by the ODE to t = 0."""
         *_, last = self.stream(n, given, options, generator)
         return last
 
@@ -228,10 +227,10 @@ class CNF(Fillable, CanStream):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """After every step of the solver; rows that it takes at their own pace are not all at one
-        time."""
+        """The rows after every step of the solver; with adaptive steps rows are at different
+        times."""
         options = options or self.SamplingConfig()
-        assert isinstance(options, CNF.SamplingConfig), "samples are asked for with Sampling"
+        assert isinstance(options, CNF.SamplingConfig), "expected sampling options"
         z = torch.randn(
             n,
             *self.latent.shape,
@@ -243,49 +242,49 @@ class CNF(Fillable, CanStream):
         for y in self.flow.path(
             options.temperature * z, context, (1.0, 0.0), self.solver(options)
         ):
-            yield self.leave(y)
+            yield self.to_data(y)
 
     @torch.no_grad()
     def encode(self, batch: Batch | Tensor) -> Tensor:
-        """Where the flow takes each row; whole numbers start in the middle of their interval."""
+        """The code of each row; discrete entries start at the middle of their interval."""
         batch = as_batch(batch)
         check_whole(self.name, batch)
-        y, _ = self.outer.inverse(self.middle(batch))
-        return self.travel(y, batch.given, (0.0, 1.0))
+        y, _ = self.outer.inverse(self.midpoints(batch))
+        return self.transport(y, batch.given, (0.0, 1.0))
 
     @torch.no_grad()
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
-        return self.leave(self.travel(z, given or {}, (1.0, 0.0)))
+        return self.to_data(self.transport(z, given or {}, (1.0, 0.0)))
 
-    def travel(self, y: Tensor, given: Given, times: tuple[float, float]) -> Tensor:
-        """Where the flow takes y (B, D), whose volume nobody asks for."""
+    def transport(self, y: Tensor, given: Given, times: tuple[float, float]) -> Tensor:
+        """y (B, D) moved by the flow, without its log-determinant."""
         context = self.context(given, len(y))
         *_, last = self.flow.path(y, context, times, self.solver(self.config))
         return last
 
     @property
     def completion(self) -> str:  # type: ignore[override]
-        if self.flow.is_small:
-            return Fillable.completion
+        if self.flow.has_exact_trace:
+            return CompletableFlow.completion
         return (
-            "drawn step by step from noise, what was seen being put back at every time and "
-            "each step taken several times (RePaint): an approximation of p(hidden | seen)"
+            "sampled from noise with observed entries put back at every step and steps "
+            "repeated (RePaint), an approximation of p(missing | observed)"
         )
 
     @property
     def evals_per_score(self) -> int:
-        return 1 if self.flow.is_small else PASSES
+        return 1 if self.flow.has_exact_trace else MIN_SOLVER_EVALS
 
     @property
     def estimates(self) -> bool:
-        return not self.flow.is_small
+        return not self.flow.has_exact_trace
 
     def uniform(self, batch: Batch, generator: Generator | None) -> Tensor | None:
-        """Noise that spreads whole numbers, (B, D); none where there are none."""
+        """Dequantisation noise, (B, D); None if all entries are reals."""
         like = self.flat(batch)
         return (
             torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-            if self.whole
+            if self.discrete
             else None
         )
 
@@ -293,22 +292,22 @@ class CNF(Fillable, CanStream):
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """A chain needs an exact density; of many entries, the flow is walked instead."""
-        if self.flow.is_small:
+        """Hamiltonian Monte Carlo with an exact density; RePaint for many entries."""
+        if self.flow.has_exact_trace:
             return super().complete(batch, options, generator)
-        seen, context = (
+        observed, context = (
             batch.observed_mask.reshape(len(batch), -1),
             self.context(batch.given, len(batch)),
         )
         y, _ = self.spread(replace(batch, observed=None), self.uniform(batch, generator))
         x, _ = self.outer.inverse(y)
         velocity = functools.partial(self.flow.velocity, context=context)
-        x = self.leave(repaint(velocity, x, seen, generator))
+        x = self.to_data(repaint(velocity, x, observed, generator))
         return torch.where(batch.observed_mask, batch.x.to(x.dtype), x)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Pictures that can be halved: a U-Net; a few numbers of many rows: sines, for edges."""
+        """A U-Net for images that can be halved; Fourier features for few entries of many rows."""
         few, sides = 0 < space.rows < 2000, space.shape[1:]
         recipe = TrainConfig(
             lr=1e-3, batch_size=128 if few else 256, ema_decay=0.999, eval_every=500
@@ -319,7 +318,7 @@ class CNF(Fillable, CanStream):
                 recipe = (
                     recipe if unet.patch == 1 else replace(recipe, batch_size=64, eval_every=2000)
                 )
-                return Defaults(cls.Config(picture="unet", unet=unet), recipe)
+                return Defaults(cls.Config(image_net="unet", unet=unet), recipe)
         if space.dims <= 4 and not few:
             net = MLP.Config(width=128, depth=3)
             recipe = TrainConfig(
@@ -331,7 +330,7 @@ class CNF(Fillable, CanStream):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        """Counts: of a law that is almost Gaussian few steps learn little without sines."""
+        """Counts need Fourier features: they are almost Gaussian, and few steps learn little."""
         return cls.Config(
             net=MLP.Config(width=16, depth=2),
             solver="rk4",

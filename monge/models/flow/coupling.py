@@ -1,21 +1,28 @@
 r"""Coupling flow: exact density and one-pass samples (NICE, RealNVP, neural splines)
 
-Layers that move half of the entries as a network says that reads the other half, with a linear
-map or a permutation and a scaling between them.
+Each layer transforms half of the entries with parameters that a network computes from the other
+half; a linear map or a permutation and a scaling stand between layers.
 """
 
 from __future__ import annotations
 
-from ...core.model import Defaults
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
+from ...prob.distributions import log_normal
 from ._base import Flow
-from ._completion import Fillable
-from ._coupling import Stacking, beginning, held_back, stack
+from ._completion import CompletableFlow
+from ._coupling import CouplingStackConfig, coupling_stack, default_components, small_data_recipe
 
 
-class Coupling(Fillable):
+class Coupling(CompletableFlow):
     """x = f_K(... f_1(z)) with (x^A, x^B) = (h(z^A; beta(z^B, given)), z^B) in each f.
 
     kind=additive is NICE (Dinh, Krueger & Bengio 2015), affine RealNVP (Dinh, Sohl-Dickstein &
@@ -23,35 +30,53 @@ class Coupling(Fillable):
     """
 
     family_priority = 1
-    begins = 8  # how many tell in what directions entries vary
+    min_init_rows = 8  # for the directions in which entries vary
 
-    class Config(Flow.Config, Stacking):
+    class Config(Flow.Config, CouplingStackConfig):
         tag = "model/flow.coupling"
 
     config: Config
 
-    def body(self, context: int) -> Bijection:
+    def build_layers(self, context: int) -> Bijection:
         dims = self.space.dims
-        return self.config.started(stack(self.config, dims, context), dims)
+        return self.config.with_mixture(coupling_stack(self.config, dims, context), dims)
+
+    def loss(self, batch: Batch) -> Losses:
+        """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
+        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
+        return {"nll": log_q - (log_normal(z) + log_det)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """z ~ N(0, temperature^2 I), then x = f(z, c)."""
+        z = self.sample_latent(n, options, generator)
+        return self.decode(z, given)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if space.dims < 2:
             return (
-                "coupling moves some entries as the others say, but an event has one entry "
-                "only; use maf, or mixture"
+                "expected events of two entries or more, which a coupling splits, found one; "
+                "use maf, or mixture"
             )
         return None
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Few rows: affine couplings around a mixture of Gaussians, or of levels small splines;
-        otherwise splines, fewer and of fewer pieces for many entries. In a plane, where edges are
-        what is hard, entries take turns unmixed and networks bend sharply."""
+        """Few rows: affine couplings around a mixture of Gaussians, or small splines for levels;
+        otherwise splines, fewer and with fewer bins for many entries. In two dimensions, where
+        sharp edges are hard, entries alternate unmixed and networks use ReLU."""
         few, dims = space.rows < 2000, space.dims
         if few and space.kind in ("binary", "levels"):
             net = MLP.Config(width=64, residual=True, dropout=0.2)
-            return Defaults(cls.Config(layers=4, net=net), held_back(space))
+            return Defaults(cls.Config(layers=4, net=net), small_data_recipe(space))
         plane, wide = dims == 2 and not few, dims > 256
         net = MLP.Config(
             width=32 if few else 256 if dims > 64 else 128,
@@ -65,9 +90,9 @@ class Coupling(Fillable):
             reach=3.0 if plane else 5.0,
             net=net,
             mix="permute" if plane or dims > 1024 else "linear",
-            components=beginning(space),
+            components=default_components(space),
         )
-        return Defaults(config, held_back(space))
+        return Defaults(config, small_data_recipe(space))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

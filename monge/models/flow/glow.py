@@ -1,31 +1,38 @@
-r"""Multi-scale flow of pictures: levels of steps with learned channel mixing
+r"""Multi-scale image flow (Glow): levels of steps with learned channel mixing
 
 Each level squeezes squares of four pixels into channels, takes K steps (a scaling, an invertible
 1x1 convolution, an affine coupling with a convolutional network), and lets half of the channels
-leave as code under N(mu(h), sigma(h)^2), h being what goes on (Kingma & Dhariwal 2018).
+leave as code with the prior N(mu(h), sigma(h)^2), h being the other half (Kingma & Dhariwal 2018).
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import UsageError
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...prob.bijections.base import Bijection
+from ...prob.distributions import log_normal
 from ._base import Flow
-from ._completion import Fillable
-from ._image import Steps, halvings, picture
+from ._completion import CompletableFlow
+from ._image import GlowSteps, count_halvings, image_shape
 
-LARGE = 256
-"""Pixels from which on a picture asks for a larger network."""
+LARGE_IMAGE_PIXELS = 256
+"""Entries above which the default network is larger."""
 
 
-class Glow(Fillable):
+class Glow(CompletableFlow):
     """x = f_1(f_2(... f_L(z_L), z_2), z_1), each f_l being K steps at half the resolution of
-    the one before. A vector is a picture of one pixel, which is not squeezed."""
+    the one before. A vector is an image of one pixel, which is not squeezed."""
 
     family_priority = 2
     events = {"real", "binary", "levels"}
@@ -33,38 +40,56 @@ class Glow(Fillable):
     class Config(Flow.Config):
         tag = "model/flow.glow"
         levels: Annotated[int, Range(0)] = 0
-        """Resolutions; 0 takes as many as the size allows, three at most."""
+        """Number of resolutions; 0 takes as many as the size allows, at most three."""
         steps: Annotated[int, Range(1)] = 8
-        """Steps of a level."""
+        """Steps per level."""
         width: Annotated[int, Range(1)] = 64
         """Channels of the hidden layers of a coupling."""
 
     config: Config
 
-    def body(self, context: int) -> Bijection:
-        steps = Steps(self.config.steps, self.config.width, context)
-        return steps.flat(picture(self.space), depth(self.space, self.config.levels))
+    def build_layers(self, context: int) -> Bijection:
+        steps = GlowSteps(self.config.steps, self.config.width, context)
+        return steps.flat(image_shape(self.space), level_count(self.space, self.config.levels))
+
+    def loss(self, batch: Batch) -> Losses:
+        """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
+        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
+        return {"nll": log_q - (log_normal(z) + log_det)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """z ~ N(0, temperature^2 I), then x = f(z, c)."""
+        z = self.sample_latent(n, options, generator)
+        return self.decode(z, given)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        _, rows, columns = picture(space)
+        _, rows, columns = image_shape(space)
         if space.dims < 2:
             return (
-                "glow moves some entries as the others say, but an event has one entry only; "
+                "expected events of two entries or more, which a coupling splits, found one; "
                 "use maf, or mixture"
             )
         if (rows, columns) != (1, 1) and (rows % 2 or columns % 2):
             return (
-                f"glow halves height and width, but pictures are {rows}x{columns}; pad or "
-                f"crop them to even sizes such as {rows + rows % 2}x{columns + columns % 2}"
+                f"expected images of even height and width, found {rows}x{columns}; pad or "
+                f"crop them to sizes such as {rows + rows % 2}x{columns + columns % 2}"
             )
         return None
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Noise is learned: affine maps make no uniform law of a Gaussian, at a loss of a quarter
-        of a bit for every pixel that is always black."""
-        large, few = space.dims > LARGE, space.rows < 10_000
+        """Dequantisation noise is learned: affine maps cannot turn a Gaussian into a uniform
+        distribution, which costs a quarter of a bit for every constant pixel."""
+        large, few = space.dims > LARGE_IMAGE_PIXELS, space.rows < 10_000
         config = cls.Config(steps=8 if large else 6, width=64 if large else 48, noise="learned")
         recipe = TrainConfig(
             lr=1e-3,
@@ -83,16 +108,16 @@ class Glow(Fillable):
         return cls.Config(steps=2, width=8)
 
 
-def depth(space: Space, wanted: int) -> int:
-    """How many levels there are: as many as wanted, or as the size allows."""
-    shape = picture(space)
+def level_count(space: Space, wanted: int) -> int:
+    """The number of levels: as many as wanted, or as the size allows."""
+    shape = image_shape(space)
     if shape[1:] == (1, 1):
         return 1
-    possible = halvings(shape)
+    possible = count_halvings(shape)
     if wanted > possible:
         raise UsageError(
-            f"levels={wanted} halves height and width so often, but pictures of "
-            f"{'x'.join(map(str, space.shape[1:]))} can be halved {possible} times; "
-            f"use levels={possible}, or pad them to multiples of {2**wanted}"
+            f"expected at most {possible} levels, as images of "
+            f"{'x'.join(map(str, space.shape[1:]))} can be halved {possible} times, found "
+            f"levels={wanted}; use levels={possible}, or pad to multiples of {2**wanted}"
         )
     return wanted or min(possible, 3)

@@ -1,41 +1,66 @@
-r"""Inverse autoregressive flow: samples in one pass, density from entry to entry
+r"""Inverse autoregressive flow (IAF): samples in one pass, density entry by entry
 
-The maps of maf read the other way round (Kingma et al. 2016): x_i depends on z_1..z_i alone, so
-that all entries are drawn at once. A score finds z entry by entry, each hidden unit once; the
-gradient of a score goes through the triangular Jacobian of that root.
+The inverses of the maps of maf (Kingma et al. 2016): x_i depends on z_1..z_i alone, so that all
+entries are sampled at once. A likelihood finds z entry by entry, computing each hidden unit once;
+its gradient solves the triangular Jacobian of that inverse.
 """
 
 from __future__ import annotations
 
+import torch
+from torch import Generator, Tensor
+
+from ...core.abilities import Given
+from ...core.batch import Batch
+from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
+from ...core.model import Losses
 from ...core.space import Space
 from ...nn.autoregressive.masked_mlp import Masked
 from ...prob.bijections.autoregressive import Autoregressive
 from ...prob.bijections.base import Bijection, Inverse
-from ._autoregressive import Stacked
+from ...prob.distributions import log_normal
+from ._autoregressive import AutoregressiveFlow
 
 
-class IAF(Stacked):
+class IAF(AutoregressiveFlow):
     """x = f_K(... f_1(z)) with x_i = h^{-1}(z_i; beta_i(z_<i, given)) in each f."""
 
-    class Config(Stacked.Config):
+    class Config(AutoregressiveFlow.Config):
         tag = "model/flow.iaf"
 
     def __init__(self, config: Config, space: Space) -> None:
         if config.net.dropout:
             raise UsageError(
-                f"net.dropout={config.net.dropout} hides other units in each pass, "
-                "but a score of iaf needs the same in all of them; use net.dropout=0"
+                f"expected no dropout, as a likelihood of iaf needs several passes with the same "
+                f"units, found net.dropout={config.net.dropout}; use net.dropout=0"
             )
         super().__init__(config, space)
 
-    def turned(self, layer: Autoregressive) -> Bijection:
+    def loss(self, batch: Batch) -> Losses:
+        """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
+        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
+        return {"nll": log_q - (log_normal(z) + log_det)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """z ~ N(0, temperature^2 I), then x = f(z, c)."""
+        z = self.sample_latent(n, options, generator)
+        return self.decode(z, given)
+
+    def orient(self, layer: Autoregressive) -> Bijection:
         return Inverse(layer)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        # Each number of an integral over reals is a walk from entry to entry, and kinks ask for
-        # many of them.
+        # Every point of an integral over reals is computed entry by entry, and kinks need many.
         return cls.Config(
             layers=2,
             bins=4,

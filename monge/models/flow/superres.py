@@ -1,9 +1,9 @@
-r"""Super-resolution flow: many pictures for one of half the size, each consistent with it
+r"""Super-resolution flow (SRFlow): images given one of half the size, each consistent with it
 
-$p(x | s)$ for a picture x given its small picture s. Squares of four pixels are their mean and
-three differences. The mean is known from s up to rounding, which an interval bounds; what is left
-is a multi-scale flow whose steps read features of s: affine injectors at every pixel, and
-couplings (Lugmayr et al. 2020). `temperature` below 1 draws smoother pictures.
+$p(x | s)$ for an image x given its small image s. A square of four pixels is its mean and three
+differences. The mean is known from s up to rounding, which an interval bounds; the rest is a
+multi-scale flow whose steps read features of s: affine injectors at every pixel, and couplings
+(Lugmayr et al. 2020). `temperature` below 1 samples smoother images.
 """
 
 from __future__ import annotations
@@ -13,34 +13,36 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from ...core.abilities import CanEnlarge, Given
 from ...core.batch import Batch, broadcast_conditions
+from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.errors import DataError, UsageError
-from ...core.model import Defaults
+from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions
 from ...prob.bijections.base import Bijection, Compose, Inverse
 from ...prob.bijections.detail_split import Details
 from ...prob.bijections.linear import Reshape
+from ...prob.distributions import log_normal
 from ._base import Flow
-from ._image import Steps, halvings, laid_out
-from ._units import coordinates
+from ._image import GlowSteps, count_halvings, flatten_channels_last
+from ._units import data_units
 
-SLACK = {"levels": 0.5, "real": 0.125}
-"""By how much a small picture may differ from the means of squares: its own rounding."""
+ROUNDING_SLACK = {"levels": 0.5, "real": 0.125}
+"""By how much a small image may differ from the means of squares: its own rounding."""
 
 
 class Superres(Flow, CanEnlarge):
-    """p(x | s) on pictures of levels whose 2x2 means are s: x + u = H(s, f(z; s)), the mean of
+    """p(x | s) on images of levels whose 2x2 means are s: x + u = H(s, f(z; s)), the mean of
     each square of x + u lying in the interval that s leaves, u uniform.
 
-    A score is a bound, in nats of the whole picture given the small one. What is drawn is floored
-    and, where rounding moved the mean of a square, moved back by the fewest levels, so that the
-    2x2 means of a sample are s up to the rounding of s itself.
+    The likelihood is a bound, in nats of the image given the small one. Samples are floored and,
+    where rounding changed the mean of a square, adjusted by the fewest levels, so that the 2x2
+    means of a sample are s up to the rounding of s itself.
     """
 
     events = {"levels"}
@@ -50,61 +52,64 @@ class Superres(Flow, CanEnlarge):
     class Config(Flow.Config):
         tag = "model/flow.superres"
         margin: Annotated[float, Range(0, 0)] = 0.0
-        """Levels are standardised, never squashed, so that means stay means."""
+        """Always 0: levels are standardised without a logit, so that means are preserved."""
         noise: Literal["uniform"] = "uniform"
-        """What spreads levels over their interval."""
+        """Dequantisation noise."""
         levels: Annotated[int, Range(0)] = 0
-        """Resolutions, the first being that of the small picture; 0 takes up to two."""
+        """Number of resolutions, the first being that of the small image; 0 takes up to two."""
         steps: Annotated[int, Range(1)] = 6
-        """Steps of a level."""
+        """Steps per level."""
         width: Annotated[int, Range(1)] = 64
         """Channels of the hidden layers of a coupling."""
         features: Annotated[int, Range(1)] = 32
-        """Channels that are read off the small picture."""
-        look: Literal[1, 3] = 3
-        """Features, in each direction, that a pixel of a coupling sees: they have seen their own
-        surroundings before, and 1 takes half of the time."""
+        """Feature channels computed from the small image."""
+        kernel_size: Literal[1, 3] = 3
+        """Kernel size of the convolutions of these features in a coupling; 1 takes half of the
+        time."""
 
     config: Config
 
     def __init__(self, config: Config, space: Space) -> None:
-        self.source = small(space)
+        self.source = small_image_condition(space)
         super().__init__(config, space)
         part = space.given[self.source]
-        self.slack = SLACK[part.kind]
+        self.slack = ROUNDING_SLACK[part.kind]
         rest = {name: other for name, other in space.given.items() if name != self.source}
         self.conditions = Conditions(Space(kind="real", shape=space.shape, given=rest))
         self.seen = Conditions(Space(kind="real", shape=space.shape, given={self.source: part}))
-        self.reads = Reads(part.shape[0], config.features)
+        self.reads = SmallImageEncoder(part.shape[0], config.features)
 
-    def inside(self, context: int) -> Bijection:
-        """Nothing of z is said by conditions before the injectors say it."""
-        return self.body(context)
+    def build_inner(self, context: int) -> Bijection:
+        """Conditions enter through the injectors only."""
+        return self.build_layers(context)
 
-    def outside(self) -> Bijection:
-        return coordinates(self.space, 0.0)
+    def build_outer(self) -> Bijection:
+        return data_units(self.space, 0.0)
 
-    def body(self, context: int) -> Bijection:
+    def build_layers(self, context: int) -> Bijection:
         part = self.space.given[self.source]
         shape: tuple[int, int, int] = part.shape  # type: ignore[assignment]
         rest = context - part.dims
         view = (self.config.features, *shape[1:])
-        steps = Steps(
+        steps = GlowSteps(
             self.config.steps,
             self.config.width,
             math.prod(view) + rest,
             view,
             True,
-            self.config.look,
+            self.config.kernel_size,
         )
         shape = (4 * shape[0], *shape[1:])
-        count = self.config.levels or 1 + min(halvings(shape), 1)
-        if count > 1 + halvings(shape):
+        count = self.config.levels or 1 + min(count_halvings(shape), 1)
+        if count > 1 + count_halvings(shape):
+            most = count_halvings(shape)
             raise UsageError(
-                f"levels={count} halves {shape[1]}x{shape[2]} so often, but it can be "
-                f"halved {halvings(shape)} times; use levels={1 + halvings(shape)}"
+                f"expected at most {1 + most} levels, as {shape[1]}x{shape[2]} can be halved "
+                f"{most} times, found levels={count}; use levels={1 + most}"
             )
-        details = Details(part.shape, (1 + 2 * SLACK[part.kind]) / self.units()[1])  # type: ignore
+        details = Details(
+            part.shape, (1 + 2 * ROUNDING_SLACK[part.kind]) / self.channel_units()[1]
+        )  # type: ignore
         return Compose(
             [
                 steps.levels(shape, count, squeezes=False),
@@ -113,33 +118,52 @@ class Superres(Flow, CanEnlarge):
             ]
         )
 
-    def units(self) -> tuple[Tensor, Tensor]:
+    def channel_units(self) -> tuple[Tensor, Tensor]:
         """Shift and scale of each channel, those of the coordinates, (C,)."""
         zero, one = (
-            coordinates(self.space, 0.0)(torch.full((1, self.space.dims), value))[0]
+            data_units(self.space, 0.0)(torch.full((1, self.space.dims), value))[0]
             for value in (0.0, 1.0)
         )
         both = torch.cat([zero, one - zero]).reshape(2, *self.space.shape)[:, :, 0, 0]
         return both[0], both[1]
 
     def context(self, given: Given, n: int) -> Tensor:
-        """Features of the small picture, other conditions, and where each mean begins."""
+        """Features of the small image, other conditions, and the lower limit of each mean."""
         ready = broadcast_conditions(given, self.space, n)
         low = ready[self.source].x.to(self.low.dtype)  # (n, C, h, w)
         shape = (n, *self.space.given[self.source].shape)
         features = self.reads(self.seen({self.source: ready[self.source]}, n).reshape(shape))
-        shift, scale = (each.to(low)[:, None, None] for each in self.units())
+        shift, scale = (each.to(low)[:, None, None] for each in self.channel_units())
         lowest = (low - self.slack - shift) / scale
-        return torch.cat([laid_out(features), self.conditions(ready, n), lowest.flatten(1)], 1)
+        return torch.cat(
+            [flatten_channels_last(features), self.conditions(ready, n), lowest.flatten(1)], 1
+        )
+
+    def loss(self, batch: Batch) -> Losses:
+        """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
+        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
+        return {"nll": log_q - (log_normal(z) + log_det)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        given: Given | None = None,
+        options: BaseConfig | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """z ~ N(0, temperature^2 I), then x = f(z; s) with the 2x2 means of s."""
+        z = self.sample_latent(n, options, generator)
+        return self.decode(z, given)
 
     def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
         low = broadcast_conditions(batch.given, self.space, len(batch))[self.source].x
         away = float((self.shrink(batch.x.to(low.dtype)) - low).abs().max())
         if away > self.slack + 1e-4:
             raise DataError(
-                f"{self.name} models pictures whose 2x2 means are {self.source!r}, "
-                f"but a row is {away:.4g} levels away from that; make it of the "
-                "picture, as +low2 does"
+                f"expected images whose 2x2 means are {self.source!r}, found a row that is off "
+                f"by {away:.4g} levels; compute it from the images, as +low2 does"
             )
         return super().spread(batch, uniform)
 
@@ -155,18 +179,18 @@ class Superres(Flow, CanEnlarge):
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
         if not space.is_picture or space.kind != "levels":
-            return f"superres draws pictures of levels, and these are {space}; use coupling"
+            return f"expected images of levels, found {space}; use coupling"
         if any(side % 2 for side in space.shape[1:]):
             rows, columns = space.shape[1:]
             return (
-                f"superres doubles height and width, but pictures are {rows}x{columns}; crop "
-                f"them to even sizes such as {rows - rows % 2}x{columns - columns % 2}"
+                f"expected images of even height and width, found {rows}x{columns}; crop "
+                f"them to sizes such as {rows - rows % 2}x{columns - columns % 2}"
             )
-        if small(space) not in space.given:
+        if small_image_condition(space) not in space.given:
             half = "x".join(str(side // 2) for side in space.shape[1:])
             return (
-                f"superres needs the small picture of {half} that each picture is to agree "
-                "with; write +low2 after the name of the data"
+                f"expected a small image of {half} as a condition, found none; "
+                "write +low2 after the name of the data"
             )
         return None
 
@@ -177,7 +201,7 @@ class Superres(Flow, CanEnlarge):
             steps=6 if large else 4,
             width=64 if large else 48,
             features=32 if large else 16,
-            look=1,
+            kernel_size=1,
         )
         return Defaults(
             config,
@@ -198,8 +222,8 @@ class Superres(Flow, CanEnlarge):
         return cls.Config(steps=2, width=8, features=4)
 
 
-class Reads(nn.Module):
-    """Features of a small picture: three convolutions, of which the latter two add."""
+class SmallImageEncoder(nn.Module):
+    """Features of a small image: three convolutions, the last two residual."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -213,14 +237,14 @@ class Reads(nn.Module):
         return h
 
 
-def small(space: Space) -> str:
-    """The condition that is a picture of half the size; none: an empty name."""
+def small_image_condition(space: Space) -> str:
+    """The name of the condition that is an image of half the size; empty without one."""
     wanted = (space.shape[0], *(side // 2 for side in space.shape[1:])) if space.shape else ()
     return next(
         (
             name
             for name, part in space.given.items()
-            if part.kind in SLACK and part.shape == wanted
+            if part.kind in ROUNDING_SLACK and part.shape == wanted
         ),
         "",
     )
