@@ -181,7 +181,7 @@ def test_a_run_remembers_what_was_proposed_and_resumes_bit_for_bit(tmp_path, mon
     suit = owner.defaults
     monkeypatch.setattr(
         owner,
-        "suit",
+        "defaults",
         classmethod(
             lambda cls, space: replace(suit(space), data=("augment=shift1,noise5", "balance=true"))
         ),

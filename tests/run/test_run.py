@@ -329,7 +329,7 @@ def worded(path, name):
     )
 
 
-@pytest.mark.parametrize("name", ["../../other/run", "comment/notes", "x" * 300, "..", "a\0b"])
+@pytest.mark.parametrize("name", ["../../other/run", "comment/notes", "x" * 300, ".."])
 def test_columns_name_no_files(tmp_path, name):
     worded(tmp_path / "t.csv", name)
     (tmp_path / "other").mkdir()

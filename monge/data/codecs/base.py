@@ -1,4 +1,4 @@
-"""."""
+"""The codec of a field: between the values a user has and the compact tensors of a dataset."""
 
 from __future__ import annotations
 
@@ -34,3 +34,7 @@ class Codec(Config, abc.ABC):
     @abc.abstractmethod
     def measure(self, x: Any, name: str) -> Space:
         """The space of the field, its statistics from these compact rows."""
+
+    def vocabulary(self) -> dict[str, Any] | None:
+        """What a run saves beside its weights so that other programs can decode; None for most."""
+        return None

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..statistics import statistics
+from ..ragged import statistics
 from .base import Codec, Locator
 
 MISSING = "(missing)"
@@ -72,12 +72,12 @@ class Binary(Codec):
     """The two as text."""
 
     @property
-    def spoken(self) -> bool:
+    def is_text(self) -> bool:
         """Whether the two are words rather than 0 and 1 or truth values."""
         return numpy_dtype(self.dtype).kind == "O"
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
-        if self.spoken:
+        if self.is_text:
             codes = look_up(values, self.values, at).astype(np.float32)
             return torch.from_numpy(np.where(codes < 0, np.nan, codes).astype(np.float32))
         found = numbers(truths(values), at)
@@ -86,7 +86,7 @@ class Binary(Codec):
         return torch.from_numpy(found.astype(np.float32))
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        if self.spoken:
+        if self.is_text:
             return choose(np.array(self.values, object), codes_of(x))
         holes = np.isnan(x)
         return (

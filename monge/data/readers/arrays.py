@@ -44,8 +44,8 @@ def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> 
             )
     lengths = {field: len(array) for field, array in values.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{field} has {n}" for field, n in lengths.items())
-        raise DataError(f"the arrays of {name} differ in length ({told}); make them agree")
+        counts = ", ".join(f"{field} has {n}" for field, n in lengths.items())
+        raise DataError(f"the arrays of {name} differ in length ({counts}); make them agree")
     target = next((field for field in TARGETS if field in values and len(values) > 1), None)
     main = next(field for field in values if field != target)
     places = RowLocations.count(lengths[main], file)

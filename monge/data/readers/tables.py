@@ -77,7 +77,7 @@ def together(wrong: Mapping[str, Unfit]) -> DataError:
     """One sentence about every column that cannot be read."""
     if len(wrong) == 1:
         return next(iter(wrong.values()))
-    told = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
+    reasons = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
     spare = [name for name, error in wrong.items() if error.word == "drop"]
     words = ([f"leave out with data.drop={','.join(spare)}"] if spare else []) + (
         ["read words among numbers as missing with data.text=missing"]
@@ -85,7 +85,7 @@ def together(wrong: Mapping[str, Unfit]) -> DataError:
         else []
     )
     return DataError(
-        f"{len(wrong)} columns cannot be read as they are: {told}; {' and '.join(words)}"
+        f"{len(wrong)} columns cannot be read as they are: {reasons}; {' and '.join(words)}"
     )
 
 
@@ -229,7 +229,7 @@ def fit(
         return Binary(values=("False", "True"), dtype="bool")
     return (
         flag(values, dtype)
-        or date.fit(values, dtype)
+        or (date.fit(values, dtype) if str(values[0])[:1].isdigit() else None)
         or fit_text(column, found, name, options, at)
     )
 
