@@ -327,9 +327,9 @@ class View:
         index = self.index(split)
         if self.opened.options.balance:
             index = index[balanced(self.classes("balance=true")[index])]
-        return Split(self, index, self.augment, self.reach(index))
+        return Split(self, index, self.augment, self.crop_limits(index))
 
-    def reach(self, index: Tensor) -> Tensor | None:
+    def crop_limits(self, index: Tensor) -> Tensor | None:
         """By how many steps each row (n,) may begin late: blocks of running text begin anywhere,
         and read on in the block that follows where that is among these rows too."""
         rows = self.compact[0].rows
@@ -441,9 +441,9 @@ class Split:
         view: View,
         index: Tensor,
         augment: Augment | None = None,
-        reach: Tensor | None = None,
+        crop_limits: Tensor | None = None,
     ) -> None:
-        self.space, self.augment, self.reach = view.space, augment, reach
+        self.space, self.augment, self.crop_limits = view.space, augment, crop_limits
         self.index, self.density = index, view.opened.density  # (n,) row numbers of the source
         self.event, self.given = view.compact
 
@@ -459,8 +459,8 @@ class Split:
             name: part.batch(where, train, changes.get(name)) for name, part in self.given.items()
         }
         shift: Tensor | int = 0
-        if train and self.reach is not None:
-            shift = (torch.rand(len(index)) * (self.reach[index] + 1)).long()
+        if train and self.crop_limits is not None:
+            shift = (torch.rand(len(index)) * (self.crop_limits[index] + 1)).long()
         event = self.event.batch(where, train, changes.get(EVENT), shift)
         return replace(event, given=given, row=index)
 

@@ -44,7 +44,7 @@ from .readers import (
     text,
     text_columns,
 )
-from .readers.raw import RawData, ReadFormat
+from .readers.base import RawData, ReadFormat
 from .selection import Field, Schema, mark_missing, read_schema, with_missing_marks
 from .splits import divide, keep
 from .transforms import pairs, parse
@@ -334,20 +334,22 @@ def build(
     codecs, tensors = encode(raw, options, changes, schema)
     read = len(raw)
     if options.missing == "drop":
-        raw, tensors = thin(raw, tensors, full(tensors, raw.name))
+        raw, tensors = select_rows(raw, tensors, complete_rows(tensors, raw.name))
     dropped = read - len(raw)
     if options.rows:
-        raw, tensors = thin(raw, tensors, keep(len(raw), options, raw.split))
+        raw, tensors = select_rows(raw, tensors, keep(len(raw), options, raw.split))
     splits = divide(len(raw), options, raw.split, raw.name, whole or schema is not None)
     name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.word for change in changes)]))
-    settled = (
-        measure(raw, name, codecs, tensors, splits["train"])
+    schema_of_rows = (
+        fit_schema(raw, name, codecs, tensors, splits["train"])
         if schema is None
         else with_missing_marks(schema, name, tensors)
     )
     given = raw.split is not None and not raw.carved
-    notes = raw.notes + (numbering(settled, tensors) if schema is None and raw.table else ())
-    return Dataset(settled, tensors, splits, given, raw.density, notes, dropped, options)
+    notes = raw.notes + (
+        note_row_numbers(schema_of_rows, tensors) if schema is None and raw.table else ()
+    )
+    return Dataset(schema_of_rows, tensors, splits, given, raw.density, notes, dropped, options)
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
@@ -380,7 +382,7 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
     )
 
 
-def numbering(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tuple[str, ...]:
+def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tuple[str, ...]:
     """What to say of columns that do no more than number the rows."""
     names = [
         field.name
@@ -406,14 +408,14 @@ def encode(
 ) -> tuple[dict[str, Codec], dict[str, PackedTensor]]:
     """Codecs and compact rows, transformed as the name says."""
     values = {name: values_of(raw, name) for name in raw.values}
-    codecs = fitted(raw, values, options, schema)
+    codecs = fit_codecs(raw, values, options, schema)
     tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
     for change in changes:
         parse.apply(change, codecs, tensors, raw.name)
     return codecs, tensors if schema is None else schema_match.encode(raw, schema, codecs, tensors)
 
 
-def thin(
+def select_rows(
     raw: RawData, tensors: Mapping[str, PackedTensor], rows: Tensor
 ) -> tuple[RawData, dict[str, PackedTensor]]:
     """Some of the rows, in their order."""
@@ -452,7 +454,7 @@ def read_format(changes: Sequence[parse.Change], stored: Mapping[str, Any] | Non
     return replace(plain, parts=sounds[0].parts if sounds else (), texts=texts)
 
 
-def fitted(
+def fit_codecs(
     raw: RawData, values: Mapping[str, np.ndarray], options: Options, schema: Schema | None
 ) -> dict[str, Codec]:
     """The codec of each field, or one sentence about all columns that have none."""
@@ -488,7 +490,7 @@ def values_of(raw: RawData, name: str) -> np.ndarray:
     return raw.values[name] if as_is else tables.cells(raw.values[name], raw.at(name))
 
 
-def full(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
+def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     """The rows in which every cell was seen."""
     masks = [found > 0 for kept in tensors.values() if (found := holes(kept)) is not None]
     rows = (
@@ -504,7 +506,7 @@ def full(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     return rows
 
 
-def measure(
+def fit_schema(
     raw: RawData,
     name: str,
     codecs: Mapping[str, Codec],

@@ -22,7 +22,7 @@ from .codecs.scalar import Categorical, listed
 from .codecs.sequence import SequenceCodec, is_uneven, pack
 from .ragged import PackedTensor
 from .readers.arrays import from_arrays
-from .readers.raw import RawData
+from .readers.base import RawData
 from .selection import Schema
 
 

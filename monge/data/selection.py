@@ -11,6 +11,7 @@ from ..core.errors import UsageError, nearest
 from ..core.space import Space
 from .codecs.base import Codec
 from .codecs.scalar import listed
+from .codecs.tokens import Text
 from .ragged import PackedTensor, holes
 
 COLUMNS = "columns"
@@ -56,11 +57,14 @@ class Schema(Config):
     def vocabulary_files(self) -> dict[str, Any]:
         """The vocabulary of each field of text, as files of a run. Files are numbered, since the
         name of a field is data, which may lead out of the folder or be too long for a file."""
-        found = {field.name: field.codec.vocabulary() for field in self.fields}
-        kept = [(name, content) for name, content in found.items() if content is not None]
+        texts = [
+            (field.name, field.codec)
+            for field in self.fields
+            if isinstance(field.codec, Text) and field.codec.unit != "bytes"
+        ]
         return {
-            f"tokens/{number}.json": {"field": name} | content
-            for number, (name, content) in enumerate(kept)
+            f"tokens/{number}.json": {"field": name} | codec.vocabulary()
+            for number, (name, codec) in enumerate(texts)
         }
 
     def one_sided(self, event: str) -> tuple[str, ...]:

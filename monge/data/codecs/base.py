@@ -34,7 +34,3 @@ class Codec(Config, abc.ABC):
     @abc.abstractmethod
     def measure(self, x: Any, name: str) -> Space:
         """The space of the field, its statistics from these compact rows."""
-
-    def vocabulary(self) -> dict[str, Any] | None:
-        """What a run saves beside its weights so that other programs can decode; None for most."""
-        return None

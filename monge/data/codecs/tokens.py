@@ -186,10 +186,8 @@ class Text(Steps):
             )
         return x
 
-    def vocabulary(self) -> dict[str, Any] | None:
-        """Subwords as `tokenizers` reads them, characters and words as a list; bytes need none."""
-        if self.unit == "bytes":
-            return None
+    def vocabulary(self) -> dict[str, Any]:
+        """Subwords as `tokenizers` reads them, characters and words as a list."""
         if self.unit == "bpe":
             return {"tokenizer": json.loads(tokenizer(self.merges).to_str())}
         return {"symbols": list(self.symbols)}

@@ -18,7 +18,7 @@ from .. import content
 from ..codecs.scalar import listed
 from ..options import Options
 from . import audio, images, paired_images, parallel_text, tables, text
-from .raw import SPLITS, RawData, ReadFormat, join
+from .base import SPLITS, RawData, ReadFormat, join
 
 DOCUMENTS = ("readme", "license", "licence")
 """Files about data."""

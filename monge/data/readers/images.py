@@ -29,8 +29,8 @@ from ..options import Options
 from ..transforms.ops import resize
 from . import delimited
 from .arrays import from_arrays
+from .base import RawData
 from .path_labels import classes
-from .raw import RawData
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile

@@ -14,7 +14,7 @@ from ..codecs.base import Codec
 from ..codecs.scalar import listed
 from . import images
 from .arrays import from_arrays
-from .raw import RawData
+from .base import RawData
 
 SIDES = ("source", "target")
 """The fields of a pair: what is given, and what is modelled."""

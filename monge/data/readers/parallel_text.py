@@ -18,7 +18,7 @@ import numpy as np
 from ...core.errors import DataError
 from ..codecs.tokens import Text
 from ..options import Options
-from .raw import SPLITS, RawData, ReadFormat, RowLocations
+from .base import SPLITS, RawData, ReadFormat, RowLocations
 from .text import assign_splits, check_lines, codec_of, dataset_name, load, unit_of, with_longest
 
 ENDINGS = re.compile(r"[a-z]{2,3}|src|tgt|source|target")

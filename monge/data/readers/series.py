@@ -20,7 +20,7 @@ from ..codecs.window import Series, Window, WindowSpec
 from ..options import Options
 from ..selection import Schema
 from . import tables
-from .raw import RawData, RowLocations
+from .base import RawData, RowLocations
 from .series_grid import Regular, regular, whole
 
 SETTINGS = ("lookback", "horizon", "season", "time", "known", "borders", "calendar")

@@ -23,7 +23,7 @@ from ..codecs.sequence import pack
 from ..codecs.tokens import Text, Unit
 from ..options import Options
 from ..splits import divide
-from .raw import SPLITS, RawData, ReadFormat, RowLocations
+from .base import SPLITS, RawData, ReadFormat, RowLocations
 
 SUFFIXES = (".txt", ".text", ".md", ".txt.gz", ".text.gz")
 SHORT = 200

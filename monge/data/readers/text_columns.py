@@ -19,7 +19,7 @@ from ..codecs.scalar import listed
 from ..codecs.tokens import Text
 from ..options import Options
 from ..selection import Schema
-from .raw import RawData, ReadFormat
+from .base import RawData, ReadFormat
 from .text import assign_splits, dataset_name, unit_of, with_longest
 
 WORD = re.compile(r"[^\W\d_]{2,}")

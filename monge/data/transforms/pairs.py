@@ -24,8 +24,8 @@ from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..dataset import Dataset
 from ..ragged import PackedTensor
+from ..readers.base import SPLITS
 from ..readers.paired_images import SIDES
-from ..readers.raw import SPLITS
 from ..schema_match import adopt
 from ..selection import Field, Schema, mark_missing, read_schema, with_missing_marks
 from ..splits import shuffle

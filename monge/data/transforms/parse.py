@@ -16,7 +16,7 @@ from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..codecs.sound import Sound
 from ..ragged import PackedTensor
-from ..readers.raw import ReadFormat
+from ..readers.base import ReadFormat
 from . import ops, pair_ops
 
 PICTURES = ("resize", "grey", "edges", "half", "beside", "low")
