@@ -42,7 +42,7 @@ MODEL_PROPOSALS = ("augment", "balance")
 
 
 class Dataset:
-    """Data that were opened."""
+    """Named fields in compact tensors, with seeded splits."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Dataset:
         return View(select(self.schema, event, given, target), self)
 
     def with_defaults(self, *words: str) -> tuple[Dataset, list[str]]:
-        """The same rows under those of more words that nobody has said otherwise, and these."""
+        """The same rows with those proposed settings that the user has not set, and these."""
         unsaid = [
             word
             for word in words
@@ -323,7 +323,7 @@ class View:
         return Split(self, self.index(split))
 
     def training(self, split: str = "train") -> Split:
-        """A split as training sees it: balanced and augmented where the words say so."""
+        """A split as training sees it: balanced and augmented as the settings ask."""
         index = self.index(split)
         if self.opened.options.balance:
             index = index[balanced(self.classes("balance=true")[index])]

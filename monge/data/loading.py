@@ -321,8 +321,8 @@ def build(
     stored: Mapping[str, Any] | None = None,
     whole: bool = False,
 ) -> Dataset:
-    """A Source of what was read, in terms of its own or in those of an earlier run; too few rows
-    to split are refused, but where they are `whole` or come to a run."""
+    """A dataset of what was read, with a schema of its own or that of an earlier run. Too few rows
+    to split are refused, unless they are `whole` or read with the schema of a run."""
     schema, needed = (None, set()) if stored is None else read_schema(stored)
     raw = prepare(raw, options)
     if may_be_series(raw, options, schema):
@@ -428,7 +428,7 @@ def select_rows(
 
 
 def prepare(raw: RawData, options: Options) -> RawData:
-    """Columns that the words leave out left out, and at least one row."""
+    """The columns that data.drop leaves, and at least one row."""
     if options.split and not raw.numbered:
         raise UsageError(
             f"data.split={options.split}: {raw.name} does not come with several "

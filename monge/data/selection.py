@@ -73,8 +73,8 @@ class Schema(Config):
         if goal is None or not self.field(goal).space.is_picture:
             return ()
         return (
-            f"a law of {event} alone; say --target {goal} for one of {goal} given what it is "
-            "paired with",
+            f"a model of {event} alone; use --target {goal} for a model of {goal} given what it "
+            "is paired with",
         )
 
 
