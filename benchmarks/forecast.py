@@ -33,7 +33,7 @@ class Task:
 TASKS = {
     f"ETTh1-{horizon}": Task(
         ETT,
-        (f"data.horizon={horizon}", "data.lookback=336"),
+        (f"data.horizon={horizon}", "data.lookback=336", "data.borders=8640,2880,2880"),
         dict(zip(("NLinear", "DLinear", "Informer"), mse, strict=True)),
     )
     for horizon, mse in (

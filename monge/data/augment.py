@@ -3,7 +3,7 @@
 A motion T of the plane leaves a label as it is, M(T x) = M(x), so of a label given pictures only
 the pictures move; where the event is a picture given pictures all move alike, M(T x) = T M(x)
 (invariance and equivariance: Chen, Dobriban & Lee 2020). What spoils values spoils inputs alone.
-Where a lone picture is the event, what is modelled is the law of changed pictures. Everything is
+Of a lone image, the distribution of changed images is modelled. Everything is
 drawn from torch's own generator, which the loop seeds for each step.
 """
 
@@ -106,7 +106,7 @@ class Augment:
         """What a change does to the meaning of the numbers."""
         if self and list(self.pictures) == [EVENT]:
             return (
-                "data.augment changes what is modelled: the law of changed pictures, while "
+                "data.augment changes what is modelled: the distribution of changed images, while "
                 "held-out ones stay as they are",
             )
         if self.moves and EVENT not in self.pictures and self.space.kind != "label":

@@ -1,4 +1,4 @@
-"""What a user may say about data: the `data.*` words."""
+"""The settings `data.*`: how data are read and split."""
 
 from __future__ import annotations
 
@@ -12,66 +12,69 @@ class Options(Config):
     """How data are read and split."""
 
     seed: int = 0
-    """Of the split, of the choice of rows, and of data that are made."""
+    """Seed for splits, subsampling and synthetic data."""
     valid: Annotated[float, Range(0, 0.9, open=True)] = 0.1
-    """Part of the rows that is held out while training, where files do not say."""
+    """Fraction of the rows for validation, unless the files give a validation split."""
     test: Annotated[float, Range(0, 0.9, open=True)] = 0.1
-    """Part of the rows that is held out until the end, where files do not say."""
+    """Fraction of the rows for testing, unless the files give a test split."""
     rows: Annotated[int, Range(0)] = 0
-    """Rows to keep by a seeded choice (of given splits: training rows), or to make; 0 for all."""
+    """Rows to subsample (training rows if splits are given) or to generate; 0 for all."""
     missing: Literal["keep", "category", "drop"] = "keep"
-    """Missing cells: kept as unseen, in columns of names made a name, or their rows dropped."""
+    """Missing cells. keep: as missing; category: as a category in categorical
+    columns; drop: drop their rows."""
     header: Literal["auto", "yes", "no"] = "auto"
     """Whether the first line of a table names its columns."""
     text: Literal["refuse", "missing", "label"] = "refuse"
-    """A column of numbers with a few words in it: refused, the words read as missing cells, or all
-    of it as names."""
+    """Text cells in a column of numbers. refuse: an error; missing: read them as missing cells;
+    label: read the column as categorical."""
     names: tuple[str, ...] = ()
-    """Columns whose values are names even where they look like numbers."""
+    """Columns to read as categorical even if their values are numbers."""
     sentences: tuple[str, ...] = ()
-    """Columns that are text, read symbol by symbol, though their values may repeat."""
+    """Columns to read as text, token by token, even if their values repeat."""
     drop: tuple[str, ...] = ()
     """Columns to leave out."""
     parts: tuple[str, ...] = ()
-    """What the parts of the names of sound files between underscores are called."""
+    """Names for the underscore-separated parts of audio file names."""
     tokens: Literal["auto", "chars", "words", "bytes", "bpe"] = "auto"
-    """Symbols of text: characters, words, bytes, or subwords that are learned (bpe); auto takes
-    subwords of pairs of sentences and characters of any other text."""
+    """Tokens of text: characters, words, bytes or learned subwords (bpe). auto: subwords for
+    pairs of sentences, characters for other text."""
     vocabulary: Annotated[int, Range(0)] = 0
-    """How many words (the rest are one symbol) or subwords there are; 0 for 10000 or 4000."""
+    """Size of the vocabulary of words (rarer words become one token) or subwords; 0 for 10000
+    words or 4000 subwords."""
     context: Annotated[int, Range(2)] = 256
-    """Tokens of a row of running text, which is cut into consecutive blocks."""
+    """Tokens per row of running text, which is cut into consecutive blocks."""
     lines: Literal["auto", "each", "running"] = "auto"
-    """Text: a row for each line, or blocks of running text; auto takes each line where none is
-    empty and all are short."""
+    """Text: one row per line (each), or blocks of running text. auto: each if no line is empty and
+    all are short."""
     time: str = ""
-    """Series: the column of times; without it the one that looks so, or the order of the rows;
-    none for a table with dates whose rows are no steps."""
+    """Series: the column of times; by default a column of dates, or the order of the rows. none:
+    the rows are not a series."""
     lookback: Annotated[int, Range(1)] | None = None
-    """Series: steps of the past in a window; by default what kind of times there are decides."""
+    """Series: past steps in a window; by default several seasons."""
     horizon: Annotated[int, Range(1)] | None = None
-    """Series: steps of the future in a window; by default one season."""
+    """Series: future steps in a window; by default one season."""
     season: Annotated[int, Range(1)] | None = None
-    """Series: steps of a cycle, such as 24 hours; by default what the times suggest."""
+    """Series: steps per cycle, such as 24 for hours; by default derived from the times."""
     gaps: Literal["refuse", "fill"] = "refuse"
-    """Series: times that are missing, occur twice or are out of order, and empty cells: refused,
-    or mended (sorted, the last of equal times kept, what is missing interpolated)."""
+    """Series: missing, repeated or unordered times, and empty cells. refuse: an error; fill: sort
+    the rows, keep the last of equal times and interpolate."""
     known: tuple[str, ...] = ()
-    """Series: columns whose future is known when a forecast is made."""
+    """Series: columns whose future values are known at forecast time."""
     calendar: bool = False
-    """Series: whether day, week and year are a field that a forecast can be given."""
+    """Series: whether to add the time of day, week and year as a condition."""
     borders: tuple[int, ...] = ()
-    """Series: steps of training, validation and test; by default shares as `valid` and `test`."""
+    """Series: steps of training, validation and test, such as 8640,2880,2880; by default the
+    fractions `valid` and `test`."""
     split: Annotated[int, Range(0)] = 0
-    """Which of the splits of a folder that comes with several (index_train_3.txt and so on)."""
+    """Number of the split in a folder with several splits (index_train_3.txt and so on)."""
     labels: Annotated[int, Range(0)] = 0
-    """Training rows that keep their label, by a seeded choice balanced over the classes: a run
-    that looks at the label trains on these alone; 0 for all."""
+    """Training rows that keep their label, balanced over the classes; a run that uses the label
+    trains on these alone; 0 for all."""
     balance: bool = False
-    """Whether training rows are repeated until every class has as many as the commonest."""
+    """Whether to repeat training rows until all classes are equally frequent."""
     augment: tuple[str, ...] = ()
-    """Changes of training rows, afresh in each batch, such as shift2,rotate10,flip: `monge data`
-    lists them. Empty takes what the model proposes, none takes nothing."""
+    """Random augmentations of training rows, such as shift2,rotate10,flip (listed by `monge
+    data`). Empty: those the model proposes; none: no augmentation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

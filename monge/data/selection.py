@@ -1,24 +1,81 @@
-"""."""
+"""The schema of a dataset, and which of its fields a run models: the event and its conditions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any
 
-from ..core.config import Config
+from ..core.config import Config, read
 from ..core.errors import UsageError, nearest
 from ..core.space import Space
+from .codecs.base import Codec
 from .codecs.scalar import listed
-from .dataset import Schema
-
-if TYPE_CHECKING:
-    pass
-
+from .codecs.tokens import Text
+from .ragged import PackedTensor, holes
 
 COLUMNS = "columns"
 """What an event of several columns is called."""
 INPUTS = "inputs"
 """The condition that the columns beside a target form together."""
+
+
+class Field(Config):
+    """A named part of every row."""
+
+    tag = "data/field"
+    name: str
+    """What words and sentences call it."""
+    codec: Codec
+    """How it is written down."""
+    space: Space
+    """Where it lives, with statistics of the training rows."""
+    key: str | int = ""
+    """What a frame calls the column, where that is not its name."""
+
+
+class Schema(Config):
+    """Everything about data but their rows: what a run keeps to decode and to read other data."""
+
+    tag = "data/schema"
+    name: str
+    """Short and fit for a file's name, transforms included."""
+    fields: tuple[Field, ...]
+    """In the order the data had."""
+    main: tuple[str, ...]
+    """The fields that are the event by default."""
+    target: str | None = None
+    """The field to predict by default."""
+    inputs: tuple[str, ...] = ()
+    """The fields that a target is predicted from by default; none means all beside it."""
+    table: bool = False
+    """Whether the fields are the columns of a table."""
+
+    def field(self, name: str) -> Field:
+        return next(field for field in self.fields if field.name == name)
+
+    def vocabulary_files(self) -> dict[str, Any]:
+        """The vocabulary of each field of text, as files of a run. Files are numbered, since the
+        name of a field is data, which may lead out of the folder or be too long for a file."""
+        texts = [
+            (field.name, field.codec)
+            for field in self.fields
+            if isinstance(field.codec, Text) and field.codec.unit != "bytes"
+        ]
+        return {
+            f"tokens/{number}.json": {"field": name} | codec.vocabulary()
+            for number, (name, codec) in enumerate(texts)
+        }
+
+    def one_sided(self, event: str) -> tuple[str, ...]:
+        """What to say of a law that looks at one side of pairs of pictures alone."""
+        goal = self.target
+        if goal is None or not self.field(goal).space.is_picture:
+            return ()
+        return (
+            f"a model of {event} alone; use --target {goal} for a model of {goal} given what it "
+            "is paired with",
+        )
 
 
 class Selection(Config):
@@ -100,3 +157,28 @@ def conditions(
 
 def is_class(space: Space) -> bool:
     return not space.shape and space.kind in ("label", "binary")
+
+
+def read_schema(stored: Mapping[str, Any]) -> tuple[Schema, set[str]]:
+    """What a run kept, and the fields it cannot do without: all it looks at but a target."""
+    kept = read(stored)
+    if isinstance(kept, Selection):
+        given = {name for names in kept.given.values() for name in names}
+        spare = given and (kept.predicted or len(kept.event) == 1)
+        return kept.schema, given | (set() if spare else set(kept.event))
+    schema = Schema.from_dict(stored)
+    return schema, set(schema.main)
+
+
+def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTensor]) -> Schema:
+    fields = tuple(
+        replace(field, space=mark_missing(field.space, tensors[field.name]))
+        for field in schema.fields
+    )
+    return replace(schema, name=name, fields=fields)
+
+
+def mark_missing(space: Any, kept: PackedTensor) -> Any:
+    """A space that owns up to cells that were not seen in any split."""
+    found = holes(kept)
+    return replace(space, missing=space.missing or (found is not None and bool(found.any())))

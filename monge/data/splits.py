@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core.errors import DataError, UsageError
 from ..core.rng import derive_seed, keyed_uniform
 from .options import Options
-from .readers.raw import SPLITS
+from .readers.base import SPLITS
 
 FEWEST = 3
 """Rows without which no split has one."""

@@ -22,8 +22,8 @@ from ..core.rng import make_generator
 from ..data import Dataset
 from ..data.codecs.time_index import TimeIndex
 from ..data.codecs.window import Series, Window
+from ..data.loading import open_series
 from ..data.ragged import Ragged
-from ..data.readers.series import reread
 from ..evaluate.forecasts import is_forecast, measures
 from ..evaluate.likelihood import home
 from ..evaluate.suite import some
@@ -87,7 +87,7 @@ def series_of(run: Run, what: Any, words: Sequence[str]) -> Series:
     """The series to forecast: the run's own, or other data read with its fields."""
     codec = window_of(run, "past")
     if what is not None:
-        return reread(what, words, run.view.to_dict())
+        return open_series(what, words, run.view.to_dict())
     source = run.opened.opened if run.opened is not None else run.source()
     values, clock = steps(source, "series"), source.fields["time"]
     assert isinstance(clock.codec, TimeIndex), "a series has a clock"

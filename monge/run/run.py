@@ -30,7 +30,6 @@ from ..core.errors import UsageError
 from ..core.metric import Metric
 from ..core.overrides import Overrides, apply_overrides
 from ..core.rng import make_generator
-from ..data.codecs import tokens
 from ..evaluate.held_out import chunks
 from ..evaluate.likelihood import RowLikelihoods, row_likelihoods
 from ..evaluate.suite import flat
@@ -103,7 +102,7 @@ def start(
     files = {
         "run.json": storage.stamped(about),
         "fields.json": storage.stamped(begun.view.to_dict()),
-        **tokens.files(begun.view.terms.schema),
+        **begun.view.terms.schema.vocabulary_files(),
     }
     where = storage.create(wanted, not out, files, helpers)
     run = Run(where, compute, begun.view)

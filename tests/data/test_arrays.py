@@ -127,7 +127,7 @@ def test_files_of_arrays(tmp_path):
         (rng.integers(0, 900, (5, 4, 4)), "levels from 0 to 255"),
         (np.zeros((5, 7, 6, 6), np.uint8), "channels"),
         (1e9 + np.array([[0.1], [0.2], [0.3]]), "subtract an offset"),
-        (object(), "a object is no data"),
+        (object(), "found a object"),
     ],
 )
 def test_bad_arrays_get_one_sentence(what, sentence):

@@ -71,11 +71,11 @@ def test_a_gz_bomb_in_a_folder_of_indices_or_sentences_is_refused(tmp_path, smal
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy"])
-@pytest.mark.parametrize("options", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
-def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path, small_memory, name, options):
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path, small_memory, name, compression):
     path = tmp_path / name
     np.save(tmp_path / "part.npy", np.zeros(6 * MEGABYTE, np.uint8))
-    with zipfile.ZipFile(path, "w", options) as archive:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for member in ("x.npy", "y.npy"):  # one alone would do
             archive.write(tmp_path / "part.npy", member)
     with pytest.raises(DataError, match=rf"{name} unpacks to more than 0.0105 GB"):

@@ -135,8 +135,8 @@ def test_toys_know_their_modes():
         assert (apart < 4 * spread).double().mean() > 0.999
 
 
-def test_a_law_of_one_side_alone_is_told():
+def test_a_model_of_one_side_alone_is_noted():
     source = data.open("digits+edges")
-    assert "say --target target" in " ".join(source.view().notes)
+    assert "--target target" in " ".join(source.view().notes)
     assert not source.view(target="target").notes
     assert not data.open("digits").view().notes

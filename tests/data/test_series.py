@@ -8,7 +8,7 @@ import torch
 from monge import data
 from monge.core.errors import DataError, UsageError
 from monge.data.codecs import time_index
-from monge.data.codecs.window import CUSTOMARY, Window
+from monge.data.codecs.window import Window
 
 
 def frame(n=200, freq="h", form="%Y-%m-%d %H:%M:%S", seed=0):
@@ -82,16 +82,26 @@ def test_statistics_are_those_of_training_steps_each_counted_once():
         assert space.rows == len(source.splits["train"])
 
 
-def test_borders_may_be_said_and_customary_ones_are_known():
+def test_borders_set_the_splits_whatever_the_data_are_called():
     source = data.open(frame(), "lookback=20", "horizon=5", "borders=100,50,30")
     assert {split: len(rows) for split, rows in source.splits.items()} == {
         "train": 76,
         "valid": 46,
         "test": 26,
     }
-    assert CUSTOMARY["ETTh1"] == (8640, 2880, 2880)
     with pytest.raises(UsageError, match="200 together at most"):
         data.open(frame(), "lookback=20", "horizon=5", "borders=100,50,60")
+
+
+def test_the_name_of_a_file_sets_no_borders(tmp_path):
+    """ETT benchmarks have customary borders, which only data.borders sets."""
+    for name in ("ETTh1", "other"):
+        frame(15_000).to_csv(tmp_path / f"{name}.csv", index=False)
+    splits = [
+        data.open(tmp_path / f"{name}.csv", "lookback=20", "horizon=5").splits
+        for name in ("ETTh1", "other")
+    ]
+    assert all(torch.equal(splits[0][split], splits[1][split]) for split in splits[0])
 
 
 def test_defaults_follow_the_season():

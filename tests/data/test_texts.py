@@ -14,8 +14,8 @@ from monge.core.errors import DataError
 from monge.data import View
 from monge.data.codecs.tokens import Text, tokenizer
 from monge.data.options import Options
+from monge.data.readers.base import ReadFormat
 from monge.data.readers.parallel_text import read_columns
-from monge.data.readers.raw import ReadFormat
 from monge.train.batch_sampler import bucketed
 
 VERSES = "".join(f"{i}: the quick brown fox\njumps over {i * i} lazy dogs.\n\n" for i in range(60))

@@ -13,7 +13,7 @@ from ...core.errors import DataError
 
 if TYPE_CHECKING:
     from ..options import Options
-    from ..readers.raw import RawData
+    from ..readers.base import RawData
 
 
 def listing(module: str) -> list[tuple[str, str]]:

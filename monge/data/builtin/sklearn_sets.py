@@ -9,7 +9,7 @@ import numpy as np
 
 from ..codecs.array import Array
 from ..codecs.scalar import Categorical
-from ..readers.raw import RawData, RowLocations
+from ..readers.base import RawData, RowLocations
 
 
 def digits() -> RawData:

@@ -16,7 +16,7 @@ from ...core.rng import derive_seed, keyed_uniform
 from ..codecs.array import Array
 from ..codecs.sequence import Steps, pack
 from ..options import Options
-from ..readers.raw import RawData, RowLocations
+from ..readers.base import RawData, RowLocations
 
 TURN = 2 * math.pi
 LETTERS = {

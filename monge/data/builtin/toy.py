@@ -16,7 +16,7 @@ from torch import Tensor
 from ...core.gaussian_modes import GaussianModes
 from ...core.rng import derive_seed, keyed_uniform
 from ..options import Options
-from ..readers.raw import RawData, RowLocations
+from ..readers.base import RawData, RowLocations
 
 Density = Callable[[Tensor], Tensor]
 ROWS = 10_000

@@ -1,4 +1,4 @@
-"""."""
+"""The codec of a field: between the values a user has and the compact tensors of a dataset."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..statistics import statistics
+from ..ragged import statistics
 from .base import Codec, Locator
 from .scalar import EXACT, blank, refuse
 from .time_index import DAY, TimeIndex

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..statistics import statistics
+from ..ragged import statistics
 from .base import Codec, Locator
 
 MISSING = "(missing)"
@@ -28,6 +28,8 @@ MISSING = "(missing)"
 FLAGS = ({"false", "true"}, {"no", "yes"}, {"n", "y"}, {"f", "t"}, {"off", "on"})
 EXACT = 2**24
 """Whole numbers up to here are float32 numbers."""
+EXACT_FLOAT64 = 2**53
+"""Whole numbers up to here are float64 numbers."""
 ROUNDING = 2.0**-24
 """The largest relative error of a number made float32."""
 
@@ -72,12 +74,12 @@ class Binary(Codec):
     """The two as text."""
 
     @property
-    def spoken(self) -> bool:
+    def is_text(self) -> bool:
         """Whether the two are words rather than 0 and 1 or truth values."""
         return numpy_dtype(self.dtype).kind == "O"
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
-        if self.spoken:
+        if self.is_text:
             codes = look_up(values, self.values, at).astype(np.float32)
             return torch.from_numpy(np.where(codes < 0, np.nan, codes).astype(np.float32))
         found = numbers(truths(values), at)
@@ -86,7 +88,7 @@ class Binary(Codec):
         return torch.from_numpy(found.astype(np.float32))
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        if self.spoken:
+        if self.is_text:
             return choose(np.array(self.values, object), codes_of(x))
         holes = np.isnan(x)
         return (
@@ -305,17 +307,70 @@ class Offset(Number):
     """A number as its distance from one of the numbers."""
 
     tag = "codec/offset_number"
-    offset: float
-    """What is taken off; scores are the same with and without it."""
+    offset: int | float
+    """What is subtracted; log-likelihoods are the same with and without it. It is a whole number
+    where values exceed 2^53, and then values are computed with exactly."""
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:
+        if isinstance(self.offset, int):
+            return super().encode(subtract(values, self.offset, at), at)
         return super().encode(finite(numbers(values, at), at) - self.offset, at)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
+        dtype = numpy_dtype(self.dtype)
+        if isinstance(self.offset, int):
+            return add(x, self.offset, dtype)
         close = np.rint(x).astype(np.float64) if self.kind == "counts" else shortest(x)
         moved = close + self.offset
-        dtype = numpy_dtype(self.dtype)
         return moved.astype(dtype) if dtype.kind == "f" else whole_numbers(moved, dtype)
+
+
+def subtract(values: np.ndarray, offset: int, at: Locator) -> np.ndarray:
+    """values - offset as float64, exact for whole numbers of any size; NaN where a cell is
+    missing."""
+    found = np.full(len(values), np.nan)
+    for row, value in enumerate(values.tolist()):
+        if blank(value):
+            continue
+        try:
+            found[row] = int(value) - offset
+        except ValueError:
+            raise DataError(
+                f"{at(row)}: expected a whole number, found {value!r}; fix the cell or leave it "
+                "empty"
+            ) from None
+    refuse(
+        np.abs(found) > EXACT,
+        found,
+        at,
+        f"from {offset} is farther than the {EXACT} that float32 holds exactly",
+    )
+    return found
+
+
+def add(x: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:
+    """The whole numbers round(x) + offset that the type can hold, exact; None where x is NaN."""
+    limits, seen = np.iinfo(dtype), ~np.isnan(x)
+    moved = np.full(len(x), None, object)
+    steps = np.rint(x[seen].astype(np.float64)).astype(np.int64).tolist()
+    moved[seen] = [min(max(step + offset, limits.min), limits.max) for step in steps]
+    return moved.astype(dtype) if seen.all() else moved
+
+
+def is_large(values: np.ndarray) -> bool:
+    """Whether some whole number is beyond those that float64 holds exactly."""
+    if values.dtype.kind not in "iu" or not len(values):
+        return False
+    return int(values.max()) > EXACT_FLOAT64 or int(values.min()) < -EXACT_FLOAT64
+
+
+def fit_large(values: np.ndarray, dtype: str) -> Offset | None:
+    """The codec of distinct whole numbers beyond 2^53; None where their range is too wide for
+    float32 to hold their distances exactly."""
+    low, high = int(values.min()), int(values.max())
+    if high - low > EXACT:
+        return None
+    return Offset(kind="counts", dtype=dtype, offset=int(np.sort(values)[len(values) // 2]))
 
 
 def fit(values: np.ndarray, dtype: str) -> Offset:

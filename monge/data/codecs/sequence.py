@@ -13,8 +13,7 @@ from torch import Tensor
 from ...core.config import Range
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import Ragged
-from ..statistics import statistics
+from ..ragged import Ragged, statistics
 from .base import Codec, Locator
 from .scalar import EXACT, finite, refuse, whole_numbers
 
@@ -38,7 +37,7 @@ class SequenceCodec(Codec, abc.ABC):
         """An object array of rows, end to end."""
 
     @abc.abstractmethod
-    def tell(self, rows: Ragged) -> str:
+    def describe(self, rows: Ragged) -> str:
         """What the rows are like, in a few words."""
 
     def measure(self, x: Ragged, name: str) -> Space:
@@ -143,7 +142,7 @@ class Steps(SequenceCodec):
             return x.astype(dtype)
         return whole_numbers(np.clip(x, 0, self.size - 1) if self.size else x, dtype)
 
-    def tell(self, rows: Ragged) -> str:
+    def describe(self, rows: Ragged) -> str:
         return f"{spread(rows.length)} steps"
 
 

@@ -1,4 +1,4 @@
-"""."""
+"""Sound: samples of an amplitude at a rate, and mu-law."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Sound(SequenceCodec):
         return self.step[0] if self.step else 1
 
     @property
-    def sides(self) -> str:
+    def channel_layout(self) -> str:
         """How many channels, in words."""
         return {1: "mono", 2: "stereo"}.get(self.channels, f"{self.channels} channels")
 
     @property
-    def law(self) -> str:
+    def encoding(self) -> str:
         """How a sample is written, in words."""
         if self.mulaw:
             return "mu-law levels"
@@ -69,11 +69,11 @@ class Sound(SequenceCodec):
         """Decoded samples as a file."""
         return Clip(samples, self.rate, self.bits)
 
-    def tell(self, rows: Ragged) -> str:
+    def describe(self, rows: Ragged) -> str:
         bits = "floats" if self.bits == 32 else f"{self.bits} bits"
         return (
             f"{spread(rows.length)} steps, {spread(rows.length, self.rate)} s at {self.rate} "
-            f"Hz, {bits}, {self.sides}"
+            f"Hz, {bits}, {self.channel_layout}"
         )
 
     def adopt(self, other: Codec, x: Any, name: str) -> Ragged:
@@ -81,8 +81,8 @@ class Sound(SequenceCodec):
             raise DataError(f"{name} is not sound as the run's is; give wav files")
         for mine, its, word in (
             (f"{self.rate} Hz", f"{other.rate} Hz", f"+resample{self.rate}"),
-            (self.law, other.law, "+mulaw" if self.mulaw else ""),
-            (self.sides, other.sides, "+mono" if self.channels == 1 else ""),
+            (self.encoding, other.encoding, "+mulaw" if self.mulaw else ""),
+            (self.channel_layout, other.channel_layout, "+mono" if self.channels == 1 else ""),
         ):
             if mine != its:
                 raise DataError(

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..statistics import statistics
+from ..ragged import statistics
 from .base import Codec, Locator
 
 DAY = 86_400
-ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([ T]\d{2}:\d{2}(:\d{2})?)?)?\S*")
+ISO_TIME = re.compile(r"\d{4}-\d{2}(-\d{2}([ T]\d{2}:\d{2}(:\d{2})?)?)?\S*")
 FORMS = {7: "%Y-%m", 10: "%Y-%m-%d", 16: "%Y-%m-%d %H:%M"}
 """How a time is written, by the number of characters it has."""
 Times = Any
@@ -141,7 +141,7 @@ def day_of(time: Times) -> int:
 
 def is_dates(cells: np.ndarray) -> bool:
     """Whether a column of text is times as the standard writes them, most of them different."""
-    if not all(isinstance(cell, str) and ISO.fullmatch(cell.strip()) for cell in cells):
+    if not all(isinstance(cell, str) and ISO_TIME.fullmatch(cell.strip()) for cell in cells):
         return False
     return 2 * len(set(cells)) > len(cells)
 

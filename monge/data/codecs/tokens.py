@@ -28,8 +28,6 @@ from .sequence import pack, spread
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from ..dataset import Schema
-
 
 Unit = Literal["chars", "words", "bytes", "bpe"]
 BYTES = 256
@@ -188,7 +186,13 @@ class Text(Steps):
             )
         return x
 
-    def tell(self, rows: Ragged) -> str:
+    def vocabulary(self) -> dict[str, Any]:
+        """Subwords as `tokenizers` reads them, characters and words as a list."""
+        if self.unit == "bpe":
+            return {"tokenizer": json.loads(tokenizer(self.merges).to_str())}
+        return {"symbols": list(self.symbols)}
+
+    def describe(self, rows: Ragged) -> str:
         shown = self.spell(rows.rows[0].tolist())[:30]
         unit = "subwords" if self.unit == "bpe" else self.unit
         return f"{spread(rows.length)} {unit}, {shown!r}"
@@ -252,23 +256,3 @@ def learn(texts: Iterable[str], vocabulary: int) -> tuple[tuple[int, int], ...]:
         merges.append((code[left], code[right]))
         code.setdefault(left + right, len(code))
     return tuple(merges)
-
-
-def files(schema: Schema) -> dict[str, Any]:
-    """The vocabulary of each field of text, as files of a run: the name of the field, and subwords
-    as `tokenizers` reads them, characters and words as a list. Files are numbered, since the name
-    of a field is data, which may lead out of the folder or be too long for a file."""
-    texts = [
-        (field.name, field.codec)
-        for field in schema.fields
-        if isinstance(field.codec, Text) and field.codec.unit != "bytes"
-    ]
-    return {
-        f"tokens/{number}.json": {"field": name}
-        | (
-            {"tokenizer": json.loads(tokenizer(codec.merges).to_str())}
-            if codec.unit == "bpe"
-            else {"symbols": list(codec.symbols)}
-        )
-        for number, (name, codec) in enumerate(texts)
-    }

@@ -20,11 +20,12 @@ import torch
 
 from ...core.errors import DataError
 from .. import content
+from ..codecs import scalar
 from ..codecs.array import Array
 from ..codecs.base import Codec, Locator
-from ..codecs.scalar import EXACT, Binary, Categorical, Number, exact_enough, listed
+from ..codecs.scalar import EXACT, Binary, Categorical, Number, exact_enough, is_large, listed
 from ..codecs.sequence import Steps, is_uneven, uneven
-from .raw import RawData, RowLocations, join
+from .base import RawData, RowLocations, join
 from .tables import from_frame, is_frame, is_names
 
 CHANNELS = (1, 3, 4)
@@ -44,8 +45,8 @@ def from_arrays(values: Mapping[str, np.ndarray], name: str, file: str = "") -> 
             )
     lengths = {field: len(array) for field, array in values.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{field} has {n}" for field, n in lengths.items())
-        raise DataError(f"the arrays of {name} differ in length ({told}); make them agree")
+        counts = ", ".join(f"{field} has {n}" for field, n in lengths.items())
+        raise DataError(f"the arrays of {name} differ in length ({counts}); make them agree")
     target = next((field for field in TARGETS if field in values and len(values) > 1), None)
     main = next(field for field in values if field != target)
     places = RowLocations.count(lengths[main], file)
@@ -161,11 +162,26 @@ def fit(values: np.ndarray, at: Locator, label: bool = False) -> Codec:
         return Steps.fit(values, at)
     if values.dtype.kind == "O" or label:
         return Categorical.fit(values, "str" if values.dtype.kind == "O" else str(values.dtype))
+    if is_large(values):
+        return fit_large_integers(values, at)
     if values.dtype == np.float64 or (
         values.dtype.itemsize > 2 and values.dtype.kind in "iu" and np.abs(values).max() > EXACT
     ):
         exact_enough(values.astype(np.float64), at)
     return fit_single(values) if values.ndim == 1 else fit_shaped(values, at)
+
+
+def fit_large_integers(values: np.ndarray, at: Locator) -> Codec:
+    """Whole numbers beyond 2^53: exact as distances from one of them, or refused."""
+    codec = scalar.fit_large(values, str(values.dtype)) if values.ndim == 1 else None
+    if codec is None:
+        row = int(np.argmax([is_large(part) for part in values.reshape(len(values), -1)]))
+        raise DataError(
+            f"{at(row)}: expected whole numbers up to 2^53, or one column within a range of "
+            f"2^24, found {values.min()} to {values.max()}; subtract an offset, or convert them "
+            "to text for names"
+        )
+    return codec
 
 
 def fit_single(values: np.ndarray) -> Codec:

@@ -27,8 +27,8 @@ from ..codecs.scalar import listed
 from ..codecs.sequence import lengths, pack
 from ..codecs.sound import Sound, amplitude, quantise
 from ..options import Options
+from .base import RawData, ReadFormat, RowLocations
 from .path_labels import classes, name_parts, tagged
-from .raw import RawData, ReadFormat, RowLocations
 from .wav import Bits, Clip, load
 
 SUFFIX = ".wav"

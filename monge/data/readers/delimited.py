@@ -54,7 +54,7 @@ PLAIN = {
 
 
 @dataclass(frozen=True)
-class Sheet:
+class DelimitedTable:
     """A file's cells, the line each row begins on, and whether its columns have names."""
 
     frame: pd.DataFrame
@@ -64,7 +64,7 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSpans:
     """Where rows are: the byte each begins at and the one after its last, its line, its cells."""
 
     start: np.ndarray  # (N,)
@@ -72,11 +72,11 @@ class Rows:
     line: np.ndarray  # (N,) from 1
     cells: np.ndarray  # (N,)
 
-    def take(self, rows: np.ndarray) -> Rows:
-        return Rows(self.start[rows], self.end[rows], self.line[rows], self.cells[rows])
+    def take(self, rows: np.ndarray) -> RowSpans:
+        return RowSpans(self.start[rows], self.end[rows], self.line[rows], self.cells[rows])
 
 
-def read(path: Path, options: Options) -> Sheet:
+def read(path: Path, options: Options) -> DelimitedTable:
     content, notes = without_full_stops(load(path), path)
     mark = separator(head(content), path)
     if mark is None:
@@ -97,7 +97,7 @@ def read(path: Path, options: Options) -> Sheet:
     frame, commas = parse(content, body, mark, columns, path)
     if commas:
         notes += (f"commas between digits of {path.name} are read as decimal points",)
-    return Sheet(frame, body.line, named, notes)
+    return DelimitedTable(frame, body.line, named, notes)
 
 
 def load(path: Path) -> bytes:
@@ -185,7 +185,7 @@ def tabbed(content: bytes) -> bytes:
     return b"\n".join(b"\t".join(line.split()) for line in content.split(b"\n"))
 
 
-def find_rows(content: bytes, mark: str, path: Path) -> Rows:
+def find_rows(content: bytes, mark: str, path: Path) -> RowSpans:
     """Every row, blank lines included; a quoted cell may hold marks and ends of lines."""
     whole = np.frombuffer(content, np.uint8)
     quotes = Quotes(whole, ord(mark)) if b'"' in content else None
@@ -218,7 +218,7 @@ def find_rows(content: bytes, mark: str, path: Path) -> Rows:
         for found, last in ((end, len(whole)), (line, lines), (cells, marks)):
             found.append(np.array([last]))
     ends, after, cut = (np.concatenate(found) for found in (end, line, cells))
-    return Rows(
+    return RowSpans(
         np.append(0, ends[:-1] + 1),
         ends,
         np.append(0, after[:-1] + 1) + 1,
@@ -277,7 +277,7 @@ class Quotes:
         return np.array(found, np.int64)
 
 
-def filled(rows: Rows, content: bytes) -> Rows:
+def filled(rows: RowSpans, content: bytes) -> RowSpans:
     """The rows that are not blank lines."""
     whole = np.frombuffer(content, np.uint8)
     last = np.maximum(rows.end - 1, rows.start).clip(max=len(whole) - 1)
@@ -287,7 +287,7 @@ def filled(rows: Rows, content: bytes) -> Rows:
     return rows.take(np.delete(np.arange(len(rows.line)), blank)) if blank else rows
 
 
-def check(rows: Rows, mark: str, path: Path) -> Rows:
+def check(rows: RowSpans, mark: str, path: Path) -> RowSpans:
     """`rows`, all of which have as many cells as the first."""
     wrong = np.flatnonzero(rows.cells != rows.cells[0])
     if len(wrong):
@@ -340,7 +340,7 @@ def column_names(cells: Sequence[str], path: Path) -> list[str]:
 
 
 def parse(
-    content: bytes, rows: Rows, mark: str, columns: list[str], path: Path
+    content: bytes, rows: RowSpans, mark: str, columns: list[str], path: Path
 ) -> tuple[pd.DataFrame, bool]:
     """The cells of the rows, and whether a column has decimal commas."""
     import pandas as pd

@@ -29,8 +29,8 @@ from ..options import Options
 from ..transforms.ops import resize
 from . import delimited
 from .arrays import from_arrays
+from .base import RawData
 from .path_labels import classes
-from .raw import RawData
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -46,7 +46,7 @@ BITS = 258
 IDX = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-def is_picture(path: Path) -> bool:
+def is_image(path: Path) -> bool:
     """What only looks like a file counts, so that it is refused as it is loaded, not left out."""
     return path.suffix.lower() in SUFFIXES and not path.is_dir()
 
@@ -62,11 +62,11 @@ def find(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in [*folder.iterdir(), *folder.glob("*/*")]
-        if is_picture(path) and path.name[0] != "."
+        if is_image(path) and path.name[0] != "."
     )
 
 
-def read_pictures(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
+def read_images(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
     """Pictures of one size; their folders under `root`, where they have one, are their labels."""
     labels = classes([(root, path) for path in paths], "pictures")
     pictures = load_all(paths, root, side)

@@ -11,14 +11,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ...core.errors import DataError
 from ..codecs.tokens import Text
 from ..options import Options
-from .raw import SPLITS, RawData, ReadFormat, RowLocations
-from .text import check_lines, codec_of, load, settled, told, unit_of, whose
+from .base import SPLITS, RawData, ReadFormat, RowLocations
+from .text import assign_splits, check_lines, codec_of, dataset_name, load, unit_of, with_longest
 
 ENDINGS = re.compile(r"[a-z]{2,3}|src|tgt|source|target")
 OTHERS = {"csv", "tsv", "txt", "npy", "npz", "wav", "png", "jpg", "gif", "md", "gz", "data", "py"}
@@ -27,12 +28,19 @@ SIDES = ("source", "target")
 SNIFFED = 200
 
 
-def sides(text: str) -> tuple[Path, Path] | None:
+class FilePair(NamedTuple):
+    """Two files of sentences, line by line."""
+
+    source: Path
+    target: Path
+
+
+def sides(text: str) -> FilePair | None:
     """The two files that a word such as train.de,train.en names."""
     first, comma, second = text.partition(",")
     if not comma or os.path.exists(text):
         return None
-    both = Path(first), Path(second)
+    both = FilePair(Path(first), Path(second))
     return both if all(map(os.path.isfile, both)) else None
 
 
@@ -54,6 +62,11 @@ def find(files: Sequence[Path]) -> dict[str, tuple[Path, Path]]:
     if len(languages) != 2 or any(len(own) != 2 for own in stems.values()):
         return {}
     return {stem: (own[languages[0]], own[languages[1]]) for stem, own in stems.items()}
+
+
+def read_pair(files: FilePair, options: Options, form: ReadFormat) -> RawData:
+    name = files.source.name.partition(".")[0]
+    return read({name: files}, {name: None}, name, options, form)
 
 
 def read(
@@ -101,8 +114,8 @@ def is_columns(path: Path, options: Options) -> bool:
     if any(len(row) != 2 for row in cells):
         return False
     words = [cell.split() for row in cells[1:] for cell in row]
-    spoken = sum(len(own) > 1 for own in words) >= 0.5 * len(words)
-    return options.tokens != "auto" or (bool(words) and spoken)
+    mostly_sentences = sum(len(own) > 1 for own in words) >= 0.5 * len(words)
+    return options.tokens != "auto" or (bool(words) and mostly_sentences)
 
 
 def read_columns(path: Path, name: str, options: Options, form: ReadFormat) -> RawData:
@@ -148,7 +161,7 @@ def assemble(
         else {side: side for side in texts}
     )
     count = len(texts[source])
-    split = whose(count, options, name) if given is None and not form.texts else given
+    split = assign_splits(count, options, name) if given is None and not form.texts else given
     rows = list(range(count)) if split is None else np.flatnonzero(split == 0).tolist()
     train = [texts[side][row] for side in texts for row in rows]
     every = [*texts[source], *texts[target]]
@@ -158,10 +171,10 @@ def assemble(
         known = form.texts.get(names[side])
         codec = known if isinstance(known, Text) else shared
         values[names[side]] = codec.codes(lines, places.at(side))
-        codecs[names[side]] = settled(codec, values[names[side]], form)
+        codecs[names[side]] = with_longest(codec, values[names[side]], form)
     goal = names[target]
     return RawData(
-        told(name, shared),
+        dataset_name(name, shared),
         values,
         (goal,),
         places,

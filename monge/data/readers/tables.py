@@ -32,12 +32,13 @@ from ..codecs.scalar import (
     blurred,
     distinct,
     finite,
+    is_large,
     listed,
     spelled,
 )
 from ..options import Options
 from . import delimited
-from .raw import RawData, RowLocations
+from .base import RawData, RowLocations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +78,7 @@ def together(wrong: Mapping[str, Unfit]) -> DataError:
     """One sentence about every column that cannot be read."""
     if len(wrong) == 1:
         return next(iter(wrong.values()))
-    told = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
+    reasons = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
     spare = [name for name, error in wrong.items() if error.word == "drop"]
     words = ([f"leave out with data.drop={','.join(spare)}"] if spare else []) + (
         ["read words among numbers as missing with data.text=missing"]
@@ -85,7 +86,7 @@ def together(wrong: Mapping[str, Unfit]) -> DataError:
         else []
     )
     return DataError(
-        f"{len(wrong)} columns cannot be read as they are: {told}; {' and '.join(words)}"
+        f"{len(wrong)} columns cannot be read as they are: {reasons}; {' and '.join(words)}"
     )
 
 
@@ -190,6 +191,8 @@ def cells(column: Column, at: Locator) -> np.ndarray:
             whole = column.to_numpy()
             fits = whole.dtype.kind != "u" or whole.max(initial=0) < WRAPS
             return whole.astype(np.int64) if fits else whole.astype(object)
+        if pd.api.types.is_integer_dtype(kind) and is_large(column.dropna().to_numpy()):
+            return column.to_numpy(object, na_value=None)
         return column.to_numpy(np.float64, na_value=np.nan)
     if pd.api.types.is_datetime64_dtype(kind):
         return column.dt.strftime(MOMENT).to_numpy(object, na_value=None)
@@ -224,23 +227,36 @@ def fit(
     if label or dtype == "category":
         return fit_names(column, found, name, missing and options.missing == "category")
     if found.dtype.kind != "O":
-        return fit_number(found, values, dtype, missing, at)
+        return fit_number(found, values, name, dtype, missing, at)
+    if all(type(value) is int and abs(value) < WRAPS for value in values):
+        return fit_number(found, values.astype(np.int64), name, dtype, missing, at)
     if all(isinstance(value, bool | np.bool_) for value in values):
         return Binary(values=("False", "True"), dtype="bool")
     return (
         flag(values, dtype)
-        or date.fit(values, dtype)
+        or (date.fit(values, dtype) if str(values[0])[:1].isdigit() else None)
         or fit_text(column, found, name, options, at)
     )
 
 
 def fit_number(
-    found: np.ndarray, values: np.ndarray, dtype: str, missing: bool, at: Locator
+    found: np.ndarray, values: np.ndarray, name: str, dtype: str, missing: bool, at: Locator
 ) -> Codec:
+    """The codec of numbers: two, whole or real, far from zero or not."""
     if values.dtype.kind == "b":
         return Binary(values=("False", "True"), dtype=dtype)
     if ((values == 0) | (values == 1)).all():
         return Binary(dtype=dtype)
+    if is_large(values):
+        codec = scalar.fit_large(values, dtype)
+        if codec is None:
+            raise Unfit.drop(
+                name,
+                f"holds whole numbers from {values.min()} to {values.max()}, which beyond 2^53 "
+                "are exact only within a range of 2^24",
+                f", or read it as categorical with data.names={name}",
+            )
+        return codec
     whole = (values == np.rint(values)).all() and np.abs(values).max() <= EXACT
     # whole numbers are kept and written as floats where a cell is missing
     if whole and ("int" in dtype.lower() or (missing and dtype.lower().startswith("float"))):
@@ -260,10 +276,12 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
         whole = all(str(value).lstrip("+-").isdigit() for value in values)
         if whole and any(abs(int(value)) >= WRAPS for value in values):
             return fit_names(column, found, name, not seen.all() and options.missing == "category")
-        return fit_number(cells, read[:-1], "int64" if whole else "float64", False, at)
+        if whole and is_large(exact := np.array([int(value) for value in values])):
+            return fit_number(cells, exact, name, "int64", False, at)
+        return fit_number(cells, read[:-1], name, "int64" if whole else "float64", False, at)
     if len(strange) <= (1 - MOSTLY) * seen.sum() and options.text != "label":
         if options.text == "missing":
-            plain = fit_number(cells, read[~np.isnan(read)], "Float64", True, at)
+            plain = fit_number(cells, read[~np.isnan(read)], name, "Float64", True, at)
             return LenientNumber(
                 kind=plain.kind if isinstance(plain, Number) else "counts", dtype="Float64"
             )

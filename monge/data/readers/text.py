@@ -23,7 +23,7 @@ from ..codecs.sequence import pack
 from ..codecs.tokens import Text, Unit
 from ..options import Options
 from ..splits import divide
-from .raw import SPLITS, RawData, ReadFormat, RowLocations
+from .base import SPLITS, RawData, ReadFormat, RowLocations
 
 SUFFIXES = (".txt", ".text", ".md", ".txt.gz", ".text.gz")
 SHORT = 200
@@ -147,18 +147,18 @@ def rows_of(
     form: ReadFormat,
 ) -> RawData:
     """One text a line, each with a symbol that ends it."""
-    split = given if form.texts else whose(len(lines), options, name, given)
+    split = given if form.texts else assign_splits(len(lines), options, name, given)
     train = lines if split is None else [lines[int(row)] for row in np.flatnonzero(split == 0)]
     codec = codec_of(form, unit_of(options, "chars"), lines, train, options, ends=True)
     rows = codec.codes(lines, places.at(FIELD))
     return RawData(
-        told(name, codec),
+        dataset_name(name, codec),
         {FIELD: rows},
         (FIELD,),
         places,
         split=split,
         carved=given is None,
-        codecs={FIELD: settled(codec, rows, form)},
+        codecs={FIELD: with_longest(codec, rows, form)},
     )
 
 
@@ -177,13 +177,13 @@ def blocks_of(
     rows = pack([block for own in blocks for block in own])
     whole = np.repeat(split, list(map(len, blocks)))
     return RawData(
-        told(name, codec),
+        dataset_name(name, codec),
         {FIELD: rows},
         (FIELD,),
         RowLocations.count(len(rows), files),
         split=whole if len(parts) > 1 else None,
         carved=len(given) == 1,
-        codecs={FIELD: settled(codec, rows, form)},
+        codecs={FIELD: with_longest(codec, rows, form)},
     )
 
 
@@ -209,7 +209,9 @@ def stretches(given: Mapping[str, str], options: Options) -> list[tuple[int, str
     return [(split, text) for split, text in found if text]
 
 
-def whose(n: int, options: Options, name: str, given: np.ndarray | None = None) -> np.ndarray:
+def assign_splits(
+    n: int, options: Options, name: str, given: np.ndarray | None = None
+) -> np.ndarray:
     """The split of each row, an index into SPLITS."""
     split = np.zeros(n, np.int64)
     for code, rows in enumerate(divide(n, options, given, name).values()):
@@ -237,12 +239,12 @@ def codec_of(
     return Text.fit(unit, texts, train, options.vocabulary, ends)
 
 
-def settled(codec: Text, rows: np.ndarray, form: ReadFormat) -> Text:
+def with_longest(codec: Text, rows: np.ndarray, form: ReadFormat) -> Text:
     """The codec with the length of the longest row, where it was fitted to these rows."""
     return codec if form.texts else replace(codec, longest=max(map(len, rows), default=1))
 
 
-def told(name: str, codec: Text) -> str:
+def dataset_name(name: str, codec: Text) -> str:
     """The name of the data, which says where something was lost: rare words become one symbol."""
     return f"{name}+words" if codec.unit == "words" else name
 

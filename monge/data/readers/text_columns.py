@@ -17,10 +17,10 @@ import numpy as np
 from ...core.errors import DataError, UsageError, nearest
 from ..codecs.scalar import listed
 from ..codecs.tokens import Text
-from ..dataset import Schema
 from ..options import Options
-from .raw import RawData, ReadFormat
-from .text import settled, told, unit_of, whose
+from ..selection import Schema
+from .base import RawData, ReadFormat
+from .text import assign_splits, dataset_name, unit_of, with_longest
 
 WORD = re.compile(r"[^\W\d_]{2,}")
 """A word, which no part of a date is."""
@@ -35,17 +35,17 @@ def read(raw: RawData, options: Options, schema: Schema | None) -> RawData:
     names = [name for name in texts(raw, options, schema) if name not in raw.codecs]
     if not names:
         return raw
-    split = raw.split if schema else whose(len(raw), options, raw.name, raw.split)
+    split = raw.split if schema else assign_splits(len(raw), options, raw.name, raw.split)
     values, codecs, title = dict(raw.values), dict(raw.codecs), raw.name
     for name in names:
         known = schema.field(name).codec if schema else None
         lines = sentences(raw, name)
         codec = known if isinstance(known, Text) else fit(lines, split, options)
         values[name] = codec.codes(lines, raw.at(name))
-        codecs[name] = settled(
+        codecs[name] = with_longest(
             codec, values[name], ReadFormat(texts={name: codec} if schema else {})
         )
-        title = told(title, codec)
+        title = dataset_name(title, codec)
     main = tuple(name for name in raw.main if name not in names) or raw.main
     return replace(
         raw,

@@ -14,29 +14,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...core.errors import DataError, UsageError
-from ..build import in_terms, mark_missing, stored_terms
 from ..codecs.array import Array
 from ..codecs.base import Codec
-from ..codecs.scalar import listed
-from ..dataset import Dataset, Field, Schema
+from ..dataset import Dataset
 from ..ragged import PackedTensor
-from ..readers import images
-from ..readers.arrays import from_arrays
-from ..readers.raw import SPLITS, RawData
+from ..readers.base import SPLITS
+from ..readers.paired_images import SIDES
 from ..schema_match import adopt
+from ..selection import Field, Schema, mark_missing, read_schema, with_missing_marks
 from ..splits import shuffle
 from . import parse
-
-FOLDERS = ("a", "b")
-"""Where the sources and where the targets lie."""
 
 
 def parted(
@@ -75,11 +68,11 @@ def make(
         parse.apply(change, codecs, tensors, pictures.name)
     title = "+".join([pictures.name, maker.word, *(change.word for change in after)])
     if stored is None:
-        schema = measured(title, codecs, tensors, pictures.splits["train"])
+        schema = fit_schema(title, codecs, tensors, pictures.splits["train"])
     else:
-        kept, _ = stored_terms(stored)
+        kept, _ = read_schema(stored)
         tensors = {field.name: read_as(kept, field, codecs, tensors) for field in kept.fields}
-        schema = in_terms(kept, title, tensors)
+        schema = with_missing_marks(kept, title, tensors)
     return Dataset(
         schema,
         tensors,
@@ -92,7 +85,7 @@ def make(
     )
 
 
-def measured(
+def fit_schema(
     title: str, codecs: Mapping[str, Codec], tensors: Mapping[str, PackedTensor], train: Tensor
 ) -> Schema:
     fields = tuple(
@@ -120,53 +113,6 @@ def read_as(
     return adopt(
         field.codec, codecs[name], tensors[name], name, lambda row: f"{name}, row {row + 1}"
     )
-
-
-def is_pair(folder: Path) -> bool:
-    """Whether a folder holds pictures in a/ and in b/ and nowhere else."""
-    shelves = [
-        path.name.lower()
-        for path in folder.iterdir()
-        if path.is_dir() and any(map(images.is_picture, path.iterdir()))
-    ]
-    return sorted(shelves) == list(FOLDERS)
-
-
-def read(folder: Path, side: int | None) -> RawData:
-    """The pictures of a/ and b/ with the same names beside one another."""
-    shelves = {path.name.lower(): path for path in folder.iterdir() if path.is_dir()}
-    first, second = ({path.stem: path for path in images.find(shelves[name])} for name in FOLDERS)
-    alone = sorted(first.keys() ^ second.keys())
-    if alone:
-        raise DataError(
-            f"{folder} holds {len(first)} pictures in a/ and {len(second)} in b/, and "
-            f"{listed(alone, 3)} has no partner; give each picture one of the same "
-            "name, or rename the folders where they are classes"
-        )
-    names = sorted(first)
-    raws = [
-        images.read_pictures([shelf[name] for name in names], shelves[where], side)
-        for where, shelf in zip(FOLDERS, (first, second), strict=True)
-    ]
-    codecs = {name: raw.codecs["image"] for name, raw in zip(SIDES, raws, strict=True)}
-    same_sides(codecs, folder)
-    values: dict[str, np.ndarray] = {
-        name: raw.values["image"] for name, raw in zip(SIDES, raws, strict=True)
-    }
-    return replace(from_arrays(values, folder.resolve().name), codecs=codecs)
-
-
-def same_sides(codecs: Mapping[str, Codec], folder: Path) -> None:
-    sizes = [codec.shape[1:] for codec in codecs.values() if isinstance(codec, Array)]
-    if sizes[0] != sizes[1]:
-        told = [f"{width}x{height}" for height, width in sizes]
-        raise DataError(
-            f"the pictures of {folder} are {told[0]} in a/ and {told[1]} in b/; bring "
-            f"them to one size with {folder.resolve().name}+resize64"
-        )
-
-
-SIDES = ("source", "target")
 
 
 def sides(text: str) -> tuple[str, str] | None:
@@ -229,11 +175,9 @@ def renamed_field(field: Field, name: str, rows: PackedTensor) -> Field:
     return replace(field, name=name, key=name, space=replace(space, missing=missing))
 
 
-def terms_of(stored: Mapping[str, Any], opened: Sequence[Dataset]) -> list[dict[str, Any]]:
+def schemas_of_sides(stored: Mapping[str, Any], opened: Sequence[Dataset]) -> list[dict[str, Any]]:
     """What an earlier run kept of each side, in the names that the side has for itself."""
-    from ..build import stored_terms
-
-    schema, _ = stored_terms(stored)
+    schema, _ = read_schema(stored)
     if {field.name for field in schema.fields} != set(SIDES):
         raise UsageError(
             f"A~B are two data sets that nobody paired, and the run was fitted on "

@@ -3,7 +3,6 @@ they fit."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import typing
@@ -17,12 +16,13 @@ from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..codecs.sound import Sound
 from ..ragged import PackedTensor
-from ..readers.raw import ReadFormat
+from ..readers.base import ReadFormat
+from . import ops, pair_ops
 
 PICTURES = ("resize", "grey", "edges", "half", "beside", "low")
 """Words about levels that stand in rows and columns."""
-WORDS = ("ops", "pair_ops")
-"""The modules whose functions are words."""
+MODULES = {"ops": ops, "pair_ops": pair_ops}
+"""The modules whose functions are transforms."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Change:
 
     @property
     def call(self) -> Callable[..., Any]:
-        return getattr(importlib.import_module(f"{__package__}.{self.module}"), self.function)
+        return getattr(MODULES[self.module], self.function)
 
     @property
     def pairs(self) -> bool:
@@ -65,7 +65,7 @@ def find(words: Sequence[str]) -> list[Change]:
 def change(word: str) -> Change:
     known = {
         name.replace("_", "-"): module
-        for module in WORDS
+        for module in MODULES
         for name, _ in listing(f"transforms/{module}")
     }
     parts = re.fullmatch(r"(.*?)(\d*)", word)

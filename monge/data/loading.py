@@ -1,0 +1,535 @@
+"""Opening data: one ordered list of readers, then the stages that make a dataset.
+
+`open` locates the input, the first of READERS that recognises it reads it, and `build` encodes,
+splits and measures the rows. A stage that the data do not need (series, text columns, transforms,
+the schema of an earlier run) is not entered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+
+from ..core.errors import DataError, UsageError, nearest
+from . import content, schema_match
+from .builtin import catalogue
+from .codecs.array import Array
+from .codecs.base import Codec
+from .codecs.scalar import Number, listed
+from .codecs.sequence import SequenceCodec
+from .codecs.sound import Sound
+from .codecs.time_index import ISO_TIME
+from .codecs.tokens import Text
+from .codecs.window import Series, Window
+from .dataset import Dataset
+from .options import Options
+from .ragged import PackedTensor, holes
+from .readers import (
+    arrays,
+    audio,
+    folders,
+    images,
+    parallel_text,
+    series,
+    tables,
+    text,
+    text_columns,
+)
+from .readers.base import RawData, ReadFormat
+from .selection import Field, Schema, mark_missing, read_schema, with_missing_marks
+from .splits import divide, keep
+from .transforms import pairs, parse
+
+NUMBERED_ROWS = 20
+"""Rows from which a column that counts 0, 1, 2, ... is taken for the numbers of the rows."""
+
+
+def open(data: Any, *settings: str, fields: Mapping[str, Any] | None = None) -> Dataset:
+    """`data` as a dataset, read with these settings; with the `fields` of an earlier run, in the
+    schema of that run.
+
+    data: a built-in name or a path, either followed by +transforms, two unpaired datasets as
+    A~B, two files of sentences line by line as A,B, an array, a tensor, a frame, an (x, y) pair,
+    a torch Dataset, rows, or a dataset, which is returned as it is.
+    """
+    if isinstance(data, Dataset):
+        if settings or fields:
+            raise UsageError(
+                "expected settings where the dataset is opened, found them with a dataset that "
+                "is open already; pass them to the first open"
+            )
+        return data
+    options = Options().override(*settings)
+    if isinstance(data, str | Path) and "~" in str(data) and (both := pairs.sides(str(data))):
+        return open_unpaired(both, settings, fields)
+    source, transforms = locate(data)
+    before, maker, after = pairs.parted(transforms) if transforms else ((), None, ())
+    raw = read(source, options, read_format(before, fields))
+    if maker is None:
+        return build(raw, options, transforms, fields)
+    unpaired = build(raw, options, before, whole=fields is not None)
+    return pairs.make(unpaired, maker, after, fields)
+
+
+def open_unpaired(
+    names: tuple[str, str], settings: Sequence[str], fields: Mapping[str, Any] | None
+) -> Dataset:
+    """Two datasets side by side, as A~B names them."""
+    each = [open(name, *settings) for name in names]
+    if fields is not None:
+        schemas = pairs.schemas_of_sides(fields, each)
+        each = [
+            open(name, *settings, fields=schema)
+            for name, schema in zip(names, schemas, strict=True)
+        ]
+    return pairs.pair(*each)
+
+
+def open_series(data: Any, settings: Sequence[str], fields: Mapping[str, Any]) -> Series:
+    """A series in the schema of a run, however short, with what is known beyond its end."""
+    options = Options().override(*settings)
+    source, _ = locate(data)
+    if isinstance(source, str):
+        raise DataError(f"expected a table with a column of times, found the built-in {data}")
+    schema, _ = read_schema(fields)
+    found = series.read(prepare(read(source, options), options), options, schema)
+    series.first_tick(found, schema)  # refuses steps of another length
+    return found
+
+
+def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
+    """What is to be read (an object, a built-in name, a path or two files line by line), and the
+    transforms that its name asks for."""
+    if not isinstance(data, str | Path):
+        return data, ()
+    if "," in str(data) and (files := parallel_text.sides(str(data))):
+        return files, ()
+    place, words = catalogue.locate(str(data))
+    return place, parse.find(words) if words else ()
+
+
+@dataclass(frozen=True)
+class DataReader:
+    """A kind of input: how it is recognised and what reads it."""
+
+    read: Callable[[Any, Options, ReadFormat], RawData]
+    recognises: Callable[[Any, Options], bool] = lambda source, options: True
+    suffixes: tuple[str, ...] = ()  # of files that are of this kind
+
+    def accepts(self, source: Any, options: Options) -> bool:
+        """Whether the input is of this kind; a file is recognised by the end of its name first."""
+        named = isinstance(source, Path) and source.name.lower().endswith(self.suffixes)
+        if self.suffixes and (not named or source.is_dir()):
+            return False
+        return self.recognises(source, options)
+
+
+def read(source: Any, options: Options, form: ReadFormat | None = None) -> RawData:
+    """Whatever the first reader that recognises the input finds in it."""
+    if isinstance(source, Path):
+        content.check_kind(source)
+    for reader in READERS:
+        if reader.accepts(source, options):
+            return reader.read(source, options, form or ReadFormat())
+    if isinstance(source, Path):
+        raise DataError(
+            f"expected a table ({', '.join(TABLE_SUFFIXES[:4])} or their .gz), an array "
+            f"({', '.join(ARRAY_SUFFIXES)}), idx, images or {audio.SUFFIX}, found {source}; "
+            "convert it"
+        )
+    raise DataError(
+        f"expected a name, a path, an array, a frame, an (x, y) pair, a torch Dataset or rows, "
+        f"found a {type(source).__name__}; convert it"
+    )
+
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".data", ".txt", ".csv.gz", ".tsv.gz", ".data.gz", ".txt.gz")
+ARRAY_SUFFIXES = (".npy", ".npz")
+IDX_NAME = re.compile(r".*[-.]idx.*")
+"""train-images-idx3-ubyte.gz, mine.idx and the like."""
+
+
+def is_folder(source: Any) -> bool:
+    return isinstance(source, Path) and source.is_dir()
+
+
+def is_idx(source: Any) -> bool:
+    return isinstance(source, Path) and bool(IDX_NAME.fullmatch(source.name.lower()))
+
+
+def is_strings(source: Any) -> bool:
+    return (
+        isinstance(source, list | tuple)
+        and bool(source)
+        and all(isinstance(each, str) for each in source)
+    )
+
+
+def is_sentence_pairs(source: Any) -> bool:
+    return isinstance(source, tuple) and len(source) == 2 and all(map(is_strings, source))
+
+
+def is_torch_dataset(source: Any) -> bool:
+    return isinstance(source, TorchDataset) and not isinstance(source, IterableDataset)
+
+
+def is_iterable(source: Any) -> bool:
+    """Whether a Python object gives rows; an object with items by number does too."""
+    try:
+        iter(source)
+    except TypeError:
+        return False
+    return True
+
+
+def read_items(source: Any, options: Options, form: ReadFormat) -> RawData:
+    """The items of a torch Dataset, which need not be iterable."""
+    rows = (source[i] for i in range(len(source)))
+    return arrays.from_rows(rows, type(source).__name__.lower())
+
+
+def read_table_folder(source: Path, options: Options, form: ReadFormat) -> RawData:
+    def is_table(path: Path) -> bool:
+        return any(reader.accepts(path, options) for reader in TABLE_READERS)
+
+    return folders.read_tables(source, is_table, lambda path: read(path, options))
+
+
+TABLE_READERS = (
+    DataReader(
+        lambda source, options, form: arrays.read_file(source),
+        suffixes=ARRAY_SUFFIXES,
+    ),
+    DataReader(
+        lambda source, options, form: images.read_idx([source], tables.stem(source)),
+        lambda source, options: is_idx(source) and source.is_file(),
+    ),
+    DataReader(
+        lambda source, options, form: tables.read_file(source, options),
+        suffixes=TABLE_SUFFIXES,
+    ),
+)
+"""Files that hold a table, an array or idx: one split each where a folder holds several."""
+
+READERS = (
+    # built-in datasets
+    DataReader(
+        lambda source, options, form: catalogue.make(source, options),
+        lambda source, options: isinstance(source, str),
+    ),
+    # files
+    DataReader(
+        lambda source, options, form: images.read_images([source], source.parent, form.side),
+        suffixes=images.SUFFIXES,
+    ),
+    DataReader(
+        lambda source, options, form: audio.read(
+            {source.parent: [source]}, source.stem, options, form
+        ),
+        lambda source, options: source.name[0] != ".",
+        suffixes=(audio.SUFFIX,),
+    ),
+    DataReader(
+        lambda source, options, form: text.read(
+            {source: None}, tables.stem(source), options, form
+        ),
+        lambda source, options: text.is_text(source, options),
+        suffixes=text.SUFFIXES,
+    ),
+    DataReader(
+        lambda source, options, form: parallel_text.read_columns(
+            source, tables.stem(source), options, form
+        ),
+        lambda source, options: parallel_text.is_columns(source, options),
+        suffixes=(".tsv", ".tsv.gz"),
+    ),
+    *TABLE_READERS,
+    # two files line by line
+    DataReader(
+        lambda source, options, form: parallel_text.read_pair(source, options, form),
+        lambda source, options: isinstance(source, parallel_text.FilePair),
+    ),
+    # folders
+    DataReader(
+        lambda source, options, form: folders.read_numbered(source, options),
+        lambda source, options: is_folder(source) and folders.is_numbered(source),
+    ),
+    DataReader(
+        lambda source, options, form: folders.read_idx(source),
+        lambda source, options: is_folder(source) and folders.has_idx(source),
+    ),
+    DataReader(
+        lambda source, options, form: folders.read_images(source, form),
+        lambda source, options: is_folder(source) and folders.has_images(source),
+    ),
+    DataReader(
+        lambda source, options, form: folders.read_sounds(source, options, form),
+        lambda source, options: is_folder(source) and folders.has_sounds(source),
+    ),
+    DataReader(
+        lambda source, options, form: folders.read_sentence_pairs(source, options, form),
+        lambda source, options: is_folder(source) and folders.has_sentence_pairs(source),
+    ),
+    DataReader(
+        lambda source, options, form: folders.read_texts(source, options, form),
+        lambda source, options: is_folder(source) and folders.has_texts(source, options),
+    ),
+    DataReader(read_table_folder, lambda source, options: is_folder(source)),
+    # Python objects
+    DataReader(
+        lambda source, options, form: text.from_lines(source, options),
+        lambda source, options: options.tokens != "auto" and is_strings(source),
+    ),
+    DataReader(
+        lambda source, options, form: parallel_text.from_pairs(source[0], source[1], options),
+        lambda source, options: options.tokens != "auto" and is_sentence_pairs(source),
+    ),
+    DataReader(
+        lambda source, options, form: tables.from_frame(source),
+        lambda source, options: tables.is_frame(source) or isinstance(source, Mapping),
+    ),
+    DataReader(
+        lambda source, options, form: arrays.from_array(source),
+        lambda source, options: isinstance(source, np.ndarray | Tensor),
+    ),
+    DataReader(
+        lambda source, options, form: arrays.from_pair(*source),
+        lambda source, options: isinstance(source, tuple) and len(source) == 2,
+    ),
+    DataReader(read_items, lambda source, options: is_torch_dataset(source)),
+    DataReader(
+        lambda source, options, form: arrays.from_rows(source, "rows"),
+        lambda source, options: is_iterable(source),
+    ),
+)
+"""Every kind of input, in order: the first reader that accepts the input reads it."""
+
+
+def build(
+    raw: RawData,
+    options: Options,
+    changes: Sequence[parse.Change] = (),
+    stored: Mapping[str, Any] | None = None,
+    whole: bool = False,
+) -> Dataset:
+    """A dataset of what was read, with a schema of its own or that of an earlier run. Too few rows
+    to split are refused, unless they are `whole` or read with the schema of a run."""
+    schema, needed = (None, set()) if stored is None else read_schema(stored)
+    raw = prepare(raw, options)
+    if may_be_series(raw, options, schema):
+        raw = series.windows(raw, options, schema)
+    if may_have_text(raw, options, schema):
+        raw = text_columns.read(raw, options, schema)
+    if schema is not None:
+        raw = schema_match.match(raw, schema, needed)
+    codecs, tensors = encode(raw, options, changes, schema)
+    read = len(raw)
+    if options.missing == "drop":
+        raw, tensors = select_rows(raw, tensors, complete_rows(tensors, raw.name))
+    dropped = read - len(raw)
+    if options.rows:
+        raw, tensors = select_rows(raw, tensors, keep(len(raw), options, raw.split))
+    splits = divide(len(raw), options, raw.split, raw.name, whole or schema is not None)
+    name = re.sub(r"[^\w.+-]+", "-", "+".join([raw.name, *(change.word for change in changes)]))
+    schema_of_rows = (
+        fit_schema(raw, name, codecs, tensors, splits["train"])
+        if schema is None
+        else with_missing_marks(schema, name, tensors)
+    )
+    given = raw.split is not None and not raw.carved
+    notes = raw.notes + (
+        note_row_numbers(schema_of_rows, tensors) if schema is None and raw.table else ()
+    )
+    return Dataset(schema_of_rows, tensors, splits, given, raw.density, notes, dropped, options)
+
+
+def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
+    """Whether rows can be the steps of a series: the run says so, a setting, or a column whose
+    first cell is a time."""
+    if schema is not None:
+        return any(isinstance(field.codec, Window) for field in schema.fields)
+    if any(getattr(options, name) != getattr(Options, name) for name in series.SETTINGS):
+        return True
+    return raw.table and any(
+        column.dtype.kind == "M"
+        or (
+            column.dtype.kind == "O"
+            and isinstance(column.iloc[0], str)
+            and ISO_TIME.fullmatch(column.iloc[0].strip()) is not None
+        )
+        for column in raw.values.values()
+    )
+
+
+def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool:
+    """Whether a field can be text: the run says so, a setting, or a column of many strings."""
+    if options.sentences:
+        return True
+    if schema is not None:
+        return any(isinstance(field.codec, Text) for field in schema.fields)
+    return len(raw) > text_columns.FEWEST and any(
+        name not in raw.codecs and column.dtype.kind in "OTU"
+        for name, column in raw.values.items()
+    )
+
+
+def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tuple[str, ...]:
+    """What to say of columns that do no more than number the rows."""
+    names = [
+        field.name
+        for field in schema.fields
+        if isinstance(field.codec, Number)
+        and isinstance(x := tensors[field.name], Tensor)
+        and x.ndim == 1
+        and len(x) > 20
+        and torch.equal(x.sort().values - x.min(), torch.arange(len(x), dtype=x.dtype))
+    ]
+    return (
+        (
+            f"no more than the number of its row is in {listed(names)}; leave it out with "
+            f"data.drop={','.join(names)}",
+        )
+        if names
+        else ()
+    )
+
+
+def encode(
+    raw: RawData, options: Options, changes: Sequence[parse.Change], schema: Schema | None
+) -> tuple[dict[str, Codec], dict[str, PackedTensor]]:
+    """Codecs and compact rows, transformed as the name says."""
+    values = {name: values_of(raw, name) for name in raw.values}
+    codecs = fit_codecs(raw, values, options, schema)
+    tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
+    for change in changes:
+        parse.apply(change, codecs, tensors, raw.name)
+    return codecs, tensors if schema is None else schema_match.encode(raw, schema, codecs, tensors)
+
+
+def select_rows(
+    raw: RawData, tensors: Mapping[str, PackedTensor], rows: Tensor
+) -> tuple[RawData, dict[str, PackedTensor]]:
+    """Some of the rows, in their order."""
+    if len(rows) == len(raw):
+        return raw, dict(tensors)
+    split = None if raw.split is None else raw.split[rows.numpy()]
+    return replace(raw, split=split, places=raw.places.take(rows.numpy())), {
+        name: tensor[rows] for name, tensor in tensors.items()
+    }
+
+
+def prepare(raw: RawData, options: Options) -> RawData:
+    """The columns that data.drop leaves, and at least one row."""
+    if options.split and not raw.numbered:
+        raise UsageError(
+            f"data.split={options.split}: {raw.name} does not come with several "
+            "splits; leave it out"
+        )
+    for name in options.names:
+        if name not in raw.values:
+            raise UsageError(
+                f"data.names={name}: there is no such column{nearest(name, raw.values)}"
+            )
+    raw = tables.without(raw, options.drop) if options.drop else raw
+    if not len(raw):
+        raise DataError(f"{raw.name} has no rows; give it some")
+    return raw
+
+
+def read_format(changes: Sequence[parse.Change], stored: Mapping[str, Any] | None) -> ReadFormat:
+    """How files are to be read: as the words of a name say, and as an earlier run names parts."""
+    plain = parse.form(changes) if changes else ReadFormat()
+    fields = () if stored is None else read_schema(stored)[0].fields
+    sounds = [field.codec for field in fields if isinstance(field.codec, Sound)]
+    texts = {field.name: field.codec for field in fields if isinstance(field.codec, Text)}
+    return replace(plain, parts=sounds[0].parts if sounds else (), texts=texts)
+
+
+def fit_codecs(
+    raw: RawData, values: Mapping[str, np.ndarray], options: Options, schema: Schema | None
+) -> dict[str, Codec]:
+    """The codec of each field, or one sentence about all columns that have none."""
+    found, wrong = {}, {}
+    for name in values:
+        try:
+            found[name] = fit(raw, name, values[name], options, schema)
+        except tables.Unfit as error:
+            wrong[name] = error
+    if wrong:
+        raise tables.together(wrong)
+    return found
+
+
+def fit(
+    raw: RawData, name: str, values: np.ndarray, options: Options, schema: Schema | None
+) -> Codec:
+    """The codec of a field: known, taken from the run, or what its values ask for. Arrays are read
+    as what they are and brought to the run's terms after they were transformed."""
+    taken = None if schema is None else schema.field(name).codec
+    if taken is not None and not isinstance(taken, Array | SequenceCodec):
+        return taken
+    if name in raw.codecs:
+        return raw.codecs[name]
+    label = name in raw.labels or name in options.names
+    if raw.table:
+        return tables.fit(raw.values[name], values, name, label, options, raw.at(name))
+    return arrays.fit(values, raw.at(name), label)
+
+
+def values_of(raw: RawData, name: str) -> np.ndarray:
+    as_is = not raw.table or isinstance(raw.codecs.get(name), Text)
+    return raw.values[name] if as_is else tables.cells(raw.values[name], raw.at(name))
+
+
+def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
+    """The rows in which every cell was seen."""
+    masks = [found > 0 for kept in tensors.values() if (found := holes(kept)) is not None]
+    rows = (
+        (~torch.stack(masks).any(0)).nonzero()[:, 0]
+        if masks
+        else torch.arange(len(next(iter(tensors.values()))))
+    )
+    if not len(rows):
+        raise DataError(
+            f"every row of {name} has a missing cell, and data.missing=drop leaves "
+            "none; say data.missing=keep"
+        )
+    return rows
+
+
+def fit_schema(
+    raw: RawData,
+    name: str,
+    codecs: Mapping[str, Codec],
+    tensors: Mapping[str, PackedTensor],
+    train: Tensor,
+) -> Schema:
+    """Fields with the statistics of the training rows."""
+    fields = []
+    for field, codec in codecs.items():
+        space = codec.measure(tensors[field][train], field)
+        fields.append(
+            Field(
+                name=field,
+                codec=codec,
+                space=mark_missing(space, tensors[field]),
+                key=raw.keys.get(field, field),
+            )
+        )
+    return Schema(
+        name=name,
+        fields=tuple(fields),
+        main=raw.main,
+        target=raw.target,
+        inputs=raw.inputs,
+        table=raw.table,
+    )

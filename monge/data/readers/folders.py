@@ -1,0 +1,234 @@
+"""Folders: of images, sounds or texts, of one file per split, or a table with numbered splits.
+
+A table with numbered splits is the form in which regression benchmarks are passed on: data.txt,
+index_features.txt, index_target.txt, and index_train_k.txt with index_test_k.txt for each split k.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ...core.errors import DataError, UsageError
+from .. import content
+from ..codecs.scalar import listed
+from ..options import Options
+from . import audio, images, paired_images, parallel_text, tables, text
+from .base import SPLITS, RawData, ReadFormat, join
+
+DOCUMENTS = ("readme", "license", "licence")
+"""Files about data."""
+NUMBERED_SPLITS = {"data.txt", "index_features.txt", "index_target.txt"}
+
+
+def files_of(folder: Path) -> list[Path]:
+    """What a folder holds, in order, without hidden files."""
+    try:
+        files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror}); check its rights") from error
+    for path in files:
+        content.check_kind(path)
+    return files
+
+
+def name_of(folder: Path) -> str:
+    return folder.resolve().name
+
+
+def split_folders(folder: Path) -> list[Path]:
+    return [path for path in files_of(folder) if path.is_dir() and split_of(path)]
+
+
+def is_numbered(folder: Path) -> bool:
+    return {path.name for path in files_of(folder)} >= NUMBERED_SPLITS
+
+
+def has_idx(folder: Path) -> bool:
+    return any(map(images.is_idx, files_of(folder)))
+
+
+def read_idx(folder: Path) -> RawData:
+    """Images and labels as MNIST has them, one pair of files per split."""
+    paths, name = [path for path in files_of(folder) if images.is_idx(path)], name_of(folder)
+    return by_split(paths, name, lambda paths: images.read_idx(paths, name))
+
+
+def has_images(folder: Path) -> bool:
+    return bool(images.find(folder)) or any(map(images.find, split_folders(folder)))
+
+
+def read_images(folder: Path, form: ReadFormat) -> RawData:
+    """Images with their folders as labels, or pairs of images in a/ and b/, by split or not."""
+    found = {path: images.find(path) for path in split_folders(folder)}
+    if not any(found.values()):
+        return read_image_folder(folder, form.side, paired_images.is_pair(folder))
+    paired = all(paired_images.is_pair(path) for path, inside in found.items() if inside)
+    return by_split(
+        list(found),
+        name_of(folder),
+        lambda paths: read_image_folder(paths[0], form.side, paired),
+    )
+
+
+def read_image_folder(folder: Path, side: int | None, paired: bool) -> RawData:
+    if paired:
+        return paired_images.read(folder, side)
+    return images.read_images(images.find(folder), folder, side)
+
+
+def has_sounds(folder: Path) -> bool:
+    return bool(audio.find(folder)) or any(map(audio.find, split_folders(folder)))
+
+
+def read_sounds(folder: Path, options: Options, form: ReadFormat) -> RawData:
+    """A folder of sounds, or one for each split."""
+    name = name_of(folder)
+    found = {path: audio.find(path) for path in split_folders(folder)}
+    if not any(found.values()):
+        return audio.read({folder: audio.find(folder)}, name, options, form)
+    raw = audio.read(found, name, options, form)
+    split = np.repeat(
+        [SPLITS.index(str(split_of(path))) for path in found],
+        [len(inside) for inside in found.values()],
+    )
+    return replace(raw, split=split) if 0 in split and split.any() else raw
+
+
+def has_sentence_pairs(folder: Path) -> bool:
+    return bool(parallel_text.find(files_of(folder)))
+
+
+def read_sentence_pairs(folder: Path, options: Options, form: ReadFormat) -> RawData:
+    """Files that are translations of one another."""
+    both = parallel_text.find(files_of(folder))
+    splits = {stem: split_of(Path(stem)) for stem in both}
+    return parallel_text.read(both, splits, name_of(folder), options, form)
+
+
+def has_texts(folder: Path, options: Options) -> bool:
+    return bool(texts_of(folder, options))
+
+
+def texts_of(folder: Path, options: Options) -> list[Path]:
+    return [
+        path
+        for path in files_of(folder)
+        if path.is_file() and text.is_text(path, options) and not is_document(path)
+    ]
+
+
+def is_document(path: Path) -> bool:
+    return path.stem.lower() in DOCUMENTS
+
+
+def read_texts(folder: Path, options: Options, form: ReadFormat) -> RawData:
+    found = {path: split_of(path) for path in texts_of(folder, options)}
+    return text.read(found, name_of(folder), options, form)
+
+
+def read_tables(
+    folder: Path, is_table: Callable[[Path], bool], read_file: Callable[[Path], RawData]
+) -> RawData:
+    """A folder with one readable file in it, or with one per split."""
+    readable = [
+        path
+        for path in files_of(folder)
+        if path.is_file() and is_table(path) and not is_document(path)
+    ]
+    if not readable:
+        raise DataError(
+            f"{folder} holds nothing that can be read; put a table, arrays, idx "
+            "files, images or sounds in it"
+        )
+
+    def read_one(paths: Sequence[Path]) -> RawData:
+        if len(paths) > 1:
+            raise DataError(
+                f"several files of {folder} could be the same split "
+                f"({listed(path.name for path in paths)}); name one of them"
+            )
+        return read_file(paths[0])
+
+    if any(split_of(path) == "train" for path in readable):
+        return by_split([path for path in readable if split_of(path)], name_of(folder), read_one)
+    if len(readable) > 1:
+        raise DataError(
+            f"{folder} holds several files and none is called train "
+            f"({listed(path.name for path in readable)}); name one of them"
+        )
+    return read_one(readable)
+
+
+def by_split(paths: Sequence[Path], name: str, reader: Callable[[list[Path]], RawData]) -> RawData:
+    """Files grouped by the split their names say, read group by group."""
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(split_of(path) or "train", []).append(path)
+    raws = {split: reader(groups[split]) for split in SPLITS if split in groups}
+    return join(raws, name) if "train" in raws and len(raws) > 1 else next(iter(raws.values()))
+
+
+def split_of(path: Path) -> str | None:
+    """train, valid or test where a word of the name says so."""
+    for word in re.split(r"[^a-z0-9]+", path.name.lower()):
+        for split, starts in (("train", "train"), ("valid", "valid"), ("test", "test")):
+            if word.startswith(starts):
+                return split
+        if word in ("val", "dev", "t10k"):
+            return "test" if word == "t10k" else "valid"
+    return None
+
+
+def read_numbered(folder: Path, options: Options) -> RawData:
+    """The table with the split that `data.split` chooses; validation rows are carved from its
+    training rows."""
+    raw = tables.read_file(folder / "data.txt", options)
+    columns = list(raw.values)
+    inputs = [columns[i] for i in numbers(folder / "index_features.txt", len(columns))]
+    target = [columns[i] for i in numbers(folder / "index_target.txt", len(columns))]
+    if len(target) != 1:
+        raise DataError(f"{folder / 'index_target.txt'} names {len(target)} columns; name one")
+    values = {key: raw.values[key] for key in columns if key in inputs or key in target}
+    train, test = (find(folder, part, options.split) for part in ("train", "test"))
+    split = np.full(len(raw), -1)
+    split[numbers(train, len(raw))] = SPLITS.index("train")
+    split[numbers(test, len(raw))] = SPLITS.index("test")
+    kept = np.flatnonzero(split >= 0)
+    values = {key: column.iloc[kept].reset_index(drop=True) for key, column in values.items()}
+    return replace(
+        raw,
+        name=name_of(folder),
+        values=values,
+        main=tuple(values),
+        target=target[0],
+        split=split[kept],
+        places=raw.places.take(kept),
+        numbered=True,
+    )
+
+
+def find(folder: Path, part: str, number: int) -> Path:
+    path = folder / f"index_{part}_{number}.txt"
+    if not path.exists():
+        known = len(list(folder.glob(f"index_{part}_*.txt")))
+        raise UsageError(
+            f"data.split={number}: {folder} has no {path.name}; choose from 0 to {known - 1}"
+        )
+    return path
+
+
+def numbers(path: Path, limit: int) -> np.ndarray:
+    """Places from 0, one a line, below `limit`."""
+    content.check(path)
+    try:
+        found = np.loadtxt(path, ndmin=1)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} does not hold a number a line ({error}); fix it") from error
+    if not len(found) or not np.isin(found, np.arange(limit)).all():
+        raise DataError(f"{path} must hold whole numbers from 0 to {limit - 1}; fix it")
+    return found.astype(np.int64)
