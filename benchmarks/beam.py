@@ -22,7 +22,7 @@ from torch import Tensor
 from monge.core.batch import Batch
 from monge.core.space import Space
 from monge.models.sequence.transformer import Transformer
-from monge.nn.attention.transformer import Causal
+from monge.nn.attention.transformer import CausalTransformer
 
 from .clock import show, turns
 from .sides import installed
@@ -39,7 +39,7 @@ def ours(there: Any | None) -> Transformer:
     space = Space(
         kind="tokens", shape=(STEPS,), size=SYMBOLS, varies=True, end=END, given={"source": source}
     )
-    net = Causal.Config(
+    net = CausalTransformer.Config(
         width=WIDTH,
         depth=DEPTH,
         heads=HEADS,

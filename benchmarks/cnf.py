@@ -22,7 +22,7 @@ from torch import Tensor
 
 from monge.core.batch import Batch
 from monge.core.space import Space
-from monge.models.flow._continuous import Continuous
+from monge.models.flow._continuous import ContinuousBijection
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
 from monge.solve.jacobian_trace import exact_trace
@@ -39,17 +39,17 @@ FIXED = [Solver("rk4", steps=steps) for steps in (3, 4, 5, 6, 8, 10, 12, 16, 24,
 Answer = Callable[[], Tensor]
 
 
-def flow(dims: int, width: int) -> Continuous:
+def flow(dims: int, width: int) -> ContinuousBijection:
     """A flow of some bend: random weights, the same for all sides."""
     torch.manual_seed(0)
-    made = Continuous(MLP.Config(width=width, depth=3), (dims,), 0, Solver())
+    made = ContinuousBijection(MLP.Config(width=width, depth=3), (dims,), 0, Solver())
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return made
 
 
-def ours(made: Continuous, x: Tensor, options: Solver) -> tuple[Answer, Answer]:
+def ours(made: ContinuousBijection, x: Tensor, options: Solver) -> tuple[Answer, Answer]:
     def score() -> Tensor:
         z, total = made.solve(x, None, (0.0, 1.0), options)
         return total[:, 0] - z.square().sum(1) / 2
@@ -62,7 +62,7 @@ def ours(made: Continuous, x: Tensor, options: Solver) -> tuple[Answer, Answer]:
     return score, sample
 
 
-def torchdiffeq(made: Continuous, x: Tensor, tolerance: float) -> tuple[Answer, Answer]:
+def torchdiffeq(made: ContinuousBijection, x: Tensor, tolerance: float) -> tuple[Answer, Answer]:
     from torchdiffeq import odeint
 
     velocity = made.velocity
@@ -96,7 +96,7 @@ def settle(make: Callable, ladder: list, which: int, truth: Tensor) -> tuple[Ans
     return answer, error
 
 
-def trained(score: Answer, made: Continuous) -> Work:
+def trained(score: Answer, made: ContinuousBijection) -> Work:
     def step() -> None:
         made.zero_grad()
         (-score().mean()).backward()

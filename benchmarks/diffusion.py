@@ -29,7 +29,7 @@ from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.energy_distance import FeatureMap, energy
-from monge.models.diffusion._denoisers import UNet
+from monge.models.diffusion._denoisers import UNetDenoiser
 from monge.models.diffusion._ode_samplers import DPM
 from monge.models.diffusion._samplers import Sampler
 from monge.models.diffusion.ddpm import DDPM
@@ -67,7 +67,7 @@ class Side:
 
 def ours() -> Side:
     space = Space(kind="real", shape=(1, SIDE, SIDE))
-    net = UNet.Config(width=64, multipliers=(1, 2, 2), blocks=1, attention=1)
+    net = UNetDenoiser.Config(width=64, multipliers=(1, 2, 2), blocks=1, attention=1)
     model = DDPM.Config(net=net, target="noise").build(space)
     return Side(model.net, lambda z, t: model.predict(z.flatten(1), t).value.reshape(z.shape))
 
@@ -111,10 +111,10 @@ def fitted(seconds: float) -> tuple[DDPM, Tensor, Tensor]:
     suit = DDPM.defaults(view.space)
     torch.manual_seed(0)
     model = suit.config.build(view.space)
-    trainer = Trainer(model, train, suit.recipe, seed=0)
+    trainer = Trainer(model, train, suit.train, seed=0)
     for _ in fit(trainer, Budget(seconds=seconds)):
         pass
-    trainer.average.put(trainer.average.weights)
+    trainer.ema.put(trainer.ema.weights)
     whole = [rows.batch(torch.arange(len(rows))).x for rows in (test, train)]
     print(f"a law of digits after {trainer.step} steps")
     return model.eval(), whole[0], whole[1]
@@ -138,7 +138,7 @@ def scheduled(model: DDPM, kind: Any, n: int, seed: int = 0) -> Tensor:
     for place in scheduler.timesteps:
         noise = model.predict(z, grid[place].expand(n)).noise
         z = scheduler.step(noise, place, z, generator=generator).prev_sample
-    return model.units.leave(z)
+    return model.units.to_data(z)
 
 
 def sample(model: DDPM, test: Tensor, known: Tensor, steps: int, repeats: int) -> None:

@@ -14,7 +14,7 @@ import tempfile
 import torch
 
 import monge
-from monge.evaluate.disentangle import gaps
+from monge.evaluate.disentangle import mutual_information_gaps
 
 FACTORS = ("across", "down", "size", "rotation")
 
@@ -41,7 +41,7 @@ def measure(beta: float, budget: str, seed: int, words: list[str]) -> None:
         codes = torch.from_numpy(run.encode())
         nats, steps = run.score().score.value, run.result["step"]
     index = source.rows_of("test")
-    found = gaps(codes, {name: source.tensors[name][index] for name in FACTORS})
+    found = mutual_information_gaps(codes, {name: source.tensors[name][index] for name in FACTORS})
     print(
         f"{beta:6g}"
         + "".join(f"{score.value:10.3f}" for score in found.values())

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from monge.core.batch import Batch
 from monge.core.space import Space
-from monge.models.flow.coupling import Coupling
+from monge.models.flow.coupling import CouplingFlow
 from monge.models.flow.maf import MAF
-from monge.nn.autoregressive.masked_mlp import Masked
+from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.nn.mlp import MLP
-from monge.prob.bijections.spline import AT_ZERO
+from monge.prob.bijections.spline import UNIT_DERIVATIVE_LOGIT
 
 from .clock import Work, show, turns
 from .sides import installed, stepper, weights
@@ -54,7 +54,7 @@ def space(dims: int) -> Space:
 
 
 def our_maf(dims: int) -> Side:
-    net = Masked.Config(width=512, depth=3, residual=False, direct=False)
+    net = MaskedMLP.Config(width=512, depth=3, residual=False, direct=False)
     return own(MAF.Config(layers=1, kind="affine", net=net).build(space(dims)).eval())
 
 
@@ -76,7 +76,7 @@ def nflows_maf(dims: int) -> Side:
 
 def our_coupling(dims: int, kind: str) -> Side:
     net = MLP.Config(width=WIDTH, depth=2, activation="relu")
-    config = Coupling.Config(layers=LAYERS, bins=BINS, reach=REACH, mix="permute", net=net)
+    config = CouplingFlow.Config(layers=LAYERS, bins=BINS, reach=REACH, mix="permute", net=net)
     return own(config.override(f"kind={kind}").build(space(dims)).eval())
 
 
@@ -184,7 +184,7 @@ def copied(ours: nn.Module, theirs: nn.Module) -> None:
         last, count = coupling.net.net.out, coupling.warp.count
         for each in (last.weight, last.bias):  # parameter by parameter, not entry by entry
             each.copy_(each.clone().unflatten(0, (-1, count)).transpose(0, 1).flatten(0, 1))
-        last.bias.view(count, -1)[2 * BINS :] -= AT_ZERO
+        last.bias.view(count, -1)[2 * BINS :] -= UNIT_DERIVATIVE_LOGIT
 
 
 def agree(sides: dict[str, Side], x: Tensor, kind: str) -> None:

@@ -46,7 +46,7 @@ def ours(config: Config, rows: Held) -> tuple[AdversarialModel, Callable[[], Non
     trainer = Trainer(model, rows, TrainConfig(lr=RATE, betas=BETAS, batch_size=BATCH, warmup=0))
 
     def step() -> None:
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
 
     return model, step
 

@@ -48,7 +48,7 @@ def ratio(name: str, budget: str) -> tuple[float, float]:
         run = monge.fit("transport.sinkhorn_generator", name, budget=budget, out=f"{folder}/run")
         rows = rows_of(name)
         return (
-            mean_distance(lambda k: run.draw(ROWS, seed=k), lambda k: rows(k + 1)),
+            mean_distance(lambda k: run.sample_tensor(ROWS, seed=k), lambda k: rows(k + 1)),
             mean_distance(lambda k: rows(k + 100), lambda k: rows(k + 1)),
         )
 

@@ -26,7 +26,7 @@ from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
-from monge.nn.attention.transformer import Causal
+from monge.nn.attention.transformer import CausalTransformer
 
 from .clock import power, show, timed, turns
 from .sides import installed, stepper
@@ -40,7 +40,7 @@ def built(steps: int, **fields: Any) -> GPT:
     space = Space(
         kind="levels", shape=(steps,), size=SYMBOLS, mean=(128.0,), scale=(70.0,), high=(255.0,)
     )
-    net = Causal.Config(width=WIDTH, depth=DEPTH, heads=HEADS, **fields)
+    net = CausalTransformer.Config(width=WIDTH, depth=DEPTH, heads=HEADS, **fields)
     model: GPT = GPT.Config(net=net, levels="categorical").build(space).eval()
     torch.nn.init.normal_(model.net.net.leave.weight, std=0.02)
     return model

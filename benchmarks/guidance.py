@@ -3,9 +3,9 @@
     python -m benchmarks.guidance                        # four minutes of ddpm, one of cnn
     python -m benchmarks.guidance --model vdm --budget 60s --pictures grids
 
-A law of digits given their label is drawn from at several gamma (0 forgets the label, 1 is the
-law), one without a label is guided by diffusion.noisy_classifier, and predict.cnn judges them all. With
---pictures a grid of each is written, a row a label.
+A model of digits given their label is sampled at several gamma (0 ignores the label, 1 is the
+model), one without a label is guided by diffusion.noisy_classifier, and predict.cnn classifies all
+samples. With --pictures a grid of each is written, one row per label.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def report(
     real = spread(data.x, shown)
     for gamma in GAMMAS:
         begun = time.perf_counter()
-        x = run.draw(len(label), {"label": Batch(label)}, *words, *chosen.words, f"gamma={gamma}")
+        x = run.sample_tensor(
+            len(label), {"label": Batch(label)}, *words, *chosen.words, f"gamma={gamma}"
+        )
         seconds = time.perf_counter() - begun
         said = judge.model.mode({"image": Batch(x)})
         hit = (said == label).double().mean()

@@ -101,7 +101,7 @@ def tell_law(name: str, law: Law, run: Run, most: int) -> None:
         model.likelihood(batch, model.LikelihoodConfig(method="ode", tolerance=1e-5)),
         truth,
     )
-    flowing = model.accounts(batch, flowing=True).diffusion
+    flowing = model.bound_terms(batch, continuous_time=True).diffusion
     for steps in STEPS:
         gap = (steps_of(model, batch, steps) - flowing).mean()
         print(f"  {f'gap of {steps} steps':20}{gap:+9.4f}", flush=True)
@@ -110,7 +110,7 @@ def tell_law(name: str, law: Law, run: Run, most: int) -> None:
 def steps_of(model: Diffusion, batch: Batch, steps: int) -> Tensor:
     """The diffusion term over T steps of the same network, (B,)."""
     kept, model.steps = model.steps, steps
-    found = model.accounts(batch).diffusion
+    found = model.bound_terms(batch).diffusion
     model.steps = kept
     return found
 
@@ -131,7 +131,7 @@ def tell_toy(name: str, run: Run) -> None:
     tell_distances("other data", made(name, DRAWS, seed=2), truth)
     for title, words in SAMPLERS.items():
         begun = time.process_time()
-        x = run.draw(DRAWS, None, *words)
+        x = run.sample_tensor(DRAWS, None, *words)
         spent = time.process_time() - begun
         tell_distances(title, x.double(), truth, f"  {spent:.2f} s of CPU time")
 

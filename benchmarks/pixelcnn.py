@@ -24,25 +24,25 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.pixelcnn import PixelCNN
 from monge.models.autoregressive.pixelrnn import PixelRNN
-from monge.nn.autoregressive.pixel import Raster
-from monge.nn.autoregressive.pixelcnn import Gated, Plain
-from monge.nn.autoregressive.pixelrnn import Diagonal, Recurrent, Row
+from monge.nn.autoregressive.pixel import RasterNet
+from monge.nn.autoregressive.pixelcnn import GatedPixelCNN, PlainPixelCNN
+from monge.nn.autoregressive.pixelrnn import DiagonalBiLSTM, PixelRNNStack, RowLSTM
 
 from .clock import power, show, timed
 
-NETS: dict[str, Raster.Config] = {
-    "gated": Gated.Config(width=64, depth=7),
-    "plain": Plain.Config(width=64, depth=7),
-    "row": Row.Config(width=64, depth=3),
-    "diagonal": Diagonal.Config(width=64, depth=3),
+NETS: dict[str, RasterNet.Config] = {
+    "gated": GatedPixelCNN.Config(width=64, depth=7),
+    "plain": PlainPixelCNN.Config(width=64, depth=7),
+    "row": RowLSTM.Config(width=64, depth=3),
+    "diagonal": DiagonalBiLSTM.Config(width=64, depth=3),
 }
 
 
-def owner(net: Raster.Config) -> type[PixelCNN] | type[PixelRNN]:
-    return PixelRNN if isinstance(net, Recurrent.Config) else PixelCNN
+def owner(net: RasterNet.Config) -> type[PixelCNN] | type[PixelRNN]:
+    return PixelRNN if isinstance(net, PixelRNNStack.Config) else PixelCNN
 
 
-def built(net: Raster.Config, side: int) -> PixelCNN | PixelRNN:
+def built(net: RasterNet.Config, side: int) -> PixelCNN | PixelRNN:
     torch.manual_seed(0)
     space = Space(kind="binary", shape=(1, side, side), size=2, mean=(0.3,), scale=(0.5,))
     model = owner(net).Config(net=net).build(space).eval()
@@ -51,7 +51,7 @@ def built(net: Raster.Config, side: int) -> PixelCNN | PixelRNN:
 
 
 @torch.no_grad()
-def compare(net: Raster.Config, side: int, rows: int, repeats: int, passes: int) -> None:
+def compare(net: RasterNet.Config, side: int, rows: int, repeats: int, passes: int) -> None:
     model, pixels, choice = built(net, side), side * side, random.Random(0)
     x = model.sample(rows, generator=make_generator(0))
     full = model.net.stepper(cached=False)(torch.zeros(rows, 0))
@@ -72,7 +72,7 @@ def compare(net: Raster.Config, side: int, rows: int, repeats: int, passes: int)
     show({"cached": scans, f"{pixels} x one full pass": each, "one log_prob": scores})
 
 
-def agree(net: Raster.Config, side: int, rows: int) -> None:
+def agree(net: RasterNet.Config, side: int, rows: int) -> None:
     model = built(net, side)
     quick, slow = (
         model.sample(rows, None, model.SamplingConfig(cached=cached), make_generator(2))
@@ -82,7 +82,7 @@ def agree(net: Raster.Config, side: int, rows: int) -> None:
     print(f"  both ways agree on {share:.4%} of {quick.numel()} pixels ({side}x{side})")
 
 
-def grow(net: Raster.Config, rows: int, repeats: int) -> None:
+def grow(net: RasterNet.Config, rows: int, repeats: int) -> None:
     sides, times = (14, 28, 56), []
     for side in sides:
         model = built(net, side)

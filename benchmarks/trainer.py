@@ -21,11 +21,11 @@ from monge.core.model import Model
 from monge.core.rng import derive_seed, make_generator
 from monge.core.space import Space
 from monge.core.train_config import TrainConfig
-from monge.models.latent._encoder_decoder import Dense
+from monge.models.latent._encoder_decoder import DenseEncoderDecoder
 from monge.models.latent.vae import VAE
 from monge.train.budget import Budget
 from monge.train.loop import fit
-from monge.train.trainer import BEGINNING, Trainer
+from monge.train.trainer import MAX_INIT_ROWS, Trainer
 
 from .clock import show, turns
 from .sides import Held
@@ -36,7 +36,7 @@ SPACE = Space(kind="binary", shape=(784,), mean=(0.3,), rows=ROWS)
 
 def build() -> Model:
     torch.manual_seed(0)
-    net = Dense.Config(widths=(512, 256), activation="relu")
+    net = DenseEncoderDecoder.Config(widths=(512, 256), activation="relu")
     return VAE.Config(latent=16, net=net).build(SPACE)
 
 
@@ -50,7 +50,7 @@ def ours(rows: Held) -> Model:
 def bare(rows: Held, seeded: bool = False) -> Model:
     """What a person would write by hand; `seeded`, each step has the noise that ours has."""
     model = build()
-    model.initialise_from_data(rows.batch(torch.arange(min(ROWS, BEGINNING))))
+    model.initialise_from_data(rows.batch(torch.arange(min(ROWS, MAX_INIT_ROWS))))
     model.train()
     optimiser = torch.optim.Adam(model.parameters(), RATE, fused=True)
     order = torch.randperm(ROWS, generator=make_generator(derive_seed(0, "epoch", 0)))
@@ -61,7 +61,7 @@ def bare(rows: Held, seeded: bool = False) -> Model:
         batch = Batch(rows.x.index_select(0, index).float())
         losses = model.loss(batch)
         optimiser.zero_grad(set_to_none=True)
-        (losses["distortion"].mean() + losses["rate"].mean()).backward()
+        (losses["reconstruction"].mean() + losses["kl"].mean()).backward()
         optimiser.step()
     return model
 

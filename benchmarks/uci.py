@@ -95,7 +95,7 @@ def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
     from monge import data
     from monge.core.abilities import HasLikelihood
     from monge.evaluate.held_out import chunks
-    from monge.evaluate.predictions import measures, predict
+    from monge.evaluate.predictions import predict, prediction_metrics
     from monge.train.device import ComputeConfig
 
     begun = time.perf_counter()
@@ -113,7 +113,9 @@ def measure(name: str, split: int, members: int, words: Sequence[str]) -> Found:
             compute=ComputeConfig("cpu", threads=1),
         )
         options = run.require(HasLikelihood).LikelihoodConfig().override(PASSES)
-        rmse = measures(predict(run.model, chunks(run.rows()), options=options))["rmse"].value
+        rmse = prediction_metrics(predict(run.model, chunks(run.rows()), options=options))[
+            "rmse"
+        ].value
         score = run.score(None, PASSES).score.value
     return {
         "name": name,

@@ -25,7 +25,7 @@ import torch
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.core.train_config import TrainConfig
-from monge.models.latent._encoder_decoder import Dense
+from monge.models.latent._encoder_decoder import DenseEncoderDecoder
 from monge.models.latent.vae import VAE
 from monge.train.budget import Budget
 from monge.train.loop import fit
@@ -39,7 +39,7 @@ DIMS, WIDTH, LATENT, BATCH, RATE = 784, 512, 16, 128, 1e-3
 
 def build(rows: int) -> VAE:
     space = Space(kind="binary", shape=(DIMS,), mean=(0.3,), rows=rows)
-    net = Dense.Config(width=WIDTH, depth=1, activation="relu")
+    net = DenseEncoderDecoder.Config(width=WIDTH, depth=1, activation="relu")
     return VAE.Config(latent=LATENT, net=net).build(space)
 
 

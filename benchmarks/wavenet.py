@@ -38,7 +38,7 @@ def built(layers: int, width: int, steps: int) -> WaveNet:
         scale=(40.0,),
         high=(255.0,),
     )
-    net = dilated.WaveNet.Config(layers=layers, width=width)
+    net = dilated.WaveNetStack.Config(layers=layers, width=width)
     return WaveNet.Config(net=net, levels="categorical").build(space).eval()
 
 

@@ -98,7 +98,7 @@ def main() -> None:
             )
         },
     )
-    recipe = Seq2Seq.defaults(space).recipe
+    recipe = Seq2Seq.defaults(space).train
     torch.manual_seed(0)
     trainer = Trainer(Seq2Seq.Config(net=GRU.Config(width=96)).build(space), train, recipe)
     for _ in fit(trainer, budget, HeldOutScorer(trainer.model, test)):

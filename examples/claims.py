@@ -238,9 +238,9 @@ def autoregression_and_flow(steps: int, where: Path, figure: Figure) -> Verdict:
 
 def pace(run: monge.Run) -> float:
     """Samples a second, many at once."""
-    run.draw(DRAWN)
+    run.sample_tensor(DRAWN)
     begun = time.perf_counter()
-    run.draw(20 * DRAWN)
+    run.sample_tensor(20 * DRAWN)
     return 20 * DRAWN / (time.perf_counter() - begun)
 
 

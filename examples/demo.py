@@ -50,13 +50,13 @@ def place_of(run: monge.Run) -> tuple[float, float]:
 def draw(runs: list[monge.Run], out: Path) -> None:
     """Two rows of pictures for the data and for each law."""
     real = runs[0].rows().whole().x[: 2 * ACROSS].numpy()
-    drawn = [run.draw(2 * ACROSS).numpy() for run in runs]
+    drawn = [run.sample_tensor(2 * ACROSS).numpy() for run in runs]
     pictures = as_bytes(np.concatenate([real, *drawn]), runs[0].space)
     sheet = Image.fromarray(grid(pictures, columns=ACROSS, zoom=4))
     named = Image.new("L", (sheet.width + MARGIN, sheet.height), 255)
     named.paste(sheet, (MARGIN, 0))
     pen, step = ImageDraw.Draw(named), sheet.height / (1 + len(runs))
-    titles = [run.about["model"].partition(".")[2] for run in runs]
+    titles = [run.metadata["model"].partition(".")[2] for run in runs]
     for place, name in enumerate(["real digits", *titles]):
         pen.text((4, (place + 0.5) * step), name, fill=0, anchor="lm")
     named.save(out)

@@ -98,7 +98,7 @@ def main() -> None:
     trainer = Trainer(
         Seq2Seq.Config(net=GRU.Config(width=96)).build(space),
         train,
-        Seq2Seq.defaults(space).recipe,
+        Seq2Seq.defaults(space).train,
     )
     for _ in fit(trainer, budget, HeldOutScorer(trainer.model, test)):
         pass

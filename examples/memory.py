@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from monge.nn.recurrent import GRU, LSTM, RNN, Recurrent
+from monge.nn.recurrent import GRU, LSTM, ElmanRNN, RecurrentNet
 
-NETS: dict[str, Recurrent.Config] = {
-    "RNN": RNN.Config(width=48),
+NETS: dict[str, RecurrentNet.Config] = {
+    "RNN": ElmanRNN.Config(width=48),
     "GRU": GRU.Config(width=48),
     "LSTM": LSTM.Config(width=48),
 }
@@ -45,7 +45,7 @@ def adding(gap: int, n: int) -> tuple[Tensor, Tensor]:
     return torch.stack([numbers, marks], 2), (numbers * marks).sum(1, keepdim=True)
 
 
-def train(config: Recurrent.Config, task: str, gap: int, steps: int) -> float:
+def train(config: RecurrentNet.Config, task: str, gap: int, steps: int) -> float:
     """The error after training: nats a symbol, or the mean square."""
     torch.manual_seed(0)
     copy = task == "copying"
@@ -69,7 +69,7 @@ def train(config: Recurrent.Config, task: str, gap: int, steps: int) -> float:
     return sum(losses[-20:]) / len(losses[-20:])
 
 
-def fading(config: Recurrent.Config, steps: int = 60) -> list[float]:
+def fading(config: RecurrentNet.Config, steps: int = 60) -> list[float]:
     """The norm of the gradient of |h_T| by the input at each lag, that at lag 0 being 1."""
     torch.manual_seed(1)
     net = config.build(8)

@@ -56,7 +56,7 @@ def variable_length_parts(space: Space) -> Iterator[Space]:
     return (part for part in (space, *conditions) if part.varies)
 
 
-def either(names: Sequence[str]) -> str:
+def join_with_or(names: Sequence[str]) -> str:
     """Alternatives in a sentence: a, b or c."""
     return " or ".join([", ".join(names[:-1]), names[-1]][len(names) < 2 :])
 
@@ -75,4 +75,4 @@ def suggest_models(space: Space, instead_of: type[Model]) -> str:
         and (instead_of.is_predictor or not entry.is_predictor)
         and GENERATIVE & set(entry.abilities)
     ]
-    return f"use {either(names)}" if names else "no model supports such data yet"
+    return f"use {join_with_or(names)}" if names else "no model supports such data yet"

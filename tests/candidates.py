@@ -128,5 +128,5 @@ def trained(name: str, kind: str, given: str):
     for _ in fit(trainer, Budget(steps=steps)):
         pass
     after = evaluate_ema(trainer, judge)
-    trainer.average.put(trainer.average.weights)
+    trainer.ema.put(trainer.ema.weights)
     return trainer.model.eval(), before, after

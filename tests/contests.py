@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from monge.comparison.plan import Plan, make_plan
+from monge.comparison.plan import ComparisonPlan, make_plan
 from monge.comparison.runner import RESULTS, Outcome
 from monge.comparison.worker import ROWS
 from monge.core.metric import Metric
 from monge.run import storage
 
 
-def planned(*models: str, words: tuple[str, ...] = (), one: bool = False, target=()) -> Plan:
+def planned(
+    *models: str, words: tuple[str, ...] = (), one: bool = False, target=()
+) -> ComparisonPlan:
     return make_plan("moons", models, words, "3steps", target=target, one=one)
 
 
@@ -31,7 +33,7 @@ def folder_of(
     run = folder / f"{name}-{seed}"
     run.mkdir()
     space = {"is": "data/space", "kind": "real", "shape": [shape]}
-    about = storage.stamped({"space": space, "data": {"fingerprint": fingerprint}})
+    about = storage.with_format({"space": space, "data": {"fingerprint": fingerprint}})
     (run / "run.json").write_text(json.dumps(about))
     measures = {
         "energy_distance": Metric(value, "distance", 0.1, "energy"),
@@ -41,5 +43,5 @@ def folder_of(
         np.save(run / ROWS, rows)
         measures["log_likelihood"] = Metric(rows.mean(), "exact", 0.1)
     told = {"measures": {k: v.to_dict() for k, v in measures.items()}, "seconds": 1.0, "steps": 3}
-    (run / RESULTS).write_text(json.dumps(storage.stamped(told)))
+    (run / RESULTS).write_text(json.dumps(storage.with_format(told)))
     return Outcome(name, seed, run)

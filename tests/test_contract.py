@@ -43,7 +43,7 @@ def test_takes_some_of_these_worlds(name):
 def test_builds_and_is_described_by_its_config(name, kind, given):
     case = subject(name, kind, given)
     suit = case.owner.defaults(case.space)
-    for config in (case.config, suit.config, suit.recipe):
+    for config in (case.config, suit.config, suit.train):
         assert type(config).from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -51,7 +51,7 @@ def test_builds_and_is_described_by_its_config(name, kind, given):
 def test_losses_are_finite_and_each_parameter_is_moved_by_one_turn(name, kind, given):
     case = subject(name, kind, given)
     trainer = case.trainer()
-    trainer.begin()
+    trainer.initialise()
     moved = [id(p) for turn in trainer.updates for p in turn.params]
     own = [id(p) for p in trainer.model.parameters() if p.requires_grad]
     assert sorted(moved) == sorted(own)

@@ -39,7 +39,7 @@ def varying(name: str, kind: str):
     rows, owner = batch.double(), registry.find(name)
     torch.manual_seed(0)
     model = owner.smallest_config(space).build(space).double()
-    recipe = replace(owner.defaults(space).recipe, batch_size=64, warmup=0, lr=3e-3)
+    recipe = replace(owner.defaults(space).train, batch_size=64, warmup=0, lr=3e-3)
     trainer = Trainer(model, worlds.Rows(rows[:400]), recipe, seed=1)
     advance(trainer, 20)
     return model.eval(), replace(rows[400:], row=torch.arange(200))

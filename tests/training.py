@@ -30,4 +30,4 @@ def assert_unbroken(make: Callable[[], Trainer], folder: Path, steps: int = 2) -
 
 def advance(trainer: Trainer, steps: int) -> None:
     for _ in range(steps):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)

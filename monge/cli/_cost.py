@@ -26,15 +26,19 @@ def describe_cost_dict(saved: dict[str, Any], budget: str) -> str:
 
 def describe_cost(cost: Cost, budget: str) -> str:
     """Parameters, memory, measured time per epoch, and how many epochs the budget allows."""
+    size_now = describe_size(cost.parameters, cost.weights)
+    if cost.memory is not None:
+        size_now += f" ({size(cost.memory)} with a step)"
+    if cost.seconds_per_step is None or cost.epoch is None:
+        return size_now
     return (
-        f"{cost.parameters} parameters, {size(cost.memory)} of memory ({size(cost.weights)} for "
-        f"weights and optimiser state), {duration(cost.step)} per step, {duration(cost.epoch)} "
-        f"per epoch of {cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}; "
-        f"{describe_budget(cost, budget)}"
+        f"{size_now}, {duration(cost.seconds_per_step)} per step, {duration(cost.epoch)} per "
+        f"epoch of {cost.epoch_steps} step{'s' * (cost.epoch_steps > 1)}; "
+        f"{describe_budget(cost, budget, cost.seconds_per_step)}"
     )
 
 
-def describe_budget(cost: Cost, budget: str) -> str:
+def describe_budget(cost: Cost, budget: str, seconds_per_step: float) -> str:
     """How many epochs and steps the budget allows."""
     from ..train.budget import Budget
 
@@ -42,11 +46,11 @@ def describe_budget(cost: Cost, budget: str) -> str:
     steps = cost.steps(limit)
     if steps == cost.limit:
         noun = "step takes" if steps == 1 else "steps take"
-        return f"its {steps} {noun} about {duration(steps * cost.step)}"
+        return f"its {steps} {noun} about {duration(steps * seconds_per_step)}"
     if math.isfinite(limit.seconds):
         epochs = steps / cost.epoch_steps
         return f"budget {budget} is about {epochs:.3g} epochs ({steps:.0f} steps)"
-    return f"budget {budget} takes about {duration(steps * cost.step)}"
+    return f"budget {budget} takes about {duration(steps * seconds_per_step)}"
 
 
 def duration(seconds: float) -> str:

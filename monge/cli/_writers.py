@@ -10,7 +10,7 @@ import click
 
 from ..core.errors import UsageError
 from ..core.files import replacing
-from ..run.storage import apart
+from ..run.storage import check_output_path
 
 if TYPE_CHECKING:
     from ..run.run import Run
@@ -20,7 +20,7 @@ class Output(click.Path):
     """A file to write, outside the files that belong to a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return apart(Path(os.fsdecode(super().convert(value, param, ctx))))
+        return check_output_path(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
 OUTPUT = Output(dir_okay=False, path_type=Path)

@@ -162,7 +162,7 @@ def outcome_sentence(outcome: Outcome) -> str:
 def leaderboard_table(console: Console, found: Leaderboard) -> str:
     """The leaderboard as a table."""
     rows = found.rows
-    shown = {name: head for name, head in COLUMNS.items() if any(name in r.measures for r in rows)}
+    shown = {name: head for name, head in COLUMNS.items() if any(name in r.metrics for r in rows)}
     seeds = any(row.interval for row in rows)
     head = (
         "",
@@ -182,9 +182,9 @@ def leaderboard_table(console: Console, found: Leaderboard) -> str:
             place,
             row.model,
             *likelihood(row),
-            *(row.behind or (None, None)),
+            *(row.gap_to_best or (None, None)),
             *([interval(row)] if seeds else []),
-            *cells(row.measures, shown),
+            *cells(row.metrics, shown),
             row.seconds,
         ]
         for place, row in enumerate(rows, 1)
@@ -205,7 +205,7 @@ def interval(row: LeaderboardRow) -> str:
 
 
 def likelihood(row: LeaderboardRow) -> list[Any]:
-    score, bits = row.measures.get("log_likelihood"), row.measures.get("bits_per_dim")
+    score, bits = row.metrics.get("log_likelihood"), row.metrics.get("bits_per_dim")
     if score is None:
         return [None] * 4
     return [score.value, score.stderr, score.kind, bits.value if bits else None]

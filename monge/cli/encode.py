@@ -146,7 +146,7 @@ def write_codes(
     """Write the codes as a table, or plot them."""
     import numpy as np
 
-    from ..run.figures import draw_codes
+    from ..run.figures import write_codes
     from ..run.latent import table
 
     if out.suffix not in (*TABLES, ".png"):
@@ -159,7 +159,7 @@ def write_codes(
         arrays: Any = {name: np.array(codes[name].to_list()) for name in codes}
         write_arrays(out, **arrays)
     elif out.suffix == ".png":
-        draw_codes(run, codes, out)
+        write_codes(run, codes, out)
     else:
         write_table(codes, out)
     result = {"run": str(run.folder), "rows": len(codes), "columns": list(codes), "file": str(out)}

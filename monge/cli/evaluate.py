@@ -54,12 +54,12 @@ def command(console: Console, run: str, data: str | None, split: str | None) -> 
     }
     text = metrics_table(console, groups)
     if "frechet_distance" in result["metrics"] and (features := feature_extractor(found)):
-        result["features"] = {"description": str(features), **features.about}
+        result["features"] = {"description": str(features), **features.metadata}
         text += f"\n\nfrechet_distance, kernel_distance: {features}; {BIASED}."
     text += c2st_sentence(result, groups.get("samples", {}))
     if curve := tightness(found.model, found.rows(data, split)):
         result["tightness"] = curve.to_dict()
-        text += f"\n\n{climb(console, curve)}"
+        text += f"\n\n{format_bound_curve(console, curve)}"
     if plot := reliability(found, data, split):
         result["plot"] = str(plot)
         text += f"\n{plot}"
@@ -71,9 +71,9 @@ def command(console: Console, run: str, data: str | None, split: str | None) -> 
 def all_findings(run: Run, data: str | None, split: str | None) -> list[Finding]:
     """Metrics that were left out, cautions, and the diagnostics of the fit."""
     from ..core.abilities import Finding
-    from ..evaluate.suite import left_out
+    from ..evaluate.suite import skipped_metrics
 
-    found = left_out(run.model, run.rows(data, split))
+    found = skipped_metrics(run.model, run.rows(data, split))
     if data is None and split in ("train", "all"):
         found.append(
             Finding(
@@ -120,7 +120,7 @@ def c2st_sentence(result: dict[str, Any], samples: dict[str, Metric]) -> str:
     )
 
 
-def climb(console: Console, curve: Tightness) -> str:
+def format_bound_curve(console: Console, curve: Tightness) -> str:
     """The bound for increasing numbers of importance samples, and the evidence if it is known."""
     rows = [
         [rung.samples, rung.score.value, rung.score.stderr, rung.error, rung.effective]
@@ -145,6 +145,6 @@ def reliability(run: Run, data: str | None, split: str | None) -> Path | None:
     if not predicts(run.model):
         return None
     predictions = [one.known() for one in predict(run.model, chunks(run.rows(data, split)))]
-    path = run.folder / "pictures" / "reliability.png"
+    path = run.folder / "figures" / "reliability.png"
     write_reliability(path, predictions[:MAX_TARGETS])
     return path

@@ -172,7 +172,9 @@ def train(console: Console, run: Run, budget: str) -> None:
     for note in run.notes:
         console.note(note)
     if console.verbose:
-        settings = run.about["config"] | {f"train.{k}": v for k, v in run.about["recipe"].items()}
+        settings = run.metadata["config"] | {
+            f"train.{k}": v for k, v in run.metadata["train"].items()
+        }
         console.note(
             console.table(
                 ("setting", "value"),
@@ -262,9 +264,9 @@ def report(console: Console, run: Run) -> None:
         f"{STOP_REASONS.get(result['stopped'], result['stopped'])}"
     )
     if result.get("refit"):
-        from ..run.model_card import retold
+        from ..run.model_card import refit_summary
 
-        console.note(retold(result["refit"]))
+        console.note(refit_summary(result["refit"]))
     if result["stopped"] == "asked":
         console.note(f"resume with: monge fit --resume {run.folder}")
     summary = {

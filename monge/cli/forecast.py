@@ -16,7 +16,7 @@ from ._output import Console, common
 from ._writers import OUTPUT, write_table
 
 if TYPE_CHECKING:
-    from ..run.forecast import Forecast
+    from ..run.forecast import ForecastPaths
 
 
 PAST_HORIZONS = 3
@@ -102,7 +102,7 @@ def command(
     console.result(result, "\n".join(map(str, files)) or table.to_csv(index=False).rstrip())
 
 
-def plot_forecast(forecasted: Forecast, path: Path, interval: float) -> None:
+def plot_forecast(forecasted: ForecastPaths, path: Path, interval: float) -> None:
     """Plot the end of the series and the forecast."""
     import numpy as np
 

@@ -56,7 +56,7 @@ def deletable(name: str) -> Path:
             f"{place} is already in the trash; empty it with "
             f"`rm -r {shlex.quote(str(place.parent))}`"
         )
-    storage.described(place)
+    storage.read_metadata(place)
     return place
 
 
@@ -88,7 +88,7 @@ def describe_run(place: Path) -> dict[str, Any]:
     row["run"] = str(place)
     try:
         row["bytes"] = storage.size(place)
-        about = storage.described(place)
+        about = storage.read_metadata(place)
         row |= {"model": about["model"], "data": about["data"]["name"], "kind": "not fitted"}
         if not (place / "best.safetensors").exists():
             return row

@@ -86,8 +86,8 @@ def command(
     outs = [out] if out else []
     if out is None and (found.space.is_picture or found.view.sound):
         suffixes = (".wav", ".png") if found.view.sound else (".png",)
-        outs = [found.folder / "pictures" / f"samples{suffix}" for suffix in suffixes]
-    x = found.draw(count, conditions, *options, seed=seed)
+        outs = [found.folder / "figures" / f"samples{suffix}" for suffix in suffixes]
+    x = found.sample_tensor(count, conditions, *options, seed=seed)
     if not outs:
         text = frame(found, x).to_csv(index=False).rstrip()
         console.result({"run": str(found.folder), "n": count, "samples": x.tolist()}, text)

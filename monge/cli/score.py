@@ -106,7 +106,8 @@ def check_options(run: Run, settings: Sequence[str]) -> None:
         if name.partition(".")[0] not in known:
             options = f"expected one of {', '.join(known)}" if known else "it has none"
             raise UsageError(
-                f"{run.about['model']} has no scoring option {name!r}; {options}, found {setting}"
+                f"{run.metadata['model']} has no scoring option {name!r}; {options}, found "
+                f"{setting}"
             )
 
 

@@ -17,7 +17,7 @@ from .. import registry
 from ..core.errors import MongeError, UsageError, nearest
 from ..run import storage
 from ..verify.errata.uncomputable import PROSE
-from ..verify.framework import ITSELF, Listing, IdentityResult, hold, listed, load
+from ..verify.framework import ITSELF, IdentityResult, Listing, hold, listed, load
 from ._output import Console, common
 
 if TYPE_CHECKING:

@@ -40,12 +40,14 @@ class LeaderboardRow:
     model: str
     runs: tuple[Path, ...]
     seconds: float
-    measures: dict[str, Metric]  # mean over seeds; with several, the error is over seeds
+    metrics: dict[str, Metric]  # mean over seeds; with several, the error is over seeds
     rows: NDArray[np.float64] | None  # log p of each test row, (seeds, N)
-    behind: tuple[float, float] | None = None  # nats to the best model, and the standard error
+    gap_to_best: tuple[float, float] | None = (
+        None  # nats to the best model, and the standard error
+    )
     cost: dict[str, Any] = field(default_factory=dict)  # as estimated before training
     values: tuple[float, ...] = ()  # of the metric that ranks it, one per seed
-    places: dict[str, int] = field(default_factory=dict)  # rank by likelihood and by distance
+    ranks: dict[str, int] = field(default_factory=dict)  # rank by likelihood and by distance
 
     @property
     def family(self) -> str:
@@ -54,9 +56,9 @@ class LeaderboardRow:
     @property
     def order(self) -> tuple[int, float]:
         """Sort key: the smallest comes first."""
-        if (found := self.measures.get(LIKELIHOOD)) is not None:
+        if (found := self.metrics.get(LIKELIHOOD)) is not None:
             return 0, -found.value if math.isfinite(found.value) else math.inf
-        distance = self.measures.get(DISTANCE)
+        distance = self.metrics.get(DISTANCE)
         return 1, distance.value if distance else math.inf
 
     @property
@@ -76,14 +78,14 @@ class LeaderboardRow:
             "family": self.family,
             "run": str(self.runs[0]),
             "seconds": self.seconds,
-            "ranks": self.places,
+            "ranks": self.ranks,
             "cost": self.cost,
-            "metrics": {name: metric.to_dict() for name, metric in self.measures.items()},
+            "metrics": {name: metric.to_dict() for name, metric in self.metrics.items()},
         }
         if self.interval:
             result |= {"runs": [str(run) for run in self.runs], "interval": list(self.interval)}
-        if self.behind:
-            result["gap_to_best"] = {"value": self.behind[0], "stderr": self.behind[1]}
+        if self.gap_to_best:
+            result["gap_to_best"] = {"value": self.gap_to_best[0], "stderr": self.gap_to_best[1]}
         return result
 
 
@@ -108,7 +110,7 @@ class Leaderboard:
         """Each metric of samples, computed with training rows in their place."""
         found: dict[str, Metric] = {}
         for row in reversed(self.rows):
-            found |= reference(row.measures)
+            found |= reference(row.metrics)
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,9 +165,9 @@ def check_comparable(runs: Sequence[Path]) -> None:
 def row(runs: Sequence[Path], model: str) -> LeaderboardRow:
     results = [storage.read(run, RESULTS) for run in runs]
     names = [
-        name for name in results[0]["measures"] if all(name in one["measures"] for one in results)
+        name for name in results[0]["metrics"] if all(name in one["metrics"] for one in results)
     ]
-    scores = {name: [Metric(**one["measures"][name]) for one in results] for name in names}
+    scores = {name: [Metric(**one["metrics"][name]) for one in results] for name in names}
     files = [run / ROWS for run in runs]
     rows = np.stack([np.load(file) for file in files]) if files[0].exists() else None
     first = next((name for name in (LIKELIHOOD, DISTANCE) if name in scores), None)
@@ -197,7 +199,7 @@ def with_gaps(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
     """Each row with its gap to the best model on the same test rows."""
     first = next((row.rows for row in rows if row.rows is not None), None)
     return [
-        replace(each, behind=paired_gap(first, each.rows))
+        replace(each, gap_to_best=paired_gap(first, each.rows))
         if first is not None and each.rows is not None and each.rows.shape[1] == first.shape[1]
         else each
         for each in rows
@@ -217,8 +219,8 @@ def rank(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
     """Each row with its rank by likelihood and by the distance of samples."""
     places: dict[str, dict[str, int]] = {row.model: {} for row in rows}
     for name, measure, sign in (("likelihood", LIKELIHOOD, -1), ("distance", DISTANCE, 1)):
-        having = [row for row in rows if measure in row.measures]
-        having.sort(key=lambda row: sign * row.measures[measure].value)
+        having = [row for row in rows if measure in row.metrics]
+        having.sort(key=lambda row: sign * row.metrics[measure].value)
         for number, row in enumerate(having, 1):
             places[row.model][name] = number
-    return [replace(row, places=places[row.model]) for row in rows]
+    return [replace(row, ranks=places[row.model]) for row in rows]

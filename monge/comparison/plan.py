@@ -17,7 +17,7 @@ from ..train.budget import Budget
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """What is compared, and which models are left out and why."""
 
     data: str
@@ -40,7 +40,7 @@ class Plan:
         name = Path(model).stem if model.endswith(".py") else model
         return f"{name}-{seed}" if seed else name
 
-    def is_compatible(self, other: Plan) -> bool:
+    def is_compatible(self, other: ComparisonPlan) -> bool:
         """Whether data, settings and budget are equal; models and seeds may differ."""
         return (self.data, self.words, self.budget, self.given, self.target) == (
             other.data,
@@ -66,7 +66,7 @@ def make_plan(
     given: Sequence[str] = (),
     target: Sequence[str] = (),
     one: bool = False,
-) -> Plan:
+) -> ComparisonPlan:
     """The models that support this data: those named, or all, or one per family; baselines are
     always included."""
     Budget.read(budget)
@@ -82,9 +82,9 @@ def make_plan(
         target = [default_target(first.name, source)]
     view = source.view(None, given, tuple(target) or None)
     if target:
-        view.vary()
+        view.check_target_varies()
     names, refused = choose_models(named, view.space, bool(target), one, source.name)
-    return Plan(
+    return ComparisonPlan(
         what,
         tuple(settings),
         names,

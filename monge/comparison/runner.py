@@ -24,10 +24,10 @@ from typing import Any
 from ..core.errors import RunError
 from ..run import storage
 from ..train.loop import terminable
-from .plan import Plan, with_tuples
+from .plan import ComparisonPlan, with_tuples
 
 FILE = "compare.json"
-RESULTS = "judged.json"
+RESULTS = "metrics.json"
 """Metrics in the folder of a fit, once it is fitted and evaluated."""
 BUDGET = "60s"
 STOP_SECONDS = 20.0
@@ -61,16 +61,16 @@ Report = Callable[[JobStarted], None]
 class Comparison:
     """A plan and the folder of its runs."""
 
-    def __init__(self, plan: Plan, where: Path) -> None:
+    def __init__(self, plan: ComparisonPlan, where: Path) -> None:
         self.plan, self.folder = plan, where
         self.running: set[subprocess.Popen[str]] = set()
         self.guard, self.stopping = threading.Lock(), False
 
     @classmethod
-    def create(cls, plan: Plan, out: Path | None = None) -> Comparison:
+    def create(cls, plan: ComparisonPlan, out: Path | None = None) -> Comparison:
         """In a new folder, or in that of the same comparison if it was interrupted."""
         source = Path(plan.data).stem or plan.data
-        where = out or storage.named(f"compare-{source}")
+        where = out or storage.default_path(f"compare-{source}")
         if (where / FILE).exists():
             known = cls.read(where).plan
             if not known.is_compatible(plan):
@@ -84,12 +84,12 @@ class Comparison:
                     "it, or choose another --out"
                 )
         where.mkdir(parents=True, exist_ok=True)
-        storage.write(where / FILE, json.dumps(storage.stamped(asdict(plan)), indent=1) + "\n")
+        storage.write(where / FILE, json.dumps(storage.with_format(asdict(plan)), indent=1) + "\n")
         return cls(plan, where)
 
     @classmethod
     def read(cls, where: Path) -> Comparison:
-        return cls(Plan(**with_tuples(storage.read(where, FILE))), where)
+        return cls(ComparisonPlan(**with_tuples(storage.read(where, FILE))), where)
 
     @property
     def outcomes(self) -> list[Outcome]:

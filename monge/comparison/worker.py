@@ -72,13 +72,13 @@ def evaluate(run: Run) -> None:
             np.save(fresh, scored.value)
     metrics = run.evaluate(scored=scored)
     results = {
-        "measures": {name: metric.to_dict() for name, metric in metrics.items()},
+        "metrics": {name: metric.to_dict() for name, metric in metrics.items()},
         "seconds": run.result["seconds"],
         "steps": run.result["step"],
         "cost": run.cost.to_dict(),
         "judging": time.monotonic() - started,
     }
-    storage.write(run.folder / RESULTS, json.dumps(storage.stamped(results), indent=1) + "\n")
+    storage.write(run.folder / RESULTS, json.dumps(storage.with_format(results), indent=1) + "\n")
 
 
 def watch_parent(parent: IO[str]) -> None:

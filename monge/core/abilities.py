@@ -35,7 +35,7 @@ class Likelihood:
     value: Tensor  # (B,)
     kind: LikelihoodKind
     stderr: Tensor | None = None  # (B,)
-    told: str = ""
+    description: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class HasDiscriminator(Ability):
     task = "compare data with samples by a discriminator"
 
     @abc.abstractmethod
-    def verdicts(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Discriminator logits of the rows and of as many samples with the same conditions, (B,)
         each, or (B, n) if D classifies n patches of a row."""
 

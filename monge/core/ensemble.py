@@ -175,7 +175,7 @@ class Ensemble(Model):
     def defaults(cls, space: Space) -> Defaults:
         member = cls.member_class.defaults(space)
         config = cls.Config(member=member.config)
-        return Defaults(config, config.train_config(member.recipe))
+        return Defaults(config, config.train_config(member.train))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:

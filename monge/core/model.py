@@ -51,7 +51,7 @@ class Defaults:
     """
 
     config: BaseConfig
-    recipe: TrainConfig
+    train: TrainConfig
     data: tuple[str, ...] = ()
 
 

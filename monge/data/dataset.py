@@ -260,7 +260,7 @@ class View:
     """event | given. Without a source it still decodes, and reads other data in its terms."""
 
     def __init__(self, terms: Selection, source: Dataset | None = None) -> None:
-        self.terms, self.source = terms, source
+        self.selection, self.source = terms, source
         pick = terms.schema.field
         title = terms.event[0] if len(terms.event) == 1 else COLUMNS
         self.event = FieldGroup(title, tuple(map(pick, terms.event)))
@@ -289,7 +289,7 @@ class View:
     @cached_property
     def compact(self) -> tuple[PackedRows, dict[str, PackedRows]]:
         """Event and conditions of every row."""
-        tensors = self.opened.tensors
+        tensors = self.dataset.tensors
         return self.event.compact(tensors), {
             name: group.compact(tensors) for name, group in self.given.items()
         }
@@ -307,7 +307,7 @@ class View:
         return codec if self.event.single and isinstance(codec, Text) else None
 
     @property
-    def opened(self) -> Dataset:
+    def dataset(self) -> Dataset:
         if self.source is None:
             raise RunError("a view that was read from a run holds no rows; open the data first")
         return self.source
@@ -315,8 +315,8 @@ class View:
     @property
     def notes(self) -> tuple[str, ...]:
         """What reading the data and the words about them have to say."""
-        alone = () if self.given else self.terms.schema.one_sided(self.event.name)
-        return (*self.opened.notes, *alone, *(self.augment.notes if self.augment else ()))
+        alone = () if self.given else self.selection.schema.one_sided(self.event.name)
+        return (*self.dataset.notes, *alone, *(self.augment.notes if self.augment else ()))
 
     def rows(self, split: str) -> Split:
         """A split as it is."""
@@ -325,7 +325,7 @@ class View:
     def training(self, split: str = "train") -> Split:
         """A split as training sees it: balanced and augmented as the settings ask."""
         index = self.index(split)
-        if self.opened.options.balance:
+        if self.dataset.options.balance:
             index = index[balanced(self.classes("balance=true")[index])]
         return Split(self, index, self.augment, self.crop_limits(index))
 
@@ -340,7 +340,7 @@ class View:
 
     def index(self, split: str) -> Tensor:
         """Row numbers of a split; of training rows those that keep their label."""
-        source, rows = self.opened, self.opened.rows_of(split)
+        source, rows = self.dataset, self.dataset.rows_of(split)
         if not source.options.labels or "train" not in split:
             return rows
         train = source.rows_of("train")
@@ -364,14 +364,14 @@ class View:
                 f"{listed(self.labels) or 'none'}; leave it out, or name one with "
                 "--target or --given"
             )
-        codes = self.opened.tensors[self.labels[0]]
+        codes = self.dataset.tensors[self.labels[0]]
         assert isinstance(codes, Tensor), "a class is one code a row"
         return torch.where(codes.isnan(), -1, codes).long()
 
-    def vary(self) -> None:
+    def check_target_varies(self) -> None:
         """A DataError about a target that never varies in the training rows."""
         for field in self.event.fields:
-            values = self.opened.tensors[field.name][self.index("train")]
+            values = self.dataset.tensors[field.name][self.index("train")]
             if isinstance(values, Tensor) and values.ndim == 1 and len(values.unique()) == 1:
                 shown = field.codec.decode(values[:1].numpy())[0]
                 raise DataError(
@@ -383,7 +383,7 @@ class View:
     def decode(self, x: Tensor) -> np.ndarray | pd.DataFrame:
         """Events in the form the data had: a frame where that was a table, an array otherwise."""
         values = self.event.decode(x)
-        if not self.terms.schema.table and len(values) == 1:
+        if not self.selection.schema.table and len(values) == 1:
             return values[0]
         return tables.assemble(
             [
@@ -426,7 +426,7 @@ class View:
         return PackedRows(rows, varies=True, coded=True).batch(torch.arange(len(texts)), False)
 
     def to_dict(self) -> dict[str, Any]:
-        return self.terms.to_dict()
+        return self.selection.to_dict()
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> View:
@@ -444,7 +444,7 @@ class Split:
         crop_limits: Tensor | None = None,
     ) -> None:
         self.space, self.augment, self.crop_limits = view.space, augment, crop_limits
-        self.index, self.density = index, view.opened.density  # (n,) row numbers of the source
+        self.index, self.density = index, view.dataset.density  # (n,) row numbers of the source
         self.event, self.given = view.compact
 
     def __len__(self) -> int:

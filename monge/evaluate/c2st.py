@@ -19,7 +19,7 @@ from ..core.metric import Metric
 from ..core.rng import make_generator
 from ..nn.mlp import MLP
 
-FEWEST = 20
+MIN_TEST_ROWS = 20
 """Fewest rows of each side."""
 STEPS, BATCH, RATE = 300, 128, 2e-3
 NET = MLP.Config(width=64, depth=2, activation="relu")
@@ -30,17 +30,17 @@ NORMAL = 1.96
 def c2st(x: Tensor, y: Tensor, seed: int = 0) -> Metric:
     """Accuracy of telling x (n, F) from y (m, F), as many of each, with its standard error."""
     n = min(len(x), len(y)) // 2 * 2
-    if n < FEWEST:
+    if n < MIN_TEST_ROWS:
         raise DataError(
             f"the smaller side has {min(len(x), len(y))} rows; a classifier "
-            f"two-sample test needs {FEWEST} at least"
+            f"two-sample test needs {MIN_TEST_ROWS} at least"
         )
     orders = [torch.randperm(len(side), generator=make_generator(seed))[:n] for side in (x, y)]
     halves = [
         side[order].float().unflatten(0, (2, -1))
         for side, order in zip((x, y), orders, strict=True)
     ]
-    share = told_apart(halves[0], halves[1], seed).double().mean().item()
+    share = cross_predictions(halves[0], halves[1], seed).double().mean().item()
     return Metric(
         share, "estimate", math.sqrt(max(share * (1 - share), 0.25 / n) / (2 * n)), "accuracy"
     )
@@ -51,7 +51,7 @@ def interval(score: Metric) -> tuple[float, float]:
     return score.value - NORMAL * score.stderr, score.value + NORMAL * score.stderr
 
 
-def told_apart(x: Tensor, y: Tensor, seed: int) -> Tensor:
+def cross_predictions(x: Tensor, y: Tensor, seed: int) -> Tensor:
     """Whether each row of a half is told apart by what the other half teaches, (2, 2 n), of halves
     x and y (2, n, F). The two networks learn side by side, their weights stacked."""
     rows = torch.cat([x, y], 1)  # (2, 2 n, F)

@@ -21,7 +21,7 @@ BINS = 20
 """Bins that the values of a coordinate fall into."""
 
 
-def gaps(codes: Tensor, factors: Mapping[str, Tensor]) -> dict[str, Metric]:
+def mutual_information_gaps(codes: Tensor, factors: Mapping[str, Tensor]) -> dict[str, Metric]:
     """The gap of each factor (N,), whole numbers, in codes (N, d), and "mig", their mean."""
     if codes.ndim != 2 or codes.shape[1] < 2:
         raise DataError(

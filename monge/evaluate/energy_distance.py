@@ -75,7 +75,7 @@ def repeated(rows: Batch) -> Batch:
     return rows[torch.arange(len(rows)).repeat(-(-SAMPLES // len(rows)))]
 
 
-def drawn(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, float]:
+def sample_timed(model: CanSample, rows: Batch, seed: int) -> tuple[Batch, Tensor, float]:
     """The rows that were asked for, a sample for each, and how many come in a second; a sampler so
     slow that all would take longer than `PATIENCE` draws fewer, of rows spread over all."""
     device = home(model)

@@ -20,7 +20,15 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.space import Space
 from ..nn.inputs.features import Features
-from ..nn.layers.specs import Act, Conv, Dense, Flatten, Layer, Shape, Stack
+from ..nn.layers.specs import (
+    ActivationSpec,
+    ConvSpec,
+    DenseSpec,
+    FlattenSpec,
+    LayerSpec,
+    Shape,
+    StackSpec,
+)
 from .held_out import HeldOutRows, chunks
 
 NETWORK = "features/1"
@@ -54,12 +62,12 @@ class FeatureNet(nn.Module):
         self.shape: Shape = (self.read.width,)
         if space.is_picture:
             self.shape = (space.shape[0], *(min(side, SIDE) for side in space.shape[1:]))
-        self.body = planned(self.shape).build(self.shape)
+        self.body = architecture(self.shape).build(self.shape)
         self.head = nn.Sequential(nn.SiLU(), nn.Linear(WIDTH, classes or math.prod(self.shape)))
         self.register_buffer("mean", torch.zeros(WIDTH))
         self.register_buffer("scale", torch.ones(WIDTH))
 
-    def look(self, batch: Batch) -> Tensor:  # (B, *shape)
+    def prepare(self, batch: Batch) -> Tensor:  # (B, *shape)
         seen = self.read(batch)
         if not self.space.is_picture:
             return seen
@@ -69,13 +77,13 @@ class FeatureNet(nn.Module):
     @torch.no_grad()
     def forward(self, batch: Batch) -> Tensor:  # (B, 64)
         parts = [
-            (self.body(self.look(part)) - self.mean) / self.scale
+            (self.body(self.prepare(part)) - self.mean) / self.scale
             for part in batch.chunk(-(-len(batch) // MEASURED))
         ]
         return torch.cat(parts).double()
 
     def loss(self, batch: Batch, names: Tensor | None) -> Tensor:
-        x = self.look(batch)
+        x = self.prepare(batch)
         if names is not None:
             return F.cross_entropy(self.head(self.body(x)), names)
         answer = self.head(self.body(x + NOISE * torch.randn_like(x)))
@@ -85,22 +93,28 @@ class FeatureNet(nn.Module):
     def accuracy(self, rows: HeldOutRows, names: Tensor) -> float:
         """The share of rows whose name, where it is known (not below 0), is told right."""
         said = torch.cat(
-            [self.head(self.body(self.look(part))).argmax(1) for part in chunks(rows)]
+            [self.head(self.body(self.prepare(part))).argmax(1) for part in chunks(rows)]
         )
         return float((said == names)[names >= 0].double().mean())
 
 
-def planned(shape: Shape) -> Stack:
+def architecture(shape: Shape) -> StackSpec:
     """The network before it is built: convolutions over pictures, dense layers over the rest."""
-    layers: list[Layer] = [Flatten()]
+    layers: list[LayerSpec] = [FlattenSpec()]
     for width in (2 * WIDTH, 2 * WIDTH):
-        layers += [Dense(width), Act("silu")]
+        layers += [DenseSpec(width), ActivationSpec("silu")]
     if len(shape) == 3 and min(shape[1:]) >= SMALL:
-        layers = [Conv(16, 3, 2), Act("silu"), Conv(32, 3, 2), Act("silu"), Flatten()]
-    return Stack((*layers, Dense(WIDTH)))
+        layers = [
+            ConvSpec(16, 3, 2),
+            ActivationSpec("silu"),
+            ConvSpec(32, 3, 2),
+            ActivationSpec("silu"),
+            FlattenSpec(),
+        ]
+    return StackSpec((*layers, DenseSpec(WIDTH)))
 
 
-def learned(
+def train_feature_net(
     space: Space, rows: HeldOutRows, names: Tensor | None = None, classes: int = 0, seed: int = 0
 ) -> FeatureNet:
     """The network after training: a function of the rows, their names (n,) where there are some

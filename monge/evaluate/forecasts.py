@@ -44,7 +44,7 @@ PIECE = 64
 
 
 @dataclass(frozen=True)
-class Reference:
+class SeriesReference:
     """What is known of the training steps of each channel."""
 
     season: int
@@ -55,7 +55,7 @@ class Reference:
     sigma: Tensor  # (C,)
 
     @classmethod
-    def of(cls, past: Tensor, season: int, scale: Tensor) -> Reference:
+    def of(cls, past: Tensor, season: int, scale: Tensor) -> SeriesReference:
         """From training pasts (N, L, C)."""
         x, lag = past.double(), season if season < past.shape[1] else 1
         naive = (x[:, lag:] - x[:, :-lag]).abs().mean((0, 1)).clamp_min(1e-12)
@@ -97,7 +97,9 @@ def cut(model: Model, batch: Batch, horizon: int) -> tuple[Tensor, Tensor]:
     return x[:, :-horizon], x[:, -horizon:]
 
 
-def draw(model: Model, batch: Batch, horizon: int, n: int, generator: Generator) -> Tensor:
+def sample_futures(
+    model: Model, batch: Batch, horizon: int, n: int, generator: Generator
+) -> Tensor:
     """n futures of each row, (n, B, H, C): drawn given the past, or by completing the row."""
     rows = batch[torch.arange(len(batch)).repeat(n)]
     if is_forecast(model):
@@ -113,12 +115,12 @@ def draw(model: Model, batch: Batch, horizon: int, n: int, generator: Generator)
 
 
 @torch.no_grad()
-def measures(
+def forecast_scores(
     model: Model, rows: HeldOutRows, training: Batch, season: int, horizon: int, seed: int = 0
 ) -> dict[str, Metric]:
     """Metrics of the model and the three baselines; those that need samples use a subset of
     windows, and so do the others unless the distribution is known in closed form."""
-    reference = Reference.of(cut(model, training, horizon)[0], season, scale_of(model.space))
+    reference = SeriesReference.of(cut(model, training, horizon)[0], season, scale_of(model.space))
     place = home(model)
     draws, most = (DRAWS, WINDOWS) if is_forecast(model) else SLOW
     exact = is_forecast(model) and isinstance(model, HasMean) and isinstance(model, HasMarginals)
@@ -126,15 +128,18 @@ def measures(
     told: dict[str, list[Tensor]] = {}
     for index in watched.split(PIECE):
         batch = rows.batch(index)
-        x = draw(model, batch.to(place), horizon, draws, generator).double().cpu()
+        x = sample_futures(model, batch.to(place), horizon, draws, generator).double().cpu()
         found = {"crps": crps(x, cut(model, batch, horizon)[1].double(), reference.scale)}
         if not exact:
             ends = [x.quantile(end, 0) for end in ENDS]
-            found |= judged(model, batch, reference, horizon, x.mean(0), *ends)
+            found |= window_scores(model, batch, reference, horizon, x.mean(0), *ends)
         keep(told, found)
     for index in torch.arange(len(rows)).split(PIECE) if exact else ():
         batch = rows.batch(index)
-        keep(told, judged(model, batch, reference, horizon, *said(model, batch.to(place))))
+        keep(
+            told,
+            window_scores(model, batch, reference, horizon, *closed_form(model, batch.to(place))),
+        )
     names = [
         *MEASURES,
         f"coverage_{LEVEL:g}",
@@ -154,7 +159,7 @@ def spread(count: int, most: int) -> Tensor:
     return torch.arange(size) * count // size
 
 
-def said(model: Any, batch: Batch) -> list[Tensor]:
+def closed_form(model: Any, batch: Batch) -> list[Tensor]:
     """The mean and the ends of the central interval, (B, H, C), from the distribution itself."""
     law, mean = model.marginals(batch.given), model.mean(batch.given)
     steps = mean.reshape(len(batch), mean.shape[1], -1)
@@ -164,10 +169,10 @@ def said(model: Any, batch: Batch) -> list[Tensor]:
     ]
 
 
-def judged(
+def window_scores(
     model: Model,
     batch: Batch,
-    reference: Reference,
+    reference: SeriesReference,
     horizon: int,
     mean: Tensor,
     low: Tensor,
@@ -178,21 +183,21 @@ def judged(
     found = points(mean, truth, reference) | {
         f"coverage_{LEVEL:g}": ((low <= truth) & (truth <= high)).double().mean((1, 2))
     }
-    for name, forecast in beside(past, horizon, reference.season).items():
+    for name, forecast in naive_forecasts(past, horizon, reference.season).items():
         found |= named(name, points(forecast, truth, reference))
     ar1, sigma = reference.ar1(past, horizon)
     found |= named("ar1", points(ar1, truth, reference))
     return found | {"ar1.crps": normal_crps(ar1, sigma, truth, reference.scale)}
 
 
-def beside(past: Tensor, horizon: int, season: int) -> dict[str, Tensor]:
+def naive_forecasts(past: Tensor, horizon: int, season: int) -> dict[str, Tensor]:
     """What repeats the past, (B, H, C)."""
     lag = min(season, past.shape[1])
     steps = torch.arange(horizon) % lag - lag
     return {"naive": past[:, -1:].expand(-1, horizon, -1), "seasonal_naive": past[:, steps]}
 
 
-def points(forecast: Tensor, truth: Tensor, reference: Reference) -> dict[str, Tensor]:
+def points(forecast: Tensor, truth: Tensor, reference: SeriesReference) -> dict[str, Tensor]:
     """The measures of forecasts without spread, a number for each window."""
     gap = (forecast - truth).abs()
     both = (forecast.abs() + truth.abs()).clamp_min(1e-12)

@@ -23,7 +23,7 @@ PAIRED = 1000
 """Rows of each side that the kernel distance stands on: its cost grows with the square."""
 
 
-def perceived(x: Tensor, y: Tensor) -> dict[str, Metric]:
+def feature_space_distances(x: Tensor, y: Tensor) -> dict[str, Metric]:
     """Both distances between features x (n, F) and y (m, F), with errors over groups of rows."""
     return {
         "frechet_distance": jackknife(frechet, x, y, UNIT),

@@ -32,9 +32,9 @@ def objective(model: Model, batches: Iterable[Batch], seed: int = 0) -> Metric:
     return Metric(float(value.mean()), "loss", error, "loss")
 
 
-JUDGED = 4096
+MAX_SCORED_ROWS = 4096
 """Most held-out rows scored during training, spread over the split; evaluation uses all."""
-ENTRIES = 1 << 22
+MAX_SCORED_ELEMENTS = 1 << 22
 """Most elements of these rows times network evaluations per score: fewer rows if they are long
 or expensive to score."""
 
@@ -58,7 +58,9 @@ class HeldOutScorer:
     def __init__(self, model: Model, rows: HeldOutRows) -> None:
         self.model = model
         most = min(
-            len(rows), JUDGED, max(ENTRIES // max(model.space.dims * model.evals_per_score, 1), 1)
+            len(rows),
+            MAX_SCORED_ROWS,
+            max(MAX_SCORED_ELEMENTS // max(model.space.dims * model.evals_per_score, 1), 1),
         )
         spread = torch.linspace(0, len(rows) - 1, most).long()
         self.batches = [rows.batch(index) for index in spread.split(CHUNK)]

@@ -85,7 +85,7 @@ def is_translation(model: Model) -> bool:
     )
 
 
-def translated(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metric]:
+def translation_metrics(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metric]:
     """Mean absolute error a pixel, in units of the data: of draws, of the source taken for the
     target, and of the mean training picture."""
     (source,) = rows.given.values()
@@ -96,10 +96,12 @@ def translated(x: Tensor, rows: Batch, train: Batch) -> dict[str, Metric]:
     )
     mean = train.x.mean(0, keepdim=True).expand_as(rows.x)
     known = {"l1": x, "l1_of_source": guess, "l1_of_mean": mean}
-    return {name: told((each - rows.x).abs().flatten(1).mean(1)) for name, each in known.items()}
+    return {
+        name: pixel_error((each - rows.x).abs().flatten(1).mean(1)) for name, each in known.items()
+    }
 
 
-def told(error: Tensor) -> Metric:  # (B,)
+def pixel_error(error: Tensor) -> Metric:  # (B,)
     value = error.double()
     spread = float(value.std()) / math.sqrt(len(value)) if len(value) > 1 else math.nan
     return Metric(float(torch.mean(value)), "distance", spread, "per pixel")

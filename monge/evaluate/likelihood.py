@@ -86,7 +86,7 @@ def row_likelihoods(
         for batch in batches:
             count += entries(batch, dims)
             found = model.likelihood(batch.to(home(model)), options, make_generator(seed))
-            kind, told = found.kind, found.told
+            kind, told = found.kind, found.description
             values.append(found.value.double().cpu().numpy())
             if found.stderr is not None:
                 errors.append(found.stderr.double().cpu().numpy())

@@ -34,7 +34,7 @@ MANY = 64
 
 
 @dataclass(frozen=True)
-class Prediction:
+class TargetPrediction:
     """The predictive distribution of one target of N rows; of categories mean and interval are
     indices."""
 
@@ -53,9 +53,9 @@ class Prediction:
     def is_class(self) -> bool:
         return self.space.kind in ("label", "binary")
 
-    def known(self) -> Prediction:
+    def known(self) -> TargetPrediction:
         """The rows whose truth is known."""
-        return Prediction(
+        return TargetPrediction(
             self.space,
             self.level,
             *(getattr(self, field.name)[self.seen] for field in fields(self)[2:]),
@@ -72,13 +72,15 @@ def predicts(model: Model) -> bool:
 @torch.no_grad()
 def predict(
     model: Model, batches: Iterable[Batch], level: float = LEVEL, options: Config | None = None
-) -> list[Prediction]:
+) -> list[TargetPrediction]:
     """One for each target of the event, over all rows."""
-    pieces = [tell(model, batch.to(home(model)), level, options) for batch in batches]
+    pieces = [predict_batch(model, batch.to(home(model)), level, options) for batch in batches]
     return [join(column) for column in zip(*pieces, strict=True)]
 
 
-def tell(model: Any, batch: Batch, level: float, options: Config | None) -> list[Prediction]:
+def predict_batch(
+    model: Any, batch: Batch, level: float, options: Config | None
+) -> list[TargetPrediction]:
     """Of one batch."""
     space: Space = model.space
     law, n = model.marginals(batch.given, options), len(batch)
@@ -100,22 +102,22 @@ def tell(model: Any, batch: Batch, level: float, options: Config | None) -> list
         strict=True,
     )
     return [
-        Prediction(part, level, *(value.cpu() for value in column))
+        TargetPrediction(part, level, *(value.cpu() for value in column))
         for part, column in zip(space.parts, columns, strict=True)
     ]
 
 
-def join(pieces: Sequence[Prediction]) -> Prediction:
+def join(pieces: Sequence[TargetPrediction]) -> TargetPrediction:
     """The rows of all pieces one after the other."""
-    names = [field.name for field in fields(Prediction)[2:]]
-    return Prediction(
+    names = [field.name for field in fields(TargetPrediction)[2:]]
+    return TargetPrediction(
         pieces[0].space,
         pieces[0].level,
         *(torch.cat([getattr(piece, name) for piece in pieces]) for name in names),
     )
 
 
-def measures(predictions: Sequence[Prediction]) -> dict[str, Metric]:
+def prediction_metrics(predictions: Sequence[TargetPrediction]) -> dict[str, Metric]:
     """Of each target what its kind admits; where there are several, the name of each stands
     before, and where there are very many, as in a picture, they are measured as one."""
     if not any(bool(said.seen.any()) for said in predictions):
@@ -127,7 +129,7 @@ def measures(predictions: Sequence[Prediction]) -> dict[str, Metric]:
     if len(set(names)) < len(names):
         names = [str(place) for place in range(1, len(names) + 1)]
     found: dict[str, Metric] = {}
-    for name, said in zip(names, map(Prediction.known, predictions), strict=True):
+    for name, said in zip(names, map(TargetPrediction.known, predictions), strict=True):
         head = f"{name}." if len(names) > 1 else ""
         told = (
             {} if not len(said.truth) else of_classes(said) if said.is_class else of_numbers(said)
@@ -136,7 +138,7 @@ def measures(predictions: Sequence[Prediction]) -> dict[str, Metric]:
     return found
 
 
-def of_classes(said: Prediction) -> dict[str, Metric]:
+def of_classes(said: TargetPrediction) -> dict[str, Metric]:
     own = said.probabilities.double().gather(1, said.truth.long()[:, None])[:, 0]
     return {
         "accuracy": mean_of(said.mode == said.truth, "share"),
@@ -145,7 +147,7 @@ def of_classes(said: Prediction) -> dict[str, Metric]:
     }
 
 
-def of_numbers(said: Prediction) -> dict[str, Metric]:
+def of_numbers(said: TargetPrediction) -> dict[str, Metric]:
     gap = (said.mean - said.truth).double()
     square = mean_of(gap.square(), "")
     root = square.value**0.5
@@ -165,12 +167,12 @@ def mean_of(values: Tensor, unit: str, kind: MetricKind = "estimate") -> Metric:
     return Metric(values.mean().item(), kind, error, unit)
 
 
-def calibration_error(said: Prediction) -> float:
+def calibration_error(said: TargetPrediction) -> float:
     confidence, share, count = reliability(said)
     return ((confidence - share).abs() * count).sum().item() / count.sum().item()
 
 
-def reliability(said: Prediction) -> tuple[Tensor, Tensor, Tensor]:
+def reliability(said: TargetPrediction) -> tuple[Tensor, Tensor, Tensor]:
     """The curve that lies on the diagonal for a calibrated model, with the rows at each point.
 
     Classes: mean confidence in the chosen class and accuracy, a bin of confidence each. Numbers: a

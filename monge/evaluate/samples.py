@@ -15,11 +15,11 @@ from ..core.gaussian_modes import GaussianModes
 from ..core.metric import Metric
 from ..core.model import Model
 from ..core.rng import make_generator
-from .c2st import FEWEST, c2st
+from .c2st import MIN_TEST_ROWS, c2st
 from .coverage import LEVEL, duplicates, memorised, modes, prdc
 from .energy_distance import FeatureMap
 from .likelihood import home
-from .two_sample import apart
+from .two_sample import large_sample_distances
 
 Density = Callable[[Tensor], Tensor]
 REAL = "_of_real_rows"
@@ -53,27 +53,33 @@ class SampleComparison:
         return cls(eye(Batch(x, given=rows.given)), eye(rows), eye(train), x, rows.x)
 
 
-def judged(look: SampleComparison, density: Density | None, seed: int = 0) -> dict[str, Metric]:
+def sample_metrics(
+    look: SampleComparison, density: Density | None, seed: int = 0
+) -> dict[str, Metric]:
     """Metrics of samples, followed by their references if they have one."""
     n, found = min(len(look.real), len(look.fake)), dict[str, Metric]()
     real, fake, train = (spread(side, n) for side in (look.real, look.fake, look.train))
-    if min(len(real), len(train)) >= FEWEST:
-        few = min(CLOSE, max(NUMBERS // real.shape[1], FEWEST))
+    if min(len(real), len(train)) >= MIN_TEST_ROWS:
+        few = min(CLOSE, max(NUMBERS // real.shape[1], MIN_TEST_ROWS))
         near = spread(real, few)
-        found |= beside(*(apart(spread(side, few), near, seed) for side in (fake, train)))
-        found |= beside(*({"c2st": c2st(side, real, seed)} for side in (fake, train)))
-        found |= beside(*(prdc(real, side) for side in (fake, train)))
+        found |= with_references(
+            *(large_sample_distances(spread(side, few), near, seed) for side in (fake, train))
+        )
+        found |= with_references(*({"c2st": c2st(side, real, seed)} for side in (fake, train)))
+        found |= with_references(*(prdc(real, side) for side in (fake, train)))
         copied = {
             "memorised": memorised(look.fake, look.real, look.train),
             "duplicates": duplicates(look.fake, look.real),
         }
-        found |= beside(copied, dict.fromkeys(copied, Metric(LEVEL, "exact", 0.0, "share")))
+        found |= with_references(
+            copied, dict.fromkeys(copied, Metric(LEVEL, "exact", 0.0, "share"))
+        )
     if isinstance(density, GaussianModes):
-        found |= beside(*(modes(side, density) for side in (look.x, look.truth)))
+        found |= with_references(*(modes(side, density) for side in (look.x, look.truth)))
     return found
 
 
-def beside(found: Mapping[str, Metric], ideal: Mapping[str, Metric]) -> dict[str, Metric]:
+def with_references(found: Mapping[str, Metric], ideal: Mapping[str, Metric]) -> dict[str, Metric]:
     """Each metric of samples, followed by its reference."""
     return {
         key: score
@@ -87,12 +93,14 @@ def spread(rows: Tensor, n: int) -> Tensor:
     return rows[torch.linspace(0, len(rows) - 1, min(n, len(rows))).long()]
 
 
-def ails(model: Model, rows: Batch, train: Batch, density: Density | None) -> list[Finding]:
+def diagnose_samples(
+    model: Model, rows: Batch, train: Batch, density: Density | None
+) -> list[Finding]:
     """Mode collapse, poor samples, duplicates and memorisation of a model without likelihood."""
     if (
         isinstance(model, HasLikelihood)
         or not isinstance(model, CanSample)
-        or min(len(rows), len(train)) < FEWEST
+        or min(len(rows), len(train)) < MIN_TEST_ROWS
     ):
         return []
     few = rows[:DRAWN]
@@ -101,10 +109,12 @@ def ails(model: Model, rows: Batch, train: Batch, density: Density | None) -> li
         len(every), every.to(home(model)).given, generator=make_generator(0, home(model))
     ).cpu()
     look = SampleComparison.at(model, x, every, train)
-    return told(look, density, SampleComparison.at(model, few.x, few, train).real)
+    return sample_findings(look, density, SampleComparison.at(model, few.x, few, train).real)
 
 
-def told(look: SampleComparison, density: Density | None, held_out: Tensor) -> list[Finding]:
+def sample_findings(
+    look: SampleComparison, density: Density | None, held_out: Tensor
+) -> list[Finding]:
     n = min(len(held_out), len(look.train))
     held = spread(held_out, n)
     found, ideal = (prdc(held, spread(side, n)) for side in (look.fake, look.train))

@@ -16,33 +16,41 @@ from ..core.model import Model
 from ..core.rng import make_generator
 from ..core.space import Space
 from .bounds import amortisation
-from .c2st import FEWEST
+from .c2st import MIN_TEST_ROWS
 from .efficiency import cost
-from .energy_distance import FeatureMap, drawn, energy, repeated
+from .energy_distance import FeatureMap, energy, repeated, sample_timed
 from .forecasts import is_forecast
-from .frechet import perceived
+from .frechet import feature_space_distances
 from .held_out import HeldOutRows, chunks, objective
-from .image_to_image import enlargements, is_translation, translated
+from .image_to_image import enlargements, is_translation, translation_metrics
 from .likelihood import CHUNK, RowLikelihoods, home, row_likelihoods
 from .out_of_bag import out_of_bag
-from .predictions import measures as predictive
 from .predictions import predict, predicts
-from .samples import REAL, Density, SampleComparison, ails, beside, judged, spread
-from .tabular import cells, columns_of, tabled
-from .tstr import targets, taught
+from .predictions import prediction_metrics as predictive
+from .samples import (
+    REAL,
+    Density,
+    SampleComparison,
+    diagnose_samples,
+    sample_metrics,
+    spread,
+    with_references,
+)
+from .tabular import cells, columns_of, table_metrics
+from .tstr import targets, tstr_scores
 
-COMPARED = 2000
+MAX_DISTANCE_ROWS = 2000
 """Most rows of each side of a two-sample distance, whose cost is quadratic."""
 COPIED_FROM = 10_000
 """Most training rows searched for copies."""
 TIMED = 4
 """Sequences sampled to time sampling."""
-SEEN = 1000
+MAX_GAP_ROWS = 1000
 """Most training rows of the likelihood gap."""
 
 
 @dataclass(frozen=True)
-class Known:
+class EvaluationContext:
     """What is known of the data and the fit besides the rows."""
 
     density: Density | None = None
@@ -53,22 +61,30 @@ class Known:
 
 
 Groups = dict[str, dict[str, Metric]]
-NOTHING = Known()
+NOTHING = EvaluationContext()
 
 
-def measures(
-    model: Model, rows: HeldOutRows, others: HeldOutRows, seed: int = 0, known: Known = NOTHING
+def all_metrics(
+    model: Model,
+    rows: HeldOutRows,
+    others: HeldOutRows,
+    seed: int = 0,
+    known: EvaluationContext = NOTHING,
 ) -> dict[str, Metric]:
     """All metrics of `groups` in one dictionary."""
-    return flat(groups(model, rows, others, seed, known))
+    return flat(metric_groups(model, rows, others, seed, known))
 
 
 def flat(groups: Groups) -> dict[str, Metric]:
     return {name: score for group in groups.values() for name, score in group.items()}
 
 
-def groups(
-    model: Model, rows: HeldOutRows, others: HeldOutRows, seed: int = 0, known: Known = NOTHING
+def metric_groups(
+    model: Model,
+    rows: HeldOutRows,
+    others: HeldOutRows,
+    seed: int = 0,
+    known: EvaluationContext = NOTHING,
 ) -> Groups:
     """Metrics on `rows` in groups. `others` are training rows: their distance from `rows` is the
     reference of a perfect model, and bagged ensembles have their out-of-bag error on them. For a
@@ -89,7 +105,7 @@ def groups(
 
 
 def likelihoods(
-    model: Model, rows: HeldOutRows, others: HeldOutRows, seed: int, known: Known
+    model: Model, rows: HeldOutRows, others: HeldOutRows, seed: int, known: EvaluationContext
 ) -> dict[str, Metric]:
     """Log-likelihood of held-out rows, the gap to training rows, and the terms of the bound."""
     found = {}
@@ -98,7 +114,7 @@ def likelihoods(
         found["log_likelihood"] = every.score
         per_bit = every.score.stderr / abs(every.score.value or 1) * abs(every.bits_per_dim)
         found["bits_per_dim"] = Metric(every.bits_per_dim, every.kind, per_bit, "bits/dim")
-        count = min(len(rows), len(others), SEEN)
+        count = min(len(rows), len(others), MAX_GAP_ROWS)
         pick = torch.randperm(len(others), generator=make_generator(seed))[:count].sort().values
         seen, begun = map(others.batch, pick.split(CHUNK)), time.perf_counter()
         found["likelihood_gap"] = row_likelihoods(model, seen, model.space.dims, seed=seed).less(
@@ -109,7 +125,7 @@ def likelihoods(
         if known.density and not model.space.given:
             found["kl"] = kl(known.density, rows, every)
     if isinstance(model, HasTerms):
-        found |= parts(model, rows, seed)
+        found |= bound_terms(model, rows, seed)
     return found | amortisation(model, rows, seed) | out_of_bag(model, chunks(others))
 
 
@@ -121,7 +137,7 @@ def kl(density: Density, rows: HeldOutRows, every: RowLikelihoods) -> Metric:
     return Metric(float(gap.mean()), "distance", float(gap.std()) / len(gap) ** 0.5)
 
 
-def parts(model: HasTerms, rows: HeldOutRows, seed: int) -> dict[str, Metric]:
+def bound_terms(model: HasTerms, rows: HeldOutRows, seed: int) -> dict[str, Metric]:
     """The mean of each named term of the bound over rows."""
     assert isinstance(model, Model)
     with torch.no_grad():
@@ -137,31 +153,31 @@ def parts(model: HasTerms, rows: HeldOutRows, seed: int) -> dict[str, Metric]:
 
 
 def fidelity(
-    model: CanSample, rows: HeldOutRows, others: HeldOutRows, seed: int, known: Known
+    model: CanSample, rows: HeldOutRows, others: HeldOutRows, seed: int, known: EvaluationContext
 ) -> tuple[dict[str, Metric], dict[str, Metric], float]:
     """Distances of samples from data if rows are vectors, table metrics if they are table rows,
     and samples per second."""
     assert isinstance(model, Model)
     found, table = dict[str, Metric](), dict[str, Metric]()
     if not is_point(model.space):
-        asked, x, speed = drawn(model, some(rows)[:TIMED], seed)
+        asked, x, speed = sample_timed(model, some(rows)[:TIMED], seed)
     else:
         real, train, eye = some(rows), some(others), FeatureMap.of(model, model.space)
-        asked, x, speed = drawn(model, repeated(real), seed)
+        asked, x, speed = sample_timed(model, repeated(real), seed)
         if wild := unbounded(x):  # no distance is defined
             return wild, table, speed
         fake = Batch(x, given=asked.given)
         look = SampleComparison(eye(fake), eye(real), eye(some(others, COPIED_FROM)), x, real.x)
-        found = beside(
+        found = with_references(
             *({"energy_distance": energy(side, look.real)} for side in (look.fake, eye(train)))
         )
-        found |= judged(look, known.density, seed)
-        if min(len(x), len(real), len(train)) >= FEWEST:
-            found |= seen_by(known, fake, real, train)
+        found |= sample_metrics(look, known.density, seed)
+        if min(len(x), len(real), len(train)) >= MIN_TEST_ROWS:
+            found |= feature_distances(known, fake, real, train)
             table = as_table(eye.space, fake, real, train, known.columns, seed)
         found["samples_compared"] = Metric(len(x), "exact", 0.0, "rows")
     if is_translation(model):
-        found |= translated(x, asked, some(others))
+        found |= translation_metrics(x, asked, some(others))
     return found, table, speed
 
 
@@ -171,13 +187,15 @@ def unbounded(x: Tensor) -> dict[str, Metric]:
     return {"samples_not_finite": Metric(share, "estimate", 0.0, "share")} if share else {}
 
 
-def seen_by(known: Known, fake: Batch, real: Batch, train: Batch) -> dict[str, Metric]:
+def feature_distances(
+    known: EvaluationContext, fake: Batch, real: Batch, train: Batch
+) -> dict[str, Metric]:
     """Distances in the features of a network, if there is one, with equal numbers of rows."""
     if known.features is None:
         return {}
     n = min(map(len, (fake, real, train)))
     x, y, others = (spread(known.features(side), n) for side in (fake, real, train))
-    return beside(perceived(x, y), perceived(others, y))
+    return with_references(feature_space_distances(x, y), feature_space_distances(others, y))
 
 
 def as_table(
@@ -190,9 +208,11 @@ def as_table(
     x, y, others = (cells(side, space) for side in (fake, real, train))
     n = min(len(x), len(y), len(others))
     held, sides, chosen = spread(y, n), (x, others), targets(others, y, columns)
-    found = beside(*(tabled(spread(side, n), held, columns) for side in sides))
+    found = with_references(*(table_metrics(spread(side, n), held, columns) for side in sides))
     n = min(len(x), len(others))
-    return found | beside(*(taught(spread(side, n), y, columns, chosen, seed) for side in sides))
+    return found | with_references(
+        *(tstr_scores(spread(side, n), y, columns, chosen, seed) for side in sides)
+    )
 
 
 def is_point(space: Space) -> bool:
@@ -220,7 +240,7 @@ def paired(found: Mapping[str, Metric]) -> list[tuple[str, Metric, Metric | None
     ]
 
 
-def left_out(model: Model, rows: HeldOutRows | None = None) -> list[Finding]:
+def skipped_metrics(model: Model, rows: HeldOutRows | None = None) -> list[Finding]:
     """Metrics that cannot be computed on these rows, and why."""
     if not isinstance(model, CanSample) or predicts(model) or is_forecast(model):
         return []
@@ -232,13 +252,13 @@ def left_out(model: Model, rows: HeldOutRows | None = None) -> list[Finding]:
                 "compare models by bits_per_dim",
             )
         ]
-    if rows is None or len(rows) >= FEWEST:
+    if rows is None or len(rows) >= MIN_TEST_ROWS:
         return []
     return [
         Finding(
             "samples",
             f"only the energy distance is computed on {len(rows)} rows; "
-            f"the other metrics need {FEWEST}.",
+            f"the other metrics need {MIN_TEST_ROWS}.",
             "give more rows, or hold out more of them with data.test=0.3",
         )
     ]
@@ -258,9 +278,9 @@ def findings(
         )
         if others is None or not is_point(model.space):
             return found
-        return found + ails(model, some(rows), some(others, COPIED_FROM), density)
+        return found + diagnose_samples(model, some(rows), some(others, COPIED_FROM), density)
 
 
-def some(rows: HeldOutRows, most: int = COMPARED) -> Batch:
+def some(rows: HeldOutRows, most: int = MAX_DISTANCE_ROWS) -> Batch:
     """At most `most` rows, spread over the split."""
     return rows.batch(torch.linspace(0, len(rows) - 1, min(len(rows), most)).long())

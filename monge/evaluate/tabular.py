@@ -72,7 +72,7 @@ def cells(batch: Batch, space: Space) -> Tensor:
     )
 
 
-def tabled(x: Tensor, y: Tensor, space: Space) -> dict[str, Metric]:
+def table_metrics(x: Tensor, y: Tensor, space: Space) -> dict[str, Metric]:
     """Marginals and pairs of the tables x (n, D) and y (m, D), the worst column by its name."""
     each = marginals(x, y, space)
     worst = int(each.argmax())

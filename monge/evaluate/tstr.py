@@ -48,7 +48,7 @@ def enough(values: Tensor) -> bool:
     return len(known) >= FEWEST and len(known.unique()) > 1
 
 
-def taught(
+def tstr_scores(
     rows: Tensor, test: Tensor, space: Space, chosen: Sequence[int], seed: int = 0
 ) -> dict[str, Metric]:
     """How well each column that was chosen is predicted in `test` (m, D) from the others by what
@@ -58,7 +58,7 @@ def taught(
         (x, y), (asked, truth) = (divided(side, column) for side in (rows, test))
         others = [part for i, part in enumerate(space.columns) if i != column]
         names, name = space.columns[column].kind in NAMES, space.columns[column].name
-        said = told(x, y, asked, others, names, seed)
+        said = fit_and_predict(x, y, asked, others, names, seed)
         found[f"tstr_{name}"] = right(said, truth) if names else explained(said, truth)
     return found
 
@@ -69,7 +69,7 @@ def divided(rows: Tensor, column: int) -> tuple[Tensor, Tensor]:
     return torch.cat([rows[:, :column], rows[:, column + 1 :]], 1), rows[:, column]
 
 
-def told(
+def fit_and_predict(
     x: Tensor, y: Tensor, asked: Tensor, columns: list[Space], names: bool, seed: int
 ) -> Tensor:
     """What trees that learned y (n,) from x (n, D) say of other rows (m, D)."""

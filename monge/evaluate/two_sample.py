@@ -48,7 +48,7 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
     few = x[:EXACT], y[:EXACT]
     found = {
         "energy": energy(x, y),
-        **apart(x, y, seed),
+        **large_sample_distances(x, y, seed),
         "wasserstein_1": jackknife(divergence.wasserstein, *few),
         "wasserstein_2": jackknife(lambda x, y: divergence.wasserstein(x, y, 2.0), *few),
     }
@@ -62,7 +62,7 @@ def distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
     return found
 
 
-def apart(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
+def large_sample_distances(x: Tensor, y: Tensor, seed: int = 0) -> dict[str, Metric]:
     """The distances that many rows admit: by a kernel, along lines, by an entropic plan."""
 
     def slices(x: Tensor, y: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class GeneratorModel(Model, CanSample, CanDecode):
 
     def to_event(self, y: Tensor) -> Tensor:
         """Points (n, D) in the units and the shape of the data."""
-        return self.coordinates.leave(y).reshape(len(y), *self.space.shape)
+        return self.coordinates.to_data(y).reshape(len(y), *self.space.shape)
 
     def noise(self, n: int, generator: Generator | None = None) -> Tensor:
         like = self.coordinates.shift
@@ -63,7 +63,7 @@ class GeneratorModel(Model, CanSample, CanDecode):
     def real(self, batch: Batch) -> Tensor:
         """The rows in standardised coordinates; levels are dequantised with uniform noise."""
         x = batch.x.to(self.coordinates.shift.dtype)
-        return self.coordinates.enter(x, dequantise=True)  # (B, D)
+        return self.coordinates.to_network(x, dequantise=True)  # (B, D)
 
 
 class MLPGeneratorModel(GeneratorModel):

@@ -17,14 +17,14 @@ PLACES = 4096
 """Up to so many entries of a row of fixed length have statistics and a first law of their own."""
 
 
-def blank(space: Space) -> Tensor:
+def placeholder_values(space: Space) -> Tensor:
     """A value of each entry's own kind to stand where nothing is drawn yet, (D,)."""
     low, mean = space.spread("low").flatten(), space.spread("mean").flatten()
     kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
     return torch.where(torch.tensor([kind == "real" for kind in kinds]), mean, low)
 
 
-def check_whole(name: str, batch: Batch) -> None:
+def check_no_missing(name: str, batch: Batch) -> None:
     if batch.observed is not None and not bool(batch.observed.all()):
         raise DataError(
             f"{name} needs every value of a row, but some are missing; fill them with "
@@ -61,22 +61,22 @@ def check_prefix(name: str, orders: Iterable[Tensor], seen: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class Laid:
+class StepRows:
     """Rows laid out as steps."""
 
     x: Tensor  # (B, D)
     exist: Tensor  # (B, D): which steps are part of the law
     context: Tensor | None  # (B, 1 or D, K): what is given for all steps, or for each
 
-    def take(self, rows: Tensor, steps: int | None = None) -> Laid:
+    def take(self, rows: Tensor, steps: int | None = None) -> StepRows:
         """Some of the rows, their first steps alone."""
         context = None if self.context is None else self.context[rows]
-        return Laid(self.x[rows], self.exist[rows], context).cut(steps)
+        return StepRows(self.x[rows], self.exist[rows], context).cut(steps)
 
-    def cut(self, steps: int | None) -> Laid:
+    def cut(self, steps: int | None) -> StepRows:
         """The first steps alone; all of them for None."""
         context = None if self.context is None else self.context[:, :steps]
-        return Laid(self.x[:, :steps], self.exist[:, :steps], context)
+        return StepRows(self.x[:, :steps], self.exist[:, :steps], context)
 
     def at(self, steps: Tensor) -> Tensor | None:
         """The context of the steps (B, S), (B, 1 or S, K)."""
@@ -85,7 +85,7 @@ class Laid:
         return self.context.gather(1, steps[..., None].expand(-1, -1, self.context.shape[2]))
 
 
-class Layout:
+class StepLayout:
     """An event as a sequence of single entries: the steps of a series, each with its channels in
     turn, or the pixels of a picture in raster order, each with its colours in turn.
 

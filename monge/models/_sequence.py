@@ -31,11 +31,18 @@ from ..core.config import Config as BaseConfig
 from ..core.config import Range
 from ..core.model import Model
 from ..core.space import Space
-from ..nn.inputs.sequence import Context, Entries
-from ..nn.stepwise import Conditioned, Reaching
-from ..prob.decoding import Choice
-from ..prob.heads import Head, LevelsLaw
-from ._ordering import Laid, Layout, blank, check_codes, check_prefix, check_whole
+from ..nn.inputs.sequence import EntryEmbedding, SequenceContext
+from ..nn.stepwise import ConditionedStepwise, WindowedStepwise
+from ..prob.decoding import SymbolSampling
+from ..prob.heads import Head, LevelsDistribution
+from ._ordering import (
+    StepLayout,
+    StepRows,
+    check_codes,
+    check_no_missing,
+    check_prefix,
+    placeholder_values,
+)
 from ._sequence_sampling import fill, row_groups, unobserved_rows
 
 STEPS_PER_PASS = 1 << 14
@@ -55,11 +62,11 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
     class Config(Model.Config):
         components: Annotated[int, Range(1)] = 5
         """Mixture components of the distribution of each real or finely quantised step."""
-        levels: LevelsLaw = "auto"
+        levels: LevelsDistribution = "auto"
         """Distribution of levels: categorical, mixture of logistics (logistic), or chosen by their
         number (auto)."""
 
-    class SamplingConfig(Choice):
+    class SamplingConfig(SymbolSampling):
         steps: Annotated[int, Range(0)] = 0
         """Steps to sample if rows vary in length; 0 takes the median of the training rows, or
         the longest if an end symbol exists."""
@@ -69,7 +76,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         """Cache the network's state; false recomputes the whole past for each step."""
 
     config: Config
-    net: Conditioned[Any]
+    net: ConditionedStepwise[Any]
     window: int = 0
     """Steps of a row that a training step scores, where the network's reach is finite; 0: all."""
     shift: Tensor
@@ -82,10 +89,10 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         `head.width` and `context.width`."""
         super().__init__(config, space)
         self.name, self.width = type(self).__name__.lower(), width
-        self.layout = Layout(space)
+        self.layout = StepLayout(space)
         cycle = self.layout.statistics()  # (cycle,)
-        self.entries = Entries(cycle, width)
-        self.context = Context(space, self.layout.channels)
+        self.entries = EntryEmbedding(cycle, width)
+        self.context = SequenceContext(space, self.layout.channels)
         self.step_space = step_space(cycle)
         self.head = Head(self.step_space, config.components, config.levels)
         real = space.kind == "real"  # other kinds are scored in their own units
@@ -94,10 +101,10 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
             ("scale", cycle.spread("scale") if real else torch.ones(1)),
         ):
             self.register_buffer(name, value.expand(self.cycle).clone(), persistent=False)
-        self.register_buffer("blank", blank(cycle), persistent=False)  # (cycle,)
+        self.register_buffer("blank", placeholder_values(cycle), persistent=False)  # (cycle,)
         self.register_buffer("typical", torch.tensor((space.shape or (1,))[0]))
         self.first = nn.Parameter(0.1 * torch.randn(width))
-        self.offset = nn.Parameter(self.head.start().repeat(self.cycle, 1))  # (cycle, P)
+        self.offset = nn.Parameter(self.head.initial_params().repeat(self.cycle, 1))  # (cycle, P)
         self.place = nn.Parameter(0.1 * torch.randn(self.cycle, width)) if self.cycle > 1 else None
 
     @property
@@ -117,7 +124,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         ).to(rows)
         places.fit(rows.reshape(-1, self.cycle), exist.reshape(-1, self.cycle))
         with torch.no_grad():
-            self.offset.copy_(places.start().reshape(self.cycle, -1))
+            self.offset.copy_(places.initial_params().reshape(self.cycle, -1))
         if batch.length is not None:
             self.typical.copy_(batch.length.median())
 
@@ -130,12 +137,12 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         steps. Rows longer than `window` have several equal blocks, others one; the blocks before
         it are read, so that the mean over blocks is the row's loss."""
         blocks = torch.ones_like(count)
-        if self.window and isinstance(self.net, Reaching):
+        if self.window and isinstance(self.net, WindowedStepwise):
             blocks = (count / self.window).ceil().clamp_min(1).long()
         block = (torch.rand(len(count), device=count.device) * blocks).long()
         return block * count // blocks, (block + 1) * count // blocks, blocks
 
-    def block_log_prob(self, rows: Laid, first: Tensor, last: Tensor) -> Tensor:
+    def block_log_prob(self, rows: StepRows, first: Tensor, last: Tensor) -> Tensor:
         """log p of the steps from `first` to `last` of each row, (B,); rows of similar length are
         passed together, those that start at their first step apart from the others."""
         order, parts = [], []
@@ -186,9 +193,9 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
     @property
     def stretch(self) -> int:
         """Steps that are passed through the network at once where no gradient is wanted."""
-        return max(8 * self.net.reach, 1024) if isinstance(self.net, Reaching) else 1 << 62
+        return max(8 * self.net.reach, 1024) if isinstance(self.net, WindowedStepwise) else 1 << 62
 
-    def streamed(self, rows: Laid) -> Tensor:
+    def streamed(self, rows: StepRows) -> Tensor:
         """log p of every step (B, D), a stretch after the other where the reach allows it."""
         steps = rows.x.shape[1]
         if steps <= self.stretch:
@@ -200,12 +207,12 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
             parts.append(self.windowed(rows, first, first + size, size))
         return torch.cat(parts, 1)
 
-    def scored(self, rows: Laid) -> Tensor:
+    def scored(self, rows: StepRows) -> Tensor:
         """log p of every step, (B, D)."""
         places = torch.arange(rows.x.shape[1], device=rows.x.device)
         return self.log_prob_at(self.parameters_of(rows), rows.x, places)
 
-    def parameters_of(self, rows: Laid) -> Tensor:
+    def parameters_of(self, rows: StepRows) -> Tensor:
         """The parameters of the law of every step, (B, D, P)."""
         x = rows.x
         places = torch.arange(x.shape[1], device=x.device) % self.cycle
@@ -219,9 +226,9 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         """The rows of a table (cycle, .) at the first places, (steps, .)."""
         return table.repeat(-(-steps // self.cycle), 1)[:steps]
 
-    def windowed(self, rows: Laid, first: Tensor, last: Tensor, size: int) -> Tensor:
+    def windowed(self, rows: StepRows, first: Tensor, last: Tensor, size: int) -> Tensor:
         """log p of the steps from `first` (B,) up to `last` (B,), `size` at most; zero beyond."""
-        x, net = rows.x, cast(Reaching[Any], self.net)
+        x, net = rows.x, cast(WindowedStepwise[Any], self.net)
         end = x.shape[1] - 1
         steps = first[:, None] + torch.arange(1 - net.reach, size, device=x.device)  # (B, R-1+S)
         known = (steps - 1).clamp(0, end)  # the step whose value each input is
@@ -245,14 +252,14 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         y = (x - shift) / scale
         return self.head.log_prob(params, y[..., None])[..., 0] - scale.log()
 
-    def to_steps(self, batch: Batch) -> Laid:
+    def to_steps(self, batch: Batch) -> StepRows:
         """The rows as steps; what is beyond a row's length is put at zero, unread."""
-        check_whole(self.name, batch)
+        check_no_missing(self.name, batch)
         x, exist = self.flat(batch.x), self.layout.exist(batch)
         given = broadcast_conditions(batch.given, self.space, len(batch))
         x = torch.where(exist, x, 0.0)
         check_codes(self.name, self.space, x)
-        return Laid(x, exist, self.context(given, *x.shape))
+        return StepRows(x, exist, self.context(given, *x.shape))
 
     def flat(self, x: Tensor) -> Tensor:  # (B, D)
         return self.layout.steps(x).to(self.blank.dtype)

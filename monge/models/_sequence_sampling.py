@@ -14,10 +14,10 @@ from ..core.batch import Batch, broadcast_conditions
 from ..core.config import Config
 from ..core.errors import UsageError
 from ..core.space import Space
-from ..nn.stepwise import Reaching
-from ..prob.decoding import Choice, narrowed
-from ..prob.distributions import Categorical, Distribution, Mixture
-from ._ordering import Laid
+from ..nn.stepwise import WindowedStepwise
+from ..prob.decoding import SymbolSampling, truncate_logits
+from ..prob.distributions import CategoricalDistribution, Distribution, MixtureDistribution
+from ._ordering import StepRows
 
 if TYPE_CHECKING:
     from ._sequence import SequenceModel
@@ -49,7 +49,7 @@ class SequenceRowGroup:
         self.x, self.seen = x.T.contiguous(), seen.T.contiguous()  # (D, m)
         self.has_observed = self.seen.any(1).tolist()
         self.noise, self.steps = noise.unbind(), self.x.unbind()  # (m, 2) and (m,) each
-        self.distribution, self.options = model.head.each()[0], options
+        self.distribution, self.options = model.head.distributions()[0], options
         self.end, self.ended = model.space.end, torch.zeros_like(self.seen[0])
         self.read, self.offset = model.entries.reader(), model.offset.unbind()
         self.place, self.cycle = model.place, model.cycle
@@ -65,7 +65,7 @@ class SequenceRowGroup:
         """x_t ~ p(x_t | params), unless observed or after the end of its row."""
         here = self.steps[step]
         params = apply_temperature(self.distribution, params, self.options)
-        drawn = self.distribution.draw(params, self.noise[step], 0)
+        drawn = self.distribution.sample(params, self.noise[step], 0)
         if self.real:
             place = step % self.cycle
             drawn = self.model.shift[place] + self.model.scale[place] * drawn
@@ -89,7 +89,7 @@ class SequenceRowGroup:
     def parameters(self, step: int) -> Tensor:
         """Of the distribution of this step, (m, P)."""
         if self.state is None:
-            past = Laid(self.x.T, self.seen.T, self.context).cut(step + 1)
+            past = StepRows(self.x.T, self.seen.T, self.context).cut(step + 1)
             return self.model.parameters_of(past)[:, -1]
         if step:
             vector = self.read(self.steps[step - 1], (step - 1) % self.cycle)  # (m, width)
@@ -100,19 +100,21 @@ class SequenceRowGroup:
         return self.net.step(self.state, vector) + self.offset[step % self.cycle]
 
 
-def apply_temperature(distribution: Distribution, params: Tensor, options: Choice) -> Tensor:
+def apply_temperature(
+    distribution: Distribution, params: Tensor, options: SymbolSampling
+) -> Tensor:
     """Logits divided by the temperature, unlikely symbols left out; of a mixture, scales
     multiplied by the temperature besides."""
     temperature = options.temperature
-    if isinstance(distribution, Categorical):
-        return narrowed(params, options)
+    if isinstance(distribution, CategoricalDistribution):
+        return truncate_logits(params, options)
     if options.top or options.nucleus < 1:
         raise UsageError(
             "top and nucleus need tokens or levels, found numbers; set temperature=0.8 instead"
         )
     if temperature == 1:
         return params
-    if not isinstance(distribution, Mixture):
+    if not isinstance(distribution, MixtureDistribution):
         return params / temperature
     *logits, means, scales = params.split(distribution.components, -1)
     logits = [weights / temperature for weights in logits]
@@ -163,7 +165,7 @@ def row_groups(
     n, steps = batch.x.shape
     noise = model.head.noise(steps * n, generator).reshape(steps, n, 2)
     context = model.context(batch.given, n, steps)
-    reach = model.net.reach if isinstance(model.net, Reaching) else steps
+    reach = model.net.reach if isinstance(model.net, WindowedStepwise) else steps
     size = max(1, min(MAX_ROWS, MAX_CACHE_ELEMENTS // (min(reach, steps) * model.width)))
     for rows in torch.arange(n, device=batch.x.device).split(size):
         own = None if context is None else context[rows]

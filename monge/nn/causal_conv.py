@@ -46,7 +46,7 @@ class ConvQueue(State):
         self.place = (self.place + 1) % len(self.views)
         return taps
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.set_slots(self.slots[:, rows])
 
 
@@ -126,6 +126,6 @@ class ConvRings(State):
         self.slots.index_copy_(0, self.writes[self.place], torch.stack(inputs))
         self.place += 1
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.slots = self.slots[:, rows]
         self.bias = self.bias[:, rows] if self.bias.shape[1] > 1 else self.bias

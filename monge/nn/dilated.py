@@ -23,7 +23,7 @@ from ..core.config import Config as BaseConfig
 from ..core.config import Configured, Range
 from .causal_conv import CausalConv, ConvRings
 from .layers.dropout import Dropout
-from .stepwise import Reaching, State
+from .stepwise import State, WindowedStepwise
 
 Convolve = Callable[[int, Tensor], Tensor]
 """One step of the convolution of this number in the stack, conditions added: (n, channels)."""
@@ -39,12 +39,12 @@ class DilatedState(State):
     blocks: list[BlockStep]
     context: Tensor | None  # (n, T, context)
 
-    def take(self, rows: Tensor) -> None:
-        self.rings.take(rows)
+    def reorder(self, rows: Tensor) -> None:
+        self.rings.reorder(rows)
         self.context = None if self.context is None else self.context[rows]
 
 
-class Block(nn.Module, abc.ABC):
+class DilatedBlock(nn.Module, abc.ABC):
     """Some causal convolutions with a way around them; conditions enter the first."""
 
     convs: Sequence[CausalConv]
@@ -84,7 +84,7 @@ def last_context(context: Tensor, steps: int) -> Tensor:
     return torch.cat([context[:, :1].expand(-1, steps - have, -1), context], 1)
 
 
-class DilatedStack(Configured, Reaching[DilatedState]):
+class DilatedStack(Configured, WindowedStepwise[DilatedState]):
     """Blocks whose dilations are 1, 2, 4, ... and, after `layers` of them, 1 again."""
 
     class Config(BaseConfig):
@@ -108,12 +108,12 @@ class DilatedStack(Configured, Reaching[DilatedState]):
         self.inputs, self.outputs = config.width, outputs
         dilations = [2**layer for layer in range(config.layers)] * config.cycles
         blocks = [self.block(dilation) for dilation in dilations]
-        self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        self.blocks: Sequence[DilatedBlock] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.reach = 1 + sum(block.past for block in blocks)
         self.before = nn.Parameter(torch.zeros(config.width))
 
     @abc.abstractmethod
-    def block(self, dilation: int) -> Block: ...
+    def block(self, dilation: int) -> DilatedBlock: ...
 
     @abc.abstractmethod
     def end(self, read: list[Tensor]) -> Tensor:
@@ -183,7 +183,7 @@ def run_blocks(blocks: Sequence[BlockStep], h: Tensor, convolve: Convolve) -> li
     return read
 
 
-class GatedBlock(Block):
+class GatedBlock(DilatedBlock):
     r"""$z = \tanh(W_f * h + V_f c) \odot \sigma(W_g * h + V_g c)$; h + U z goes on, z is read by
     the end."""
 
@@ -194,7 +194,7 @@ class GatedBlock(Block):
         self.out = nn.Linear(width, width, bias=False)
 
     def over(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
-        z = self.drop(gate(self.first(x, context)))
+        z = self.drop(gated_tanh(self.first(x, context)))
         return x[:, self.past :] + self.out(z), z
 
     def stepper(self, number: int) -> BlockStep:
@@ -209,12 +209,12 @@ class GatedBlock(Block):
         return step
 
 
-def gate(y: Tensor) -> Tensor:
+def gated_tanh(y: Tensor) -> Tensor:
     a, b = y.chunk(2, -1)
     return a.tanh() * b.sigmoid()
 
 
-class WaveNet(DilatedStack):
+class WaveNetStack(DilatedStack):
     """Gated blocks; what they hand over is summed by one linear map into `skip` channels, then
     ReLU, a layer, ReLU, and the outputs (van den Oord et al. 2016)."""
 
@@ -231,7 +231,7 @@ class WaveNet(DilatedStack):
         self.hidden = nn.Linear(config.skip, config.skip)
         self.last = shrink_weights(nn.Linear(config.skip, outputs))
 
-    def block(self, dilation: int) -> Block:
+    def block(self, dilation: int) -> DilatedBlock:
         c = self.config
         return GatedBlock(c.width, c.kernel, dilation, self.context, c.dropout)
 
@@ -242,7 +242,7 @@ class WaveNet(DilatedStack):
         return F.linear(h, self.last.weight, self.last.bias)
 
 
-class PlainBlock(Block):
+class PlainBlock(DilatedBlock):
     """relu(h + F(h)), F two causal convolutions of the same dilation, each followed by a ReLU."""
 
     def __init__(
@@ -266,7 +266,7 @@ class PlainBlock(Block):
         return step
 
 
-class TCN(DilatedStack):
+class TCNStack(DilatedStack):
     """Residual blocks of two plain convolutions each; the last block is read alone (Bai, Kolter &
     Koltun 2018). A block reaches twice as far as a WaveNet's layer."""
 
@@ -279,7 +279,7 @@ class TCN(DilatedStack):
         super().__init__(config, outputs, context)
         self.last = shrink_weights(nn.Linear(config.width, outputs))
 
-    def block(self, dilation: int) -> Block:
+    def block(self, dilation: int) -> DilatedBlock:
         c = self.config
         return PlainBlock(c.width, c.kernel, dilation, self.context, c.dropout)
 

@@ -32,7 +32,7 @@ CHUNK_WINDOWS = 1024
 """Windows whose features are laid out at once."""
 
 
-class Outlook(Configured, nn.Module, abc.ABC):
+class ForecastNet(Configured, nn.Module, abc.ABC):
     """(B, L, C) -> (B, H, C)."""
 
     class Config(BaseConfig):
@@ -52,10 +52,10 @@ class Outlook(Configured, nn.Module, abc.ABC):
         return torch.ones(self.channels).to(past)
 
 
-class LinearForecast(Outlook):
+class LinearForecast(ForecastNet):
     """y = offset + W phi(x), the same W for all channels or one for each."""
 
-    class Config(Outlook.Config):
+    class Config(ForecastNet.Config):
         solve: bool = True
         """Weights by ridge regression over the training windows; false trains them."""
         ridge: Annotated[float, Range(0)] = 0.0
@@ -196,7 +196,7 @@ class DLinear(LinearForecast):
         return F.pad(torch.cat([trend, x - trend], -1), (0, 1), value=1.0), 0 * x[..., :1]
 
 
-class ResidualForecast(Outlook):
+class ResidualForecast(ForecastNet):
     """y = x_L + V h, where h is what a network makes of the past less its last value."""
 
     net: Any
@@ -236,12 +236,12 @@ class MLPForecast(ResidualForecast):
         return torch.relu(self.net(x.flatten(1)))
 
 
-class Recurrence(ResidualForecast):
+class RecurrentForecast(ResidualForecast):
     """The hidden vector after the last step of the past."""
 
     class Config(ResidualForecast.Config):
         tag = "forecaster/recurrence"
-        net: recurrent.Recurrent.Config = recurrent.GRU.Config(width=64)
+        net: recurrent.RecurrentNet.Config = recurrent.GRU.Config(width=64)
         """Network that reads the steps: rnn, lstm or gru."""
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
@@ -258,7 +258,7 @@ class ConvForecast(ResidualForecast):
 
     class Config(ResidualForecast.Config):
         tag = "forecaster/convolution"
-        net: dilated.DilatedStack.Config = dilated.TCN.Config(width=32, layers=7)
+        net: dilated.DilatedStack.Config = dilated.TCNStack.Config(width=32, layers=7)
         """Network: tcn (plain residual blocks) or wavenet (gated, with skip paths)."""
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
@@ -276,7 +276,7 @@ class TransformerForecast(ResidualForecast):
 
     class Config(ResidualForecast.Config):
         tag = "forecaster/attention"
-        net: transformer.Encoder.Config = transformer.Encoder.Config(
+        net: transformer.TransformerEncoder.Config = transformer.TransformerEncoder.Config(
             width=64, depth=2, dropout=0.2
         )
         """The blocks."""

@@ -31,16 +31,16 @@ from .stepwise import State, Stepwise
 
 
 @dataclass
-class Hidden(State):
+class RecurrentState(State):
     """What each layer carries on: its vector h (n, width), and of an LSTM its cell c besides."""
 
     layers: list[tuple[Tensor, ...]]
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.layers = [tuple(part[rows] for part in layer) for layer in self.layers]
 
 
-class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
+class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
     """(B, T, inputs) -> (B, T, width), layer upon layer; the last layer's vectors are put out.
 
     `core` holds the weights as torch lays them out, and is the pass where torch has the form.
@@ -87,14 +87,16 @@ class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
         return self.scan(x, None, length)[0]
 
     def scan(
-        self, x: Tensor, state: Hidden | None = None, length: Tensor | None = None
-    ) -> tuple[Tensor, Hidden]:
+        self, x: Tensor, state: RecurrentState | None = None, length: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         """Every step, going on from `state`, and the state after the last step that exists."""
         if length is not None:
             check_lengths(length)
         return self.run(x, state or self.start(len(x), x.shape[1]), length)
 
-    def run(self, x: Tensor, state: Hidden, length: Tensor | None) -> tuple[Tensor, Hidden]:
+    def run(
+        self, x: Tensor, state: RecurrentState, length: Tensor | None
+    ) -> tuple[Tensor, RecurrentState]:
         carried = tuple(torch.stack(part) for part in zip(*state.layers, strict=True))
         read = (
             x
@@ -105,23 +107,23 @@ class Recurrent(Configured, Stepwise[Hidden], abc.ABC):
         if length is not None:
             y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
         parts = last if self.carries > 1 else (last,)
-        return y, Hidden(list(zip(*parts, strict=True)))
+        return y, RecurrentState(list(zip(*parts, strict=True)))
 
-    def start(self, n: int, most: int) -> Hidden:
+    def start(self, n: int, most: int) -> RecurrentState:
         zero = self.layer(0)[0].new_zeros(n, self.config.width)
-        return Hidden([(zero,) * self.carries] * self.config.depth)
+        return RecurrentState([(zero,) * self.carries] * self.config.depth)
 
-    def step(self, state: Hidden, x: Tensor) -> Tensor:
+    def step(self, state: RecurrentState, x: Tensor) -> Tensor:
         for depth, own in enumerate(state.layers):
             state.layers[depth] = own = self.cell(depth, x, own)
             x = own[0]
         return x
 
 
-class RNN(Recurrent):
+class ElmanRNN(RecurrentNet):
     """h_t = phi(W x_t + U h_{t-1} + b)."""
 
-    class Config(Recurrent.Config):
+    class Config(RecurrentNet.Config):
         tag = "recurrent/rnn"
         activation: Literal["tanh", "relu"] = "tanh"
         """The function phi."""
@@ -137,10 +139,10 @@ class RNN(Recurrent):
         return (known[self.config.activation](x, own[0], *self.layer(depth)),)
 
 
-class LSTM(Recurrent):
+class LSTM(RecurrentNet):
     """c_t = f c_{t-1} + i c~, h_t = o tanh(c_t); gates are stored in the order i, f, c~, o."""
 
-    class Config(Recurrent.Config):
+    class Config(RecurrentNet.Config):
         tag = "recurrent/lstm"
         forget: float = 1.0
         """What the bias of the forget gate begins at: above 0, the past is kept at first."""
@@ -160,10 +162,10 @@ class LSTM(Recurrent):
         return torch.lstm_cell(x, own, *self.layer(depth))
 
 
-class GRU(Recurrent):
+class GRU(RecurrentNet):
     """h_t = z h_{t-1} + (1 - z) h~; gates are stored in the order r, z, h~."""
 
-    class Config(Recurrent.Config):
+    class Config(RecurrentNet.Config):
         tag = "recurrent/gru"
         reset: Literal["after", "before"] = "after"
         """Whether r multiplies the product U h, as in torch, or h before it."""
@@ -179,7 +181,9 @@ class GRU(Recurrent):
             return (torch.gru_cell(x, own[0], w, u, b, other),)
         return (reset_before(F.linear(x, w, b), own[0], u, other),)
 
-    def run(self, x: Tensor, state: Hidden, length: Tensor | None) -> tuple[Tensor, Hidden]:
+    def run(
+        self, x: Tensor, state: RecurrentState, length: Tensor | None
+    ) -> tuple[Tensor, RecurrentState]:
         if self.config.reset == "after":
             return super().run(x, state, length)
         last: list[tuple[Tensor, ...]] = []
@@ -190,7 +194,7 @@ class GRU(Recurrent):
             last.append((x[:, -1] if length is None else x[rows, length - 1],))
         if length is not None:
             x = x * (torch.arange(x.shape[1], device=x.device) < length[:, None])[..., None]
-        return x, Hidden(last)
+        return x, RecurrentState(last)
 
     def pass_before(self, depth: int, x: Tensor, h: Tensor) -> Tensor:
         """Every step of a layer whose reset comes first; what it reads of x is one product."""
@@ -217,7 +221,7 @@ class Bidirectional(Configured, nn.Module):
 
     class Config(BaseConfig):
         tag = "recurrent/bidirectional"
-        net: Recurrent.Config = GRU.Config()
+        net: RecurrentNet.Config = GRU.Config()
         """Network of each direction."""
 
     def __init__(self, config: Config, inputs: int) -> None:

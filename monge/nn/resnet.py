@@ -17,24 +17,24 @@ from ..core.config import Configured, Range
 from ..core.errors import UsageError
 from .layers.activation import Activation
 from .layers.init import initialise
-from .layers.norm import Norm, centres
+from .layers.norm import Norm, centres_channels
 from .layers.specs import (
-    Act,
-    Conv,
-    Drop,
+    ActivationSpec,
+    ConvSpec,
+    DropoutSpec,
     GlobalPoolSpec,
-    Layer,
-    Normalise,
+    LayerSpec,
+    NormSpec,
     Shape,
     Span,
-    Stack,
+    StackSpec,
     format_shape,
 )
 
-IDENTITY_SPEC = Stack(())
+IDENTITY_SPEC = StackSpec(())
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """P x + f(x); without a projection, P is the identity."""
 
     def __init__(self, body: nn.Module, projection: nn.Module | None = None) -> None:
@@ -46,11 +46,11 @@ class Residual(nn.Module):
 
 
 @dataclass(frozen=True)
-class ResidualSpec(Layer):
+class ResidualSpec(LayerSpec):
     """A residual layer before it is built."""
 
-    body: Layer
-    projection: Layer = IDENTITY_SPEC
+    body: LayerSpec
+    projection: LayerSpec = IDENTITY_SPEC
 
     def shape(self, inputs: Shape) -> Shape:
         inner, around = self.body.shape(inputs), self.projection.shape(inputs)
@@ -65,7 +65,7 @@ class ResidualSpec(Layer):
         return self.body.parameters(inputs) + self.projection.parameters(inputs)
 
     def build(self, inputs: Shape) -> nn.Module:
-        return Residual(self.body.build(inputs), self.projection.build(inputs))
+        return ResidualBlock(self.body.build(inputs), self.projection.build(inputs))
 
     def reads(self, span: Span) -> Span | None:
         inner, around = self.body.reads(span), self.projection.reads(span)
@@ -78,7 +78,7 @@ class ResidualSpec(Layer):
         return self.body.period * self.projection.period
 
 
-class ResNet(Configured, nn.Module):
+class ResNetFeatures(Configured, nn.Module):
     """Images (B, C, H, W) to features (B, widths[-1]): a convolution, levels of residual blocks
     of two convolutions, each level but the first at half the resolution, and the mean over all
     positions."""
@@ -109,7 +109,7 @@ class ResNet(Configured, nn.Module):
         return self.layers(x)
 
 
-def resnet_spec(config: ResNet.Config) -> Stack:
+def resnet_spec(config: ResNetFeatures.Config) -> StackSpec:
     """The network before it is built."""
     if not config.widths:
         raise UsageError("widths is empty, so that there is no network; give widths=32,64,128")
@@ -117,21 +117,28 @@ def resnet_spec(config: ResNet.Config) -> Stack:
     for level, width in enumerate(config.widths):
         for number in range(config.blocks):
             stride = 2 if level and not number else 1
-            layers += [residual_block(config, before, width, stride), Act(config.activation)]
+            layers += [
+                residual_block(config, before, width, stride),
+                ActivationSpec(config.activation),
+            ]
             before = width
-    return Stack((*layers, GlobalPoolSpec()))
+    return StackSpec((*layers, GlobalPoolSpec()))
 
 
-def conv_norm_act(config: ResNet.Config, width: int, stride: int = 1) -> tuple[Layer, ...]:
+def conv_norm_act(
+    config: ResNetFeatures.Config, width: int, stride: int = 1
+) -> tuple[LayerSpec, ...]:
     """A convolution, its norm and its function."""
-    conv = Conv(width, stride=stride, bias=not centres(config.norm))
-    return conv, Normalise(config.norm), Act(config.activation)
+    conv = ConvSpec(width, stride=stride, bias=not centres_channels(config.norm))
+    return conv, NormSpec(config.norm), ActivationSpec(config.activation)
 
 
-def residual_block(config: ResNet.Config, before: int, width: int, stride: int) -> ResidualSpec:
+def residual_block(
+    config: ResNetFeatures.Config, before: int, width: int, stride: int
+) -> ResidualSpec:
     first, second = conv_norm_act(config, width, stride), conv_norm_act(config, width)[:2]
-    body = Stack((*first, Drop(config.dropout, whole=True), *second))
+    body = StackSpec((*first, DropoutSpec(config.dropout, whole=True), *second))
     if before == width and stride == 1:
         return ResidualSpec(body)
-    conv = Conv(width, kernel=1, stride=stride, bias=not centres(config.norm))
-    return ResidualSpec(body, Stack((conv, Normalise(config.norm))))
+    conv = ConvSpec(width, kernel=1, stride=stride, bias=not centres_channels(config.norm))
+    return ResidualSpec(body, StackSpec((conv, NormSpec(config.norm))))

@@ -21,7 +21,7 @@ class State(abc.ABC):
     """What n sequences have left behind; `step` changes it in place."""
 
     @abc.abstractmethod
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         """Go on with the sequences numbered `rows` (m,), in this order, repeats allowed: a beam
         keeps some and copies others."""
 
@@ -65,7 +65,7 @@ class Stepwise(nn.Module, abc.ABC, Generic[S]):
         """The output (n, outputs) at the next step, whose input is x (n, inputs)."""
 
 
-class Conditioned(Stepwise[S]):
+class ConditionedStepwise(Stepwise[S]):
     """A causal map that reads a context besides: (B, S, context) with S = 1 for what holds at
     every step, or S = T for what each step has of its own. None where `context` is 0."""
 
@@ -80,7 +80,7 @@ class Conditioned(Stepwise[S]):
         """The state before the first step; the context of every step is known from the start."""
 
 
-class Reaching(Conditioned[S]):
+class WindowedStepwise(ConditionedStepwise[S]):
     """One whose output reads no more than the last `reach` inputs. What stands before the first
     step is `before`, again and again, so that a window of a sequence needs no special case."""
 
@@ -100,12 +100,12 @@ class ContextAddedState(State):
     context: Tensor | None  # (n, S, inputs)
     place: int = 0
 
-    def take(self, rows: Tensor) -> None:
-        self.inner.take(rows)
+    def reorder(self, rows: Tensor) -> None:
+        self.inner.reorder(rows)
         self.context = None if self.context is None else self.context[rows]
 
 
-class Added(Conditioned[ContextAddedState]):
+class ContextAdded(ConditionedStepwise[ContextAddedState]):
     """Any causal map, with a linear map of the context added to its input."""
 
     def __init__(self, net: Stepwise[Any], context: int) -> None:

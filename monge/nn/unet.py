@@ -40,7 +40,7 @@ LARGE_IMAGE_SIDE = 24
 """Side from which an image is wide."""
 
 
-class Words(NamedTuple):
+class TokenSequence(NamedTuple):
     """A sequence for each row, of which the first `length` steps exist; without it, all do."""
 
     steps: Tensor  # (B, S, width)
@@ -114,7 +114,7 @@ class UNet(Configured, nn.Module):
         self.out = zero_init(conv(widths[0], outputs * patch**dims, 3, padding=1))
 
     def forward(
-        self, x: Tensor, context: Tensor | None = None, words: Words | None = None
+        self, x: Tensor, context: Tensor | None = None, words: TokenSequence | None = None
     ) -> Tensor:
         check_divisible(x.shape[2:], self.config)
         width = 0 if context is None else context.shape[1]
@@ -162,7 +162,7 @@ class UNetLevel(nn.Module):
             TokenAttention(width, words, config.norm) for _ in befores if attends and words
         )
 
-    def forward(self, x: Tensor, context: Tensor | None, words: Words | None) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor | None, words: TokenSequence | None) -> Tensor:
         for block, attend, look in itertools.zip_longest(
             self.blocks, self.attends, self.token_attention
         ):
@@ -180,9 +180,11 @@ class TokenAttention(nn.Module):
         self.cross = CrossAttention(channels, math.gcd(channels, CROSS_ATTENTION_HEADS), words)
         zero_init(self.cross.leave)
 
-    def forward(self, x: Tensor, words: Words) -> Tensor:  # (B, C, *sides) -> (B, C, *sides)
+    def forward(
+        self, x: Tensor, words: TokenSequence
+    ) -> Tensor:  # (B, C, *sides) -> (B, C, *sides)
         rows = self.norm(x.flatten(2)).mT  # (B, n, C)
-        seen = self.cross(rows, self.cross.remember(words.steps, words.length))
+        seen = self.cross(rows, self.cross.encode_memory(words.steps, words.length))
         return x + seen.mT.reshape(x.shape)
 
 
@@ -234,7 +236,7 @@ def unpatch(maps: Tensor, patch: int) -> Tensor:
 ConfigT = TypeVar("ConfigT", bound=UNet.Config)
 
 
-def suited(config: ConfigT, sides: Sequence[int]) -> ConfigT:
+def with_levels_for(config: ConfigT, sides: Sequence[int]) -> ConfigT:
     """The config with levels for images of these sides. Large images are read in 2x2 patches,
     a fourth of the work, and maps are halved while a side is above 7."""
     side, levels = min(sides), 1

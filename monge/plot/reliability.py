@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..evaluate.predictions import Prediction, reliability
+from ..evaluate.predictions import TargetPrediction, reliability
 from .figure import save
 
 
-def write_reliability(path: Path, predictions: Sequence[Prediction]) -> None:
+def write_reliability(path: Path, predictions: Sequence[TargetPrediction]) -> None:
     """Of classes accuracy against confidence, of numbers the share of truths below each quantile;
     a dot is as large as it has rows."""
     from matplotlib.figure import Figure

@@ -21,7 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from ..core.space import Space
-from .distributions import ALL_ENTRIES, Distribution, EntryIndex, pick, smoothed_counts
+from .distributions import (
+    ALL_ENTRIES,
+    Distribution,
+    EntryIndex,
+    sample_categorical,
+    smoothed_counts,
+)
 
 UNREACHABLE_CELL = 2**60
 """A cell no value reaches: the end of an open run, and where runs that are not used lie."""
@@ -87,7 +93,7 @@ class Bins(nn.Module):
             middle, spread = values[len(values) // 2], robust_scale(values)
             self.origin[j], self.unit[j] = middle, spread / CELLS_PER_STD
         cells = ((values - self.origin[j].double()) / self.unit[j].double()).floor()
-        starts = cut(cells, self.low.shape[1], bool(self.real[j]))
+        starts = bin_starts(cells, self.low.shape[1], bool(self.real[j]))
         if self.top[j]:
             starts = starts.clamp(1, int(self.top[j]) - 1).unique()
         self.set_starts(j, starts)
@@ -175,7 +181,7 @@ def robust_scale(values: Tensor) -> float:
     return float(quartiles) / 1.349 or float(values.std(correction=0)) or 1.0
 
 
-def cut(cells: Tensor, bins: int, real: bool) -> Tensor:
+def bin_starts(cells: Tensor, bins: int, real: bool) -> Tensor:
     """Where to begin a new run so that at most `bins` hold sorted cells in nearly equal shares."""
     value, count = cells.unique_consecutive(return_counts=True)
     after = torch.cat([value[1:], value[-1:]]) if real else value + 1
@@ -221,11 +227,11 @@ class BinnedCounts(Distribution):
             ..., 0
         ] + inside.reshape(x.shape)
 
-    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
+    def sample(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         if isinstance(at, int):
             one = slice(at, at + 1)
-            return self.draw(params[..., None, :], noise[..., None, :], one)[..., 0]
-        run = pick(self.live(params, at), noise[..., 0])  # (*S, d)
+            return self.sample(params[..., None, :], noise[..., None, :], one)[..., 0]
+        run = sample_categorical(self.live(params, at), noise[..., 0])  # (*S, d)
         u = torch.special.ndtr(noise[..., 1]).flatten(0, -2)
         return self.runs.decode(run.flatten(0, -2), u, u, at).reshape(run.shape)
 
@@ -249,5 +255,5 @@ class BinnedCounts(Distribution):
         height = self.live(params, ALL_ENTRIES) + self.runs.encode(peak.T)[1].T
         return peak.expand(height.shape).gather(-1, height.argmax(-1, keepdim=True))[..., 0]
 
-    def start(self) -> Tensor:
+    def initial_params(self) -> Tensor:
         return self.share.clamp_min(0.5).log()

@@ -29,7 +29,7 @@ CENTRAL_PROBABILITY = 0.8
 """Probability of the central interval that scales begin with."""
 
 
-class Margins(nn.Module):
+class SinhArcsinhMargins(nn.Module):
     """Marginal distributions of D numbers r; entries of one `owner` (D,) share a shape."""
 
     owner: Tensor
@@ -80,7 +80,7 @@ def log_cosh(u: Tensor) -> Tensor:
     return u.abs() + torch.nn.functional.softplus(-2 * u.abs()) - math.log(2)
 
 
-class Dependence(nn.Module):
+class GaussianCopula(nn.Module):
     """The Gaussian copula of D numbers with `rank` common causes; none makes them independent."""
 
     def __init__(self, dims: int, rank: int) -> None:
@@ -121,7 +121,7 @@ class Dependence(nn.Module):
         distance = (z * (scaled - z)).sum(1) - along.square().sum(0)
         return -0.5 * distance - 0.5 * own.log().sum() - root.diagonal().log().sum()
 
-    def draw(self, n: int, like: Tensor, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, like: Tensor, generator: Generator | None = None) -> Tensor:
         """z (n, D)"""
         z = like.new_empty(n, self.dims).normal_(generator=generator)
         if self.raw is None:

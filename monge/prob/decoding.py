@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..core.config import Config, Range
-from .distributions import pick
+from .distributions import sample_categorical
 
 COMPACT_BELOW_SHARE = 0.75
 """Finished rows are dropped when at most this share of the rows is unfinished."""
@@ -31,7 +31,7 @@ SYMBOL_BLOCK = 64
 """Consecutive symbols whose maximum is compared first in the top-k search."""
 
 
-class Choice(Config):
+class SymbolSampling(Config):
     """How the next symbol is sampled."""
 
     temperature: Annotated[float, Range(0, open=True)] = 1.0
@@ -45,15 +45,15 @@ class Choice(Config):
 class StepDecoder(Protocol):
     """Incremental decoder of m rows."""
 
-    def next(self, symbol: Tensor | None) -> Tensor:
+    def next_logits(self, symbol: Tensor | None) -> Tensor:
         """Logits (m, V) of what follows one more symbol (m,); None before the first."""
 
-    def take(self, rows: Tensor, kin: int = 1) -> None:
+    def reorder(self, rows: Tensor, beams: int = 1) -> None:
         """Keep the given rows in this order, repeats allowed; each group of consecutive rows (one
         per beam) comes from one source row."""
 
 
-def narrowed(logits: Tensor, options: Choice) -> Tensor:
+def truncate_logits(logits: Tensor, options: SymbolSampling) -> Tensor:
     """Logits (..., V) of the sampling distribution; minus infinity for excluded symbols."""
     if options.temperature != 1:
         logits = logits / options.temperature
@@ -67,16 +67,16 @@ def narrowed(logits: Tensor, options: Choice) -> Tensor:
     return logits
 
 
-def draw(
-    speaker: StepDecoder, uniform: Tensor, end: int | None, options: Choice
+def sample_symbols(
+    speaker: StepDecoder, uniform: Tensor, end: int | None, options: SymbolSampling
 ) -> Iterator[Tensor]:
     """The next symbol of every row (n,), step by step, one for each row of `uniform` (most, n) at
     most; rows that have ended repeat their end, and when all have, nothing more comes."""
     n, device = uniform.shape[1], uniform.device
     rows, symbol, ended = torch.arange(n, device=device), None, None
     for noise in uniform:
-        logits = narrowed(speaker.next(symbol), options)
-        symbol = pick(logits, noise[rows])
+        logits = truncate_logits(speaker.next_logits(symbol), options)
+        symbol = sample_categorical(logits, noise[rows])
         if end is None:
             yield symbol
             continue
@@ -90,11 +90,11 @@ def draw(
             return
         if len(rows) - count <= COMPACT_BELOW_SHARE * len(rows):
             on = (~ended).nonzero()[:, 0]
-            speaker.take(on)
+            speaker.reorder(on)
             rows, symbol, ended = rows[on], symbol[on], None
 
 
-def beam(
+def beam_search(
     speaker: StepDecoder, n: int, most: int, end: int, beams: int = 5, penalty: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """The best sequences found (n, most), their end repeated, and the score of each (n,)."""
@@ -153,7 +153,7 @@ class BeamSearch:
 
     def extend(self, length: int) -> bool:
         """One more symbol for every beginning; false when no row has anything left to find."""
-        logits = self.speaker.next(self.symbol)
+        logits = self.speaker.next_logits(self.symbol)
         if length == 1:
             self.to_device(logits)
         score, origin, symbol = top_extensions(
@@ -204,5 +204,5 @@ class BeamSearch:
             setattr(self, name, getattr(self, name)[on])
         self.symbol = self.words[..., -1].flatten()
         if len(on):
-            self.speaker.take(states, origin.shape[1])
+            self.speaker.reorder(states, origin.shape[1])
         return bool(len(on))

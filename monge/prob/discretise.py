@@ -12,7 +12,7 @@ from ..core.space import Space
 from .bins import Bins
 
 
-class Codes(nn.Module):
+class EntryCodes(nn.Module):
     """The codes of the D entries of an event, C in all, laid out one entry after the other."""
 
     sizes: Tensor  # (D,)
@@ -24,7 +24,7 @@ class Codes(nn.Module):
         super().__init__()
         parts = space.parts
         grouped = [i for i, part in enumerate(parts) if is_binned(part, bins)]
-        sizes = torch.tensor([codes_of(part, bins) for part in parts], dtype=torch.long)
+        sizes = torch.tensor([code_count(part, bins) for part in parts], dtype=torch.long)
         owner = torch.arange(len(sizes)).repeat_interleave(sizes)
         self.register_buffer("sizes", sizes, persistent=False)
         self.register_buffer("offset", sizes.cumsum(0) - sizes, persistent=False)
@@ -57,7 +57,7 @@ class Codes(nn.Module):
             x[:, own] = self.runs.decode(code[:, own], u[:, own], v[:, own])
         return x
 
-    def draw(self, code: Tensor, generator: Generator | None) -> Tensor:
+    def sample(self, code: Tensor, generator: Generator | None) -> Tensor:
         """A value drawn from each code, (B, D)."""
         u, v = torch.rand(
             2, *code.shape, generator=generator, dtype=self.runs.unit.dtype, device=code.device
@@ -113,13 +113,13 @@ def is_binned(part: Space, bins: int) -> bool:
     return part.kind in ("real", "counts") or (part.kind == "levels" and part.size > bins)
 
 
-def codes_of(part: Space, bins: int) -> int:
+def code_count(part: Space, bins: int) -> int:
     """How many codes an entry has."""
     if is_binned(part, bins):
         return bins
     return 2 if part.kind == "binary" else part.size
 
 
-def log(p: Tensor) -> Tensor:
+def finite_log(p: Tensor) -> Tensor:
     """Logarithms that stay finite, so that nothing times a code that is never used is nothing."""
     return p.clamp_min(torch.finfo(torch.float32).tiny).log()

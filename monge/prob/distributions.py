@@ -25,12 +25,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def log_normals(z: Tensor) -> Tensor:
+def normal_log_prob(z: Tensor) -> Tensor:
     """log N(z; 0, 1) of each number."""
     return -0.5 * (z.square() + math.log(2 * math.pi))
 
 
-def log_normal(z: Tensor) -> Tensor:
+def normal_log_prob_rows(z: Tensor) -> Tensor:
     """log N(z; 0, I) of each row (B, ...), (B,)."""
     z = z.flatten(1)
     return -0.5 * (z.square().sum(1) + z.shape[1] * math.log(2 * math.pi))
@@ -69,7 +69,7 @@ class Distribution(nn.Module, abc.ABC):
         """log p of x (*S, d) under params (*S, d, count), (*S, d)."""
 
     @abc.abstractmethod
-    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
+    def sample(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         """x computed from noise (*S, d, 2), a uniform and a normal per number."""
 
     @abc.abstractmethod
@@ -77,7 +77,7 @@ class Distribution(nn.Module, abc.ABC):
         """E[x], (*S, d); of a label, its most probable code."""
 
     @abc.abstractmethod
-    def start(self) -> Tensor:
+    def initial_params(self) -> Tensor:
         """Parameters that match the training marginals, (d, count)."""
 
     def values(self, params: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Distribution(nn.Module, abc.ABC):
         return self.values(params).argmax(-1).to(params.dtype)
 
 
-class Bernoulli(Distribution):
+class BernoulliDistribution(Distribution):
     """P(x = 1) = sigmoid(l)."""
 
     normal = False
@@ -114,20 +114,20 @@ class Bernoulli(Distribution):
         logit = params[..., 0]
         return x * logit + F.logsigmoid(-logit)
 
-    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
+    def sample(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         return params.select(-1, 0).sigmoid().gt_(noise.select(-1, 0))
 
     def mean(self, params: Tensor) -> Tensor:
         return params[..., 0].sigmoid()
 
-    def start(self) -> Tensor:
+    def initial_params(self) -> Tensor:
         return self.odds[:, None]
 
     def values(self, params: Tensor) -> Tensor:
         return F.logsigmoid(torch.cat([-params, params], -1))
 
 
-class Categorical(Distribution):
+class CategoricalDistribution(Distribution):
     """P(x = k) = softmax(l)_k over k = 0..size-1; `ordered` where the codes are numbers."""
 
     normal = False
@@ -144,8 +144,8 @@ class Categorical(Distribution):
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         return params.log_softmax(-1).gather(-1, x.long()[..., None])[..., 0]
 
-    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
-        return pick(params, noise.select(-1, 0)).to(params.dtype)
+    def sample(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
+        return sample_categorical(params, noise.select(-1, 0)).to(params.dtype)
 
     def mean(self, params: Tensor) -> Tensor:
         if not self.ordered:
@@ -153,14 +153,14 @@ class Categorical(Distribution):
         codes = torch.arange(self.count, dtype=params.dtype, device=params.device)
         return params.softmax(-1) @ codes
 
-    def start(self) -> Tensor:
+    def initial_params(self) -> Tensor:
         return self.share.log()
 
     def values(self, params: Tensor) -> Tensor:
         return params.log_softmax(-1)
 
 
-class Mixture(Distribution):
+class MixtureDistribution(Distribution):
     """K components with means and scales in the standardised coordinate.
 
     A scale is exp(floor) + exp(l): free above its floor, never below it.
@@ -196,10 +196,10 @@ class Mixture(Distribution):
         logits, means, scales = self.split(params, at)
         if self.components == 1:
             return means[..., 0], scales[..., 0]
-        which = pick(logits, noise[..., 0])[..., None]
+        which = sample_categorical(logits, noise[..., 0])[..., None]
         return means.gather(-1, which)[..., 0], scales.gather(-1, which)[..., 0]
 
-    def start(self) -> Tensor:
+    def initial_params(self) -> Tensor:
         """Equal weights, means at the quantiles of a normal, scales that make up variance 1."""
         places = (torch.arange(self.components) + 0.5) / self.components
         means = torch.special.ndtri(places)
@@ -210,7 +210,7 @@ class Mixture(Distribution):
         return row.expand(len(self.shift), self.count).to(self.shift)
 
 
-class Gaussians(Mixture):
+class GaussianMixture(MixtureDistribution):
     """sum_k w_k N(y; m_k, s_k^2), with dy/dx = 1 / scale paid.
 
     s_k stays above a thousandth of the training scale, so that a value which is repeated in the
@@ -230,7 +230,7 @@ class Gaussians(Mixture):
         terms = torch.addcmul(scales.log(), gap, gap, value=0.5).neg()
         return self.log_mix(logits, terms) - (self.scale.log() + 0.5 * math.log(2 * math.pi))
 
-    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
+    def sample(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         mean, scale = self.component(params, noise, at)
         return self.shift[at] + self.scale[at] * (mean + scale * noise[..., 1])
 
@@ -259,7 +259,7 @@ class Gaussians(Mixture):
         return self.shift + self.scale * best
 
 
-class DiscretisedLogisticMixture(Mixture):
+class DiscretisedLogisticMixture(MixtureDistribution):
     """sum_k w_k [sigma(b_k) - sigma(a_k)] on the levels 0..top.
 
     s_k stays above a twentieth of a level's width: one level can then take all but 1e-4.
@@ -281,7 +281,7 @@ class DiscretisedLogisticMixture(Mixture):
         terms = below.masked_fill(highest, 0.0) + above.masked_fill(lowest, 0.0)
         return self.log_mix(logits, terms + width.masked_fill(lowest | highest, 0.0))
 
-    def draw(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
+    def sample(self, params: Tensor, noise: Tensor, at: EntryIndex = ALL_ENTRIES) -> Tensor:
         mean, scale = self.component(params, noise, at)
         normal = noise[..., 1]
         logistic = torch.special.log_ndtr(normal) - torch.special.log_ndtr(-normal)
@@ -310,7 +310,7 @@ def smoothed_counts(codes: Tensor, seen: Tensor, size: int) -> Tensor:
     return torch.stack(counts) + 0.5
 
 
-def pick(logits: Tensor, uniform: Tensor) -> Tensor:
+def sample_categorical(logits: Tensor, uniform: Tensor) -> Tensor:
     """Sample a code by the inverse CDF of the softmax at the uniform, (*S,).
 
     The uniform is scaled by the rounded total, so codes of zero probability never occur."""

@@ -22,16 +22,16 @@ from ..core.marginals import Marginals
 from ..core.space import Kind, Space
 from .bins import BinnedCounts
 from .distributions import (
-    Bernoulli,
-    Categorical,
+    BernoulliDistribution,
+    CategoricalDistribution,
     DiscretisedLogisticMixture,
     Distribution,
-    Gaussians,
-    Mixture,
+    GaussianMixture,
+    MixtureDistribution,
 )
 
 
-class Scales(nn.Module):
+class LearnedScales(nn.Module):
     """Inserts learned log-scales, one per entry, into the outputs of a network.
 
     If the network computes the scales, or there are none, it is the identity.
@@ -46,7 +46,7 @@ class Scales(nn.Module):
         self.inputs = int((~mine).sum())
         order = torch.cat([(~mine).nonzero()[:, 0], mine.nonzero()[:, 0]])
         self.register_buffer("places", order.argsort(), persistent=False)
-        start = nn.Parameter(head.start()[mine]) if mine.any() else None
+        start = nn.Parameter(head.initial_params()[mine]) if mine.any() else None
         self.register_parameter("log_scale", start)
 
     def forward(self, out: Tensor) -> Tensor:  # (*S, inputs) -> (*S, P)
@@ -64,12 +64,12 @@ def log_scale_mask(head: Head) -> Tensor:
     """Which parameters of a head are log-scales, (P,)."""
     found = torch.zeros(head.width, dtype=torch.bool)
     for (distribution, _), own in zip(head.homes, head.slices, strict=True):
-        if isinstance(distribution, Mixture):
+        if isinstance(distribution, MixtureDistribution):
             found[own.stop - distribution.components : own.stop] = True
     return found
 
 
-LevelsLaw = Literal["auto", "categorical", "logistic"]
+LevelsDistribution = Literal["auto", "categorical", "logistic"]
 MAX_CATEGORICAL_LEVELS = 64
 """Entries with at most this many levels are categorical by default."""
 COUNT_BINS = 64
@@ -100,17 +100,21 @@ class Head(nn.Module):
     places: Tensor
     zero: Tensor
 
-    def __init__(self, space: Space, components: int = 5, levels: LevelsLaw = "auto") -> None:
+    def __init__(
+        self, space: Space, components: int = 5, levels: LevelsDistribution = "auto"
+    ) -> None:
         super().__init__()
         groups = group_entries(space)
-        self.laws = nn.ModuleList(distribution_of(group, components, levels) for group in groups)
+        self.by_group = nn.ModuleList(
+            distribution_of(group, components, levels) for group in groups
+        )
         self.sizes = [len(group.entries) for group in groups]
         self.dims = sum(self.sizes)
         order = torch.cat([group.entries for group in groups])  # (D,): entries, group by group
         inverse = order.argsort()
         homes = [
             (distribution, place)
-            for distribution, size in zip(self.each(), self.sizes, strict=True)
+            for distribution, size in zip(self.distributions(), self.sizes, strict=True)
             for place in range(size)
         ]
         self.homes = [homes[i] for i in inverse.tolist()]  # distribution and index of each entry
@@ -125,19 +129,19 @@ class Head(nn.Module):
             self.register_buffer(name, index, persistent=False)
         self.register_buffer("zero", torch.zeros(()), persistent=False)  # knows the dtype
 
-    def each(self) -> Sequence[Distribution]:
-        return [cast(Distribution, distribution) for distribution in self.laws]
+    def distributions(self) -> Sequence[Distribution]:
+        return [cast(Distribution, distribution) for distribution in self.by_group]
 
     def fit(self, x: Tensor, seen: Tensor) -> None:
         """Fit the initial parameters to training values (B, D)."""
-        parts = zip(self.each(), self.apart(x, -1), self.apart(seen, -1), strict=True)
+        parts = zip(self.distributions(), self.split(x, -1), self.split(seen, -1), strict=True)
         for distribution, values, here in parts:
             distribution.fit(values, here)
 
     def log_prob(self, params: Tensor, x: Tensor) -> Tensor:
         """Of each entry, (*S, D), for params (*S, P) and x (*S, D) in the units of the data."""
-        parts = zip(self.each(), self.own(params), self.apart(x, -1), strict=True)
-        return self.together(
+        parts = zip(self.distributions(), self.params_of(params), self.split(x, -1), strict=True)
+        return self.concat(
             [distribution.log_prob(own, value) for distribution, own, value in parts]
         )
 
@@ -146,77 +150,82 @@ class Head(nn.Module):
         (n, D, 2), with rows adjacent in memory."""
         noise = self.zero.new_empty(2, self.dims, n)
         noise[0].uniform_(generator=generator)
-        if any(distribution.normal for distribution in self.each()):
+        if any(distribution.normal for distribution in self.distributions()):
             noise[1].normal_(generator=generator)
         else:
             noise[1].zero_()
         return noise.permute(2, 1, 0)
 
-    def draw(self, params: Tensor, noise: Tensor) -> Tensor:
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         """x (*S, D) from params (*S, P) and noise (*S, D, 2)."""
-        parts = zip(self.each(), self.own(params), self.apart(noise, -2), strict=True)
-        return self.together(
-            [distribution.draw(own, chance) for distribution, own, chance in parts]
+        parts = zip(
+            self.distributions(), self.params_of(params), self.split(noise, -2), strict=True
+        )
+        return self.concat(
+            [distribution.sample(own, chance) for distribution, own, chance in parts]
         )
 
-    def draw_entry(self, i: int, params: Tensor, noise: Tensor) -> Tensor:
+    def sample_entry(self, i: int, params: Tensor, noise: Tensor) -> Tensor:
         """x_i (B,) from its own parameters (B, P_i) and noise (B, 2)."""
         distribution, place = self.homes[i]
-        return distribution.draw(params, noise, place)
+        return distribution.sample(params, noise, place)
 
     def mean(self, params: Tensor) -> Tensor:
         """E[x_i] of each entry, (*S, D); of a label, its most probable code."""
-        pairs = zip(self.each(), self.own(params), strict=True)
-        return self.together([distribution.mean(own) for distribution, own in pairs])
+        pairs = zip(self.distributions(), self.params_of(params), strict=True)
+        return self.concat([distribution.mean(own) for distribution, own in pairs])
 
     def mode(self, params: Tensor) -> Tensor:
         """The most probable value of each entry, (*S, D)."""
-        pairs = zip(self.each(), self.own(params), strict=True)
-        return self.together([distribution.mode(own) for distribution, own in pairs])
+        pairs = zip(self.distributions(), self.params_of(params), strict=True)
+        return self.concat([distribution.mode(own) for distribution, own in pairs])
 
     def cumulative(self, params: Tensor, t: Tensor) -> Tensor:
         """P(x_i <= t_i) of each entry, (*S, D), for t (*S, D)."""
-        parts = zip(self.each(), self.own(params), self.apart(t, -1), strict=True)
-        return self.together(
+        parts = zip(self.distributions(), self.params_of(params), self.split(t, -1), strict=True)
+        return self.concat(
             [distribution.cumulative(own, value) for distribution, own, value in parts]
         )
 
     def values(self, params: Tensor) -> list[Tensor]:
         """log P(x_i = 0, 1, ...) of each entry, (*S, K_i); K_i is 0 for unbounded values."""
-        pairs = zip(self.each(), self.own(params), strict=True)
+        pairs = zip(self.distributions(), self.params_of(params), strict=True)
         found = [one for distribution, own in pairs for one in distribution.values(own).unbind(-2)]
         return [found[i] for i in self.inverse.tolist()]
 
-    def start(self) -> Tensor:
+    def initial_params(self) -> Tensor:
         """Parameters (P,) that match the training marginals: the initial output bias."""
         values = torch.cat(
-            [distribution.start().flatten().to(self.zero) for distribution in self.each()]
+            [
+                distribution.initial_params().flatten().to(self.zero)
+                for distribution in self.distributions()
+            ]
         )
         return values[self.places.argsort()]
 
-    def own(self, params: Tensor) -> list[Tensor]:
+    def params_of(self, params: Tensor) -> list[Tensor]:
         """The parameters of each group, (*S, d, count)."""
-        if len(self.laws) > 1:
+        if len(self.by_group) > 1:
             params = params[..., self.places]
         lengths = [
             distribution.count * size
-            for distribution, size in zip(self.each(), self.sizes, strict=True)
+            for distribution, size in zip(self.distributions(), self.sizes, strict=True)
         ]
         parts = zip(params.split(lengths, -1), self.sizes, strict=True)
         return [part.unflatten(-1, (size, -1)) for part, size in parts]
 
-    def apart(self, x: Tensor, axis: int) -> Sequence[Tensor]:
+    def split(self, x: Tensor, axis: int) -> Sequence[Tensor]:
         """The entries of each group."""
-        if len(self.laws) == 1:
+        if len(self.by_group) == 1:
             return [x]
         return x.index_select(axis, self.order).split(self.sizes, axis)
 
-    def together(self, parts: Sequence[Tensor]) -> Tensor:
+    def concat(self, parts: Sequence[Tensor]) -> Tensor:
         """Concatenate groups in the order of the entries, (*S, D)."""
         return torch.cat(list(parts), -1)[..., self.inverse] if len(parts) > 1 else parts[0]
 
 
-class Entries(Marginals):
+class HeadMarginals(Marginals):
     """Marginals of the entries for head parameters (B, P)."""
 
     def __init__(self, space: Space, head: Head, params: Tensor) -> None:
@@ -245,16 +254,18 @@ def group_entries(space: Space) -> list[EntryGroup]:
     ]
 
 
-def distribution_of(group: EntryGroup, components: int, levels: LevelsLaw) -> Distribution:
+def distribution_of(
+    group: EntryGroup, components: int, levels: LevelsDistribution
+) -> Distribution:
     """The distribution of a group of entries."""
     few = group.size <= MAX_CATEGORICAL_LEVELS if levels == "auto" else levels == "categorical"
     match group.kind:
         case "binary":
-            return Bernoulli(group.mean)
+            return BernoulliDistribution(group.mean)
         case "label":
-            return Categorical(len(group.entries), group.size, ordered=False)
+            return CategoricalDistribution(len(group.entries), group.size, ordered=False)
         case "levels" if few:
-            return Categorical(len(group.entries), group.size, ordered=True)
+            return CategoricalDistribution(len(group.entries), group.size, ordered=True)
         case "levels":
             return DiscretisedLogisticMixture(
                 components, group.mean, group.scale, top=group.size - 1
@@ -268,7 +279,7 @@ def distribution_of(group: EntryGroup, components: int, levels: LevelsLaw) -> Di
                 COUNT_BINS,
             )
         case "real":
-            return Gaussians(components, group.mean, group.scale)
+            return GaussianMixture(components, group.mean, group.scale)
     raise DataError(
         f"expected binary, label, levels, counts or real entries, found {group.kind}; "
         "choose a sequence model"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-Density = Callable[[Tensor], Tensor]
+LogDensity = Callable[[Tensor], Tensor]
 """log p up to a constant of states (B, D), (B,)."""
 TARGET_ACCEPTANCE = 0.8
 """Share of moves that are taken at a good length of leaps (Beskos et al. 2013: 0.65 and more)."""
@@ -24,10 +24,10 @@ INITIAL_STEP_SIZE = 0.3
 
 
 @dataclass(frozen=True)
-class Hamiltonian:
+class HamiltonianMonteCarlo:
     """`moves` proposals of `leaps` leapfrog steps each, over the entries where `free` (B, D)."""
 
-    log_p: Density
+    log_p: LogDensity
     free: Tensor
     moves: int
     leaps: int

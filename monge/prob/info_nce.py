@@ -18,7 +18,7 @@ def info_nce(scores: Tensor) -> Tensor:
     return scores.logsumexp(1) - scores.diagonal()
 
 
-def agreement(one: Tensor, two: Tensor, temperature: float) -> Tensor:
+def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
     """InfoNCE of two views (N, D) of the same N rows, by the cosine of their codes over a
     temperature; every other view of the batch is a candidate (Chen et al. 2020), (N,)."""
     n = len(one)

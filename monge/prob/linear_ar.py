@@ -45,7 +45,7 @@ def is_stationary(phi: Tensor) -> Tensor:
     return (kappa.abs() < 1).all(-1)
 
 
-def variances(kappa: Tensor, v: Tensor) -> Tensor:
+def prediction_variances(kappa: Tensor, v: Tensor) -> Tensor:
     """Of the errors of the predictors from 0, ..., p values, (..., p + 1), given the last one's
     v (...)."""
     kept = (1 - kappa.square()).flip(-1).cumprod(-1).flip(-1)  # prod over m > k
@@ -55,7 +55,7 @@ def variances(kappa: Tensor, v: Tensor) -> Tensor:
 def autocovariance(phi: Tensor, v: Tensor, lags: int) -> Tensor:
     r"""$\gamma(0), ..., \gamma(lags)$ of the stationary series, (..., lags + 1)."""
     kappa, predictors = step_down(phi)
-    gamma, most = variances(kappa, v)[..., :1], phi.shape[-1]
+    gamma, most = prediction_variances(kappa, v)[..., :1], phi.shape[-1]
     for lag in range(1, lags + 1):
         own = predictors[min(lag, most)]
         past = gamma.flip(-1)[..., : own.shape[-1]]
@@ -84,7 +84,7 @@ def sample_autocovariance(x: Tensor, lags: int) -> Tensor:
     return torch.stack(products) / x.numel()
 
 
-def predicted(x: Tensor, intercept: Tensor, phi: Tensor, first: Tensor) -> Tensor:
+def conditional_means(x: Tensor, intercept: Tensor, phi: Tensor, first: Tensor) -> Tensor:
     """E[x_t | x_<t] of x (N, T, C), (N, T, C), for intercepts (C,) and coefficients (C, p).
 
     first (C, p, p): the coefficients of the predictors of the first p values from those before,

@@ -38,7 +38,7 @@ MAX_FINAL_LOG_SNR = -4.0
 """Largest final log-SNR at which z still counts as noise."""
 
 
-def check_end(low: float) -> None:
+def check_final_log_snr(low: float) -> None:
     """Check that the final log-SNR is low enough to sample from noise."""
     if low > MAX_FINAL_LOG_SNR:
         raise UsageError(
@@ -47,7 +47,7 @@ def check_end(low: float) -> None:
         )
 
 
-class Step(NamedTuple):
+class PosteriorStep(NamedTuple):
     """Coefficients between two times s < t, each of their shape."""
 
     on_z: Tensor  # of z_t in the mean of q(z_s | z_t, x)
@@ -56,7 +56,7 @@ class Step(NamedTuple):
     forward: Tensor  # variance of q(z_t | z_s)
 
 
-class Noising(abc.ABC):
+class NoiseProcess(abc.ABC):
     """A noise process, determined by its log-SNR and its family.
 
     Times and what is returned have one shape, such as (B,).
@@ -69,7 +69,7 @@ class Noising(abc.ABC):
         """lambda, which falls with t."""
 
     @abc.abstractmethod
-    def slope(self, t: Tensor) -> Tensor:
+    def derivative(self, t: Tensor) -> Tensor:
         """The derivative of lambda, below 0."""
 
     @abc.abstractmethod
@@ -80,14 +80,14 @@ class Noising(abc.ABC):
         return self.log_snr(t).exp()
 
     def alpha(self, t: Tensor) -> Tensor:
-        return coefficients(self.family, self.log_snr(t))[0]
+        return alpha_sigma(self.family, self.log_snr(t))[0]
 
     def alpha_bar(self, t: Tensor) -> Tensor:
         """The share of the data's variance that is left, the square of alpha."""
         return self.alpha(t).square()
 
     def sigma(self, t: Tensor) -> Tensor:
-        return coefficients(self.family, self.log_snr(t))[1]
+        return alpha_sigma(self.family, self.log_snr(t))[1]
 
     def spread(self, t: Tensor) -> Tensor:
         """The standard deviation of z where that of x is 1; at t = 1, that of the prior."""
@@ -95,17 +95,17 @@ class Noising(abc.ABC):
 
     def drift(self, t: Tensor) -> Tensor:
         """f, the rate at which data fade."""
-        alpha, sigma = coefficients(self.family, self.log_snr(t))
+        alpha, sigma = alpha_sigma(self.family, self.log_snr(t))
         share = {
             "preserving": sigma.square(),
             "exploding": torch.zeros_like(sigma),
             "sub": sigma / (1 + alpha.square()),
         }[self.family]
-        return 0.5 * share * self.slope(t)
+        return 0.5 * share * self.derivative(t)
 
     def diffusion(self, t: Tensor) -> Tensor:
         """g^2, the rate at which noise comes in."""
-        return -self.slope(t) * self.sigma(t).square()
+        return -self.derivative(t) * self.sigma(t).square()
 
     def grid(self, steps: int, like: Tensor | None = None) -> Tensor:
         """t_0 = 0, ..., t_steps = 1, (steps + 1,), of the device and type of `like`."""
@@ -116,14 +116,14 @@ class Noising(abc.ABC):
         ticks = torch.arange(steps + 1)
         return (ticks if like is None else ticks.to(like)) / steps
 
-    def step(self, s: Tensor, t: Tensor) -> Step:
+    def step(self, s: Tensor, t: Tensor) -> PosteriorStep:
         """q(z_s | z_t, x) and the variance of q(z_t | z_s), for 0 <= s < t <= 1."""
         before, after = self.log_snr(s), self.log_snr(t)
         (alpha_s, sigma_s), (alpha_t, sigma_t) = (
-            coefficients(self.family, each) for each in (before, after)
+            alpha_sigma(self.family, each) for each in (before, after)
         )
         gone = -torch.expm1(after - before)  # c
-        return Step(
+        return PosteriorStep(
             alpha_s / alpha_t * torch.exp(after - before),
             alpha_s * gone,
             sigma_s.square() * gone,
@@ -131,7 +131,7 @@ class Noising(abc.ABC):
         )
 
 
-class Schedule(Configured, Noising):
+class NoiseSchedule(Configured, NoiseProcess):
     r"""A process whose log-SNR falls from `high` to `low` along a fixed curve.
 
     linear: $-\log \alpha^2 = b_0 u + (b_1 - b_0) u^2 / 2$ (Ho et al. 2020); cosine: $\alpha =
@@ -155,7 +155,7 @@ class Schedule(Configured, Noising):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            check_end(self.low)
+            check_final_log_snr(self.low)
 
     def __init__(self, config: Config) -> None:
         self.config, self.family = config, config.family
@@ -169,8 +169,8 @@ class Schedule(Configured, Noising):
     def log_snr(self, t: Tensor) -> Tensor:
         return self.curve.height(self.place(t))
 
-    def slope(self, t: Tensor) -> Tensor:
-        return (self.end - self.start) * self.curve.slope(self.place(t))
+    def derivative(self, t: Tensor) -> Tensor:
+        return (self.end - self.start) * self.curve.derivative(self.place(t))
 
     def time(self, log_snr: Tensor) -> Tensor:
         return ((self.curve.place(log_snr) - self.start) / (self.end - self.start)).clamp(0, 1)
@@ -189,7 +189,7 @@ class LogSNRCurve(abc.ABC):
     def place(self, log_snr: Tensor) -> Tensor: ...
 
     @abc.abstractmethod
-    def slope(self, u: Tensor) -> Tensor: ...
+    def derivative(self, u: Tensor) -> Tensor: ...
 
 
 class LinearBetaCurve(LogSNRCurve):
@@ -205,7 +205,7 @@ class LinearBetaCurve(LogSNRCurve):
         root = (LINEAR_BETA_MIN**2 + 2 * (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * lost).sqrt()
         return 2 * lost / (LINEAR_BETA_MIN + root)
 
-    def slope(self, u: Tensor) -> Tensor:
+    def derivative(self, u: Tensor) -> Tensor:
         return (LINEAR_BETA_MIN + (LINEAR_BETA_MAX - LINEAR_BETA_MIN) * u) / torch.expm1(
             -self.lost(u)
         )
@@ -218,7 +218,7 @@ class CosineCurve(LogSNRCurve):
     def place(self, log_snr: Tensor) -> Tensor:
         return 2 / math.pi * torch.atan(torch.exp(-0.5 * log_snr))
 
-    def slope(self, u: Tensor) -> Tensor:
+    def derivative(self, u: Tensor) -> Tensor:
         return -2 * math.pi / torch.sin(math.pi * u)
 
 
@@ -235,7 +235,7 @@ class SigmoidCurve(LogSNRCurve):
         above = (1 - top) + (2 * top - 1) * torch.sigmoid(-log_snr)  # the sigmoid at u
         return 0.5 + 0.5 * torch.logit(above) / SIGMOID_HALF_RANGE
 
-    def slope(self, u: Tensor) -> Tensor:
+    def derivative(self, u: Tensor) -> Tensor:
         span = 2 * SIGMOID_HALF_RANGE
         return -span * (1 + 1 / torch.expm1(span * (1 - u)) + 1 / torch.expm1(span * u))
 
@@ -247,7 +247,7 @@ class LinearLogSNRCurve(LogSNRCurve):
     def place(self, log_snr: Tensor) -> Tensor:
         return -log_snr
 
-    def slope(self, u: Tensor) -> Tensor:
+    def derivative(self, u: Tensor) -> Tensor:
         return torch.full_like(u, -1.0)
 
 
@@ -258,7 +258,7 @@ class EDMCurve(LogSNRCurve):
     def place(self, log_snr: Tensor) -> Tensor:
         return torch.exp(-log_snr / (2 * self.rho))
 
-    def slope(self, u: Tensor) -> Tensor:
+    def derivative(self, u: Tensor) -> Tensor:
         return -2 * self.rho / u
 
 
@@ -271,7 +271,7 @@ CURVES: dict[str, type[LogSNRCurve]] = {
 }
 
 
-def coefficients(family: Family, log_snr: Tensor) -> tuple[Tensor, Tensor]:
+def alpha_sigma(family: Family, log_snr: Tensor) -> tuple[Tensor, Tensor]:
     """alpha and sigma of a log-SNR."""
     if family == "preserving":
         return torch.sigmoid(log_snr).sqrt(), torch.sigmoid(-log_snr).sqrt()

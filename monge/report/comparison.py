@@ -13,15 +13,15 @@ from ..plot.learning_curves import write_race
 from ..run.run import Run, load
 from .html import folded, gallery, listing, page, paragraph, part, picture, table
 from .sections import (
-    described,
+    data_tables,
     environment,
+    figure,
+    figures_of,
     findings,
-    law,
-    measured,
-    pictures,
+    metrics_table,
+    model_description,
     plain,
     settings,
-    shot,
     training,
     value,
 )
@@ -61,27 +61,27 @@ def of_comparison(where: Path, outcomes: Sequence[Outcome]) -> str:
         f"{len(plan.models)} models of {families} families, {plan.seeds} "
         f"seed{'s' * (plan.seeds > 1)}, {plan.budget} of training each, the same rows for all"
     )
-    data = pictures(first).get("data") if first else None
+    data = figures_of(first).get("data") if first else None
     sections: dict[str, list[str]] = {
-        "Data": [*described(first), *([shot(first, data)] if data else [])] if first else [],
+        "Data": [*data_tables(first), *([figure(first, data)] if data else [])] if first else [],
         "Leaderboard": [
-            board(found.rows, found.reference),
+            leaderboard_table(found.rows, found.reference),
             paragraph(EXPLAINED),
-            folded("All metrics", every(found.rows, found.reference)),
+            folded("All metrics", all_metrics_table(found.rows, found.reference)),
         ]
         if first
         else [],
         "Failures": [listing([f"{who}: {why}" for who, why in found.failures.items()])],
-        "Learning curves": [raced(where, runs)] if first else [],
+        "Learning curves": [learning_curves(where, runs)] if first else [],
     }
     for title, stem in SHARED.items():
-        paths = [(run, pictures(run).get(stem)) for run in runs.values()]
+        paths = [(run, figures_of(run).get(stem)) for run in runs.values()]
         sections[title] = [
-            gallery([shot(run, path, run.about["model"]) for run, path in paths if path])
+            gallery([figure(run, path, run.metadata["model"]) for run, path in paths if path])
         ]
     sections |= {
         "Models": [
-            folded(row.model, *told_of(runs[row.model], row.measures)) for row in found.rows
+            folded(row.model, *model_sections(runs[row.model], row.metrics)) for row in found.rows
         ],
         "Left out": [listing([f"{name}: {why}" for name, why in plan.refused.items()])],
         "Environment": [environment(first)] if first else [],
@@ -89,9 +89,9 @@ def of_comparison(where: Path, outcomes: Sequence[Outcome]) -> str:
     return page(f"Models of {plan.data}", lead, sections)
 
 
-def board(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
+def leaderboard_table(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
     """The leaderboard: likelihoods, gap to the best, sample metrics and cost."""
-    shown = {name: title for name, title in NAMES.items() if any(name in r.measures for r in rows)}
+    shown = {name: title for name, title in NAMES.items() if any(name in r.metrics for r in rows)}
     seeds = any(row.interval for row in rows)
     head = [
         "model",
@@ -114,12 +114,12 @@ def board(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
             row.model.partition(".")[2] or row.model,
             place,
             row.family,
-            *likelihood(row.measures),
+            *likelihood(row.metrics),
             paired(row),
             *([spanned(row)] if seeds else []),
-            row.places.get("distance"),
-            *(value(row.measures, name) for name in shown),
-            value(row.measures, "parameters"),
+            row.ranks.get("distance"),
+            *(value(row.metrics, name) for name in shown),
+            value(row.metrics, "parameters"),
             row.cost.get("epoch"),
             megabytes(row.cost.get("memory")),
             round(row.seconds, 1),
@@ -147,7 +147,7 @@ def likelihood(measures: Mapping[str, Metric]) -> list[Any]:
 
 
 def paired(row: LeaderboardRow) -> str | None:
-    return f"{row.behind[0]:.2f} ± {row.behind[1]:.2g}" if row.behind else None
+    return f"{row.gap_to_best[0]:.2f} ± {row.gap_to_best[1]:.2g}" if row.gap_to_best else None
 
 
 def spanned(row: LeaderboardRow) -> str | None:
@@ -158,11 +158,11 @@ def megabytes(count: float | None) -> float | None:
     return None if count is None else count / 1e6
 
 
-def every(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
+def all_metrics_table(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
     """Every metric that some model has, a column for each model."""
-    names = dict.fromkeys(name for row in rows for name in plain(row.measures))
+    names = dict.fromkeys(name for row in rows for name in plain(row.metrics))
     body = [
-        [name.replace("_", " "), *(value(row.measures, name) for row in rows), value(real, name)]
+        [name.replace("_", " "), *(value(row.metrics, name) for row in rows), value(real, name)]
         for name in names
     ]
     return table(
@@ -172,7 +172,7 @@ def every(rows: Sequence[LeaderboardRow], real: Mapping[str, Metric]) -> str:
     )
 
 
-def raced(where: Path, runs: Mapping[str, Run]) -> str:
+def learning_curves(where: Path, runs: Mapping[str, Run]) -> str:
     """Held-out scores of all models over training seconds."""
     path = where / "race.png"
     if not write_race(path, {model: [*run.log, run.result] for model, run in runs.items()}):
@@ -180,17 +180,17 @@ def raced(where: Path, runs: Mapping[str, Run]) -> str:
     return picture(path, "held-out scores of all models against seconds of training", smooth=True)
 
 
-def told_of(run: Run, measures: Mapping[str, Metric]) -> list[str]:
+def model_sections(run: Run, measures: Mapping[str, Metric]) -> list[str]:
     """The sections about one run of the comparison."""
     others = [
         path
-        for stem, path in pictures(run).items()
+        for stem, path in figures_of(run).items()
         if stem != "data" and stem not in SHARED.values()
     ]
     return [
-        part("Model", law(run), level=4),
-        part("Metrics", measured(measures), level=4),
-        part("Figures", *(shot(run, path) for path in others), level=4),
+        part("Model", model_description(run), level=4),
+        part("Metrics", metrics_table(measures), level=4),
+        part("Figures", *(figure(run, path) for path in others), level=4),
         part("Findings", findings(run), level=4),
         part("Training", *training(run), level=4),
         folded("Settings", settings(run), level=4),

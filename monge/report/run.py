@@ -12,21 +12,21 @@ from ..run.run import Run, load
 from .comparison import of_comparison
 from .html import page
 from .sections import (
-    described,
+    data_tables,
     environment,
+    figure,
+    figures_of,
     findings,
-    law,
-    measured,
-    pictures,
+    metrics_table,
+    model_description,
     settings,
-    shot,
     training,
 )
 
 
 def write_report(name: str, out: Path | None = None) -> Path:
     """The report of a run, or of the comparison in a folder."""
-    out = out and storage.apart(out)
+    out = out and storage.check_output_path(out)
     for where in (Path(name), storage.home() / name):
         if (where / FILE).exists():
             return report(where, Comparison.read(where).outcomes, out)
@@ -52,15 +52,18 @@ def of_run(run: Run) -> str:
             f". Held out: {score['value']:.4f} ± {score['stderr']:.4f} {score['unit']} "
             f"({score['kind']})"
         )
-    paths = pictures(run)
+    paths = figures_of(run)
     return page(
         run.title,
         lead,
         {
-            "Data": [*described(run), *([shot(run, paths["data"])] if "data" in paths else [])],
-            "Model": [law(run)],
-            "Metrics": [measured(measures_of(run))],
-            "Figures": [shot(run, path) for stem, path in paths.items() if stem != "data"],
+            "Data": [
+                *data_tables(run),
+                *([figure(run, paths["data"])] if "data" in paths else []),
+            ],
+            "Model": [model_description(run)],
+            "Metrics": [metrics_table(metrics_of(run))],
+            "Figures": [figure(run, path) for stem, path in paths.items() if stem != "data"],
             "Findings": [findings(run)],
             "Training": training(run),
             "Settings": [settings(run)],
@@ -69,9 +72,9 @@ def of_run(run: Run) -> str:
     )
 
 
-def measures_of(run: Run) -> dict[str, Metric]:
+def metrics_of(run: Run) -> dict[str, Metric]:
     """The stored metrics of a comparison, or computed now."""
     if (run.folder / RESULTS).exists():
-        told = storage.read(run.folder, RESULTS)["measures"]
+        told = storage.read(run.folder, RESULTS)["metrics"]
         return {name: Metric(**score) for name, score in told.items()}
     return run.evaluate()

@@ -39,9 +39,9 @@ def plain(measures: Mapping[str, Metric]) -> dict[str, Metric]:
     return {name: score for name, score in measures.items() if name not in known}
 
 
-def described(run: Run) -> list[str]:
+def data_tables(run: Run) -> list[str]:
     """The data: event, conditions and ranges."""
-    space, origin = run.space, run.about["data"]
+    space, origin = run.space, run.metadata["data"]
     rows = [
         ["event", str(space)],
         ["training rows", str(space.rows)],
@@ -80,11 +80,11 @@ def spread(space: Space) -> list[Any]:
     ]
 
 
-def law(run: Run) -> str:
+def model_description(run: Run) -> str:
     return preformatted(inspect.cleandoc(run.model_class.__doc__ or ""))
 
 
-def measured(measures: Mapping[str, Metric]) -> str:
+def metrics_table(measures: Mapping[str, Metric]) -> str:
     real = reference(measures)
     rows = [
         [name.replace("_", " "), s.value, s.stderr or None, s.unit, s.kind, value(real, name)]
@@ -128,8 +128,8 @@ def settings(run: Run) -> str:
         [
             [name, str(found)]
             for name, found in [
-                *dotted(run.about["config"]),
-                *dotted(run.about["recipe"], "train."),
+                *dotted(run.metadata["config"]),
+                *dotted(run.metadata["train"], "train."),
             ]
         ],
     )
@@ -144,20 +144,20 @@ def dotted(tree: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]
             yield head + name, found
 
 
-def pictures(run: Run) -> dict[str, Path]:
+def figures_of(run: Run) -> dict[str, Path]:
     """The figures of a run by name."""
-    where = run.folder / "pictures"
+    where = run.folder / "figures"
     return {path.stem: path for path in sorted(where.glob("*.png"))} if where.is_dir() else {}
 
 
-def shot(run: Run, path: Path, of: str = "") -> str:
+def figure(run: Run, path: Path, of: str = "") -> str:
     told = CAPTIONS.get(path.stem, path.stem)
     smooth = not (run.space.is_picture and path.stem in ("samples", "data"))
     return picture(path, f"{told} ({of})" if of else told, smooth)
 
 
 def environment(run: Run) -> str:
-    about = run.about
+    about = run.metadata
     return table(
         "what it was computed with",
         ["what", "version"],

@@ -32,7 +32,7 @@ def sampling_options(run: Run, words: Sequence[str]) -> Config:
     """The sampling options that overrides set; the runs that they name are loaded."""
     options = apply_overrides(run.require(CanSample).SamplingConfig(), words, "sample")
     for field, part in submodels(options):
-        law = run.beside(part.run).model.requires_grad_(False)
+        law = run.load_sibling(part.run).model.requires_grad_(False)
         for model in members(run.model):
             model.parts[field] = law
     return options
@@ -49,7 +49,7 @@ def parse_condition(run: Run, name: str, text: str, words: Sequence[str]) -> Bat
             submodels(apply_overrides(run.require(CanSample).SamplingConfig(), words, "sample"))
         )
         for _, part in named:
-            other = run.beside(part.run)
+            other = run.load_sibling(part.run)
             if other.space.name == name:
                 return other.view.encode_word(other.view.event, name, text)
         if named:

@@ -23,12 +23,12 @@ from ..evaluate.likelihood import home
 from ..evaluate.samples import oscillation
 from ..evaluate.suite import findings
 from ..train.gradient_profile import alarms, profile
-from .storage import stamped, write
+from .storage import with_format, write
 
 FILE = "findings.json"
-PROFILED = 64
+GRADIENT_ROWS = 64
 """Rows over which gradient norms are computed."""
-BEGUN = 20
+MIN_GRADIENT_STEPS = 20
 """Steps before gradients are informative: layers initialised at zero pass none on."""
 CHECKS = 3
 """Held-out scores after the best that must all be worse for a fit to count as over-fitted."""
@@ -47,18 +47,18 @@ def diagnose(
     """All findings: of the log and result, the model on held-out rows, and its samples compared
     with training rows."""
     if not len(rows):
-        return of_log(list(log), result)
-    few = rows.batch(torch.arange(min(len(rows), PROFILED))).to(home(model))
-    begun = result.get("step", BEGUN) >= BEGUN
+        return diagnose_log(list(log), result)
+    few = rows.batch(torch.arange(min(len(rows), GRADIENT_ROWS))).to(home(model))
+    begun = result.get("step", MIN_GRADIENT_STEPS) >= MIN_GRADIENT_STEPS
     density = None if train is None else train.density
     return [
-        *of_log(list(log), result),
+        *diagnose_log(list(log), result),
         *findings(model, rows, train, density),
         *(alarms(profile(model, few)) if begun else []),
     ]
 
 
-def of_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:
+def diagnose_log(log: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[Finding]:
     """Findings of the training log."""
     checks = [
         line
@@ -114,7 +114,7 @@ def loss(line: Mapping[str, Any]) -> float:
 
 def save_findings(folder: Path, found: Sequence[Finding], step: int) -> None:
     """Write the findings about the weights of this step."""
-    told = stamped({"step": step, "findings": [vars(finding) for finding in found]})
+    told = with_format({"step": step, "findings": [vars(finding) for finding in found]})
     write(folder / FILE, json.dumps(told, indent=1) + "\n")
 
 

@@ -16,7 +16,7 @@ from ..core.errors import UsageError
 from ..core.files import replacing
 from ..core.model import Model
 from ..core.space import Space
-from .storage import apart
+from .storage import check_output_path
 
 if TYPE_CHECKING:
     from .run import Run
@@ -55,7 +55,7 @@ def export(run: Run, out: Path) -> dict[str, Any]:
             f"cannot export to {out.suffix or 'a file without a suffix'}; use "
             f"{' or '.join(SUFFIXES)}"
         )
-    apart(out)
+    check_output_path(out)
     if out.suffix == ".onnx":
         check_onnx(out)
     module, inputs, axes = step_of(run)

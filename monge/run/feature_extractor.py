@@ -20,8 +20,8 @@ from ..core.batch import Batch
 from ..core.errors import RunError
 from ..data import View
 from ..data.selection import is_class
-from ..evaluate.c2st import FEWEST
-from ..evaluate.feature_net import BATCH, NETWORK, STEPS, WIDTH, FeatureNet, learned
+from ..evaluate.c2st import MIN_TEST_ROWS
+from ..evaluate.feature_net import BATCH, NETWORK, STEPS, WIDTH, FeatureNet, train_feature_net
 from ..evaluate.suite import draws_points
 from ..train import checkpoint
 
@@ -37,36 +37,36 @@ class FeatureExtractor:
     """A feature network, with the data it was trained on and its accuracy."""
 
     net: FeatureNet
-    about: dict[str, Any]
+    metadata: dict[str, Any]
 
     def __call__(self, batch: Batch) -> Tensor:  # (n, 64)
         return self.net(batch)
 
     def __str__(self) -> str:
         what = "to denoise rows"
-        if self.about["label"]:
+        if self.metadata["label"]:
             what = (
-                f"to predict {self.about['label']}, correct on {self.about['accuracy']:.1%} of "
-                "validation rows"
+                f"to predict {self.metadata['label']}, correct on "
+                f"{self.metadata['accuracy']:.1%} of validation rows"
             )
         return (
             f"features: {WIDTH} of a network (not Inception) trained {what} "
-            f"on {self.about['rows']} training rows of {self.about['data']}"
+            f"on {self.metadata['rows']} training rows of {self.metadata['data']}"
         )
 
 
 def feature_extractor(run: Run) -> FeatureExtractor | None:
     """The feature network of a run; None if samples are not vectors, or rows are too few."""
-    if not draws_points(run.model) or run.space.dims < 2 or run.space.rows < FEWEST:
+    if not draws_points(run.model) or run.space.dims < 2 or run.space.rows < MIN_TEST_ROWS:
         return None
-    view = run.opened or run.look()
+    view = run.opened or run.open_view()
     label = label_of(view)
-    classes = 0 if label is None else max(view.opened.fields[label].space.size, 2)
+    classes = 0 if label is None else max(view.dataset.fields[label].space.size, 2)
     net, train = FeatureNet(run.space, classes), view.index("train")
     wanted = {
-        "fingerprint": run.about["data"]["fingerprint"],
-        "event": list(view.terms.event),
-        "data": run.about["data"]["name"],
+        "fingerprint": run.metadata["data"]["fingerprint"],
+        "event": list(view.selection.event),
+        "data": run.metadata["data"]["name"],
         "label": label,
         "rows": len(train),
         "split": hashlib.sha256(train.numpy().tobytes()).hexdigest(),
@@ -95,31 +95,31 @@ def cached(folder: Path) -> Iterator[Path]:
 def cache(folder: Path, found: FeatureExtractor) -> FeatureExtractor:
     """Store it in the run directory if that is writable."""
     with suppress(RunError):
-        checkpoint.save(folder / FILE, found.net.state_dict(), found.about)
+        checkpoint.save(folder / FILE, found.net.state_dict(), found.metadata)
     return found
 
 
 def label_of(view: View) -> str | None:
     """The class label that is the dataset's target, unless it is part of the event."""
-    name = view.opened.target
-    if name is None or name in view.terms.event or name not in view.opened.fields:
+    name = view.dataset.target
+    if name is None or name in view.selection.event or name not in view.dataset.fields:
         return None
-    return name if is_class(view.opened.fields[name].space) else None
+    return name if is_class(view.dataset.fields[name].space) else None
 
 
 def learn(run: Run, view: View, wanted: dict[str, Any], classes: int) -> FeatureExtractor:
     rows, label = view.rows("train"), wanted["label"]
     if label is None:
-        return FeatureExtractor(learned(run.space, rows), wanted)
+        return FeatureExtractor(train_feature_net(run.space, rows), wanted)
     valid = view.rows("valid")
-    net = learned(run.space, rows, names_of(view, label, rows.index), classes)
+    net = train_feature_net(run.space, rows, names_of(view, label, rows.index), classes)
     right = net.accuracy(valid, names_of(view, label, valid.index)) if len(valid) else None
     return FeatureExtractor(net, wanted | {"accuracy": right})
 
 
 def names_of(view: View, label: str, index: Tensor) -> Tensor:
     """The class index of each row (n,), -1 where it is unknown."""
-    codes = view.opened.tensors[label]
+    codes = view.dataset.tensors[label]
     assert isinstance(codes, Tensor), "a class is one code a row"
     found = codes[index]
     return torch.where(found.isnan(), -1, found).long()

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SHOWN = 64
+MAX_GRID_IMAGES = 64
 """Images in a grid, samples or data."""
 TRANSLATED = 24
 """Held-out sources whose translations are shown."""
-SEEN = 20_000
+MAX_DENSITY_ROWS = 20_000
 """Training rows plotted beside a density."""
 ENLARGED, DRAWS = 12, 4
 """Small images that are enlarged, and samples of each."""
@@ -39,7 +39,7 @@ TRANSFERRED = 8
 
 def write_figures(run: Run) -> None:
     """Write all figures of a fitted run."""
-    folder = run.folder / "pictures"
+    folder = run.folder / "figures"
     folder.mkdir(exist_ok=True)
     learning_curves.write_curves(folder / "curves.png", run.log, run.model.optimal_values)
     if (
@@ -47,16 +47,16 @@ def write_figures(run: Run) -> None:
         and isinstance(run.model, CanDecode)
         and run.model.latent.dims == 2
     ):
-        draw_codes(run, table(run, None, "valid"), folder / "codes.png")
+        write_codes(run, table(run, None, "valid"), folder / "codes.png")
     if is_from_picture(run.space) and isinstance(run.model, CanSample):
-        draw_translations(run, folder / "translations.png")
+        write_translations(run, folder / "translations.png")
     if isinstance(run.model, CanEnlarge):
-        draw_enlargements(run, folder / "enlargements.png")
+        write_enlargements(run, folder / "enlargements.png")
     if isinstance(run.model, CanTransfer) and run.space.is_picture:
-        draw_transfers(run, folder / "transfers.png")
+        write_transfers(run, folder / "transfers.png")
     if run.space.is_picture:
         valid = run.rows(None, "valid")
-        rows = valid.batch(torch.arange(min(len(valid), SHOWN))).x.numpy()
+        rows = valid.batch(torch.arange(min(len(valid), MAX_GRID_IMAGES))).x.numpy()
         image_grid.write_grid(folder / "data.png", rows, run.space)
     if run.space.given:
         return
@@ -65,14 +65,16 @@ def write_figures(run: Run) -> None:
         and run.space.kind == "real"
         and isinstance(run.model, HasLikelihood)
     ):
-        draw_density(run, folder / "density.png")
+        write_density_figure(run, folder / "density.png")
     if not isinstance(run.model, CanSample):
         return
     if run.space.is_picture:
-        image_grid.write_grid(folder / "samples.png", run.draw(SHOWN).numpy(), run.space)
+        image_grid.write_grid(
+            folder / "samples.png", run.sample_tensor(MAX_GRID_IMAGES).numpy(), run.space
+        )
     elif run.space.shape == (2,) and run.space.kind == "real":
         rows = run.rows(None, "valid").whole().x.numpy()[:2000]
-        image_grid.write_points(folder / "samples.png", run.draw(2000).numpy(), rows)
+        image_grid.write_points(folder / "samples.png", run.sample_tensor(2000).numpy(), rows)
 
 
 def is_from_picture(space: Space) -> bool:
@@ -86,12 +88,12 @@ def is_from_picture(space: Space) -> bool:
     )
 
 
-def draw_translations(run: Run, path: Path) -> None:
+def write_translations(run: Run, path: Path) -> None:
     """Held-out sources, their translations and, for paired data, the targets."""
     valid = run.rows(None, "valid")
     rows = valid.batch(torch.arange(min(len(valid), TRANSLATED)))
     ((name, source),) = run.space.given.items()
-    made = run.draw(len(rows), rows.to(run.compute.torch_device()).given)
+    made = run.sample_tensor(len(rows), rows.to(run.compute.torch_device()).given)
     shown = [
         image_grid.as_bytes(rows.given[name].x.numpy(), source),
         image_grid.as_bytes(made.numpy(), run.space),
@@ -101,11 +103,11 @@ def draw_translations(run: Run, path: Path) -> None:
     image_grid.write_beside(path, shown)
 
 
-def draw_density(run: Run, path: Path) -> None:
+def write_density_figure(run: Run, path: Path) -> None:
     """The model's density on the plane, beside training rows."""
     model = run.require(HasLikelihood)
     rows = run.rows(None, "train")
-    some = rows.batch(torch.arange(min(len(rows), SEEN))).x.numpy()
+    some = rows.batch(torch.arange(min(len(rows), MAX_DENSITY_ROWS))).x.numpy()
     device = run.compute.torch_device()
 
     def log_prob(x: Tensor) -> Tensor:
@@ -115,7 +117,7 @@ def draw_density(run: Run, path: Path) -> None:
     density.write_density(path, log_prob, some)
 
 
-def draw_enlargements(run: Run, path: Path) -> None:
+def write_enlargements(run: Run, path: Path) -> None:
     """Held-out small images, several samples of each, and the true image."""
     valid, model = run.rows(None, "valid"), run.require(CanEnlarge)
     rows = valid.batch(torch.arange(min(len(valid), ENLARGED)))
@@ -124,19 +126,19 @@ def draw_enlargements(run: Run, path: Path) -> None:
     factor = run.space.shape[-1] // small.shape[-1]
     shown = [
         small.repeat_interleave(factor, 2).repeat_interleave(factor, 3),
-        *(run.draw(len(rows), given, seed=seed) for seed in range(DRAWS)),
+        *(run.sample_tensor(len(rows), given, seed=seed) for seed in range(DRAWS)),
         rows.x,
     ]
     image_grid.write_beside(path, [image_grid.as_bytes(x.numpy(), run.space) for x in shown])
 
 
-def draw_transfers(run: Run, path: Path) -> None:
+def write_transfers(run: Run, path: Path) -> None:
     """Held-out images in the first column; beside each, its code under the others' conditions."""
     sheet = transfer(run, None, "valid", TRANSFERRED)
     image_grid.write_grid(path, sheet.x.numpy(), run.space, sheet.columns)
 
 
-def draw_codes(run: Run, codes: pd.DataFrame, path: Path) -> None:
+def write_codes(run: Run, codes: pd.DataFrame, path: Path) -> None:
     """A scatter plot of codes coloured by label, with decoded images if codes are 2-D."""
     names = [str(name) for name in codes]
     places = [name for name in names if name[0] == "z" and name[1:].isdigit()]

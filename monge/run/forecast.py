@@ -24,7 +24,7 @@ from ..data.codecs.time_index import TimeIndex
 from ..data.codecs.window import Series, Window
 from ..data.loading import open_series
 from ..data.ragged import Ragged
-from ..evaluate.forecasts import is_forecast, measures
+from ..evaluate.forecasts import forecast_scores, is_forecast
 from ..evaluate.likelihood import home
 from ..evaluate.suite import some
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class ForecastPaths:
     """Sampled trajectories after the end of a series."""
 
     series: Series
@@ -73,7 +73,7 @@ class Forecast:
 
 def window_of(run: Run, name: str) -> Window:
     """The window codec of a field of the run."""
-    schema = run.view.terms.schema
+    schema = run.view.selection.schema
     codec = next((field.codec for field in schema.fields if field.name == name), None)
     if not isinstance(codec, Window):
         raise UsageError(
@@ -88,7 +88,7 @@ def series_of(run: Run, what: Any, words: Sequence[str]) -> Series:
     codec = window_of(run, "past")
     if what is not None:
         return open_series(what, words, run.view.to_dict())
-    source = run.opened.opened if run.opened is not None else run.source()
+    source = run.opened.dataset if run.opened is not None else run.source()
     values, clock = steps(source, "series"), source.fields["time"]
     assert isinstance(clock.codec, TimeIndex), "a series has a clock"
     known = steps(source, "known") if "known" in source.fields else values[:, :0]
@@ -114,7 +114,7 @@ def steps(source: Dataset, name: str) -> NDArray[np.float32]:
 
 def forecast(
     run: Run, horizon: int | None, what: Any, words: Sequence[str], n: int, seed: int
-) -> Forecast:
+) -> ForecastPaths:
     """n trajectories of `horizon` steps after the end of the series."""
     past, future = window_of(run, "past"), window_of(run, "future")
     asked = [word for word in words if not word.startswith("data.")]
@@ -135,7 +135,7 @@ def forecast(
         place = len(series) + done
         block = following(run, series, paths[:, -past.steps :], place, options, generator)
         paths = torch.cat([paths, block.to(paths)], 1)
-    return Forecast(series, paths[:, past.steps : past.steps + wanted].double().cpu().numpy())
+    return ForecastPaths(series, paths[:, past.steps : past.steps + wanted].double().cpu().numpy())
 
 
 def following(
@@ -184,13 +184,13 @@ def beside(series: Series, name: str, place: int, steps: int) -> Tensor:
 
 def forecast_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[str, Metric]:
     """Forecast metrics of a run on windows of a series."""
-    schema, event = run.view.terms.schema, run.view.terms.event
+    schema, event = run.view.selection.schema, run.view.selection.event
     codecs = {field.name: field.codec for field in schema.fields}
     future = codecs.get("future")
     whole = event == ("series",) and isinstance(run.model, CanComplete)
     if not isinstance(future, Window) or not (whole or is_forecast(run.model)):
         return {}
-    return measures(
+    return forecast_scores(
         run.model,
         run.rows(what, split),
         some(run.rows(None, "train")),

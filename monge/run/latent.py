@@ -49,7 +49,7 @@ REACH = 0.025
 
 
 @dataclass(frozen=True)
-class Sheet:
+class DecodedGrid:
     """Decoded events in lines of one length."""
 
     x: Tensor  # (lines columns, *event)
@@ -58,7 +58,7 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Coded:
+class EncodedRows:
     """Rows of data and their codes; of a generator, codes that were drawn."""
 
     z: Tensor  # (N, *latent)
@@ -89,7 +89,7 @@ def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
     if tuple(z.shape[1:]) != shape or not len(z):
         raise DataError(
             f"the codes have the shape {tuple(z.shape)}, and those of "
-            f"{run.about['model']} are rows of {shape}; give (N, "
+            f"{run.metadata['model']} are rows of {shape}; give (N, "
             f"{', '.join(map(str, shape))})"
         )
     where, like = home(model), next(run.model.parameters(), torch.zeros(()))
@@ -100,19 +100,21 @@ def decoded(run: Run, z: Any, given: Given | None = None) -> Tensor:
 def own_rows(run: Run, what: Any, split: str | None) -> tuple[Dataset, Split]:
     """Data as the run sees them, and the rows that are asked about."""
     own = what is None and run.opened is not None
-    source = run.opened.opened if own and run.opened is not None else run.source(what)
+    source = run.opened.dataset if own and run.opened is not None else run.source(what)
     default = "test" if what is None or source.has_splits else "all"
-    view = source.view(run.about["event"], run.about["given"], run.about["target"])
+    view = source.view(run.metadata["event"], run.metadata["given"], run.metadata["target"])
     return source, view.rows(split or default)
 
 
-def coded(run: Run, what: Any, split: str | None, seed: int) -> Coded:
+def coded(run: Run, what: Any, split: str | None, seed: int) -> EncodedRows:
     """Rows with their codes, or as many codes as a generator's law has without rows."""
     source, rows = own_rows(run, what, split)
     if isinstance(run.model, CanEncode):
-        return Coded(encoded(run, rows), rows, source, False)
+        return EncodedRows(encoded(run, rows), rows, source, False)
     shape = run.require(CanDecode).latent.shape
-    return Coded(torch.randn(DRAWN, *shape, generator=make_generator(seed)), rows, source, True)
+    return EncodedRows(
+        torch.randn(DRAWN, *shape, generator=make_generator(seed)), rows, source, True
+    )
 
 
 def table(run: Run, what: Any = None, split: str | None = None) -> pd.DataFrame:
@@ -154,7 +156,7 @@ def traverse(
     lines: int = LINES,
     steps: int = STEPS,
     seed: int = 0,
-) -> Sheet:
+) -> DecodedGrid:
     """The code of one row with one dimension at a time moved over its range, a line each; where
     there are many dimensions, those in which codes differ most."""
     have = coded(run, what, split, seed)
@@ -168,7 +170,7 @@ def traverse(
     z[torch.arange(len(chosen)), :, chosen] = low[:, None] + (high - low)[:, None] * place
     z = z.reshape(-1, *have.z.shape[1:])
     x = decoded(run, z, have.given(row, len(z)))
-    return Sheet(x, steps, tuple(f"z{int(dim) + 1}" for dim in chosen))
+    return DecodedGrid(x, steps, tuple(f"z{int(dim) + 1}" for dim in chosen))
 
 
 def interpolate(
@@ -178,7 +180,7 @@ def interpolate(
     lines: int = 8,
     steps: int = STEPS,
     seed: int = 0,
-) -> Sheet:
+) -> DecodedGrid:
     """Walks from each odd row to the even one after it, given what the first of them is."""
     have = coded(run, what, split, seed)
     lines = min(lines, len(have.z) // 2)
@@ -192,7 +194,7 @@ def interpolate(
     z = (slerp if arc else lerp)(ends[:, 0], ends[:, 1], t).flatten(0, 1)
     index = torch.arange(0, 2 * lines, 2).repeat_interleave(steps) % len(have.rows)
     x = decoded(run, z, have.rows.batch(index).given)
-    return Sheet(x, steps, tuple(f"{2 * i + 1} to {2 * i + 2}" for i in range(lines)))
+    return DecodedGrid(x, steps, tuple(f"{2 * i + 1} to {2 * i + 2}" for i in range(lines)))
 
 
 def transfer(
@@ -201,14 +203,16 @@ def transfer(
     split: str | None = None,
     lines: int = 8,
     given: Given | None = None,
-) -> Sheet:
+) -> DecodedGrid:
     """Each row, and then what its code is under the conditions that `given` names; where it names
     none, under those of each of the rows."""
     model, (_, rows) = run.require(CanTransfer), own_rows(run, what, split)
     batch = rows.batch(torch.arange(min(lines, len(rows)))).to(home(model))
     others = [given] if given else [batch[k : k + 1].given for k in range(len(batch))]
     x = torch.stack([batch.x, *(model.transfer(batch, other) for other in others)], 1)
-    return Sheet(x.flatten(0, 1).cpu(), x.shape[1], tuple(map(str, range(1, len(batch) + 1))))
+    return DecodedGrid(
+        x.flatten(0, 1).cpu(), x.shape[1], tuple(map(str, range(1, len(batch) + 1)))
+    )
 
 
 def lerp(a: Tensor, b: Tensor, t: Tensor) -> Tensor:
@@ -236,7 +240,7 @@ def arithmetic(
     split: str | None = None,
     field: str | None = None,
     seed: int = 0,
-) -> Sheet:
+) -> DecodedGrid:
     """The mean code of each label in `text` ("+a -b +c"), decoded, and their sum at the end. Where
     signs do not add up to one, the mean of all codes makes up for it."""
     terms, have = parse(text), coded(run, what, split, seed)
@@ -250,7 +254,9 @@ def arithmetic(
     total = torch.tensordot(signs, means, 1) + (1 - signs.sum()) * have.z.mean(0)
     z = torch.cat([means, total[None]])
     x = decoded(run, z, have.given(0, len(z)))
-    return Sheet(x, len(z), (" ".join(f"{'+' if sign > 0 else '-'}{n}" for sign, n in terms),))
+    return DecodedGrid(
+        x, len(z), (" ".join(f"{'+' if sign > 0 else '-'}{n}" for sign, n in terms),)
+    )
 
 
 def parse(text: str) -> list[tuple[int, str]]:
@@ -262,7 +268,7 @@ def parse(text: str) -> list[tuple[int, str]]:
     return [(1 if piece[0] == "+" else -1, piece[1:].strip()) for piece in pieces]
 
 
-def known_names(run: Run, have: Coded, field: str | None) -> np.ndarray:
+def known_names(run: Run, have: EncodedRows, field: str | None) -> np.ndarray:
     """The label of each code, (N,): of a draw, the one that a linear map reads in its event."""
     source, name = have.source, field or label_field(have.source)
     labels = [n for n, f in source.fields.items() if isinstance(f.codec, Categorical)]
@@ -272,7 +278,7 @@ def known_names(run: Run, have: Coded, field: str | None) -> np.ndarray:
             f"sums need {wanted} of labels, and {source.name} has "
             f"{listed(labels) or 'none'}; name one with --field, or give other data"
         )
-    if name in run.about["given"]:
+    if name in run.metadata["given"]:
         raise UsageError(
             f"the run is conditioned on {name!r}, so its codes do not encode it; refit "
             f"without --given {name}"
@@ -280,9 +286,9 @@ def known_names(run: Run, have: Coded, field: str | None) -> np.ndarray:
     return read_names(run, have, name) if have.drawn else names_of(source, name, have.rows)
 
 
-def read_names(run: Run, have: Coded, field: str) -> np.ndarray:
+def read_names(run: Run, have: EncodedRows, field: str) -> np.ndarray:
     """What the events of drawn codes look like to a linear map fitted to the data."""
-    about = run.about
+    about = run.metadata
     train = have.source.view(about["event"], about["given"], about["target"]).rows("train")
     train.index = train.index[:READ]
     names, eye = names_of(have.source, field, train), FeatureMap(replace(run.space, given={}))
@@ -306,7 +312,7 @@ def plane(z: Tensor) -> Tensor:
     return centred @ directions[:2].T
 
 
-def manifold(run: Run, z: Tensor, side: int = 15) -> Sheet | None:
+def manifold(run: Run, z: Tensor, side: int = 15) -> DecodedGrid | None:
     """Events over an even grid of the codes' range, where codes are two numbers."""
     if z[0].numel() != 2 or not isinstance(run.model, CanDecode) or run.space.given:
         return None
@@ -316,4 +322,4 @@ def manifold(run: Run, z: Tensor, side: int = 15) -> Sheet | None:
     )
     grid = torch.stack(torch.meshgrid(across, down.flip(0), indexing="xy"), -1).reshape(-1, 2)
     x = decoded(run, grid.reshape(-1, *z.shape[1:]))
-    return Sheet(x, side, tuple(f"{float(value):.2f}" for value in down.flip(0)))
+    return DecodedGrid(x, side, tuple(f"{float(value):.2f}" for value in down.flip(0)))

@@ -12,7 +12,7 @@ from ..core.metric import Metric
 from ..data import Dataset, Split
 from ..evaluate.likelihood import RowLikelihoods
 from ..evaluate.linear_probe import codes, probe
-from ..evaluate.suite import Groups, Known, groups
+from ..evaluate.suite import EvaluationContext, Groups, metric_groups
 from .feature_extractor import feature_extractor
 from .forecast import forecast_metrics
 from .text import text_metrics
@@ -26,16 +26,16 @@ def run_metrics(
 ) -> Groups:
     """Metrics of the run on held-out rows, in groups; `scored` are the log-likelihoods of these
     rows if they are known."""
-    run.opened = run.opened or run.look()
+    run.opened = run.opened or run.open_view()
     rows, train = run.rows(what, split), run.rows(None, "train")
-    known = Known(
+    known = EvaluationContext(
         density=train.density if what is None else None,
         features=feature_extractor(run),
         columns=run.view.columns,
         seconds=run.result["seconds"],
         scored=scored,
     )
-    found = groups(run.model, rows, train, known=known)
+    found = metric_groups(run.model, rows, train, known=known)
     cost = found.pop("cost")
     others: dict[str, dict[str, Metric]] = {
         "codes": probe_metrics(run, what, split),
@@ -50,13 +50,13 @@ def probe_metrics(run: Run, what: Any = None, split: str | None = None) -> dict[
     the model has no encoder or has read the label itself."""
     if not isinstance(run.model, CanEncode):
         return {}
-    own = run.opened.opened if run.opened is not None else run.source()
+    own = run.opened.dataset if run.opened is not None else run.source()
     other = own if what is None else run.source(what)
     name = own.target
     if not isinstance(name, str) or own.fields[name].space.kind != "label":
         return {}
-    used = {run.about["event"], *run.about["given"], *own.main}
-    if run.about["target"] or name in used:
+    used = {run.metadata["event"], *run.metadata["given"], *own.main}
+    if run.metadata["target"] or name in used:
         return {}
     default = "test" if what is None or other.has_splits else "all"
     fitted, asked = labelled(run, own, "train"), labelled(run, other, split or default)
@@ -72,6 +72,6 @@ def labelled(run: Run, source: Dataset, split: str) -> tuple[Tensor, Tensor] | N
     known = rows.observed_mask.nonzero()[:, 0]
     if not len(known):
         return None
-    view = source.view(run.about["event"], run.about["given"], run.about["target"])
+    view = source.view(run.metadata["event"], run.metadata["given"], run.metadata["target"])
     assert isinstance(run.model, CanEncode)
     return codes(run.model, Split(view, label.index(split)[known])), rows.x[known]

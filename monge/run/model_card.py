@@ -26,7 +26,7 @@ def card(
     if held:
         score = f"{held['value']:.4f} ± {held['stderr']:.4f} {held['unit']} ({held['kind']})"
     if result.get("refit"):
-        score += f", before the refit\n\n{retold(result['refit'])}"
+        score += f", before the refit\n\n{refit_summary(result['refit'])}"
     return CARD.format(
         model=about["model"],
         data=about["data"]["name"],
@@ -44,20 +44,20 @@ def card(
         parts="".join(
             f"\nSubmodel {field}: {title}\n" for field, title in (helpers or {}).items()
         ),
-        findings=told(findings),
+        findings=findings_text(findings),
         config=listed(about["config"]),
-        recipe=listed(about["recipe"]),
+        recipe=listed(about["train"]),
     )
 
 
-def told(findings: Sequence[Finding] | None) -> str:
+def findings_text(findings: Sequence[Finding] | None) -> str:
     """The findings as a list."""
     if findings is None:
         return "Not diagnosed yet; run `monge evaluate`"
     return "\n".join(f"- {sentence(finding)}" for finding in findings) or "No problems found"
 
 
-def retold(refit: Mapping[str, Any]) -> str:
+def refit_summary(refit: Mapping[str, Any]) -> str:
     """The outcome of the refit in one sentence."""
     if refit["done"]:
         return (

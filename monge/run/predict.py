@@ -19,7 +19,7 @@ from ..data.codecs.date import Date
 from ..data.codecs.scalar import Offset, shortest
 from ..evaluate.held_out import HeldOutRows, chunks
 from ..evaluate.likelihood import home
-from ..evaluate.predictions import Prediction
+from ..evaluate.predictions import TargetPrediction
 from ..evaluate.predictions import predict as foretell
 
 if TYPE_CHECKING:
@@ -59,7 +59,10 @@ def predict(
 
 
 def table(
-    view: View, predictions: Sequence[Prediction], by: By = "mean", drawn: Tensor | None = None
+    view: View,
+    predictions: Sequence[TargetPrediction],
+    by: By = "mean",
+    drawn: Tensor | None = None,
 ) -> pd.DataFrame:
     """One line per row: for a class its name and the probability of each; for a number its value
     and the ends of its central interval; with `drawn` (N, D), that sample instead."""
@@ -83,7 +86,7 @@ def targets(view: View) -> Iterator[tuple[str, Codec]]:
     yield from zip(view.columns, codecs, strict=True)
 
 
-def of_class(said: Prediction, name: str, codec: Codec) -> dict[str, Any]:
+def of_class(said: TargetPrediction, name: str, codec: Codec) -> dict[str, Any]:
     probabilities = said.probabilities.double().numpy()  # (N, K)
     names = codec.decode(np.arange(probabilities.shape[1]))
     columns = {name: decode(codec, said.mode), f"{name}_probability": probabilities.max(1)}
@@ -92,7 +95,7 @@ def of_class(said: Prediction, name: str, codec: Codec) -> dict[str, Any]:
     }
 
 
-def of_number(said: Prediction, name: str, codec: Codec, by: By) -> dict[str, Any]:
+def of_number(said: TargetPrediction, name: str, codec: Codec, by: By) -> dict[str, Any]:
     plain = by == "mean" and not isinstance(codec, Date | Offset)
     value = (
         shortest(said.mean.numpy())

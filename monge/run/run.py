@@ -86,11 +86,11 @@ def start(
         "monge": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        **begun.about,
+        **begun.metadata,
         "seed": seed,
         "precision": precision,
     }
-    wanted = Path(out) if out else storage.named(begun.title)
+    wanted = Path(out) if out else storage.default_path(begun.title)
     helpers = {field: storage.locate(part.run) for field, part in submodels(begun.config)}
     rows, cost = begun.view.training(), None
     network = build(begun.config, begun.view.space, seed, compute, helpers)
@@ -100,9 +100,9 @@ def start(
     # invalid settings are reported before there is a directory
     trainer = Trainer(network, rows, begun.recipe, seed, precision, compute.compiled)
     files = {
-        "run.json": storage.stamped(about),
-        "fields.json": storage.stamped(begun.view.to_dict()),
-        **begun.view.terms.schema.vocabulary_files(),
+        "run.json": storage.with_format(about),
+        "fields.json": storage.with_format(begun.view.to_dict()),
+        **begun.view.selection.schema.vocabulary_files(),
     }
     where = storage.create(wanted, not out, files, helpers)
     run = Run(where, compute, begun.view)
@@ -157,22 +157,26 @@ class Run(SavedRun):
 
     trainer: Trainer | None = None  # the one that `start` built, until `train` takes it
 
-    def beside(self, name: str) -> Run:
+    def load_sibling(self, name: str) -> Run:
         """Load another run on the same device."""
         return load(name, self.compute)
 
     @cached_property
     def cost(self) -> Cost:
         """Time, parameters and memory of training here, from trial steps of a throw-away copy."""
-        self.opened = self.opened or self.look()
+        self.opened = self.opened or self.open_view()
         return estimate(
-            self.build(), self.opened.training(), self.recipe, self.about["seed"], self.precision
+            self.build(),
+            self.opened.training(),
+            self.recipe,
+            self.metadata["seed"],
+            self.precision,
         )
 
     @property
     def precision(self) -> str:
         """The precision of the losses, constant over the whole training."""
-        own, asked = self.about["precision"], self.compute.precision
+        own, asked = self.metadata["precision"], self.compute.precision
         if asked not in ("auto", own):
             raise UsageError(
                 f"{self.folder} is trained with --precision {own}, found {asked}; "
@@ -184,7 +188,7 @@ class Run(SavedRun):
         """Train from the last checkpoint and yield progress; closing the iterator stops training
         and saves its state."""
         limit = Budget.read(budget)
-        view = self.opened or self.look()
+        view = self.opened or self.open_view()
         with locked(self.folder), stop_requested() as asked:
             sitting = TrainingSession(
                 self.folder,
@@ -192,7 +196,7 @@ class Run(SavedRun):
                 self.build,
                 view,
                 self.recipe,
-                self.about["seed"],
+                self.metadata["seed"],
                 self.precision,
                 self.compute.compiled,
                 self.trainer,
@@ -201,22 +205,22 @@ class Run(SavedRun):
             try:
                 yield from sitting.train(limit, asked)
             finally:
-                self.renew()
+                self._reset()
 
-    def renew(self) -> None:
+    def _reset(self) -> None:
         """Drop the loaded weights and write the card of the new ones."""
         self.__dict__.pop("model", None)
         if (self.folder / "best.safetensors").exists():
-            self.describe()
+            self.write_card()
 
-    def describe(self, findings: Sequence[Finding] | None = None) -> None:
+    def write_card(self, findings: Sequence[Finding] | None = None) -> None:
         """Write the model card, with the findings of the diagnostics if there are any."""
         helpers = {
             field: Run(self.folder / "parts" / field, self.compute).title
             for field, _ in submodels(self.config)
         }
         text = card(
-            self.about, self.model_class.__doc__, self.space, self.result, helpers, findings
+            self.metadata, self.model_class.__doc__, self.space, self.result, helpers, findings
         )
         storage.write(self.folder / "card.md", text)
 
@@ -225,9 +229,9 @@ class Run(SavedRun):
     ) -> Any:
         """n samples in the form of the data: a frame or an array. given={"label": 3} conditions
         all samples on one value, or each on its own of n values."""
-        return self.view.decode(self.draw(n, given, *words, seed=seed))
+        return self.view.decode(self.sample_tensor(n, given, *words, seed=seed))
 
-    def draw(
+    def sample_tensor(
         self, n: int, given: Mapping[str, Any] | None = None, *words: str, seed: int = 0
     ) -> torch.Tensor:
         """n samples as a tensor (n, *event)."""
@@ -322,5 +326,5 @@ class Run(SavedRun):
                 self.rows(None, "train"),
             )
             diagnostics.save_findings(self.folder, found, self.result["step"])
-            self.describe(found)
+            self.write_card(found)
         return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from .. import data, registry
-from ..compatibility import either
+from ..compatibility import join_with_or
 from ..core.abilities import Ability
 from ..core.config import Config
 from ..core.errors import RunError, UsageError
@@ -47,7 +47,7 @@ def build(
 
 
 @contextmanager
-def telling(path: Path) -> Iterator[None]:
+def naming_file(path: Path) -> Iterator[None]:
     """Name the file in errors about settings that it stores."""
     try:
         yield
@@ -65,7 +65,7 @@ class SavedRun:
     ) -> None:
         self.folder, self.compute, self.opened = where, compute, opened
         self.notes: Sequence[str] = ()  # notes of the data reader
-        self.about = storage.described(where)
+        self.metadata = storage.read_metadata(where)
         self.log = Log(where / "log.jsonl")
 
     def __repr__(self) -> str:
@@ -74,23 +74,23 @@ class SavedRun:
     @cached_property
     def view(self) -> data.View:
         """How tensors are decoded to the form of the data; needs no data."""
-        with telling(self.folder / "fields.json"):
+        with naming_file(self.folder / "fields.json"):
             return data.View.from_dict(storage.read(self.folder, "fields.json"))
 
     @cached_property
     def space(self) -> Space:
-        with telling(self.folder / "run.json"):
-            return Space.from_dict(self.about["space"])
+        with naming_file(self.folder / "run.json"):
+            return Space.from_dict(self.metadata["space"])
 
     @cached_property
     def recipe(self) -> TrainConfig:
-        with telling(self.folder / "run.json"):
-            return TrainConfig.from_dict(self.about["recipe"])
+        with naming_file(self.folder / "run.json"):
+            return TrainConfig.from_dict(self.metadata["train"])
 
     @cached_property
     def config(self) -> Config:
         """The settings of the model, and of its members if it is an ensemble."""
-        name = self.about["model"]
+        name = self.metadata["model"]
         if name.endswith(".py"):
             if not registry.is_named(name):
                 raise RunError(
@@ -98,8 +98,8 @@ class SavedRun:
                     f"trust its code, name it: MONGE_MODELS={name}"
                 )
             registry.find(name)
-        with telling(self.folder / "run.json"):
-            config = Config.from_dict(self.about["config"])
+        with naming_file(self.folder / "run.json"):
+            config = Config.from_dict(self.metadata["config"])
         owner = getattr(member(config), "owner", None)
         if not (isinstance(owner, type) and issubclass(owner, Model)):
             raise RunError(
@@ -115,13 +115,13 @@ class SavedRun:
 
     @property
     def title(self) -> str:
-        many = f"{count} x " if (count := self.about.get("ensemble")) else ""
-        return f"{many}{self.about['model']} on {self.about['data']['name']}"
+        many = f"{count} x " if (count := self.metadata.get("ensemble")) else ""
+        return f"{many}{self.metadata['model']} on {self.metadata['data']['name']}"
 
     def build(self) -> Model:
         """The model with initial weights."""
         helpers = {field: self.folder / "parts" / field for field, _ in submodels(self.config)}
-        return build(self.config, self.space, self.about["seed"], self.compute, helpers)
+        return build(self.config, self.space, self.metadata["seed"], self.compute, helpers)
 
     @cached_property
     def model(self) -> Model:
@@ -147,8 +147,12 @@ class SavedRun:
             if ability.ability in entry.abilities and self.space.kind in entry.events
         ]
         raise UsageError(
-            f"{self.about['model']} cannot {ability.task}; "
-            + (f"use {either(others)}" if others else f"no model of {self.space.kind} data can")
+            f"{self.metadata['model']} cannot {ability.task}; "
+            + (
+                f"use {join_with_or(others)}"
+                if others
+                else f"no model of {self.space.kind} data can"
+            )
         )
 
     @property
@@ -175,7 +179,7 @@ class SavedRun:
 
     def source(self, what: Any = None) -> data.Dataset:
         """The run's own data, checked to be unchanged, or other data read with its fields."""
-        about = self.about["data"]
+        about = self.metadata["data"]
         if what is not None:
             return data.open(what, fields=storage.read(self.folder, "fields.json"))
         if about["what"] is None:
@@ -190,10 +194,10 @@ class SavedRun:
             )
         return source
 
-    def look(self, what: Any = None) -> data.View:
+    def open_view(self, what: Any = None) -> data.View:
         """The view of this run's event and conditions in its own or in other data."""
         source = self.source(what)
-        return source.view(self.about["event"], self.about["given"], self.about["target"])
+        return source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
 
     def rows(self, what: Any = None, split: str | None = None) -> data.Split:
         """A split of the run's own or of other data."""
@@ -201,5 +205,5 @@ class SavedRun:
             return self.opened.rows(split or "test")
         source = self.source(what)
         default = "test" if what is None or source.has_splits else "all"
-        view = source.view(self.about["event"], self.about["given"], self.about["target"])
+        view = source.view(self.metadata["event"], self.metadata["given"], self.metadata["target"])
         return view.rows(split or default)

@@ -21,7 +21,7 @@ from ..train.log import Log
 from ..train.loop import Progress, evaluate_ema, fit
 from ..train.trainer import Refit, Trainer
 
-FORESEEN = 256
+TIMED_EVAL_ROWS = 256
 """Held-out rows that are scored to estimate the time of a full evaluation."""
 SAVE_EVERY = 10.0
 """Seconds between checkpoints: the most training that a crash can lose."""
@@ -55,13 +55,13 @@ class TrainingSession:
         last = folder / "last.safetensors"
         saved = checkpoint.load(last) if last.exists() else None
         if saved or trainer is None:
-            trainer = self.begin(bool(saved and saved[1].get("refit")))
+            trainer = self.new_trainer(bool(saved and saved[1].get("refit")))
         self.trainer = trainer
         if saved:
             self.trainer.restore(*saved)
         log.cut(self.trainer.step)
 
-    def begin(self, again: bool = False) -> Trainer:
+    def new_trainer(self, again: bool = False) -> Trainer:
         """A trainer with initial weights on the rows of the fit, or of the refit."""
         rows = self.view.training("train+valid" if again else "train")
         seed = derive_seed(self.seed, "refit") if again else self.seed
@@ -76,37 +76,49 @@ class TrainingSession:
         first = self.trainer
         end = budget.end(first.epoch_steps, first.step, first.seconds, 0)
         if not first.refit:
-            yield from self.remember(fit(first, end, self.judge, asked, foresee=self.foresee))
-            ended = first.stale >= self.recipe.patience or first.settled
-            if self.recipe.refit == "none" or not (ended and first.kept):
+            yield from self.run_loop(
+                fit(first, end, self.judge, asked, estimate_eval_seconds=self.foresee)
+            )
+            ended = first.evals_without_improvement >= self.recipe.patience or first.converged
+            if self.recipe.refit == "none" or not (ended and first.best_weights):
                 return
-            self.trainer = self.second(first)
+            self.trainer = self.start_refit(first)
         judge = self.judge if self.recipe.refit == "continue" else None
-        yield from self.remember(fit(self.trainer, end, judge, asked, foresee=self.foresee))
+        yield from self.run_loop(
+            fit(self.trainer, end, judge, asked, estimate_eval_seconds=self.foresee)
+        )
 
     def foresee(self) -> float:
         """Estimated seconds of one held-out evaluation, from timing it on few rows."""
-        rows = FirstRows(self.view.rows("valid"), FORESEEN)
+        rows = FirstRows(self.view.rows("valid"), TIMED_EVAL_ROWS)
         begun = time.monotonic()
         evaluate_ema(self.trainer, HeldOutScorer(self.trainer.model, rows))
         spent = time.monotonic() - begun
         return spent * sum(map(len, self.judge.batches)) / max(len(rows), 1)
 
-    def second(self, first: Trainer) -> Trainer:
+    def start_refit(self, first: Trainer) -> Trainer:
         """The trainer of the refit, at its first step."""
-        trainer, best = self.begin(again=True), first.best_step
-        trainer.step, trainer.seconds, trainer.stale = first.step, first.seconds, first.stale
-        trainer.best, trainer.best_step, trainer.kept = first.best, best, first.kept
+        trainer, best = self.new_trainer(again=True), first.best_step
+        trainer.step, trainer.seconds, trainer.evals_without_improvement = (
+            first.step,
+            first.seconds,
+            first.evals_without_improvement,
+        )
+        trainer.best, trainer.best_step, trainer.best_weights = (
+            first.best,
+            best,
+            first.best_weights,
+        )
         if self.recipe.refit == "same":
             trainer.refit = Refit(first.step, best)
             return trainer
-        trainer.model.load_state_dict(first.kept)
-        trainer.average = EMA(trainer.model, self.recipe.ema_decay)
+        trainer.model.load_state_dict(first.best_weights)
+        trainer.ema = EMA(trainer.model, self.recipe.ema_decay)
         goal = evaluate_ema(trainer, HeldOutScorer(trainer.model, self.view.rows("train"))).value
         trainer.refit = Refit(first.step - best, 2 * best, goal)
         return trainer
 
-    def remember(self, steps: Iterator[Progress]) -> Iterator[Progress]:
+    def run_loop(self, steps: Iterator[Progress]) -> Iterator[Progress]:
         """Run the loop, writing the log and checkpoints."""
         saved, progress, since = time.monotonic(), None, []
         for progress in steps:
@@ -120,17 +132,17 @@ class TrainingSession:
             try:
                 yield progress
             except GeneratorExit:  # the caller left between two steps, where the state is whole
-                self.conclude("asked")
+                self.save_best("asked")
                 self.save()
                 raise
         stopped = (progress and progress.stopped) or "budget"
-        self.conclude(stopped)
+        self.save_best(stopped)
         if progress and stopped == "diverged":
             raise DivergenceError(progress.sentence)
         self.save()
 
     def save(self) -> None:
-        if not self.trainer.sound:
+        if not self.trainer.is_finite:
             raise DivergenceError(
                 "the weights were no longer finite at step "
                 f"{self.trainer.step}; the checkpoint before is kept; try a "
@@ -138,15 +150,15 @@ class TrainingSession:
             )
         checkpoint.save(self.folder / "last.safetensors", *self.trainer.state())
 
-    def conclude(self, stopped: str) -> None:
+    def save_best(self, stopped: str) -> None:
         """Save the best weights. Weights that no regular evaluation has scored are scored once
         more and may win, but leave no trace in the checkpoint, so that resuming equals never
         having stopped."""
-        score, weights, refit = self.trainer.best, self.trainer.kept, self.trainer.refit
+        score, weights, refit = self.trainer.best, self.trainer.best_weights, self.trainer.refit
         seconds = self.trainer.seconds
-        if self.trainer.done and stopped != "diverged":
+        if self.trainer.refit_done and stopped != "diverged":
             stopped, weights = "refit", self.trainer.weights()
-        elif not refit and stopped != "diverged" and self.trainer.step % self.trainer.every:
+        elif not refit and stopped != "diverged" and self.trainer.step % self.trainer.eval_every:
             begun = time.monotonic()
             final = evaluate_ema(self.trainer, self.judge)
             seconds += time.monotonic() - begun
@@ -161,10 +173,10 @@ class TrainingSession:
             "held_out": None if score is None else score.to_dict(),
         }
         if self.recipe.refit != "none":
-            about["refit"] = self.told()
+            about["refit"] = self.refit_status()
         checkpoint.save(self.folder / "best.safetensors", weights, about)
 
-    def told(self) -> dict[str, Any]:
+    def refit_status(self) -> dict[str, Any]:
         """Progress of the refit: steps done, steps in all, rows."""
         refit, first = self.trainer.refit, self.trainer.best_step
         if refit is None:
@@ -172,7 +184,7 @@ class TrainingSession:
         begun = first if self.recipe.refit == "continue" else 0
         return {
             "way": self.recipe.refit,
-            "done": self.trainer.done,
+            "done": self.trainer.refit_done,
             "steps": self.trainer.age - begun,
             "of": refit.until - begun,
             "rows": len(self.trainer.rows),
@@ -188,7 +200,7 @@ def record(since: Sequence[Progress]) -> dict[str, Any]:
         "step": now.step,
         "epoch": now.epoch,
         "seconds": now.seconds,
-        "rate": now.rate,
+        "rate": now.lr,
         "terms": terms,
         "norms": norms,
         "held_out": held,

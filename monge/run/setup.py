@@ -31,7 +31,7 @@ class RunSetup:
     view: data.View
     config: Config
     recipe: TrainConfig
-    about: dict[str, Any]  # the part that run.json stores
+    metadata: dict[str, Any]  # the part that run.json stores
 
 
 def resolve_setup(
@@ -60,7 +60,7 @@ def resolve_setup(
         target = default_target(entry.name, source)
     view = source.view(event, given, target)
     if target:
-        view.vary()
+        view.check_target_varies()
     check_compatible(short, owner, view.space)
     suit = owner.defaults(view.space)
     opened, proposed = source.with_defaults(*suit.data)
@@ -69,7 +69,7 @@ def resolve_setup(
     proposal = inherited(suit.config, spoken.model) if isinstance(model, str) else model
     proposal, words = preset(short, owner, view.space, proposal, spoken.model)
     config, recipe = as_ensemble(
-        proposal.override(*words), suit.recipe.override(*spoken.train), ensemble, bag
+        proposal.override(*words), suit.train.override(*spoken.train), ensemble, bag
     )
     origin = {
         "what": str(what) if isinstance(what, str | Path) else None,
@@ -80,12 +80,12 @@ def resolve_setup(
     about = {
         "model": name if name.endswith(".py") else entry.name,
         "config": config.to_dict(),
-        "recipe": recipe.to_dict(),
+        "train": recipe.to_dict(),
         "space": view.space.to_dict(),
         "data": origin,
         "event": event,
         "given": list(given),
-        "target": list(view.terms.event) if target else None,
+        "target": list(view.selection.event) if target else None,
         "ensemble": ensemble,
     }
     return RunSetup(f"{short}-{source.name}", view, config, recipe, about)

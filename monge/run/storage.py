@@ -49,13 +49,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 FORMAT = 2
 """Of every JSON file of a run or a comparison; from 2 on a new format reads the older ones."""
-LONGEST = 150
+MAX_NAME_BYTES = 150
 """Bytes of a name made from data; file systems take 255, and names get additions."""
 KEYS = (
     "monge",
     "model",
     "config",
-    "recipe",
+    "train",
     "space",
     "data",
     "event",
@@ -71,7 +71,7 @@ FILES = (
     "log.jsonl",
     "card.md",
     "findings.json",
-    "judged.json",
+    "metrics.json",
     "rows.npy",
     "compare.json",
     "parts",
@@ -88,13 +88,13 @@ def home() -> Path:
     return Path(os.environ.get("MONGE_RUNS", "runs"))
 
 
-def named(title: str) -> Path:
+def default_path(title: str) -> Path:
     """The place of a run or comparison with this title, which comes from data: always directly in
     the folder of runs, with a name of letters, digits and . _ + - that any file system takes."""
     name = re.sub(r"[^\w.+-]+", "-", title).lstrip(".") or "-"
-    if len(name.encode()) > LONGEST:
+    if len(name.encode()) > MAX_NAME_BYTES:
         digest = hashlib.sha256(title.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        name = f"{name.encode()[: LONGEST - 9].decode('utf-8', 'ignore')}-{digest}"
+        name = f"{name.encode()[: MAX_NAME_BYTES - 9].decode('utf-8', 'ignore')}-{digest}"
     return home() / name
 
 
@@ -114,7 +114,7 @@ def create(
             shutil.copytree(
                 run,
                 draft / "parts" / field,
-                ignore=shutil.ignore_patterns("last.safetensors", ".*", "pictures"),
+                ignore=shutil.ignore_patterns("last.safetensors", ".*", "figures"),
             )
     except OSError as error:
         raise RunError(
@@ -176,15 +176,15 @@ def read(folder: Path, name: str) -> dict[str, Any]:
         content = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{folder / name} cannot be read ({error}); the run is damaged") from error
-    return unstamped(folder / name, content)
+    return check_format(folder / name, content)
 
 
-def stamped(content: Mapping[str, Any]) -> dict[str, Any]:
+def with_format(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a JSON file with the format it is written in."""
     return {"format": FORMAT, **content}
 
 
-def unstamped(path: Path, content: Any) -> dict[str, Any]:
+def check_format(path: Path, content: Any) -> dict[str, Any]:
     """What `stamped` was given, or a sentence about a format that this version does not read."""
     if not isinstance(content, dict):
         raise RunError(f"{path}: expected an object, found {shown(content)}; the run is damaged")
@@ -198,7 +198,7 @@ def unstamped(path: Path, content: Any) -> dict[str, Any]:
     return content
 
 
-def described(folder: Path) -> dict[str, Any]:
+def read_metadata(folder: Path) -> dict[str, Any]:
     """The run.json of a run, with all that every run has."""
     about = read(folder, "run.json")
     if lacking := [key for key in KEYS if key not in about]:
@@ -221,7 +221,7 @@ def write(path: Path, text: str) -> None:
         ) from error
 
 
-def apart(out: Path) -> Path:
+def check_output_path(out: Path) -> Path:
     """A file to write that someone named, unless a run or a comparison needs what it replaces."""
     path = Path(os.path.realpath(out.parent), out.name)
     for folder in path.parents:

@@ -53,7 +53,7 @@ class Cost:
     """The cost of one fit on this machine."""
 
     parameters: int
-    step: float | None  # seconds per step; None if no step was timed
+    seconds_per_step: float | None  # seconds per step; None if no step was timed
     epoch_steps: int
     weights: int  # bytes of the weights, their EMA and the optimiser state
     working: int | None  # peak bytes of activations and gradients in a step; None if unknown
@@ -62,7 +62,7 @@ class Cost:
     @property
     def epoch(self) -> float | None:
         """Seconds per epoch."""
-        return None if self.step is None else self.step * self.epoch_steps
+        return None if self.seconds_per_step is None else self.seconds_per_step * self.epoch_steps
 
     @property
     def memory(self) -> int | None:
@@ -71,7 +71,9 @@ class Cost:
 
     def steps(self, budget: Budget) -> float:
         """Steps that the budget allows, without the time of evaluations."""
-        seconds = math.inf if self.step is None else budget.seconds / self.step
+        seconds = (
+            math.inf if self.seconds_per_step is None else budget.seconds / self.seconds_per_step
+        )
         limit = self.limit or math.inf
         return min(seconds, budget.steps, budget.epochs * self.epoch_steps, limit)
 
@@ -79,14 +81,15 @@ class Cost:
         """Raise UsageError if the budget does not allow one step."""
         if self.steps(Budget.read(budget)) >= 1:
             return
-        if self.step is None:
+        if self.seconds_per_step is None:
             raise UsageError(
                 f"budget {budget!r} is too small for one step of {self.epoch_steps} per epoch; "
                 "give at least 1step"
             )
         raise UsageError(
-            f"budget {budget!r} is too small for one step, which takes about {self.step:.2g} s "
-            f"({self.epoch_steps} steps per epoch); give at least {math.ceil(10 * self.step)}s"
+            f"budget {budget!r} is too small for one step, which takes about "
+            f"{self.seconds_per_step:.2g} s ({self.epoch_steps} steps per epoch); give at least "
+            f"{math.ceil(10 * self.seconds_per_step)}s"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -231,7 +234,7 @@ def measure_memory(trainer: Trainer) -> tuple[float, int]:
     """Seconds of a step whose allocations are recorded, and its peak bytes."""
     gauge, started = MemoryGauge(), time.perf_counter()
     with gauge:
-        trainer.advance(0.0)
+        trainer.train_step(0.0)
     return time.perf_counter() - started, gauge.peak
 
 
@@ -240,7 +243,7 @@ def measure_seconds(trainer: Trainer) -> float:
     spent: list[float] = []
     while len(spent) < TRIAL_STEPS and sum(spent) < MAX_TRIAL_SECONDS:
         started = time.perf_counter()
-        trainer.advance(0.0)
+        trainer.train_step(0.0)
         spent.append(time.perf_counter() - started)
     return statistics.median(spent)
 

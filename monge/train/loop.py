@@ -73,7 +73,7 @@ class Progress:
     seconds: float
     fraction: float  # of the budget
     speed: float  # steps per second
-    rate: float  # learning rate
+    lr: float  # learning rate
     terms: dict[str, float] = field(default_factory=dict)  # "update/term" -> mean
     held_out: Metric | None = None
     best: bool = False  # the held-out metric is a new best
@@ -89,8 +89,8 @@ def fit(
     budget: Budget,
     evaluate: Evaluate | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-    pause: float = 0.25,
-    foresee: Callable[[], float] = lambda: 0.0,
+    report_every: float = 0.25,
+    estimate_eval_seconds: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Progress]:
     """Train until the budget, train.max_steps, early stopping or `should_stop` ends it.
 
@@ -98,21 +98,21 @@ def fit(
     budget of seconds includes a last evaluation: the time of the previous one is reserved for it,
     or, before the first, the estimate of `foresee`.
     """
-    config = trainer.recipe
+    config = trainer.train_config
     limit = 0 if trainer.refit else config.max_steps
     end = budget.end(trainer.epoch_steps, trainer.step, trainer.seconds, limit)
     length = schedule_length(config, end.steps)
     clock = TrainingClock(trainer)
     stopped = stop_reason(trainer, end, should_stop, 0.0)
     while stopped is None:
-        trainer.advance(lr_factor(config, trainer.age, length))
+        trainer.train_step(lr_factor(config, trainer.age, length))
         clock.tick()
         if clock.eval_seconds is None and evaluate and trainer.seconds > end.seconds / 2:
-            clock.eval_seconds = foresee()
+            clock.eval_seconds = estimate_eval_seconds()
             clock.tick()
         stopped = stop_reason(trainer, end, should_stop, clock.eval_seconds or 0.0)
-        due = trainer.step % trainer.every == 0
-        if not (due or stopped or clock.since_report > pause):
+        due = trainer.step % trainer.eval_every == 0
+        if not (due or stopped or clock.since_report > report_every):
             continue
         terms, norms, sentence = trainer.read()
         metric, best = None, False
@@ -170,7 +170,7 @@ class TrainingClock:
 def evaluate_ema(trainer: Trainer, evaluate: Evaluate) -> Metric:
     """The held-out metric of the EMA weights, in evaluation mode and without gradients."""
     trainer.model.eval()
-    with trainer.average.swapped(), torch.no_grad():
+    with trainer.ema.swapped(), torch.no_grad():
         return evaluate()
 
 
@@ -178,15 +178,15 @@ def stop_reason(
     trainer: Trainer, end: Budget, should_stop: Callable[[], bool], eval_seconds: float
 ) -> str | None:
     """Why training should stop now, or None; `eval_seconds` are reserved for an evaluation."""
-    config = trainer.recipe
+    config = trainer.train_config
     if trainer.refit:
-        if trainer.done:
+        if trainer.refit_done:
             return "refit"
     elif config.max_steps and trainer.step >= config.max_steps:
         return "complete"
-    elif config.patience and trainer.stale >= config.patience:
+    elif config.patience and trainer.evals_without_improvement >= config.patience:
         return "patience"
-    elif trainer.settled:
+    elif trainer.converged:
         return "complete"
     if trainer.step >= end.steps or trainer.seconds + eval_seconds >= end.seconds:
         return "budget"

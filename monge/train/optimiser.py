@@ -59,7 +59,7 @@ LBFGS_SCRATCH_SLOT = "al"
 """State that L-BFGS holds only to avoid an allocation; it is not saved."""
 
 
-def optimiser(
+def make_optimiser(
     config: OptimiserConfig,
     params: Sequence[nn.Parameter],
     factors: Mapping[int, float] | None = None,
@@ -295,7 +295,7 @@ def check_slots(optim: Optimizer, settings: OptimiserConfig) -> None:
         return
     param = nn.Parameter(torch.zeros(1))
     param.grad = torch.ones(1)
-    example = optimiser(settings, [param])
+    example = make_optimiser(settings, [param])
     example.step()
     for slots in optim.state.values():
         check_same_names("optimiser slots", slots, example.state[param])

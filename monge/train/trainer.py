@@ -31,7 +31,7 @@ from .optimiser import (
     has_converged,
     lbfgs_iteration,
     lr_multiplier_of,
-    optimiser,
+    make_optimiser,
     pack,
     steps_per_epoch,
     trainable_updates,
@@ -39,7 +39,7 @@ from .optimiser import (
 )
 from .regularisation import input_noise, l1_prox, weight_noise
 
-BEGINNING = 10_000
+MAX_INIT_ROWS = 10_000
 """Largest number of training rows, evenly spaced, used for data-dependent initialisation."""
 DENORMAL_FLUSH_STEPS = 200
 """Steps between two flushes of denormal numbers."""
@@ -66,7 +66,7 @@ class Trainer:
         precision: str = "fp32",
         compiled: bool = False,
     ) -> None:
-        self.model, self.rows, self.recipe, self.seed = model, rows, train_config, seed
+        self.model, self.rows, self.train_config, self.seed = model, rows, train_config, seed
         self.device = next(
             (t.device for t in [*model.parameters(), *model.buffers()]), torch.device("cpu")
         )
@@ -76,18 +76,18 @@ class Trainer:
         self.settings = [train_config.optimiser_config(t.name) for t in self.updates]
         factors = lr_multiplier_of(model, train_config.lr_multipliers)
         self.optimisers = [
-            optimiser(settings, t.params, factors) if t.params else None
+            make_optimiser(settings, t.params, factors) if t.params else None
             for t, settings in zip(self.updates, self.settings, strict=True)
         ]
-        self.average = EMA(model, train_config.ema_decay)
+        self.ema = EMA(model, train_config.ema_decay)
         self.batch_size = min(train_config.batch_size, len(rows))
         self.epoch_steps = steps_per_epoch(len(rows), self.batch_size, self.updates)
-        self.every = train_config.eval_every or min(max(self.epoch_steps, 50), 1000)
-        self.step, self.stale, self.seconds = 0, 0, 0.0
+        self.eval_every = train_config.eval_every or min(max(self.epoch_steps, 50), 1000)
+        self.step, self.evals_without_improvement, self.seconds = 0, 0, 0.0
         self.refit: Refit | None = None
         self.best: Metric | None = None
         self.best_step = 0
-        self.kept: dict[str, Tensor] = {}  # weights at the best held-out metric
+        self.best_weights: dict[str, Tensor] = {}  # weights at the best held-out metric
         self.pending_losses: list[tuple[int, str, Tensor]] = []
         self.pending_norms: list[tuple[int, str, Tensor]] = []  # of gradients, before clipping
         self.epoch_order: tuple[int, Tensor] = (-1, torch.empty(0))
@@ -100,12 +100,12 @@ class Trainer:
         return self.step - self.refit.origin if self.refit else self.step
 
     @property
-    def done(self) -> bool:
+    def refit_done(self) -> bool:
         """Whether the refit is complete."""
-        return self.refit is not None and (self.age >= self.refit.until or self.settled)
+        return self.refit is not None and (self.age >= self.refit.until or self.converged)
 
     @property
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         """Whether every optimiser has converged."""
         return all(map(has_converged, self.optimisers))
 
@@ -125,7 +125,7 @@ class Trainer:
         if self.epoch_order[0] != epoch:
             generator = make_generator(derive_seed(self.seed, "epoch", epoch))
             order = torch.randperm(len(self.rows), generator=generator)
-            if self.recipe.bucket_by_length:
+            if self.train_config.bucket_by_length:
                 order = bucketed(order, self.rows.lengths, self.batch_size, generator)
             self.epoch_order = (epoch, order)
         return self.epoch_order[1][place * self.batch_size : (place + 1) * self.batch_size]
@@ -138,25 +138,25 @@ class Trainer:
         if update and update.rows:
             index = update.rows(index, len(self.rows))
         batch = replace(self.rows.batch(index, train=True).to(self.device), step=self.age)
-        noise = self.recipe.input_noise
+        noise = self.train_config.input_noise
         return input_noise(batch, self.model.space, noise) if noise else batch
 
     def whole(self, update: Update) -> Batch:
         if self.whole_split is None:
             self.whole_split = self.rows.whole().to(self.device)
-        batch, noise = replace(self.whole_split, step=self.age), self.recipe.input_noise
+        batch, noise = replace(self.whole_split, step=self.age), self.train_config.input_noise
         if update.rows or update.batches > 1:
             index = torch.arange(len(batch)).repeat(update.batches)
             batch = batch[update.rows(index, len(batch)) if update.rows else index]
         return input_noise(batch, self.model.space, noise) if noise else batch
 
-    def begin(self) -> None:
+    def initialise(self) -> None:
         """Initialise the model from data and restart the EMA from there."""
         reseed(derive_seed(self.seed, "begin"), self.device)
-        count = min(len(self.rows), BEGINNING)
+        count = min(len(self.rows), MAX_INIT_ROWS)
         index = torch.arange(count) * len(self.rows) // count
         self.model.initialise_from_data(self.rows.batch(index, train=True).to(self.device))
-        self.average = EMA(self.model, self.recipe.ema_decay)
+        self.ema = EMA(self.model, self.train_config.ema_decay)
 
     def set_train_mode(self) -> None:
         """Put the model in training mode, frozen modules in evaluation mode."""
@@ -164,10 +164,10 @@ class Trainer:
         for module in self.frozen:
             module.eval()
 
-    def advance(self, scale: float) -> None:
+    def train_step(self, scale: float) -> None:
         """Apply every due update once, with learning rates multiplied by `scale`."""
         if self.age == 0:
-            self.begin()
+            self.initialise()
         if not self.model.training:
             self.set_train_mode()
         number = self.batches_used
@@ -179,7 +179,7 @@ class Trainer:
                 batch = self.whole(update) if update.whole else self.batch(number, update)
                 number += 0 if update.whole else update.batches
                 self.apply_update(place, update, batch, scale)
-        self.average.update(self.age)
+        self.ema.update(self.age)
         self.step += 1
         if self.age % DENORMAL_FLUSH_STEPS == 0:
             for each in filter(None, self.optimisers):
@@ -282,27 +282,31 @@ class Trainer:
                 self.refit = replace(self.refit, until=self.age)
             return False
         if better:
-            self.best, self.stale, self.kept = metric, 0, self.weights()
+            self.best, self.evals_without_improvement, self.best_weights = (
+                metric,
+                0,
+                self.weights(),
+            )
             self.best_step = self.step
         else:
-            self.stale += 1
+            self.evals_without_improvement += 1
         return better
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of the weights used for sampling and scoring: the EMA, other buffers live."""
-        state = self.model.state_dict() | self.average.weights
+        state = self.model.state_dict() | self.ema.weights
         return {name: tensor.detach().clone() for name, tensor in state.items()}
 
     @property
-    def sound(self) -> bool:
+    def is_finite(self) -> bool:
         """Whether every weight is finite."""
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything a resume needs: tensors by name, and counters."""
         tensors = {f"model/{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"average/{name}": t for name, t in self.average.weights.items()}
-        tensors |= {f"kept/{name}": t for name, t in self.kept.items()}
+        tensors |= {f"average/{name}": t for name, t in self.ema.weights.items()}
+        tensors |= {f"kept/{name}": t for name, t in self.best_weights.items()}
         names = {id(p): name for name, p in self.model.named_parameters()}
         numbers, slots_of = {}, {}
         for update, moving in zip(self.updates, self.optimisers, strict=True):
@@ -312,7 +316,7 @@ class Trainer:
                 tensors |= {f"optimiser/{update.name}/{name}": t for name, t in slots.items()}
         counters = {
             "step": self.step,
-            "stale": self.stale,
+            "stale": self.evals_without_improvement,
             "seconds": self.seconds,
             "best": None if self.best is None else self.best.to_dict(),
             "best_step": self.best_step,
@@ -330,7 +334,7 @@ class Trainer:
 
         try:
             self.model.load_state_dict(under("model/"))
-            self.average.restore({k: v.to(self.device) for k, v in under("average/").items()})
+            self.ema.restore({k: v.to(self.device) for k, v in under("average/").items()})
             params = dict(self.model.named_parameters())
             for update, moving, settings in zip(
                 self.updates, self.optimisers, self.settings, strict=True
@@ -344,12 +348,12 @@ class Trainer:
                         )
                     unpack(moving, params, slots, counters["optimiser"][update.name])
                     check_slots(moving, settings)
-            self.kept = under("kept/")
+            self.best_weights = under("kept/")
             self.best = None if counters["best"] is None else Metric(**counters["best"])
             check_same_names(
-                "best weights", self.kept, self.model.state_dict() if self.best else ()
+                "best weights", self.best_weights, self.model.state_dict() if self.best else ()
             )
-            self.step, self.stale = counters["step"], counters["stale"]
+            self.step, self.evals_without_improvement = counters["step"], counters["stale"]
             self.best_step, self.seconds = counters["best_step"], counters["seconds"]
             self.refit = Refit(**counters["refit"]) if counters["refit"] else None
         except (KeyError, RuntimeError, AttributeError, TypeError, ValueError) as error:

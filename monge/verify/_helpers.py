@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.abilities import HasBijection
 from ..core.batch import Batch
-from ..prob.bijections.coupling import Coupling
+from ..prob.bijections.coupling import CouplingBijection
 
 
 def normal(*shape: int) -> Tensor:
@@ -56,20 +56,20 @@ def jacobian_of_row(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def couplings(
     model: HasBijection, batch: Batch, z: Tensor
-) -> list[tuple[Coupling, Tensor, Tensor | None]]:
+) -> list[tuple[CouplingBijection, Tensor, Tensor | None]]:
     """The couplings of a model, each with its input when latent codes z are decoded, and its
     context."""
     assert isinstance(model, nn.Module)
-    found: list[tuple[Coupling, Tensor, Tensor | None]] = []
+    found: list[tuple[CouplingBijection, Tensor, Tensor | None]] = []
 
     def note(layer: nn.Module, entered: tuple[Tensor, ...], _: object) -> None:
-        assert isinstance(layer, Coupling)
+        assert isinstance(layer, CouplingBijection)
         found.append((layer, entered[0], entered[1] if len(entered) > 1 else None))
 
     hooks = [
         layer.register_forward_hook(note)
         for layer in model.modules()
-        if isinstance(layer, Coupling)
+        if isinstance(layer, CouplingBijection)
     ]
     try:
         model.push(z, batch.given)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..models.diffusion._parameterisation import Prediction
+from ..models.diffusion._parameterisation import DenoiserPrediction
 from ..models.diffusion._samplers import Predict
-from ..prob.noise_schedule import Noising
+from ..prob.noise_schedule import NoiseProcess
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class GaussianMixture:
         away = z[:, None] - alpha[..., None] * self.means  # (B, K, D)
         return (share[..., None] * (self.means + gain[..., None] * away)).sum(1)
 
-    def denoiser(self, noising: Noising) -> Predict:
+    def denoiser(self, noising: NoiseProcess) -> Predict:
         """The prediction of a perfectly trained network."""
 
-        def predict(z: Tensor, t: Tensor) -> Prediction:
+        def predict(z: Tensor, t: Tensor) -> DenoiserPrediction:
             alpha, sigma = noising.alpha(t)[:, None], noising.sigma(t)[:, None]
-            return Prediction(z, alpha, sigma, "x0", self.denoised(z, alpha, sigma))
+            return DenoiserPrediction(z, alpha, sigma, "x0", self.denoised(z, alpha, sigma))
 
         return predict
 

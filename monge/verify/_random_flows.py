@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..nn.autoregressive.masked_mlp import Masked
+from ..nn.autoregressive.masked_mlp import MaskedMLP
 from ..nn.mlp import MLP
-from ..prob.bijections.autoregressive import Autoregressive
+from ..prob.bijections.autoregressive import AutoregressiveBijection
 from ..prob.bijections.base import Bijection
-from ..prob.bijections.coupling import Coupling
+from ..prob.bijections.coupling import CouplingBijection
 from ..prob.bijections.univariate import UnivariateMap
 
 DIMS = 5
@@ -21,7 +21,7 @@ DIMS = 5
 class Blocks(nn.Module):
     """The network of a coupling as that of a masked map: zeros for the entries that stay."""
 
-    def __init__(self, layer: Coupling) -> None:
+    def __init__(self, layer: CouplingBijection) -> None:
         super().__init__()
         self.layer = layer
 
@@ -41,22 +41,22 @@ class RandomNet(nn.Module):
         return self.net(x)
 
 
-def coupling(warp: UnivariateMap, flip: bool) -> Coupling:
+def coupling(warp: UnivariateMap, flip: bool) -> CouplingBijection:
     """A coupling of DIMS entries with a random network."""
     size = DIMS // 2
     stays, moves = (DIMS - size, size) if flip else (size, DIMS - size)
     net = MLP.Config(width=8, depth=1).build(stays, moves * warp.count)
-    return Coupling(RandomNet(net), warp, size, flip).double()
+    return CouplingBijection(RandomNet(net), warp, size, flip).double()
 
 
-def autoregressive(warp: UnivariateMap, back: bool = False) -> Autoregressive:
+def autoregressive(warp: UnivariateMap, back: bool = False) -> AutoregressiveBijection:
     """A masked map of DIMS entries with a random network, in one order or against it."""
     entries = torch.arange(DIMS)
     places = entries.flip(0) if back else entries
-    net = Masked.Config(width=16).build(
+    net = MaskedMLP.Config(width=16).build(
         entries, entries.repeat_interleave(warp.count), places[None]
     )
-    return Autoregressive(net, warp, places).double()
+    return AutoregressiveBijection(net, warp, places).double()
 
 
 def shake(layer: Bijection) -> None:

@@ -216,7 +216,7 @@ def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Res
     torch.manual_seed(1)
     losses = next(turn for turn in model.updates() if turn.params).loss(batch)
     torch.manual_seed(1)
-    whole = float(value(*model.verdicts(batch)))
+    whole = float(value(*model.logits(batch)))
     return Residual(abs(float(losses["real"].mean() + losses["fake"].mean()) + whole / 2), 1e-12)
 
 
@@ -228,7 +228,7 @@ def x82_bound_of_the_divergence_stays_below_log_two(
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1; Lin 1991, Divergence
     Measures Based on the Shannon Entropy."""
     torch.manual_seed(1)
-    bound = float(divergence_bound(*model.verdicts(batch)))
+    bound = float(divergence_bound(*model.logits(batch)))
     return Residual(bound - math.log(2), 0.0)
 
 

@@ -12,11 +12,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..nn.attention.linear import causal_linear_attention, feature, linear_attention
-from ..nn.attention.position import Bias, Positions, frequencies, relative, sinusoids
-from ..nn.attention.scores import Hard
-from ..nn.attention.softmax import Attention, CausalAttention, attend_freely
-from ..nn.attention.transformer import Encoder
+from ..nn.attention.linear import causal_linear_attention, feature_map, linear_attention
+from ..nn.attention.position import Positions, RelativeBias, frequencies, relative_bias, sinusoids
+from ..nn.attention.scores import HardAttention
+from ..nn.attention.softmax import CausalAttention, SelfAttention, self_attend
+from ..nn.attention.transformer import TransformerEncoder
 from ._helpers import gap, most, normal
 from .framework import Residual
 
@@ -40,7 +40,7 @@ def x31_attention_is_equivariant() -> Residual:
     """MHA(P X) = P MHA(X) for every permutation P of the steps.
 
     Source: Lee et al. 2019, Set Transformer."""
-    layer, x = shaken(Attention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
+    layer, x = shaken(SelfAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
     order = torch.randperm(STEPS)
     return Residual(gap(layer(x[:, order]), layer(x)[:, order]), ROUNDING)
 
@@ -51,7 +51,7 @@ def x31_positions_tell_steps_apart() -> Residual:
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     nets = [
         shaken(
-            Encoder.Config(
+            TransformerEncoder.Config(
                 width=WIDTH, depth=1, heads=HEADS, positions="sinusoidal", join=join
             ).build(WIDTH)
         )
@@ -67,7 +67,7 @@ def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
 
     Source: Lee et al. 2019, Set Transformer; Vaswani et al. 2017, Attention Is All You Need, sec.
     3.5."""
-    layer, order = shaken(Attention(2 * WIDTH, HEADS)), torch.randperm(STEPS)
+    layer, order = shaken(SelfAttention(2 * WIDTH, HEADS)), torch.randperm(STEPS)
     places = sinusoids(STEPS, WIDTH).expand(3, -1, -1)
     joined = torch.cat([normal(3, STEPS, WIDTH), places], 2)
     return Residual(gap(layer(joined[:, order]), layer(joined)[:, order]), ROUNDING)
@@ -108,7 +108,11 @@ def x32_padding_changes_nothing() -> Residual:
     """A padded and masked sequence gives the same output as without padding.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
-    layer, x, length = shaken(Attention(WIDTH, HEADS)), normal(1, STEPS, WIDTH), torch.tensor([4])
+    layer, x, length = (
+        shaken(SelfAttention(WIDTH, HEADS)),
+        normal(1, STEPS, WIDTH),
+        torch.tensor([4]),
+    )
     return Residual(gap(layer(x, length)[:, :4], layer(x[:, :4])), ROUNDING)
 
 
@@ -116,12 +120,12 @@ def x33_identity_maps_give_the_non_local_layer() -> Residual:
     """W_q = W_k = W_v = I gives sum_s softmax_s(x_t . x_s / sqrt(d)) x_s.
 
     Source: Wang et al. 2018, Non-local Neural Networks, sec. 3."""
-    layer, x = Attention(WIDTH, 1).double(), normal(3, STEPS, WIDTH)
+    layer, x = SelfAttention(WIDTH, 1).double(), normal(3, STEPS, WIDTH)
     layer.enter.weight.copy_(torch.eye(WIDTH).repeat(3, 1))
     layer.leave.weight.copy_(torch.eye(WIDTH))
     layer.enter.bias.zero_()
     layer.leave.bias.zero_()
-    return Residual(gap(layer(x), attend_freely(x)), ROUNDING)
+    return Residual(gap(layer(x), self_attend(x)), ROUNDING)
 
 
 def parts() -> tuple[Tensor, Tensor, Tensor]:
@@ -135,7 +139,7 @@ def x34_linear_attention_is_the_quadratic_form() -> Residual:
 
     Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
-    a = feature(q) @ feature(k).mT
+    a = feature_map(q) @ feature_map(k).mT
     return Residual(gap(linear_attention(q, k, v), a @ v / a.sum(-1, keepdim=True)), ROUNDING)
 
 
@@ -145,7 +149,9 @@ def x34_causal_chunks_are_the_recurrence() -> Residual:
     Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
     s, z, steps = q.new_zeros(3, HEADS, 4, 4), q.new_zeros(3, HEADS, 4), []
-    for now, key, value in zip(*(x.unbind(2) for x in (feature(q), feature(k), v)), strict=True):
+    for now, key, value in zip(
+        *(x.unbind(2) for x in (feature_map(q), feature_map(k), v)), strict=True
+    ):
         s, z = s + key[..., None] * value[..., None, :], z + key
         steps.append((now[..., None] * s).sum(-2) / (now * z).sum(-1, keepdim=True))
     found = causal_linear_attention(q, k, v, chunk=8)
@@ -159,7 +165,7 @@ def x35_cold_attention_is_hard() -> Residual:
     Attend and Tell, sec. 4."""
     scores = torch.stack([torch.randperm(STEPS).double() for _ in range(5)])  # without ties
     v = normal(STEPS, WIDTH)
-    return Residual(gap((scores / 1e-3).softmax(1) @ v, Hard()(scores, v)), 1e-6)
+    return Residual(gap((scores / 1e-3).softmax(1) @ v, HardAttention()(scores, v)), 1e-6)
 
 
 def x35_stochastic_attention_is_soft_in_the_mean() -> Residual:
@@ -167,13 +173,15 @@ def x35_stochastic_attention_is_soft_in_the_mean() -> Residual:
 
     Source: Xu et al. 2015, Show, Attend and Tell, sec. 4."""
     scores, v = normal(1, STEPS), normal(STEPS, WIDTH)
-    drawn = Hard("sample", straight=False)(scores.expand(DRAWS, STEPS), v)  # (DRAWS, WIDTH)
+    drawn = HardAttention("sample", straight=False)(
+        scores.expand(DRAWS, STEPS), v
+    )  # (DRAWS, WIDTH)
     error = drawn.std(0) / math.sqrt(DRAWS)
     return Residual(float(((drawn.mean(0) - scores.softmax(1) @ v) / error).abs().amax()), 5.0)
 
 
-def biases() -> list[Bias]:
-    found = [relative(kind, HEADS) for kind in BIASES]
+def biases() -> list[RelativeBias]:
+    found = [relative_bias(kind, HEADS) for kind in BIASES]
     return [bias for bias in found if bias is not None and shaken(bias) is not None]
 
 
@@ -203,7 +211,7 @@ def x36_a_window_may_be_shifted() -> Residual:
 
 def logits(layer: CausalAttention, x: Tensor) -> Tensor:
     """Scores before the softmax, (B, heads, T, T)."""
-    q, k, _, bias = layer.look(x, None)
+    q, k, _, bias = layer.project(x, None)
     scores = q @ k.mT / math.sqrt(layer.size)
     return scores if bias is None else scores + bias
 

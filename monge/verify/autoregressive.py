@@ -16,7 +16,7 @@ from ..core.abilities import CanSample, HasConditionals, HasLikelihood, HasPoste
 from ..core.batch import Batch, broadcast_conditions
 from ..core.model import Model
 from ..core.rng import make_generator
-from ..nn.autoregressive.masked_mlp import Masked, MaskedLinear
+from ..nn.autoregressive.masked_mlp import MaskedLinear, MaskedMLP
 from ._density import Density, decoded, exact, marginal
 from .framework import Residual, SkipIdentity
 from .subjects import strangers
@@ -96,13 +96,13 @@ def x52_masks_leave_no_path(model: HasConditionals) -> Residual:
 
     Source: Germain et al. 2015, MADE: Masked Autoencoder for Distribution Estimation."""
     assert isinstance(model, nn.Module)
-    networks = [module for module in model.modules() if isinstance(module, Masked)]
+    networks = [module for module in model.modules() if isinstance(module, MaskedMLP)]
     if not networks:
         raise SkipIdentity("it has no masks")
     return Residual(sum(wrong_paths(network) for network in networks), 0.0)
 
 
-def wrong_paths(network: Masked) -> float:
+def wrong_paths(network: MaskedMLP) -> float:
     """How many paths lead from an input to an output that does not come after it."""
     wrong = 0.0
     for member in range(network.members):
@@ -114,7 +114,7 @@ def wrong_paths(network: Masked) -> float:
     return wrong
 
 
-def masks_of(network: Masked, member: int) -> Tensor:
+def masks_of(network: MaskedMLP, member: int) -> Tensor:
     """How many paths lead from each input (conditions first) to each output."""
     first, *rest = (mask_of(layer, member) for layer in network.maps())
     *hidden, last = rest

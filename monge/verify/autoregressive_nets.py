@@ -18,12 +18,12 @@ from ..core.abilities import HasConditionals, HasSubsets
 from ..core.batch import Batch
 from ..core.model import Model
 from ..core.rng import make_generator
-from ..models.autoregressive.count_table import Tabular
+from ..models.autoregressive.count_table import CountTable
 from ..models.autoregressive.fvsbn import FVSBN
 from ..models.autoregressive.nade import NADE
-from ..nn.autoregressive.pixel import Raster
-from ..nn.autoregressive.pixelcnn import Plain, Stack
-from ..nn.autoregressive.pixelrnn import Row
+from ..nn.autoregressive.pixel import RasterNet
+from ..nn.autoregressive.pixelcnn import PixelCNNStack, PlainPixelCNN
+from ..nn.autoregressive.pixelrnn import RowLSTM
 from ._helpers import most
 from .framework import Residual, SkipIdentity
 from .subjects import FITTED, random_rows, strangers
@@ -97,12 +97,12 @@ def x53_parameters_are_as_many_as_told(model: HasConditionals) -> Residual:
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10; Neal 1992,
     Connectionist Learning of Belief Networks."""
-    if not isinstance(model, Tabular | FVSBN):
+    if not isinstance(model, CountTable | FVSBN):
         raise SkipIdentity("theory does not count its parameters")
     if model.space.kind != "binary" or model.space.given:
         raise SkipIdentity("it is counted for bits that are given nothing")
     n = model.space.dims
-    if isinstance(model, Tabular):
+    if isinstance(model, CountTable):
         return Residual(abs(model.parameter_count - (2**n - 1)), 0.0)
     due = len(model.orders) * (n if model.config.shared else n * (n + 1) // 2)
     found = (model.parameter_count, moving(model))
@@ -127,7 +127,7 @@ def x55_two_stacks_leave_no_blind_spot(model: HasConditionals) -> Residual:
     network = raster_of(model, (1, 9, 9))
     seen = network.support(4, 4)[0].flatten()  # (81,)
     before = torch.arange(81) < 40
-    due = 6 if isinstance(network, Plain | Row) else 0
+    due = 6 if isinstance(network, PlainPixelCNN | RowLSTM) else 0
     blind, leaks = int((before & ~seen).sum()), int((seen & ~before).sum())
     return Residual(abs(blind - due) + leaks, 0.0)
 
@@ -142,16 +142,16 @@ def x55_colours_come_in_their_order(model: HasConditionals) -> Residual:
     return Residual(int((seen != (colours < colours[:, None])).sum()), 0.0)
 
 
-def raster_of(model: HasConditionals, shape: tuple[int, int, int]) -> Raster:
+def raster_of(model: HasConditionals, shape: tuple[int, int, int]) -> RasterNet:
     """A network like the model's own over images of this shape, with random weights."""
     assert isinstance(model, nn.Module)
-    found = next((part for part in model.modules() if isinstance(part, Raster)), None)
+    found = next((part for part in model.modules() if isinstance(part, RasterNet)), None)
     if found is None:
         raise SkipIdentity("it reads no pictures in raster order")
     config = replace(found.config, width=12, depth=6, first=3, dropout=0.0)
-    if isinstance(config, Stack.Config | Row.Config):
+    if isinstance(config, PixelCNNStack.Config | RowLSTM.Config):
         config = replace(config, kernel=3)
-    network: Raster = config.build(shape, 2).double()
+    network: RasterNet = config.build(shape, 2).double()
     for weight in network.parameters():
         nn.init.normal_(weight, std=0.3)
     return network

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..models.flow._continuous import Continuous
+from ..models.flow._continuous import ContinuousBijection
 from ..nn.layers.activation import Activation
 from ..nn.mlp import MLP
 from ..solve.adjoint import integrate_adjoint
@@ -28,10 +28,12 @@ PROBES = 1000
 WAVES = 2
 
 
-def flow(solver: Solver = FINE, activation: Activation = "tanh", depth: int = 2) -> Continuous:
+def flow(
+    solver: Solver = FINE, activation: Activation = "tanh", depth: int = 2
+) -> ContinuousBijection:
     """A continuous flow of DIMS entries with a random network."""
     config = MLP.Config(width=16, depth=depth, activation=activation, residual=True)
-    made = Continuous(config, (DIMS,), GIVEN, solver, WAVES).double()
+    made = ContinuousBijection(config, (DIMS,), GIVEN, solver, WAVES).double()
     for parameter in made.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
     return made

@@ -16,40 +16,59 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..nn.causal_conv import CausalConv
-from ..nn.dilated import TCN, DilatedStack, WaveNet
+from ..nn.dilated import DilatedStack, TCNStack, WaveNetStack
 from ..nn.layers.activation import activation
-from ..nn.layers.conv import Local, Unshared
-from ..nn.layers.pool import Global
-from ..nn.layers.specs import Conv, Dense, Layer, Pool, Shape, Stack, Transposed, field
+from ..nn.layers.conv import UnsharedConv2d, UnsharedConvSpec
+from ..nn.layers.pool import GlobalPool
+from ..nn.layers.specs import (
+    ConvSpec,
+    DenseSpec,
+    LayerSpec,
+    PoolSpec,
+    Shape,
+    StackSpec,
+    TransposedConvSpec,
+    receptive_field,
+)
 from ..nn.mlp import MLP
 from ._helpers import gap, most, normal
 from .framework import Residual
 
 ROUNDING = 1e-12
 """What float64 leaves of a sum of a few hundred products."""
-STACKS: tuple[tuple[Layer, ...], ...] = (
-    tuple(Conv(1, 2, padding=0, dilation=2**layer) for layer in range(5)),
-    tuple(Conv(1, 3, padding=0) for _ in range(4)),
-    (Conv(1, 5, 2, 0), Conv(1, 3, padding=0, dilation=2), Conv(1, 3, 2, 0), Conv(1, 2, padding=0)),
-    (Conv(1, 3, padding=0), Pool("average", 2, 2), Conv(1, 3, padding=0), Pool("average", 3, 2)),
-    (Conv(1, 3, 2, 1), Conv(1, 3), Transposed(1), Conv(1, 3)),
-    (Transposed(1, 3, 2, 0), Transposed(1, 5, 3, 1), Conv(1, 5)),
+STACKS: tuple[tuple[LayerSpec, ...], ...] = (
+    tuple(ConvSpec(1, 2, padding=0, dilation=2**layer) for layer in range(5)),
+    tuple(ConvSpec(1, 3, padding=0) for _ in range(4)),
+    (
+        ConvSpec(1, 5, 2, 0),
+        ConvSpec(1, 3, padding=0, dilation=2),
+        ConvSpec(1, 3, 2, 0),
+        ConvSpec(1, 2, padding=0),
+    ),
+    (
+        ConvSpec(1, 3, padding=0),
+        PoolSpec("average", 2, 2),
+        ConvSpec(1, 3, padding=0),
+        PoolSpec("average", 3, 2),
+    ),
+    (ConvSpec(1, 3, 2, 1), ConvSpec(1, 3), TransposedConvSpec(1), ConvSpec(1, 3)),
+    (TransposedConvSpec(1, 3, 2, 0), TransposedConvSpec(1, 5, 3, 1), ConvSpec(1, 5)),
 )
 """Stacks whose field is measured; the first few are convolutions and pools alone."""
 
 
-def cells() -> Iterator[tuple[Layer, Shape]]:
+def cells() -> Iterator[tuple[LayerSpec, Shape]]:
     """Small layers of every kind, with what enters them."""
     sizes = itertools.product((7, 8, 13), (1, 2, 3), (1, 2, 3), (0, 1))
     for side, kernel, stride, padding in sizes:
         for dilation in (1, 2):
-            yield Conv(4, kernel, stride, padding, dilation), (3, side, side + 1)
-            yield Transposed(4, kernel, stride, padding, dilation, stride - 1), (3, side)
+            yield ConvSpec(4, kernel, stride, padding, dilation), (3, side, side + 1)
+            yield TransposedConvSpec(4, kernel, stride, padding, dilation, stride - 1), (3, side)
         if padding <= kernel // 2:
-            yield Pool("max", kernel, stride, padding), (2, side, side)
-    yield Local(4, 3, 2), (2, 7, 8)
-    yield Dense(5), (7,)
-    yield Dense(5, bias=False), (7,)
+            yield PoolSpec("max", kernel, stride, padding), (2, side, side)
+    yield UnsharedConvSpec(4, 3, 2), (2, 7, 8)
+    yield DenseSpec(5), (7,)
+    yield DenseSpec(5, bias=False), (7,)
 
 
 def x16_layers_have_the_stated_shapes_and_counts() -> Residual:
@@ -83,11 +102,11 @@ def x19_unshared_and_alike_is_convolution() -> Residual:
     """A locally connected layer with equal weights everywhere convolves.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.5."""
-    form, inputs = Conv(3, 3, 2), (2, 9, 8)
+    form, inputs = ConvSpec(3, 3, 2), (2, 9, 8)
     conv = form.build(inputs).double()
-    local = Local(3, 3, 2).build(inputs).double()
+    local = UnsharedConvSpec(3, 3, 2).build(inputs).double()
     assert isinstance(conv, nn.Conv2d)
-    assert isinstance(local, Unshared)
+    assert isinstance(local, UnsharedConv2d)
     assert conv.bias is not None
     assert local.bias is not None
     local.weight.copy_(conv.weight.flatten(1).T.expand_as(local.weight))
@@ -136,7 +155,7 @@ def x20_global_average_ignores_shifts() -> Residual:
 
     Source: Lin, Chen & Yan 2014, Network in Network, sec. 3.2."""
     conv = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular").double()
-    net, x = nn.Sequential(conv, nn.ReLU(), Global()), normal(2, 3, 8, 8)
+    net, x = nn.Sequential(conv, nn.ReLU(), GlobalPool()), normal(2, 3, 8, 8)
     return Residual(gap(net(x), net(x.roll((3, 5), (2, 3)))), 1e-13)
 
 
@@ -146,7 +165,7 @@ def x21_dilation_puts_zeros_into_the_kernel() -> Residual:
     Source: Yu & Koltun 2016, Multi-Scale Context Aggregation by Dilated Convolutions."""
     worst = 0.0
     for rate in (2, 3):
-        conv = Conv(4, 3, padding=0, dilation=rate).build((2, 12, 12)).double()
+        conv = ConvSpec(4, 3, padding=0, dilation=rate).build((2, 12, 12)).double()
         assert isinstance(conv, nn.Conv2d)
         wide = torch.zeros(4, 2, 2 * rate + 1, 2 * rate + 1, dtype=torch.float64)
         wide[:, :, ::rate, ::rate] = conv.weight
@@ -171,7 +190,9 @@ def x23_field_is_the_support_of_the_gradient() -> Residual:
 
     Source: Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural
     Networks."""
-    return Residual(most(abs(field(Stack(stack)) - support(stack)) for stack in STACKS), 0)
+    return Residual(
+        most(abs(receptive_field(StackSpec(stack)) - support(stack)) for stack in STACKS), 0
+    )
 
 
 def x23_field_is_one_plus_a_sum() -> Residual:
@@ -179,30 +200,30 @@ def x23_field_is_one_plus_a_sum() -> Residual:
 
     Source: Araujo, Norris & Sim 2019, Computing Receptive Fields of Convolutional Neural
     Networks."""
-    found = [field(Stack(stack)) for stack in STACKS[:4]]
-    wrong = [abs(field(Stack(stack)) - closed(stack)) for stack in STACKS[:4]]
+    found = [receptive_field(StackSpec(stack)) for stack in STACKS[:4]]
+    wrong = [abs(receptive_field(StackSpec(stack)) - closed(stack)) for stack in STACKS[:4]]
     return Residual(most(*wrong, abs(found[0] - 2**5), abs(found[1] - (1 + 2 * 4))), 0)
 
 
-def closed(stack: Sequence[Layer]) -> int:
+def closed(stack: Sequence[LayerSpec]) -> int:
     total, jump = 1, 1
     for layer in stack:
-        assert isinstance(layer, (Conv, Pool))
-        rate = layer.dilation if isinstance(layer, Conv) else 1
+        assert isinstance(layer, (ConvSpec, PoolSpec))
+        rate = layer.dilation if isinstance(layer, ConvSpec) else 1
         total, jump = total + (layer.kernel - 1) * rate * jump, jump * layer.stride
     return total
 
 
 @torch.enable_grad()
-def support(stack: Sequence[Layer]) -> int:
+def support(stack: Sequence[LayerSpec]) -> int:
     """Inputs between the first and the last that move one output, of those far from the ends the
     most; weights are positive, so that nothing cancels."""
-    net = Stack(stack).build((1, 96)).double()
+    net = StackSpec(stack).build((1, 96)).double()
     for parameter in net.parameters():
         nn.init.ones_(parameter)
     x = normal(1, 1, 96).requires_grad_()
     y = net(x)[0, 0]
-    middle, period = len(y) // 2, Stack(stack).period
+    middle, period = len(y) // 2, StackSpec(stack).period
     slopes = [
         torch.autograd.grad(y[middle + place], x, retain_graph=True)[0].flatten()
         for place in range(period)
@@ -217,10 +238,10 @@ def x24_transposed_is_the_adjoint() -> Residual:
     Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning, ch. 4."""
     worst = 0.0
     for kernel, stride, padding, rate in ((3, 1, 1, 1), (4, 2, 1, 1), (3, 2, 0, 2), (5, 3, 2, 1)):
-        form = Conv(4, kernel, stride, padding, rate, bias=False)
+        form = ConvSpec(4, kernel, stride, padding, rate, bias=False)
         sides = form.shape((3, 13, 16))[1:]
         lost = {(side + 2 * padding - rate * (kernel - 1) - 1) % stride for side in (13, 16)}
-        back = Transposed(3, kernel, stride, padding, rate, max(lost), bias=False)
+        back = TransposedConvSpec(3, kernel, stride, padding, rate, max(lost), bias=False)
         conv = form.build((3, 13, 16)).double()
         adjoint = back.build((4, *sides)).double()
         adjoint.load_state_dict(conv.state_dict())
@@ -231,11 +252,11 @@ def x24_transposed_is_the_adjoint() -> Residual:
 
 
 DILATED_STACKS = (
-    WaveNet.Config(width=4, layers=4, skip=5),
-    WaveNet.Config(width=4, layers=2, cycles=2),
-    WaveNet.Config(width=3, layers=2, kernel=3),
-    TCN.Config(width=4, layers=3),
-    TCN.Config(width=3, layers=2, kernel=3),
+    WaveNetStack.Config(width=4, layers=4, skip=5),
+    WaveNetStack.Config(width=4, layers=2, cycles=2),
+    WaveNetStack.Config(width=3, layers=2, kernel=3),
+    TCNStack.Config(width=4, layers=3),
+    TCNStack.Config(width=3, layers=2, kernel=3),
 )
 ROWS, STEPS, CONTEXT = 3, 40, 2
 DILATED_ROUNDING = 1e-12
@@ -309,9 +330,11 @@ def x23_reach_doubles_with_each_layer() -> Residual:
     """RF = 2^L for k = 2 and d = 1, 2, 4, ...; 1 + L without dilation.
 
     Source: van den Oord et al. 2016, WaveNet: A Generative Model for Raw Audio, sec. 2.1."""
-    deep = [stack(WaveNet.Config(width=2, layers=n, skip=2)).reach - 2**n for n in range(1, 11)]
+    deep = [
+        stack(WaveNetStack.Config(width=2, layers=n, skip=2)).reach - 2**n for n in range(1, 11)
+    ]
     flat = [
-        stack(WaveNet.Config(width=2, layers=1, cycles=n, skip=2)).reach - 1 - n
+        stack(WaveNetStack.Config(width=2, layers=1, cycles=n, skip=2)).reach - 1 - n
         for n in range(1, 6)
     ]
     return Residual(sum(map(abs, deep + flat)), 0.0)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..models.diffusion._parameterisation import Prediction, Target, target
-from ..models.diffusion.vdm import Gamma
-from ..prob.noise_schedule import Noising, Schedule
+from ..models.diffusion._parameterisation import DenoiserPrediction, Target, regression_target
+from ..models.diffusion.vdm import LearnedSchedule
+from ..prob.noise_schedule import NoiseProcess, NoiseSchedule
 from ._helpers import gap, most, normal
 from .framework import Residual
 
@@ -25,10 +25,10 @@ SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")
 TARGETS: tuple[Target, ...] = ("x0", "noise", "score", "velocity")
 
 
-def noisings() -> list[Noising]:
+def noisings() -> list[NoiseProcess]:
     """Every shape in every family."""
     return [
-        Schedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
+        NoiseSchedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
         for family in FAMILIES
         for shape in SHAPES
     ]
@@ -113,7 +113,7 @@ class NoisingChain:
 
     @classmethod
     def make(cls, steps: int) -> NoisingChain:
-        noising = Schedule.Config(high=3.0, low=-4.0, shape="logsnr").build()
+        noising = NoiseSchedule.Config(high=3.0, low=-4.0, shape="logsnr").build()
         t = noising.grid(steps - 1, normal(1))
         one, zero = normal(1) ** 0, normal(1) * 0
         a = torch.cat([0.3 + torch.rand(steps, dtype=torch.float64), zero])
@@ -285,7 +285,7 @@ def x95_parametrisations_agree() -> Residual:
         alpha, sigma = noising.alpha(t)[:, None], noising.sigma(t)[:, None]
         x, noise, said = normal(50, 3), normal(50, 3), normal(50, 3)
         z, step = alpha * x + sigma * noise, noising.step(s[:, None], t[:, None])
-        first = Prediction(z, alpha, sigma, "x0", said)
+        first = DenoiserPrediction(z, alpha, sigma, "x0", said)
         apart = (noising.snr(s) - noising.snr(t))[:, None] / 2  # the weight of |x - x0|^2
         loss, mean = apart * (x - said).square(), step.on_z * z + step.on_x * said
         values = {
@@ -301,8 +301,8 @@ def x95_parametrisations_agree() -> Residual:
             "velocity": apart * (sigma / (alpha.square() + sigma.square())).square(),
         }
         for of in TARGETS:
-            told = Prediction(z, alpha, sigma, of, values[of])
-            error = (told.value - target(of, x, noise, alpha, sigma)).square()
+            told = DenoiserPrediction(z, alpha, sigma, of, values[of])
+            error = (told.value - regression_target(of, x, noise, alpha, sigma)).square()
             missed += [
                 relative(weights[of] * error, loss),
                 gap(step.on_z * z + step.on_x * told.x0, mean) / float(mean.abs().amax()),
@@ -333,8 +333,8 @@ def x104_learned_schedule_is_monotone() -> Residual:
     Source: Kingma et al. 2021, Variational Diffusion Models, sec. 3.2."""
     t, missed = torch.linspace(0, 1, 401, dtype=torch.float64), []
     for _ in range(20):
-        gamma: Gamma = Gamma.Config(width=8).build().double()
-        for parameter in gamma.bend:
+        gamma: LearnedSchedule = LearnedSchedule.Config(width=8).build().double()
+        for parameter in gamma.shape_params:
             parameter.add_(3 * torch.randn_like(parameter))
         share = gamma.alpha_bar(t)
         rises = float((gamma.log_snr(t).diff() >= 0).any())
@@ -352,7 +352,7 @@ def x105_finer_steps_lower_the_loss_to_its_integral() -> Residual:
 
     Source: Kingma et al. 2021, Variational Diffusion Models; Guo, Shamai & Verdú 2005, Mutual
     Information and Minimum Mean-Square Error in Gaussian Channels."""
-    noising = Schedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
+    noising = NoiseSchedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
     found = []
     for steps in (10, 100, 1000, 200_000):
         snr = noising.snr(noising.grid(steps, normal(1)))

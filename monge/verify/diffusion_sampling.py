@@ -17,9 +17,9 @@ from ..core.batch import Batch
 from ..core.errors import DataError
 from ..core.rng import make_generator
 from ..models.diffusion._ode_samplers import DPM, ODE, Heun, velocity
-from ..models.diffusion._parameterisation import Prediction
+from ..models.diffusion._parameterisation import DenoiserPrediction
 from ..models.diffusion._samplers import DDIM, PC, Ancestral, Langevin, Sampler, ancestral, ddim
-from ..prob.noise_schedule import Noising, Schedule
+from ..prob.noise_schedule import NoiseProcess, NoiseSchedule
 from ..solve.jacobian_trace import exact_trace
 from ..solve.ode import Solver, State, integrate
 from ._helpers import gap, most, normal
@@ -38,16 +38,16 @@ COMPLETED = 3
 """Rows that are completed."""
 
 
-def noisings() -> list[Noising]:
+def noisings() -> list[NoiseProcess]:
     """Every shape in every family."""
     return [
-        Schedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
+        NoiseSchedule.Config(shape=shape, family=family).build()  # type: ignore[arg-type]
         for family in FAMILIES
         for shape in SHAPES
     ]
 
 
-def ends(noising: Noising) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def ends(noising: NoiseProcess) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """alpha and sigma at noise and at data, each (1, 1)."""
     first, last = (torch.full((1, 1), t, dtype=torch.float64) for t in (1.0, 0.0))
     return (
@@ -57,7 +57,7 @@ def ends(noising: Noising) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]
 
 
 def led(
-    config: Sampler.Config, noising: Noising, distribution: GaussianMixture, z: Tensor
+    config: Sampler.Config, noising: NoiseProcess, distribution: GaussianMixture, z: Tensor
 ) -> Tensor:
     """Where a sampler with the exact score moves z (B, D)."""
     sampler: Sampler = config.build()
@@ -98,7 +98,7 @@ def x106_ddim_keeps_the_marginals() -> Residual:
         for eta in (0.0, 0.3, 1.0):
             on_x, on_noise, anew = (
                 ddim(
-                    Prediction(alpha * x + sigma * eps, alpha, sigma, "x0", x),
+                    DenoiserPrediction(alpha * x + sigma * eps, alpha, sigma, "x0", x),
                     noising,
                     s,
                     t,
@@ -121,7 +121,7 @@ def x106_ddim_with_eta_one_is_ancestral() -> Residual:
         s, t = torch.tensor([0.3, 0.8]).double()
         z, x, noise = normal(4, 3), normal(4, 3), normal(4, 3)
         alpha, sigma = noising.alpha(t).expand(4, 1), noising.sigma(t).expand(4, 1)
-        told = Prediction(z, alpha, sigma, "x0", x)
+        told = DenoiserPrediction(z, alpha, sigma, "x0", x)
         missed.append(
             gap(ddim(told, noising, s, t, 1.0, noise), ancestral(told, noising, z, s, t, noise))
         )
@@ -135,7 +135,7 @@ def x107_flow_gives_the_density() -> Residual:
     distribution = GaussianMixture(
         torch.ones(1).double(), torch.tensor([[0.7, -0.4]]).double(), torch.tensor([0.5]).double()
     )
-    noising = Schedule.Config().build()
+    noising = NoiseSchedule.Config().build()
     predict, first = distribution.denoiser(noising), normal(8, 2)
 
     def field(angle: Tensor, state: State) -> State:
@@ -167,7 +167,7 @@ def x108_flows_keep_ranks() -> Residual:
     return Residual(most(missed), 1.0)
 
 
-def missed(config: Sampler.Config, noising: Noising, n: int = DRAWS) -> float:
+def missed(config: Sampler.Config, noising: NoiseProcess, n: int = DRAWS) -> float:
     """W_1 between the distribution and n samples by a sampler with the exact score."""
     distribution, (_, last) = line(), ends(noising)
     z = noising.spread(torch.ones(1).double()) * normal(n, 1)
@@ -179,7 +179,7 @@ def x108_ancestral_steps_draw_the_law() -> Residual:
     """Ancestral steps with the exact score sample the data: W_1 of samples.
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, algorithm 2."""
-    noising = Schedule.Config().build()
+    noising = NoiseSchedule.Config().build()
     configs = Ancestral.Config(steps=200), Ancestral.Config(steps=200, variance="forward")
     return Residual(most(missed(config, noising, 2 * DRAWS) for config in configs), 0.02)
 
@@ -190,7 +190,7 @@ def x108_samplers_draw_the_law() -> Residual:
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models; Lu et al. 2022,
     DPM-Solver++; Karras et al. 2022, Elucidating the Design Space of Diffusion-Based Generative
     Models."""
-    noising = Schedule.Config().build()
+    noising = NoiseSchedule.Config().build()
     configs = (
         DDIM.Config(steps=150, eta=0.5),
         PC.Config(steps=150),
@@ -204,7 +204,7 @@ def x108_langevin_draws_the_law() -> Residual:
 
     Source: Song & Ermon 2019, Generative Modeling by Estimating Gradients of the Data
     Distribution, algorithm 1."""
-    noising = Schedule.Config(family="exploding", shape="logsnr").build()
+    noising = NoiseSchedule.Config(family="exploding", shape="logsnr").build()
     config = Langevin.Config(steps=100, corrections=4, ratio=0.4)
     return Residual(missed(config, noising), 0.1)
 

@@ -20,13 +20,13 @@ from ..core.rng import make_generator
 from ..core.space import Space
 from ..models.flow._base import Flow
 from ..models.flow.superres import Superres
-from ..prob.bijections.autoregressive import Autoregressive
+from ..prob.bijections.autoregressive import AutoregressiveBijection
 from ..prob.bijections.base import Compose, Inverse
-from ..prob.bijections.coupling import Coupling
+from ..prob.bijections.coupling import CouplingBijection
 from ..prob.bijections.elementwise import ActNorm
-from ..prob.bijections.linear import Mix, Squeeze
-from ..prob.bijections.spline import Spline
-from ..prob.bijections.univariate import WIDEST, Additive, Affine
+from ..prob.bijections.linear import LULinear, Squeeze
+from ..prob.bijections.spline import SplineMap
+from ..prob.bijections.univariate import MAX_LOG_SCALE, AdditiveMap, AffineMap
 from ..solve.quadrature import integral
 from ._density import USELESS, rows
 from ._helpers import couplings, gap, jacobian, jacobian_of_row, most, normal
@@ -109,7 +109,7 @@ def x78_base_is_counted_once(model: HasBijection, batch: Batch) -> Residual:
         raise SkipIdentity("its likelihood is an estimate")
     if isinstance(model, Flow) and kind == "bound":
         noise = torch.rand(len(batch), model.space.dims, dtype=torch.float64)
-        y, log_q = model.spread(batch, noise)
+        y, log_q = model.dequantise(batch, noise)
         z, back = model.pull(y, batch.given)
         return Residual(
             gap(model.log_weight(batch, noise), log_base(z) + back - log_q), tolerance(model)
@@ -125,7 +125,7 @@ def x64_log_scales_of_a_stack_add_up() -> Residual:
 
     Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow,
     sec. 4."""
-    stack = Compose([Inverse(autoregressive(Affine(), back=bool(t % 2))) for t in range(3)])
+    stack = Compose([Inverse(autoregressive(AffineMap(), back=bool(t % 2))) for t in range(3)])
     noise = normal(4, DIMS)
     matrix = jacobian(lambda e: stack(e)[0], noise)
     return Residual(gap(torch.linalg.slogdet(matrix)[1], stack(noise)[1]), 1e-12)
@@ -135,7 +135,7 @@ def x77_jacobian_of_a_coupling_has_its_zeros() -> Residual:
     """Coupling: dx/dz = [[I, 0], [h' beta', diag h']] with exact zeros.
 
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.3."""
-    kinds = itertools.product((Additive(), Affine(), Spline(4)), (False, True))
+    kinds = itertools.product((AdditiveMap(), AffineMap(), SplineMap(4)), (False, True))
     return Residual(
         most(astray(coupling(warp, flip), normal(4, DIMS)) for warp, flip in kinds), 0.0
     )
@@ -152,7 +152,7 @@ def x77_couplings_have_their_zeros(model: HasBijection, batch: Batch) -> Residua
     return Residual(most(astray(*each) for each in layers), 0.0)
 
 
-def astray(layer: Coupling, z: Tensor, told: Tensor | None = None) -> float:
+def astray(layer: CouplingBijection, z: Tensor, told: Tensor | None = None) -> float:
     """The largest deviation from the 1s and 0s that the Jacobian of a coupling must have at z."""
     shape = z.shape[1:]
     matrix = jacobian(lambda v: layer(v.reshape(-1, *shape), told)[0].flatten(1), z.flatten(1))
@@ -171,7 +171,7 @@ def x81_volumes_of_linear_maps(model: HasBijection, batch: Batch) -> Residual:
 
     Source: Kingma & Dhariwal 2018, Glow, table 1."""
     assert isinstance(model, Model)
-    layers = [each for each in model.modules() if isinstance(each, Mix | ActNorm | Squeeze)]
+    layers = [each for each in model.modules() if isinstance(each, LULinear | ActNorm | Squeeze)]
     if not layers:
         raise SkipIdentity("it has no linear map between couplings")
     missed = []
@@ -193,10 +193,10 @@ def x80_affine_map_is_a_product_of_gaussians() -> Residual:
     """Masked affine map: log p(x) = sum_i log N(x_i; mu_i, e^(2 alpha_i)).
 
     Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.1."""
-    layer, x = autoregressive(Affine()), normal(4, DIMS)
+    layer, x = autoregressive(AffineMap()), normal(4, DIMS)
     z, log_det = layer.inverse(x)
     mean, raw = layer.net(x).unflatten(1, (DIMS, 2)).unbind(-1)
-    scale = (WIDEST * torch.tanh(raw / WIDEST)).exp()
+    scale = (MAX_LOG_SCALE * torch.tanh(raw / MAX_LOG_SCALE)).exp()
     product = torch.distributions.Normal(mean, scale).log_prob(x).sum(1)
     return Residual(gap(log_base(z) + log_det, product), 1e-12)
 
@@ -206,7 +206,7 @@ def x80_entry_by_entry_is_exact() -> Residual:
 
     Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.1."""
     missed = []
-    for warp, back in itertools.product((Additive(), Affine(), Spline(4)), (False, True)):
+    for warp, back in itertools.product((AdditiveMap(), AffineMap(), SplineMap(4)), (False, True)):
         layer, z = autoregressive(warp, back), normal(4, DIMS)
         nothing = z.new_zeros(len(z), 0)
         (x, there), (plain, _) = layer.step(z, nothing), layer.step(z, nothing, cached=False)
@@ -220,7 +220,7 @@ def x80_gradient_of_the_root_is_exact() -> Residual:
 
     Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
     sec. 3.1."""
-    layer, z = autoregressive(Spline(4)), normal(4, DIMS)
+    layer, z = autoregressive(SplineMap(4)), normal(4, DIMS)
     with torch.enable_grad():
         z.requires_grad_()
         x, log_det = layer(z)
@@ -239,9 +239,9 @@ def x80_coupling_is_a_map_with_block_masks() -> Residual:
 
     Source: Papamakarios, Pavlakou & Murray 2017, Masked Autoregressive Flow, sec. 3.3."""
     missed: list[float] = []
-    for warp in (Affine(), Spline(4)):
+    for warp in (AffineMap(), SplineMap(4)):
         layer, x = coupling(warp, flip=False), normal(4, DIMS)
-        masked = Autoregressive(Blocks(layer), warp, torch.arange(DIMS))
+        masked = AutoregressiveBijection(Blocks(layer), warp, torch.arange(DIMS))
         missed += map(gap, layer.inverse(x), masked.inverse(x))
     return Residual(most(missed), 1e-12)
 
@@ -251,7 +251,7 @@ def x81_linear_maps_know_their_volume() -> Residual:
 
     Source: Kingma & Dhariwal 2018, Glow, table 1."""
     shape, z = (4, 2, 3), normal(3, 4, 2, 3)
-    mix, scale, squeeze = Mix(4).double(), ActNorm(4).double(), Squeeze()
+    mix, scale, squeeze = LULinear(4).double(), ActNorm(4).double(), Squeeze()
     shake(mix)
     shake(scale)
     single = jacobian(lambda v: mix.inverse(v)[0], normal(1, 4))[0]  # W

@@ -18,10 +18,10 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from ..core.batch import Batch
 from ..core.space import Space
-from ..models.latent._encoder_decoder import Dense
-from ..models.latent._posterior import IAF, Factorised, Full
+from ..models.latent._encoder_decoder import DenseEncoderDecoder
+from ..models.latent._posterior import FactorisedPosterior, FullCovariancePosterior, IAFPosterior
 from ..models.latent.ae import AE
-from ..nn.autoregressive.masked_mlp import Masked
+from ..nn.autoregressive.masked_mlp import MaskedMLP
 from ._helpers import gap, most, normal
 from .framework import Residual
 
@@ -106,14 +106,17 @@ def x10_a_reparameterised_density() -> Residual:
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.4."""
     units = 4
-    plain, full = Factorised.Config().build(units), Full.Config().build(units).double()
+    plain, full = (
+        FactorisedPosterior.Config().build(units),
+        FullCovariancePosterior.Config().build(units).double(),
+    )
     noise, h, wide = normal(3, 5, units), normal(5, plain.width), normal(5, full.width)
-    z, log_q = plain.draw(h, noise)
+    z, log_q = plain.reparameterise(h, noise)
     scale = (10 * torch.tanh(h[:, units:] / 10)).exp()
     one = gap(log_q.sum(-1), Normal(h[:, :units], scale).log_prob(z).sum(-1))
     mean, log_scale, lower = full.factor(wide)
     distribution = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
-    z, log_q = full.draw(wide, noise)
+    z, log_q = full.reparameterise(wide, noise)
     return Residual(
         most(
             one,
@@ -240,7 +243,7 @@ def x63_a_linear_autoencoder_is_pca() -> Residual:
     rows = normal(200, 5) @ normal(5, 5)
     rows = (rows - rows.mean(0)) / rows.std(0, correction=0)
     model: AE = (
-        AE.Config(latent=2, net=Dense.Config(depth=0))
+        AE.Config(latent=2, net=DenseEncoderDecoder.Config(depth=0))
         .build(Space(kind="real", shape=(5,)))
         .double()
     )
@@ -272,11 +275,11 @@ def descend(loss: Callable[[], Tensor], params: list[Tensor]) -> None:
     optimiser.step(closure)
 
 
-def flow() -> tuple[IAF, Tensor, Tensor]:
+def flow() -> tuple[IAFPosterior, Tensor, Tensor]:
     """An inverse autoregressive posterior with random weights, summaries and noise. Weights are
     small enough that no gate closes: undoing a map divides by its gates, and so does rounding."""
-    config = IAF.Config(steps=3, context=4, maps=Masked.Config(width=16, depth=1))
-    posterior: IAF = config.build(5).double()
+    config = IAFPosterior.Config(steps=3, context=4, maps=MaskedMLP.Config(width=16, depth=1))
+    posterior: IAFPosterior = config.build(5).double()
     for parameter in posterior.parameters():
         parameter.add_(0.2 * normal(*parameter.shape))
     return posterior, normal(1, posterior.width), normal(2, 1, 5)
@@ -288,9 +291,9 @@ def x64_gates_are_the_volume_of_an_inverse_flow() -> Residual:
     Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow,
     sec. 4."""
     posterior, h, noise = flow()
-    _, log_q = posterior.draw(h, noise)
+    _, log_q = posterior.reparameterise(h, noise)
     jacobian = torch.autograd.functional.jacobian(
-        lambda e: posterior.draw(h, e[None, None])[0][0, 0], noise[0, 0]
+        lambda e: posterior.reparameterise(h, e[None, None])[0][0, 0], noise[0, 0]
     )
     log_normal = Normal(0.0, 1.0).log_prob(noise[0, 0]).sum()
     volume = torch.linalg.slogdet(jacobian)[1]
@@ -302,7 +305,7 @@ def x64_an_inverse_flow_is_undone_unit_by_unit() -> Residual:
 
     Source: Kingma et al. 2016, Improved Variational Inference with Inverse Autoregressive Flow."""
     posterior, h, noise = flow()
-    z, log_q = posterior.draw(h, noise)
+    z, log_q = posterior.reparameterise(h, noise)
     return Residual(gap(posterior.log_prob(h, z), log_q.sum(-1)), 1e-10)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import registry
 from ..core.batch import Batch
 from ..core.space import Space
-from ..prob.distributions import Bernoulli, Categorical, Gaussians
+from ..prob.distributions import BernoulliDistribution, CategoricalDistribution, GaussianMixture
 from ._helpers import gap, most, normal
 from ._linear_regions import cells, cells_at_most, fold, interpolant, pieces, rectified
 from .framework import Residual
@@ -26,7 +26,7 @@ UNITS = 6
 
 def gaussian(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     """-log N(x; mean, scale^2) by the head of real entries, all (n,), (n,)."""
-    distribution = Gaussians(1, torch.zeros(1), torch.ones(1)).double()
+    distribution = GaussianMixture(1, torch.zeros(1), torch.ones(1)).double()
     floor = distribution.floor  # raw + floor is the log-scale after a softplus
     raw = floor + (scale.log() - floor).expm1().log()
     return -distribution.log_prob(torch.stack([mean, raw], -1)[:, None], x[:, None])[:, 0]
@@ -56,9 +56,13 @@ def x12_the_best_variance_is_the_mean_squared_residual() -> Residual:
     return Residual(float(slope.abs().amax()), 1e-11)
 
 
-def logits() -> tuple[Categorical, Tensor, Tensor]:
+def logits() -> tuple[CategoricalDistribution, Tensor, Tensor]:
     """The distribution of 5 classes with logits (n, 1, 5) and codes (n, 1)."""
-    return Categorical(1, 5, False).double(), 2 * normal(20, 1, 5), torch.arange(20)[:, None] % 5
+    return (
+        CategoricalDistribution(1, 5, False).double(),
+        2 * normal(20, 1, 5),
+        torch.arange(20)[:, None] % 5,
+    )
 
 
 def x13_softmax_ignores_a_shift() -> Residual:
@@ -110,7 +114,10 @@ def x13_two_classes_are_a_bernoulli() -> Residual:
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.2."""
     z, y = 3 * normal(20, 1, 2), torch.arange(20)[:, None] % 2
-    two, one = Categorical(1, 2, False).double(), Bernoulli(torch.tensor([0.5])).double()
+    two, one = (
+        CategoricalDistribution(1, 2, False).double(),
+        BernoulliDistribution(torch.tensor([0.5])).double(),
+    )
     return Residual(gap(two.log_prob(z, y), one.log_prob(z[..., 1:] - z[..., :1], y)), ROUNDING)
 
 
@@ -120,7 +127,7 @@ def logistic() -> tuple[Tensor, Tensor, Tensor]:
 
 def logistic_loss(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """-sum log p(y | x) with logit x w."""
-    distribution = Bernoulli(torch.tensor([0.5])).double()
+    distribution = BernoulliDistribution(torch.tensor([0.5])).double()
     return -distribution.log_prob((x @ w)[:, None, None], y[:, None]).sum()
 
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from ..core.rng import make_generator
 from ..nn.layers.activation import Pointwise, activation
-from ..nn.layers.dropout import thinned
-from ..nn.layers.init import ALPHA, Init, initialise
+from ..nn.layers.dropout import monte_carlo_dropout
+from ..nn.layers.init import GAIN_SQUARED, Init, initialise
 from ..nn.layers.norm import Norm, norm
 from ..nn.mlp import MLP
-from ..nn.resnet import Residual as Skip
+from ..nn.resnet import ResidualBlock as Skip
 from ._helpers import gap, most, normal
 from .convolution import ROUNDING
 from .framework import Residual
@@ -148,7 +148,7 @@ def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
     net, exact, _ = thinning()
     generator, h, found = make_generator(4), torch.ones(1, 6, dtype=torch.float64), []
     for _ in range(MASKS):
-        with thinned(net, generator):
+        with monte_carlo_dropout(net, generator):
             found.append(net(h)[0, 0])
     drawn = torch.stack(found)
     return Residual(float((drawn.mean() - exact).abs() / drawn.std()) * MASKS**0.5, MOST)
@@ -241,7 +241,7 @@ def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
     z = normal(DRAWS)
     h = torch.relu(z)
-    moment, spread = h.square() - 1 / ALPHA["relu"], (h - h.mean()).square()
+    moment, spread = h.square() - 1 / GAIN_SQUARED["relu"], (h - h.mean()).square()
     misses = torch.stack([moment, spread - (1 - 1 / math.pi) / 2])
     return Residual(float((misses.mean(1).abs() / misses.std(1)).amax()) * DRAWS**0.5, MOST)
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..prob.info_nce import agreement, info_nce
+from ..prob.info_nce import info_nce, nt_xent
 from ._helpers import most, normal
 from .framework import Residual
 
@@ -43,10 +43,10 @@ def x113_equal_pairs_cannot_be_told_beyond_log_n() -> Residual:
     Source: Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual
     Representations."""
     n = 16
-    blind = agreement(
+    blind = nt_xent(
         torch.ones(n, 3, dtype=torch.float64), torch.ones(n, 3, dtype=torch.float64), 0.1
     )
-    sharp = agreement(torch.eye(n, dtype=torch.float64), torch.eye(n, dtype=torch.float64), 1e-2)
+    sharp = nt_xent(torch.eye(n, dtype=torch.float64), torch.eye(n, dtype=torch.float64), 1e-2)
     return Residual(
         most(float((blind - math.log(2 * n - 1)).abs().amax()), float(sharp.abs().amax())), 1e-12
     )

@@ -12,9 +12,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..models.diffusion._parameterisation import Prediction
+from ..models.diffusion._parameterisation import DenoiserPrediction
 from ..nn.mlp import MLP
-from ..prob.noise_schedule import Schedule
+from ..prob.noise_schedule import NoiseSchedule
 from ._helpers import gap, most, normal
 from ._noisy_mixtures import GaussianMixture, line, plane
 from .framework import Residual
@@ -33,7 +33,7 @@ def gradient(log_p: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 def noisy(distribution: GaussianMixture, n: int = 200) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """z, the noise in it, alpha and sigma at n times."""
-    noising, t = Schedule.Config().build(), torch.linspace(0.02, 0.98, n, dtype=torch.float64)
+    noising, t = NoiseSchedule.Config().build(), torch.linspace(0.02, 0.98, n, dtype=torch.float64)
     alpha, sigma = noising.alpha(t)[:, None], noising.sigma(t)[:, None]
     noise = normal(n, distribution.means.shape[1])
     return alpha * distribution.draw(n) + sigma * noise, noise, alpha, sigma
@@ -57,7 +57,7 @@ def x98_score_is_the_mean_noise() -> Residual:
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     distribution = plane()
     z, _, alpha, sigma = noisy(distribution)
-    said = Prediction(z, alpha, sigma, "x0", distribution.denoised(z, alpha, sigma))
+    said = DenoiserPrediction(z, alpha, sigma, "x0", distribution.denoised(z, alpha, sigma))
     score = gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
     return Residual(
         most(gap(sigma * said.score, sigma * score), gap(said.noise, -sigma * score)), 1e-11
@@ -171,7 +171,7 @@ def x102_guidance_is_one_combination() -> Residual:
     distribution, missed = plane(), []
     z, _, alpha, sigma = noisy(distribution)
     with_y, without = (
-        Prediction(z, alpha, sigma, "x0", each.denoised(z, alpha, sigma))
+        DenoiserPrediction(z, alpha, sigma, "x0", each.denoised(z, alpha, sigma))
         for each in (alone(distribution, 1), distribution)
     )
     for gamma in GAMMAS:
@@ -188,7 +188,7 @@ def x102_guidance_is_one_combination() -> Residual:
         missed += [
             gap(sigma * scores, sigma * wanted),
             gap(noise, -sigma * wanted),
-            gap(sigma * Prediction(z, alpha, sigma, "x0", x0).score, sigma * wanted),
+            gap(sigma * DenoiserPrediction(z, alpha, sigma, "x0", x0).score, sigma * wanted),
         ]
     return Residual(most(missed), 1e-10)
 

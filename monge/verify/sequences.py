@@ -21,9 +21,9 @@ from ..core.space import Space
 from ..data.codecs.tokens import Text
 from ..models.sequence.seq2seq import Seq2Seq
 from ..models.sequence.transformer import Transformer
-from ..nn.attention.scores import Additive, Bilinear, Dot
+from ..nn.attention.scores import AdditiveScore, BilinearScore, DotScore
 from ..nn.attention.softmax import padding_mask
-from ..nn.recurrent import GRU, LSTM, RNN, Bidirectional, Recurrent
+from ..nn.recurrent import GRU, LSTM, Bidirectional, ElmanRNN, RecurrentNet
 from ._helpers import gap, most, normal
 from .attention import shaken
 from .framework import Residual
@@ -33,13 +33,13 @@ ROUNDING = 1e-13
 INPUTS, WIDTH, STEPS = 3, 5, 6
 
 
-def built(config: Recurrent.Config) -> Recurrent:
+def built(config: RecurrentNet.Config) -> RecurrentNet:
     net = shaken(config.build(INPUTS))
-    assert isinstance(net, Recurrent)
+    assert isinstance(net, RecurrentNet)
     return net
 
 
-def split_lstm(net: Recurrent, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def split_lstm(net: RecurrentNet, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """One step, each gate with matrices of its own for x and for h."""
     w, u, b, other = (part.chunk(4) for part in net.layer(0))
     i, f, new, o = (x @ w[k].T + b[k] + h @ u[k].T + other[k] for k in range(4))
@@ -47,7 +47,7 @@ def split_lstm(net: Recurrent, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor,
     return o.sigmoid() * c.tanh(), c
 
 
-def joined_lstm(net: Recurrent, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def joined_lstm(net: RecurrentNet, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """One step, all gates from one matrix of [h, x]."""
     w, u, b, other = net.layer(0)
     i, f, new, o = (torch.cat([h, x], 1) @ torch.cat([u, w], 1).T + b + other).chunk(4, 1)
@@ -98,7 +98,7 @@ def x40_gradients_of_an_rnn_are_products() -> Residual:
 
     Source: Pascanu, Mikolov & Bengio 2013, On the Difficulty of Training Recurrent Neural
     Networks, sec. 2."""
-    net, x = built(RNN.Config(width=WIDTH)), normal(STEPS, INPUTS)
+    net, x = built(ElmanRNN.Config(width=WIDTH)), normal(STEPS, INPUTS)
     u = net.layer(0)[1].detach()
 
     def last(h: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def x40_gradients_of_an_rnn_are_products() -> Residual:
     return Residual(most(gap(slopes, product) / size, excess), 1e-10)
 
 
-def scanned(net: Recurrent, x: Tensor, h: Tensor) -> Tensor:
+def scanned(net: RecurrentNet, x: Tensor, h: Tensor) -> Tensor:
     """Every hidden vector (T, width) from the first one, (width,)."""
     state = net.start(1, len(x))
     state.layers[0] = (h[None], *state.layers[0][1:])
@@ -170,11 +170,11 @@ def x110_scores_and_context() -> Residual:
 
     Source: Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec. 3.1."""
     q, k, length = seeded_normal(3, 4, 5), seeded_normal(3, 6, 5, seed=1), torch.tensor([6, 2, 4])
-    bilinear = Bilinear(5, 5).double()
+    bilinear = BilinearScore(5, 5).double()
     bilinear.map.weight.data = torch.eye(5, dtype=torch.float64)
-    gap = (bilinear(q, k) - Dot()(q, k) * math.sqrt(5)).abs().max()
+    gap = (bilinear(q, k) - DotScore()(q, k) * math.sqrt(5)).abs().max()
     worst = float(gap)
-    for score in (Dot(), bilinear, Additive(5, 5, 8).double()):
+    for score in (DotScore(), bilinear, AdditiveScore(5, 5, 8).double()):
         weights = (score(q, k) + padding_mask(length, 6, k)[:, 0]).softmax(-1)
         beyond = weights * (torch.arange(6) >= length[:, None, None])
         context = weights @ k
@@ -237,7 +237,7 @@ def x112_lengths_in_a_batch() -> Residual:
     x, length = seeded_normal(5, 7, 3), torch.tensor([7, 1, 4, 6, 2])
     worst = 0.0
     for config in (
-        RNN.Config(width=4),
+        ElmanRNN.Config(width=4),
         LSTM.Config(width=4, depth=2),
         GRU.Config(width=4, reset="before"),
         Bidirectional.Config(),

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..models.diffusion._base import Diffusion
-from ..models.diffusion._guidance import Guidance, guided
-from ..models.diffusion._likelihood import columns, draw
-from ..models.diffusion._parameterisation import Prediction, target
+from ..models.diffusion._guidance import Guidance, guided_predictor
+from ..models.diffusion._likelihood import alpha_sigma_columns, sample_diffusion_term
+from ..models.diffusion._parameterisation import DenoiserPrediction, regression_target
 from ..models.diffusion._samplers import ancestral, ddim
-from ..prob.noise_schedule import Noising
+from ..prob.noise_schedule import NoiseProcess
 from ..solve.jacobian_trace import draw_probes, hutchinson_trace
 from ..solve.ode import Solver, State, integrate
 from ._helpers import gap, most, normal
@@ -39,15 +39,17 @@ SURE = 5.0
 GAMMAS = (0.0, 1.0, 3.0)
 
 
-def noised(model: Diffusion, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Prediction]:
+def noised(model: Diffusion, batch: Batch) -> tuple[Tensor, Tensor, Tensor, DenoiserPrediction]:
     """Rows y, the noise in them and times over the unit interval, with the predictions."""
-    y, t = model.enter(batch), torch.linspace(0.05, 0.95, len(batch), dtype=torch.float64)
+    y, t = model.to_units(batch), torch.linspace(0.05, 0.95, len(batch), dtype=torch.float64)
     noise = normal(*y.shape)
-    said = model.look(y, noise, model.schedule.log_snr(t), model.tell(batch.given, len(batch)))
+    said = model.predict_noised(
+        y, noise, model.schedule.log_snr(t), model.encode_conditions(batch.given, len(batch))
+    )
     return y, noise, t, said
 
 
-def ways(noising: Noising, y: Tensor) -> list[Tensor]:
+def ways(noising: NoiseProcess, y: Tensor) -> list[Tensor]:
     """z at rising times from data to noise, (B, D) each."""
     times = noising.grid(STEPS, y)
     path = [noising.alpha(times[0]) * y + noising.sigma(times[0]) * normal(*y.shape)]
@@ -73,7 +75,7 @@ def x92_own_ways_are_as_likely_back(model: Diffusion, batch: Batch) -> Residual:
     """q(z_0|x) prod q(z_t|z_s) = q(z_1|x) prod q(z_s|z_t, x) along a path.
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 6-7."""
-    noising, y = model.schedule, model.enter(batch)
+    noising, y = model.schedule, model.to_units(batch)
     times, path = noising.grid(STEPS, y), ways(noising, y)
 
     def marginal(place: int) -> Tensor:
@@ -90,7 +92,7 @@ def x92_own_ways_are_as_likely_back(model: Diffusion, batch: Batch) -> Residual:
 
 
 def reverse(
-    model: Diffusion, said: Prediction, z: Tensor, s: Tensor, t: Tensor
+    model: Diffusion, said: DenoiserPrediction, z: Tensor, s: Tensor, t: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The mean and the variance of the model's p(z_s | z_t), (B, D)."""
     step = model.schedule.step(s, t)
@@ -106,13 +108,16 @@ def x93_scored_steps_are_divergences(model: Diffusion, batch: Batch) -> Residual
     """Each term of the model's bound is KL(q(z_s|z_t, x) | p(z_s|z_t)).
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 5."""
-    asked, seen = replace(model.asked(batch, 0), steps=STEPS), list[tuple[Tensor, Prediction]]()
+    asked, seen = (
+        replace(model.likelihood_inputs(batch, 0), steps=STEPS),
+        list[tuple[Tensor, DenoiserPrediction]](),
+    )
 
-    def predict(z: Tensor, log_snr: Tensor) -> Prediction:
+    def predict(z: Tensor, log_snr: Tensor) -> DenoiserPrediction:
         seen.append((z, asked.predict(z, log_snr)))
         return seen[-1][1]
 
-    error, _, _, weight, log_snr = draw(replace(asked, predict=predict), 0, 0, 1)
+    error, _, _, weight, log_snr = sample_diffusion_term(replace(asked, predict=predict), 0, 0, 1)
     ((z, said),) = seen
     t = (model.schedule.time(log_snr) * STEPS).round() / STEPS
     s, t = (t - 1 / STEPS)[:, None], t[:, None]
@@ -128,9 +133,9 @@ def x94_printed_form_misses_the_law(model: Diffusion, batch: Batch) -> Residual:
 
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
     diffusion models."""
-    noising, y = model.schedule, model.enter(batch).repeat_interleave(PATHS, 0)
+    noising, y = model.schedule, model.to_units(batch).repeat_interleave(PATHS, 0)
     times, path = noising.grid(STEPS, y), ways(noising, y)
-    told = model.tell(
+    told = model.encode_conditions(
         {
             name: part[torch.arange(len(batch)).repeat_interleave(PATHS)]
             for name, part in batch.given.items()
@@ -161,11 +166,11 @@ def x95_network_says_one_thing(model: Diffusion, batch: Batch) -> Residual:
     values = {"x0": said.x0, "noise": said.noise, "score": said.score, "velocity": said.velocity}
     loss, missed = (noise - said.noise).square(), []
     for of in TARGETS:
-        told = Prediction(said.z, said.alpha, said.sigma, of, values[of])
-        error = told.value - target(of, y, noise, said.alpha, said.sigma)
+        told = DenoiserPrediction(said.z, said.alpha, said.sigma, of, values[of])
+        error = told.value - regression_target(of, y, noise, said.alpha, said.sigma)
         missed += [
             gap(told.x0, said.x0) / float(1 + said.x0.abs().amax()),
-            gap((told.noise_per * error).square(), loss) / float(1 + loss.amax()),
+            gap((told.noise_error_scale * error).square(), loss) / float(1 + loss.amax()),
         ]
     return Residual(most(missed), 1e-8)
 
@@ -186,7 +191,7 @@ def x97_own_score_denoises(model: Diffusion, batch: Batch) -> Residual:
 
     Source: Efron 2011, Tweedie's Formula and Selection Bias."""
     y, _, t, said = noised(model, batch)
-    said = model.predict(said.alpha * y, t, model.tell(batch.given, len(y)))
+    said = model.predict(said.alpha * y, t, model.encode_conditions(batch.given, len(y)))
     score = model.score(batch, t).reshape(y.shape) * model.units.scale / said.alpha
     return Residual(
         gap(said.alpha * said.x0, said.z + said.sigma.square() * score)
@@ -201,9 +206,12 @@ def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) ->
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders; Stein
     1981, Estimation of the Mean of a Multivariate Normal Distribution."""
     row = batch[torch.zeros(DRAWS, dtype=torch.long)]
-    y, noise = model.enter(row), normal(DRAWS, model.space.dims)
+    y, noise = model.to_units(row), normal(DRAWS, model.space.dims)
     log_snr = model.schedule.log_snr(y.new_full((DRAWS,), 0.5))
-    told, (alpha, sigma) = model.tell(row.given, DRAWS), columns(model.schedule, log_snr)
+    told, (alpha, sigma) = (
+        model.encode_conditions(row.given, DRAWS),
+        alpha_sigma_columns(model.schedule, log_snr),
+    )
     probes = draw_probes(torch.arange(DRAWS), 1, y.shape[1:], 0).to(y.dtype)
     s, trace = hutchinson_trace(
         lambda z: model.predict_at(z, log_snr, told).score, alpha * y + sigma * noise, probes
@@ -230,7 +238,7 @@ def x102_guidance_of_the_law(model: Diffusion, batch: Batch) -> Residual:
     plain, missed = model.predict(said.z, t), []
     for gamma in GAMMAS:
         options = model.SamplingConfig(guidance=Guidance(gamma=gamma), clip=False)
-        found = guided(model, batch.given, len(batch), options)(said.z, t)
+        found = guided_predictor(model, batch.given, len(batch), options)(said.z, t)
         for mixed, own, other in (
             (found.noise, said.noise, plain.noise),
             (found.x0, said.x0, plain.x0),
@@ -247,7 +255,9 @@ def x103_guidance_leaves_noising(model: Diffusion, batch: Batch) -> Residual:
     guiding(model)
     row, t = batch[torch.zeros(DRAWS, dtype=torch.long)], torch.full((DRAWS,), 0.5).double()
     noise, log_snr = normal(DRAWS, model.space.dims), model.schedule.log_snr(t)
-    said = model.look(model.enter(row), noise, log_snr, model.tell(row.given, DRAWS))
+    said = model.predict_noised(
+        model.to_units(row), noise, log_snr, model.encode_conditions(row.given, DRAWS)
+    )
     apart = (said.noise - model.predict(said.z, t).noise).square().sum(1)
     if not float(apart.mean()):
         raise SkipIdentity("it does not heed what it is given")
@@ -274,10 +284,10 @@ def x106_ddim_of_the_law_is_ancestral(model: Diffusion, batch: Batch) -> Residua
     """DDIM with eta = 1 takes the model's ancestral step, with sigma_q^2.
 
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models, sec. 4.1."""
-    y, anew = model.enter(batch), normal(len(batch), model.space.dims)
+    y, anew = model.to_units(batch), normal(len(batch), model.space.dims)
     s, t = torch.tensor([0.3, 0.8]).double()
     z = model.schedule.alpha(t) * y + model.schedule.sigma(t) * normal(*y.shape)
-    said = model.predict(z, t.expand(len(y)), model.tell(batch.given, len(y)))
+    said = model.predict(z, t.expand(len(y)), model.encode_conditions(batch.given, len(y)))
     one = ddim(said, model.schedule, s, t, 1.0, anew)
     two = ancestral(said, model.schedule, z, s, t, anew, "posterior")
     return Residual(gap(one, two) / float(1 + two.abs().amax()), 1e-9)
@@ -287,13 +297,13 @@ def x107_own_flow_leads_back(model: Diffusion, batch: Batch) -> Residual:
     """The model's probability flow to noise and back returns to the data.
 
     Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3."""
-    y, told = model.enter(batch), model.tell(batch.given, len(batch))
+    y, told = model.to_units(batch), model.encode_conditions(batch.given, len(batch))
     begin, end = (-0.5 * model.schedule.log_snr(y.new_tensor([0.2, 0.8]))).tolist()
 
     def field(tau: Tensor, state: State) -> State:
         """sigma eps - sigma^2 z in tau, minus half the log-SNR, if variance is preserved."""
         log_snr = (-2 * tau).expand(len(y))
-        scale = torch.hypot(*columns(model.schedule, log_snr))
+        scale = torch.hypot(*alpha_sigma_columns(model.schedule, log_snr))
         noise = model.predict_at(scale * state[0], log_snr, told).noise
         sigma = torch.sigmoid(-log_snr).sqrt()[:, None]
         return (sigma * noise - sigma.square() * state[0],)

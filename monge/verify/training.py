@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.train_config import OptimiserConfig
 from ..nn.mlp import MLP
-from ..train.optimiser import optimiser
+from ..train.optimiser import make_optimiser
 from ..train.regularisation import l1_prox
 from ._helpers import gap, most, normal
 from .framework import Residual
@@ -117,7 +117,7 @@ def adam(w: Tensor, g: Tensor, memory: dict[str, Any], step: int) -> Tensor:
 def follow(settings: OptimiserConfig, rule: Rule) -> float:
     """The largest gap between an optimiser of training and a rule over the same gradients."""
     param = nn.Parameter(normal(6))
-    tool, w, memory = optimiser(settings, [param]), param.detach().clone(), dict[str, Any]()
+    tool, w, memory = make_optimiser(settings, [param]), param.detach().clone(), dict[str, Any]()
     worst = 0.0
     for step in range(1, STEPS + 1):
         g = normal(6)
@@ -150,13 +150,13 @@ def x42_epsilon_of_adam_stands_outside_the_root() -> Residual:
     Source: Kingma & Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1."""
     param = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     param.grad = torch.full_like(param, 1e-6)
-    optimiser(OptimiserConfig(lr=RATE), [param]).step()
+    make_optimiser(OptimiserConfig(lr=RATE), [param]).step()
     return Residual(abs(-param.item() / RATE - 1e-6 / (1e-6 + 1e-8)), 1e-9)
 
 
 def step_of(settings: OptimiserConfig, w: Tensor, g: Tensor, steps: int = 1) -> Tensor:
     param = nn.Parameter(w.clone())
-    tool = optimiser(settings, [param])
+    tool = make_optimiser(settings, [param])
     for _ in range(steps):
         param.grad = g.clone()
         tool.step()
@@ -194,7 +194,7 @@ def x43_soft_threshold_minimises_the_l1_problem() -> Residual:
     Source: Parikh & Boyd 2014, Proximal Algorithms, sec. 6.5."""
     v, cut = 0.3 * normal(4, 50), RATE * DECAY * 20
     param = nn.Parameter(v.clone())
-    l1_prox(optimiser(OptimiserConfig(optimiser="sgd", lr=RATE), [param]), DECAY * 20)
+    l1_prox(make_optimiser(OptimiserConfig(optimiser="sgd", lr=RATE), [param]), DECAY * 20)
     w = param.detach()
     inside = (w - v + cut * w.sign()).abs().where(w != 0, (v.abs() - cut).clamp(min=0))
     mixed = bool((w == 0).any() and (w != 0).any())

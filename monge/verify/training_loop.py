@@ -77,7 +77,7 @@ def play(recipe: TrainConfig) -> tuple[Trainer, list[Progress]]:
         return Metric(trainer.model.loss(others)["square"].mean().item(), "loss")
 
     with torch.enable_grad():
-        return trainer, list(fit(trainer, Budget(steps=5000), judge, pause=1e9))
+        return trainer, list(fit(trainer, Budget(steps=5000), judge, report_every=1e9))
 
 
 STOPPING = TrainConfig(optimiser="sgd", lr=RATE, warmup=0, batch_size=20, eval_every=3, patience=4)
@@ -101,7 +101,7 @@ def x44_early_stopping_bounds_the_way() -> Residual:
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
     largest = 0.5
     trainer, _ = play(replace(STOPPING, grad_clip=largest))
-    way = trainer.kept["slope"].norm().item()  # from 0
+    way = trainer.best_weights["slope"].norm().item()  # from 0
     return Residual(way - largest * RATE * trainer.best_step, 1e-6)
 
 

@@ -10,7 +10,7 @@ import pytest
 from monge.cli._output import Console
 from monge.cli.compare import ProgressReporter
 from monge.cli.main import describe_os_error
-from monge.comparison.plan import Plan
+from monge.comparison.plan import ComparisonPlan
 from monge.comparison.runner import Comparison
 
 
@@ -125,7 +125,7 @@ def test_a_terminal_gets_its_own_width():
 
 def test_models_left_out_for_missing_values_are_told_of(tmp_path, capsys):
     reasons = {"flow.maf": "maf cannot train on rows with missing values; ..."}
-    plan = Plan("my.csv", (), ("baseline.chow_liu",), "5s", refused=reasons)
+    plan = ComparisonPlan("my.csv", (), ("baseline.chow_liu",), "5s", refused=reasons)
     ProgressReporter(Console(False, False, False), 1, None).report(Comparison(plan, tmp_path))
     err = capsys.readouterr().err
     assert "1 models" in err

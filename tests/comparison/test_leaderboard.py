@@ -67,11 +67,11 @@ def test_laws_stand_by_their_score_and_those_without_by_their_distance(tmp_path)
     ]
     rows = leaderboard(outcomes)
     assert [row.model for row in rows] == ["high", "low", "near", "far"]
-    assert rows[0].behind == (0.0, 0.0)
+    assert rows[0].gap_to_best == (0.0, 0.0)
     # The rows differ by 1 exactly, though each mean is uncertain by 5 / sqrt(400).
-    assert rows[1].behind == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-12))
-    assert rows[2].behind is None
-    assert [row.places for row in rows] == [
+    assert rows[1].gap_to_best == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-12))
+    assert rows[2].gap_to_best is None
+    assert [row.ranks for row in rows] == [
         {"likelihood": 1, "distance": 3},
         {"likelihood": 2, "distance": 1},
         {"distance": 2},
@@ -94,7 +94,7 @@ def test_several_seeds_have_an_interval_and_a_wider_difference(tmp_path):
     # Student's t with 2 degrees of freedom: 4.303 standard errors of three values 0.5 apart.
     error = 0.5 / 3**0.5
     assert low.interval[1] - low.interval[0] == pytest.approx(2 * 4.3027 * error, rel=1e-4)
-    assert low.behind == (pytest.approx(1.0), pytest.approx(error))
+    assert low.gap_to_best == (pytest.approx(1.0), pytest.approx(error))
     assert len(low.to_dict()["runs"]) == 3
 
 

@@ -18,7 +18,7 @@ import pytest
 import monge
 from monge.comparison import ray_backend, worker
 from monge.comparison import runner as comparison
-from monge.comparison.plan import Plan, make_plan
+from monge.comparison.plan import ComparisonPlan, make_plan
 from monge.comparison.runner import RESULTS, Comparison, Outcome
 from monge.core.errors import RunError, UsageError
 
@@ -41,7 +41,7 @@ def test_an_entrant_executes_no_file_of_the_current_folder(tmp_path, monkeypatch
     (tmp_path / "there" / "sitecustomize.py").write_text("open('customised', 'w').close()")
     roots = [str(Path(monge.__file__).parents[1]), str(tmp_path / "there")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
-    subject = Comparison(Plan("moons", (), ("made",), "60s"), tmp_path / "none")
+    subject = Comparison(ComparisonPlan("moons", (), ("made",), "60s"), tmp_path / "none")
     outcome = subject.run_job("made", 0, 1, cwd=str(tmp_path / "here"))
     assert "none/compare.json" in outcome.failure  # it got as far as its own work
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"queue.py", "customised"}
@@ -51,7 +51,9 @@ def test_an_entrant_executes_no_file_of_the_current_folder(tmp_path, monkeypatch
 def test_who_stops_a_comparison_stops_its_entrants(tmp_path, monkeypatch, way):
     (tmp_path / "waiter.py").write_text(WAITER)
     monkeypatch.setattr(comparison, "COMMAND", (sys.executable, str(tmp_path / "waiter.py")))
-    subject = Comparison(Plan("moons", (), ("first", "second", "third"), "60s"), tmp_path)
+    subject = Comparison(
+        ComparisonPlan("moons", (), ("first", "second", "third"), "60s"), tmp_path
+    )
     events, before = subject.run(2), signal.getsignal(signal.SIGTERM)
     assert {next(events).model, next(events).model} == {"first", "second"}
     if way == "closed":
@@ -106,7 +108,9 @@ for event in Comparison.read(pathlib.Path(sys.argv[1])).run():
 @pytest.mark.slow
 def test_a_comparison_that_is_terminated_goes_on(tmp_path):
     """With the processes that people have."""
-    subject = Comparison.create(Plan("moons", (), ("autoregressive.made",), "600steps"), tmp_path)
+    subject = Comparison.create(
+        ComparisonPlan("moons", (), ("autoregressive.made",), "600steps"), tmp_path
+    )
     run = tmp_path / "autoregressive.made"
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], text=True, stdout=subprocess.PIPE
@@ -169,7 +173,9 @@ def test_entrants_run_as_tasks_of_ray(tmp_path, monkeypatch):
             model, seed, self.run_folder(model, seed), "it failed" if model == "bad" else None
         ),
     )
-    subject = Comparison.create(Plan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path)
+    subject = Comparison.create(
+        ComparisonPlan("moons", (), ("good", "bad", "lost"), "60s"), tmp_path
+    )
     monkeypatch.chdir(tmp_path)
     found = list(ray_backend.run(subject, "auto"))
     assert ray.first == []

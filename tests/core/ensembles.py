@@ -40,7 +40,7 @@ def trained(config, space, batch, steps=30, recipe=None, double=True, seed=1):
     rows = worlds.Rows(batch.double() if double else batch)
     trainer = Trainer(model, rows, recipe or TrainConfig(batch_size=64, lr=3e-3, warmup=0), seed)
     for _ in range(steps):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
     return trainer
 
 
@@ -48,6 +48,6 @@ def mixture(name, kind, members=3, steps=15, **fields):
     owner = registry.find(name)
     space, batch = worlds.make(kind)
     config = Ensemble.Config(member=owner.smallest_config(space), members=members, **fields)
-    recipe = config.train_config(replace(owner.defaults(space).recipe, batch_size=64, warmup=0))
+    recipe = config.train_config(replace(owner.defaults(space).train, batch_size=64, warmup=0))
     trainer = trained(config, space, batch[:600], steps, recipe)
     return trainer.model.eval(), worlds.Rows(batch.double())

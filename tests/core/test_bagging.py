@@ -43,7 +43,7 @@ def test_bagged_members_see_their_bag_alone(name, kind, monkeypatch):
     monkeypatch.setattr(model, "updates", lambda: updates)
     trainer = Trainer(model, rows, TrainConfig(batch_size=100))
     for _ in range(12):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
     out = model.left_out(torch.arange(1000))  # (K, n)
     for own, batches in zip(out, seen.values(), strict=True):
         assert own[torch.cat(batches)].sum() == 0

@@ -174,7 +174,7 @@ def test_members_begin_apart_and_see_batches_of_their_own(monkeypatch):
             lambda batch, right=member.loss: (seen.append(batch.row), right(batch))[1],
         )
     trainer = Trainer(model, rows, TrainConfig(batch_size=50))
-    trainer.advance(1.0)
+    trainer.train_step(1.0)
     assert not set(seen[0].tolist()) & set(seen[1].tolist())
 
 
@@ -198,7 +198,7 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world):
 def test_interrupted_and_resumed_equals_uninterrupted(name, kind, tmp_path):
     owner, (space, batch) = registry.find(name), worlds.make(kind)
     config = Ensemble.Config(member=owner.smallest_config(space), members=2, bag=True)
-    recipe = config.train_config(owner.defaults(space).recipe)
+    recipe = config.train_config(owner.defaults(space).train)
     assert_unbroken(lambda: trained(config, space, batch, 0, recipe, False), tmp_path)
 
 
@@ -221,7 +221,7 @@ def test_a_run_keeps_its_ensemble(tmp_path, capsys):
         bag=True,
         out=tmp_path / "run",
     )
-    assert run.about["config"]["members"] == 2
+    assert run.metadata["config"]["members"] == 2
     loaded = monge.load(run.folder)
     assert isinstance(loaded.model, Ensemble)
     assert loaded.title == "2 x autoregressive.made on moons"
@@ -230,7 +230,7 @@ def test_a_run_keeps_its_ensemble(tmp_path, capsys):
     assert "out_of_bag_log_likelihood" in loaded.evaluate()
     assert attempt(["fit", "--resume", str(run.folder), "--budget", "30steps", "-q"]) == 0
     assert monge.load(run.folder).result["step"] == 30
-    assert isinstance(Config.from_dict(run.about["config"]), Ensemble.Config)
+    assert isinstance(Config.from_dict(run.metadata["config"]), Ensemble.Config)
 
 
 def test_a_mixture_config_is_taken_as_it_is(tmp_path):

@@ -103,7 +103,7 @@ def test_several_targets_are_one_event_given_the_rest():
     source = data.open(frame())
     for target in (["y", "kind"], "y,kind", ("kind", "y,kind")):
         view = source.view(target=target)
-        assert set(view.terms.event) == {"y", "kind"}
+        assert set(view.selection.event) == {"y", "kind"}
         assert view.space.kind == "columns"
         assert [c.name for c in view.space.given["inputs"].columns] == ["a", "b", "z"]
     view = source.view(target=["y", "kind"])

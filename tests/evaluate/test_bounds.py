@@ -10,7 +10,7 @@ from torch.distributions import Normal
 
 import monge
 from monge.cli._output import Console
-from monge.cli.evaluate import climb
+from monge.cli.evaluate import format_bound_curve
 from monge.cli.main import attempt
 from monge.core.abilities import HasLikelihood, HasPosterior, Likelihood
 from monge.core.batch import Batch
@@ -19,7 +19,7 @@ from monge.core.model import Model
 from monge.core.rng import keyed_normal, seed_of
 from monge.core.space import Space
 from monge.evaluate.bounds import tightness
-from monge.evaluate.disentangle import gaps
+from monge.evaluate.disentangle import mutual_information_gaps
 
 NOISE = 0.5
 
@@ -110,14 +110,14 @@ def test_the_gap_of_mutual_information_is_known_at_its_ends():
     v, w = torch.randint(0, 4, (2, 4000), generator=g)
     own = torch.stack([v + 0.1 * torch.rand(4000, generator=g), w.double()], 1)
     both = torch.stack([v.double(), v.double(), w.double()], 1)
-    assert gaps(own, {"v": v, "w": w})["mig"].value > 0.98
-    shared = gaps(both, {"v": v, "w": w})
+    assert mutual_information_gaps(own, {"v": v, "w": w})["mig"].value > 0.98
+    shared = mutual_information_gaps(both, {"v": v, "w": w})
     assert abs(shared["v"].value) < 1e-9
     assert shared["w"].value > 0.98
     turned = own @ torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
-    assert gaps(turned, {"v": v, "w": w})["mig"].value < 0.2
+    assert mutual_information_gaps(turned, {"v": v, "w": w})["mig"].value < 0.2
     with pytest.raises(ValueError, match="two coordinates"):
-        gaps(own[:, :1], {"v": v})
+        mutual_information_gaps(own[:, :1], {"v": v})
 
 
 def test_evaluate_prints_the_curve_and_the_evidence(tmp_path, capsys):
@@ -139,7 +139,7 @@ def test_evaluate_prints_the_curve_and_the_evidence(tmp_path, capsys):
 
 
 def test_people_read_the_curve_as_a_table(curve):
-    said = climb(Console(False, False, False), curve[0])
+    said = format_bound_curve(Console(False, False, False), curve[0])
     assert "the bound over 16 rows" in said
     assert "effective samples" in said
     assert f"exact evidence by quadrature {curve[0].evidence.value:.4f}" in said

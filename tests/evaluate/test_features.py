@@ -12,8 +12,8 @@ from monge.cli.main import attempt
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.feature_net import WIDTH, learned
-from monge.evaluate.frechet import perceived
+from monge.evaluate.feature_net import WIDTH, train_feature_net
+from monge.evaluate.frechet import feature_space_distances
 from monge.run import feature_extractor as eyes
 from monge.train import checkpoint
 
@@ -34,7 +34,7 @@ SPACE = Space(kind="real", shape=(1, 6, 6), name="x", rows=400, mean=(0.5,), sca
 def test_names_are_learned_and_unknown_ones_left_out():
     train, names = pictures(400, 0)
     hidden = torch.where(torch.arange(400) % 4 == 0, -1, names)
-    net = learned(SPACE, worlds.Rows(train), hidden, 2)
+    net = train_feature_net(SPACE, worlds.Rows(train), hidden, 2)
     test, truth = pictures(200, 1)
     assert net.accuracy(worlds.Rows(test), truth) > 0.95
     h = net(train)
@@ -46,7 +46,9 @@ def test_names_are_learned_and_unknown_ones_left_out():
 def test_the_network_is_a_function_of_its_seed_and_large_pictures_are_seen_small():
     space = replace(SPACE, shape=(1, 40, 36))
     rows = worlds.Rows(pictures(64, 0, space.shape)[0])
-    first, again, other = (learned(space, rows, seed=seed)(rows.whole()) for seed in (0, 0, 1))
+    first, again, other = (
+        train_feature_net(space, rows, seed=seed)(rows.whole()) for seed in (0, 0, 1)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -54,11 +56,11 @@ def test_the_network_is_a_function_of_its_seed_and_large_pictures_are_seen_small
 @pytest.mark.parametrize("named", [True, False])
 def test_samples_of_another_law_are_farther_than_real_rows(named):
     train, names = pictures(400, 0)
-    net = learned(SPACE, worlds.Rows(train), names if named else None, 2)
+    net = train_feature_net(SPACE, worlds.Rows(train), names if named else None, 2)
     held, near, other = (net(pictures(200, seed)[0]) for seed in (1, 2, 3))
     mixed = pictures(200, 3)[0].x
     blurred = net(Batch((mixed + mixed.flip(0)) / 2))
-    real, fake, again = (perceived(side, held) for side in (near, blurred, other))
+    real, fake, again = (feature_space_distances(side, held) for side in (near, blurred, other))
     for name in real:
         assert fake[name].value > real[name].value + 3 * fake[name].stderr, name
         assert abs(again[name].value - real[name].value) < fake[name].value / 4
@@ -67,7 +69,7 @@ def test_samples_of_another_law_are_farther_than_real_rows(named):
 @pytest.mark.parametrize("kind", ["columns", "levels", "binary", "counts"])
 def test_every_kind_of_event_has_features(kind):
     space, batch = worlds.make(kind, 64)
-    assert learned(space, worlds.Rows(batch))(batch).isfinite().all()
+    assert train_feature_net(space, worlds.Rows(batch))(batch).isfinite().all()
 
 
 def test_a_run_pins_its_network_and_one_beside_it_takes_that(tmp_path, monkeypatch, capsys):
@@ -81,10 +83,10 @@ def test_a_run_pins_its_network_and_one_beside_it_takes_that(tmp_path, monkeypat
     def never(*_):
         raise AssertionError("learned twice")
 
-    monkeypatch.setattr(eyes, "learned", never)
+    monkeypatch.setattr(eyes, "train_feature_net", never)
     for run in (first, second):
         found = eyes.feature_extractor(run)
-        assert found.about == ours.about
+        assert found.metadata == ours.metadata
         assert torch.equal(found.net.body[1].weight, ours.net.body[1].weight)
     assert (tmp_path / "independent" / eyes.FILE).exists()
     assert attempt(["evaluate", str(tmp_path / "gaussian")]) == 0
@@ -110,13 +112,13 @@ def test_other_data_beside_are_no_reason_to_take_their_network(tmp_path):
         for seed in (0, 1)
     ]
     first, other = (eyes.feature_extractor(run) for run in runs)
-    assert first.about["fingerprint"] != other.about["fingerprint"]
+    assert first.metadata["fingerprint"] != other.metadata["fingerprint"]
     assert not torch.equal(first.net.body[1].weight, other.net.body[1].weight)
     (tmp_path / "0" / eyes.FILE).write_text("damaged")
     assert torch.equal(
         eyes.feature_extractor(runs[0]).net.body[1].weight, first.net.body[1].weight
     )
-    assert checkpoint.about(tmp_path / "0" / eyes.FILE) == first.about
+    assert checkpoint.about(tmp_path / "0" / eyes.FILE) == first.metadata
 
 
 def test_a_label_beside_the_event_teaches_the_network_and_json_is_complete(tmp_path, capsys):

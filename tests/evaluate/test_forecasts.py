@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from monge.core.rng import make_generator
-from monge.evaluate.forecasts import Reference, beside, crps, normal_crps, points, spread
+from monge.evaluate.forecasts import (
+    SeriesReference,
+    crps,
+    naive_forecasts,
+    normal_crps,
+    points,
+    spread,
+)
 
 
 def normal(*shape, seed=0):
@@ -14,7 +21,7 @@ def normal(*shape, seed=0):
 
 
 def reference(past, season=4):
-    return Reference.of(past, season, past.flatten(0, 1).std(0))
+    return SeriesReference.of(past, season, past.flatten(0, 1).std(0))
 
 
 def test_crps_of_draws_is_that_of_the_law():
@@ -46,10 +53,10 @@ def test_crps_rewards_the_law_and_no_other():
 
 def test_references_repeat_the_past():
     past = torch.arange(10.0).reshape(1, 10, 1)
-    found = beside(past, 6, 4)
+    found = naive_forecasts(past, 6, 4)
     assert found["naive"].flatten().tolist() == [9] * 6
     assert found["seasonal_naive"].flatten().tolist() == [6, 7, 8, 9, 6, 7]
-    assert beside(past, 3, 99)["seasonal_naive"].flatten().tolist() == [0, 1, 2]
+    assert naive_forecasts(past, 3, 99)["seasonal_naive"].flatten().tolist() == [0, 1, 2]
 
 
 def test_ar1_is_the_law_of_the_next_values():

@@ -8,13 +8,13 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.predictions import Prediction, measures, predict, reliability
+from monge.evaluate.predictions import TargetPrediction, predict, prediction_metrics, reliability
 
 
 def classes(probabilities, truth, seen=None):
     p, truth = torch.tensor(probabilities).double(), torch.tensor(truth)
     blank = torch.zeros(len(p))
-    return Prediction(
+    return TargetPrediction(
         Space(kind="label", size=p.shape[1], name="y"),
         0.9,
         blank,
@@ -31,7 +31,7 @@ def classes(probabilities, truth, seen=None):
 def numbers(mean, truth, half):
     mean, truth = torch.tensor(mean).double(), torch.tensor(truth).double()
     below = torch.special.ndtr((truth - mean) / half * 1.6448536)
-    return Prediction(
+    return TargetPrediction(
         Space(kind="real", name="y"),
         0.9,
         mean,
@@ -47,7 +47,7 @@ def numbers(mean, truth, half):
 
 def test_classes_by_hand():
     said = classes([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.95, 0.05]], [0, 1, 1, 0])
-    found = measures([said])
+    found = prediction_metrics([said])
     assert found["accuracy"].value == 0.75
     assert found["accuracy"].stderr == pytest.approx(0.25)
     right = torch.tensor([0.9, 0.2, 0.6, 0.95]).double()
@@ -58,7 +58,7 @@ def test_classes_by_hand():
 
 
 def test_numbers_by_hand():
-    found = measures([numbers([1.0, 2.0, 5.0], [2.0, 2.0, 1.0], half=1.5)])
+    found = prediction_metrics([numbers([1.0, 2.0, 5.0], [2.0, 2.0, 1.0], half=1.5)])
     assert found["rmse"].value == pytest.approx((17 / 3) ** 0.5)
     assert found["mae"].value == pytest.approx(5 / 3)
     assert found["coverage_0.9"].value == pytest.approx(2 / 3)
@@ -69,9 +69,9 @@ def test_a_calibrated_law_lies_on_the_diagonal_and_an_overconfident_one_does_not
     p = torch.rand(20000, generator=make_generator(0)) / 2 + 0.5
     truth = (torch.rand(20000, generator=make_generator(1)) < p).long()
     honest = classes(torch.stack([1 - p, p], 1).tolist(), truth.tolist())
-    assert measures([honest])["calibration_error"].value < 0.02
+    assert prediction_metrics([honest])["calibration_error"].value < 0.02
     vain = classes(torch.stack([(1 - p) ** 3, 1 - (1 - p) ** 3], 1).tolist(), truth.tolist())
-    assert measures([vain])["calibration_error"].value > 0.1
+    assert prediction_metrics([vain])["calibration_error"].value > 0.1
     x = torch.randn(5000, generator=make_generator(2))
     level, share, _ = reliability(numbers([0.0] * 5000, x.tolist(), half=1.6448536))
     assert (level - share).abs().max() < 0.03
@@ -81,13 +81,15 @@ def test_a_calibrated_law_lies_on_the_diagonal_and_an_overconfident_one_does_not
 
 def test_rows_without_a_truth_are_left_out_and_none_at_all_refused():
     said = classes([[0.9, 0.1], [0.8, 0.2]], [0, 1], seen=[True, False])
-    assert measures([said])["accuracy"].value == 1.0
+    assert prediction_metrics([said])["accuracy"].value == 1.0
     with pytest.raises(DataError, match="no row has a value of y to measure against"):
-        measures([classes([[0.9, 0.1]], [0], seen=[False])])
+        prediction_metrics([classes([[0.9, 0.1]], [0], seen=[False])])
 
 
 def test_several_targets_have_their_names_before():
-    both = measures([classes([[0.9, 0.1]] * 3, [0, 0, 1]), numbers([1.0, 2.0], [1.0, 2.0], 1.0)])
+    both = prediction_metrics(
+        [classes([[0.9, 0.1]] * 3, [0, 0, 1]), numbers([1.0, 2.0], [1.0, 2.0], 1.0)]
+    )
     assert {"1.accuracy", "2.rmse"} <= set(both)
 
 

@@ -15,8 +15,8 @@ from monge.core.batch import as_batch
 from monge.core.gaussian_modes import GaussianModes
 from monge.core.model import Model
 from monge.core.rng import make_generator
-from monge.evaluate.frechet import frechet, kernel, perceived
-from monge.evaluate.suite import Known, measures
+from monge.evaluate.frechet import feature_space_distances, frechet, kernel
+from monge.evaluate.suite import EvaluationContext, all_metrics
 from monge.prob.divergence import mmd, sinkhorn_divergence, wasserstein
 from monge.solve.quadrature import lattice
 from monge.solve.transport.exact import bures, on_line, sliced
@@ -98,7 +98,7 @@ def test_the_frechet_distance_is_that_of_scipys_root_and_of_two_gaussians():
 
 def test_a_kernel_distance_is_right_in_the_mean_and_a_frechet_distance_of_few_rows_is_not():
     pairs = torch.randn(60, 2, 30, 8, generator=make_generator(0), dtype=torch.float64)
-    found = [perceived(x, y) for x, y in pairs]
+    found = [feature_space_distances(x, y) for x, y in pairs]
     near = torch.tensor([each["kernel_distance"].value for each in found])
     assert abs(near.mean()) < 3 * near.std() / 60**0.5
     far = torch.tensor([each["frechet_distance"].value for each in found])
@@ -137,10 +137,10 @@ def test_scores_order_laws_as_their_divergence_from_the_truth_does():
     x, volume = lattice(2, 401, 8.0)
     mass = (truth(x) + volume).exp()
     assert float(mass.sum()) == pytest.approx(1, abs=1e-6)
-    known = Known(density=truth)
+    known = EvaluationContext(density=truth)
     exact = [float((mass * (truth(x) - law(x))).sum()) for law in laws]
     assert exact == sorted(exact)
-    found = [measures(Told(rows.space, law), rows, train, known=known) for law in laws]
+    found = [all_metrics(Told(rows.space, law), rows, train, known=known) for law in laws]
     for each, value in zip(found, exact, strict=True):
         assert abs(each["kl"].value - value) < 4 * each["kl"].stderr
         assert abs(each["likelihood_gap"].value) < 4 * each["likelihood_gap"].stderr
@@ -152,7 +152,9 @@ def test_scores_order_laws_as_their_divergence_from_the_truth_does():
 def test_rows_known_by_heart_score_higher():
     source = data.open("moons", "rows=600")
     rows, train = source.view().rows("test"), source.view().rows("train")
-    found = measures(Told(rows.space, GaussianModes(train.whole().x.double(), 0.03)), rows, train)
+    found = all_metrics(
+        Told(rows.space, GaussianModes(train.whole().x.double(), 0.03)), rows, train
+    )
     gap = found["likelihood_gap"]
     assert gap.value > 3 * gap.stderr > 0
     assert math.isfinite(gap.value)

@@ -18,8 +18,8 @@ from monge.core.space import Space
 from monge.evaluate import c2st as twosample
 from monge.evaluate.c2st import c2st, interval
 from monge.evaluate.coverage import duplicates, memorised, modes, prdc
-from monge.evaluate.samples import ails, oscillation
-from monge.evaluate.suite import Known, left_out, measures, paired
+from monge.evaluate.samples import diagnose_samples, oscillation
+from monge.evaluate.suite import EvaluationContext, all_metrics, paired, skipped_metrics
 
 SPACE = Space(kind="real", shape=(2,), rows=600)
 CENTRES = torch.tensor([[-3.0, 0.0], [3.0, 0.0]]).double()
@@ -65,7 +65,7 @@ def test_each_half_is_judged_by_a_network_that_saw_the_other(monkeypatch):
     """Two networks side by side learn what each would learn alone, row for row."""
     monkeypatch.setattr(twosample, "STEPS", 40)
     x, y = normal(60, 0).float().unflatten(0, (2, 30)), normal(60, 1).float().unflatten(0, (2, 30))
-    found = twosample.told_apart(x, y + 1, seed=3)
+    found = twosample.cross_predictions(x, y + 1, seed=3)
     rows, labels = torch.cat([x, y + 1], 1), torch.arange(60) < 30
     torch.manual_seed(3)
     nets = [twosample.NET.build(2, 1) for _ in range(2)]
@@ -143,7 +143,7 @@ def test_modes_are_found_where_samples_are():
 
 def names(draw, density=None) -> set[str]:
     held, train = Batch(normal(300, 1)), Batch(normal(600, 2))
-    return {finding.name for finding in ails(Puppet(draw), held, train, density)}
+    return {finding.name for finding in diagnose_samples(Puppet(draw), held, train, density)}
 
 
 def test_the_doctor_names_what_samples_show():
@@ -174,8 +174,8 @@ def test_oscillation_is_told_from_noise_and_from_progress():
 
 def test_evaluation_prints_them_with_real_rows_beside():
     rows, others = (worlds.Rows(Batch(normal(400, seed).float())) for seed in (1, 2))
-    known = Known(density=GaussianModes(CENTRES, 1.0))
-    found = measures(Puppet(lambda n: normal(n, 3).float()), rows, others, known=known)
+    known = EvaluationContext(density=GaussianModes(CENTRES, 1.0))
+    found = all_metrics(Puppet(lambda n: normal(n, 3).float()), rows, others, known=known)
     for name in ("c2st", "precision", "recall", "density", "coverage"):
         assert found[name].value == pytest.approx(found[f"{name}_of_real_rows"].value, abs=0.12)
     for name in ("mmd", "sliced_wasserstein_2", "sinkhorn_divergence"):
@@ -192,19 +192,19 @@ def test_evaluation_prints_them_with_real_rows_beside():
 def test_what_few_rows_cannot_tell_is_said():
     few = worlds.Rows(Batch(normal(12, 1).float()))
     model = Puppet(lambda n: normal(n, 3).float())
-    found = measures(model, few, few)
+    found = all_metrics(model, few, few)
     assert "energy_distance" in found
     assert "mmd" not in found
-    (told,) = left_out(model, few)
+    (told,) = skipped_metrics(model, few)
     assert "12 rows" in told.sentence
-    assert left_out(model, worlds.Rows(Batch(normal(20, 1).float()))) == []
+    assert skipped_metrics(model, worlds.Rows(Batch(normal(20, 1).float()))) == []
 
 
 def test_a_law_that_draws_its_training_rows_is_caught():
     """No distance sees it; the nearest training rows do."""
     rows, others = (worlds.Rows(Batch(normal(200, seed).float())) for seed in (1, 2))
     train = others.all.x
-    found = measures(Puppet(lambda n: train[torch.arange(n) % 200]), rows, others)
+    found = all_metrics(Puppet(lambda n: train[torch.arange(n) % 200]), rows, others)
     assert found["memorised"].value > 0.9
     assert found["c2st"].value < 0.6
     assert found["mmd"].value < found["mmd_of_real_rows"].value + 1e-3

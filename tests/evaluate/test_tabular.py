@@ -11,9 +11,16 @@ from monge.core.batch import Batch
 from monge.core.model import Model
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.suite import measures
-from monge.evaluate.tabular import cells, columns_of, correlations, marginal, marginals, tabled
-from monge.evaluate.tstr import explained, right, targets, taught, told
+from monge.evaluate.suite import all_metrics
+from monge.evaluate.tabular import (
+    cells,
+    columns_of,
+    correlations,
+    marginal,
+    marginals,
+    table_metrics,
+)
+from monge.evaluate.tstr import explained, fit_and_predict, right, targets, tstr_scores
 from monge.nn.inputs.features import Features
 
 REAL, NAME = Space(kind="real", name="size"), Space(kind="label", size=3, name="colour")
@@ -75,9 +82,9 @@ def test_a_wrong_column_and_a_lost_bond_are_seen_and_named():
     space, batch = worlds.make("columns", 600)
     table, rows = columns_of(space), cells(batch, space)
     held, train = rows[:300], rows[300:]
-    ideal = tabled(train, held, table)
+    ideal = table_metrics(train, held, table)
     moved = train + torch.tensor([0.0, 0.0, 3.0])
-    found = tabled(moved, held, table)
+    found = table_metrics(moved, held, table)
     assert found["worst_marginal"].unit == "in number"
     assert found["worst_marginal"].value > ideal["worst_marginal"].value + 0.1
     assert found["pair_correlations"].value == pytest.approx(ideal["pair_correlations"].value)
@@ -88,7 +95,7 @@ def test_a_wrong_column_and_a_lost_bond_are_seen_and_named():
         ],
         1,
     )
-    lost = tabled(loose, held, table)
+    lost = table_metrics(loose, held, table)
     assert lost["marginals"].value == pytest.approx(ideal["marginals"].value)
     assert lost["pair_correlations"].value > 3 * ideal["pair_correlations"].value
 
@@ -99,7 +106,7 @@ def test_what_samples_teach_is_judged_on_real_rows():
     held, train = rows[:300], rows[300:]
     chosen = targets(train, held, table)
     assert [table.columns[i].name for i in chosen] == ["name", "flag", "number"]
-    real = taught(train, held, table, chosen)
+    real = tstr_scores(train, held, table, chosen)
     loose = torch.stack(
         [
             column[torch.randperm(300, generator=make_generator(i))]
@@ -107,7 +114,7 @@ def test_what_samples_teach_is_judged_on_real_rows():
         ],
         1,
     )
-    lost = taught(loose, held, table, chosen)
+    lost = tstr_scores(loose, held, table, chosen)
     assert real["tstr_number"].unit == "R²"
     assert real["tstr_number"].value > 0.6 > 0.2 > lost["tstr_number"].value
     assert real["tstr_name"].unit == "accuracy"
@@ -116,7 +123,9 @@ def test_what_samples_teach_is_judged_on_real_rows():
 
 def test_one_name_alone_teaches_that_name():
     x = normal(30, 1)
-    assert told(x, torch.ones(30).double(), x[:5], [REAL], True, 0).tolist() == [1.0] * 5
+    assert (
+        fit_and_predict(x, torch.ones(30).double(), x[:5], [REAL], True, 0).tolist() == [1.0] * 5
+    )
 
 
 def test_scores_of_what_was_taught():
@@ -150,7 +159,7 @@ class Bonds(Model, CanSample):
 def test_evaluation_tells_tables_beside_real_rows():
     space, batch = worlds.make("columns", 400)
     rows, others = worlds.Rows(batch[:150]), worlds.Rows(batch[150:])
-    found = measures(Bonds(space, batch[150:].x, True), rows, others)
+    found = all_metrics(Bonds(space, batch[150:].x, True), rows, others)
     names = {"marginals", "worst_marginal", "pair_correlations", "tstr_name", "tstr_number"}
     assert names | {f"{name}_of_real_rows" for name in names} <= set(found)
     assert found["pair_correlations"].value > 2 * found["pair_correlations_of_real_rows"].value

@@ -8,10 +8,10 @@ from torch import Tensor
 from monge.core.space import Space
 from monge.models.diffusion._conditioning import ConditionEncoder, Conditioning
 from monge.models.diffusion._guidance import NoiseConditionalClassifier
-from monge.models.diffusion._parameterisation import Prediction
+from monge.models.diffusion._parameterisation import DenoiserPrediction
 from monge.models.diffusion._sampling import DiffusionSampling
 from monge.models.diffusion._units import Units
-from monge.prob.noise_schedule import Schedule
+from monge.prob.noise_schedule import NoiseSchedule
 from monge.verify._noisy_mixtures import GaussianMixture
 
 LABEL = Space(kind="label", size=2, name="label", rows=100)
@@ -36,16 +36,18 @@ class Known(DiffusionSampling):
             Units(space).double(),
             ConditionEncoder(space).double(),
         )
-        self.schedule = Schedule.Config().build()
+        self.schedule = NoiseSchedule.Config().build()
 
-    def predict(self, z: Tensor, t: Tensor, conditions: Conditioning | None = None) -> Prediction:
+    def predict(
+        self, z: Tensor, t: Tensor, conditions: Conditioning | None = None
+    ) -> DenoiserPrediction:
         alpha, sigma = self.schedule.alpha(t)[:, None], self.schedule.sigma(t)[:, None]
         x = normals(0, 1).denoised(z, alpha, sigma)
         if conditions is not None and conditions.vector.shape[1]:  # a flag, then the label
             each = [normals(label).denoised(z, alpha, sigma) for label in (0, 1)]
             named = torch.where(conditions.vector[:, 2:] > 0, each[1], each[0])
             x = torch.where(conditions.vector[:, :1] > 0, named, x)
-        return Prediction(z, alpha, sigma, "x0", x)
+        return DenoiserPrediction(z, alpha, sigma, "x0", x)
 
     def sample(self, n, given=None, options=None, generator=None):
         *_, last = self.stream(n, given, options, generator)

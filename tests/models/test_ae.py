@@ -12,7 +12,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.latent._encoder_decoder import ConvEncoderDecoder, Dense
+from monge.models.latent._encoder_decoder import ConvEncoderDecoder, DenseEncoderDecoder
 from monge.models.latent.ae import AE
 
 
@@ -20,7 +20,7 @@ def linear(rows: torch.Tensor, latent: int) -> AE:
     """A linear autoencoder at its optimum."""
     torch.manual_seed(0)
     space = Space(kind="real", shape=(rows.shape[1],))
-    model = AE.Config(latent=latent, net=Dense.Config(depth=0)).build(space).double()
+    model = AE.Config(latent=latent, net=DenseEncoderDecoder.Config(depth=0)).build(space).double()
     optimiser = torch.optim.LBFGS(
         model.parameters(),
         max_iter=2000,

@@ -18,7 +18,7 @@ from monge.models.baseline.chow_liu import ChowLiuTree
 from monge.models.baseline.gaussian import Gaussian
 from monge.models.baseline.independent import Independent
 from monge.models.baseline.mixture import MixtureModel
-from monge.prob.bins import cut
+from monge.prob.bins import bin_starts
 
 
 @counted
@@ -218,7 +218,7 @@ def test_runs_share_the_values(real, bins):
     """A common count has a run to itself, and no other run holds much more than its share."""
     light = (torch.rand(3000, generator=make_generator(0)) * 1000).floor()
     cells = torch.cat([torch.full((7000,), 20.0), light]).sort().values.double()
-    starts = cut(cells, bins, real)
+    starts = bin_starts(cells, bins, real)
     assert len(starts) < bins
     assert (starts.diff() > 0).all()
     held = torch.searchsorted(starts, cells, right=True).bincount(minlength=len(starts) + 1)

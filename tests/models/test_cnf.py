@@ -241,7 +241,9 @@ def test_squashed_levels_are_standardised_before_the_first_step_and_no_step_move
     space, batch = worlds.make("levels")
     model = built(space)
     model.initialise_from_data(batch.double())
-    w = model.outer.inverse(model.spread(batch.double(), torch.rand(len(batch), space.dims))[0])[0]
+    w = model.outer.inverse(
+        model.dequantise(batch.double(), torch.rand(len(batch), space.dims))[0]
+    )[0]
     torch.testing.assert_close(w.mean(0), torch.zeros(space.dims).double(), rtol=0, atol=0.2)
     torch.testing.assert_close(w.std(0), torch.ones(space.dims).double(), rtol=0, atol=0.2)
     assert not list(model.outer.parameters())

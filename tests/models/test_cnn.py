@@ -13,7 +13,7 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.predict.cnn import CNN, plan_layers
 from monge.models.predict.resnet import ResNetPredictor
-from monge.nn.layers.specs import Stack, field
+from monge.nn.layers.specs import StackSpec, receptive_field
 from monge.train.trainer import Trainer
 
 BOTH = pytest.mark.parametrize("name", ["predict.cnn", "predict.resnet"])
@@ -57,7 +57,7 @@ def test_what_suits_can_be_built_and_is_no_giant(name, shape):
     suit = registry.find(name).defaults(space)
     model = suit.config.build(space)
     assert sum(p.numel() for p in model.parameters()) < 3_000_000
-    assert suit.recipe.max_steps == 8 * 54_000 // 128
+    assert suit.train.max_steps == 8 * 54_000 // 128
     assert bool(suit.data) == (min(shape[1:]) >= 16)
     model.eval()
     assert model.likelihood(question(space, 2)).value.shape == (2,)
@@ -79,7 +79,7 @@ def test_a_number_is_not_augmented_and_few_rows_are_seen_often():
     space = replace(digits(1, 28, 28, rows=1000), kind="real", size=0, rows=1000)
     suit = CNN.defaults(space)
     assert suit.data == ()
-    assert (suit.recipe.max_steps, suit.recipe.batch_size) == (1500, 64)
+    assert (suit.train.max_steps, suit.train.batch_size) == (1500, 64)
 
 
 @BOTH
@@ -99,10 +99,10 @@ def test_all_else_that_is_given_stands_beside_the_picture(name):
 def test_it_learns_to_tell_pictures_apart(name):
     space, batch = worlds.conditioned(*worlds.make("label"), "picture")
     model, owner = built(name, space), registry.find(name)
-    recipe = replace(owner.defaults(space).recipe, max_steps=60, warmup=10)
+    recipe = replace(owner.defaults(space).train, max_steps=60, warmup=10)
     trainer = Trainer(model, worlds.Rows(batch), recipe)
     for _ in range(60):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
     model.eval()
     found = float(model.likelihood(batch).value.detach().mean())
     codes = batch.given["picture"].x[:, 0, :, 0].argmax(1)
@@ -165,8 +165,8 @@ def test_a_plan_is_what_is_built(norm, halving):
 
 
 def test_the_receptive_field_of_the_default_covers_a_digit():
-    maps = Stack(plan_layers(CNN.Config()).layers[:12])
-    assert field(maps) == 1 + 2 + 4 + 4 + 8
+    maps = StackSpec(plan_layers(CNN.Config()).layers[:12])
+    assert receptive_field(maps) == 1 + 2 + 4 + 4 + 8
 
 
 def test_thinned_networks_are_an_estimate_and_differ():

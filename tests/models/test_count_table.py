@@ -14,14 +14,14 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.autoregressive.count_table import Tabular
+from monge.models.autoregressive.count_table import CountTable
 from monge.verify import subjects
 
 
 def test_a_table_is_the_frequencies_of_what_begins_so():
     x = torch.tensor([[0.0, 0, 1], [0, 0, 1], [0, 1, 0], [1, 1, 1]])
     space = Space(kind="binary", shape=(3,), rows=4)
-    model = Tabular.Config(pseudo=1e-6).build(space)
+    model = CountTable.Config(pseudo=1e-6).build(space)
     assert model.log_prob(x).tolist() == pytest.approx([3 * math.log(0.5)] * 4)
     model.count(Batch(x))
     assert model.log_prob(x).exp().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25], abs=1e-4)
@@ -35,7 +35,7 @@ def test_a_table_for_each_combination_of_labels():
         given={"a": Space(kind="label", size=2), "b": Space(kind="label", size=3)},
     )
     rows = subjects.random_rows(space, 600, make_generator(5))
-    model, x = Tabular.Config().build(space).double(), states(2, 2)
+    model, x = CountTable.Config().build(space).double(), states(2, 2)
     model.count(rows)
     assert model.parameter_count == 6 * 3
     for a, b in itertools.product(range(2), range(3)):
@@ -56,7 +56,7 @@ def test_numbers_of_a_table_fall_into_runs():
     x = torch.cat(
         [x, x + 0.1 * torch.randn(500, 1, generator=make_generator(8), dtype=torch.float64)], 1
     )
-    model = Tabular.defaults(space).config.build(space).double()
+    model = CountTable.defaults(space).config.build(space).double()
     model.count(Batch(x))
     drawn = model.sample(4000, generator=make_generator(1))
     assert torch.corrcoef(drawn.clamp(-4, 4).T)[0, 1] > 0.8
@@ -73,9 +73,9 @@ def test_numbers_of_a_table_fall_into_runs():
     ids=str,
 )
 def test_a_table_that_is_too_large_is_refused_with_its_size(space, words):
-    sentence = Tabular.unsupported_reason(space)
+    sentence = CountTable.unsupported_reason(space)
     assert words in sentence
     assert "use autoregressive.fvsbn" in sentence
     with pytest.raises(DataError, match="parameters"):
-        Tabular.Config().build(space)
-    assert Tabular.unsupported_reason(replace(BINARY, shape=(19,))) is None
+        CountTable.Config().build(space)
+    assert CountTable.unsupported_reason(replace(BINARY, shape=(19,))) is None

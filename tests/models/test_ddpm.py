@@ -12,11 +12,11 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion import _likelihood as accounting
-from monge.models.diffusion._denoisers import MLPDenoiser, TransformerDenoiser, UNet
-from monge.models.diffusion._parameterisation import Prediction, target
+from monge.models.diffusion._denoisers import MLPDenoiser, TransformerDenoiser, UNetDenoiser
+from monge.models.diffusion._parameterisation import DenoiserPrediction, regression_target
 from monge.models.diffusion._units import Units, log_normal_interval, max_log_snr
 from monge.models.diffusion.ddpm import DDPM
-from monge.prob.noise_schedule import Schedule
+from monge.prob.noise_schedule import NoiseSchedule
 from monge.train.budget import Budget
 from monge.train.loop import fit
 from monge.train.trainer import Trainer
@@ -52,9 +52,9 @@ class Exact:
         self.roots, self.axes = torch.linalg.eigh(COVARIANCE)
 
     def predict(self, z, log_snr):
-        alpha, sigma = accounting.columns(self.schedule, log_snr)
+        alpha, sigma = accounting.alpha_sigma_columns(self.schedule, log_snr)
         gain = alpha * self.roots / (alpha.square() * self.roots + sigma.square())
-        return Prediction(z, alpha, sigma, "x0", (gain * (z @ self.axes)) @ self.axes.T)
+        return DenoiserPrediction(z, alpha, sigma, "x0", (gain * (z @ self.axes)) @ self.axes.T)
 
     def ask(self, y, steps=0):
         return accounting.LikelihoodInputs(
@@ -72,7 +72,9 @@ def draws(n=500):
 @pytest.mark.parametrize("family", ["preserving", "exploding", "sub"])
 def test_continuous_bound_of_the_exact_denoiser_is_the_likelihood(family):
     y, truth = draws()
-    terms = accounting.denoising_bound(Exact(Schedule.Config(family=family).build()).ask(y), 256)
+    terms = accounting.denoising_bound(
+        Exact(NoiseSchedule.Config(family=family).build()).ask(y), 256
+    )
     away = terms.value - truth
     assert abs(away.mean()) < 4 * away.std() / len(away) ** 0.5 + 2e-3
     assert away.std() < 0.3
@@ -81,7 +83,7 @@ def test_continuous_bound_of_the_exact_denoiser_is_the_likelihood(family):
 
 def test_discrete_bound_loses_what_the_identity_says():
     """Of N(0, I) the loss over T steps is known in closed form (X105)."""
-    schedule = Schedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
+    schedule = NoiseSchedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
     exact = Exact(schedule)
     exact.roots, exact.axes = torch.ones(2).double(), torch.eye(2).double()
     y = draws(4000)[0] @ torch.linalg.inv(torch.linalg.cholesky(COVARIANCE)).T
@@ -96,7 +98,7 @@ def test_discrete_bound_loses_what_the_identity_says():
 @pytest.mark.parametrize("family", ["preserving", "exploding"])
 def test_flow_of_the_exact_denoiser_is_the_likelihood(family):
     y, truth = draws(50)
-    exact = Exact(Schedule.Config(family=family).build())
+    exact = Exact(NoiseSchedule.Config(family=family).build())
     found = accounting.ode_log_likelihood(exact.ask(y), accounting.Solver(tolerance=1e-6), None)[
         :, 0
     ]
@@ -106,7 +108,7 @@ def test_flow_of_the_exact_denoiser_is_the_likelihood(family):
 
 def test_wrong_denoiser_scores_less():
     y, truth = draws()
-    exact = Exact(Schedule.Config().build())
+    exact = Exact(NoiseSchedule.Config().build())
     exact.roots = torch.tensor([1.0, 1.0]).double()
     assert (accounting.denoising_bound(exact.ask(y), 64).value - truth).mean() < -0.05
 
@@ -126,7 +128,7 @@ def test_stderr_of_hutchinson_covers_the_exact_trace():
 def test_last_step_of_levels_sums_to_one():
     units = Units(PICTURE).double()
     codes = torch.arange(5).double()[:, None].expand(5, 42)
-    y = units.enter(codes.reshape(5, 1, 7, 6))
+    y = units.to_units(codes.reshape(5, 1, 7, 6))
     for mean, scale in ((0.3, 0.7), (-4.0, 0.05), (9.0, 2.0)):
         each = [
             units.log_prob(
@@ -168,17 +170,19 @@ def test_weights_are_those_of_the_docstring():
             torch.manual_seed(1)
             found = model.loss(batch)["denoising"].mean()
             torch.manual_seed(1)
-            y, t = model.enter(batch), model.stratified_times(len(batch))
+            y, t = model.to_units(batch), model.stratified_times(len(batch))
             noise = torch.randn_like(y)
             alpha, sigma = model.schedule.alpha(t)[:, None], model.schedule.sigma(t)[:, None]
             z, nothing = alpha * y + sigma * noise, torch.zeros_like(y)
-            error = (Prediction(z, alpha, sigma, of, nothing).noise - noise).square().mean(1)
+            error = (
+                (DenoiserPrediction(z, alpha, sigma, of, nothing).noise - noise).square().mean(1)
+            )
             snr = model.schedule.snr(t)
-            own = (target(of, y, noise, alpha, sigma)).square().mean(1)
+            own = (regression_target(of, y, noise, alpha, sigma)).square().mean(1)
             wanted = {
                 "simple": own,
                 "snr": error,
-                "elbo": -0.5 * model.schedule.slope(t) * error,
+                "elbo": -0.5 * model.schedule.derivative(t) * error,
                 "min_snr": (5 / snr).clamp(max=1) * error,
             }[weight]
             assert found.item() == pytest.approx(wanted.mean().item(), rel=1e-9)
@@ -205,7 +209,7 @@ def test_learned_variance_is_bounded_by_its_ends_and_lowers_the_bound():
     "net",
     [
         MLPDenoiser.Config(width=8),
-        UNet.Config(width=4, multipliers=(1, 2)),
+        UNetDenoiser.Config(width=4, multipliers=(1, 2)),
         TransformerDenoiser.Config(width=8, depth=1, heads=2, patch=1),
     ],
 )
@@ -235,22 +239,22 @@ def test_conditions_of_all_kinds_are_heeded():
         "text": Batch(torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0]]), length=torch.tensor([3, 2])),
         "small": Batch(torch.randn(2, 2, 3, 3).double()),
     }
-    for net in (MLPDenoiser.Config(width=8), UNet.Config(width=4, multipliers=(1, 2))):
+    for net in (MLPDenoiser.Config(width=8), UNetDenoiser.Config(width=4, multipliers=(1, 2))):
         model = build(space, net=net)
         for parameter in model.parameters():
             parameter.data.add_(0.1 * torch.randn(parameter.shape, dtype=torch.float64))
         z, t = torch.randn(1, 42).double().expand(2, 42), torch.full((2,), 0.5).double()
-        plain = model.predict(z, t, model.tell(given, 2)).value
+        plain = model.predict(z, t, model.encode_conditions(given, 2)).value
         assert not torch.allclose(plain[0], plain[1])
         for name, other in (
             ("label", given["label"][[1, 1]]),
             ("text", given["text"][[1, 1]]),
             ("small", given["small"][[1, 1]]),
         ):
-            told = model.predict(z, t, model.tell({**given, name: other}, 2)).value
+            told = model.predict(z, t, model.encode_conditions({**given, name: other}, 2)).value
             assert not torch.allclose(told[0], plain[0]), name
             torch.testing.assert_close(told[1], plain[1])
-        hidden = model.tell(given, 2).keep_rows(torch.tensor([False, False]))
+        hidden = model.encode_conditions(given, 2).keep_rows(torch.tensor([False, False]))
         torch.testing.assert_close(model.predict(z, t, hidden).value, model.predict(z, t).value)
 
 
@@ -259,7 +263,9 @@ def test_padding_of_a_text_is_not_read():
     model = build(space)
     length = torch.tensor([2])
     one, two = (
-        model.tell({"text": Batch(torch.tensor([[1, 2, pad, pad]]), length=length)}, 1)
+        model.encode_conditions(
+            {"text": Batch(torch.tensor([[1, 2, pad, pad]]), length=length)}, 1
+        )
         for pad in (0, 5)
     )
     torch.testing.assert_close(one.vector, two.vector)
@@ -300,11 +306,11 @@ def test_a_short_fit_nears_a_known_law():
     x = torch.randn(2000, 2, generator=g) @ torch.linalg.cholesky(COVARIANCE).T.float()
     space = worlds.fitted(REAL, x)
     model = build(space, "net.width=64").float()
-    recipe = replace(DDPM.defaults(space).recipe, batch_size=256)
+    recipe = replace(DDPM.defaults(space).train, batch_size=256)
     trainer = Trainer(model, worlds.Rows(Batch(x)), recipe, seed=0)
     for _ in fit(trainer, Budget(steps=250)):
         pass
-    trainer.average.put(trainer.average.weights)
+    trainer.ema.put(trainer.ema.weights)
     y, truth = draws(300)
     found = model.eval().likelihood(Batch(y.float()), model.LikelihoodConfig(samples=256)).value
     assert -0.2 < (found - truth).mean() < 0.03

@@ -17,17 +17,17 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.deep_nade import DeepNADE
-from monge.nn.autoregressive.any_order import Conv, Dense, Known
+from monge.nn.autoregressive.any_order import ConvSubsetNet, DenseSubsetNet, ObservedRows
 from monge.verify.autoregressive_nets import x54_orderless_objective_is_unbiased
 from monge.verify.subjects import random_rows
 
 FOUR = Space(kind="binary", shape=(4,), mean=(0.4,))
 COLOURS = Space(kind="binary", shape=(2, 1, 3), mean=(0.3, 0.6))
-DENSE, CONV = Dense.Config(width=12), Conv.Config(width=4, depth=2)
+DENSE, CONV = DenseSubsetNet.Config(width=12), ConvSubsetNet.Config(width=4, depth=2)
 NETS = [
     (BINARY, DENSE),
-    (BINARY, Dense.Config(width=9, depth=1, activation="tanh")),
-    (PICTURE, Dense.Config(width=8, depth=3, residual=False)),
+    (BINARY, DenseSubsetNet.Config(width=9, depth=1, activation="tanh")),
+    (PICTURE, DenseSubsetNet.Config(width=8, depth=3, residual=False)),
     (TABLE, DENSE),
     (PICTURE, CONV),
     (COLOURS, CONV),
@@ -36,7 +36,10 @@ IDS = ["binary", "shallow", "plain", "table", "conv", "conv-colours"]
 
 
 def nade(
-    space: Space, net: Dense.Config | Conv.Config = DENSE, orders: int = 3, order: str = "random"
+    space: Space,
+    net: DenseSubsetNet.Config | ConvSubsetNet.Config = DENSE,
+    orders: int = 3,
+    order: str = "random",
 ) -> DeepNADE:
     config = DeepNADE.Config(net=net, orders=orders, order=order, components=2)
     torch.manual_seed(0)
@@ -49,7 +52,7 @@ def nade(
 def parameters(model: DeepNADE, batch: Batch, seen: torch.Tensor) -> torch.Tensor:
     """Straight from the network, (B, P)."""
     features = model.features(replace(batch, observed=seen.reshape(batch.x.shape)))
-    return model.net(Known(features, seen, model.context(batch)))
+    return model.net(ObservedRows(features, seen, model.context(batch)))
 
 
 def chi_squared(found: torch.Tensor, due: torch.Tensor) -> float:
@@ -169,7 +172,7 @@ def test_one_hidden_entry_follows_the_network_given_all_others(space, net, cache
         ).flatten(1)
         noise = model.head.noise(n, make_generator(4))[:, entry]
         own = parameters(model, whole, seen)[:, model.head.slices[entry]]
-        due = model.head.draw_entry(entry, own, noise)
+        due = model.head.sample_entry(entry, own, noise)
         assert torch.equal(found[seen], whole.x.flatten(1)[seen])
         torch.testing.assert_close(found[:, entry], due, rtol=0, atol=1e-10)
 
@@ -250,13 +253,13 @@ def test_what_is_dear_is_estimated_unless_asked_for():
     kinds = {
         (space.shape[1], net): nade(space, net, orders=1).affordable(0) >= space.dims
         for space in (small, large)
-        for net in (Dense.Config(), Conv.Config())
+        for net in (DenseSubsetNet.Config(), ConvSubsetNet.Config())
     }
     assert kinds == {
-        (4, Dense.Config()): True,
-        (4, Conv.Config()): True,
-        (28, Dense.Config()): True,
-        (28, Conv.Config()): False,
+        (4, DenseSubsetNet.Config()): True,
+        (4, ConvSubsetNet.Config()): True,
+        (28, DenseSubsetNet.Config()): True,
+        (28, ConvSubsetNet.Config()): False,
     }
 
 
@@ -278,7 +281,7 @@ def test_convolutions_need_pictures():
 
 def test_the_network_is_chosen_by_words_and_survives_json():
     config = DeepNADE.Config().override("net=conv", "net.width=8", "orders=2")
-    assert config.net == Conv.Config(width=8)
+    assert config.net == ConvSubsetNet.Config(width=8)
     assert DeepNADE.Config.from_dict(config.to_dict()) == config
     with pytest.raises(UsageError, match="dense"):
         DeepNADE.Config().override("net=dens")

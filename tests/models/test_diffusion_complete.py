@@ -11,10 +11,10 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._ode_samplers import DPM
-from monge.models.diffusion._parameterisation import Prediction
+from monge.models.diffusion._parameterisation import DenoiserPrediction
 from monge.models.diffusion._samplers import Ancestral
 from monge.models.diffusion._sampling import repaint, repaint_route
-from monge.prob.noise_schedule import Schedule
+from monge.prob.noise_schedule import NoiseSchedule
 
 PLANE = Space(kind="real", shape=(2,), name="x", mean=(0.0, 0.0), scale=(1.0, 1.0), rows=100)
 RHO = 0.9
@@ -28,7 +28,7 @@ class Pair(Known):
         turn = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
         spread = torch.tensor([1 + RHO, 1 - RHO]).double()  # of sum and difference
         gain = alpha * spread / (alpha.square() * spread + sigma.square())
-        return Prediction(z, alpha, sigma, "x0", (gain * (z @ turn)) @ turn)
+        return DenoiserPrediction(z, alpha, sigma, "x0", (gain * (z @ turn)) @ turn)
 
 
 def completed(n=2000, seen=1.5, **options):
@@ -69,12 +69,14 @@ def test_nothing_hidden_is_nothing_changed_and_all_hidden_is_a_sample():
 
 
 def test_what_was_seen_is_at_its_noise_along_the_way():
-    noising = Schedule.Config().build()
+    noising = NoiseSchedule.Config().build()
     y, seen = torch.full((4000, 1), 2.0).double(), torch.ones(4000, 1, dtype=torch.bool)
     times = Ancestral.Config(steps=4).build().times(noising, y, 1.0, 0)
 
     def predict(z, t):
-        return Prediction(z, noising.alpha(t)[:, None], noising.sigma(t)[:, None], "x0", 0 * z)
+        return DenoiserPrediction(
+            z, noising.alpha(t)[:, None], noising.sigma(t)[:, None], "x0", 0 * z
+        )
 
     for (z, _), t in zip(
         repaint(predict, noising, times, y, seen, 1, 1, make_generator(0)), times[1:], strict=True

@@ -6,8 +6,8 @@ from torch.distributions import Normal, kl_divergence
 
 from monge.core.rng import make_generator
 from monge.models.diffusion._likelihood import entrywise_step_kl, gaussian_denoiser_error, prior_kl
-from monge.models.diffusion._parameterisation import Prediction
-from monge.prob.noise_schedule import Schedule
+from monge.models.diffusion._parameterisation import DenoiserPrediction
+from monge.prob.noise_schedule import NoiseSchedule
 
 FAMILIES = pytest.mark.parametrize("family", ["preserving", "exploding", "sub"])
 
@@ -17,7 +17,7 @@ def drawn(*shape, seed=0):
 
 
 def noising(family, low=-4.0):
-    return Schedule.Config(family=family, low=low).build()
+    return NoiseSchedule.Config(family=family, low=low).build()
 
 
 @FAMILIES
@@ -35,7 +35,7 @@ def test_a_step_of_another_variance_is_a_divergence_of_normals(family, variance)
     s, t = torch.full((5,), 0.4).double(), torch.full((5,), 0.6).double()
     column = t[:, None]
     share = torch.rand(5, 3, generator=make_generator(3), dtype=torch.float64)
-    said = Prediction(
+    said = DenoiserPrediction(
         z,
         way.alpha(column),
         way.sigma(column),

@@ -16,7 +16,7 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._denoisers import MLPDenoiser
 from monge.models.diffusion.ddpm import DDPM
-from monge.models.diffusion.vdm import VDM, Gamma
+from monge.models.diffusion.vdm import VDM, LearnedSchedule
 
 REAL = Space(kind="real", shape=(2,), name="x", rows=1000)
 PICTURE = Space(
@@ -204,4 +204,4 @@ def test_pictures_are_drawn_given_small_ones_by_naming_these():
 
 def test_an_end_that_is_learned_begins_as_noise():
     with pytest.raises(UsageError, match=r"0\.135"):
-        Gamma.Config(low=-2.0)
+        LearnedSchedule.Config(low=-2.0)

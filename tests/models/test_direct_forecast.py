@@ -13,7 +13,7 @@ from monge.core.space import Space
 from monge.core.train_config import TrainConfig
 from monge.models.sequence.direct_forecast import DirectForecast
 from monge.nn import forecasters
-from monge.prob.copula import Dependence, Margins
+from monge.prob.copula import GaussianCopula, SinhArcsinhMargins
 from monge.run import run
 from monge.train.trainer import Trainer
 from monge.verify import subjects
@@ -124,12 +124,12 @@ def test_quantiles_invert_the_cumulative_and_are_those_of_draws():
 
 def test_draws_move_together_as_the_copula_says():
     torch.manual_seed(0)
-    copula = Dependence(6, 2).double()
+    copula = GaussianCopula(6, 2).double()
     copula.raw.data.normal_()
     own, causes = copula.parts
     told = own.diag() + causes @ causes.mT
     torch.testing.assert_close(told.diagonal(), torch.ones(6).double())
-    z = copula.draw(40_000, told, make_generator(0))
+    z = copula.sample(40_000, told, make_generator(0))
     assert (torch.corrcoef(z.T) - told).abs().max() < 0.03
     law = torch.distributions.MultivariateNormal(torch.zeros(6).double(), told)
     alone = torch.distributions.Normal(0.0, 1.0).log_prob(z[:9]).sum(1)
@@ -142,7 +142,7 @@ def test_margins_begin_calibrated_and_with_the_right_tails():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         r = torch.stack([heavy.sample((4000,)), torch.randn(4000, generator=g)], 1).double()
-    margins = Margins(torch.arange(2)).double()
+    margins = SinhArcsinhMargins(torch.arange(2)).double()
     margins.fit(r)
     z, _ = margins(r)
     inside = (z.abs() < 1.2816).double().mean(0)
@@ -219,7 +219,7 @@ def test_what_is_known_beforehand_moves_the_mean():
     view = source.view(target="future")
     config = DirectForecast.smallest_config(view.space).override("net=dlinear", "net.kernel=3")
     trainer = Trainer(config.build(view.space), view.training(), TrainConfig(lr=1e-3))
-    trainer.advance(1.0)
+    trainer.train_step(1.0)
     rows, model = view.rows("test").whole(), trainer.model.eval()
     assert (model.mean(rows.given) - rows.x).square().mean() < 0.2 * rows.x.var()
     still = {**rows.given, "known": Batch(torch.zeros_like(rows.given["known"].x))}

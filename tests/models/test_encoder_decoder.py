@@ -20,13 +20,13 @@ from monge.core.space import Space
 from monge.evaluate.held_out import HeldOutScorer
 from monge.models.sequence.seq2seq import Seq2Seq
 from monge.models.sequence.transformer import Transformer
-from monge.nn.attention.transformer import Causal
+from monge.nn.attention.transformer import CausalTransformer
 from monge.nn.recurrent import LSTM
 from monge.train.budget import Budget
 from monge.train.loop import evaluate_ema, fit
 from monge.train.trainer import Trainer
 
-NET = Causal.Config(width=8, depth=2, heads=2, expand=2, positions="sinusoidal")
+NET = CausalTransformer.Config(width=8, depth=2, heads=2, expand=2, positions="sinusoidal")
 CONFIGS = {
     "transformer": Transformer.Config(net=NET),
     "post": Transformer.Config(net=replace(NET, norm="post", positions="learned"), share="none"),
@@ -97,7 +97,7 @@ def test_steps_tell_what_is_scored(name):
         speaker = model.step_decoder(model.encode_source(source), 6, 5)
         symbol, own = None, []
         for step in range(5):
-            log_p = speaker.next(symbol).log_softmax(-1)
+            log_p = speaker.next_logits(symbol).log_softmax(-1)
             symbol = batch.x[:, step].clamp(max=3)
             own.append(log_p.gather(1, symbol[:, None])[:, 0])
     exist = torch.arange(5) < batch.length[:, None]
@@ -168,7 +168,7 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
     rows, valid = worlds.Rows(batch[:500]), worlds.Rows(batch[500:])
     owner = type(CONFIGS[name].build(space))
     recipe = replace(
-        owner.defaults(space).recipe, batch_size=32, warmup=10, lr=1e-2, schedule="constant"
+        owner.defaults(space).train, batch_size=32, warmup=10, lr=1e-2, schedule="constant"
     )
 
     def trainer() -> Trainer:

@@ -112,14 +112,12 @@ def test_a_network_learns_the_map_between_gaussians():
     trainer = Trainer(
         NeuralMap.Config().build(SPACE).double(),
         Rows(),
-        replace(
-            NeuralMap.defaults(SPACE).recipe, batch_size=200, ema_decay=0.0, lr=3e-3, warmup=5
-        ),
+        replace(NeuralMap.defaults(SPACE).train, batch_size=200, ema_decay=0.0, lr=3e-3, warmup=5),
         seed=0,
     )
     before = distance(trainer.model, SPACE, batch).value
     for _ in range(60):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
     assert distance(trainer.model, SPACE, batch).value < before / 3
     truth = torch.tensor([3.0, -1.0]) + x * torch.tensor([2.0, 0.5])
     error = (trainer.model.mean(batch.given) - truth) / torch.tensor([2.0, 0.5])

@@ -12,8 +12,8 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.flow.cnf import CNF
 from monge.nn.mlp import MLP
-from monge.prob.bijections.linear import Mix
-from monge.prob.hmc import Hamiltonian
+from monge.prob.bijections.linear import LULinear
+from monge.prob.hmc import HamiltonianMonteCarlo
 
 LONG = {"moves": 60, "leaps": 4}
 
@@ -28,7 +28,7 @@ def gaussian(name="coupling", dims=3):
     model = registry.find(name).smallest_config(space).build(space).double().eval()
     with torch.no_grad():
         for layer in model.modules():
-            if isinstance(layer, Mix):
+            if isinstance(layer, LULinear):
                 layer.lower.add_(0.5 * torch.randn_like(layer.lower))
                 layer.upper.add_(0.5 * torch.randn_like(layer.upper))
     zero = torch.zeros(1, dims, dtype=torch.float64)
@@ -108,7 +108,7 @@ def test_a_chain_leaves_its_law_as_it_is_and_fixed_entries_alone():
     def log_p(s):
         return -s[:, 0].square() / 2 - s[:, 1].square()
 
-    end = Hamiltonian(log_p, free, 10, 3, make_generator(1)).run(start)
+    end = HamiltonianMonteCarlo(log_p, free, 10, 3, make_generator(1)).run(start)
     assert (end[:, 1] == 7).all()
     assert abs(end[:, 0].mean()) < 0.08
     assert abs(end[:, 0].std() - 1) < 0.06
@@ -120,7 +120,7 @@ def test_a_chain_rejects_what_is_not_finite():
         return torch.where(s[:, 0] > 0, -s[:, 0], torch.nan)
 
     start = torch.ones(50, 1, dtype=torch.float64)
-    end = Hamiltonian(log_p, start > 0, 20, 3, make_generator(0)).run(start)
+    end = HamiltonianMonteCarlo(log_p, start > 0, 20, 3, make_generator(0)).run(start)
     assert (end > 0).all()
     assert end.isfinite().all()
 

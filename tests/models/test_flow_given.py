@@ -12,7 +12,7 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.flow.attribute import AttributeFlow
 from monge.models.flow.cflow import CFlow
-from monge.models.flow.superres import Superres, settle
+from monge.models.flow.superres import Superres, match_block_sums
 
 LEVELS = Space(kind="levels", shape=(1, 8, 8), size=16, mean=(7.0,), scale=(4.0,), rows=100)
 SMALL = replace(LEVELS, shape=(1, 4, 4), name="source")
@@ -96,11 +96,11 @@ def test_superres_is_a_flow_and_a_bound():
 def test_pixels_move_as_little_as_they_must():
     x = torch.tensor([[[[0.0, 0.0], [0.0, 3.0]]]])
     low = torch.tensor([[[[8.0]]]])
-    found = settle(x, low, low, 5)
+    found = match_block_sums(x, low, low, 5)
     assert found.sum() == 8
     assert found.max() <= 5
-    assert torch.equal(settle(x, torch.tensor([[[[0.0]]]]), low, 5), x)
-    full = settle(x, torch.tensor([[[[20.0]]]]), torch.tensor([[[[20.0]]]]), 5)
+    assert torch.equal(match_block_sums(x, torch.tensor([[[[0.0]]]]), low, 5), x)
+    full = match_block_sums(x, torch.tensor([[[[20.0]]]]), torch.tensor([[[[20.0]]]]), 5)
     assert torch.equal(full, torch.full_like(x, 5))
 
 

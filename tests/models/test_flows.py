@@ -12,7 +12,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.nn.autoregressive.masked_mlp import Masked
+from monge.nn.autoregressive.masked_mlp import MaskedMLP
 
 VECTORS = ("coupling", "maf", "iaf")
 FLOWS = (*VECTORS, "glow")
@@ -188,7 +188,7 @@ def test_foreign_levels_and_dropout_of_iaf_are_refused():
     with pytest.raises(DataError, match=r"0 to 3.* 9"):
         build("coupling", space).likelihood(torch.full((1, 1, 2, 2), 9.0).double())
     with pytest.raises(UsageError, match=r"net\.dropout=0"):
-        build("iaf", space, net=Masked.Config(width=8, dropout=0.5))
+        build("iaf", space, net=MaskedMLP.Config(width=8, dropout=0.5))
 
 
 def test_a_coupling_learns_what_a_gaussian_cannot():

@@ -124,7 +124,7 @@ def test_a_short_fit_finds_two_clusters():
 
     config, recipe = (
         SinkhornGenerator.defaults(space).config,
-        SinkhornGenerator.defaults(space).recipe,
+        SinkhornGenerator.defaults(space).train,
     )
     trainer = Trainer(
         config.build(space), Rows(), replace(recipe, batch_size=128, warmup=10), seed=0

@@ -12,7 +12,7 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.gpt import GPT
-from monge.nn.attention.transformer import Causal
+from monge.nn.attention.transformer import CausalTransformer
 
 BITS = Space(kind="binary", shape=(6,), mean=(0.3,))
 LEVELS = Space(kind="levels", shape=(1, 2, 2), size=3, mean=(1.0,), high=(2.0,))
@@ -27,7 +27,7 @@ NETS += [dict(attention="linear"), dict(norm="post"), dict(join="concatenate")]
 
 def gpt(space, **fields):
     torch.manual_seed(0)
-    net = Causal.Config(width=8, depth=2, heads=2, expand=2, **fields)
+    net = CausalTransformer.Config(width=8, depth=2, heads=2, expand=2, **fields)
     model = GPT.Config(net=net, components=2).build(space).double().eval()
     with torch.no_grad():
         for parameter in model.net.parameters():

@@ -13,8 +13,8 @@ from monge.core.config import RunRef
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.diffusion._denoisers import TransformerDenoiser, UNet
-from monge.models.diffusion._guidance import Guidance, guided
+from monge.models.diffusion._denoisers import TransformerDenoiser, UNetDenoiser
+from monge.models.diffusion._guidance import Guidance, guided_predictor
 from monge.models.diffusion._ode_samplers import DPM
 from monge.models.diffusion.ddpm import DDPM
 
@@ -29,7 +29,7 @@ def law(space=GIVEN, drop=0.1):
 def asked(model, given, n=5, t=0.4, **guidance):
     z = torch.randn(n, 1, generator=make_generator(0), dtype=torch.float64)
     options = model.SamplingConfig(guidance=Guidance(**guidance), guide=guide_of(model))
-    return guided(model, given, n, options)(z, torch.full((n,), t).double())
+    return guided_predictor(model, given, n, options)(z, torch.full((n,), t).double())
 
 
 def guide_of(model):
@@ -118,7 +118,7 @@ def test_what_cannot_be_guided_is_refused_in_a_sentence():
     with pytest.raises(DataError, match="'label'"):
         asked(with_guide(), {})
     with pytest.raises(UsageError, match="guide=a run"):
-        guided(law(), ONE, 2, law().SamplingConfig(guide=RunRef("a run")))
+        guided_predictor(law(), ONE, 2, law().SamplingConfig(guide=RunRef("a run")))
     assert asked(law(drop=0.0), ONE, gamma=1.0).x0.isfinite().all()
 
 
@@ -166,7 +166,9 @@ def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
     )
     check_compatible("ddpm", DDPM, space)
     torch.manual_seed(0)
-    model = DDPM.Config(net=UNet.Config(width=8, multipliers=(1, 2), blocks=1)).build(space)
+    model = DDPM.Config(net=UNetDenoiser.Config(width=8, multipliers=(1, 2), blocks=1)).build(
+        space
+    )
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.eval()
@@ -186,7 +188,7 @@ def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
 @pytest.mark.parametrize(
     "net",
     [
-        UNet.Config(width=4, multipliers=(1, 2), blocks=1),
+        UNetDenoiser.Config(width=4, multipliers=(1, 2), blocks=1),
         TransformerDenoiser.Config(width=8, depth=1, heads=2, patch=4),
     ],
     ids=["unet", "transformer"],
@@ -207,14 +209,14 @@ def test_symbols_of_texts_are_read_one_by_one(net):
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     z, t = torch.randn(4, 64, dtype=torch.float64), torch.full((4,), 0.5).double()
-    told = model.tell({"title": given, "body": given[torch.tensor([1, 2, 3, 0])]}, 4)
-    swapped = model.tell({"title": given, "body": given}, 4).tokens
+    told = model.encode_conditions({"title": given, "body": given[torch.tensor([1, 2, 3, 0])]}, 4)
+    swapped = model.encode_conditions({"title": given, "body": given}, 4).tokens
     said = model.predict(z, t, told).value
     assert not torch.allclose(said, model.predict(z, t, replace(told, tokens=swapped)).value)
     none = model.predict(z, t, told.keep_rows(torch.zeros(4, dtype=torch.bool))).value
     torch.testing.assert_close(none, model.predict(z, t).value)
     cut = Batch(given.x[:1, : int(given.length[0])], length=given.length[:1])
-    shorter = model.tell({"title": cut, "body": given[torch.tensor([1])]}, 1)
+    shorter = model.encode_conditions({"title": cut, "body": given[torch.tensor([1])]}, 1)
     torch.testing.assert_close(model.predict(z[:1], t[:1], shorter).value, said[:1])
 
 

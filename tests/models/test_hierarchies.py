@@ -13,7 +13,7 @@ from monge.core.batch import Batch
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.latent._encoder_decoder import Dense
+from monge.models.latent._encoder_decoder import DenseEncoderDecoder
 from monge.models.latent._hierarchy import HierarchicalModel, LevelGaussian
 from monge.models.latent.hvae import HVAE
 from monge.models.latent.mhvae import MHVAE
@@ -38,7 +38,7 @@ def build(
         config,
         latent=latent,
         summary=6,
-        net=Dense.Config(width=8, depth=1),
+        net=DenseEncoderDecoder.Config(width=8, depth=1),
         level_net=MLP.Config(width=6, depth=1),
         **words,
     )

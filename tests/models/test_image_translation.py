@@ -16,7 +16,7 @@ from monge.core.batch import Batch
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.evaluate.image_to_image import is_translation, translated
+from monge.evaluate.image_to_image import is_translation, translation_metrics
 from monge.models.adversarial.cyclegan import CycleGAN
 from monge.models.adversarial.pix2pix import Pix2Pix
 from monge.plot.image_grid import write_beside
@@ -41,7 +41,7 @@ def built(owner, **words: object):
 
 
 def trainer(owner, **words: object) -> Trainer:
-    recipe = replace(owner.defaults(SPACE).recipe, batch_size=16, warmup=0, lr=3e-3, ema_decay=0.0)
+    recipe = replace(owner.defaults(SPACE).train, batch_size=16, warmup=0, lr=3e-3, ema_decay=0.0)
     return Trainer(built(owner, **words), worlds.Rows(pairs()), recipe, seed=1)
 
 
@@ -66,14 +66,14 @@ def test_pix2pix_learns_the_pairs_and_its_dropout_is_noise():
     model.eval()
     before = loss_of(model, batch)
     for _ in range(50):
-        game.advance(1.0)
+        game.train_step(1.0)
     model.eval()
     assert loss_of(model, batch) < 0.85 * before
     x, y = (model.sample(64, batch.given, generator=make_generator(seed)) for seed in (0, 1))
     assert not torch.equal(x, y)
     one = {"source": Batch(batch.given["source"].x[:1])}
     assert len(model.sample(20, one, generator=make_generator(0)).unique(dim=0)) > 1
-    told = translated(x, batch, batch)
+    told = translation_metrics(x, batch, batch)
     assert told["l1"].value < min(told["l1_of_source"].value, told["l1_of_mean"].value)
     assert is_translation(model)
     assert model.log_ratio(batch).shape == (64,)
@@ -126,7 +126,7 @@ def test_a_run_shows_its_translations_and_measures_them():
         "pix2pix", "digits+half", "data.rows=90", "net.width=4", "width=4", budget="2steps"
     )
     write_figures(run)
-    assert (run.folder / "pictures" / "translations.png").exists()
+    assert (run.folder / "figures" / "translations.png").exists()
     assert {"l1", "l1_of_source", "l1_of_mean"} <= set(run.evaluate())
 
 

@@ -10,7 +10,7 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.sequence._ar_fit import joined, likeliest, log_likelihood, select
+from monge.models.sequence._ar_fit import join_windows, log_likelihood, maximum_likelihood, select
 from monge.models.sequence.linear_ar import LinearAR
 from monge.prob.linear_ar import autocovariance, step_up
 from monge.run import run
@@ -85,7 +85,7 @@ def test_the_order_is_found(criterion):
 
 def test_no_parameters_are_likelier_than_the_maximum():
     x = simulate([0.5, 0.3], 30, 12, seed=4)
-    best = likeliest([x], 2)
+    best = maximum_likelihood([x], 2)
     top = log_likelihood(x, best.intercept, best.phi, best.v).sum()
     g = torch.Generator().manual_seed(0)
     for _ in range(20):
@@ -101,15 +101,15 @@ def test_no_parameters_are_likelier_than_the_maximum():
 def test_overlapping_windows_are_one_series():
     x = simulate([0.8], 1, 300, seed=5)
     windows = x[0].unfold(0, 20, 1)[..., None]
-    (whole,) = joined(windows)
+    (whole,) = join_windows(windows)
     assert torch.equal(whole[..., 0], x)
-    apart = joined(torch.cat([windows[:100], windows[150:]]))
+    apart = join_windows(torch.cat([windows[:100], windows[150:]]))
     assert [piece.shape[1] for piece in apart] == [119, 150]
     one, many = fitted(x, order=2), fitted(windows[..., 0], order=2)
     torch.testing.assert_close(one.phi, many.phi)
     torch.testing.assert_close(one.stderr, many.stderr)
     other = simulate([0.8], 7, 20)[..., None]
-    assert joined(other)[0] is other
+    assert join_windows(other)[0] is other
 
 
 def test_channels_have_laws_of_their_own():
@@ -171,9 +171,9 @@ def test_short_prefixes_are_completed_below_the_order():
     """The conditionals of a step do not depend on how many follow."""
     model = fitted(simulate([0.5, 0.2, 0.1], 40, 12, seed=3), order=3, method="likelihood")
     x = simulate([0.5], 6, 12)[..., None]
-    mean, variance = model.law(x)
+    mean, variance = model.conditional_moments(x)
     for steps in range(1, 12):
-        early, spread = model.law(x[:, :steps])
+        early, spread = model.conditional_moments(x[:, :steps])
         torch.testing.assert_close(early, mean[:, :steps])
         torch.testing.assert_close(spread, variance[:steps])
 

@@ -15,7 +15,7 @@ from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive import nade
-from monge.models.autoregressive.count_table import Tabular
+from monge.models.autoregressive.count_table import CountTable
 from monge.models.autoregressive.fvsbn import FVSBN, SeparateRegressions
 from monge.models.autoregressive.nade import NADE, PlaceSizes, RunningSum
 from monge.verify import autoregressive_nets as theory
@@ -29,7 +29,7 @@ NETS = [
     NADE.Config(width=7, activation="relu"),
     NADE.Config(width=7, activation="relu", orders=2, order="random"),
 ]
-LAWS = [Tabular.Config(), *NETS]
+LAWS = [CountTable.Config(), *NETS]
 
 
 def tell(value: object) -> str:
@@ -49,7 +49,7 @@ def build(config, space: Space):
     model = config.build(space).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
-    if isinstance(model, Tabular):
+    if isinstance(model, CountTable):
         model.count(subjects.random_rows(replace(space, rows=300), 300, make_generator(7)))
     return model
 
@@ -136,7 +136,7 @@ def test_a_sum_that_forgets_an_entry_fails_x51(monkeypatch):
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        (Tabular.Config(), lambda n: 2**n - 1),
+        (CountTable.Config(), lambda n: 2**n - 1),
         (FVSBN.Config(), lambda n: n * (n + 1) // 2),
         (FVSBN.Config(order="random", orders=3), lambda n: 3 * n * (n + 1) // 2),
         (FVSBN.Config(shared=True), lambda n: n),
@@ -293,7 +293,7 @@ def test_learns_a_copy_of_its_first_entry(space, config):
     assert model.log_prob(x).mean().item() == pytest.approx(-math.log(2), abs=0.2)
 
 
-@pytest.mark.parametrize("owner", [Tabular, FVSBN, NADE])
+@pytest.mark.parametrize("owner", [CountTable, FVSBN, NADE])
 def test_suits_are_buildable_for_every_kind(owner):
     label = {"label": GIVEN["label"]}
     for space in (BINARY, LEVELS, TABLE, Space(kind="label", size=4), replace(TABLE, given=label)):

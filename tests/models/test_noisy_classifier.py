@@ -72,9 +72,9 @@ def test_a_run_guides_another(runs, tmp_path):
     guide = f"guide={judge.folder}"
     given = {"label": parse_condition(law, "label", "7", (guide,))}
     assert given["label"].x.tolist() == [7]
-    guided = law.draw(3, given, guide, "gamma=50", "steps=4")
+    guided = law.sample_tensor(3, given, guide, "gamma=50", "steps=4")
     assert guided.shape == (3, 1, 8, 8)
-    assert not torch.equal(guided, law.draw(3, None, "steps=4"))
+    assert not torch.equal(guided, law.sample_tensor(3, None, "steps=4"))
     out = tmp_path / "guided.png"
     assert (
         attempt(
@@ -99,9 +99,9 @@ def test_a_run_guides_another(runs, tmp_path):
 def test_a_guide_that_does_not_fit_is_refused(runs, tmp_path):
     law, judge = runs
     with pytest.raises(DataError, match="'label'"):
-        law.draw(2, None, f"guide={judge.folder}", "steps=2")
+        law.sample_tensor(2, None, f"guide={judge.folder}", "steps=2")
     with pytest.raises(UsageError, match="noisy_classifier"):
-        law.draw(2, None, f"guide={law.folder}", "steps=2")
+        law.sample_tensor(2, None, f"guide={law.folder}", "steps=2")
     moons = monge.fit(
         "ddpm", "moons", "net=mlp", "width=8", "depth=1", budget="2steps", out=tmp_path / "moons"
     )
@@ -117,6 +117,8 @@ def test_a_guide_that_does_not_fit_is_refused(runs, tmp_path):
         out=tmp_path / "narrow",
     )
     with pytest.raises(UsageError, match="-4 to 14"):
-        law.draw(2, {"label": Batch(torch.tensor([1]))}, f"guide={narrow.folder}", "steps=2")
+        law.sample_tensor(
+            2, {"label": Batch(torch.tensor([1]))}, f"guide={narrow.folder}", "steps=2"
+        )
     with pytest.raises(DataError, match="'label'"):
         parse_condition(law, "label", "7", ())

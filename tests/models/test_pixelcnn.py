@@ -15,12 +15,12 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.pixelcnn import PixelCNN
-from monge.nn.autoregressive.pixelcnn import Gated, Plain
+from monge.nn.autoregressive.pixelcnn import GatedPixelCNN, PlainPixelCNN
 
-NETWORKS = [Gated, Plain]
+NETWORKS = [GatedPixelCNN, PlainPixelCNN]
 
 
-def pixelcnn(space: Space, owner=Gated, **words: object) -> PixelCNN:
+def pixelcnn(space: Space, owner=GatedPixelCNN, **words: object) -> PixelCNN:
     net = owner.Config(**{"width": 9, "depth": 3, "first": 5, **words})
     torch.manual_seed(0)
     model = PixelCNN.Config(net=net, components=2).build(space).double().eval()
@@ -96,7 +96,9 @@ def test_blue_never_feeds_green_or_red(owner):
 
 def test_the_blind_spot_as_a_map():
     space = Space(kind="binary", shape=(1, 9, 9))
-    plain, gated = (pixelcnn(space, owner, depth=6, first=3) for owner in (Plain, Gated))
+    plain, gated = (
+        pixelcnn(space, owner, depth=6, first=3) for owner in (PlainPixelCNN, GatedPixelCNN)
+    )
     assert not gated.blind_spot_map(4, 4).any()
     assert plain.blind_spot_map(4, 4).nonzero().tolist() == [
         [1, 8],
@@ -159,7 +161,7 @@ def test_learns_stripes(owner):
 
 
 def test_begins_at_the_frequencies_of_each_entry():
-    model = PixelCNN.Config(net=Gated.Config(width=4, depth=1)).build(LEVELS)
+    model = PixelCNN.Config(net=GatedPixelCNN.Config(width=4, depth=1)).build(LEVELS)
     x = torch.tensor([[0.0, 1, 2, 2], [0, 1, 1, 2]]).repeat(50, 1).reshape(100, 1, 2, 2)
     model.initialise_from_data(Batch(x))
     assert model.conditionals(Batch(x[:1]))[0, 0].item() == pytest.approx(0, abs=0.05)
@@ -168,7 +170,7 @@ def test_begins_at_the_frequencies_of_each_entry():
 
 def test_words_choose_the_network():
     config = PixelCNN.Config().override("net=plain", "net.width=8", "net.kernel=5")
-    assert config.net == Plain.Config(width=8, kernel=5)
+    assert config.net == PlainPixelCNN.Config(width=8, kernel=5)
     assert PixelCNN.Config.from_dict(config.to_dict()) == config
     with pytest.raises(UsageError, match="kernel=4"):
         config.override("net.kernel=4")

@@ -15,12 +15,12 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.pixelrnn import PixelRNN
-from monge.nn.autoregressive.pixelrnn import Diagonal, Row
+from monge.nn.autoregressive.pixelrnn import DiagonalBiLSTM, RowLSTM
 
-NETWORKS = [Diagonal, Row]
+NETWORKS = [DiagonalBiLSTM, RowLSTM]
 
 
-def pixelrnn(space: Space, owner=Diagonal, **words: object) -> PixelRNN:
+def pixelrnn(space: Space, owner=DiagonalBiLSTM, **words: object) -> PixelRNN:
     net = owner.Config(**{"width": 9, "depth": 2, "first": 3, **words})
     torch.manual_seed(0)
     model = PixelRNN.Config(net=net, components=2).build(space).double().eval()
@@ -71,7 +71,7 @@ def test_draws_what_it_scores(owner):
 
 def test_a_row_sees_a_triangle_and_diagonals_see_all():
     space = Space(kind="binary", shape=(1, 9, 9))
-    row, diagonal = (pixelrnn(space, owner) for owner in (Row, Diagonal))
+    row, diagonal = (pixelrnn(space, owner) for owner in (RowLSTM, DiagonalBiLSTM))
     for place in ((0, 5), (4, 0), (4, 4), (4, 8), (8, 3)):
         assert not diagonal.blind_spot_map(*place).any()
     blind = row.blind_spot_map(4, 4)
@@ -117,7 +117,7 @@ def test_learns_stripes(owner):
 
 def test_words_choose_the_network():
     config = PixelRNN.Config().override("net=row", "net.width=8", "net.kernel=5")
-    assert config.net == Row.Config(width=8, kernel=5)
+    assert config.net == RowLSTM.Config(width=8, kernel=5)
     assert PixelRNN.Config.from_dict(config.to_dict()) == config
     with pytest.raises(UsageError, match="kernel"):
         PixelRNN.Config().override("net=diagonal", "net.kernel=5")

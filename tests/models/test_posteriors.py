@@ -14,17 +14,23 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.latent._encoder_decoder import ConvEncoderDecoder, Dense
-from monge.models.latent._posterior import IAF, MAX_LOG_SCALE, Factorised, Full, Posterior
-from monge.models.latent._prior import Mixture
+from monge.models.latent._encoder_decoder import ConvEncoderDecoder, DenseEncoderDecoder
+from monge.models.latent._posterior import (
+    MAX_LOG_SCALE,
+    FactorisedPosterior,
+    FullCovariancePosterior,
+    IAFPosterior,
+    Posterior,
+)
+from monge.models.latent._prior import MixturePrior
 from monge.models.latent.vae import VAE
-from monge.nn.autoregressive.masked_mlp import Masked
-from monge.prob.distributions import Gaussians
+from monge.nn.autoregressive.masked_mlp import MaskedMLP
+from monge.prob.distributions import GaussianMixture
 
 BITS = Space(kind="binary", shape=(6,), mean=(0.5,))
-SMALL = Dense.Config(width=8, depth=1)
-FLOW = IAF.Config(steps=2, context=3, maps=Masked.Config(width=12, depth=1))
-FAMILIES = [Factorised.Config(), Full.Config(), FLOW]
+SMALL = DenseEncoderDecoder.Config(width=8, depth=1)
+FLOW = IAFPosterior.Config(steps=2, context=3, maps=MaskedMLP.Config(width=12, depth=1))
+FAMILIES = [FactorisedPosterior.Config(), FullCovariancePosterior.Config(), FLOW]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -52,7 +58,7 @@ def test_a_draw_and_a_given_code_have_one_density(config):
     posterior: Posterior = shaken(config.build(4))
     h, noise = normal(5, posterior.width), normal(3, 5, 4, seed=1)
     with torch.no_grad():
-        z, log_q = posterior.draw(h, noise)
+        z, log_q = posterior.reparameterise(h, noise)
         assert z.shape == log_q.shape == (3, 5, 4)
         torch.testing.assert_close(posterior.log_prob(h, z), log_q.sum(-1), atol=1e-9, rtol=0)
         shifted = posterior.log_prob(h, z + 0.1)
@@ -64,21 +70,21 @@ def test_a_density_is_that_of_the_jacobian(config):
     posterior: Posterior = shaken(config.build(4))
     h, noise = normal(1, posterior.width), normal(4, seed=1)
     jacobian = torch.autograd.functional.jacobian(
-        lambda e: posterior.draw(h, e[None, None])[0][0, 0], noise
+        lambda e: posterior.reparameterise(h, e[None, None])[0][0, 0], noise
     )
     density = torch.distributions.Normal(0.0, 1.0).log_prob(noise).sum()
-    found = posterior.draw(h, noise[None, None])[1].sum()
+    found = posterior.reparameterise(h, noise[None, None])[1].sum()
     torch.testing.assert_close(found, density - torch.linalg.slogdet(jacobian)[1])
 
 
 def test_a_full_covariance_has_the_rate_of_a_gaussian():
-    posterior: Full = shaken(Full.Config().build(4))
+    posterior: FullCovariancePosterior = shaken(FullCovariancePosterior.Config().build(4))
     h = normal(5, posterior.width)
     mean, log_scale, lower = posterior.factor(h)
     law = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
     prior = MultivariateNormal(torch.zeros(4).double(), torch.eye(4).double())
     torch.testing.assert_close(posterior.analytic_kl(h).sum(1), kl_divergence(law, prior))
-    draws, _ = posterior.draw(h, normal(40_000, 5, 4, seed=1))
+    draws, _ = posterior.reparameterise(h, normal(40_000, 5, 4, seed=1))
     torch.testing.assert_close(
         torch.cov(draws[:, 0].T), law.covariance_matrix[0], atol=0.1, rtol=0.05
     )
@@ -86,12 +92,12 @@ def test_a_full_covariance_has_the_rate_of_a_gaussian():
 
 def test_the_drawn_rate_of_a_flow_is_steadied():
     """By numbers of mean 0, and wholly as long as its maps say nothing."""
-    posterior: IAF = FLOW.build(4).double()
+    posterior: IAFPosterior = FLOW.build(4).double()
     h, noise = normal(5, posterior.width), normal(20_000, 5, 4, seed=1)
     with torch.no_grad():
         for std, most in ((0.0, 1e-6), (0.1, 0.3)):
             shaken(posterior, std)
-            z, log_q = posterior.draw(h, noise)
+            z, log_q = posterior.reparameterise(h, noise)
             drawn = log_q - torch.distributions.Normal(0.0, 1.0).log_prob(z)
             added = posterior.control_variate(h, noise)
             assert (added.mean(0).abs() < 5 * added.std(0) / 20_000**0.5).all()
@@ -102,7 +108,12 @@ def test_the_drawn_rate_of_a_flow_is_steadied():
 def correlated() -> tuple[VAE, Tensor]:
     """y = W z + noise whose two units are far from independent given x, with covariance of y."""
     space = Space(kind="real", shape=(3,))
-    model = vae(space, net=Dense.Config(depth=0), scale="shared", posterior=Full.Config())
+    model = vae(
+        space,
+        net=DenseEncoderDecoder.Config(depth=0),
+        scale="shared",
+        posterior=FullCovariancePosterior.Config(),
+    )
     w = torch.tensor([[1.0, 0.9], [0.8, 1.0], [0.0, 0.1]], dtype=torch.float64)
     precision = torch.eye(2).double() + w.T @ w / 0.25
     covariance = torch.linalg.inv(precision)
@@ -111,8 +122,8 @@ def correlated() -> tuple[VAE, Tensor]:
     with torch.no_grad():
         model.nets.decoder.out.weight.copy_(w)
         model.nets.decoder.out.bias.zero_()
-        law = model.head.each()[0]
-        assert isinstance(law, Gaussians)
+        law = model.head.distributions()[0]
+        assert isinstance(law, GaussianMixture)
         model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(0.5) - law.floor).log())
         model.nets.encoder.out.weight.zero_()
         model.nets.encoder.out.weight[:2] = covariance @ w.T / 0.25
@@ -161,7 +172,7 @@ def test_completion_draws_from_the_law_given_what_was_seen():
 
 
 def test_a_mixture_of_codes_is_scored_as_it_is_drawn():
-    model = vae(prior=Mixture.Config(components=3))
+    model = vae(prior=MixturePrior.Config(components=3))
     grid = torch.linspace(-25, 25, 501, dtype=torch.float64)
     z = torch.cartesian_prod(grid, grid)  # (N, 2)
     with torch.no_grad():
@@ -176,7 +187,11 @@ def test_a_mixture_of_codes_is_scored_as_it_is_drawn():
 
 @pytest.mark.parametrize(
     "words",
-    [{"posterior": FLOW}, {"prior": Mixture.Config(components=3)}, {"posterior": Full.Config()}],
+    [
+        {"posterior": FLOW},
+        {"prior": MixturePrior.Config(components=3)},
+        {"posterior": FullCovariancePosterior.Config()},
+    ],
     ids=str,
 )
 def test_the_bound_of_every_family_stays_below_the_evidence(words):
@@ -253,7 +268,7 @@ def test_convolutions_say_each_entry_its_parameters(shape, scale):
     model = config.build(space).double()
     params = model.params(normal(7, 3), torch.zeros(7, 0).double())
     assert params.shape == (7, model.head.width)
-    start = model.head.mean(model.head.start()[None].double())
+    start = model.head.mean(model.head.initial_params()[None].double())
     with torch.no_grad():
         model.nets.out.weight.zero_()
     torch.testing.assert_close(
@@ -265,7 +280,7 @@ def test_convolutions_say_each_entry_its_parameters(shape, scale):
 
 
 def test_dense_networks_mirror_each_other():
-    model = VAE.Config(latent=2, net=Dense.Config(widths=(8, 5))).build(BITS)
+    model = VAE.Config(latent=2, net=DenseEncoderDecoder.Config(widths=(8, 5))).build(BITS)
     encoder, decoder = (
         [layer.out_features for layer in net.hidden]
         for net in (model.nets.encoder, model.nets.decoder)
@@ -277,7 +292,7 @@ def test_invalid_settings_are_refused():
     cases = [
         (lambda: vae(latent=7), "6 entries.*latent=7"),
         (lambda: vae(posterior=FLOW, estimator="B"), "estimator=B"),
-        (lambda: vae(prior=Mixture.Config(), estimator="B"), "estimator=A"),
+        (lambda: vae(prior=MixturePrior.Config(), estimator="B"), "estimator=A"),
         (
             lambda: VAE.Config(importance_weighted=True, free_bits=0.5),
             "free_bits=0.5",
@@ -303,7 +318,7 @@ def test_families_are_chosen_by_word():
         "net=convolution",
         "net.widths=8,16",
     )
-    assert isinstance(config.posterior, IAF.Config)
+    assert isinstance(config.posterior, IAFPosterior.Config)
     assert (config.posterior.steps, config.prior.components) == (1, 4)
     assert config.net == ConvEncoderDecoder.Config(widths=(8, 16))
     assert VAE.Config.from_dict(config.to_dict()) == config

@@ -77,7 +77,7 @@ def test_one_scale_makes_squared_error_the_loss():
     model = stirred(MLPPredictor.Config(net=NET, spread="constant"), space, batch)
     mean, log_scale = model.params(batch.given, len(batch)).T
     assert log_scale.std() < 1e-12
-    law = model.head.laws[0]
+    law = model.head.by_group[0]
     s = law.split(torch.stack([mean, log_scale], 1)[:, None])[2][0, 0, 0] * law.scale[0]
     gap = batch.x - model.mean(batch.given)
     by_hand = gap.square() / (2 * s**2) + s.log() + 0.5 * math.log(2 * math.pi)
@@ -93,7 +93,7 @@ def test_a_mixture_has_a_mode_where_its_mean_has_nothing():
         x, 5 * side + 0.1 * torch.randn(400, generator=make_generator(2)), "real"
     )
     config = MLPPredictor.Config(net=NET, spread="mixture", components=2)
-    recipe = worlds.replace(MLPPredictor.defaults(space).recipe, lr=2e-2, ema_decay=0.0)
+    recipe = worlds.replace(MLPPredictor.defaults(space).train, lr=2e-2, ema_decay=0.0)
     model = trained(config.build(space), batch, recipe, 120)
     few = {"x": batch.given["x"][:20]}
     assert (model.mode(few) - 5).abs().max() < 0.5
@@ -116,7 +116,7 @@ def test_logistic_regression_reaches_the_optimum(read, kind, share):
     x, y = read(return_X_y=True)
     space, batch = problem(x, y, kind)
     config = Logistic.Config(penalty=0.7)
-    model = trained(config.build(space), batch, Logistic.defaults(space).recipe, 300)
+    model = trained(config.build(space), batch, Logistic.defaults(space).train, 300)
     z = model.trunk(batch.given).numpy()
     reference = LogisticRegression(C=share / 0.7, tol=1e-10, max_iter=5000).fit(z, y)
     mean = model.mean(batch.given)
@@ -138,9 +138,7 @@ def separable(margin=0.3):
 
 def test_a_perceptron_makes_no_more_mistakes_than_the_margin_allows():
     space, batch = separable()
-    model = trained(
-        Perceptron.Config().build(space), batch, Perceptron.defaults(space).recipe, 100
-    )
+    model = trained(Perceptron.Config().build(space), batch, Perceptron.defaults(space).train, 100)
     assert model.fewest_errors == 0
     assert torch.equal(model.mode(batch.given), batch.x)
     z = model.trunk(batch.given)

@@ -7,13 +7,13 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.space import Space
 from monge.models.predict.recurrent import RecurrentPredictor
-from monge.nn.recurrent import GRU, LSTM, RNN
+from monge.nn.recurrent import GRU, LSTM, ElmanRNN
 
 SERIES = Space(kind="real", shape=(6, 2), varies=True, name="series")
 PICTURE = Space(kind="levels", shape=(1, 4, 3), size=17, mean=(8.0,), scale=(5.0,), high=(16.0,))
 CLASS = Space(kind="label", size=3, name="class")
 NETS = [
-    RNN.Config(width=5),
+    ElmanRNN.Config(width=5),
     LSTM.Config(width=5, depth=2),
     GRU.Config(width=5),
     GRU.Config(width=5, depth=2, reset="before"),

@@ -16,7 +16,7 @@ from monge.evaluate.linear_probe import probe
 from monge.models.represent._base import ConvFeatureNet
 from monge.models.represent.contrastive import Contrastive, corrupt_entries, transform_images
 from monge.models.represent.mae import MaskedAutoencoder
-from monge.prob.info_nce import agreement, info_nce
+from monge.prob.info_nce import info_nce, nt_xent
 
 PICTURE = Space(kind="levels", shape=(1, 16, 16), size=4, mean=(1.5,), scale=(1.0,), high=(3.0,))
 
@@ -29,7 +29,7 @@ def test_info_nce_is_cross_entropy_with_the_diagonal():
 
 def test_agreement_by_hand():
     one, two = torch.randn(2, 3, 4, dtype=torch.float64)
-    found = agreement(one, two, 0.5)
+    found = nt_xent(one, two, 0.5)
     z = torch.cat([one, two])
     z = z / z.norm(dim=1, keepdim=True)
     for i in range(3):

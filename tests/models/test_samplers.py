@@ -11,13 +11,13 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._denoisers import MLPDenoiser
 from monge.models.diffusion._ode_samplers import DPM, ODE, Heun
-from monge.models.diffusion._parameterisation import Prediction
+from monge.models.diffusion._parameterisation import DenoiserPrediction
 from monge.models.diffusion._samplers import DDIM, PC, Ancestral, Langevin, ancestral
 from monge.models.diffusion.ddpm import DDPM
-from monge.prob.noise_schedule import Schedule
+from monge.prob.noise_schedule import NoiseSchedule
 from monge.verify._noisy_mixtures import GaussianMixture, line, plane
 
-NOISING = Schedule.Config().build()
+NOISING = NoiseSchedule.Config().build()
 EVERY = [Ancestral, DDIM, PC, Langevin, DPM, Heun, ODE]
 DIRECTIONS = torch.nn.functional.normalize(
     torch.randn(2, 16, generator=make_generator(0), dtype=torch.float64), dim=0
@@ -87,7 +87,7 @@ def test_the_same_noise_gives_the_same_sample_in_every_family_and_by_every_targe
         for family, of in itertools.product(
             ("preserving", "exploding", "sub"), ("x0", "noise", "score", "velocity")
         ):
-            noising = Schedule.Config(family=family, shape=shape).build()
+            noising = NoiseSchedule.Config(family=family, shape=shape).build()
             exact, scale = plane().denoiser(noising), noising.spread(ends[1])
 
             def predict(z, t, exact=exact, of=of):
@@ -178,7 +178,7 @@ def test_the_variance_of_a_step_is_the_posteriors_the_forward_steps_or_between()
     alpha, sigma = NOISING.alpha(t).expand(4, 1), NOISING.sigma(t).expand(4, 1)
 
     def spread(variance, share=None):
-        told = Prediction(z, alpha, sigma, "x0", x, share)
+        told = DenoiserPrediction(z, alpha, sigma, "x0", x, share)
         drawn, mean = (ancestral(told, NOISING, z, s, t, n, variance) for n in (noise, 0 * noise))
         return ((drawn - mean) / noise).square()
 

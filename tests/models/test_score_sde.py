@@ -39,7 +39,7 @@ def test_slices_have_the_trace_as_their_mean():
     batch = Batch(rows().x[:1].repeat(4000, 1))
     exact, sliced = build("implicit"), build("sliced", probes=4)
     z, log_snr = torch.randn(1, 2).double().repeat(4000, 1), torch.zeros(4000).double()
-    told = exact.tell({}, len(batch))
+    told = exact.encode_conditions({}, len(batch))
     with torch.no_grad():
         truth = exact.trace_loss(z, log_snr, told)
         found = sliced.trace_loss(z, log_snr, told)
@@ -87,7 +87,7 @@ def test_moons_are_learned_in_each_way(match):
     run = monge.fit(
         "diffusion.score_sde", "moons", f"objective={match}", "width=64", budget="1500steps"
     )
-    x = torch.as_tensor(run.draw(500, None, "sampler=dpm"))
+    x = torch.as_tensor(run.sample_tensor(500, None, "sampler=dpm"))
     truth = run.rows(None, "test").whole().x
     near = torch.cdist(x, truth).amin(1)
     assert near.mean() < 0.2

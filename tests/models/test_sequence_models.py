@@ -15,8 +15,8 @@ from monge.core.errors import DataError, UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.likelihood import row_likelihoods
-from monge.evaluate.suite import left_out, measures
-from monge.models._ordering import Layout
+from monge.evaluate.suite import all_metrics, skipped_metrics
+from monge.models._ordering import StepLayout
 from monge.models._sequence import SequenceModel
 from monge.models.autoregressive.wavenet import WaveNet
 from monge.nn import dilated
@@ -26,7 +26,7 @@ LOCAL = Space(kind="real", shape=(12, 2), varies=True, name="pitch", rows=100)
 
 def build(space: Space, window: int = 0, **fields) -> WaveNet:
     torch.manual_seed(0)
-    net = dilated.WaveNet.Config(width=5, layers=2, skip=6)
+    net = dilated.WaveNetStack.Config(width=5, layers=2, skip=6)
     model = WaveNet.Config(net=net, window=window, components=2, **fields).build(space).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -42,14 +42,14 @@ def varying(kind: str, n: int = 40) -> tuple[Space, Batch]:
 @pytest.mark.parametrize("shape", [(6,), (3, 2), (2, 2, 3), ()])
 def test_a_layout_is_undone(shape):
     space = Space(kind="real", shape=shape)
-    layout, x = Layout(space), torch.randn(4, *shape)
+    layout, x = StepLayout(space), torch.randn(4, *shape)
     assert torch.equal(layout.event(layout.steps(x)), x)
     steps = layout.steps(x)
     assert torch.equal(steps[:, layout.places()], x.reshape(4, -1))
 
 
 def test_colours_of_a_pixel_come_in_turn():
-    layout = Layout(Space(kind="levels", shape=(3, 2, 2), size=4))
+    layout = StepLayout(Space(kind="levels", shape=(3, 2, 2), size=4))
     picture = torch.arange(12).reshape(1, 3, 2, 2)
     assert layout.steps(picture)[0, :4].tolist() == [0, 4, 8, 1]
 
@@ -192,10 +192,10 @@ def test_measures_leave_out_a_distance_of_unequal_rows():
     space, rows = varying("levels")
     model = build(space)
     split = worlds.Rows(rows)
-    found = measures(model, split, split)
+    found = all_metrics(model, split, split)
     assert "energy_distance" not in found
     assert {"log_likelihood", "bits_per_dim", "samples_per_second"} <= set(found)
-    (told,) = left_out(model)
+    (told,) = skipped_metrics(model)
     assert told.name == "energy_distance"
     assert "12" in told.sentence
 

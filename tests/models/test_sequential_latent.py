@@ -273,7 +273,7 @@ def test_codes_hold_what_the_channels_of_a_step_share(name):
         model, worlds.Rows(Batch(x[:1000])), TrainConfig(lr=8e-3, grad_clip=1.0, batch_size=100)
     )
     for _ in range(250):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
     with torch.no_grad():
         found = (
             model.eval()
@@ -337,11 +337,11 @@ def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     owner, rows = registry.find(name), view.rows("train")
     suit = owner.defaults(view.space)
     torch.manual_seed(0)
-    trainer = Trainer(suit.config.build(view.space), rows, suit.recipe, seed=0)
+    trainer = Trainer(suit.config.build(view.space), rows, suit.train, seed=0)
     for _ in range(300):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
     model = trainer.model.eval()
-    trainer.average.put(trainer.average.weights)
+    trainer.ema.put(trainer.ema.weights)
     with torch.no_grad():
         found = model.likelihood(view.rows("test").whole()).value.double().mean()
 

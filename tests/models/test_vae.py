@@ -16,13 +16,13 @@ from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.evaluate.bounds import amortisation
 from monge.models.baseline.independent import Independent
-from monge.models.latent._encoder_decoder import Dense
+from monge.models.latent._encoder_decoder import DenseEncoderDecoder
 from monge.models.latent._posterior import MAX_LOG_SCALE
 from monge.models.latent.vae import VAE
-from monge.prob.distributions import Gaussians
+from monge.prob.distributions import GaussianMixture
 
-LINEAR = Dense.Config(depth=0)
-SMALL = Dense.Config(width=8, depth=1)
+LINEAR = DenseEncoderDecoder.Config(depth=0)
+SMALL = DenseEncoderDecoder.Config(width=8, depth=1)
 PLANE = Space(kind="real", shape=(3,), mean=(1.0, -2.0, 10.0), scale=(2.0, 0.5, 4.0))
 BITS = Space(kind="binary", shape=(4,), mean=(0.5,))
 NOISE = 0.5
@@ -50,8 +50,8 @@ def linear_gaussian(spread: float = 1.0, shift: float = 0.0) -> tuple[VAE, Tenso
     gain = variance[:, None] * w.T / NOISE**2  # (latent, D)
     model.nets.decoder.out.weight.copy_(w)
     model.nets.decoder.out.bias.copy_(b)
-    law = model.head.each()[0]
-    assert isinstance(law, Gaussians)
+    law = model.head.distributions()[0]
+    assert isinstance(law, GaussianMixture)
     model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(NOISE) - law.floor).log())
     log_scale = math.log(spread) + variance.log() / 2
     model.nets.encoder.out.weight.copy_(torch.cat([gain, torch.zeros(2, 3)]))

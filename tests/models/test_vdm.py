@@ -11,7 +11,7 @@ from monge.core.errors import UsageError
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.diffusion._units import EntrywiseDenoiser, Units
-from monge.models.diffusion.vdm import VDM, Gamma
+from monge.models.diffusion.vdm import VDM, LearnedSchedule
 from monge.train.trainer import Trainer
 
 T = torch.linspace(0, 1, 101, dtype=torch.float64)
@@ -28,13 +28,13 @@ def build(kind="levels", *words, rows=400):
 
 def test_learned_schedule_keeps_its_ends_and_its_slope():
     torch.manual_seed(0)
-    gamma = Gamma.Config(high=7.0, low=-5.0, width=6).build().double()
+    gamma = LearnedSchedule.Config(high=7.0, low=-5.0, width=6).build().double()
     for parameter in gamma.shape_params:
         parameter.data.add_(2 * torch.randn_like(parameter))
     t = T.clone().requires_grad_()
     log_snr = gamma.log_snr(t)
     (slope,) = torch.autograd.grad(log_snr.sum(), t)
-    torch.testing.assert_close(gamma.slope(t), slope)
+    torch.testing.assert_close(gamma.derivative(t), slope)
     assert log_snr[[0, -1]].tolist() == pytest.approx([7.0, -5.0])
     assert (slope < 0).all()
     torch.testing.assert_close(gamma.time(log_snr.detach()), T, rtol=0, atol=1e-9)
@@ -45,7 +45,7 @@ def test_ends_of_reals_stay_and_those_of_levels_learn():
     assert not build("real")[0].schedule.ends.requires_grad
     assert not build("levels", "schedule.learn_ends=false")[0].schedule.ends.requires_grad
     with pytest.raises(UsageError, match="low=-1"):
-        Gamma.Config(low=-1.0)
+        LearnedSchedule.Config(low=-1.0)
 
 
 @pytest.mark.parametrize("kind", ["real", "binary", "levels"])
@@ -54,7 +54,7 @@ def test_loss_is_the_bound_that_is_scored(kind):
     model, batch = build(kind)
     with torch.no_grad():
         drawn = [{k: v.mean() for k, v in model.loss(batch).items()} for _ in range(60)]
-        scored = model.accounts(batch, model.LikelihoodConfig(samples=64))
+        scored = model.bound_terms(batch, model.LikelihoodConfig(samples=64))
     assert list(drawn[0]) == ["prior", "reconstruction", "diffusion"]
     for name in drawn[0]:
         each = torch.stack([one[name] for one in drawn])
@@ -109,7 +109,7 @@ def test_what_an_entry_tells_of_itself_is_its_posterior():
     space, batch = worlds.make("levels", 500)
     units = Units(space).double()
     alone = EntrywiseDenoiser(space, units).double()
-    y = units.enter(batch.x.double())
+    y = units.to_units(batch.x.double())
     alone.fit(y)
     alpha, sigma = torch.tensor([[0.9]]).double(), torch.tensor([[0.4]]).double()
     z = torch.tensor([[0.3, -0.5, 1.0, 0.0]]).double()
@@ -163,10 +163,10 @@ def test_a_short_fit_learns_bits():
     torch.manual_seed(0)
     model = VDM.smallest_config(space).build(space)
     trainer = Trainer(
-        model, worlds.Rows(batch), replace(VDM.defaults(space).recipe, batch_size=128), 0
+        model, worlds.Rows(batch), replace(VDM.defaults(space).train, batch_size=128), 0
     )
     for _ in range(100):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
     with torch.no_grad():
         score = model.eval().likelihood(batch).value.mean()
     shares = batch.x.mean(0)

@@ -12,11 +12,11 @@ from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
 from monge.models.autoregressive.wavenet import WaveNet
-from monge.nn.dilated import TCN
-from monge.nn.dilated import WaveNet as Gated
+from monge.nn.dilated import TCNStack
+from monge.nn.dilated import WaveNetStack as Gated
 from monge.train.trainer import Trainer
 
-NETS = [Gated.Config(width=12, layers=3, skip=16), TCN.Config(width=12, layers=2)]
+NETS = [Gated.Config(width=12, layers=3, skip=16), TCNStack.Config(width=12, layers=2)]
 
 
 @pytest.mark.parametrize("net", NETS, ids=["wavenet", "tcn"])
@@ -33,10 +33,10 @@ def test_it_finds_an_echo_within_its_reach(net):
     space = Space(kind="binary", shape=(24,), size=2, varies=True, mean=(0.5,), scale=(0.5,))
     torch.manual_seed(0)
     model = WaveNet.Config(net=net, window=0).build(space)
-    recipe = WaveNet.defaults(space).recipe.override("lr=1e-2", "batch_size=64", "warmup=0")
+    recipe = WaveNet.defaults(space).train.override("lr=1e-2", "batch_size=64", "warmup=0")
     trainer = Trainer(model, worlds.Rows(Batch(x[:600], length=length[:600])), recipe)
     for _ in range(60):
-        trainer.advance(1.0)
+        trainer.train_step(1.0)
     with torch.no_grad():
         found = -model.eval().likelihood(Batch(x[600:], length=length[600:])).value.mean().item()
     assert best - 1 < found < best + 1.5

@@ -105,7 +105,7 @@ def test_the_critic_is_no_steeper_than_the_product_of_its_norms(space, depth):
     assert len(norms) == depth + 1
     a, b = (rows(space, 500).x[torch.randperm(500, generator=make_generator(s))] for s in (1, 2))
     far = model.criticise(Batch(a)) - model.criticise(Batch(b))
-    points = [model.coordinates.enter(x, dequantise=False) for x in (a, b)]
+    points = [model.coordinates.to_network(x, dequantise=False) for x in (a, b)]
     reach = torch.stack(norms).prod() * (points[0] - points[1]).norm(dim=1)
     assert (far.abs() <= reach * (1 + 1e-12)).all()
 
@@ -156,7 +156,7 @@ def test_real_samples_are_in_the_units_of_the_data():
 def test_a_real_event_survives_the_players_coordinates(space):
     model, x = wgan(space), rows(space).x
     for dequantise in (False, True):
-        back = model.coordinates.leave(model.coordinates.enter(x, dequantise))
+        back = model.coordinates.to_data(model.coordinates.to_network(x, dequantise))
         torch.testing.assert_close(back, x.reshape(32, -1))
 
 

@@ -12,28 +12,28 @@ from monge.nn.attention.linear import (
     CausalLinearAttention,
     LinearAttention,
     causal_linear_attention,
-    feature,
+    feature_map,
     linear_attention,
 )
 from monge.nn.attention.position import (
     AlibiBias,
     BucketBias,
     ClippedBias,
-    Learned,
+    LearnedPositions,
     RotaryPositions,
-    Sinusoidal,
+    SinusoidalPositions,
     absolute_positions,
-    relative,
+    relative_bias,
     sinusoids,
 )
 from monge.nn.attention.softmax import (
-    Attention,
     CausalAttention,
     CrossAttention,
+    SelfAttention,
     attend,
-    attend_freely,
+    attention_weights,
     padding_mask,
-    weights,
+    self_attend,
 )
 
 pytestmark = pytest.mark.usefixtures("doubles")
@@ -58,7 +58,7 @@ def test_attention_is_the_sum_it_states(causal):
     found = attend(q[None], k[None], v[None], causal=causal)[0]
     expected = written_out(q, k, v, lambda t, s: s <= t or not causal)
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(weights(q, k, causal=causal) @ v, expected)
+    torch.testing.assert_close(attention_weights(q, k, causal=causal) @ v, expected)
 
 
 def test_a_product_mask_of_one_and_minus_infinity_looks_ahead_or_breaks():
@@ -72,7 +72,7 @@ def test_a_product_mask_of_one_and_minus_infinity_looks_ahead_or_breaks():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_heads_equal_torchs_multi_head_attention(causal):
-    own = CausalAttention(8, 2) if causal else Attention(8, 2)
+    own = CausalAttention(8, 2) if causal else SelfAttention(8, 2)
     peer = nn.MultiheadAttention(8, 2, batch_first=True)
     with torch.no_grad():
         peer.in_proj_weight.copy_(own.enter.weight)
@@ -88,7 +88,11 @@ def test_heads_equal_torchs_multi_head_attention(causal):
 
 @pytest.mark.parametrize(
     "build",
-    [lambda: Attention(8, 2), lambda: Attention(8, 2, "table"), lambda: LinearAttention(8, 2)],
+    [
+        lambda: SelfAttention(8, 2),
+        lambda: SelfAttention(8, 2, "table"),
+        lambda: LinearAttention(8, 2),
+    ],
 )
 def test_padding_changes_nothing(build):
     layer, x, length = build().eval(), torch.randn(2, 7, 8), torch.tensor([4, 7])
@@ -107,13 +111,13 @@ def test_an_empty_sequence_is_refused():
 
 def test_widths_that_do_not_fit_are_refused():
     with pytest.raises(UsageError, match=r"width=6.*heads=4"):
-        Attention(6, 4)
+        SelfAttention(6, 4)
     with pytest.raises(UsageError, match="rotary"):
-        Attention(6, 2, "rotary")
+        SelfAttention(6, 2, "rotary")
     with pytest.raises(UsageError, match=" 4 learned"):
-        Learned(3, 4)(torch.zeros(1, 5, 3))
+        LearnedPositions(3, 4)(torch.zeros(1, 5, 3))
     with pytest.raises(UsageError, match="equal widths"):
-        alignment.score("dot", 3, 4)
+        alignment.build_score("dot", 3, 4)
     layer = CausalAttention(4, 1)
     state = layer.start(1, 1)
     layer.step(state, torch.zeros(1, 4))
@@ -124,33 +128,36 @@ def test_widths_that_do_not_fit_are_refused():
 def test_cross_attention_reads_the_memory_and_not_its_padding():
     layer, x, y = CrossAttention(8, 2, memory=5), torch.randn(2, 3, 8), torch.randn(2, 6, 5)
     length = torch.tensor([6, 4])
-    out, a = layer(x, layer.remember(y, length)), layer.weights(x, layer.remember(y, length))
+    out, a = (
+        layer(x, layer.encode_memory(y, length)),
+        layer.weights(x, layer.encode_memory(y, length)),
+    )
     assert out.shape == (2, 3, 8)
     assert not a[1, :, :, 4:].any()
     torch.testing.assert_close(a.sum(-1), torch.ones(2, 2, 3))
-    torch.testing.assert_close(out[1:], layer(x[1:], layer.remember(y[1:, :4])))
-    each = torch.cat([layer(x[:, t : t + 1], layer.remember(y, length)) for t in range(3)], 1)
+    torch.testing.assert_close(out[1:], layer(x[1:], layer.encode_memory(y[1:, :4])))
+    each = torch.cat([layer(x[:, t : t + 1], layer.encode_memory(y, length)) for t in range(3)], 1)
     torch.testing.assert_close(each, out)
-    memory = layer.remember(y, length)
-    memory.take(torch.tensor([1]))
+    memory = layer.encode_memory(y, length)
+    memory.reorder(torch.tensor([1]))
     torch.testing.assert_close(layer(x[1:], memory), out[1:])
 
 
 def test_free_attention_is_the_case_of_identity_maps():
-    layer = Attention(4, 1)
+    layer = SelfAttention(4, 1)
     with torch.no_grad():
         layer.enter.weight.copy_(torch.eye(4).repeat(3, 1))
         layer.leave.weight.copy_(torch.eye(4))
         layer.enter.bias.zero_()
         layer.leave.bias.zero_()
     x = torch.randn(2, 5, 4)
-    torch.testing.assert_close(layer(x), attend_freely(x))
+    torch.testing.assert_close(layer(x), self_attend(x))
 
 
 @pytest.mark.parametrize("steps", [1, 7, 8, 20])
 def test_chunks_of_linear_attention_equal_the_quadratic_form(steps):
     q, k, v = torch.randn(3, 2, 3, steps, 4).unbind(0)
-    a = feature(q) @ feature(k).mT
+    a = feature_map(q) @ feature_map(k).mT
     for found, each in (
         (linear_attention(q, k, v), a),
         (causal_linear_attention(q, k, v, chunk=8), a.tril()),
@@ -184,12 +191,12 @@ def test_sinusoids_are_the_formula_in_either_layout():
 
 def test_places_are_added_or_set_beside():
     x = torch.randn(2, 4, 6)
-    added, beside = Sinusoidal(6)(x), Sinusoidal(6, "concatenate")(x)
+    added, beside = SinusoidalPositions(6)(x), SinusoidalPositions(6, "concatenate")(x)
     torch.testing.assert_close(added - x, sinusoids(4, 6).expand(2, 4, 6))
     assert torch.equal(beside[..., :6], x)
     torch.testing.assert_close(beside[..., 6:], (added - x))
     assert absolute_positions("rotary", 6, 4) is None
-    assert relative("rotary", 2) is None
+    assert relative_bias("rotary", 2) is None
 
 
 def test_rotary_products_see_the_distance_alone():
@@ -230,8 +237,8 @@ def test_buckets_are_single_near_by_and_widen():
 @torch.no_grad()
 def test_scores_are_their_formulas():
     q, k = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
-    dot, bilinear = alignment.score("dot", 4, 4), alignment.score("bilinear", 4, 4)
-    additive = alignment.score("additive", 4, 4, 6)
+    dot, bilinear = alignment.build_score("dot", 4, 4), alignment.build_score("bilinear", 4, 4)
+    additive = alignment.build_score("additive", 4, 4, 6)
     one, other = q[1, 2], k[1, 3]
     assert float(dot(q, k)[1, 2, 3]) == pytest.approx(float(one @ other) / 2)
     expected = other @ bilinear.map.weight @ one
@@ -243,18 +250,18 @@ def test_scores_are_their_formulas():
 
 def test_hard_attention_takes_one_value_and_learns_through_the_soft_one():
     scores, v = torch.randn(2, 3, 5, requires_grad=True), torch.randn(2, 5, 4)
-    h = alignment.Hard()(scores, v)
+    h = alignment.HardAttention()(scores, v)
     assert torch.equal(h, v[torch.arange(2)[:, None], scores.argmax(-1)])
     (slope,) = torch.autograd.grad(h.sum(), scores)
     (soft,) = torch.autograd.grad((scores.softmax(-1) @ v).sum(), scores)
     torch.testing.assert_close(slope, soft)
-    assert not alignment.Hard(straight=False)(scores, v).requires_grad
+    assert not alignment.HardAttention(straight=False)(scores, v).requires_grad
 
 
 @pytest.mark.parametrize("choice", ["sample", "gumbel"])
 def test_stochastic_attention_follows_the_softmax(choice):
     scores = torch.tensor([0.3, -1.0, 1.2])
-    taken = alignment.Hard(choice, straight=False).weights(scores.expand(20_000, 1, 3))
+    taken = alignment.HardAttention(choice, straight=False).weights(scores.expand(20_000, 1, 3))
     torch.testing.assert_close(taken.mean((0, 1)), scores.softmax(0), atol=0.015, rtol=0)
     assert torch.equal(taken.sum(-1), torch.ones(20_000, 1))
 

@@ -8,14 +8,16 @@ from monge.core.rng import make_generator
 from monge.nn.attention import beam_cache
 from monge.nn.attention.beam_cache import BeamTree
 from monge.nn.attention.softmax import KeyValueCache
-from monge.nn.attention.transformer import Decoder
+from monge.nn.attention.transformer import DecoderStack
 
 ROWS, KIN, MOST = 3, 4, 8
 
 
-def built(positions: str, norm: str) -> Decoder:
+def built(positions: str, norm: str) -> DecoderStack:
     torch.manual_seed(0)
-    config = Decoder.Config(width=8, depth=2, heads=2, expand=2, positions=positions, norm=norm)
+    config = DecoderStack.Config(
+        width=8, depth=2, heads=2, expand=2, positions=positions, norm=norm
+    )
     return config.build(8, 5, 6, MOST).double().eval()
 
 
@@ -44,7 +46,7 @@ def test_a_branched_state_tells_what_a_whole_pass_tells(monkeypatch, positions, 
         if kin == 1 or more != kin:  # a new fan has one origin
             pick = pick[:, :1].expand(-1, more)
         taken = (groups[:, None] * kin + pick).flatten()
-        state.take(taken, more)
+        state.reorder(taken, more)
         paths, owner, kin = paths[taken], owner[taken], more
         x = normal(len(paths), 8, seed=20 + number)
         paths = torch.cat([paths, x[:, None]], 1)
@@ -63,10 +65,10 @@ def test_a_tree_leaves_what_lies_on_no_path_behind():
     net, rows, kin = built("none", "pre"), 2, 3
     state = net.start(rows, 9, normal(rows, 4, 6, seed=0))
     net.step(state, normal(rows, 8, seed=1))
-    state.take(torch.arange(rows).repeat_interleave(kin), kin)
+    state.reorder(torch.arange(rows).repeat_interleave(kin), kin)
     for step in range(beam_cache.PRUNE_EVERY):
         net.step(state, normal(rows * kin, 8, seed=2 + step))
-        state.take((torch.arange(rows) * kin).repeat_interleave(kin), kin)
+        state.reorder((torch.arange(rows) * kin).repeat_interleave(kin), kin)
     tree = state.blocks[0][1].past
     assert (tree.steps, tree.count) == (1 + beam_cache.PRUNE_EVERY, 1 + beam_cache.PRUNE_EVERY)
 
@@ -76,7 +78,7 @@ def test_a_tree_does_not_grow_beyond_what_it_was_started_for():
     net = built("none", "pre")
     state = net.start(1, 2, normal(1, 3, 6, seed=0))
     net.step(state, normal(1, 8, seed=1))
-    state.take(torch.zeros(3, dtype=torch.long), 3)
+    state.reorder(torch.zeros(3, dtype=torch.long), 3)
     net.step(state, normal(3, 8, seed=2))
     with pytest.raises(UsageError, match="started for 2 steps"):
         net.step(state, normal(3, 8, seed=3))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from monge.nn.layers.conv import ContinuousConv, FourierKernel, Local, NonLocal
+from monge.nn.layers.conv import ContinuousConv, FourierKernel, NonLocal, UnsharedConvSpec
 from monge.nn.mlp import MLP
 
 
@@ -18,7 +18,7 @@ def seeded():
 
 
 def test_unshared_weights_belong_to_their_places():
-    form = Local(3, 3, 2, 1)
+    form = UnsharedConvSpec(3, 3, 2, 1)
     layer, x = form.build((2, 6, 5)).double(), normal(4, 2, 6, 5)
     nn.init.normal_(layer.bias)
     out, padded = layer(x), nn.functional.pad(x, (1, 1, 1, 1))

@@ -12,7 +12,7 @@ from monge.nn.stepwise import State
 class Inner(State):
     h: Tensor
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.h = self.h[rows]
 
 
@@ -23,8 +23,8 @@ class Outer(State):
     pair: tuple[Tensor, Tensor]
     compute: int = 3
 
-    def take(self, rows: Tensor) -> None:
-        self.inner.take(rows)
+    def reorder(self, rows: Tensor) -> None:
+        self.inner.reorder(rows)
 
 
 def test_every_tensor_inside_is_cut():

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 
 from monge.core.rng import make_generator
 from monge.nn.causal_conv import CausalConv
-from monge.nn.dilated import TCN, DilatedStack, WaveNet
+from monge.nn.dilated import DilatedStack, TCNStack, WaveNetStack
 
 STACKS = [
-    WaveNet.Config(width=6, layers=3, skip=5),
-    WaveNet.Config(width=4, layers=2, cycles=2),
-    WaveNet.Config(width=4, layers=2, kernel=3),
-    TCN.Config(width=5, layers=3),
-    TCN.Config(width=4, layers=2, kernel=3, cycles=2),
+    WaveNetStack.Config(width=6, layers=3, skip=5),
+    WaveNetStack.Config(width=4, layers=2, cycles=2),
+    WaveNetStack.Config(width=4, layers=2, kernel=3),
+    TCNStack.Config(width=5, layers=3),
+    TCNStack.Config(width=4, layers=2, kernel=3, cycles=2),
 ]
 named = pytest.mark.parametrize(
     "config", STACKS, ids=lambda c: f"{c.owner.__name__}-{c.layers}-{c.cycles}-{c.kernel}"
@@ -84,14 +84,18 @@ def test_the_reach_is_the_support_of_the_gradient(config):
     support = (slope[0].abs().sum(1) > 0).nonzero()[:, 0].tolist()
     last = x.shape[1] - 3
     assert max(support) == last
-    if isinstance(net, WaveNet):  # a ReLU may hide what a smooth gate cannot
+    if isinstance(net, WaveNetStack):  # a ReLU may hide what a smooth gate cannot
         assert support == list(range(last - net.reach + 1, last + 1))
     else:
         assert min(support) >= last - net.reach + 1
 
 
 def test_two_taps_reach_two_to_the_number_of_layers():
-    assert [stack(WaveNet.Config(width=2, layers=n)).reach for n in (1, 3, 10)] == [2, 8, 1024]
+    assert [stack(WaveNetStack.Config(width=2, layers=n)).reach for n in (1, 3, 10)] == [
+        2,
+        8,
+        1024,
+    ]
 
 
 @named
@@ -101,7 +105,7 @@ def test_rows_that_are_taken_go_on_as_they_were(config):
     state = net.start(3, 12, given)
     for t in range(6):
         net.step(state, x[:, t])
-    state.take(order)
+    state.reorder(order)
     changed = torch.cat([x[order, :6], x[:, 6:]], 1)
     rest = torch.stack([net.step(state, x[:, t]) for t in range(6, 12)], 1)
     torch.testing.assert_close(rest, net(changed, given[order])[:, 6:])

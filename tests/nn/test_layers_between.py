@@ -9,12 +9,12 @@ from torch import nn
 
 from monge.core.errors import UsageError
 from monge.core.rng import make_generator
-from monge.nn.autoregressive.masked_mlp import Masked
+from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.nn.layers.activation import Activation, Pointwise, activation
-from monge.nn.layers.dropout import dropout, thinned
-from monge.nn.layers.init import ALPHA, fans, initialise
-from monge.nn.layers.norm import Norm, centres, group_count, norm
-from monge.nn.layers.pool import Global, upsample
+from monge.nn.layers.dropout import dropout, monte_carlo_dropout
+from monge.nn.layers.init import GAIN_SQUARED, fans, initialise
+from monge.nn.layers.norm import Norm, centres_channels, group_count, norm
+from monge.nn.layers.pool import GlobalPool, upsample
 
 Z = torch.linspace(-6, 6, 2001, dtype=torch.float64)
 
@@ -51,7 +51,7 @@ def test_softmax_has_an_axis_and_no_place_in_a_masked_network():
     x = torch.randn(2, 3, 4, 4)
     assert torch.allclose(activation("softmax", axis=1)(x).sum(1), torch.ones(2, 4, 4))
     with pytest.raises(UsageError, match="activation=softmax"):
-        Masked.Config(activation="softmax")
+        MaskedMLP.Config(activation="softmax")
 
 
 @pytest.mark.parametrize("name", get_args(Norm))
@@ -78,7 +78,7 @@ def test_norms_centre_and_scale_what_they_say(name, dims):
     assert (over[name].var(1, correction=0) - 1).abs().max() < 1e-3
     shift = torch.randn(16, *[1] * len(sides), dtype=torch.float64)
     same = torch.allclose(norm(name, 16, dims).double()(x + shift), y, atol=1e-5)
-    assert same == centres(name)
+    assert same == centres_channels(name)
 
 
 @pytest.mark.parametrize("dims", [0, 1, 2])
@@ -101,7 +101,7 @@ def test_thinned_draws_from_its_generator_and_from_nothing_else():
     x, before = torch.randn(1, 4).expand(3, 4), torch.get_rng_state()
 
     def drawn(seed, shared=True):
-        with thinned(net, make_generator(seed), shared):
+        with monte_carlo_dropout(net, make_generator(seed), shared):
             return net(x)
 
     assert torch.equal(drawn(1), drawn(1))
@@ -125,7 +125,7 @@ def test_whole_channels_are_hidden_together_and_the_mean_is_kept():
 
 
 def hidden(layer, x):
-    with thinned(layer, make_generator(0)):
+    with monte_carlo_dropout(layer, make_generator(0)):
         return layer(x)
 
 
@@ -139,7 +139,7 @@ def test_alpha_is_one_over_the_second_moment(name):
     else:
         values = layer(Z).square()
     total = float((weight * values).sum() / weight.sum())
-    assert ALPHA[name] == pytest.approx(1 / total, rel=1e-3)
+    assert GAIN_SQUARED[name] == pytest.approx(1 / total, rel=1e-3)
 
 
 def test_first_weights_have_the_stated_spread():
@@ -163,8 +163,8 @@ def test_first_weights_have_the_stated_spread():
 def test_maps_are_doubled_and_summed_up(doubling, dims):
     x = torch.randn(2, 3, *(5, 7)[:dims])
     assert upsample(doubling, dims, 3, 4)(x).shape == (2, 4, *(10, 14)[:dims])
-    assert torch.allclose(Global()(x), x.flatten(2).mean(2))
-    assert torch.equal(Global("max")(x), x.flatten(2).amax(2))
+    assert torch.allclose(GlobalPool()(x), x.flatten(2).mean(2))
+    assert torch.equal(GlobalPool("max")(x), x.flatten(2).amax(2))
 
 
 def test_max_pooling_is_undone_by_torchs_own_indices():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from monge.core.rng import keyed_uniform, make_generator
-from monge.nn.autoregressive.masked_mlp import Masked, stairs
+from monge.nn.autoregressive.masked_mlp import MaskedMLP, stairs
 
 DIMS = 6
 INPUTS = torch.tensor([0, 0, 1, 2, 3, 3, 3, 4, 5])  # several features an entry
@@ -22,9 +22,9 @@ SHAPES = [
 ]
 
 
-def network(shape: dict, context: int = 0, masks: int = 3) -> Masked:
+def network(shape: dict, context: int = 0, masks: int = 3) -> MaskedMLP:
     torch.manual_seed(0)
-    net = Masked.Config(**shape).build(INPUTS, OUTPUTS, ORDERS, context, masks).double()
+    net = MaskedMLP.Config(**shape).build(INPUTS, OUTPUTS, ORDERS, context, masks).double()
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return net
@@ -91,7 +91,7 @@ def test_staircases_are_the_masks_forward_and_back(shape, context, lanes, monkey
     monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.SIMD_INPUTS", lanes)
     natural = torch.arange(DIMS)[None]
     torch.manual_seed(0)
-    net = Masked.Config(**shape).build(INPUTS, OUTPUTS, natural, context, 2).double()
+    net = MaskedMLP.Config(**shape).build(INPUTS, OUTPUTS, natural, context, 2).double()
     assert all(layer.stairs[0] for layer in (*net.maps()[int(shape["width"] < 6) : -1], net.out))
     c = torch.randn(5, context, dtype=torch.float64)
     for member in range(2):
@@ -131,7 +131,7 @@ def test_masks_that_are_not_kept_are_the_same(monkeypatch):
 
 def test_a_single_entry_depends_on_conditions_alone():
     one = torch.zeros(1, dtype=torch.long)
-    net = Masked.Config(width=8, depth=2, activation="tanh").build(one, one, one[None], 2)
+    net = MaskedMLP.Config(width=8, depth=2, activation="tanh").build(one, one, one[None], 2)
     c = torch.randn(1, 2, requires_grad=True)
     x = torch.randn(1, 1, requires_grad=True)
     to_x, to_c = torch.autograd.grad(net(x, c).sum(), (x, c))

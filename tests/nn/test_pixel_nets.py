@@ -10,11 +10,11 @@ import torch
 from monge.core.rng import make_generator
 from monge.nn.autoregressive import pixelcnn as stacks
 from monge.nn.autoregressive import pixelrnn as lstm2d
-from monge.nn.autoregressive.pixel import Raster, masked_conv
-from monge.nn.autoregressive.pixelcnn import Gated, Plain
-from monge.nn.autoregressive.pixelrnn import Diagonal, Row
+from monge.nn.autoregressive.pixel import RasterNet, masked_conv
+from monge.nn.autoregressive.pixelcnn import GatedPixelCNN, PlainPixelCNN
+from monge.nn.autoregressive.pixelrnn import DiagonalBiLSTM, RowLSTM
 
-NETWORKS = [Plain, Gated, Row, Diagonal]
+NETWORKS = [PlainPixelCNN, GatedPixelCNN, RowLSTM, DiagonalBiLSTM]
 SHAPES = [(1, 4, 5), (3, 3, 4), (2, 1, 6), (1, 5, 1)]
 SIZES = [
     {"width": 6, "depth": 3},
@@ -24,9 +24,11 @@ SIZES = [
 ]
 
 
-def network(owner: type[Raster], shape, context: int = 0, outputs: int = 2, **size) -> Raster:
+def network(
+    owner: type[RasterNet], shape, context: int = 0, outputs: int = 2, **size
+) -> RasterNet:
     torch.manual_seed(0)
-    if owner is Diagonal:
+    if owner is DiagonalBiLSTM:
         size.pop("kernel", None)
     config = owner.Config(**{"width": 12, "depth": 3, "first": 3, **size})
     net = config.build(shape, outputs, context).double().eval()
@@ -67,10 +69,15 @@ def test_an_entry_depends_on_earlier_ones_alone(owner, shape):
 
 def test_two_stacks_or_both_diagonals_see_every_earlier_entry_and_others_have_a_blind_spot():
     shape, order = (1, 9, 9), places((1, 9, 9))[0]
-    for owner, blind in ((Plain, 6), (Row, 6), (Gated, 0), (Diagonal, 0)):
+    for owner, blind in (
+        (PlainPixelCNN, 6),
+        (RowLSTM, 6),
+        (GatedPixelCNN, 0),
+        (DiagonalBiLSTM, 0),
+    ):
         seen = network(owner, shape, depth=6).support(4, 4)[0]
         assert ((order < 40) & ~seen).sum() == blind
-    lacking = (order < 40) & ~network(Plain, shape, depth=12).support(4, 4)[0]
+    lacking = (order < 40) & ~network(PlainPixelCNN, shape, depth=12).support(4, 4)[0]
     assert lacking.nonzero().tolist() == [[1, 8], [2, 7], [2, 8], [3, 6], [3, 7], [3, 8]]
 
 
@@ -114,7 +121,7 @@ def test_conditions_enter_every_layer_and_every_entry(owner):
 
 
 def test_training_hides_and_asking_does_not():
-    net = network(Gated, (1, 3, 3), dropout=0.5)
+    net = network(GatedPixelCNN, (1, 3, 3), dropout=0.5)
     x = torch.randn(1, 1, 3, 3, dtype=torch.float64)
     assert torch.equal(net(x), net(x))
     net.train()

@@ -5,15 +5,15 @@ import torch
 from torch import nn
 
 from monge.core.errors import DataError
-from monge.nn.recurrent import GRU, LSTM, RNN, Bidirectional
+from monge.nn.recurrent import GRU, LSTM, Bidirectional, ElmanRNN
 
 CONFIGS = [
-    RNN.Config(width=5, depth=2),
+    ElmanRNN.Config(width=5, depth=2),
     LSTM.Config(width=5, depth=2),
     GRU.Config(width=5, depth=2),
     GRU.Config(width=5, depth=2, reset="before"),
 ]
-TORCH = {RNN: nn.RNN, LSTM: nn.LSTM, GRU: nn.GRU}
+TORCH = {ElmanRNN: nn.RNN, LSTM: nn.LSTM, GRU: nn.GRU}
 
 
 def named(config):

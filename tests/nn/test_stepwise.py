@@ -8,21 +8,21 @@ import torch
 
 from monge.nn.attention.linear import CausalLinearAttention
 from monge.nn.attention.softmax import CausalAttention
-from monge.nn.attention.transformer import Causal
-from monge.nn.recurrent import GRU, LSTM, RNN
-from monge.nn.stepwise import Added
+from monge.nn.attention.transformer import CausalTransformer
+from monge.nn.recurrent import GRU, LSTM, ElmanRNN
+from monge.nn.stepwise import ContextAdded
 
 STEPS = 11
 KINDS = ("none", "sinusoidal", "learned", "rotary", "table", "buckets", "alibi")
 
 
 def causal(**fields):
-    return Causal.Config(width=8, depth=2, heads=2, **fields).build(8, 5, STEPS)
+    return CausalTransformer.Config(width=8, depth=2, heads=2, **fields).build(8, 5, STEPS)
 
 
 NETS = {
-    "rnn": lambda: RNN.Config(width=6, depth=2).build(4),
-    "rnn relu": lambda: RNN.Config(width=6, activation="relu").build(4),
+    "rnn": lambda: ElmanRNN.Config(width=6, depth=2).build(4),
+    "rnn relu": lambda: ElmanRNN.Config(width=6, activation="relu").build(4),
     "lstm": lambda: LSTM.Config(width=6, depth=2).build(4),
     "gru": lambda: GRU.Config(width=6, depth=2).build(4),
     "gru, reset before": lambda: GRU.Config(width=6, depth=2, reset="before").build(4),
@@ -35,9 +35,11 @@ NETS = {
     **{f"transformer, {kind}": lambda kind=kind: causal(positions=kind) for kind in KINDS},
     "transformer, post-norm": lambda: causal(norm="post"),
     "transformer, places beside": lambda: causal(join="concatenate"),
-    "transformer, other inputs": lambda: Causal.Config(width=8, depth=1, heads=2).build(3, 5, 11),
+    "transformer, other inputs": lambda: CausalTransformer.Config(width=8, depth=1, heads=2).build(
+        3, 5, 11
+    ),
     "transformer, linear": lambda: causal(attention="linear"),
-    "with a context": lambda: Added(GRU.Config(width=6).build(4), 0),
+    "with a context": lambda: ContextAdded(GRU.Config(width=6).build(4), 0),
 }
 
 
@@ -87,6 +89,6 @@ def test_a_state_goes_on_with_the_rows_that_are_taken(net):
     state = net.start(3, STEPS)
     walk(net, x[:, :4], state)
     rows = torch.tensor([2, 0, 2, 1])
-    state.take(rows)
+    state.reorder(rows)
     rest = walk(net, x[rows, 4:], state)
     torch.testing.assert_close(rest, net(x)[rows, 4:], rtol=1e-12, atol=1e-12)

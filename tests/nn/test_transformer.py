@@ -8,9 +8,9 @@ from torch import nn
 
 from monge.core.errors import UsageError
 from monge.nn.attention.blocks import CausalBlock, EncoderBlock
-from monge.nn.attention.transformer import Causal, Decoder, Encoder
+from monge.nn.attention.transformer import CausalTransformer, DecoderStack, TransformerEncoder
 
-SMALL = Encoder.Config(width=8, depth=2, heads=2, expand=2, positions="none")
+SMALL = TransformerEncoder.Config(width=8, depth=2, heads=2, expand=2, positions="none")
 
 
 pytestmark = pytest.mark.usefixtures("doubles")
@@ -68,7 +68,7 @@ def test_a_decoder_block_equals_torchs():
         other.load_state_dict(own.state_dict())
     x, y = torch.randn(3, 5, 8), torch.randn(3, 4, 8)
     mask = nn.Transformer.generate_square_subsequent_mask(5)
-    torch.testing.assert_close(block(x, ask.remember(y)), peer(x, y, mask))
+    torch.testing.assert_close(block(x, ask.encode_memory(y)), peer(x, y, mask))
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_an_encoder_reads_no_padding(fields):
 @torch.no_grad()
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_decoder_steps_as_it_passes(norm):
-    config = Decoder.Config(width=8, depth=2, heads=2, expand=2, norm=norm)
+    config = DecoderStack.Config(width=8, depth=2, heads=2, expand=2, norm=norm)
     net = shaken(config.build(3, 4, 5, 6))
     x, memory, length = torch.randn(2, 6, 3), torch.randn(2, 7, 5), torch.tensor([7, 2])
     y = net(x, memory, length)
     state = net.start(2, 6, memory, length)
     steps = [net.step(state, x[:, t]) for t in range(3)]
-    state.take(torch.tensor([1, 0]))
+    state.reorder(torch.tensor([1, 0]))
     steps += [net.step(state, x[[1, 0], t])[[1, 0]] for t in range(3, 6)]
     torch.testing.assert_close(torch.stack(steps, 1), y)
     other = memory.clone()
@@ -106,7 +106,7 @@ def test_a_decoder_steps_as_it_passes(norm):
 
 
 def test_dropout_hides_while_training_alone():
-    net = Causal.Config(width=8, depth=1, heads=2, dropout=0.5).build(8, 3, 5)
+    net = CausalTransformer.Config(width=8, depth=1, heads=2, dropout=0.5).build(8, 3, 5)
     x = torch.randn(1, 5, 8)
     assert not torch.equal(net(x), net(x))
     net.eval()
@@ -115,4 +115,4 @@ def test_dropout_hides_while_training_alone():
 
 def test_a_bias_of_scores_is_refused_where_there_are_none():
     with pytest.raises(UsageError, match="positions=alibi"):
-        Causal.Config(attention="linear", positions="alibi")
+        CausalTransformer.Config(attention="linear", positions="alibi")

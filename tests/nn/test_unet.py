@@ -6,7 +6,7 @@ from torch import nn
 
 from monge.core.config import Config
 from monge.core.errors import UsageError
-from monge.nn.resnet import Residual, ResNet
+from monge.nn.resnet import ResidualBlock, ResNetFeatures
 from monge.nn.unet import UNet, unpatch
 
 SMALL = UNet.Config(width=8, multipliers=(1, 2), blocks=1)
@@ -112,13 +112,13 @@ def test_a_patch_is_a_square_of_positions():
 def test_residual_layers_add_and_project():
     x, body = torch.randn(3, 4), nn.Linear(4, 6)
     around = nn.Linear(4, 6)
-    assert torch.equal(Residual(body, around)(x), around(x) + body(x))
-    assert torch.equal(Residual(nn.Identity())(x), 2 * x)
+    assert torch.equal(ResidualBlock(body, around)(x), around(x) + body(x))
+    assert torch.equal(ResidualBlock(nn.Identity())(x), 2 * x)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 def test_a_resnet_makes_features(norm):
-    config = ResNet.Config(widths=(4, 6, 8), blocks=1, norm=norm, dropout=0.2)
+    config = ResNetFeatures.Config(widths=(4, 6, 8), blocks=1, norm=norm, dropout=0.2)
     net, x = config.build((3, 9, 7)), torch.randn(5, 3, 9, 7)
     assert net(x).shape == (5, net.width) == (5, 8)
     net(x).square().sum().backward()
@@ -130,6 +130,6 @@ def test_a_resnet_makes_features(norm):
 
 def test_a_resnet_refuses_pictures_that_are_too_small():
     with pytest.raises(UsageError, match="stride 2"):
-        ResNet.Config(widths=(4,) * 5).build((1, 8, 8))
+        ResNetFeatures.Config(widths=(4,) * 5).build((1, 8, 8))
     with pytest.raises(UsageError, match="give widths"):
-        ResNet.Config(widths=()).build((1, 8, 8))
+        ResNetFeatures.Config(widths=()).build((1, 8, 8))

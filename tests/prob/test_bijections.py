@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from monge.nn.autoregressive.masked_mlp import Masked
-from monge.prob.bijections.autoregressive import Autoregressive
-from monge.prob.bijections.base import Beside, Compose, Inverse
-from monge.prob.bijections.coupling import Conditional, Coupling
+from monge.nn.autoregressive.masked_mlp import MaskedMLP
+from monge.prob.bijections.autoregressive import AutoregressiveBijection
+from monge.prob.bijections.base import Blockwise, Compose, Inverse
+from monge.prob.bijections.coupling import ConditionalBijection, CouplingBijection
 from monge.prob.bijections.elementwise import ActNorm, Logit, Standardise
-from monge.prob.bijections.linear import Mix, Permutation, Reshape, Squeeze
-from monge.prob.bijections.multiscale import Scales
-from monge.prob.bijections.spline import Spline
-from monge.prob.bijections.univariate import Additive, Affine
+from monge.prob.bijections.linear import LULinear, Permutation, Reshape, Squeeze
+from monge.prob.bijections.multiscale import MultiScale
+from monge.prob.bijections.spline import SplineMap
+from monge.prob.bijections.univariate import AdditiveMap, AffineMap
 
-WARPS = {"additive": Additive(), "affine": Affine(), "spline": Spline(6, 3.0)}
+WARPS = {"additive": AdditiveMap(), "affine": AffineMap(), "spline": SplineMap(6, 3.0)}
 
 
 class Net(nn.Module):
@@ -34,23 +34,23 @@ class Net(nn.Module):
 
 def autoregressive(warp):
     entries = torch.arange(4)
-    net = Masked.Config(width=16).build(
+    net = MaskedMLP.Config(width=16).build(
         entries, entries.repeat_interleave(warp.count), entries.flip(0)[None]
     )
-    return Autoregressive(net, warp, entries.flip(0))
+    return AutoregressiveBijection(net, warp, entries.flip(0))
 
 
 def layers():
     torch.manual_seed(0)
     vector = (4,)
     for name, warp in WARPS.items():
-        yield f"coupling {name}", Coupling(Net(2, 2 * warp.count), warp, 2), vector
-        yield f"flipped {name}", Coupling(Net(3, warp.count), warp, 1, True), vector
+        yield f"coupling {name}", CouplingBijection(Net(2, 2 * warp.count), warp, 2), vector
+        yield f"flipped {name}", CouplingBijection(Net(3, warp.count), warp, 1, True), vector
         yield f"masked {name}", autoregressive(warp), vector
         yield f"unmasked {name}", Inverse(autoregressive(warp)), vector
     yield "permutation", Permutation(torch.randperm(4)), vector
-    yield "mix", Mix(4), vector
-    yield "mix of pictures", Mix(4), (4, 2, 2)
+    yield "mix", LULinear(4), vector
+    yield "mix of pictures", LULinear(4), (4, 2, 2)
     yield "actnorm", ActNorm(4), vector
     yield "actnorm of pictures", ActNorm(4), (4, 2, 2)
     yield "squeeze", Squeeze(), (4, 1, 2)
@@ -59,17 +59,17 @@ def layers():
     yield "logit", Logit(torch.full((4,), 17.0), 0.05), vector
     yield (
         "beside",
-        Beside(
+        Blockwise(
             [Standardise(torch.ones(2), torch.full((2,), 3.0)), Logit(torch.full((2,), 5.0), 0.1)],
             [torch.tensor([2, 0]), torch.tensor([1, 3])],
         ),
         vector,
     )
     levels = [
-        Compose([Coupling(Net(2, 4), Affine(), 2), Mix(4), Squeeze()]),
-        Compose([Mix(8), Squeeze()]),
+        Compose([CouplingBijection(Net(2, 4), AffineMap(), 2), LULinear(4), Squeeze()]),
+        Compose([LULinear(8), Squeeze()]),
     ]
-    yield "scales", Scales(levels, [(4, 2, 4), (8, 1, 2)]), (32,)
+    yield "scales", MultiScale(levels, [(4, 2, 4), (8, 1, 2)]), (32,)
 
 
 LAYERS = {name: (layer.double(), shape) for name, layer, shape in layers()}
@@ -124,7 +124,7 @@ def test_warps_increase_and_stay_finite(warp, seed, size):
 
 
 def test_a_spline_is_the_identity_far_out_and_at_zero_parameters():
-    spline = Spline(6, 3.0)
+    spline = SplineMap(6, 3.0)
     x = torch.tensor([-1e30, -1e6, -3.0, -1.0, 0.0, 2.9, 3.0, 1e6, 1e30])
     for move in (spline, spline.inverse):
         y, log_slope = move(torch.randn(9, spline.count), x)
@@ -137,7 +137,7 @@ def test_a_spline_is_the_identity_far_out_and_at_zero_parameters():
 
 
 def test_the_gradient_of_a_spline_is_finite_everywhere():
-    spline = Spline(6, 3.0)
+    spline = SplineMap(6, 3.0)
     x = torch.tensor([-1e6, -3.0, 0.0, 3.0, 1e6], requires_grad=True)
     params = torch.zeros(5, spline.count, requires_grad=True)
     for move in (spline, spline.inverse):
@@ -166,7 +166,7 @@ def test_a_stack_begins_from_the_data_on():
 
 def test_a_conditional_map_is_the_normal_law_of_the_context():
     net = nn.Linear(2, 6).double()
-    layer, context = Conditional(net, Affine()), torch.randn(4, 2, dtype=torch.float64)
+    layer, context = ConditionalBijection(net, AffineMap()), torch.randn(4, 2, dtype=torch.float64)
     x = torch.randn(4, 3, dtype=torch.float64)
     z, log_det = layer.inverse(x, context)
     mean, raw = net(context).reshape(4, 2, 3).unbind(1)
@@ -176,7 +176,7 @@ def test_a_conditional_map_is_the_normal_law_of_the_context():
 
 
 def test_nothing_is_drawn_from_no_rows():
-    x, log_det = autoregressive(Affine())(torch.zeros(1, 4)[:0])
+    x, log_det = autoregressive(AffineMap())(torch.zeros(1, 4)[:0])
     assert x.shape == (0, 4)
     assert log_det.shape == (0,)
 
@@ -199,7 +199,7 @@ def test_a_matrix_begins_so_that_entries_are_uncorrelated():
     x = torch.randn(2000, 4, dtype=torch.float64, generator=g)
     x[:, 1] += 0.9 * x[:, 0]
     x[:, 3] = 0.0  # never varies
-    mix = Mix(4, rotate=False).double()
+    mix = LULinear(4, rotate=False).double()
     mix.initialise_from_data(x)
     z, log_det = mix.inverse(x)
     cov = torch.cov(z.T)
@@ -211,7 +211,7 @@ def test_a_matrix_begins_so_that_entries_are_uncorrelated():
 
 def test_a_matrix_says_the_same_of_a_few_rows_as_of_many():
     torch.manual_seed(0)
-    mix, x = Mix(5).double(), torch.randn(9, 5, dtype=torch.float64)
+    mix, x = LULinear(5).double(), torch.randn(9, 5, dtype=torch.float64)
     for move in (mix, mix.inverse):
         whole, parts = move(x)[0], [move(some)[0] for some in x.split(3)]
         torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-13)
@@ -233,13 +233,13 @@ def test_an_affine_warp_has_one_gradient_however_its_parameters_lie(shape):
     found = []
     for lies in (rows, rows.movedim(-1, 1).contiguous().movedim(1, -1)):
         params = lies.requires_grad_()
-        z, log_slope = Affine().inverse(params, x)
+        z, log_slope = AffineMap().inverse(params, x)
         found.append(torch.autograd.grad((z.square() + 3 * log_slope).sum(), params)[0])
     torch.testing.assert_close(*found)
-    assert torch.autograd.gradcheck(Affine().inverse, (rows.detach().requires_grad_(), x))
+    assert torch.autograd.gradcheck(AffineMap().inverse, (rows.detach().requires_grad_(), x))
 
 
 def test_what_a_map_is_undone_to_is_its_inverse_without_the_volume():
     x = torch.randn(4, 3)
     for part in (Standardise(torch.arange(3.0), torch.full((3,), 2.0)), ActNorm(3)):
-        assert torch.equal(part.undo(x), part.inverse(x)[0])
+        assert torch.equal(part.inverse_only(x), part.inverse(x)[0])

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from monge.core.rng import make_generator
-from monge.prob.decoding import SYMBOL_BLOCK, Choice, beam, draw, narrowed, top_extensions
+from monge.prob.decoding import (
+    SYMBOL_BLOCK,
+    SymbolSampling,
+    beam_search,
+    sample_symbols,
+    top_extensions,
+    truncate_logits,
+)
 
 END = 3
 
@@ -19,11 +26,11 @@ class Bigrams:
         self.table = torch.randn(n, 5, 4, generator=make_generator(seed), dtype=torch.float64)
         self.rows = torch.arange(n)
 
-    def next(self, symbol):
+    def next_logits(self, symbol):
         last = torch.full_like(self.rows, 4) if symbol is None else symbol
         return self.table[self.rows, last]
 
-    def take(self, rows, kin=1):
+    def reorder(self, rows, beams=1):
         self.rows = self.rows[rows]
 
 
@@ -43,7 +50,7 @@ def sentences(most):
 @pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
 def test_a_wide_beam_is_exhaustive(penalty):
     law = Bigrams(6)
-    found, value = beam(law, 6, 4, END, 200, penalty)
+    found, value = beam_search(law, 6, 4, END, 200, penalty)
     for row in range(6):
         best = max(sentences(4), key=lambda s: score(law.table[row], s) / len(s) ** penalty)
         assert tuple(found[row, : len(best)].tolist()) == best
@@ -53,7 +60,7 @@ def test_a_wide_beam_is_exhaustive(penalty):
 
 
 def test_a_narrow_beam_scores_what_it_returns_and_is_no_better_than_a_wide_one():
-    narrow, wide = (beam(Bigrams(20, seed=1), 20, 6, END, beams, 1.0) for beams in (2, 100))
+    narrow, wide = (beam_search(Bigrams(20, seed=1), 20, 6, END, beams, 1.0) for beams in (2, 100))
     table = Bigrams(20, seed=1).table
     for row in range(20):
         said = narrow[0][row].tolist()
@@ -64,11 +71,11 @@ def test_a_narrow_beam_scores_what_it_returns_and_is_no_better_than_a_wide_one()
 
 
 def test_rows_do_not_depend_on_those_beside_them():
-    together = beam(Bigrams(8), 8, 5, END, 3)[0]
+    together = beam_search(Bigrams(8), 8, 5, END, 3)[0]
     for row in range(8):
         alone = Bigrams(8)
         alone.rows = torch.tensor([row])
-        assert torch.equal(beam(alone, 1, 5, END, 3)[0][0], together[row])
+        assert torch.equal(beam_search(alone, 1, 5, END, 3)[0][0], together[row])
 
 
 @pytest.mark.parametrize("size", [7, 3 * SYMBOL_BLOCK, 5 * SYMBOL_BLOCK + 9])
@@ -86,7 +93,7 @@ def test_draws_follow_the_law_and_ended_rows_stay_ended():
     law = Bigrams(1)
     law.rows = torch.zeros(20000, dtype=torch.long)
     uniform = torch.rand(3, 20000, generator=make_generator(1), dtype=torch.float64)
-    steps = list(draw(law, uniform, END, Choice()))
+    steps = list(sample_symbols(law, uniform, END, SymbolSampling()))
     x = torch.stack(steps, 1)
     for sentence in sentences(3)[:6]:
         padded = torch.tensor([*sentence, *[END] * (3 - len(sentence))])
@@ -100,16 +107,26 @@ def test_draws_follow_the_law_and_ended_rows_stay_ended():
 def test_excluded_symbols_are_never_drawn():
     logits = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0]).double()
     p = logits.softmax(-1)
-    assert narrowed(logits, Choice(top=2)).isfinite().tolist() == [True, True, False, False, False]
-    kept = narrowed(logits, Choice(nucleus=float(p[:2].sum()) - 1e-6)).isfinite()
+    assert truncate_logits(logits, SymbolSampling(top=2)).isfinite().tolist() == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    kept = truncate_logits(logits, SymbolSampling(nucleus=float(p[:2].sum()) - 1e-6)).isfinite()
     assert kept.tolist() == [True, True, False, False, False]
-    assert narrowed(logits, Choice(nucleus=1e-9)).isfinite().sum() == 1
-    torch.testing.assert_close(narrowed(logits, Choice(temperature=0.5)), 2 * logits)
-    assert torch.equal(narrowed(logits, Choice()), logits)
+    assert truncate_logits(logits, SymbolSampling(nucleus=1e-9)).isfinite().sum() == 1
+    torch.testing.assert_close(
+        truncate_logits(logits, SymbolSampling(temperature=0.5)), 2 * logits
+    )
+    assert torch.equal(truncate_logits(logits, SymbolSampling()), logits)
 
 
 def test_greedy_takes_the_most_probable_symbol():
     law, table = Bigrams(5), Bigrams(5).table
-    for step, symbol in enumerate(draw(law, torch.full((1, 5), 0.999), None, Choice(top=1))):
+    for step, symbol in enumerate(
+        sample_symbols(law, torch.full((1, 5), 0.999), None, SymbolSampling(top=1))
+    ):
         assert step == 0
         assert torch.equal(symbol, table[:, 4].argmax(-1))

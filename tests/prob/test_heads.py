@@ -27,7 +27,7 @@ def head_of(space: Space, components: int = 3) -> Head:
 
 def params_of(head: Head, rows: int = 1, seed: int = 0) -> torch.Tensor:
     noise = torch.randn(rows, head.width, generator=make_generator(seed), dtype=torch.float64)
-    return head.start() + 0.5 * noise
+    return head.initial_params() + 0.5 * noise
 
 
 def support(space: Space) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_density_integrates_to_one_in_the_units_of_the_data(components):
 def test_draws_follow_the_masses(space):
     head, x, n = head_of(space), support(space), 20_000
     masses = head.log_prob(params_of(head).expand(len(x), -1), x[:, None])[:, 0].exp()
-    drawn = head.draw(params_of(head).expand(n, -1), head.noise(n, make_generator(1)))[:, 0]
+    drawn = head.sample(params_of(head).expand(n, -1), head.noise(n, make_generator(1)))[:, 0]
     found = torch.bincount((drawn - x[0]).long(), minlength=len(x)).double()
     common = masses * n >= 10  # cells too thin for the chi-square law are joined
     seen = torch.cat([found[common], found[~common].sum(0, keepdim=True)])
@@ -72,7 +72,7 @@ def test_draws_follow_the_density():
     params = params_of(head)
     x = torch.linspace(-60, 66, 100_001, dtype=torch.float64)
     log_p = head.log_prob(params.expand(len(x), -1), x[:, None])[:, 0]
-    own = head.draw(params.expand(n, -1), head.noise(n, make_generator(1)))
+    own = head.sample(params.expand(n, -1), head.noise(n, make_generator(1)))
     scores = head.log_prob(params.expand(n, -1), own)[:, 0]
     negentropy = torch.trapezoid(log_p.exp() * log_p, x)
     assert (scores.mean() - negentropy).abs() < 4 * scores.std() / math.sqrt(n)
@@ -82,23 +82,23 @@ def test_a_table_is_its_columns():
     head = head_of(TABLE)
     params = params_of(head, 40)
     noise = head.noise(40, make_generator(2))
-    x = head.draw(params, noise)
+    x = head.sample(params, noise)
     scores, means = head.log_prob(params, x), head.mean(params)
     for i, column in enumerate(TABLE.columns):
         alone, own = head_of(column), params[:, head.slices[i]]
-        assert torch.equal(alone.draw(own, noise[:, i : i + 1])[:, 0], x[:, i])
-        assert torch.equal(head.draw_entry(i, own, noise[:, i]), x[:, i])
+        assert torch.equal(alone.sample(own, noise[:, i : i + 1])[:, 0], x[:, i])
+        assert torch.equal(head.sample_entry(i, own, noise[:, i]), x[:, i])
         torch.testing.assert_close(alone.log_prob(own, x[:, i : i + 1])[:, 0], scores[:, i])
         torch.testing.assert_close(alone.mean(own)[:, 0], means[:, i])
         assert (head.owner[head.slices[i]] == i).all()
-        torch.testing.assert_close(alone.start(), head.start()[head.slices[i]])
+        torch.testing.assert_close(alone.initial_params(), head.initial_params()[head.slices[i]])
 
 
 @pytest.mark.parametrize("space", [REAL, COUNTS, BINARY, FEW], ids=lambda s: s.kind)
 def test_mean_is_the_mean_of_draws(space):
     head, n = head_of(space), 40_000
     params = params_of(head)
-    drawn = head.draw(params.expand(n, -1), head.noise(n, make_generator(3)))
+    drawn = head.sample(params.expand(n, -1), head.noise(n, make_generator(3)))
     assert (drawn.mean() - head.mean(params)).abs() < 5 * drawn.std() / math.sqrt(n)
 
 
@@ -113,7 +113,7 @@ def test_mean_of_many_levels_stays_within_rounding():
 def test_far_values_have_finite_scores_and_gradients(space, far):
     head = Head(space, 3)
     for size in (0.0, 30.0, -30.0):  # ordinary, vast and tiny scales
-        params = (head.start() + size)[None].requires_grad_()
+        params = (head.initial_params() + size)[None].requires_grad_()
         x = torch.full((1, 1), far) * space.scale[0] + space.mean[0]
         x = x.clamp(0, 99) if space is MANY else x.round()
         score = head.log_prob(params, x).sum()
@@ -131,7 +131,7 @@ def test_a_repeated_value_has_a_bounded_density():
 
 def test_start_spreads_a_mixture_over_the_data():
     head, n = head_of(REAL, 5), 20_000
-    x = head.draw(head.start().expand(n, -1), head.noise(n, make_generator(4)))
+    x = head.sample(head.initial_params().expand(n, -1), head.noise(n, make_generator(4)))
     assert x.mean().item() == pytest.approx(3.0, abs=0.1)
     assert x.std().item() == pytest.approx(2.0, abs=0.1)
 

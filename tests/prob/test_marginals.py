@@ -9,7 +9,7 @@ import worlds
 from monge.core.marginals import MixedMarginals
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.prob.heads import Entries, Head
+from monge.prob.heads import Head, HeadMarginals
 
 KINDS = {
     "real": Space(
@@ -35,7 +35,7 @@ def made(kind, rows=5):
         x = worlds.make("counts")[1].x.double()
         head.fit(x, torch.ones_like(x, dtype=torch.bool))
     noise = torch.randn(rows, head.width, dtype=torch.float64, generator=make_generator(1))
-    return head, head.start() + noise
+    return head, head.initial_params() + noise
 
 
 def grid(kind):
@@ -80,7 +80,10 @@ def test_listed_values_are_the_law(kind):
 def test_a_quantile_is_the_first_value_that_suffices(kind):
     head, params = made(kind)
     law = MixedMarginals(
-        [Entries(KINDS[kind], head, params), Entries(KINDS[kind], head, params.flip(0))]
+        [
+            HeadMarginals(KINDS[kind], head, params),
+            HeadMarginals(KINDS[kind], head, params.flip(0)),
+        ]
     )
     for level in (0.001, 0.3, 0.95):
         t = law.quantile(level)
@@ -92,7 +95,7 @@ def test_a_quantile_is_the_first_value_that_suffices(kind):
 def test_a_normal_has_the_quantiles_of_the_normal():
     space = Space(kind="real", mean=(10.0,), scale=(3.0,), low=(9.0,), high=(11.0,))
     head = Head(space, components=1).double()
-    law = Entries(space, head, torch.zeros(1, 2, dtype=torch.float64))
-    scale = 3.0 * head.laws[0].split(torch.zeros(1, 1, 2).double())[2].item()
+    law = HeadMarginals(space, head, torch.zeros(1, 2, dtype=torch.float64))
+    scale = 3.0 * head.by_group[0].split(torch.zeros(1, 1, 2).double())[2].item()
     assert abs(law.quantile(0.975).item() - (10 + 1.959963985 * scale)) < 1e-6
     assert math.isclose(law.quantile(1e-6).item(), 10 - 4.753424309 * scale, rel_tol=1e-6)

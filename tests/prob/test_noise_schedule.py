@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from monge.core.errors import UsageError
-from monge.prob.noise_schedule import Schedule
+from monge.prob.noise_schedule import NoiseSchedule
 
 SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")
 FAMILIES = ("preserving", "exploding", "sub")
@@ -16,7 +16,7 @@ T = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
 def make(shape="cosine", family="preserving", **fields):
-    return Schedule.Config(shape=shape, family=family, **fields).build()
+    return NoiseSchedule.Config(shape=shape, family=family, **fields).build()
 
 
 @pytest.mark.parametrize(("shape", "family"), EVERY)
@@ -41,7 +41,7 @@ def test_slope_drift_and_diffusion_are_derivatives(shape, family):
         return torch.autograd.grad(value.sum(), t, retain_graph=True)[0]
 
     alpha, sigma = schedule.alpha(t), schedule.sigma(t)
-    torch.testing.assert_close(schedule.slope(t), slope(schedule.log_snr(t)))
+    torch.testing.assert_close(schedule.derivative(t), slope(schedule.log_snr(t)))
     drift = slope(alpha.log())
     torch.testing.assert_close(schedule.drift(t), drift)
     noise = slope(sigma.square()) - 2 * drift * sigma.square()
@@ -93,7 +93,7 @@ def test_grid_has_both_ends():
 
 def test_an_end_that_is_not_noise_is_refused_with_its_snr():
     with pytest.raises(UsageError, match=r"low=-1 .*0\.368"):
-        Schedule.Config(low=-1.0)
+        NoiseSchedule.Config(low=-1.0)
     with pytest.raises(UsageError, match="shape=cosin"):
-        Schedule.Config(shape="cosin")
-    assert math.exp(Schedule.Config(low=-4.0).low) < 0.02
+        NoiseSchedule.Config(shape="cosin")
+    assert math.exp(NoiseSchedule.Config(low=-4.0).low) < 0.02

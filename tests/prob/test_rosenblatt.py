@@ -7,7 +7,7 @@ import torch
 from monge.core.batch import Batch
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.flow.coupling import Coupling
+from monge.models.flow.coupling import CouplingFlow
 from monge.models.flow.maf import MAF
 from monge.nn.mlp import MLP
 from monge.prob.bijections.rosenblatt import (
@@ -104,7 +104,7 @@ def test_a_flow_begins_as_the_mixture():
         mean=tuple(x.mean(0).tolist()),
         scale=tuple(x.std(0).tolist()),
     )
-    for owner in (Coupling, MAF):
+    for owner in (CouplingFlow, MAF):
         torch.manual_seed(0)
         suit = owner.defaults(space).config
         assert suit.components == 30
@@ -115,5 +115,5 @@ def test_a_flow_begins_as_the_mixture():
         with torch.no_grad():
             torch.testing.assert_close(model.log_prob(x.double()), known, rtol=1e-4, atol=1e-4)
     many = Space(kind="real", shape=(2,), rows=10_000)
-    assert Coupling.defaults(many).config.components == 0
-    assert isinstance(Coupling.defaults(many).config.net, MLP.Config)
+    assert CouplingFlow.defaults(many).config.components == 0
+    assert isinstance(CouplingFlow.defaults(many).config.net, MLP.Config)

@@ -35,23 +35,29 @@ BUDGET = {"stopped": "budget"}
 
 def test_over_fitting_is_held_out_rows_getting_worse_while_training_rows_get_better():
     worse = log([9, 8, 7, 6, 5, 4], [-9, -8, -9, -10, -11, -12])
-    (found,) = diagnostics.of_log(worse, {"stopped": "patience"})
+    (found,) = diagnostics.diagnose_log(worse, {"stopped": "patience"})
     assert found.name == "over-fitting"
     assert "step 100" in found.sentence
     assert "from -8 to -12" in found.sentence
     # none of it where the training loss rises too, the fall is small, or the score is a distance
-    assert not diagnostics.of_log(log([4, 5, 6, 7, 8, 9], [-9, -8, -9, -10, -11, -12]), BUDGET)
-    assert not diagnostics.of_log(log([9, 8, 7, 6, 5], [-9, -8, -8.1, -8.2, -8.3]), BUDGET)
-    assert not diagnostics.of_log(log([9, 8, 7, 6, 5], [-9, -8, -9, -10, -11], "distance"), BUDGET)
+    assert not diagnostics.diagnose_log(
+        log([4, 5, 6, 7, 8, 9], [-9, -8, -9, -10, -11, -12]), BUDGET
+    )
+    assert not diagnostics.diagnose_log(log([9, 8, 7, 6, 5], [-9, -8, -8.1, -8.2, -8.3]), BUDGET)
+    assert not diagnostics.diagnose_log(
+        log([9, 8, 7, 6, 5], [-9, -8, -9, -10, -11], "distance"), BUDGET
+    )
 
 
 def test_a_fit_that_was_still_improving_is_cut_short():
     rising = log([9, 8, 7, 6, 5], [-9, -8, -7, -6, -5])
-    (found,) = diagnostics.of_log(rising, BUDGET)
+    (found,) = diagnostics.diagnose_log(rising, BUDGET)
     assert found.name == "stopped early"
     assert "--resume" in found.remedy
-    assert not diagnostics.of_log(rising, {"stopped": "asked"})
-    assert not diagnostics.of_log(log([9, 8, 7, 6, 5], [-9, -7.04, -7.03, -7.02, -7.01]), BUDGET)
+    assert not diagnostics.diagnose_log(rising, {"stopped": "asked"})
+    assert not diagnostics.diagnose_log(
+        log([9, 8, 7, 6, 5], [-9, -7.04, -7.03, -7.02, -7.01]), BUDGET
+    )
 
 
 def test_findings_are_kept_with_the_run_and_looked_for_once(tmp_path):

@@ -41,7 +41,7 @@ def test_the_loop_draws_what_ddim_does(law, tmp_path, capsys):
     assert told["inputs"]["z"] == ["rows", 64]
     assert list(told["inputs"]) == ["z", "t", "s", "noise", "label"]
     label = torch.tensor([0, 1, 1, 0, 9])
-    own = law.draw(5, {"label": Batch(label)}, "sampler=ddim", "steps=6", seed=3)
+    own = law.sample_tensor(5, {"label": Batch(label)}, "sampler=ddim", "steps=6", seed=3)
     assert torch.equal(drawn(file, 5, 64, 6, label, seed=3), own)
     step, z, t = torch.export.load(file).module(), torch.randn(5, 64), torch.full((5,), 0.5)
     one, two = (step(z, t, t / 2, z, given)[0] for given in (label, 9 - label))
@@ -76,7 +76,7 @@ def test_a_network_of_pictures_is_exported(name, tmp_path):
         name, "digits", "net=unet", "net.width=8", budget="2steps", out=tmp_path / "run"
     )
     run.export(tmp_path / "net.pt2")
-    own = run.draw(3, None, "sampler=ddim", "steps=5")
+    own = run.sample_tensor(3, None, "sampler=ddim", "steps=5")
     found = drawn(tmp_path / "net.pt2", 3, 64, 5)
     assert (found != own).double().mean() < 0.02
 
@@ -99,7 +99,7 @@ def test_a_law_given_a_text_is_exported_with_its_lengths(tmp_path):
     text = run.view.encode_given("caption", "left of 7")
     steps = F.pad(text.x, (0, told["caption"][1] - text.x.shape[1]), value=77).expand(3, -1)
     found = drawn(tmp_path / "net.pt2", 3, 1, 5, steps.contiguous(), text.length.repeat(3))
-    own = run.draw(3, {"caption": text}, "sampler=ddim", "steps=5")
+    own = run.sample_tensor(3, {"caption": text}, "sampler=ddim", "steps=5")
     torch.testing.assert_close(found.reshape(own.shape), own)
 
 

@@ -58,7 +58,7 @@ def test_a_fit_draws_what_can_be_seen(model, what, given, names, tmp_path):
         model, what, *words, "data.rows=300", given=given, budget="2steps", out=tmp_path / "run"
     )
     write_figures(run)
-    assert names <= {path.name for path in (run.folder / "pictures").iterdir()}
+    assert names <= {path.name for path in (run.folder / "figures").iterdir()}
     if model == "superres":
         found = run.evaluate()
         assert found["small_picture_error"].value <= 0.5 / 16

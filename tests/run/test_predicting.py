@@ -114,7 +114,7 @@ def test_evaluation_measures_predictions_and_draws_their_reliability(people, cap
         "mood.calibration_error",
     } <= set(told["measures"])
     assert "energy_distance" not in told["measures"]
-    assert (people / "both" / "pictures" / "reliability.png").stat().st_size > 1000
+    assert (people / "both" / "figures" / "reliability.png").stat().st_size > 1000
     code, _, err = said(capsys, "evaluate", people / "mood", people / "new.csv")
     assert code == 1
     assert "no row has a value of mood to measure against" in err

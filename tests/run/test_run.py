@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 import monge
 from monge import data, registry
-from monge.comparison.plan import Plan
+from monge.comparison.plan import ComparisonPlan
 from monge.comparison.runner import Comparison
 from monge.core.errors import DataError, DivergenceError, RunError, UsageError
 from monge.core.train_config import TrainConfig
@@ -110,7 +110,7 @@ def test_a_loaded_run_is_the_run(binary):
     again = monge.load(run.folder)
     np.testing.assert_array_equal(again.sample(50, seed=4), run.sample(50, seed=4))
     np.testing.assert_array_equal(again.score(binary).value, run.score(binary).value)
-    assert again.about["seed"] == 0
+    assert again.metadata["seed"] == 0
     assert monge.load(run.folder.name).folder == storage.home() / run.folder.name
 
 
@@ -195,14 +195,14 @@ def test_a_whole_config_is_taken_as_it_is(binary):
 
     run = monge.fit(MADE.Config(width=7, depth=1), binary, budget="1steps")
     assert run.config.width == 7
-    assert run.about["model"] == "autoregressive.made"
+    assert run.metadata["model"] == "autoregressive.made"
 
 
 def test_a_whole_config_of_a_users_own_file_is_taken_as_it_is(own):
     config = registry.find(own).Config(bad=7)
     run = monge.fit(config, np.random.default_rng(0).normal(3, 1, (100, 2)), budget="2steps")
-    assert run.about["config"]["is"] == "user/own.Own"
-    assert run.about["model"] == own
+    assert run.metadata["config"]["is"] == "user/own.Own"
+    assert run.metadata["model"] == own
     assert monge.load(run.folder).config == config
 
 
@@ -347,7 +347,7 @@ def test_columns_name_no_files(tmp_path, name):
     assert [path.name for path in files] == ["0.json", "1.json"]
     assert [json.loads(path.read_text())["field"] for path in files] == ["first", name]
     assert len(monge.load(run.folder).sample(3)) == 3
-    assert monge.load(run.folder).view.terms.schema.field(name).codec.unit == "bpe"
+    assert monge.load(run.folder).view.selection.schema.field(name).codec.unit == "bpe"
 
 
 def test_a_nul_byte_in_a_column_name_is_refused(tmp_path):
@@ -383,7 +383,7 @@ def test_the_file_of_tokens_holds_the_vocabulary(tmp_path, tokens, key):
     worded(tmp_path / "t.csv", "second")
     run = start("gaussian", tmp_path / "t.csv", f"data.tokens={tokens}", "data.vocabulary=300")
     found = json.loads((run.folder / "tokens" / "1.json").read_text())
-    codec = run.view.terms.schema.field("second").codec
+    codec = run.view.selection.schema.field("second").codec
     if key == "symbols":
         assert tuple(found[key]) == codec.symbols
         return
@@ -411,7 +411,7 @@ def test_the_file_of_tokens_holds_the_vocabulary(tmp_path, tokens, key):
 )
 def test_a_title_never_leads_out_of_the_runs(tmp_path, monkeypatch, title):
     monkeypatch.setenv("MONGE_RUNS", str(tmp_path / "runs"))
-    where = storage.named(title)
+    where = storage.default_path(title)
     assert where.parent == tmp_path / "runs"
     assert where.name[0] != "."
     made = storage.create(where, True, {"run.json": {}}, {})
@@ -424,8 +424,8 @@ def test_a_title_never_leads_out_of_the_runs(tmp_path, monkeypatch, title):
 
 
 def test_long_titles_that_differ_at_their_end_stay_apart():
-    assert storage.named("x" * 300 + "a") != storage.named("x" * 300 + "b")
-    assert storage.named("vae-digits+resize8").name == "vae-digits+resize8"
+    assert storage.default_path("x" * 300 + "a") != storage.default_path("x" * 300 + "b")
+    assert storage.default_path("vae-digits+resize8").name == "vae-digits+resize8"
 
 
 def test_data_with_the_longest_name_a_file_may_have(tmp_path):
@@ -433,7 +433,7 @@ def test_data_with_the_longest_name_a_file_may_have(tmp_path):
     pd.DataFrame({"x": np.arange(60) % 7, "y": np.arange(60) % 5 + 0.5}).to_csv(path, index=False)
     run = start("gaussian", path)
     assert run.folder.parent == storage.home()
-    plan = Plan(str(path), (), ("baseline.gaussian",), "5steps")
+    plan = ComparisonPlan(str(path), (), ("baseline.gaussian",), "5steps")
     assert Comparison.begin(plan).folder.parent == storage.home()
 
 

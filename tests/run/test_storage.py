@@ -203,7 +203,7 @@ def test_a_run_that_is_not_fitted_is_not_damaged(run, say):
     assert row["kind"] == "not fitted"
 
 
-LINKS = ["pictures/samples.png", "pictures", "log.jsonl", "best.safetensors", "report.html"]
+LINKS = ["pictures/samples.png", "figures", "log.jsonl", "best.safetensors", "report.html"]
 
 
 @pytest.mark.parametrize("name", LINKS)
@@ -265,7 +265,7 @@ OWN = [
 def test_nothing_is_written_over_a_file_of_a_run(run, tmp_path, say, name):
     before = content(run)
     (tmp_path / "alias").symlink_to(run)
-    for out in (run / name, run / "pictures" / ".." / name, tmp_path / "alias" / name):
+    for out in (run / name, run / "figures" / ".." / name, tmp_path / "alias" / name):
         for words in (["score", run, "-o", out], ["report", run, "-o", out]):
             code, _, err = say(*words)
             assert code == 2
@@ -284,7 +284,7 @@ def test_other_files_in_a_run_may_be_written_again(run, say):
     for _ in range(2):
         assert say("score", run, "-o", run / "scores.csv")[0] == 0
         assert say("report", run, "-o", run / "report.html")[0] == 0
-        assert say("sample", run, "-o", run / "pictures" / "mine.png")[0] == 0
+        assert say("sample", run, "-o", run / "figures" / "mine.png")[0] == 0
     assert "rank" in (run / "scores.csv").read_text()
 
 
@@ -363,7 +363,7 @@ def test_one_lost_moment_is_missed(run):
 
 def test_settings_of_another_optimiser_are_not_resumed(run):
     about = json.loads((run / "run.json").read_text())
-    about["recipe"]["optimiser"] = "adagrad"
+    about["train"]["optimiser"] = "adagrad"
     (run / "run.json").write_text(json.dumps(about))
     with pytest.raises(RunError, match="slots of the optimiser"):
         list(monge.load(run).train("+1steps"))
@@ -373,9 +373,9 @@ def test_a_run_goes_on_in_its_own_precision(fitted, tmp_path, say):
     data = str(fitted / "rows.csv")
     half = ComputeConfig(precision="bf16")
     whole = monge.fit("made", data, *QUICK, budget="6steps", compute=half, out=tmp_path / "whole")
-    assert whole.about["precision"] == "bf16"
+    assert whole.metadata["precision"] == "bf16"
     single = monge.fit("made", data, *QUICK, budget="6steps", out=tmp_path / "single")
-    assert single.about["precision"] == "fp32"
+    assert single.metadata["precision"] == "fp32"
     assert not same(whole, single)  # else nothing would be tested
     parts = monge.fit("made", data, *QUICK, budget="3steps", compute=half, out=tmp_path / "parts")
     code, _, err = say(

@@ -63,7 +63,11 @@ def test_without_timing_nothing_is_computed():
         "large": (model.net(batch.x) @ batch.x.new_empty(256, 10**9)).sum(1)
     }
     cost = estimate(model, rows, recipe, timed=False)
-    assert (cost.step, cost.epoch, cost.parameters) == (None, None, 256 * model.space.dims)
+    assert (cost.seconds_per_step, cost.epoch, cost.parameters) == (
+        None,
+        None,
+        256 * model.space.dims,
+    )
     assert cost.working > 4 * 1000 * 10**9
     assert Cost.from_dict(cost.to_dict()) == cost
     assert cost.steps(Budget.read("3steps")) == 3
@@ -162,7 +166,7 @@ def test_the_budget_covers_the_last_score(monkeypatch, check, look):
     monkeypatch.setattr(loop, "time", clock)
     model, rows, recipe = subject(TrainConfig(batch_size=100, eval_every=check, patience=0))
     trainer = Trainer(model, rows, recipe)
-    plain = trainer.advance
+    plain = trainer.train_step
 
     def advance(scale):
         clock.now += 1.0
@@ -172,9 +176,9 @@ def test_the_budget_covers_the_last_score(monkeypatch, check, look):
         clock.now += look
         return Metric(0.0, "exact", 1.0)
 
-    trainer.advance = advance
-    told = list(loop.fit(trainer, Budget.read("60s"), judge, foresee=lambda: look))
-    if trainer.step % trainer.every:
+    trainer.train_step = advance
+    told = list(loop.fit(trainer, Budget.read("60s"), judge, estimate_eval_seconds=lambda: look))
+    if trainer.step % trainer.eval_every:
         judge()  # the look at weights that no regular score has seen
     assert told[-1].stopped == "budget"
     assert 54 <= clock.now <= 66

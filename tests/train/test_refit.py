@@ -83,7 +83,7 @@ def test_same_equals_a_plain_fit_of_all_those_rows(binary):
         plain.build(), plain.opened.rows("train+valid"), plain.recipe, derive_seed(0, "refit")
     )
     for step in range(steps):
-        trainer.advance(lr_factor(plain.recipe, step, 1.0))
+        trainer.train_step(lr_factor(plain.recipe, step, 1.0))
     assert equal(tensors(run, "best"), trainer.weights())
 
 
@@ -178,7 +178,7 @@ def test_a_run_with_a_part_is_whole_resumes_and_tells_of_it(tmp_path):
     kept = tensors(whole, "best")["parts.start.m"]
     assert torch.equal(kept, tensors(first, "best")["m"])
     assert f"Part start: {first.title}" in (whole.folder / "card.md").read_text()
-    assert storage.read(whole.folder / "parts" / "start", "run.json") == first.about
+    assert storage.read(whole.folder / "parts" / "start", "run.json") == first.metadata
     untrained = start(own, x)
     with pytest.raises(RunError, match="has not reached its first checkpoint"):
         start(own, x, f"start={untrained.folder}", out=tmp_path / "none")

@@ -75,7 +75,7 @@ def test_jitter_changes_gradients_and_leaves_no_other_trace():
     calm, shaky = trainer(optimiser="sgd"), trainer(optimiser="sgd", weight_noise=0.5)
     before = calm.model.head.weight.detach().clone()
     for each in (calm, shaky):
-        each.advance(1.0)
+        each.train_step(1.0)
     weight, grad = shaky.model.head.weight, shaky.model.head.weight.grad
     torch.testing.assert_close(weight.detach(), before - 1e-3 * grad)
     assert not torch.equal(calm.model.head.weight.grad, grad)
@@ -84,7 +84,7 @@ def test_jitter_changes_gradients_and_leaves_no_other_trace():
 def test_lasso_is_a_step_and_then_a_soft_threshold():
     plain, sparse = (trainer(optimiser="sgd", lr=0.1, l1=lasso) for lasso in (0.0, 0.7))
     for each in (plain, sparse):
-        each.advance(0.5)
+        each.train_step(0.5)
     w, cut = plain.model.head.weight, 0.1 * 0.5 * 0.7
     expected = w.sign() * (w.abs() - cut).clamp(min=0)
     torch.testing.assert_close(sparse.model.head.weight, expected)
@@ -94,7 +94,7 @@ def test_lasso_is_a_step_and_then_a_soft_threshold():
 def test_lasso_makes_exact_zeros():
     subject = trainer(l1=30.0, lr=1e-2)
     for _ in range(60):
-        subject.advance(1.0)
+        subject.train_step(1.0)
     assert (subject.model.trunk[0].weight == 0).float().mean() > 0.5
 
 
@@ -112,8 +112,8 @@ def test_noise_reaches_real_values_alone_in_their_own_scale():
 def test_noise_on_what_is_given_is_fresh_and_pure_and_its_lack_is_told():
     one, two = (trainer(given=True, input_noise=0.5) for _ in range(2))
     for each in (one, two):
-        each.advance(1.0)
-        each.advance(1.0)
+        each.train_step(1.0)
+        each.train_step(1.0)
     assert all(map(torch.equal, one.model.seen, two.model.seen))
     scale = one.model.space.given["x"].statistic("scale")
     clean = one.rows.batch(one.index(0)).x
@@ -126,7 +126,7 @@ def test_frozen_parameters_have_no_memory_no_turn_and_no_running_statistics():
     subject = trainer(freeze=("trunk",))
     before = weights(subject.model)
     for _ in range(3):
-        subject.advance(1.0)
+        subject.train_step(1.0)
     after = weights(subject.model)
     assert {name for name in after if not torch.equal(after[name], before[name])} == {
         "head.weight",
@@ -144,7 +144,7 @@ def test_parts_stay_as_they_are():
     before = weights(part)
     subject = Trainer(owner, worlds.Rows(batch), TrainConfig(batch_size=100))
     for _ in range(2):
-        subject.advance(1.0)
+        subject.train_step(1.0)
     assert not part.training
     assert all(torch.equal(value, before[name]) for name, value in weights(part).items())
 
@@ -179,7 +179,7 @@ def test_rates_by_layer_multiply_the_rate_and_the_longest_name_wins():
     layered = trainer(optimiser="sgd", lr_multipliers={"trunk": 0.1, "trunk.0.bias": 3.0})
     first = weights(plain.model)
     for each in (plain, layered):
-        each.advance(1.0)
+        each.train_step(1.0)
     one, two = weights(plain.model), weights(layered.model)
     for name, ratio in (
         ("head.weight", 1.0),
@@ -208,10 +208,10 @@ def test_words_reach_every_setting():
 
 def test_the_norm_of_a_clipped_gradient_is_told_as_it_was():
     subject = trainer(optimiser="sgd", grad_clip=1e-3)
-    subject.advance(1.0)
+    subject.train_step(1.0)
     _, norms, _ = subject.read()
     other = trainer(optimiser="sgd")
-    other.advance(1.0)
+    other.train_step(1.0)
     grads = [p.grad.flatten() for p in other.model.parameters()]
     assert norms == {"model": pytest.approx(torch.cat(grads).norm().item(), rel=1e-5)}
     assert other.read()[1] == {}
@@ -280,7 +280,7 @@ def test_schedules():
 
 def test_moments_too_small_to_matter_become_zero():
     subject = trainer()
-    subject.advance(1.0)
+    subject.train_step(1.0)
     memory = subject.optimisers[0].state[subject.model.head.weight]
     memory["exp_avg"].fill_(1e-40)
     kept = memory["exp_avg_sq"].clone()

@@ -93,8 +93,8 @@ def test_a_model_whose_loss_is_not_its_value_fails():
     subject = subjects.subject("gan", config, REAL)
     check = adversarial.x86_a_models_loss_is_its_value
     assert check(subject.model, subject.batch).passed
-    right = subject.model.verdicts
-    subject.model.verdicts = lambda batch: tuple(2 * each for each in right(batch))
+    right = subject.model.logits
+    subject.model.logits = lambda batch: tuple(2 * each for each in right(batch))
     model = subject.model
     model.discriminator_loss = lambda batch: adversarial.discriminator_terms(
         "minimax", *right(batch)

@@ -53,7 +53,7 @@ def test_a_bias_that_knows_places_fails_x36(monkeypatch):
     def absolute(self, queries, keys):
         return torch.randn(self.heads, queries, keys, dtype=torch.float64)
 
-    monkeypatch.setattr(position.Bias, "forward", absolute)
+    monkeypatch.setattr(position.RelativeBias, "forward", absolute)
     assert not row("x36_relative").passed
 
 

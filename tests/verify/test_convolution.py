@@ -44,10 +44,10 @@ def test_every_id_of_the_group_is_there():
 
 
 def test_a_wrong_size_rule_fails_x16(monkeypatch):
-    right = specs.shrunk
+    right = specs.window_sides
     monkeypatch.setattr(
         shape,
-        "shrunk",
+        "window_sides",
         lambda inputs, kernel, stride, padding, dilation=1: right(inputs, kernel, stride, padding),
     )
     assert failed("x16") == {"x16_layers_have_the_stated_shapes_and_counts"}
@@ -56,7 +56,7 @@ def test_a_wrong_size_rule_fails_x16(monkeypatch):
 
 def test_a_field_that_forgets_strides_fails_x23(monkeypatch):
     monkeypatch.setattr(
-        specs.Conv,
+        specs.ConvSpec,
         "reads",
         lambda self, span: (span[0], span[1] + self.dilation * (self.kernel - 1)),
     )

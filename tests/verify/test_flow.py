@@ -9,13 +9,13 @@ from monge import registry
 from monge.core.abilities import Likelihood
 from monge.core.batch import Batch
 from monge.models.flow import superres
-from monge.nn.autoregressive.masked_mlp import Masked
+from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.bijections import autoregressive
 from monge.prob.bijections.base import Compose
-from monge.prob.bijections.coupling import Coupling
+from monge.prob.bijections.coupling import CouplingBijection
 from monge.prob.bijections.elementwise import ActNorm, Standardise
-from monge.prob.bijections.linear import Mix
-from monge.prob.bijections.univariate import Affine
+from monge.prob.bijections.linear import LULinear
+from monge.prob.bijections.univariate import AffineMap
 from monge.verify import _helpers as jacobian
 from monge.verify import _random_flows, flow, subjects
 from monge.verify.framework import examine, hold, identities
@@ -70,7 +70,7 @@ def test_an_enlargement_that_is_not_settled_fails_x114(monkeypatch):
     batch = Batch(x, {"source": Batch(model.shrink(x).round())})
     subject = subjects.Subject("superres", model, batch)
     assert not failed("x114_small", subject)
-    monkeypatch.setattr(superres, "settle", lambda x, *limits: x)
+    monkeypatch.setattr(superres, "match_block_sums", lambda x, *limits: x)
     assert failed("x114_small", subject)
     assert failed("x114_any")
 
@@ -117,13 +117,13 @@ def test_one_row_has_the_jacobian_of_all(monkeypatch):
 
 def test_layers_of_a_model_that_are_spoiled_fail(monkeypatch):
     subject = small("glow")
-    monkeypatch.setattr(Mix, "log_det", lambda self, x: self.log_scale.sum().expand(len(x)))
+    monkeypatch.setattr(LULinear, "log_det", lambda self, x: self.log_scale.sum().expand(len(x)))
     assert failed("x81_volumes", subject)
     monkeypatch.undo()
-    right = Coupling.joined
+    right = CouplingBijection.join
     monkeypatch.setattr(
-        Coupling,
-        "joined",
+        CouplingBijection,
+        "join",
         lambda self, stays, moved: right(self, stays + 0.1 * moved.mean(), moved),
     )
     assert failed("x77_couplings", subject)
@@ -163,8 +163,10 @@ def test_a_forgotten_log_determinant_fails_x75_and_x76():
 
 
 def test_an_inverse_with_another_scale_fails_x75(monkeypatch):
-    right = Affine.inverse
-    monkeypatch.setattr(Affine, "inverse", lambda self, params, x: right(self, 1.01 * params, x))
+    right = AffineMap.inverse
+    monkeypatch.setattr(
+        AffineMap, "inverse", lambda self, params, x: right(self, 1.01 * params, x)
+    )
     assert failed("x75", tiny("coupling", kind="affine")) >= {"x75_codes_come_back"}
 
 
@@ -193,21 +195,21 @@ def test_log_determinants_that_are_not_summed_fail_x64(monkeypatch):
 
 def test_a_coupling_that_reads_what_moves_fails_x77(monkeypatch):
     """The first line of a coupling as it is sometimes written: h(x^A; beta(x^A))."""
-    right = Coupling.params
-    monkeypatch.setattr(Coupling, "parts", lambda self, x: (x[:, :2], x[:, 2:]))
+    right = CouplingBijection.params
+    monkeypatch.setattr(CouplingBijection, "parts", lambda self, x: (x[:, :2], x[:, 2:]))
     monkeypatch.setattr(
-        Coupling,
-        "joined",
+        CouplingBijection,
+        "join",
         lambda self, stays, moved: torch.cat([stays + 0.1 * moved[:, :2], moved], 1),
     )
-    assert right is Coupling.params
+    assert right is CouplingBijection.params
     assert failed("x77")
 
 
 def test_a_network_that_sees_its_own_entry_fails_x80(monkeypatch):
-    right = Masked.forward
+    right = MaskedMLP.forward
     monkeypatch.setattr(
-        Masked,
+        MaskedMLP,
         "forward",
         lambda self, x, *rest, **more: (
             right(self, x, *rest, **more) + 0.1 * x.sum(1, keepdim=True)
@@ -218,7 +220,7 @@ def test_a_network_that_sees_its_own_entry_fails_x80(monkeypatch):
 
 def test_a_gradient_that_stops_at_the_root_fails_x80(monkeypatch):
     monkeypatch.setattr(
-        autoregressive._Undo,
+        autoregressive._ImplicitInverse,
         "backward",
         staticmethod(lambda ctx, gradient: (gradient / ctx.saved_tensors[0], None, None)),
     )
@@ -226,7 +228,7 @@ def test_a_gradient_that_stops_at_the_root_fails_x80(monkeypatch):
 
 
 def test_volumes_of_one_place_alone_fail_x81(monkeypatch):
-    monkeypatch.setattr(Mix, "log_det", lambda self, x: self.log_scale.sum().expand(len(x)))
+    monkeypatch.setattr(LULinear, "log_det", lambda self, x: self.log_scale.sum().expand(len(x)))
     assert failed("x81")
     monkeypatch.undo()
     right = ActNorm.forward

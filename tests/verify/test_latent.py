@@ -11,14 +11,14 @@ from monge import registry
 from monge.core.abilities import HasLevels
 from monge.core.rng import make_generator
 from monge.models.latent import _posterior
-from monge.models.latent._posterior import IAF, Full
-from monge.models.latent._prior import Mixture
-from monge.nn.autoregressive.masked_mlp import Masked
+from monge.models.latent._posterior import FullCovariancePosterior, IAFPosterior
+from monge.models.latent._prior import MixturePrior
+from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.verify import inference, subjects
 from monge.verify.framework import examine, hold, identities, listed
 
 BINARY, *_, REAL_GIVEN = subjects.SPACES
-FLOW = IAF.Config(steps=2, context=2, maps=Masked.Config(width=8, depth=1))
+FLOW = IAFPosterior.Config(steps=2, context=2, maps=MaskedMLP.Config(width=8, depth=1))
 
 
 def subject(name, space=BINARY, **fields):
@@ -58,9 +58,9 @@ def test_what_stands_for_itself_holds(each):
 @pytest.mark.parametrize(
     ("fields", "ids"),
     [
-        ({"posterior": Full.Config()}, {"X58", "X59"}),
+        ({"posterior": FullCovariancePosterior.Config()}, {"X58", "X59"}),
         ({"posterior": FLOW}, {"X59"}),
-        ({"prior": Mixture.Config(components=2)}, {"X58", "X59"}),
+        ({"prior": MixturePrior.Config(components=2)}, {"X58", "X59"}),
     ],
     ids=["full", "flow", "mixture"],
 )
@@ -127,11 +127,11 @@ def test_a_chain_that_reads_the_wrong_neighbour_fails_x61():
 
 
 def test_a_posterior_without_its_volume_fails(monkeypatch):
-    draw = IAF.draw
+    draw = IAFPosterior.reparameterise
     monkeypatch.setattr(
-        IAF,
-        "draw",
-        lambda self, h, noise: (draw(self, h, noise)[0], _posterior.log_normals(noise)),
+        IAFPosterior,
+        "reparameterise",
+        lambda self, h, noise: (draw(self, h, noise)[0], _posterior.normal_log_prob(noise)),
     )
     each = {one.listing.name: one for one in identities() if one.listing.group == "inference"}
     for name in (
@@ -144,12 +144,12 @@ def test_a_posterior_without_its_volume_fails(monkeypatch):
 
 
 def test_the_density_needs_the_scale():
-    right = _posterior.Factorised.draw
+    right = _posterior.FactorisedPosterior.reparameterise
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(
-            _posterior.Factorised,
-            "draw",
-            lambda self, h, noise: (right(self, h, noise)[0], _posterior.log_normals(noise)),
+            _posterior.FactorisedPosterior,
+            "reparameterise",
+            lambda self, h, noise: (right(self, h, noise)[0], _posterior.normal_log_prob(noise)),
         )
         torch.manual_seed(0)
         assert not inference.x10_a_reparameterised_density().passed

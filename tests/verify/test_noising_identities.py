@@ -36,13 +36,15 @@ def test_a_wrong_weight_is_caught(monkeypatch):
         found = plain(self, s, t)
         return found._replace(on_x=self.alpha(s) * self.sigma(t).square())
 
-    plain = diffusion.Noising.step
-    monkeypatch.setattr(diffusion.Noising, "step", wrong)
+    plain = diffusion.NoiseProcess.step
+    monkeypatch.setattr(diffusion.NoiseProcess, "step", wrong)
     assert not diffusion.x96_weight_is_the_fall_of_the_snr().passed
     assert not diffusion.x92_posterior_is_bayes_rule().passed
 
 
 def test_a_wrong_conversion_is_caught(monkeypatch):
-    monkeypatch.setattr(score_matching.Prediction, "score", property(lambda self: -self.noise))
+    monkeypatch.setattr(
+        score_matching.DenoiserPrediction, "score", property(lambda self: -self.noise)
+    )
     torch.manual_seed(0)
     assert not score_matching.x98_score_is_the_mean_noise().passed

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from monge.data.codecs.tokens import Text
-from monge.nn.attention.scores import Bilinear
-from monge.nn.recurrent import Recurrent
+from monge.nn.attention.scores import BilinearScore
+from monge.nn.recurrent import RecurrentNet
 from monge.verify import sequences
 from monge.verify import sequences as sequence
 
@@ -19,8 +19,8 @@ def test_it_holds(name):
 
 
 def test_another_matrix_is_seen(monkeypatch):
-    plain = Bilinear.forward
-    monkeypatch.setattr(Bilinear, "forward", lambda self, q, k: 1.1 * plain(self, q, k))
+    plain = BilinearScore.forward
+    monkeypatch.setattr(BilinearScore, "forward", lambda self, q, k: 1.1 * plain(self, q, k))
     with torch.no_grad():
         assert not sequences.x110_scores_and_context().passed
 
@@ -33,7 +33,9 @@ def test_a_codec_that_loses_something_is_seen(monkeypatch):
 
 
 def test_padding_that_is_read_is_seen(monkeypatch):
-    plain = Recurrent.forward
-    monkeypatch.setattr(Recurrent, "forward", lambda self, x, length=None: plain(self, x.flip(1)))
+    plain = RecurrentNet.forward
+    monkeypatch.setattr(
+        RecurrentNet, "forward", lambda self, x, length=None: plain(self, x.flip(1))
+    )
     with torch.no_grad():
         assert not sequences.x112_lengths_in_a_batch().passed

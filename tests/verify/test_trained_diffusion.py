@@ -7,9 +7,9 @@ import torch
 
 from monge import registry
 from monge.models.diffusion import _guidance
-from monge.models.diffusion._parameterisation import Prediction
+from monge.models.diffusion._parameterisation import DenoiserPrediction
 from monge.models.diffusion.ddpm import DDPM
-from monge.prob.noise_schedule import Schedule, Step
+from monge.prob.noise_schedule import NoiseSchedule, PosteriorStep
 from monge.verify import subjects, trained_diffusion
 from monge.verify import trained_diffusion as denoiser
 from monge.verify.framework import SkipIdentity, identities
@@ -42,10 +42,10 @@ def test_steps_of_other_variance_are_divergences_too(variance):
 def test_a_posterior_of_another_variance_fails(monkeypatch):
     def wrong(self, s, t):
         step = right(self, s, t)
-        return Step(step.on_z, step.on_x, 1.1 * step.variance, step.forward)
+        return PosteriorStep(step.on_z, step.on_x, 1.1 * step.variance, step.forward)
 
-    right = Schedule.step
-    monkeypatch.setattr(Schedule, "step", wrong)
+    right = NoiseSchedule.step
+    monkeypatch.setattr(NoiseSchedule, "step", wrong)
     for name in (
         "x92_own_ways_are_as_likely_back",
         "x93_scored_steps_are_divergences",
@@ -56,7 +56,9 @@ def test_a_posterior_of_another_variance_fails(monkeypatch):
 
 
 def test_a_conversion_with_a_wrong_sign_fails(monkeypatch):
-    monkeypatch.setattr(Prediction, "score", property(lambda self: self.noise / self.sigma))
+    monkeypatch.setattr(
+        DenoiserPrediction, "score", property(lambda self: self.noise / self.sigma)
+    )
     assert not held("x95_network_says_one_thing", law()).passed
     assert not held("x97_own_score_denoises", law()).passed
 
@@ -75,7 +77,7 @@ def test_guidance_with_exchanged_weights_fails(monkeypatch):
 
 
 def test_a_schedule_that_rises_fails(monkeypatch):
-    monkeypatch.setattr(Schedule, "log_snr", lambda self, t: 20 * (t - 0.5).square() - 3)
+    monkeypatch.setattr(NoiseSchedule, "log_snr", lambda self, t: 20 * (t - 0.5).square() - 3)
     assert not held("x104_own_schedule_falls", law()).passed
 
 

@@ -55,7 +55,7 @@ def test_epsilon_inside_the_root_fails_x42(monkeypatch):
 
         return Inside(params, mover.lr)
 
-    monkeypatch.setattr(training, "optimiser", inside)
+    monkeypatch.setattr(training, "make_optimiser", inside)
     assert fails("x42_epsilon_of_adam_stands_outside_the_root")
     assert fails("x42_optimisers_follow_their_rules")
 

@@ -95,7 +95,7 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
         )
         return self.config.penalty / 2 * norm.square()
 
-    def verdicts(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         context = self.context(batch.given, len(batch))
         with torch.no_grad():
             fake = self.generate(self.noise(len(batch)), context)
@@ -110,7 +110,7 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
     def monitor(self, batch: Batch) -> Losses:
         """V, its bound of the Jensen-Shannon divergence, the accuracy of D, and the norm of the
         gradient that reaches the generator."""
-        real, fake = self.verdicts(batch)
+        real, fake = self.logits(batch)
         accuracy = torch.cat([real > 0, fake <= 0]).to(real.dtype).mean()
         return {
             "value": value(real, fake),
@@ -130,7 +130,7 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
 
     def log_ratio(self, batch: Batch) -> Tensor:
         x = batch.x.to(self.coordinates.shift.dtype)
-        y = self.coordinates.enter(x, dequantise=False)
+        y = self.coordinates.to_network(x, dequantise=False)
         return self.ratio_at(y, self.context(batch.given, len(batch)))
 
     def ratio_at(self, y: Tensor, context: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class AdversarialModel(GeneratorModel, HasDiscriminator, CanDiagnose):
         return y.reshape(*uniform.shape, -1)[torch.arange(len(uniform), device=y.device), chosen]
 
     def diagnose(self, batch: Batch) -> list[Finding]:
-        real, fake = self.verdicts(batch)
+        real, fake = self.logits(batch)
         accuracy = float(torch.cat([real > 0, fake <= 0]).double().mean())
         if accuracy < WINNING_ACCURACY:
             return []

@@ -127,7 +127,7 @@ class CycleGAN(Model, CanSample):
     def standardise(self, side: int, x: Tensor, dequantise: bool) -> Tensor:
         coordinates = self.sides[side]
         assert isinstance(coordinates, Coordinates)
-        y = coordinates.enter(x.to(coordinates.shift.dtype), dequantise)
+        y = coordinates.to_network(x.to(coordinates.shift.dtype), dequantise)
         return y.unflatten(1, self.shape)
 
     def translate(self, side: int, y: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class CycleGAN(Model, CanSample):
         y = self.translate(side, self.standardise(1 - side, x, False)).flatten(1)
         coordinates = self.sides[side]
         assert isinstance(coordinates, Coordinates)
-        return coordinates.leave(y).unflatten(1, self.shape)
+        return coordinates.to_data(y).unflatten(1, self.shape)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:

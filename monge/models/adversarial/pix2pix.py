@@ -23,7 +23,7 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Features
 from ...nn.inputs.standardise import Coordinates
-from ...nn.layers.dropout import thinned
+from ...nn.layers.dropout import monte_carlo_dropout
 from ...nn.unet import UNet
 from ._base import MONITOR_EVERY, OPTIMAL_VALUES, check_rows
 from ._convnets import depth_for, patch_discriminator
@@ -82,7 +82,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
 
     def discriminator_loss(self, batch: Batch) -> Losses:
         check_rows(self, batch)
-        terms = discriminator_terms(self.config.game, *self.verdicts(batch))
+        terms = discriminator_terms(self.config.game, *self.logits(batch))
         return {name: term.mean(1) for name, term in terms.items()}
 
     def generator_loss(self, batch: Batch) -> Losses:
@@ -95,10 +95,10 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         }
 
     def monitor(self, batch: Batch) -> Losses:
-        real, fake = self.verdicts(batch)
+        real, fake = self.logits(batch)
         return {"value": value(real, fake), "js_bound": divergence_bound(real, fake)}
 
-    def verdicts(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         x = self.sources(batch.given, len(batch))
         with torch.no_grad():
             fake = self.generate(x)
@@ -107,7 +107,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
     def log_ratio(self, batch: Batch) -> Tensor:
         """The mean over patches of the log ratio of each patch."""
         x = self.sources(batch.given, len(batch))
-        y = self.coordinates.enter(batch.x.to(x.dtype), dequantise=False)
+        y = self.coordinates.to_network(batch.x.to(x.dtype), dequantise=False)
         logits = self.discriminate(x, y.unflatten(1, self.space.shape))
         return log_ratio(self.config.game, logits).mean(1)
 
@@ -116,7 +116,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         return self.source(rows).unflatten(1, self.shape)  # (n, *source)
 
     def real(self, batch: Batch) -> Tensor:
-        y = self.coordinates.enter(batch.x.to(self.coordinates.shift.dtype), dequantise=True)
+        y = self.coordinates.to_network(batch.x.to(self.coordinates.shift.dtype), dequantise=True)
         return y.unflatten(1, self.space.shape)
 
     def generate(self, x: Tensor) -> Tensor:
@@ -133,9 +133,9 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        with thinned(self.generator, generator, shared=False):
+        with monte_carlo_dropout(self.generator, generator, shared=False):
             y = self.generate(self.sources(given or {}, n)).flatten(1)
-        return self.coordinates.leave(y).unflatten(1, self.space.shape)
+        return self.coordinates.to_data(y).unflatten(1, self.space.shape)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:

@@ -155,7 +155,7 @@ class WGAN(MLPGeneratorModel, HasCritic, CanDiagnose):
 
     def criticise(self, batch: Batch) -> Tensor:
         """f(y), whose slope in y is at most the product of the layers' norms."""
-        y = self.coordinates.enter(batch.x.to(self.coordinates.shift.dtype), dequantise=False)
+        y = self.coordinates.to_network(batch.x.to(self.coordinates.shift.dtype), dequantise=False)
         return self.criticise_points(y, self.context(batch.given, len(batch)))
 
     def criticise_points(self, y: Tensor, context: Tensor) -> Tensor:

@@ -32,11 +32,11 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Model
 from ...core.space import Space
-from ...nn.autoregressive.masked_mlp import Stepping
+from ...nn.autoregressive.masked_mlp import EntryStepper
 from ...nn.inputs.features import Conditions, Features
-from ...prob.distributions import pick
-from ...prob.heads import Head, LevelsLaw
-from .._ordering import blank, check_prefix, check_whole
+from ...prob.distributions import sample_categorical
+from ...prob.heads import Head, LevelsDistribution
+from .._ordering import check_no_missing, check_prefix, placeholder_values
 
 ROWS_PER_PASS = 1024
 """Rows sampled at a time, so that cached activations stay in the processor's cache."""
@@ -57,7 +57,7 @@ class AutoregressiveModel(
     class Config(Model.Config):
         components: Annotated[int, Range(1)] = 5
         """Mixture components of the distribution of each real or finely quantised entry."""
-        levels: LevelsLaw = "auto"
+        levels: LevelsDistribution = "auto"
         """Distribution of levels: categorical, mixture of logistics (logistic), or chosen by their
         number (auto)."""
 
@@ -76,7 +76,7 @@ class AutoregressiveModel(
         self.features, self.conditions = Features(space), Conditions(space)
         self.head = Head(space, config.components, config.levels)
         self.register_buffer("places", places, persistent=False)  # (K, D)
-        self.register_buffer("blank", blank(space), persistent=False)  # (D,)
+        self.register_buffer("blank", placeholder_values(space), persistent=False)  # (D,)
 
     def initialise_from_data(self, batch: Batch) -> None:
         self.head.fit(self.flat(batch.x), batch.observed_mask.reshape(len(batch), -1))
@@ -122,7 +122,7 @@ class AutoregressiveModel(
         """The parameters of every conditional in the layout of the head, (B, P)."""
 
     @abc.abstractmethod
-    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
+    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], EntryStepper]:
         """A function that starts an entrywise pass over rows with this context (n, context)."""
 
     def context(self, batch: Batch) -> Tensor:  # (B, context)
@@ -198,7 +198,7 @@ class AutoregressiveModel(
                     yield self.row_group(rows, entries, steps(context[rows]), noise, batch)
 
     def row_group(
-        self, rows: Tensor, entries: list[int], steps: Stepping, noise: Tensor, batch: Batch
+        self, rows: Tensor, entries: list[int], steps: EntryStepper, noise: Tensor, batch: Batch
     ) -> RowGroup:
         """Some rows of a batch (n, D) and of the noise (n, D, 2), at the start of their order."""
         index = slice(None) if len(rows) == len(batch) else rows  # all rows: a view, no copy
@@ -227,10 +227,10 @@ class AutoregressiveModel(
         whole = replace(batch, observed=None)
         weights = [(self.conditionals(whole, k) * seen).sum(1) for k in members]
         uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
-        return pick(torch.stack(weights, 1), uniform)
+        return sample_categorical(torch.stack(weights, 1), uniform)
 
     def check_no_missing(self, batch: Batch) -> None:
-        check_whole(self.name, batch)
+        check_no_missing(self.name, batch)
 
     def check_prefix(self, seen: Tensor) -> None:
         check_prefix(self.name, self.places, seen)
@@ -249,7 +249,7 @@ class RowGroup:
     entries: list[int]  # the entry at each position of the order
     head: Head
     read: Callable[[int, Tensor], Tensor]  # the features of an entry
-    steps: Stepping
+    steps: EntryStepper
     noise: Sequence[Tensor]  # of each entry, (m, 2)
     x: Tensor  # (D, m)
     columns: Sequence[Tensor]  # the entries of x, (m,)
@@ -258,7 +258,7 @@ class RowGroup:
     def sample_entry(self, place: int, params: Tensor) -> Tensor:
         """x_i ~ p(x_i | params) at a position of the order, unless observed; its features."""
         entry = self.entries[place]
-        drawn = self.head.draw_entry(entry, params, self.noise[entry])
+        drawn = self.head.sample_entry(entry, params, self.noise[entry])
         here = self.columns[entry]
         if self.observed is None:
             here.copy_(drawn)
@@ -272,7 +272,7 @@ class RowGroup:
         self.steps.feed(place, self.sample_entry(place, params))
 
 
-class UncachedSteps(Stepping):
+class UncachedSteps(EntryStepper):
     """Entrywise pass without a cache: the whole network (features, context, member) is evaluated
     for every entry."""
 

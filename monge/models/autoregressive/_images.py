@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.space import Space
-from ...nn.autoregressive.masked_mlp import Stepping
-from ...nn.autoregressive.pixel import Raster
+from ...nn.autoregressive.masked_mlp import EntryStepper
+from ...nn.autoregressive.pixel import RasterNet
 from ._base import AutoregressiveModel, model_name
 
 MAX_LAYER_ELEMENTS = 1 << 22
@@ -30,7 +30,7 @@ class RasterImageModel(AutoregressiveModel):
     events = {"real", "binary", "levels"}
 
     class Config(AutoregressiveModel.Config):
-        net: Raster.Config
+        net: RasterNet.Config
         """Network over the pixels before an entry."""
 
     config: Config
@@ -40,13 +40,13 @@ class RasterImageModel(AutoregressiveModel):
         pixels = torch.arange(rows * columns)
         places = colours * pixels + torch.arange(colours)[:, None]  # (C, H W)
         super().__init__(config, space, places.reshape(1, -1))
-        self.net: Raster = config.net.build(
+        self.net: RasterNet = config.net.build(
             self.shape, self.head.width // space.dims, self.conditions.width
         )
         self.init_output_bias()
 
     def init_output_bias(self) -> None:
-        self.net.settle(self.head.start().reshape(*self.shape, -1))
+        self.net.init_output_bias(self.head.initial_params().reshape(*self.shape, -1))
 
     def outputs(self, batch: Batch, member: int = 0) -> Tensor:
         """The parameters of every conditional from one pass, (B, P); chunked without gradients."""
@@ -62,7 +62,7 @@ class RasterImageModel(AutoregressiveModel):
         """Rows per pass without gradients, so that activations stay in the processor's cache."""
         return max(1, MAX_LAYER_ELEMENTS // (self.space.dims * self.config.net.width))
 
-    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
+    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], EntryStepper]:
         return self.net.stepper(cached)
 
     def blind_spot_map(self, row: int, column: int) -> Tensor:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from ...core.space import Space
-from ...prob.discretise import Codes, codes_of
-from ...prob.distributions import pick
+from ...prob.discretise import EntryCodes, code_count
+from ...prob.distributions import sample_categorical
 
-ROOM = 1 << 22
+MAX_STATES_PER_PASS = 1 << 22
 """States that are weighed at once where rows are completed."""
 
 
-class Tables(nn.Module):
+class PrefixCounts(nn.Module):
     """The counts of every prefix, a table for each entry, for each of `groups`.
 
     A prefix is the number that its codes are in the mixed radix of the sizes, the group in front.
@@ -30,7 +30,7 @@ class Tables(nn.Module):
     counts: Tensor
     prior: Tensor
 
-    def __init__(self, codes: Codes, groups: int, pseudo: float) -> None:
+    def __init__(self, codes: EntryCodes, groups: int, pseudo: float) -> None:
         super().__init__()
         self.sizes, self.groups, self.pseudo = codes.sizes.tolist(), groups, pseudo
         self.cells = list(cells_of(self.sizes, groups))
@@ -53,7 +53,7 @@ class Tables(nn.Module):
             group = group * size + own
             yield group
 
-    def law(self, i: int, prefix: Tensor) -> Tensor:
+    def distribution(self, i: int, prefix: Tensor) -> Tensor:
         """P of each code of entry i after a prefix of those before it, (B, s_i)."""
         start, size = sum(self.cells[:i]), self.sizes[i]
         table = self.counts[start : start + self.cells[i]].reshape(-1, size)
@@ -63,14 +63,14 @@ class Tables(nn.Module):
     def along(self, code: Tensor, group: Tensor) -> list[Tensor]:
         """The law of each entry of rows (B, D) after those before it, (B, s_i)."""
         before = [group, *self.prefixes(code, group)]
-        return [self.law(i, prefix) for i, prefix in enumerate(before[:-1])]
+        return [self.distribution(i, prefix) for i, prefix in enumerate(before[:-1])]
 
     def joint(self) -> Tensor:
         """log P of every state of every group in the order of their numbers, float64."""
         log_p = torch.zeros(self.groups, dtype=torch.float64, device=self.counts.device)
         for i in range(len(self.sizes)):
             prefix = torch.arange(len(log_p), device=log_p.device)
-            log_p = (log_p[:, None] + self.law(i, prefix).double().log()).flatten()
+            log_p = (log_p[:, None] + self.distribution(i, prefix).double().log()).flatten()
         return log_p
 
     def fill(self, code: Tensor, group: Tensor, seen: Tensor, uniform: Tensor) -> Tensor:
@@ -92,15 +92,17 @@ class Tables(nn.Module):
         for i in hidden.nonzero()[:, 0].tolist():
             steps = torch.arange(self.sizes[i], device=code.device) * stride[i]
             ways = (ways[:, None] + steps).flatten()
-        size = max(ROOM // len(ways), 1)
+        size = max(MAX_STATES_PER_PASS // len(ways), 1)
         pieces = zip(base.split(size), uniform.split(size), strict=True)
-        drawn = torch.cat([b + ways[pick(joint[b[:, None] + ways], u)] for b, u in pieces])
+        drawn = torch.cat(
+            [b + ways[sample_categorical(joint[b[:, None] + ways], u)] for b, u in pieces]
+        )
         return drawn[:, None] // stride % torch.tensor(self.sizes, device=code.device)
 
 
 def sizes_of(parts: Sequence[Space], bins: int) -> list[int]:
     """How many codes each entry has."""
-    return [codes_of(part, bins) for part in parts]
+    return [code_count(part, bins) for part in parts]
 
 
 def cells_of(sizes: Sequence[int], groups: int) -> Iterator[int]:
@@ -110,7 +112,7 @@ def cells_of(sizes: Sequence[int], groups: int) -> Iterator[int]:
         yield groups
 
 
-def fit_into(room: int, sizes: Sequence[int], groups: int) -> bool:
+def fits_in(room: int, sizes: Sequence[int], groups: int) -> bool:
     """Whether the tables have at most `room` cells; it is told before they are all counted."""
     return all(total <= room for total in itertools.accumulate(cells_of(sizes, groups)))
 

@@ -31,10 +31,10 @@ from ...core.errors import DataError
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.discretise import Codes
-from ...prob.distributions import pick
-from .._ordering import blank
-from ._prefix_counts import Tables, fit_into, parameters_of, sizes_of
+from ...prob.discretise import EntryCodes
+from ...prob.distributions import sample_categorical
+from .._ordering import placeholder_values
+from ._prefix_counts import PrefixCounts, fits_in, parameters_of, sizes_of
 
 CELLS = 1 << 20
 """Cells that the tables may have together."""
@@ -42,7 +42,7 @@ BINS = range(4, 65)
 """How many runs the values of a number may fall into."""
 
 
-class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
+class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
     r"""$p(x \mid g) = \prod_i P(c_i \mid c_{<i}, g)\, p(x_i \mid c_i)$, where $c_i$ is the code of
     entry i: its value, or the run of the histogram a number falls into.
 
@@ -68,9 +68,9 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         super().__init__(config, space)
         if reason := too_large(space, config.bins):
             raise DataError(reason)
-        self.codes = Codes(space, config.bins)
-        self.tables = Tables(self.codes, groups_of(space), config.pseudo)
-        self.register_buffer("blank", blank(space), persistent=False)  # (D,)
+        self.codes = EntryCodes(space, config.bins)
+        self.tables = PrefixCounts(self.codes, groups_of(space), config.pseudo)
+        self.register_buffer("blank", placeholder_values(space), persistent=False)  # (D,)
 
     @property
     def parameter_count(self) -> int:
@@ -139,10 +139,12 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         chance, *inside = self.noise(n, generator)
         code = torch.zeros(n, len(order), dtype=torch.long, device=order.device)
         for i, size in enumerate(self.tables.sizes):
-            code[:, i] = pick(self.tables.law(i, prefix).log(), chance[:, i])
+            code[:, i] = sample_categorical(
+                self.tables.distribution(i, prefix).log(), chance[:, i]
+            )
             prefix = prefix * size + code[:, i]
             x = self.codes.decode(code, *inside)
-            yield self.shaped(torch.where(order <= i, x, self.blank))
+            yield self.to_event(torch.where(order <= i, x, self.blank))
 
     @torch.no_grad()
     def complete(
@@ -156,7 +158,7 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
         x = torch.where(seen, self.flat(batch.x), self.blank)
         chance, *inside = self.noise(len(x), generator)
         code = self.tables.fill(self.codes.encode(x)[0], group, seen, chance[:, 0])
-        return self.shaped(torch.where(seen, x, self.codes.decode(code, *inside)))
+        return self.to_event(torch.where(seen, x, self.codes.decode(code, *inside)))
 
     def noise(self, n: int, generator: Generator | None) -> Tensor:
         """Uniforms (3, n, D): for the code of each entry and, twice, for its place in a run."""
@@ -186,7 +188,7 @@ class Tabular(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Can
     def flat(self, x: Tensor) -> Tensor:  # (B, D)
         return x.reshape(len(x), -1).to(self.blank.dtype)
 
-    def shaped(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
+    def to_event(self, x: Tensor) -> Tensor:  # (n, D) -> (n, *event)
         x = x.reshape(-1, *self.space.shape)
         return x.long() if self.space.kind == "label" else x
 
@@ -218,13 +220,13 @@ def entries_of(space: Space) -> Sequence[Space]:
 def bins_for(space: Space) -> int:
     """As many runs as leave no more cells than there are rows."""
     parts, groups = entries_of(space), groups_of(space)
-    fitting = [bins for bins in BINS if fit_into(space.rows, sizes_of(parts, bins), groups)]
+    fitting = [bins for bins in BINS if fits_in(space.rows, sizes_of(parts, bins), groups)]
     return max(fitting, default=BINS.start)
 
 
 def too_large(space: Space, bins: int) -> str | None:
     sizes, groups = sizes_of(entries_of(space), bins), groups_of(space)
-    if fit_into(CELLS, sizes, groups):
+    if fits_in(CELLS, sizes, groups):
         return None
     count = parameters_of(sizes, groups)
     told = f"{count}" if count < 10**9 else f"about 2^{count.bit_length()}"

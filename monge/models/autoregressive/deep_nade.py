@@ -33,9 +33,15 @@ from ...core.model import Defaults, Losses
 from ...core.rng import keyed_uniform, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.autoregressive.any_order import Conv, Dense, Known, SubsetNet, Walk
-from ...nn.autoregressive.masked_mlp import Stepping
-from ...prob.distributions import pick
+from ...nn.autoregressive.any_order import (
+    ConvSubsetNet,
+    DenseSubsetNet,
+    ObservedRows,
+    RevealOrder,
+    SubsetNet,
+)
+from ...nn.autoregressive.masked_mlp import EntryStepper
+from ...prob.distributions import sample_categorical
 from ._base import ROWS_PER_PASS, AutoregressiveModel, RowGroup
 from ._orders import Order, Orders
 
@@ -65,7 +71,7 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
         order: Order = "random"
         """First order: natural, snake (image rows in alternating direction), random, or given (by
         `sequence`); further orders are random."""
-        net: SubsetNet.Config = Dense.Config()
+        net: SubsetNet.Config = DenseSubsetNet.Config()
         """Network from the observed entries to all distributions: dense, or conv for images."""
 
     class LikelihoodConfig(BaseConfig):
@@ -83,7 +89,7 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
         self.init_output_bias()
 
     def init_output_bias(self) -> None:
-        self.net.settle(self.head.start())
+        self.net.init_output_bias(self.head.initial_params())
 
     def loss(self, batch: Batch) -> Losses:
         """-D / (D - |S|) sum_{i not in S} log p(x_i | x_S), with a random subset S per row."""
@@ -129,7 +135,7 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
 
     def predictions(self, batch: Batch, seen: Tensor) -> Tensor:
         features = self.features(batch).masked_fill(~seen[:, self.features.owner], 0.0)
-        known = Known(features, seen, self.context(batch))
+        known = ObservedRows(features, seen, self.context(batch))
         return self.head.log_prob(self.net(known), self.flat(batch.x))
 
     def likelihood(
@@ -177,21 +183,27 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
             steps.feed(place, self.features.entry(entry, x[:, entry]))
         return torch.cat([parts[entry] for entry in range(len(entries))], 1)
 
-    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
-        def start(context: Tensor) -> Stepping:
+    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], EntryStepper]:
+        def start(context: Tensor) -> EntryStepper:
             nothing = self.nothing_known(context)
             return self.pass_along(member, nothing, ~nothing.seen, cached)
 
         return start
 
-    def pass_along(self, member: int, known: Known, news: Tensor, cached: bool = True) -> Stepping:
+    def pass_along(
+        self, member: int, known: ObservedRows, news: Tensor, cached: bool = True
+    ) -> EntryStepper:
         """An entrywise pass along the member's order that starts from the known entries; `news`
         (n, D) marks the entries that each row learns on the way."""
-        return self.net.stepper(known, Walk(self.places[member].argsort().tolist(), news), cached)
+        return self.net.stepper(
+            known, RevealOrder(self.places[member].argsort().tolist(), news), cached
+        )
 
-    def nothing_known(self, context: Tensor) -> Known:
+    def nothing_known(self, context: Tensor) -> ObservedRows:
         features = self.blank.new_zeros(len(context), self.features.width)
-        return Known(features, features.new_zeros(len(context), self.space.dims).bool(), context)
+        return ObservedRows(
+            features, features.new_zeros(len(context), self.space.dims).bool(), context
+        )
 
     def row_groups(
         self, batch: Batch, options: BaseConfig | None, generator: Generator | None
@@ -199,7 +211,7 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
         """The rows grouped by member and chunk; all observed entries are known from the start."""
         cached = cast(DeepNADE.SamplingConfig, options or self.SamplingConfig()).cached
         noise = self.head.noise(len(batch), generator)  # (n, D, 2)
-        known = Known(
+        known = ObservedRows(
             self.features(batch), batch.observed_mask, self.conditions(batch.given, len(batch))
         )
         member = self.sample_members(batch, generator)  # (n,)
@@ -218,7 +230,7 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
                 [log_p.where(batch.observed_mask, 0.0).sum(1) for log_p in log_ps], 1
             )
         uniform = self.blank.new_empty(len(batch)).uniform_(generator=generator)
-        return pick(weights, uniform)
+        return sample_categorical(weights, uniform)
 
     def check_prefix(self, seen: Tensor) -> None:
         """Any pattern can be completed."""
@@ -228,12 +240,12 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
         """Small images use convolutions, which need fewer rows. Held-out likelihoods of many
         passes are evaluated only after training has taken twice their time."""
         if space.is_picture and math.prod(space.shape[1:]) <= SMALL_EVENT_DIMS:
-            config = cls.Config(orders=1, net=Conv.Config())
+            config = cls.Config(orders=1, net=ConvSubsetNet.Config())
             return Defaults(
                 config, TrainConfig(batch_size=32, lr=2e-3, ema_decay=0.995, eval_every=300)
             )
         orders, width, batch = 4 if space.dims <= SMALL_EVENT_DIMS else 1, 500, 128
-        net = Dense.Config(width=width, dropout=0.3 if space.rows < 2000 else 0.0)
+        net = DenseSubsetNet.Config(width=width, dropout=0.3 if space.rows < 2000 else 0.0)
         score = orders * space.dims * min(space.rows // 8, 4096) * width
         step = 3 * batch * (width + 3 * space.dims)
         recipe = TrainConfig(
@@ -243,4 +255,4 @@ class DeepNADE(AutoregressiveModel, HasSubsets):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(orders=2, components=2, net=Dense.Config(width=16))
+        return cls.Config(orders=2, components=2, net=DenseSubsetNet.Config(width=16))

@@ -25,7 +25,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.autoregressive.masked_mlp import Stepping
+from ...nn.autoregressive.masked_mlp import EntryStepper
 from ._base import AutoregressiveModel, UncachedSteps, use_raw_bits
 from ._orders import Orders
 
@@ -62,7 +62,7 @@ class FVSBN(AutoregressiveModel):
         self.init_output_bias()
 
     def init_output_bias(self) -> None:
-        self.net.init_bias(self.head.start())
+        self.net.init_bias(self.head.initial_params())
 
     @property
     def parameter_count(self) -> int:
@@ -98,7 +98,7 @@ class FVSBN(AutoregressiveModel):
         return self.net(self.features(batch), self.context(batch), member)
 
     @torch.no_grad()
-    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
+    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], EntryStepper]:
         if not cached:
             return functools.partial(UncachedSteps, self, self.net, member)
         entries = self.orders[member].argsort().tolist()
@@ -203,7 +203,7 @@ class SharedRegressions(Regressions):
         return self.first[member] * (self.after[member] == 0)
 
 
-class RegressionSteps(Stepping):
+class RegressionSteps(EntryStepper):
     """The cached pass over n rows: the known inputs in the order they become known."""
 
     def __init__(self, net: Regressions, member: int, rows: list[slice], context: Tensor) -> None:

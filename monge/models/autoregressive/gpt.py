@@ -19,8 +19,8 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.attention.position import Positions
-from ...nn.attention.transformer import Causal
-from ...nn.stepwise import Added
+from ...nn.attention.transformer import CausalTransformer
+from ...nn.stepwise import ContextAdded
 from .._sequence import SequenceModel
 from .._sequence_sampling import row_groups, unobserved_rows
 
@@ -42,7 +42,7 @@ class GPT(SequenceModel):
 
     class Config(SequenceModel.Config):
         tag = "model/autoregressive.gpt"
-        net: Causal.Config = Causal.Config()
+        net: CausalTransformer.Config = CausalTransformer.Config()
         """Stack of causal blocks."""
 
     config: Config
@@ -53,7 +53,7 @@ class GPT(SequenceModel):
             self.place = None  # the stack knows the places itself
         stack = config.net.build(self.width, self.head.width, max(space.dims, 1))
         torch.nn.init.zeros_(stack.leave.weight)  # each law begins as that of its place alone
-        self.net: Any = Added(stack, self.context.width)
+        self.net: Any = ContextAdded(stack, self.context.width)
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(x | c) in nats per step; one causal pass gives all conditionals."""
@@ -96,7 +96,7 @@ class GPT(SequenceModel):
             positions = (
                 "sinusoidal" if space.varies or steps > MAX_LEARNED_POSITIONS else "learned"
             )
-        net = Causal.Config(
+        net = CausalTransformer.Config(
             width=64,
             depth=3 if few else 4,
             heads=4,
@@ -120,7 +120,7 @@ class GPT(SequenceModel):
         """Steps of about four thousand symbols. Blocks begin elsewhere in every epoch, so that
         nothing is hidden at random, which would take the time of a larger network."""
         wide = space.rows * space.dims >= LARGE_TEXT_TOKENS and space.dims >= 32
-        net = Causal.Config(
+        net = CausalTransformer.Config(
             width=128 if wide else 64,
             depth=4,
             heads=4,
@@ -141,4 +141,6 @@ class GPT(SequenceModel):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(net=Causal.Config(width=8, depth=1, heads=2, expand=2), components=2)
+        return cls.Config(
+            net=CausalTransformer.Config(width=8, depth=1, heads=2, expand=2), components=2
+        )

@@ -20,7 +20,7 @@ from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.autoregressive.masked_mlp import Masked, Stepping
+from ...nn.autoregressive.masked_mlp import EntryStepper, MaskedMLP
 from ...nn.inputs.features import Features
 from ._base import AutoregressiveModel
 from ._orders import Orders
@@ -36,7 +36,7 @@ class MADE(AutoregressiveModel):
 
     family_priority = 2
 
-    class Config(AutoregressiveModel.Config, Orders, Masked.Config):
+    class Config(AutoregressiveModel.Config, Orders, MaskedMLP.Config):
         tag = "model/autoregressive.made"
         masks: Annotated[int, Range(1)] = 1
         """Assignments of degrees to the hidden units per order; all share the weights."""
@@ -48,7 +48,7 @@ class MADE(AutoregressiveModel):
         super().__init__(config, space, places.repeat_interleave(config.masks, 0))
         # Clamped, or one rare sample would push all entries after it out of the data's range.
         self.features = Features(space, held=True)
-        self.net = Masked(
+        self.net = MaskedMLP(
             config,
             self.features.owner,
             self.head.owner,
@@ -60,7 +60,7 @@ class MADE(AutoregressiveModel):
 
     @torch.no_grad()
     def init_output_bias(self) -> None:
-        self.net.out.bias.copy_(self.head.start())
+        self.net.out.bias.copy_(self.head.initial_params())
 
     def loss(self, batch: Batch) -> Losses:
         """-sum_i log p(x_i | x_<i) with the order and masks of one random member."""
@@ -90,7 +90,7 @@ class MADE(AutoregressiveModel):
     def outputs(self, batch: Batch, member: int) -> Tensor:
         return self.net(self.features(batch), self.context(batch), member)
 
-    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
+    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], EntryStepper]:
         return self.net.stepper(member, cached)
 
     @classmethod

@@ -32,7 +32,7 @@ from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.autoregressive.masked_mlp import Stepping
+from ...nn.autoregressive.masked_mlp import EntryStepper
 from ._base import AutoregressiveModel, UncachedSteps, use_raw_bits
 from ._orders import Orders
 
@@ -68,7 +68,7 @@ class NADE(AutoregressiveModel):
 
     @torch.no_grad()
     def init_output_bias(self) -> None:
-        self.net.bias.copy_(self.head.start())
+        self.net.bias.copy_(self.head.initial_params())
 
     def loss(self, batch: Batch) -> Losses:
         """-sum_i log p(x_i | theta_i) in one random order."""
@@ -98,7 +98,7 @@ class NADE(AutoregressiveModel):
     def outputs(self, batch: Batch, member: int) -> Tensor:
         return self.net(self.features(batch), self.context(batch), member)
 
-    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], Stepping]:
+    def stepper(self, member: int, cached: bool) -> Callable[[Tensor], EntryStepper]:
         if cached:
             return self.net.stepper(member)
         return functools.partial(UncachedSteps, self, self.net, member)
@@ -180,7 +180,7 @@ class TiedNetwork(nn.Module):
         return into, out, bias, self.log_rho
 
     @torch.no_grad()
-    def stepper(self, member: int) -> Callable[[Tensor], Stepping]:
+    def stepper(self, member: int) -> Callable[[Tensor], EntryStepper]:
         weights = PlaceWeights(self.sizes[member], *self.read(member))
         return lambda context: RunningSumSteps(weights, self.start(context))
 
@@ -223,7 +223,7 @@ class PlaceWeights:
         return torch.ops.aten.threshold_backward.grad_input(grad, h, 0, grad_input=grad)
 
 
-class RunningSumSteps(Stepping):
+class RunningSumSteps(EntryStepper):
     """The recurrence over n rows; z = rho_i a_i (n, H) at the current position."""
 
     def __init__(self, weights: PlaceWeights, z: Tensor) -> None:

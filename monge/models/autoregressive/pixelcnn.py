@@ -16,7 +16,7 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.autoregressive.pixelcnn import Gated, Stack
+from ...nn.autoregressive.pixelcnn import GatedPixelCNN, PixelCNNStack
 from ._images import LARGE_IMAGE_PIXELS, SMALL_DATA_ROWS, RasterImageModel, image_shape
 
 
@@ -32,7 +32,7 @@ class PixelCNN(RasterImageModel):
 
     class Config(RasterImageModel.Config):
         tag = "model/autoregressive.pixelcnn"
-        net: Stack.Config = Gated.Config()
+        net: PixelCNNStack.Config = GatedPixelCNN.Config()
         """Network: gated (two stacks), or one plain masked stack, which has a blind spot."""
 
     config: Config
@@ -66,7 +66,7 @@ class PixelCNN(RasterImageModel):
         """Wide kernels and few layers: on a CPU a wide receptive field beats depth."""
         colours, rows, columns = image_shape(space)
         large, few = rows * columns >= LARGE_IMAGE_PIXELS, 0 < space.rows < SMALL_DATA_ROWS
-        net = Gated.Config(
+        net = GatedPixelCNN.Config(
             width=32 if colours == 1 else 48,
             depth=5 if large else 3,
             kernel=5,
@@ -84,4 +84,4 @@ class PixelCNN(RasterImageModel):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(net=Gated.Config(width=8, depth=2, first=3), components=2)
+        return cls.Config(net=GatedPixelCNN.Config(width=8, depth=2, first=3), components=2)

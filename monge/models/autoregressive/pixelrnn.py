@@ -16,7 +16,7 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.autoregressive.pixelrnn import Diagonal, Recurrent
+from ...nn.autoregressive.pixelrnn import DiagonalBiLSTM, PixelRNNStack
 from ._images import LARGE_IMAGE_PIXELS, SMALL_DATA_ROWS, RasterImageModel, image_shape
 
 
@@ -30,7 +30,7 @@ class PixelRNN(RasterImageModel):
 
     class Config(RasterImageModel.Config):
         tag = "model/autoregressive.pixelrnn"
-        net: Recurrent.Config = Diagonal.Config()
+        net: PixelRNNStack.Config = DiagonalBiLSTM.Config()
         """Network: diagonal (diagonal BiLSTM, reads all earlier pixels), or row (row LSTM, reads a
         triangle above the pixel, fewer sequential steps)."""
 
@@ -65,7 +65,7 @@ class PixelRNN(RasterImageModel):
         """LSTM cells read the whole image, so that few layers suffice."""
         colours, rows, columns = image_shape(space)
         large, few = rows * columns >= LARGE_IMAGE_PIXELS, 0 < space.rows < SMALL_DATA_ROWS
-        net = Diagonal.Config(
+        net = DiagonalBiLSTM.Config(
             width=32 if colours == 1 else 48, depth=2, dropout=0.2 if few else 0.0
         )
         recipe = TrainConfig(
@@ -80,4 +80,4 @@ class PixelRNN(RasterImageModel):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(net=Diagonal.Config(width=8, depth=1, first=3), components=2)
+        return cls.Config(net=DiagonalBiLSTM.Config(width=8, depth=1, first=3), components=2)

@@ -21,7 +21,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn import dilated
-from ...prob.heads import LevelsLaw
+from ...prob.heads import LevelsDistribution
 from .._sequence import SequenceModel
 from .._sequence_sampling import row_groups, unobserved_rows
 
@@ -41,7 +41,7 @@ class WaveNet(SequenceModel):
 
     class Config(SequenceModel.Config):
         tag = "model/autoregressive.wavenet"
-        net: dilated.DilatedStack.Config = dilated.WaveNet.Config()
+        net: dilated.DilatedStack.Config = dilated.WaveNetStack.Config()
         """Network: wavenet (gated, with skip paths) or tcn (plain residual blocks)."""
         window: Annotated[int, Range(0)] = 4096
         """Steps of a row per training step; a longer row is cut into equal blocks of which one is
@@ -97,18 +97,18 @@ class WaveNet(SequenceModel):
         """A reach of the whole row where it is short, of a thousand steps otherwise."""
         layers = min(max(math.ceil(math.log2(max(space.dims, 2))), 1), 10)
         long, few = space.dims >= LONG_ROW_STEPS, 0 < space.rows < SMALL_DATA_ROWS
-        net = dilated.WaveNet.Config(
+        net = dilated.WaveNetStack.Config(
             layers=layers,
             width=48 if long else 32,
             skip=96 if long else 64,
             dropout=0.1 if few and not long else 0.0,
         )
         coded = space.kind == "levels" and space.size <= 256
-        levels: LevelsLaw = "categorical" if coded else "auto"
+        levels: LevelsDistribution = "categorical" if coded else "auto"
         recipe = TrainConfig(lr=3e-3, batch_size=4 if long else 32, grad_clip=1.0, ema_decay=0.998)
         return Defaults(cls.Config(net=net, levels=levels), recipe)
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        net = dilated.WaveNet.Config(width=8, layers=3, skip=16)
+        net = dilated.WaveNetStack.Config(width=8, layers=3, skip=16)
         return cls.Config(net=net, components=2)

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from ...core.space import Space
-from ...prob.discretise import Codes, log
+from ...prob.discretise import EntryCodes, finite_log
 from ._base import DistributionSet, FlatRows, Statistics
 
 
@@ -22,10 +22,10 @@ class CategoricalTables(DistributionSet):
 
     def __init__(self, space: Space, count: int, bins: int, pseudo: float) -> None:
         super().__init__()
-        self.codes, self.pseudo = Codes(space, bins), pseudo
+        self.codes, self.pseudo = EntryCodes(space, bins), pseudo
         even = self.codes.even().to(torch.get_default_dtype())
         self.register_buffer("base", even)
-        self.register_buffer("log_p", log(even).repeat(count, 1))
+        self.register_buffer("log_p", finite_log(even).repeat(count, 1))
         self.width = self.codes.total + 4 * count
 
     @property
@@ -44,7 +44,7 @@ class CategoricalTables(DistributionSet):
         base = codes.shrink(counts.sum(0), codes.even(), self.prior_rows)
         self.base.copy_(base)
         self.log_p.copy_(
-            log(codes.shrink(counts, base, self.prior_rows) if len(counts) > 1 else base)
+            finite_log(codes.shrink(counts, base, self.prior_rows) if len(counts) > 1 else base)
         )
 
     def log_prob_of_group(self, rows: FlatRows) -> Tensor:
@@ -63,7 +63,7 @@ class CategoricalTables(DistributionSet):
 
     def update(self, statistics: Statistics) -> None:
         self.log_p.copy_(
-            log(self.codes.shrink(statistics[0], self.base.double(), self.prior_rows))
+            finite_log(self.codes.shrink(statistics[0], self.base.double(), self.prior_rows))
         )
 
     def penalty(self) -> Tensor:
@@ -72,7 +72,7 @@ class CategoricalTables(DistributionSet):
     def sample(
         self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
     ) -> Tensor:
-        drawn = self.codes.draw(self.codes.choose(self.log_p, which, generator), generator)
+        drawn = self.codes.sample(self.codes.choose(self.log_p, which, generator), generator)
         return torch.where(seen, x, drawn)
 
     def features(self, x: Tensor, seen: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ...core.errors import DataError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.discretise import Codes, codes_of, log
+from ...prob.discretise import EntryCodes, code_count, finite_log
 from ._base import ClosedFormModel, FlatRows
 
 MAX_CODES = 4096
@@ -57,11 +57,11 @@ class ChowLiuTree(ClosedFormModel):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.width = sum(codes_of(part, config.bins) for part in space.parts)
+        self.width = sum(code_count(part, config.bins) for part in space.parts)
         if self.width > MAX_CODES:
             raise DataError(too_many_codes(space, self.width))
-        self.codes = Codes(space, config.bins)
-        start = log(self.codes.even()).to(torch.get_default_dtype())
+        self.codes = EntryCodes(space, config.bins)
+        start = finite_log(self.codes.even()).to(torch.get_default_dtype())
         self.register_buffer("log_p", start[:, None].repeat(1, int(self.codes.sizes.max())))
         self.register_buffer("parent", torch.full((space.dims,), -1))
         self.register_buffer("order", torch.arange(space.dims))
@@ -111,12 +111,14 @@ class ChowLiuTree(ClosedFormModel):
         codes, even = self.codes, self.codes.even()
         rows = self.config.pseudo * codes.sums((even > 0).double())  # (D,)
         p = codes.shrink(pairs.diagonal(), even, rows)  # (C,)
-        self.log_p.copy_(log(p)[:, None])
+        self.log_p.copy_(finite_log(p)[:, None])
         for i, above in enumerate(self.parent.tolist()):
             if above >= 0:
                 here, there = self.place(i), self.place(above)
                 joint = pairs[here, there] + rows[i] * p[here, None]  # (C_i, C_parent)
-                self.log_p[here, : joint.shape[1]] = log(joint / joint.sum(0)).to(self.log_p)
+                self.log_p[here, : joint.shape[1]] = finite_log(joint / joint.sum(0)).to(
+                    self.log_p
+                )
 
     def place(self, i: int) -> slice:
         """Where the codes of entry i lie."""
@@ -174,11 +176,11 @@ class ChowLiuTree(ClosedFormModel):
         score = belief - (-u.log()).log()  # Gumbel noise: the largest is a draw
         for i, above, here, table in self.edges():
             code[:, i] = (score[:, here] + table.T[code[:, max(above, 0)]]).argmax(1)
-        return self.codes.draw(code, generator)
+        return self.codes.sample(code, generator)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
-        total = sum(codes_of(part, default_bins(space)) for part in space.parts)
+        total = sum(code_count(part, default_bins(space)) for part in space.parts)
         return (
             too_many_codes(space, total)
             if total > MAX_CODES

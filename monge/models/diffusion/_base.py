@@ -24,21 +24,21 @@ from ...core.config import Range
 from ...core.rng import derive_seed, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.unet import suited
+from ...nn.unet import with_levels_for
 from ...solve.jacobian_trace import draw_probes, mean_and_error
 from ...solve.ode import Solver
-from .._ordering import check_whole
+from .._ordering import check_no_missing
 from ._conditioning import ConditionEncoder, Conditioning
-from ._denoisers import Denoiser, MLPDenoiser, UNet
+from ._denoisers import Denoiser, MLPDenoiser, UNetDenoiser
 from ._likelihood import (
     BoundTerms,
     LikelihoodInputs,
-    columns,
+    alpha_sigma_columns,
     concat_terms,
     denoising_bound,
     ode_log_likelihood,
 )
-from ._parameterisation import Prediction, Target
+from ._parameterisation import DenoiserPrediction, Target
 from ._sampling import DiffusionSampling
 from ._units import MAX_ENUMERATED_LEVELS, EntrywiseDenoiser, Units
 
@@ -50,9 +50,13 @@ def default_network(space: Space, waves: int = 0) -> Denoiser.Config:
     """A U-Net for images and long sequences, an MLP for other data."""
     if space.is_picture and min(space.shape[1:]) >= 6:
         dropout = 0.1 if 0 < space.rows < SMALL_DATA_ROWS else 0.0
-        return suited(UNet.Config(attention=1, dropout=dropout, waves=waves), space.shape[1:])
+        return with_levels_for(
+            UNetDenoiser.Config(attention=1, dropout=dropout, waves=waves), space.shape[1:]
+        )
     if len(space.shape) == 2 and space.shape[0] >= 16:
-        return UNet.Config(width=32, multipliers=(1, 2, 2), blocks=1, attention=1, waves=waves)
+        return UNetDenoiser.Config(
+            width=32, multipliers=(1, 2, 2), blocks=1, attention=1, waves=waves
+        )
     few = 0 < space.rows < 2000
     if space.dims <= 4:
         waves = waves or (0 if few else 3)
@@ -139,16 +143,18 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
     def learns_variance(self) -> bool:
         return False
 
-    def predict(self, z: Tensor, t: Tensor, conditions: Conditioning | None = None) -> Prediction:
+    def predict(
+        self, z: Tensor, t: Tensor, conditions: Conditioning | None = None
+    ) -> DenoiserPrediction:
         return self.predict_at(z, self.schedule.log_snr(t), conditions)
 
     def predict_at(
         self, z: Tensor, log_snr: Tensor, conditions: Conditioning | None = None
-    ) -> Prediction:
+    ) -> DenoiserPrediction:
         """The prediction at z (B, D) and a log-SNR (B,)."""
         if conditions is None:
             conditions = self.condition_encoder.empty(len(z))
-        alpha, sigma = columns(self.schedule, log_snr)
+        alpha, sigma = alpha_sigma_columns(self.schedule, log_snr)
         guess = None if self.entrywise is None else self.entrywise(z, alpha, sigma)
         spread = (alpha.square() + sigma.square()).sqrt()
         out, share = self.net(z / spread, log_snr, conditions, guess and guess[0]), None
@@ -156,18 +162,20 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
             out, share = out.chunk(2, 1)
             share = share.sigmoid()
         if guess is not None:
-            return Prediction(z, alpha, sigma, "x0", guess[0] + guess[1] * out, share)
+            return DenoiserPrediction(z, alpha, sigma, "x0", guess[0] + guess[1] * out, share)
         kind = self.config.target
         assert kind != "residual", "the residual has an entrywise estimate"
-        return Prediction(z, alpha, sigma, kind, out / sigma if kind == "score" else out, share)
+        return DenoiserPrediction(
+            z, alpha, sigma, kind, out / sigma if kind == "score" else out, share
+        )
 
     def initialise_from_data(self, batch: Batch) -> None:
         if self.entrywise is not None:
-            self.entrywise.fit(self.enter(batch))
+            self.entrywise.fit(self.to_units(batch))
 
     def drop_conditions(self, batch: Batch) -> Conditioning:
         """The conditions of a training batch, dropped in a random fraction of rows."""
-        conditions = self.tell(batch.given, len(batch))
+        conditions = self.encode_conditions(batch.given, len(batch))
         if not (self.space.given and self.config.drop):
             return conditions
         keep = torch.rand(len(batch), device=batch.x.device) >= self.config.drop
@@ -179,26 +187,26 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         start = torch.rand((), dtype=like.dtype, device=like.device)
         return (torch.arange(n, dtype=like.dtype, device=like.device) + start) / n
 
-    def enter(self, batch: Batch) -> Tensor:
+    def to_units(self, batch: Batch) -> Tensor:
         """Rows in standardised units, (B, D)."""
-        check_whole(self.name, batch)
-        return self.units.enter(batch.x)
+        check_no_missing(self.name, batch)
+        return self.units.to_units(batch.x)
 
-    def look(
+    def predict_noised(
         self, y: Tensor, noise: Tensor, log_snr: Tensor, conditions: Conditioning
-    ) -> Prediction:
+    ) -> DenoiserPrediction:
         """The prediction at z = alpha y + sigma eps with a log-SNR (B,)."""
-        alpha, sigma = columns(self.schedule, log_snr)
+        alpha, sigma = alpha_sigma_columns(self.schedule, log_snr)
         return self.predict_at(alpha * y + sigma * noise, log_snr, conditions)
 
     def score(self, batch: Batch | Tensor, t: Tensor | None = None) -> Tensor:
         """Score of x + (sigma / alpha) noise, the noise in standardised units, at times t (B,), or
         of x at t = 0."""
         batch = as_batch(batch)
-        y = self.enter(batch)
+        y = self.to_units(batch)
         t = y.new_zeros(len(y)) if t is None else t.to(y)
         alpha = self.schedule.alpha(t)[:, None]
-        prediction = self.predict(alpha * y, t, self.tell(batch.given, len(y)))
+        prediction = self.predict(alpha * y, t, self.encode_conditions(batch.given, len(y)))
         return (alpha * prediction.score / self.units.scale).reshape(batch.x.shape)
 
     def likelihood(
@@ -216,12 +224,14 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
             torch.cat([each.value for each in found]),
             found[0].kind,
             torch.cat(errors) if errors else None,
-            found[0].told,
+            found[0].description,
         )
 
     def chunk_likelihood(self, batch: Batch, options: LikelihoodConfig, seed: int) -> Likelihood:
         if options.method == "bound":
-            terms = denoising_bound(self.asked(batch, seed), self.bound_samples(options))
+            terms = denoising_bound(
+                self.likelihood_inputs(batch, seed), self.bound_samples(options)
+            )
             return Likelihood(terms.value, "bound", terms.stderr, self.describe_estimator(options))
         dims, probes = self.space.dims, None
         if options.trace == "hutchinson" or (
@@ -230,7 +240,9 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
             probes = draw_probes(batch.rows, options.probes, (dims,), derive_seed(seed, "probes"))
             probes = probes.to(self.units.scale.dtype)
         solver = Solver(tolerance=options.tolerance)
-        value, error = mean_and_error(ode_log_likelihood(self.asked(batch, seed), solver, probes))
+        value, error = mean_and_error(
+            ode_log_likelihood(self.likelihood_inputs(batch, seed), solver, probes)
+        )
         return Likelihood(
             value, "estimate", error, self.describe_estimator(options, probes is None)
         )
@@ -263,33 +275,33 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
     ) -> dict[str, Tensor]:
         """Prior, reconstruction, and the diffusion term by ranges of the log-SNR: that of
         continuous time, and the gap that a finite number of steps adds to it."""
-        found = self.accounts(batch, options, generator)
+        found = self.bound_terms(batch, options, generator)
         if not self.steps:
             return found.named()
-        continuous = self.accounts(batch, options, generator, flowing=True)
+        continuous = self.bound_terms(batch, options, generator, continuous_time=True)
         gap = found.diffusion - continuous.diffusion
         return {**continuous.named(), f"gap of {self.steps} steps": gap}
 
-    def accounts(
+    def bound_terms(
         self,
         batch: Batch | Tensor,
         options: BaseConfig | None = None,
         generator: Generator | None = None,
-        flowing: bool = False,
+        continuous_time: bool = False,
     ) -> BoundTerms:
         """The terms of the bound; with `flowing`, of the bound in continuous time."""
         batch, options = as_batch(batch), options or self.LikelihoodConfig()
         assert isinstance(options, Diffusion.LikelihoodConfig), "expected likelihood options"
         seed = seed_of(generator)
-        inputs = [self.asked(chunk, seed) for chunk in self.chunks(batch)]
-        inputs = [replace(each, steps=0) for each in inputs] if flowing else inputs
+        inputs = [self.likelihood_inputs(chunk, seed) for chunk in self.chunks(batch)]
+        inputs = [replace(each, steps=0) for each in inputs] if continuous_time else inputs
         return concat_terms(
             [denoising_bound(each, self.bound_samples(options)) for each in inputs]
         )
 
-    def asked(self, batch: Batch, seed: int) -> LikelihoodInputs:
+    def likelihood_inputs(self, batch: Batch, seed: int) -> LikelihoodInputs:
         """What the likelihoods of these rows are computed from."""
-        y, conditions = self.enter(batch), self.tell(batch.given, len(batch))
+        y, conditions = self.to_units(batch), self.encode_conditions(batch.given, len(batch))
         return LikelihoodInputs(
             lambda z, log_snr: self.predict_at(z, log_snr, conditions),
             self.schedule,

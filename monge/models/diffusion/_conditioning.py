@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from ...core.batch import Batch, broadcast_conditions
 from ...core.space import Space
-from ...nn.attention.transformer import Encoder
+from ...nn.attention.transformer import TransformerEncoder
 from ...nn.inputs.features import Conditions, Features
-from ...nn.unet import Words
+from ...nn.unet import TokenSequence
 
-TEXT_ENCODER = Encoder.Config(width=64, depth=2, heads=4, positions="sinusoidal")
+TEXT_ENCODER = TransformerEncoder.Config(width=64, depth=2, heads=4, positions="sinusoidal")
 """The network that encodes a text."""
 
 
@@ -34,7 +34,7 @@ class Conditioning:
 
     vector: Tensor  # (B, width)
     maps: Tensor  # (B, channels, *sides), or (B, 0) without maps
-    tokens: Words | None = None
+    tokens: TokenSequence | None = None
 
     def keep_rows(self, keep: Tensor) -> Conditioning:
         """The same with all rows but those in `keep` (B,) unconditional: encodings are 0, and one
@@ -46,14 +46,14 @@ class Conditioning:
         tokens = self.tokens
         if tokens is not None:
             length = torch.where(keep, token_counts(tokens), 1)
-            tokens = Words(masked(tokens.steps), length)
+            tokens = TokenSequence(masked(tokens.steps), length)
         return Conditioning(masked(self.vector), masked(self.maps), tokens)
 
     def concat(self, other: Conditioning) -> Conditioning:
         """The rows of both, one after the other."""
         tokens = None
         if self.tokens is not None and other.tokens is not None:
-            tokens = Words(
+            tokens = TokenSequence(
                 torch.cat([self.tokens.steps, other.tokens.steps]),
                 torch.cat([token_counts(self.tokens), token_counts(other.tokens)]),
             )
@@ -62,7 +62,7 @@ class Conditioning:
         )
 
 
-def token_counts(tokens: Words) -> Tensor:
+def token_counts(tokens: TokenSequence) -> Tensor:
     """Number of tokens in each row, (B,)."""
     rows, steps = tokens.steps.shape[:2]
     if tokens.length is not None:
@@ -103,7 +103,7 @@ class ConditionEncoder(nn.Module):
         given = broadcast_conditions(given, self.space, n)
         if not self.width:
             return self.empty(n)
-        texts: list[Words] = [
+        texts: list[TokenSequence] = [
             reader(given[name]) for name, reader in zip(self.text_names, self.readers, strict=True)
         ]
         one, rest = self.rest.nothing.new_ones(n, 1), self.rest(given, n)
@@ -121,7 +121,9 @@ class ConditionEncoder(nn.Module):
         """The encoding of n unconditional rows."""
         like = self.rest.nothing
         shape = (self.channels, *self.sides) if self.map_names else (0,)
-        tokens = Words(like.new_zeros(n, 1, self.token_width)) if self.token_width else None
+        tokens = (
+            TokenSequence(like.new_zeros(n, 1, self.token_width)) if self.token_width else None
+        )
         return Conditioning(like.new_zeros(n, self.width), like.new_zeros(n, *shape), tokens)
 
     def as_map(self, name: str, features: Tensor) -> Tensor:
@@ -142,25 +144,25 @@ class TextEncoder(nn.Module):
     def __init__(self, space: Space) -> None:
         super().__init__()
         self.embed = nn.Embedding(space.size, TEXT_ENCODER.width)
-        self.encoder: Encoder = TEXT_ENCODER.build(TEXT_ENCODER.width, space.shape[0])
+        self.encoder: TransformerEncoder = TEXT_ENCODER.build(TEXT_ENCODER.width, space.shape[0])
 
-    def forward(self, batch: Batch) -> Words:
+    def forward(self, batch: Batch) -> TokenSequence:
         if batch.length is None:
-            return Words(self.encoder(self.embed(batch.x.long())))
+            return TokenSequence(self.encoder(self.embed(batch.x.long())))
         exist = torch.arange(batch.x.shape[1], device=batch.x.device) < batch.length[:, None]
         codes = torch.where(exist, batch.x, 0).long()  # padding may hold invalid codes
         encoded = self.encoder(self.embed(codes), batch.length)  # (B, T, width)
-        return Words(encoded * exist[..., None], batch.length)
+        return TokenSequence(encoded * exist[..., None], batch.length)
 
 
-def mean_token(tokens: Words) -> Tensor:
+def mean_token(tokens: TokenSequence) -> Tensor:
     """The mean over the tokens of each row, (B, width)."""
     if tokens.length is None:
         return tokens.steps.mean(1)
     return tokens.steps.sum(1) / tokens.length[:, None].clamp_min(1)
 
 
-def concat_texts(texts: Sequence[Words]) -> Words:
+def concat_texts(texts: Sequence[TokenSequence]) -> TokenSequence:
     """The tokens of several texts one after the other, padding last."""
     if len(texts) == 1:
         return texts[0]
@@ -174,7 +176,7 @@ def concat_texts(texts: Sequence[Words]) -> Words:
         1,
     )
     order = exist.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-    return Words(steps.gather(1, order[..., None].expand_as(steps)), exist.sum(1))
+    return TokenSequence(steps.gather(1, order[..., None].expand_as(steps)), exist.sum(1))
 
 
 def map_sides(space: Space) -> tuple[int, ...]:

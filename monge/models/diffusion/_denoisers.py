@@ -131,7 +131,7 @@ class MLPDenoiser(Denoiser):
         return self.net(torch.cat([entries, conditions.maps.flatten(1), vector], 1))
 
 
-class UNet(Denoiser):
+class UNetDenoiser(Denoiser):
     """A U-Net over the sides of an image, a sequence or a vector, zero-padded to sides that can
     be halved."""
 
@@ -181,7 +181,7 @@ class TransformerDenoiser(Denoiser):
     image; one token before them holds the log-SNR and the condition vector, and the tokens of
     texts come after them (Bao et al. 2023)."""
 
-    class Config(Denoiser.Config, transformer.Encoder.Config):
+    class Config(Denoiser.Config, transformer.TransformerEncoder.Config):
         tag = "denoiser/transformer"
         patch: Annotated[int, Range(1)] = 2
         """Images: side of a patch; sequences and vectors have one token per step or entry."""
@@ -203,7 +203,7 @@ class TransformerDenoiser(Denoiser):
             )
         self.cells = [side // self.patch for side in self.sides]
         area = self.patch ** len(self.sides)
-        self.net: transformer.Encoder = transformer.Encoder(
+        self.net: transformer.TransformerEncoder = transformer.TransformerEncoder(
             config, config.width, 1 + math.prod(self.cells) + conditions.max_tokens
         )
         self.embed_patch = nn.Linear(self.in_channels * area, config.width)

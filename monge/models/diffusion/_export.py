@@ -51,13 +51,13 @@ class ExportedStep(nn.Module):
             for name in model.space.given
         }
         z = schedule.spread(t)[:, None] * z
-        prediction = model.predict(z, t, model.tell(parts, z.shape[0]))
+        prediction = model.predict(z, t, model.encode_conditions(parts, z.shape[0]))
         if units.discrete:
             prediction = prediction.map_x0(units.clamp)
         z_s = schedule.alpha(s)[:, None] * prediction.x0
         z_s = z_s + schedule.sigma(s)[:, None] * prediction.noise
         mean = z / prediction.alpha if units.discrete else prediction.x0
-        x = units.leave(mean + prediction.sigma / prediction.alpha * noise)
+        x = units.to_data(mean + prediction.sigma / prediction.alpha * noise)
         return z_s / schedule.spread(s)[:, None], x
 
     @classmethod

@@ -26,7 +26,7 @@ from ...core.config import Range
 from ...core.errors import DataError, UsageError
 from ...core.space import Space
 from ._conditioning import Conditioning
-from ._parameterisation import Prediction
+from ._parameterisation import DenoiserPrediction
 
 if TYPE_CHECKING:
     from ._samplers import Predict
@@ -104,7 +104,7 @@ class NoiseConditionalClassifier(abc.ABC):
         """log p(y | z), (B,), for standardised z (B, D) of variance alpha^2 + sigma^2 = 1."""
 
 
-def guided(
+def guided_predictor(
     model: DiffusionSampling, given: Given, n: int, options: DiffusionSampling.SamplingConfig
 ) -> Predict:
     """The prediction function of a sampler: the model with the requested guidance."""
@@ -119,7 +119,7 @@ def guided(
         )
     y = given[label].x.expand(n)
     own = {name: part for name, part in given.items() if name in model.space.given}
-    plain = unguided(model, model.tell(own, n))
+    plain = unguided(model, model.encode_conditions(own, n))
     return clip_estimates(
         model, options, classifier_guidance(model, plain, classifier, y, guidance)
     )
@@ -146,17 +146,17 @@ def classifier_free_guidance(
         check_classifier_free(model)
     if guidance.ignores_conditions:
         return unguided(model, None)
-    conditions = model.tell(given, n)
+    conditions = model.encode_conditions(given, n)
     none = torch.zeros(n, dtype=torch.bool, device=conditions.vector.device)
     both = conditions.concat(conditions.keep_rows(none))
 
-    def predict(z: Tensor, t: Tensor) -> Prediction:
+    def predict(z: Tensor, t: Tensor) -> DenoiserPrediction:
         weight = guidance.weight(t)
         if bool((weight == 1).all()):
             return model.predict(z, t, conditions)
         with_y, without_y = model.predict(z.repeat(2, 1), t.repeat(2), both).x0.chunk(2)
         alpha, sigma = model.schedule.alpha(t)[:, None], model.schedule.sigma(t)[:, None]
-        return Prediction(z, alpha, sigma, "x0", torch.lerp(without_y, with_y, weight))
+        return DenoiserPrediction(z, alpha, sigma, "x0", torch.lerp(without_y, with_y, weight))
 
     return predict
 
@@ -184,7 +184,7 @@ def classifier_guidance(
 ) -> Predict:
     """x moved by gamma sigma^2 / alpha times the gradient of log p(y | z)."""
 
-    def predict(z: Tensor, t: Tensor) -> Prediction:
+    def predict(z: Tensor, t: Tensor) -> DenoiserPrediction:
         prediction, spread = plain(z, t), model.schedule.spread(t)[:, None]
         with torch.enable_grad():
             point = z.detach().requires_grad_()

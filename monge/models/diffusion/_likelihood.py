@@ -33,11 +33,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...core.rng import derive_seed, keyed_normal, keyed_uniform
-from ...prob.distributions import log_normal
-from ...prob.noise_schedule import Noising, coefficients
+from ...prob.distributions import normal_log_prob_rows
+from ...prob.noise_schedule import NoiseProcess, alpha_sigma
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
 from ...solve.ode import Solver, State, integrate
-from ._parameterisation import Prediction
+from ._parameterisation import DenoiserPrediction
 from ._units import Units
 
 MIN_UNIFORM = 1e-15
@@ -46,7 +46,7 @@ LOG_SNR_RANGES = 8
 """Ranges of the log-SNR by which the diffusion term is reported."""
 SMOOTHING_WINDOWS = 8
 """Errors are smoothed over samples within this fraction of all times."""
-PredictAt = Callable[[Tensor, Tensor], Prediction]
+PredictAt = Callable[[Tensor, Tensor], DenoiserPrediction]
 """The prediction at z (B, D) and a log-SNR (B,)."""
 
 
@@ -55,7 +55,7 @@ class LikelihoodInputs:
     """A model and the rows whose likelihood is computed."""
 
     predict: PredictAt
-    noising: Noising
+    noising: NoiseProcess
     units: Units
     y: Tensor  # (B, D)
     rows: Tensor  # (B,): row numbers that key the noise
@@ -130,7 +130,9 @@ def denoising_bound(inputs: LikelihoodInputs, samples: int) -> BoundTerms:
     sets = 2 if samples > 1 else 1
     steps = math.ceil(samples / sets)
     drawn = [
-        draw(inputs, number, place, steps) for number in range(sets) for place in range(steps)
+        sample_diffusion_term(inputs, number, place, steps)
+        for number in range(sets)
+        for place in range(steps)
     ]
     error, usual, mean, weight, log_snr = (
         torch.stack(each, 1).unflatten(1, (sets, steps)) for each in zip(*drawn, strict=True)
@@ -152,7 +154,9 @@ def denoising_bound(inputs: LikelihoodInputs, samples: int) -> BoundTerms:
     )
 
 
-def draw(inputs: LikelihoodInputs, number: int, place: int, steps: int) -> tuple[Tensor, ...]:
+def sample_diffusion_term(
+    inputs: LikelihoodInputs, number: int, place: int, steps: int
+) -> tuple[Tensor, ...]:
     """One sample of the diffusion term, number `place` of `steps` in a set: |eps - eps_hat|^2,
     the same of the denoiser of N(0, I), the mean of that over eps, the weight of the first and
     the log-SNR, each (B,)."""
@@ -162,7 +166,7 @@ def draw(inputs: LikelihoodInputs, number: int, place: int, steps: int) -> tuple
     moved = (start[:, 1:] + place * richtmyer_strides(dims).to(start.device)) % 1
     noise = torch.special.ndtri(moved.clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)).to(inputs.y.dtype)
     log_snr, weight = log_snr_and_weight(inputs, share)
-    alpha, sigma = columns(inputs.noising, log_snr)
+    alpha, sigma = alpha_sigma_columns(inputs.noising, log_snr)
     prediction = inputs.predict(alpha * inputs.y + sigma * noise, log_snr)
     if inputs.has_own_variance:
         return (
@@ -209,7 +213,7 @@ def enclosing_step(share: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     return place / steps, (place + 1) / steps
 
 
-def step_kl(inputs: LikelihoodInputs, prediction: Prediction, share: Tensor) -> Tensor:
+def step_kl(inputs: LikelihoodInputs, prediction: DenoiserPrediction, share: Tensor) -> Tensor:
     """T KL(q(z_s | z_t, x) || p(z_s | z_t)) if p has a variance of its own, (B,)."""
     s, t = enclosing_step(share, inputs.steps)
     kl = entrywise_step_kl(inputs.noising, s, t, inputs.y, prediction, inputs.variance)
@@ -217,7 +221,12 @@ def step_kl(inputs: LikelihoodInputs, prediction: Prediction, share: Tensor) -> 
 
 
 def entrywise_step_kl(
-    noising: Noising, s: Tensor, t: Tensor, y: Tensor, prediction: Prediction, variance: str
+    noising: NoiseProcess,
+    s: Tensor,
+    t: Tensor,
+    y: Tensor,
+    prediction: DenoiserPrediction,
+    variance: str,
 ) -> Tensor:
     """KL(N(mu_q, v_q) || N(mu_p, v_p)) of each entry, (B, D), with v_p the forward variance or
     learned between both: (log v_p / v_q - 1 + v_q / v_p + (mu_q - mu_p)^2 / v_p) / 2."""
@@ -239,7 +248,7 @@ def gaussian_denoiser_error(
     return miss, mean
 
 
-def prior_kl(noising: Noising, y: Tensor) -> Tensor:
+def prior_kl(noising: NoiseProcess, y: Tensor) -> Tensor:
     """KL(q(z_1 | x) || p(z_1)), (B,)."""
     one = y.new_ones(())
     alpha, sigma, spread = noising.alpha(one), noising.sigma(one), noising.spread(one)
@@ -251,7 +260,7 @@ def reconstruction(inputs: LikelihoodInputs, noise: Tensor | None = None) -> Ten
     """-log p(x | z_0) at a sample of z_0, (B,)."""
     log_snr, _ = inputs.ends()
     noise = inputs.normal("first") if noise is None else noise
-    alpha, sigma = columns(inputs.noising, log_snr[None])
+    alpha, sigma = alpha_sigma_columns(inputs.noising, log_snr[None])
     lost = -inputs.units.log_prob(
         inputs.y, final_mean(inputs, alpha * inputs.y + sigma * noise), sigma / alpha
     )
@@ -263,7 +272,7 @@ def final_mean(inputs: LikelihoodInputs, z: Tensor) -> Tensor:
     """The mean of y given z_0: for levels the rescaled z_0, for reals the prediction."""
     log_snr, _ = inputs.ends()
     if inputs.units.discrete:
-        return z / columns(inputs.noising, log_snr[None])[0]
+        return z / alpha_sigma_columns(inputs.noising, log_snr[None])[0]
     return inputs.predict(z, log_snr.expand(len(z))).x0
 
 
@@ -271,13 +280,13 @@ def ode_log_likelihood(inputs: LikelihoodInputs, solver: Solver, probes: Tensor 
     """log p(x) by the probability flow, with each of the probes (B, K, D) or with the exact
     trace, (B, K)."""
     high, low = inputs.ends()
-    alpha, sigma = coefficients("preserving", high)
+    alpha, sigma = alpha_sigma("preserving", high)
     noise = inputs.normal("first")
     z = alpha * inputs.y + sigma * noise
 
     def noise_of(z: Tensor, tau: Tensor) -> Tensor:
         log_snr = (-2 * tau).expand(len(z))
-        scale = torch.hypot(*columns(inputs.noising, log_snr))
+        scale = torch.hypot(*alpha_sigma_columns(inputs.noising, log_snr))
         return inputs.predict(scale * z, log_snr).noise
 
     def field(tau: Tensor, state: State) -> State:
@@ -295,13 +304,13 @@ def ode_log_likelihood(inputs: LikelihoodInputs, solver: Solver, probes: Tensor 
     end, total = integrate(
         field, (z, z.new_zeros(len(z), 1 if probes is None else probes.shape[1])), times, solver
     ).end
-    first = log_normal(noise) - inputs.y.shape[1] * sigma.log()  # log q(z_0 | x)
+    first = normal_log_prob_rows(noise) - inputs.y.shape[1] * sigma.log()  # log q(z_0 | x)
     scale = inputs.noising.spread(inputs.y.new_zeros(()))
     last = inputs.units.log_prob(inputs.y, final_mean(inputs, scale * z), sigma / alpha)
-    return (log_normal(end) + last - first)[:, None] + total
+    return (normal_log_prob_rows(end) + last - first)[:, None] + total
 
 
-def columns(noising: Noising, log_snr: Tensor) -> tuple[Tensor, Tensor]:
+def alpha_sigma_columns(noising: NoiseProcess, log_snr: Tensor) -> tuple[Tensor, Tensor]:
     """alpha and sigma as columns (B, 1)."""
-    alpha, sigma = coefficients(noising.family, log_snr)
+    alpha, sigma = alpha_sigma(noising.family, log_snr)
     return alpha[:, None], sigma[:, None]

@@ -28,7 +28,7 @@ from ...solve.ode import Method, Solver, State, Tally, along, walk
 from ._samplers import Path, Predict, Sampler, Spacing, noise_like
 
 if TYPE_CHECKING:
-    from ...prob.noise_schedule import Noising
+    from ...prob.noise_schedule import NoiseProcess
 
 
 class DPM(Sampler):
@@ -56,7 +56,7 @@ class DPM(Sampler):
     def sample(
         self,
         predict: Predict,
-        noising: Noising,
+        noising: NoiseProcess,
         z: Tensor,
         generator: Generator | None = None,
         start: float = 1.0,
@@ -110,7 +110,7 @@ class Heun(Sampler):
     def sample(
         self,
         predict: Predict,
-        noising: Noising,
+        noising: NoiseProcess,
         z: Tensor,
         generator: Generator | None = None,
         start: float = 1.0,
@@ -127,11 +127,16 @@ class Heun(Sampler):
             y = y + (w - v) * (derivative + ahead_derivative) / 2
             yield noising.alpha(s) * y, x0
 
-    def estimate(self, predict: Predict, noising: Noising, y: Tensor, t: Tensor) -> Tensor:
+    def estimate(self, predict: Predict, noising: NoiseProcess, y: Tensor, t: Tensor) -> Tensor:
         return predict(noising.alpha(t) * y, t.expand(len(y))).x0
 
     def churn(
-        self, noising: Noising, y: Tensor, t: Tensor, times: Tensor, generator: Generator | None
+        self,
+        noising: NoiseProcess,
+        y: Tensor,
+        t: Tensor,
+        times: Tensor,
+        generator: Generator | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """y at a slightly higher noise level, that level and its time."""
         config, v = self.config, level(noising, t)
@@ -145,7 +150,7 @@ class Heun(Sampler):
         return y + config.inflate * more * noise_like(y, generator), raised, later
 
 
-def level(noising: Noising, t: Tensor) -> Tensor:
+def level(noising: NoiseProcess, t: Tensor) -> Tensor:
     """sigma / alpha."""
     return (-noising.log_snr(t) / 2).exp()
 
@@ -168,7 +173,7 @@ class ODE(Sampler):
     def sample(
         self,
         predict: Predict,
-        noising: Noising,
+        noising: NoiseProcess,
         z: Tensor,
         generator: Generator | None = None,
         start: float = 1.0,
@@ -189,7 +194,7 @@ class ODE(Sampler):
 
 
 def velocity(
-    predict: Predict, noising: Noising, angle: Tensor, zeta: Tensor
+    predict: Predict, noising: NoiseProcess, angle: Tensor, zeta: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The derivative of zeta (B, D) by the angle () or (B,), and the estimate of x."""
     t = noising.time(-2 * angle.tan().log()).expand(len(zeta))

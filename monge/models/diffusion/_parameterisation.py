@@ -20,7 +20,7 @@ Target = Literal["x0", "noise", "score", "velocity"]
 
 
 @dataclass(frozen=True)
-class Prediction:
+class DenoiserPrediction:
     """`value` (B, D) of the kind `of`, predicted at z (B, D), where alpha and sigma are (B, 1).
 
     Nothing is cached: a cached property takes a lock, which torch.export cannot trace.
@@ -64,7 +64,7 @@ class Prediction:
         return self.alpha * self.noise - self.sigma * self.x0
 
     @property
-    def noise_per(self) -> Tensor:
+    def noise_error_scale(self) -> Tensor:
         """The error of the noise that corresponds to an error of `value` by 1, (B, 1)."""
         alpha, sigma = self.alpha, self.sigma
         return {
@@ -74,12 +74,14 @@ class Prediction:
             "velocity": alpha / (alpha.square() + sigma.square()),
         }[self.of]
 
-    def map_x0(self, change: Callable[[Tensor], Tensor]) -> Prediction:
+    def map_x0(self, change: Callable[[Tensor], Tensor]) -> DenoiserPrediction:
         """The prediction whose x0 is changed by a function, such as clamping."""
         return replace(self, of="x0", value=change(self.x0))
 
 
-def target(of: Target, x: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
+def regression_target(
+    of: Target, x: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor
+) -> Tensor:
     """The regression target of a prediction of this kind."""
     return {
         "x0": lambda: x,

@@ -28,11 +28,11 @@ from ...core.config import Configured, Range
 from ...core.errors import UsageError
 
 if TYPE_CHECKING:
-    from ...prob.noise_schedule import Noising
-    from ._parameterisation import Prediction
+    from ...prob.noise_schedule import NoiseProcess
+    from ._parameterisation import DenoiserPrediction
 
 
-Predict = Callable[[Tensor, Tensor], "Prediction"]
+Predict = Callable[[Tensor, Tensor], "DenoiserPrediction"]
 """The prediction at z (B, ...) and times t (B,)."""
 Path = Iterator[tuple[Tensor, Tensor]]
 """z and the estimate of x after every step."""
@@ -72,7 +72,7 @@ class Sampler(Configured, abc.ABC):
     def sample(
         self,
         predict: Predict,
-        noising: Noising,
+        noising: NoiseProcess,
         z: Tensor,
         generator: Generator | None = None,
         start: float = 1.0,
@@ -81,7 +81,7 @@ class Sampler(Configured, abc.ABC):
         """z and the estimate of x after every step; `grid` is the number of time steps of the
         model, 0 for continuous time."""
 
-    def times(self, noising: Noising, z: Tensor, start: float, grid: int) -> Tensor:
+    def times(self, noising: NoiseProcess, z: Tensor, start: float, grid: int) -> Tensor:
         """`steps` + 1 falling times from `start` to 0, of the type of z."""
         most = max(1, round(start * grid))
         count = self.count(most if grid else 0)
@@ -105,7 +105,7 @@ class Sampler(Configured, abc.ABC):
 
 
 def spaced_times(
-    spacing: Spacing, noising: Noising, z: Tensor, start: float, count: int
+    spacing: Spacing, noising: NoiseProcess, z: Tensor, start: float, count: int
 ) -> Tensor:
     """`count` + 1 falling times from `start` to 0, (count + 1,)."""
     even = torch.linspace(start, 0.0, count + 1, dtype=z.dtype, device=z.device)
@@ -149,7 +149,7 @@ class Ancestral(Sampler):
     def sample(
         self,
         predict: Predict,
-        noising: Noising,
+        noising: NoiseProcess,
         z: Tensor,
         generator: Generator | None = None,
         start: float = 1.0,
@@ -161,7 +161,7 @@ class Ancestral(Sampler):
 
 def ancestral_path(
     predict: Predict,
-    noising: Noising,
+    noising: NoiseProcess,
     times: Tensor,
     z: Tensor,
     generator: Generator | None,
@@ -175,8 +175,8 @@ def ancestral_path(
 
 
 def ancestral(
-    prediction: Prediction,
-    noising: Noising,
+    prediction: DenoiserPrediction,
+    noising: NoiseProcess,
     z: Tensor,
     s: Tensor,
     t: Tensor,
@@ -209,7 +209,7 @@ class DDIM(Sampler):
     def sample(
         self,
         predict: Predict,
-        noising: Noising,
+        noising: NoiseProcess,
         z: Tensor,
         generator: Generator | None = None,
         start: float = 1.0,
@@ -223,8 +223,8 @@ class DDIM(Sampler):
 
 
 def ddim(
-    prediction: Prediction,
-    noising: Noising,
+    prediction: DenoiserPrediction,
+    noising: NoiseProcess,
     s: Tensor,
     t: Tensor,
     eta: float,
@@ -253,7 +253,7 @@ class PC(Sampler):
     def sample(
         self,
         predict: Predict,
-        noising: Noising,
+        noising: NoiseProcess,
         z: Tensor,
         generator: Generator | None = None,
         start: float = 1.0,
@@ -288,7 +288,7 @@ class Langevin(Sampler):
     def sample(
         self,
         predict: Predict,
-        noising: Noising,
+        noising: NoiseProcess,
         z: Tensor,
         generator: Generator | None = None,
         start: float = 1.0,
@@ -303,7 +303,7 @@ class Langevin(Sampler):
 
 def langevin_steps(
     predict: Predict,
-    noising: Noising,
+    noising: NoiseProcess,
     z: Tensor,
     x0: Tensor,
     t: Tensor,

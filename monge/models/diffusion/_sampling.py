@@ -30,19 +30,19 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range, RunRef
 from ...core.errors import DataError, UsageError
 from ...core.model import Model
-from ...prob.noise_schedule import Noising
+from ...prob.noise_schedule import NoiseProcess
 from ._conditioning import ConditionEncoder, Conditioning
 from ._export import ExportedStep
-from ._guidance import Guidance, guided
+from ._guidance import Guidance, guided_predictor
 from ._ode_samplers import DPM
-from ._parameterisation import Prediction
+from ._parameterisation import DenoiserPrediction
 from ._samplers import Path, Predict, Sampler, ancestral, ancestral_path, noise_like
 from ._units import Units
 
 
 def repaint(
     predict: Predict,
-    noising: Noising,
+    noising: NoiseProcess,
     times: Tensor,
     y: Tensor,
     observed: Tensor,
@@ -84,7 +84,7 @@ def repaint_route(steps: int, resamples: int, jump_length: int) -> Iterator[int]
 
 
 def match_noise_level(
-    noising: Noising, y: Tensor, deviation: Tensor, grid: int, generator: Generator | None
+    noising: NoiseProcess, y: Tensor, deviation: Tensor, grid: int, generator: Generator | None
 ) -> tuple[Tensor, float]:
     """z_t and t of noisy y (B, D) whose entries have noise of standard deviations (D,). Entries
     with less than the noisiest one, or than the next time of a grid, get noise added."""
@@ -105,7 +105,7 @@ def match_noise_level(
 
 
 def add_noise(
-    noising: Noising, y: Tensor, t: float, grid: int, generator: Generator | None
+    noising: NoiseProcess, y: Tensor, t: float, grid: int, generator: Generator | None
 ) -> tuple[Tensor, float]:
     """z_t of y (B, D), and t, rounded to the nearest time of a grid."""
     t = max(1, round(t * grid)) / grid if grid else t
@@ -147,16 +147,18 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
     name: str
     units: Units
     condition_encoder: ConditionEncoder
-    schedule: Noising
+    schedule: NoiseProcess
     steps: int = 0
     """Number of time steps T; 0 is continuous time."""
 
     @abc.abstractmethod
-    def predict(self, z: Tensor, t: Tensor, conditions: Conditioning | None = None) -> Prediction:
+    def predict(
+        self, z: Tensor, t: Tensor, conditions: Conditioning | None = None
+    ) -> DenoiserPrediction:
         """The prediction at z (B, D) and times t (B,); without conditions, the unconditional
         one."""
 
-    def tell(self, given: Given | None, n: int) -> Conditioning:
+    def encode_conditions(self, given: Given | None, n: int) -> Conditioning:
         """The encoded conditions of n rows."""
         return self.condition_encoder(given or {}, n)
 
@@ -175,7 +177,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
     ) -> Iterator[Tensor]:
         """The estimate of x at every step, and the sample at last."""
         settings = self.sampling_options(options)
-        predict = guided(self, given or {}, n, settings)
+        predict = guided_predictor(self, given or {}, n, settings)
         z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         path = sampler.sample(predict, self.schedule, z, generator, grid=self.steps)
         yield from self.decode_path(path, predict, generator)
@@ -185,7 +187,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
     ) -> Iterator[Tensor]:
         """The events along a path, (B, *event)."""
         for z, x0 in path:  # noqa: B007 - the last z is used below
-            yield self.units.leave(x0)
+            yield self.units.to_data(x0)
         yield self.sample_data(z, predict, generator)
 
     def sample_data(self, z: Tensor, predict: Predict, generator: Generator | None) -> Tensor:
@@ -193,7 +195,7 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
         t = z.new_zeros(len(z))
         mean = z / self.schedule.alpha(t)[:, None] if self.units.discrete else predict(z, t).x0
         deviation = torch.exp(-0.5 * self.schedule.log_snr(t))[:, None]
-        return self.units.leave(mean + deviation * noise_like(z, generator))
+        return self.units.to_data(mean + deviation * noise_like(z, generator))
 
     @torch.no_grad()
     def complete(
@@ -201,12 +203,12 @@ class DiffusionSampling(Model, CanSample, CanStream, CanComplete, CanExport):
     ) -> Tensor:
         """With `noise` or `edit` every entry is sampled anew, starting from the given rows."""
         settings, observed = self.sampling_options(options), batch.observed_mask
-        predict = guided(self, batch.given, len(batch), settings)
+        predict = guided_predictor(self, batch.given, len(batch), settings)
         if settings.noise or settings.edit:
             path = self.denoising_path(batch, predict, settings, generator)
             return [*self.decode_path(path, predict, generator)][-1]
-        typical = self.units.leave(torch.zeros_like(self.units.scale)[None])
-        y = self.units.enter(torch.where(observed, batch.x, typical.to(batch.x)))
+        typical = self.units.to_data(torch.zeros_like(self.units.scale)[None])
+        y = self.units.to_units(torch.where(observed, batch.x, typical.to(batch.x)))
         times = settings.sampler.build().times(self.schedule, y, 1.0, self.steps)
         path = repaint(
             predict,

@@ -55,12 +55,12 @@ class Units(nn.Module):
         self.register_buffer("shift", space.spread("mean").flatten().clone(), persistent=False)
         self.register_buffer("scale", scale.clone(), persistent=False)  # (D,)
 
-    def enter(self, x: Tensor) -> Tensor:  # (B, *event) -> (B, D)
+    def to_units(self, x: Tensor) -> Tensor:  # (B, *event) -> (B, D)
         x = x.reshape(len(x), -1).to(self.scale.dtype)
         check_codes("diffusion", self.space, x)
         return (x - self.shift) / self.scale
 
-    def leave(self, y: Tensor) -> Tensor:  # (B, D) -> (B, *event)
+    def to_data(self, y: Tensor) -> Tensor:  # (B, D) -> (B, *event)
         x = self.shift + self.scale * y
         if self.discrete:
             x = x.round().clamp(0, self.top) + 0.0  # turns -0 into 0

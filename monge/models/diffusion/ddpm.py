@@ -27,12 +27,12 @@ from ...core.config import Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...prob.noise_schedule import Schedule
+from ...prob.noise_schedule import NoiseSchedule
 from ._base import Diffusion, default_network, default_recipe, default_target
 from ._denoisers import MLPDenoiser
-from ._guidance import guided
+from ._guidance import guided_predictor
 from ._likelihood import enclosing_step, entrywise_step_kl
-from ._parameterisation import Prediction, target
+from ._parameterisation import DenoiserPrediction, regression_target
 from ._units import max_log_snr
 
 VARIANCE_LOSS_WEIGHT = 1e-3
@@ -56,7 +56,7 @@ class DDPM(Diffusion):
 
     class Config(Diffusion.Config):
         tag = "model/diffusion.ddpm"
-        schedule: Schedule.Config = Schedule.Config()
+        schedule: NoiseSchedule.Config = NoiseSchedule.Config()
         """Noise schedule."""
         steps: Annotated[int, Range(1)] | None = None
         """Time steps T of the model; none is continuous time."""
@@ -89,11 +89,11 @@ class DDPM(Diffusion):
     def loss(self, batch: Batch) -> Losses:
         """Noise each row to z_t = alpha y + sigma eps and weigh the squared error of the
         prediction; a learned variance adds the KL term of the step."""
-        y, time = self.enter(batch), self.stratified_times(len(batch))
+        y, time = self.to_units(batch), self.stratified_times(len(batch))
         s, t = enclosing_step(time, self.steps) if self.steps else (time, time)
         noise, log_snr = torch.randn_like(y), self.schedule.log_snr(t)
-        predicted = self.look(y, noise, log_snr, self.drop_conditions(batch))
-        wanted = target(predicted.of, y, noise, predicted.alpha, predicted.sigma)
+        predicted = self.predict_noised(y, noise, log_snr, self.drop_conditions(batch))
+        wanted = regression_target(predicted.of, y, noise, predicted.alpha, predicted.sigma)
         error = (predicted.value - wanted).square().mean(1)
         losses = {"denoising": self.loss_weight(predicted, s, t) * error}
         if predicted.share is not None:
@@ -112,19 +112,19 @@ class DDPM(Diffusion):
     ) -> Tensor:
         """Sample z_1 ~ p(z_1), z_s ~ p(z_s | z_t) along the sampler, and x ~ p(x | z_0)."""
         settings = self.sampling_options(options)
-        predict = guided(self, given or {}, n, settings)
+        predict = guided_predictor(self, given or {}, n, settings)
         z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         for z_s, _ in sampler.sample(predict, self.schedule, z, generator, grid=self.steps):
             z = z_s
         return self.sample_data(z, predict, generator)
 
-    def loss_weight(self, predicted: Prediction, s: Tensor, t: Tensor) -> Tensor:
+    def loss_weight(self, predicted: DenoiserPrediction, s: Tensor, t: Tensor) -> Tensor:
         """The weight (B,) of the squared error of what the network predicts."""
         if self.config.weight == "simple":
             return self.simple_weight(predicted)[:, 0]
-        return predicted.noise_per[:, 0].square() * self.noise_weight(s, t)
+        return predicted.noise_error_scale[:, 0].square() * self.noise_weight(s, t)
 
-    def simple_weight(self, predicted: Prediction) -> Tensor:
+    def simple_weight(self, predicted: DenoiserPrediction) -> Tensor:
         """The weight (B, 1) that makes the error that of the network's output, which for a score
         is sigma times the score; the residual of x has the weight of the velocity."""
         square = predicted.sigma.square()
@@ -141,7 +141,7 @@ class DDPM(Diffusion):
             return (self.config.gamma * torch.exp(-log_snr)).clamp(max=1)
         if self.steps:
             return 0.5 * self.steps * torch.expm1(self.schedule.log_snr(s) - log_snr)
-        return -0.5 * self.schedule.slope(t)
+        return -0.5 * self.schedule.derivative(t)
 
     @classmethod
     def preset(cls, name: str, space: Space) -> Config:
@@ -153,7 +153,7 @@ class DDPM(Diffusion):
                 target="noise",
                 steps=1000,
                 weight="simple",
-                schedule=Schedule.Config(shape="linear", high=high, low=-10.0),
+                schedule=NoiseSchedule.Config(shape="linear", high=high, low=-10.0),
             )
         return cls.Config(
             net=net,
@@ -161,12 +161,12 @@ class DDPM(Diffusion):
             steps=40,
             weight="elbo",
             variance="learned",
-            schedule=Schedule.Config(shape="logsnr", high=high),
+            schedule=NoiseSchedule.Config(shape="logsnr", high=high),
         )
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        schedule = Schedule.Config(high=max_log_snr(space))
+        schedule = NoiseSchedule.Config(high=max_log_snr(space))
         config = cls.Config(
             net=default_network(space), target=default_target(space), schedule=schedule
         )
@@ -176,5 +176,5 @@ class DDPM(Diffusion):
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(
             net=MLPDenoiser.Config(width=32, depth=2),
-            schedule=Schedule.Config(high=max_log_snr(space)),
+            schedule=NoiseSchedule.Config(high=max_log_snr(space)),
         )

@@ -35,11 +35,20 @@ from ...core.train_config import TrainConfig
 from ...nn.layers.activation import Activation
 from ...nn.layers.init import initialise
 from ...nn.layers.norm import Norm
-from ...nn.layers.specs import Act, Conv, Dense, Drop, Flatten, Layer, Normalise, Stack
+from ...nn.layers.specs import (
+    ActivationSpec,
+    ConvSpec,
+    DenseSpec,
+    DropoutSpec,
+    FlattenSpec,
+    LayerSpec,
+    NormSpec,
+    StackSpec,
+)
 from ...nn.mlp import MLP
-from ...prob.heads import Entries, Head
-from ...prob.noise_schedule import coefficients
-from .._ordering import check_whole
+from ...prob.heads import Head, HeadMarginals
+from ...prob.noise_schedule import alpha_sigma
+from .._ordering import check_no_missing
 from ._denoisers import LOG_SNR_FEATURES, LOG_SNR_FREQUENCIES
 from ._guidance import NoiseConditionalClassifier
 from ._units import Units
@@ -84,16 +93,24 @@ def is_image(space: Space) -> bool:
     return space.is_picture and min(space.shape[1:]) >= MIN_IMAGE_SIDE
 
 
-def convolutions(widths: Sequence[int], width: int, dropout: float, outputs: int) -> Stack:
+def convolutions(widths: Sequence[int], width: int, dropout: float, outputs: int) -> StackSpec:
     """The layers: two convolutions per level and two dense layers."""
     act: Activation = "silu"
     norm: Norm = "group"
-    layers: list[Layer] = []
+    layers: list[LayerSpec] = []
     for channels in widths:
         for stride in (1, 2):
-            layers += [Conv(channels, 3, stride), Normalise(norm), Act(act)]
-    return Stack(
-        (*layers, Flatten(), Drop(dropout), Dense(width), Act(act), Drop(dropout), Dense(outputs))
+            layers += [ConvSpec(channels, 3, stride), NormSpec(norm), ActivationSpec(act)]
+    return StackSpec(
+        (
+            *layers,
+            FlattenSpec(),
+            DropoutSpec(dropout),
+            DenseSpec(width),
+            ActivationSpec(act),
+            DropoutSpec(dropout),
+            DenseSpec(outputs),
+        )
     )
 
 
@@ -157,20 +174,20 @@ class NoisyClassifier(
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(y | z) at noisy inputs z, with log-SNR spread evenly over the batch."""
-        y = self.enter(batch.given)
+        y = self.to_units(batch.given)
         n = len(y)
         time = (torch.arange(n, dtype=y.dtype, device=y.device) + torch.rand_like(y[:1, 0])) / n
         log_snr = torch.lerp(y.new_tensor(self.config.low), y.new_tensor(self.config.high), time)
-        alpha, sigma = (part[:, None] for part in coefficients("preserving", log_snr))
+        alpha, sigma = (part[:, None] for part in alpha_sigma("preserving", log_snr))
         z = alpha * y + sigma * torch.randn_like(y)
         return {"nll": -self.log_prob_noisy(z, log_snr, batch.x)}
 
-    def enter(self, given: Given) -> Tensor:
+    def to_units(self, given: Given) -> Tensor:
         """The inputs in standardised units, (B, D); a missing entry is replaced by its mean."""
         rows = max((len(part) for part in given.values()), default=1)
         part = broadcast_conditions(given, self.space, rows)[self.noisy]
-        typical = self.units.leave(torch.zeros_like(self.units.scale)[None])
-        return self.units.enter(torch.where(part.observed_mask, part.x, typical.to(part.x)))
+        typical = self.units.to_data(torch.zeros_like(self.units.scale)[None])
+        return self.units.to_units(torch.where(part.observed_mask, part.x, typical.to(part.x)))
 
     def log_prob_noisy(self, z: Tensor, log_snr: Tensor, y: Tensor) -> Tensor:
         params = self.net(z, log_snr)
@@ -178,9 +195,9 @@ class NoisyClassifier(
 
     def params(self, given: Given) -> Tensor:
         """The parameters of the label's distribution given noiseless inputs, (B, P)."""
-        y = self.enter(given)
+        y = self.to_units(given)
         log_snr = y.new_full((len(y),), self.config.high)
-        alpha, _ = coefficients("preserving", log_snr)
+        alpha, _ = alpha_sigma("preserving", log_snr)
         return self.net(alpha[:, None] * y, log_snr)
 
     def likelihood(
@@ -190,7 +207,7 @@ class NoisyClassifier(
         generator: Generator | None = None,
     ) -> Likelihood:
         batch = as_batch(batch)
-        check_whole("classifier", batch)
+        check_no_missing("classifier", batch)
         params = self.params(batch.given)
         log_p = self.head.log_prob(params, batch.x.reshape(-1, 1).to(params))
         return Likelihood(log_p.sum(1), "exact")
@@ -206,11 +223,11 @@ class NoisyClassifier(
         """Sample the label given noiseless inputs."""
         noise = self.head.noise(n, generator)
         params = self.params(broadcast_conditions(given or {}, self.space, n))
-        return self.head.draw(params, noise)[:, 0].long()
+        return self.head.sample(params, noise)[:, 0].long()
 
     @torch.no_grad()
     def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
-        return Entries(self.space, self.head, self.params(given))
+        return HeadMarginals(self.space, self.head, self.params(given))
 
     @torch.no_grad()
     def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:

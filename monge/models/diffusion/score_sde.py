@@ -23,18 +23,18 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
-from ...prob.noise_schedule import Schedule
+from ...prob.noise_schedule import NoiseSchedule
 from ...solve.jacobian_trace import exact_trace, hutchinson_trace
 from ._base import Diffusion, default_network, default_recipe
 from ._conditioning import Conditioning
 from ._denoisers import MLPDenoiser
-from ._guidance import guided
-from ._likelihood import columns
+from ._guidance import guided_predictor
+from ._likelihood import alpha_sigma_columns
 from ._parameterisation import Target
 from ._samplers import Langevin, Sampler
 from ._units import max_log_snr
 
-EXPLODING = Schedule.Config(shape="logsnr", family="exploding")
+EXPLODING = NoiseSchedule.Config(shape="logsnr", family="exploding")
 
 
 class ScoreSDE(Diffusion):
@@ -49,7 +49,7 @@ class ScoreSDE(Diffusion):
         squared norm (implicit), or the same with an estimated trace (sliced)."""
         probes: Annotated[int, Range(1)] = 1
         """sliced: random directions per row."""
-        schedule: Schedule.Config = EXPLODING
+        schedule: NoiseSchedule.Config = EXPLODING
         """Noise schedule."""
 
     class SamplingConfig(Diffusion.SamplingConfig):
@@ -65,13 +65,13 @@ class ScoreSDE(Diffusion):
 
     def loss(self, batch: Batch) -> Losses:
         """Noise each row to z = alpha y + sigma eps, then match the score there."""
-        y, conditions = self.enter(batch), self.drop_conditions(batch)
+        y, conditions = self.to_units(batch), self.drop_conditions(batch)
         noise, log_snr = torch.randn_like(y), self.schedule.log_snr(self.stratified_times(len(y)))
         objective = self.config.objective
         if objective == "denoising":
-            predicted = self.look(y, noise, log_snr, conditions)
+            predicted = self.predict_noised(y, noise, log_snr, conditions)
             return {objective: 0.5 * (noise - predicted.noise).square().mean(1)}
-        alpha, sigma = columns(self.schedule, log_snr)
+        alpha, sigma = alpha_sigma_columns(self.schedule, log_snr)
         z = alpha * y + sigma * noise
         return {objective: self.trace_loss(z, log_snr, conditions)}
 
@@ -85,7 +85,7 @@ class ScoreSDE(Diffusion):
     ) -> Tensor:
         """Sample z_1 ~ p(z_1), follow the scores to z_0, and sample x ~ p(x | z_0)."""
         settings = self.sampling_options(options)
-        predict = guided(self, given or {}, n, settings)
+        predict = guided_predictor(self, given or {}, n, settings)
         z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         for z_s, _ in sampler.sample(predict, self.schedule, z, generator, grid=self.steps):
             z = z_s
@@ -103,17 +103,21 @@ class ScoreSDE(Diffusion):
             signs = torch.randint(2, (len(z), self.config.probes, *z.shape[1:]), device=z.device)
             s, each = hutchinson_trace(score, z, 2.0 * signs.to(z) - 1)
             trace = each.mean(1)
-        sigma = columns(self.schedule, log_snr)[1][:, 0]
+        sigma = alpha_sigma_columns(self.schedule, log_snr)[1][:, 0]
         return sigma.square() * (trace + 0.5 * s.square().sum(1)) / z.shape[1]
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        schedule = Schedule.Config(shape="logsnr", family="exploding", high=max_log_snr(space))
+        schedule = NoiseSchedule.Config(
+            shape="logsnr", family="exploding", high=max_log_snr(space)
+        )
         return Defaults(
             cls.Config(net=default_network(space), schedule=schedule), default_recipe(space)
         )
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        schedule = Schedule.Config(shape="logsnr", family="exploding", high=max_log_snr(space))
+        schedule = NoiseSchedule.Config(
+            shape="logsnr", family="exploding", high=max_log_snr(space)
+        )
         return cls.Config(net=MLPDenoiser.Config(width=32, depth=2), schedule=schedule)

@@ -29,12 +29,12 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
 from ...core.model import Defaults, Losses, Update
 from ...core.space import Space
-from ...prob.noise_schedule import Family, Noising, check_end
+from ...prob.noise_schedule import Family, NoiseProcess, check_final_log_snr
 from ._base import Diffusion, NetworkTarget, default_network, default_recipe, default_target
 from ._denoisers import MLPDenoiser
-from ._guidance import guided
+from ._guidance import guided_predictor
 from ._likelihood import LikelihoodInputs, enclosing_step, prior_kl, reconstruction
-from ._parameterisation import target
+from ._parameterisation import regression_target
 from ._units import max_log_snr
 
 BISECTION_STEPS = 50
@@ -43,7 +43,7 @@ INITIAL_STEEPNESS = 10.0
 """Steepness of each sigmoid at initialisation."""
 
 
-class Gamma(Configured, nn.Module, Noising):
+class LearnedSchedule(Configured, nn.Module, NoiseProcess):
     """A learned noise schedule: its shape is learned, and its ends may be."""
 
     family: Family = "preserving"
@@ -62,7 +62,7 @@ class Gamma(Configured, nn.Module, Noising):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            check_end(self.low)
+            check_final_log_snr(self.low)
 
     def __init__(self, config: Config, fixed: bool = False) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Gamma(Configured, nn.Module, Noising):
     def log_snr(self, t: Tensor) -> Tensor:
         return self.log_snr_and_derivative(t)[0]
 
-    def slope(self, t: Tensor) -> Tensor:
+    def derivative(self, t: Tensor) -> Tensor:
         return self.log_snr_and_derivative(t)[1]
 
     @torch.no_grad()
@@ -128,13 +128,13 @@ class VDM(Diffusion):
         target: NetworkTarget = "residual"
         """What the network predicts: x0, noise, score, velocity, or residual, the part of x that
         an entry's own noisy value does not determine."""
-        schedule: Gamma.Config = Gamma.Config()
+        schedule: LearnedSchedule.Config = LearnedSchedule.Config()
         """The learned noise schedule."""
         steps: Annotated[int, Range(1)] | None = None
         """Time steps T of the model; none is continuous time."""
 
     config: Config
-    schedule: Gamma
+    schedule: LearnedSchedule
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
@@ -158,7 +158,7 @@ class VDM(Diffusion):
 
     def loss(self, batch: Batch) -> Losses:
         """The three terms of the bound, each by one sample of time and noise per row."""
-        y = self.enter(batch)
+        y = self.to_units(batch)
         inputs = LikelihoodInputs(self.predict_at, self.schedule, self.units, y, batch.rows, 0)
         return {
             "prior": prior_kl(self.schedule, y),
@@ -176,7 +176,7 @@ class VDM(Diffusion):
     ) -> Tensor:
         """Sample z_1 ~ p(z_1), z_s ~ p(z_s | z_t) along the sampler, and x ~ p(x | z_0)."""
         settings = self.sampling_options(options)
-        predict = guided(self, given or {}, n, settings)
+        predict = guided_predictor(self, given or {}, n, settings)
         z, sampler = self.sample_prior(n, generator), settings.sampler.build()
         for z_s, _ in sampler.sample(predict, self.schedule, z, generator, grid=self.steps):
             z = z_s
@@ -196,9 +196,9 @@ class VDM(Diffusion):
         time, noise = self.stratified_times(len(y)), torch.randn_like(y)
         s, t = enclosing_step(time, self.steps) if self.steps else (time, time)
         log_snr, derivative = self.schedule.log_snr_and_derivative(t)
-        predicted = self.look(y, noise, log_snr, self.drop_conditions(batch))
-        wanted = target(predicted.of, y, noise, predicted.alpha, predicted.sigma)
-        error = (predicted.noise_per * (predicted.value - wanted)).square().sum(1)
+        predicted = self.predict_noised(y, noise, log_snr, self.drop_conditions(batch))
+        wanted = regression_target(predicted.of, y, noise, predicted.alpha, predicted.sigma)
+        error = (predicted.noise_error_scale * (predicted.value - wanted)).square().sum(1)
         if self.steps:
             return 0.5 * self.steps * torch.expm1(self.schedule.log_snr(s) - log_snr) * error
         return -0.5 * derivative * error
@@ -206,7 +206,7 @@ class VDM(Diffusion):
     def variance_of_bound(self, batch: Batch) -> Losses:
         """The mean square of the diffusion term per entry; its mean is independent of the shape of
         the schedule, so this minimises its variance."""
-        y = self.enter(batch)
+        y = self.to_units(batch)
         return {"square": (self.diffusion_loss(batch, y) / y.shape[1]).square()}
 
     @classmethod
@@ -215,7 +215,7 @@ class VDM(Diffusion):
         return cls.Config(
             net=default_network(space, waves=2),
             target="noise",
-            schedule=Gamma.Config(high=max_log_snr(space)),
+            schedule=LearnedSchedule.Config(high=max_log_snr(space)),
         )
 
     @classmethod
@@ -225,7 +225,7 @@ class VDM(Diffusion):
         config = cls.Config(
             net=default_network(space, waves=2 if fine else 0),
             target=target,
-            schedule=Gamma.Config(high=max_log_snr(space)),
+            schedule=LearnedSchedule.Config(high=max_log_snr(space)),
         )
         return Defaults(config, default_recipe(space))
 
@@ -233,5 +233,5 @@ class VDM(Diffusion):
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(
             net=MLPDenoiser.Config(width=32, depth=2),
-            schedule=Gamma.Config(high=max_log_snr(space), width=4),
+            schedule=LearnedSchedule.Config(high=max_log_snr(space), width=4),
         )

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ...core.config import Range
 from ...core.model import Defaults
 from ...core.space import Space
-from ...nn.autoregressive.masked_mlp import Masked
-from ...prob.bijections.autoregressive import Autoregressive
+from ...nn.autoregressive.masked_mlp import MaskedMLP
+from ...prob.bijections.autoregressive import AutoregressiveBijection
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.elementwise import ActNorm
 from ._base import Flow
@@ -26,7 +26,7 @@ class AutoregressiveFlow(CompletableFlow):
     class Config(Flow.Config, UnivariateMapConfig):
         layers: Annotated[int, Range(1)] = 5
         """Number of masked maps."""
-        net: Masked.Config = Masked.Config(width=256)
+        net: MaskedMLP.Config = MaskedMLP.Config(width=256)
         """Masked network from the entries before an entry to the parameters of its map."""
 
     config: Config
@@ -40,24 +40,24 @@ class AutoregressiveFlow(CompletableFlow):
         return self.config.with_mixture(Compose(parts), len(dims))
 
     @abc.abstractmethod
-    def orient(self, layer: Autoregressive) -> Bijection:
+    def orient(self, layer: AutoregressiveBijection) -> Bijection:
         """The map or its inverse, whichever the stack contains."""
 
-    def layer(self, places: Tensor, context: int) -> Autoregressive:
+    def layer(self, places: Tensor, context: int) -> AutoregressiveBijection:
         warp, dims = self.config.univariate_map(), torch.arange(self.space.dims)
-        net: Masked = self.config.net.build(
+        net: MaskedMLP = self.config.net.build(
             dims, dims.repeat_interleave(warp.count), places[None], context
         )
         for last in filter(None, (net.out, net.direct)):
             nn.init.zeros_(last.weight)
         nn.init.zeros_(net.out.bias)
-        return Autoregressive(net, warp, places)
+        return AutoregressiveBijection(net, warp, places)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         """Affine maps for few rows or many entries; otherwise splines."""
         few = space.rows < 2000
-        net = Masked.Config(width=64 if few else 256)
+        net = MaskedMLP.Config(width=64 if few else 256)
         config = cls.Config(
             layers=2 if few else 5,
             net=net,
@@ -68,4 +68,4 @@ class AutoregressiveFlow(CompletableFlow):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(layers=2, bins=4, net=Masked.Config(width=16, depth=1))
+        return cls.Config(layers=2, bins=4, net=MaskedMLP.Config(width=16, depth=1))

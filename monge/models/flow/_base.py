@@ -36,11 +36,11 @@ from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection, Compose
-from ...prob.bijections.coupling import Conditional
+from ...prob.bijections.coupling import ConditionalBijection
 from ...prob.bijections.elementwise import Logit
-from ...prob.bijections.univariate import Affine
-from ...prob.distributions import log_mean_exp, log_normal
-from .._ordering import check_codes, check_whole
+from ...prob.bijections.univariate import AffineMap
+from ...prob.distributions import log_mean_exp, normal_log_prob_rows
+from .._ordering import check_codes, check_no_missing
 from ._units import data_units, value_limits
 
 INITIAL_NOISE_LOG_SCALE = 0.5
@@ -119,7 +119,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
     def initialise_from_data(self, batch: Batch) -> None:
         batch = self.init_rows(batch)
         uniform = keyed_uniform(batch.rows, self.latent.shape) if self.discrete else None
-        y, _ = self.spread(batch, uniform)
+        y, _ = self.dequantise(batch, uniform)
         self.map.initialise_from_data(y, self.context(batch.given, len(y)))
 
     def init_rows(self, batch: Batch) -> Batch:
@@ -153,14 +153,14 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
 
     def log_weight(self, batch: Batch, uniform: Tensor | None) -> Tensor:
         """log p(y) - log q(y - x) of rows dequantised by uniform noise (B, D), (B,)."""
-        y, log_q = self.spread(batch, uniform)
+        y, log_q = self.dequantise(batch, uniform)
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
-        log_p = log_normal(z) + log_det
+        log_p = normal_log_prob_rows(z) + log_det
         return log_p if uniform is None else log_p - log_q
 
-    def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
+    def dequantise(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
         """Dequantised rows y (B, D), and log q of their noise, 0 for uniform noise."""
-        check_whole(self.name, batch)
+        check_no_missing(self.name, batch)
         x = self.flat(batch)
         if uniform is None:
             return x, 0.0
@@ -174,7 +174,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
         features = features if context is None else torch.cat([features, context], 1)
         normal = torch.special.ndtri(uniform.clamp(1e-6, 1 - 1e-6))
         u, log_det = self.dequantiser(normal, features)
-        return self.add_noise(x, u), log_normal(normal) - log_det
+        return self.add_noise(x, u), normal_log_prob_rows(normal) - log_det
 
     def add_noise(self, x: Tensor, u: Tensor) -> Tensor:
         return torch.where(self.low.isnan(), x, x + u)
@@ -203,7 +203,7 @@ class Flow(Model, HasLikelihood, HasBijection, CanSample, CanEncode, CanDecode):
     def encode(self, batch: Batch | Tensor) -> Tensor:
         """The code of each row; of discrete entries, that of the middle of their interval."""
         batch = as_batch(batch)
-        check_whole(self.name, batch)
+        check_no_missing(self.name, batch)
         return self.pull(self.midpoints(batch), batch.given)[0]
 
     @torch.no_grad()
@@ -247,7 +247,7 @@ def conditional_base(context: int, dims: int) -> Bijection:
     net = torch.nn.Linear(context, 2 * dims)
     torch.nn.init.zeros_(net.weight)
     torch.nn.init.zeros_(net.bias)
-    return Conditional(net, Affine())
+    return ConditionalBijection(net, AffineMap())
 
 
 def learned_dequantiser(context: int, dims: int) -> Bijection:
@@ -256,7 +256,7 @@ def learned_dequantiser(context: int, dims: int) -> Bijection:
     torch.nn.init.zeros_(net.out.weight)
     with torch.no_grad():
         net.out.bias.copy_(torch.tensor([0.0, INITIAL_NOISE_LOG_SCALE]).repeat_interleave(dims))
-    return Compose([Conditional(net, Affine()), Logit(torch.ones(dims), 0.0)])
+    return Compose([ConditionalBijection(net, AffineMap()), Logit(torch.ones(dims), 0.0)])
 
 
 def importance_bound(log_weights: Tensor) -> Likelihood:

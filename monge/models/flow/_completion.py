@@ -33,8 +33,8 @@ from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...prob.bijections.base import Bijection
-from ...prob.distributions import log_normal
-from ...prob.hmc import Density, Hamiltonian
+from ...prob.distributions import normal_log_prob_rows
+from ...prob.hmc import HamiltonianMonteCarlo, LogDensity
 from ._base import Flow
 
 PROPOSAL_SCALE = 0.5
@@ -49,7 +49,7 @@ CoordinateSampler = Callable[[Tensor], tuple[Tensor, Tensor]]
 class MissingEntries:
     """The distribution of the missing entries of rows y (B, D), through states s (B, D)."""
 
-    log_p: Density  # of coordinates w (B, D)
+    log_p: LogDensity  # of coordinates w (B, D)
     outer: Bijection  # w -> y, entry by entry
     y: Tensor
     observed: Tensor  # (B, D)
@@ -75,7 +75,7 @@ class MissingEntries:
 
     def sample(self, start: Tensor, moves: int, leaps: int, generator: Generator | None) -> Tensor:
         """The coordinates (B, D) at the end of chains from states."""
-        chain = Hamiltonian(
+        chain = HamiltonianMonteCarlo(
             self.density, ~self.observed | self.dequantised, moves, leaps, generator
         )
         return self.coordinates(chain.run(start))[0]
@@ -137,7 +137,7 @@ class CompletableFlow(Flow, CanComplete):
 
         def log_p(w: Tensor) -> Tensor:
             z, log_det = self.inner.inverse(w, context)
-            return log_normal(z) + log_det
+            return normal_log_prob_rows(z) + log_det
 
         return MissingEntries(log_p, self.outer, self.flat(batch), observed, ~self.low.isnan())
 
@@ -147,7 +147,7 @@ class CompletableFlow(Flow, CanComplete):
 
         def sampler(z: Tensor) -> tuple[Tensor, Tensor]:
             w, log_det = self.inner(z, context)
-            return w, log_normal(z) - log_det
+            return w, normal_log_prob_rows(z) - log_det
 
         return sampler
 

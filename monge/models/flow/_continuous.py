@@ -64,7 +64,7 @@ class SolverOptions(BaseConfig):
     """dopri5: error tolerance of a step, relative and absolute."""
 
 
-class Continuous(Bijection):
+class ContinuousBijection(Bijection):
     """x(0) to x(1) or back, with the exact trace; for many entries with an estimate along one
     random direction, the same both ways."""
 

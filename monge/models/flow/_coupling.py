@@ -13,12 +13,12 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection, Compose
-from ...prob.bijections.coupling import Coupling
+from ...prob.bijections.coupling import CouplingBijection
 from ...prob.bijections.elementwise import ActNorm
-from ...prob.bijections.linear import Mix, Permutation
-from ...prob.bijections.rosenblatt import Rosenblatt, Started
-from ...prob.bijections.spline import Spline
-from ...prob.bijections.univariate import Additive, Affine, UnivariateMap
+from ...prob.bijections.linear import LULinear, Permutation
+from ...prob.bijections.rosenblatt import MixtureInitialised, Rosenblatt
+from ...prob.bijections.spline import SplineMap
+from ...prob.bijections.univariate import AdditiveMap, AffineMap, UnivariateMap
 
 
 class CouplingNet(nn.Module):
@@ -55,12 +55,16 @@ class UnivariateMapConfig(BaseConfig):
 
     def with_mixture(self, learned: Bijection, dims: int) -> Bijection:
         """The map around its initial Gaussian mixture, if it has one."""
-        return Started(learned, Rosenblatt(dims, self.components)) if self.components else learned
+        return (
+            MixtureInitialised(learned, Rosenblatt(dims, self.components))
+            if self.components
+            else learned
+        )
 
     def univariate_map(self) -> UnivariateMap:
         if self.kind == "additive":
-            return Additive()
-        return Affine() if self.kind == "affine" else Spline(self.bins, self.reach)
+            return AdditiveMap()
+        return AffineMap() if self.kind == "affine" else SplineMap(self.bins, self.reach)
 
 
 def default_components(space: Space) -> int:
@@ -122,18 +126,18 @@ def coupling_stack(config: CouplingStackConfig, dims: int, context: int) -> Comp
 
 def coupling_layer(
     config: CouplingStackConfig, dims: int, context: int, flip: bool, skip: int = 0
-) -> Coupling:
+) -> CouplingBijection:
     """One coupling, whose network reads the context from entry `skip` on."""
     warp, size = config.univariate_map(), dims // 2
     stays, moves = (dims - size, size) if flip else (size, dims - size)
-    return Coupling(
+    return CouplingBijection(
         CouplingNet(config.net, stays, context, moves * warp.count, skip), warp, size, flip
     )
 
 
 def mixing_layers(config: CouplingStackConfig, dims: int) -> list[Bijection]:
     mix = (
-        Mix(dims, rotate=False)
+        LULinear(dims, rotate=False)
         if config.mix == "linear"
         else Permutation(torch.randperm(dims) if dims > 2 else torch.arange(dims))
     )

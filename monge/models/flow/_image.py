@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from ...core.space import Space
 from ...prob.bijections.base import Bijection, Compose, Inverse
-from ...prob.bijections.coupling import Conditional, Coupling
+from ...prob.bijections.coupling import ConditionalBijection, CouplingBijection
 from ...prob.bijections.elementwise import ActNorm
-from ...prob.bijections.linear import Mix, Reshape, Squeeze
-from ...prob.bijections.multiscale import Scales, Shape
-from ...prob.bijections.univariate import Affine
+from ...prob.bijections.linear import LULinear, Reshape, Squeeze
+from ...prob.bijections.multiscale import ImageShape, MultiScale
+from ...prob.bijections.univariate import AffineMap
 
 
 class CouplingConvNet(nn.Module):
@@ -40,7 +40,7 @@ class CouplingConvNet(nn.Module):
         width: int,
         outputs: int,
         context: int,
-        view: Shape | None = None,
+        view: ImageShape | None = None,
         skip: int = 0,
         kernel_size: int = 3,
     ) -> None:
@@ -74,7 +74,7 @@ class InjectorNet(nn.Module):
     """One convolution of the image condition at the size of a level; 0 at initialisation."""
 
     def __init__(
-        self, view: Shape, size: tuple[int, int], outputs: int, kernel_size: int = 3
+        self, view: ImageShape, size: tuple[int, int], outputs: int, kernel_size: int = 3
     ) -> None:
         super().__init__()
         self.view, self.size = view, size
@@ -92,7 +92,7 @@ def flatten_channels_last(image: Tensor) -> Tensor:
     return image.permute(0, 2, 3, 1).flatten(1)
 
 
-def image_from_context(context: Tensor, view: Shape, size: Sequence[int]) -> Tensor:
+def image_from_context(context: Tensor, view: ImageShape, size: Sequence[int]) -> Tensor:
     """The image at the start of the context, downscaled to a size that divides its own,
     (B, C, H, W)."""
     channels, *sides = view
@@ -108,32 +108,32 @@ class GlowSteps:
     count: int  # steps of a level
     width: int  # of the networks
     context: int  # entries of the context
-    view: Shape | None = None  # shape of the image it starts with
+    view: ImageShape | None = None  # shape of the image it starts with
     injects: bool = False
     kernel_size: int = 3  # of convolutions of that image
 
-    def level(self, shape: Shape, squeezed: bool, last: bool) -> Bijection:
+    def level(self, shape: ImageShape, squeezed: bool, last: bool) -> Bijection:
         """The map from both halves of the channels to the input of the level."""
         leaving = [] if last else [self.coupling(shape[0])]
         steps = [part for number in range(self.count) for part in self.step(shape, number)]
         return Compose([*leaving, *steps, *([Squeeze()] if squeezed else [])])
 
-    def step(self, shape: Shape, number: int) -> list[Bijection]:
+    def step(self, shape: ImageShape, number: int) -> list[Bijection]:
         """The parts of one step, in the order from code to image."""
         injector: list[Bijection] = []
         if self.injects and self.view:
             net = InjectorNet(self.view, shape[1:], 2 * shape[0], self.kernel_size)
-            injector = [Conditional(net, Affine())]
+            injector = [ConditionalBijection(net, AffineMap())]
         return [
             self.coupling(shape[0], bool(number % 2)),
             *injector,
-            Mix(shape[0]),
+            LULinear(shape[0]),
             ActNorm(shape[0]),
         ]
 
     def coupling(self, channels: int, flip: bool = False) -> Bijection:
         """The half that is transformed, or leaves, is the second one unless `flip`."""
-        size, warp = channels - channels // 2, Affine()
+        size, warp = channels - channels // 2, AffineMap()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
         net = CouplingConvNet(
             stays,
@@ -143,9 +143,9 @@ class GlowSteps:
             self.view,
             kernel_size=self.kernel_size,
         )
-        return Coupling(net, warp, size, flip)
+        return CouplingBijection(net, warp, size, flip)
 
-    def levels(self, shape: Shape, count: int, squeezes: bool = True) -> Scales:
+    def levels(self, shape: ImageShape, count: int, squeezes: bool = True) -> MultiScale:
         """Codes (B, D) to an image; without `squeezes` the first level keeps its size."""
         levels, shapes = [], []
         for number in range(count):
@@ -155,19 +155,19 @@ class GlowSteps:
             levels.append(self.level(shape, squeezed, number == count - 1))
             shapes.append(shape)
             shape = (shape[0] - shape[0] // 2, *shape[1:])
-        return Scales(levels, shapes)
+        return MultiScale(levels, shapes)
 
-    def flat(self, shape: Shape, count: int) -> Bijection:
+    def flat(self, shape: ImageShape, count: int) -> Bijection:
         """Codes (B, D) to flattened images."""
         return Compose([self.levels(shape, count), Inverse(Reshape(shape))])
 
 
-def image_shape(space: Space) -> Shape:
+def image_shape(space: Space) -> ImageShape:
     """(C, H, W); other events are one pixel."""
     return space.shape if space.is_picture else (space.dims, 1, 1)  # type: ignore[return-value]
 
 
-def count_halvings(shape: Shape) -> int:
+def count_halvings(shape: ImageShape) -> int:
     """How many times height and width can be halved."""
     _, rows, columns = shape
     count = 0

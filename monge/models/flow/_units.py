@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...core.space import Space
-from ...prob.bijections.base import Beside, Bijection
+from ...prob.bijections.base import Bijection, Blockwise
 from ...prob.bijections.elementwise import Logit, Standardise
 
 MIN_DISCRETE_SCALE = 0.3
@@ -59,4 +59,4 @@ def data_units(space: Space, margin: float) -> Bijection:
     used = [number for number in (0, 1) if len(entries[number])]
     if len(used) == 1:
         return parts[used[0]]
-    return Beside([parts[k] for k in used], [entries[k] for k in used])
+    return Blockwise([parts[k] for k in used], [entries[k] for k in used])

@@ -42,7 +42,7 @@ def softplus_derivative(z: Tensor) -> tuple[Tensor, Tensor]:
     return nn.functional.softplus(z), z.sigmoid()
 
 
-SLOPES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+ACTIVATION_DERIVATIVES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     "silu": silu_derivative,
     "tanh": tanh_derivative,
     "softplus": softplus_derivative,
@@ -90,7 +90,7 @@ class Velocity(nn.Module):
         net = self.net
         return (
             isinstance(net, MLP)
-            and net.config.activation in SLOPES
+            and net.config.activation in ACTIVATION_DERIVATIVES
             and not (net.config.dropout and self.training)
         )
 
@@ -157,7 +157,10 @@ def mlp_trace(net: MLP, x: Tensor, lifts: Tensor) -> tuple[Tensor, Tensor]:
         weight = layer.weight[:, : count * dims].unflatten(1, (count, dims))  # (width, F, D)
         return lifts @ weight.permute(2, 1, 0)
 
-    activation, layers = SLOPES[net.config.activation], cast(list[nn.Linear], list(net.hidden))
+    activation, layers = (
+        ACTIVATION_DERIVATIVES[net.config.activation],
+        cast(list[nn.Linear], list(net.hidden)),
+    )
     if not layers:
         return net.out(x), first(net.out).diagonal(dim1=0, dim2=2).sum(1)
     a, rise = activation(layers[0](x))

@@ -22,7 +22,7 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
-from ...prob.distributions import log_normal
+from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._completion import TransferFlow
 from ._coupling import CouplingStackConfig, coupling_stack, small_data_recipe
@@ -59,9 +59,9 @@ class AttributeFlow(TransferFlow):
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
-        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
-        return {"nll": log_q - (log_normal(z) + log_det)}
+        return {"nll": log_q - (normal_log_prob_rows(z) + log_det)}
 
     @torch.no_grad()
     def sample(

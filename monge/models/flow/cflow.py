@@ -27,13 +27,13 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions
 from ...nn.mlp import MLP
-from ...prob.bijections.base import Bijection, Compose, Inverse, Mapped, nothing
-from ...prob.bijections.coupling import REACH, Coupling
+from ...prob.bijections.base import Bijection, Compose, Inverse, Mapped, zero_log_det
+from ...prob.bijections.coupling import MAX_NET_INPUT, CouplingBijection
 from ...prob.bijections.elementwise import ActNorm
-from ...prob.bijections.linear import Mix, Reshape, Squeeze
-from ...prob.bijections.multiscale import Shape
-from ...prob.bijections.univariate import Affine
-from ...prob.distributions import log_normal
+from ...prob.bijections.linear import LULinear, Reshape, Squeeze
+from ...prob.bijections.multiscale import ImageShape
+from ...prob.bijections.univariate import AffineMap
+from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._completion import TransferFlow
 from ._coupling import CouplingStackConfig, coupling_layer, mixing_layers, small_data_recipe
@@ -50,11 +50,11 @@ class CouplingLadder(Compose):
     def inverse_with_inputs(self, x: Tensor, context: Tensor) -> tuple[Tensor, Mapped]:
         """The inputs of the couplings, each with the context, (B, K (D + C)), and the inverse
         of x."""
-        found, total = [], nothing(x)
+        found, total = [], zero_log_det(x)
         for number, part in reversed(list(enumerate(self.each()))):
             if number % 2 == 0:
                 row = flatten_channels_last(x) if x.ndim == 4 else x
-                found += [context, row.clamp(-REACH, REACH)]
+                found += [context, row.clamp(-MAX_NET_INPUT, MAX_NET_INPUT)]
             x, log_det = part.inverse(x, context)
             total = total + log_det
         return torch.cat(found[::-1], 1), (x, total)
@@ -88,7 +88,7 @@ class ImageRungs:
     width: int
     levels: int
 
-    def ladder(self, shape: Shape, context: int, other: int = 0) -> CouplingLadder:
+    def ladder(self, shape: ImageShape, context: int, other: int = 0) -> CouplingLadder:
         """With `other`, each coupling reads its own block of the context, which starts with an
         image of the same size and `other` channels."""
         rungs: list[tuple[Bijection, Bijection]] = []
@@ -96,7 +96,7 @@ class ImageRungs:
             sides = (shape[1] >> level, shape[2] >> level)
             channels, view = shape[0] * 4**level, (other * 4**level, *sides) if other else None
             for step in range(self.steps):
-                parts: list[Bijection] = [Mix(channels), ActNorm(channels)]
+                parts: list[Bijection] = [LULinear(channels), ActNorm(channels)]
                 if step == self.steps - 1:
                     parts += [Squeeze(), *self.flat(shape, level)]
                 skip = len(rungs) * context if other else 0
@@ -106,19 +106,19 @@ class ImageRungs:
         return CouplingLadder(self.with_input(rungs, shape))
 
     def coupling(
-        self, channels: int, context: int, view: Shape | None, skip: int, flip: bool
+        self, channels: int, context: int, view: ImageShape | None, skip: int, flip: bool
     ) -> Bijection:
-        size, warp = channels - channels // 2, Affine()
+        size, warp = channels - channels // 2, AffineMap()
         stays, moves = (channels - size, size) if flip else (size, channels - size)
         net = CouplingConvNet(stays, self.width, moves * warp.count, context, view, skip)
-        return Coupling(net, warp, size, flip)
+        return CouplingBijection(net, warp, size, flip)
 
-    def flat(self, shape: Shape, level: int) -> list[Bijection]:
+    def flat(self, shape: ImageShape, level: int) -> list[Bijection]:
         """The flattening after the finest level."""
         return [Inverse(Reshape(shape))] if level == 1 else []
 
     def with_input(
-        self, rungs: list[tuple[Bijection, Bijection]], shape: Shape
+        self, rungs: list[tuple[Bijection, Bijection]], shape: ImageShape
     ) -> list[tuple[Bijection, Bijection]]:
         """The rungs with codes (B, D) reshaped for the coarsest level."""
         sides = (shape[1] >> self.levels, shape[2] >> self.levels)
@@ -205,7 +205,7 @@ class CFlow(TransferFlow):
         a, paid = units.inverse(self.dequantise_source(ready[self.source], uniform))
         conditions = self.conditions(ready, n)
         states, (z, log_det) = ladder.inverse_with_inputs(a, conditions)  # type: ignore[operator]
-        return states, log_normal(z) + log_det + paid
+        return states, normal_log_prob_rows(z) + log_det + paid
 
     def dequantise_source(self, part: Batch, uniform: Tensor | None) -> Tensor:
         """a (B, D_a) with discrete entries at the middle of their interval, or moved by noise."""
@@ -228,9 +228,9 @@ class CFlow(TransferFlow):
         ready = broadcast_conditions(batch.given, self.space, n)
         noise = torch.rand(n, len(self.source_discrete)).to(self.low)
         states, log_p = self.encode_source(ready, n, noise)
-        y, _ = self.spread(batch, torch.rand_like(flat) if self.discrete else None)
+        y, _ = self.dequantise(batch, torch.rand_like(flat) if self.discrete else None)
         z, log_det = self.map.inverse(y, states)
-        losses = {"nll": -(log_normal(z) + log_det), "other": -log_p}
+        losses = {"nll": -(normal_log_prob_rows(z) + log_det), "other": -log_p}
         if self.config.cycle:
             found, _ = self.inner(torch.zeros_like(flat), states)
             wanted, _ = self.outer.inverse(self.midpoints(batch))

@@ -32,16 +32,16 @@ from ...core.rng import derive_seed, keyed_uniform, seed_of
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from ...nn.unet import UNet, suited
+from ...nn.unet import UNet, with_levels_for
 from ...prob.bijections.base import Bijection, Compose
 from ...prob.bijections.elementwise import ActNorm, Standardise
-from ...prob.distributions import log_normal
+from ...prob.distributions import normal_log_prob_rows
 from ...solve.jacobian_trace import draw_probes, mean_and_error
 from ...solve.ode import TABLEAUX, Method, Solver
-from .._ordering import check_whole
+from .._ordering import check_no_missing
 from ._base import Flow, importance_bound
 from ._completion import CompletableFlow, repaint
-from ._continuous import PAIRINGS, Continuous, SolverOptions, even_times
+from ._continuous import PAIRINGS, ContinuousBijection, SolverOptions, even_times
 
 MIN_SOLVER_EVALS = 16
 """Network evaluations that an adaptive solver needs at least for events of many entries."""
@@ -121,11 +121,11 @@ class CNF(CompletableFlow, CanStream):
         config, is_image = self.config, self.space.is_picture
         net = config.unet if config.image_net == "unet" and is_image else config.net
         shape = self.space.shape or (1,)
-        return Continuous(net, shape, context, self.solver(config), config.waves)
+        return ContinuousBijection(net, shape, context, self.solver(config), config.waves)
 
     @property
-    def flow(self) -> Continuous:
-        return cast(Continuous, self.inner)
+    def flow(self) -> ContinuousBijection:
+        return cast(ContinuousBijection, self.inner)
 
     @property
     def precision(self) -> float:
@@ -147,7 +147,7 @@ class CNF(CompletableFlow, CanStream):
 
     def loss(self, batch: Batch) -> Losses:
         """Flow matching: |v(x_t, t) - (z - x)|^2; or the negative log-likelihood by the solver."""
-        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         if self.config.objective == "matching":
             return {"matching": self.matching_loss(y, self.context(batch.given, len(y)))}
         seed = int(torch.randint(2**62, ()))
@@ -157,7 +157,7 @@ class CNF(CompletableFlow, CanStream):
 
     def matching_loss(self, y: Tensor, context: Tensor | None) -> Tensor:
         """The mean squared error of the velocity against z - x, at times spread evenly."""
-        x = self.outer.undo(y)
+        x = self.outer.inverse_only(y)
         z = torch.randn_like(x)
         z = z if self.config.coupling == "independent" else z[PAIRINGS[self.config.coupling](x, z)]
         shift = torch.rand((), dtype=x.dtype, device=x.device)
@@ -179,14 +179,14 @@ class CNF(CompletableFlow, CanStream):
         )
         solver = self.solver(options)
         if not self.discrete:
-            y, _ = self.spread(batch, None)
+            y, _ = self.dequantise(batch, None)
             value, error = mean_and_error(self.log_density(y, batch, solver, probes))
             kind = "exact" if probes is None else "estimate"
             return Likelihood(value, kind, error)  # type: ignore[arg-type]
         weights = []
         for k in range(options.samples):
             u = keyed_uniform(batch.rows, self.latent.shape, derive_seed(seed, "spread", k))
-            y, log_q = self.spread(batch, u)
+            y, log_q = self.dequantise(batch, u)
             weights.append(self.log_density(y, batch, solver, probes).mean(1) - log_q)
         found = torch.stack(weights)  # (samples, B)
         return importance_bound(found if probes is None else found.mean(0, keepdim=True))
@@ -205,7 +205,7 @@ class CNF(CompletableFlow, CanStream):
         context = self.context(batch.given, len(y))
         adjoint = self.config.gradient == "adjoint" and torch.is_grad_enabled()
         z, total = self.flow.solve(x, context, (0.0, 1.0), solver, probes, adjoint)
-        return (log_normal(z) + paid)[:, None] + total
+        return (normal_log_prob_rows(z) + paid)[:, None] + total
 
     @torch.no_grad()
     def sample(
@@ -248,7 +248,7 @@ class CNF(CompletableFlow, CanStream):
     def encode(self, batch: Batch | Tensor) -> Tensor:
         """The code of each row; discrete entries start at the middle of their interval."""
         batch = as_batch(batch)
-        check_whole(self.name, batch)
+        check_no_missing(self.name, batch)
         y, _ = self.outer.inverse(self.midpoints(batch))
         return self.transport(y, batch.given, (0.0, 1.0))
 
@@ -299,7 +299,7 @@ class CNF(CompletableFlow, CanStream):
             batch.observed_mask.reshape(len(batch), -1),
             self.context(batch.given, len(batch)),
         )
-        y, _ = self.spread(replace(batch, observed=None), self.uniform(batch, generator))
+        y, _ = self.dequantise(replace(batch, observed=None), self.uniform(batch, generator))
         x, _ = self.outer.inverse(y)
         velocity = functools.partial(self.flow.velocity, context=context)
         x = self.to_data(repaint(velocity, x, observed, generator))
@@ -313,7 +313,9 @@ class CNF(CompletableFlow, CanStream):
             lr=1e-3, batch_size=128 if few else 256, ema_decay=0.999, eval_every=500
         )
         plain = UNet.Config(multipliers=(1, 2), blocks=1, attention=0)
-        for unet in (suited(plain, sides), plain) if space.is_picture and min(sides) >= 8 else ():
+        for unet in (
+            (with_levels_for(plain, sides), plain) if space.is_picture and min(sides) >= 8 else ()
+        ):
             if not any(side % unet.factor for side in sides):
                 recipe = (
                     recipe if unet.patch == 1 else replace(recipe, batch_size=64, eval_every=2000)

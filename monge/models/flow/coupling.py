@@ -16,13 +16,13 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...nn.mlp import MLP
 from ...prob.bijections.base import Bijection
-from ...prob.distributions import log_normal
+from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._completion import CompletableFlow
 from ._coupling import CouplingStackConfig, coupling_stack, default_components, small_data_recipe
 
 
-class Coupling(CompletableFlow):
+class CouplingFlow(CompletableFlow):
     """x = f_K(... f_1(z)) with (x^A, x^B) = (h(z^A; beta(z^B, given)), z^B) in each f.
 
     kind=additive is NICE (Dinh, Krueger & Bengio 2015), affine RealNVP (Dinh, Sohl-Dickstein &
@@ -43,9 +43,9 @@ class Coupling(CompletableFlow):
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
-        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
-        return {"nll": log_q - (log_normal(z) + log_det)}
+        return {"nll": log_q - (normal_log_prob_rows(z) + log_det)}
 
     @torch.no_grad()
     def sample(

@@ -21,7 +21,7 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...prob.bijections.base import Bijection
-from ...prob.distributions import log_normal
+from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._completion import CompletableFlow
 from ._image import GlowSteps, count_halvings, image_shape
@@ -54,9 +54,9 @@ class Glow(CompletableFlow):
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
-        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
-        return {"nll": log_q - (log_normal(z) + log_det)}
+        return {"nll": log_q - (normal_log_prob_rows(z) + log_det)}
 
     @torch.no_grad()
     def sample(

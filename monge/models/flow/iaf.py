@@ -16,10 +16,10 @@ from ...core.config import Config as BaseConfig
 from ...core.errors import UsageError
 from ...core.model import Losses
 from ...core.space import Space
-from ...nn.autoregressive.masked_mlp import Masked
-from ...prob.bijections.autoregressive import Autoregressive
+from ...nn.autoregressive.masked_mlp import MaskedMLP
+from ...prob.bijections.autoregressive import AutoregressiveBijection
 from ...prob.bijections.base import Bijection, Inverse
-from ...prob.distributions import log_normal
+from ...prob.distributions import normal_log_prob_rows
 from ._autoregressive import AutoregressiveFlow
 
 
@@ -39,9 +39,9 @@ class IAF(AutoregressiveFlow):
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
-        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
-        return {"nll": log_q - (log_normal(z) + log_det)}
+        return {"nll": log_q - (normal_log_prob_rows(z) + log_det)}
 
     @torch.no_grad()
     def sample(
@@ -55,7 +55,7 @@ class IAF(AutoregressiveFlow):
         z = self.sample_latent(n, options, generator)
         return self.decode(z, given)
 
-    def orient(self, layer: Autoregressive) -> Bijection:
+    def orient(self, layer: AutoregressiveBijection) -> Bijection:
         return Inverse(layer)
 
     @classmethod
@@ -65,5 +65,5 @@ class IAF(AutoregressiveFlow):
             layers=2,
             bins=4,
             kind="affine" if space.kind == "real" else "spline",
-            net=Masked.Config(width=16, depth=1),
+            net=MaskedMLP.Config(width=16, depth=1),
         )

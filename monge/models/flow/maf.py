@@ -13,9 +13,9 @@ from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
 from ...core.model import Losses
-from ...prob.bijections.autoregressive import Autoregressive
+from ...prob.bijections.autoregressive import AutoregressiveBijection
 from ...prob.bijections.base import Bijection
-from ...prob.distributions import log_normal
+from ...prob.distributions import normal_log_prob_rows
 from ._autoregressive import AutoregressiveFlow
 
 
@@ -31,9 +31,9 @@ class MAF(AutoregressiveFlow):
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
-        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
-        return {"nll": log_q - (log_normal(z) + log_det)}
+        return {"nll": log_q - (normal_log_prob_rows(z) + log_det)}
 
     @torch.no_grad()
     def sample(
@@ -47,5 +47,5 @@ class MAF(AutoregressiveFlow):
         z = self.sample_latent(n, options, generator)
         return self.decode(z, given)
 
-    def orient(self, layer: Autoregressive) -> Bijection:
+    def orient(self, layer: AutoregressiveBijection) -> Bijection:
         return layer

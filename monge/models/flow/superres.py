@@ -25,9 +25,9 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions
 from ...prob.bijections.base import Bijection, Compose, Inverse
-from ...prob.bijections.detail_split import Details
+from ...prob.bijections.detail_split import HaarDetails
 from ...prob.bijections.linear import Reshape
-from ...prob.distributions import log_normal
+from ...prob.distributions import normal_log_prob_rows
 from ._base import Flow
 from ._image import GlowSteps, count_halvings, flatten_channels_last
 from ._units import data_units
@@ -107,9 +107,8 @@ class Superres(Flow, CanEnlarge):
                 f"expected at most {1 + most} levels, as {shape[1]}x{shape[2]} can be halved "
                 f"{most} times, found levels={count}; use levels={1 + most}"
             )
-        details = Details(
-            part.shape, (1 + 2 * ROUNDING_SLACK[part.kind]) / self.channel_units()[1]
-        )  # type: ignore
+        slack = (1 + 2 * ROUNDING_SLACK[part.kind]) / self.channel_units()[1]
+        details = HaarDetails(part.shape, slack)  # type: ignore[arg-type]
         return Compose(
             [
                 steps.levels(shape, count, squeezes=False),
@@ -141,9 +140,9 @@ class Superres(Flow, CanEnlarge):
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(y) = -(log N(z; 0, I) + log|det dz/dy|) at z = f^{-1}(y, c), y dequantised."""
-        y, log_q = self.spread(batch, self.dequantisation_noise(batch))
+        y, log_q = self.dequantise(batch, self.dequantisation_noise(batch))
         z, log_det = self.map.inverse(y, self.context(batch.given, len(y)))
-        return {"nll": log_q - (log_normal(z) + log_det)}
+        return {"nll": log_q - (normal_log_prob_rows(z) + log_det)}
 
     @torch.no_grad()
     def sample(
@@ -157,7 +156,7 @@ class Superres(Flow, CanEnlarge):
         z = self.sample_latent(n, options, generator)
         return self.decode(z, given)
 
-    def spread(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
+    def dequantise(self, batch: Batch, uniform: Tensor | None) -> tuple[Tensor, Tensor | float]:
         low = broadcast_conditions(batch.given, self.space, len(batch))[self.source].x
         away = float((self.shrink(batch.x.to(low.dtype)) - low).abs().max())
         if away > self.slack + 1e-4:
@@ -165,7 +164,7 @@ class Superres(Flow, CanEnlarge):
                 f"expected images whose 2x2 means are {self.source!r}, found a row that is off "
                 f"by {away:.4g} levels; compute it from the images, as +low2 does"
             )
-        return super().spread(batch, uniform)
+        return super().dequantise(batch, uniform)
 
     def shrink(self, x: Tensor) -> Tensor:
         return F.avg_pool2d(x, 2)
@@ -174,7 +173,9 @@ class Superres(Flow, CanEnlarge):
     def decode(self, z: Tensor, given: Given | None = None) -> Tensor:
         x = super().decode(z, given)
         low = broadcast_conditions(given or {}, self.space, len(z))[self.source].x.to(x)
-        return settle(x, 4 * (low - self.slack), 4 * (low + self.slack), self.space.size - 1)
+        return match_block_sums(
+            x, 4 * (low - self.slack), 4 * (low + self.slack), self.space.size - 1
+        )
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:
@@ -250,7 +251,7 @@ def small_image_condition(space: Space) -> str:
     )
 
 
-def settle(x: Tensor, least: Tensor, most: Tensor, top: int) -> Tensor:
+def match_block_sums(x: Tensor, least: Tensor, most: Tensor, top: int) -> Tensor:
     """Whole x (B, C, 2h, 2w) within 0..top, the sum of each square brought between `least` and
     `most` (B, C, h, w) by moving its pixels alike as far as there is room."""
     squares = F.pixel_unshuffle(x, 2).unflatten(1, (-1, 4))  # (B, C, 4, h, w)

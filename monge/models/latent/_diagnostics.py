@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...core.abilities import Finding
-from ...prob.distributions import Gaussians
+from ...prob.distributions import GaussianMixture
 from ...prob.heads import Head
 
 MIN_ACTIVE_KL = 0.01
@@ -112,8 +112,8 @@ def find_amortisation_gap(gain: float, bound: float) -> Finding | None:
 def count_scales_at_floor(head: Head, params: Tensor) -> int:
     """How many entries have Gaussians whose scales are at their lower limit."""
     count = 0
-    for distribution, own in zip(head.each(), head.own(params), strict=True):
-        if isinstance(distribution, Gaussians):
+    for distribution, own in zip(head.distributions(), head.params_of(params), strict=True):
+        if isinstance(distribution, GaussianMixture):
             above = distribution.split(own)[2].log() - distribution.floor[:, None]  # (B, d, K)
             count += int((above.mean(0).amin(-1) < 0.1).sum())
     return count

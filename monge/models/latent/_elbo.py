@@ -44,14 +44,14 @@ from ...core.rng import derive_seed, keyed_normal, make_generator, seed_of
 from ...core.space import Space
 from ...nn.inputs.features import Conditions, Features
 from ...prob.distributions import log_mean_exp
-from ...prob.heads import Head, Scales
+from ...prob.heads import Head, LearnedScales
 from ._diagnostics import (
     find_amortisation_gap,
     find_collapse,
     find_degenerate_scale,
     find_prior_mismatch,
 )
-from ._encoder_decoder import Dense, EncoderDecoder
+from ._encoder_decoder import DenseEncoderDecoder, EncoderDecoder
 from ._posterior import PosteriorSample, check_code_shape, check_latent_size
 
 SAMPLES_PER_BLOCK = 8
@@ -87,7 +87,7 @@ class LatentVariableModel(
     )
 
     class Config(Model.Config):
-        net: EncoderDecoder.Config = Dense.Config(width=256)
+        net: EncoderDecoder.Config = DenseEncoderDecoder.Config(width=256)
         """Encoder and decoder networks: dense, or convolution for images."""
         beta: Annotated[float, Range(0)] = 1.0
         """Weight of the KL term (beta-VAE); above 1 favours disentangled codes."""
@@ -146,7 +146,7 @@ class LatentVariableModel(
         self.features, self.conditions = Features(space), Conditions(space)
         check_latent_size(latent, self.features.width, space)
         self.head = Head(space, config.components, config.levels)
-        self.scales = Scales(self.head, config.scale == "shared")
+        self.scales = LearnedScales(self.head, config.scale == "shared")
         self.nets: EncoderDecoder = config.net.build(
             space,
             self.features.width,
@@ -176,7 +176,7 @@ class LatentVariableModel(
     @torch.no_grad()
     def init_output_bias(self) -> None:
         """Start p(x | z) at the marginal distribution of each entry."""
-        self.nets.bias.copy_(self.scales.without(self.head.start()))
+        self.nets.bias.copy_(self.scales.without(self.head.initial_params()))
 
     # Terms of the loss, for the models to combine
 
@@ -227,7 +227,7 @@ class LatentVariableModel(
 
     def sample_given_code(self, z: Tensor, context: Tensor, generator: Generator | None) -> Tensor:
         """x ~ p(x | z, given), (n, *event)."""
-        x = self.head.draw(self.params(z, context), self.head.noise(len(z), generator))
+        x = self.head.sample(self.params(z, context), self.head.noise(len(z), generator))
         return x.reshape(len(z), *self.space.shape)
 
     # Log-likelihood

@@ -48,7 +48,7 @@ class EncoderDecoder(Configured, nn.Module, abc.ABC):
         """The bias of the output of g, (outputs,)."""
 
 
-class Dense(EncoderDecoder):
+class DenseEncoderDecoder(EncoderDecoder):
     """Two multilayer perceptrons; the decoder has the widths of the encoder in reverse."""
 
     class Config(EncoderDecoder.Config, MLP.Config):

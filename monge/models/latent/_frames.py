@@ -15,11 +15,18 @@ from ...core.config import Range
 from ...core.model import Model
 from ...core.space import Space
 from ...nn.inputs.features import Features
-from ...nn.inputs.sequence import Context
+from ...nn.inputs.sequence import SequenceContext
 from ...nn.mlp import MLP
-from ...prob.distributions import log_normals
-from ...prob.heads import Head, LevelsLaw
-from .._ordering import Layout, blank, check_codes, check_whole, frame, frames
+from ...prob.distributions import normal_log_prob
+from ...prob.heads import Head, LevelsDistribution
+from .._ordering import (
+    StepLayout,
+    check_codes,
+    check_no_missing,
+    frame,
+    frames,
+    placeholder_values,
+)
 from ._posterior import bound_log_scale, kl_to_standard_normal
 
 
@@ -33,7 +40,7 @@ class FrameModel(Model):
     class Config(Model.Config):
         components: Annotated[int, Range(1)] = 3
         """Components of the mixture that models a real or finely levelled entry."""
-        levels: LevelsLaw = "auto"
+        levels: LevelsDistribution = "auto"
         """Distribution of levels: categorical, a mixture of logistics, or auto by their number."""
 
     config: Config
@@ -42,12 +49,12 @@ class FrameModel(Model):
 
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space)
-        self.name, self.layout = type(self).__name__.lower(), Layout(space)
+        self.name, self.layout = type(self).__name__.lower(), StepLayout(space)
         step = frame(space)
-        self.features, self.context = Features(step), Context(space, 1)
+        self.features, self.context = Features(step), SequenceContext(space, 1)
         self.head = Head(step, config.components, config.levels)
         self.register_buffer("typical", torch.tensor(self.count(space)))
-        self.register_buffer("blank", blank(step), persistent=False)  # (C,)
+        self.register_buffer("blank", placeholder_values(step), persistent=False)  # (C,)
 
     @staticmethod
     def count(space: Space) -> int:
@@ -56,7 +63,7 @@ class FrameModel(Model):
 
     def to_frames(self, batch: Batch) -> Frames:
         """The rows as frames; padding is replaced by a valid value that is not read."""
-        check_whole(self.name, batch)
+        check_no_missing(self.name, batch)
         x = frames(self.space, batch.x).to(self.blank.dtype)  # (B, T, C)
         exist = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         if batch.length is not None:
@@ -105,12 +112,12 @@ class StepCodes:
 
     @property
     def log_prior(self) -> Tensor:
-        return (log_normals(self.whitened) - self.log_scale).sum(-1)
+        return (normal_log_prob(self.whitened) - self.log_scale).sum(-1)
 
     @property
     def log_posterior(self) -> Tensor:
         noise = (self.whitened - self.shift) * (-self.stretch).exp()
-        return (log_normals(noise) - self.log_scale - self.stretch).sum(-1)
+        return (normal_log_prob(noise) - self.log_scale - self.stretch).sum(-1)
 
     @property
     def kl(self) -> Tensor:

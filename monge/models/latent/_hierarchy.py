@@ -27,9 +27,9 @@ from ...core.model import Defaults
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from ...prob.distributions import log_normals
+from ...prob.distributions import normal_log_prob
 from ._elbo import LatentVariableModel
-from ._encoder_decoder import Dense, concat_context
+from ._encoder_decoder import DenseEncoderDecoder, concat_context
 from ._posterior import PosteriorSample, bound_log_scale
 
 
@@ -45,7 +45,7 @@ class LevelGaussian:
 
     def log_prob(self, z: Tensor) -> Tensor:
         """Of each unit."""
-        return log_normals((z - self.mean) * (-self.log_scale).exp()) - self.log_scale
+        return normal_log_prob((z - self.mean) * (-self.log_scale).exp()) - self.log_scale
 
     def kl(self, other: LevelGaussian) -> Tensor:
         """KL(self || other) of each unit."""
@@ -248,7 +248,9 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
             else (min(16, -(-space.dims // 2)), min(8, space.dims // 4))
         )
         dropout = 0.1 if few_rows and space.kind in ("binary", "levels") else 0.0
-        net = Dense.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
+        net = DenseEncoderDecoder.Config(
+            width=512 if space.dims > 256 else 256, residual=True, dropout=dropout
+        )
         recipe = TrainConfig(
             batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.9998
         )
@@ -259,6 +261,6 @@ class HierarchicalModel(LatentVariableModel, HasLevels):
         return cls.Config(
             latent=(1, 1)[: space.dims],
             summary=8,
-            net=Dense.Config(width=16, depth=1),
+            net=DenseEncoderDecoder.Config(width=16, depth=1),
             level_net=MLP.Config(width=8, depth=1),
         )

@@ -59,7 +59,7 @@ class NetworkHistory:
         """Continue with these rows (m,); rows may repeat."""
         self.summary = self.summary[rows]
         if self.state is not None:
-            self.state.take(rows)
+            self.state.reorder(rows)
         self.read = [vector[rows] for vector in self.read]
         self.context = None if self.context is None else self.context[rows]
 
@@ -96,7 +96,7 @@ class ParticleFilter:
         if chance is not None:
             z = model.step_codes(model.prior_inputs(summary), None, noise[:k]).z
             params = model.params(z, model.decoder_context(summary))
-            drawn = model.head.draw(params.flatten(0, 1), chance[: k * len(here)])
+            drawn = model.head.sample(params.flatten(0, 1), chance[: k * len(here)])
             x = torch.where(here[:, None], x, drawn.unflatten(0, (k, -1)))
             self.rows.x[:, step] = x[0]
         if model.carries_codes and bool(here.any()):

@@ -25,11 +25,11 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
 from ...core.errors import DataError, UsageError
 from ...core.space import Space
-from ...nn.autoregressive.masked_mlp import Masked
-from ...prob.bijections.autoregressive import Autoregressive
+from ...nn.autoregressive.masked_mlp import MaskedMLP
+from ...prob.bijections.autoregressive import AutoregressiveBijection
 from ...prob.bijections.base import Mapped
 from ...prob.bijections.univariate import UnivariateMap
-from ...prob.distributions import log_normals
+from ...prob.distributions import normal_log_prob
 
 MAX_LOG_SCALE = 10.0
 """|log sigma| of a distribution of codes stays below this, so that no row overflows."""
@@ -95,7 +95,7 @@ class Posterior(Configured, nn.Module, abc.ABC):
     """Whether KL(q || N(0, I)) is analytic."""
 
     @abc.abstractmethod
-    def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Reparameterised codes z and log q(z | x) of each unit, both (S, B, latent)."""
 
     @abc.abstractmethod
@@ -112,7 +112,7 @@ class Posterior(Configured, nn.Module, abc.ABC):
         return None
 
 
-class Factorised(Posterior):
+class FactorisedPosterior(Posterior):
     """N(mu, diag(sigma^2))."""
 
     class Config(Posterior.Config):
@@ -124,19 +124,19 @@ class Factorised(Posterior):
         super().__init__()
         self.width = 2 * latent
 
-    def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale = split_gaussian(h)
-        return mean + log_scale.exp() * noise, log_normals(noise) - log_scale
+        return mean + log_scale.exp() * noise, normal_log_prob(noise) - log_scale
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
         mean, log_scale = split_gaussian(h)
-        return (log_normals((z - mean) * (-log_scale).exp()) - log_scale).sum(-1)
+        return (normal_log_prob((z - mean) * (-log_scale).exp()) - log_scale).sum(-1)
 
     def analytic_kl(self, h: Tensor) -> Tensor:
         return kl_to_standard_normal(*split_gaussian(h))
 
 
-class Full(Posterior):
+class FullCovariancePosterior(Posterior):
     """N(mu, L L^T), L lower triangular with a positive diagonal.
 
     The KL divergence is a sum over units by the chain rule: given the units before it, unit i is
@@ -166,23 +166,23 @@ class Full(Posterior):
         strict = h.new_zeros(len(h), self.latent**2).index_copy(1, self.below, rest / self.latent)
         return mean, log_scale, log_scale.exp()[..., None] * strict.unflatten(1, (self.latent, -1))
 
-    def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale, lower = self.factor(h)
         correlated = torch.einsum("bij,sbj->sbi", lower, noise)
-        return mean + log_scale.exp() * noise + correlated, log_normals(noise) - log_scale
+        return mean + log_scale.exp() * noise + correlated, normal_log_prob(noise) - log_scale
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
         mean, log_scale, lower = self.factor(h)
         whole = lower + torch.diag_embed(log_scale.exp())
         noise = torch.linalg.solve_triangular(whole, (z - mean)[..., None], upper=False)[..., 0]
-        return (log_normals(noise) - log_scale).sum(-1)
+        return (normal_log_prob(noise) - log_scale).sum(-1)
 
     def analytic_kl(self, h: Tensor) -> Tensor:
         mean, log_scale, lower = self.factor(h)
         return kl_to_standard_normal(mean, log_scale) + 0.5 * lower.square().sum(-1)
 
 
-class IAF(Posterior):
+class IAFPosterior(Posterior):
     """Inverse autoregressive flow: each step maps every unit given the units before it."""
 
     has_analytic_kl = False
@@ -193,7 +193,7 @@ class IAF(Posterior):
         """Autoregressive maps; every other one orders the units backwards."""
         context: Annotated[int, Range(0)] = 32
         """Encoder outputs that each map reads besides the code."""
-        maps: Masked.Config = Masked.Config(width=128, depth=1)
+        maps: MaskedMLP.Config = MaskedMLP.Config(width=128, depth=1)
         """Network of each map."""
 
     def __init__(self, config: Config, latent: int) -> None:
@@ -203,14 +203,14 @@ class IAF(Posterior):
         orders = [units.flip(0) if step % 2 else units for step in range(config.steps)]
         self.steps = nn.ModuleList(build_gated_map(config, order) for order in orders)
 
-    def maps(self) -> list[Autoregressive]:
-        return [cast(Autoregressive, step) for step in self.steps]
+    def maps(self) -> list[AutoregressiveBijection]:
+        return [cast(AutoregressiveBijection, step) for step in self.steps]
 
-    def draw(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def reparameterise(self, h: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale = split_gaussian(h[:, : 2 * self.latent])
         context = self.row_context(h, noise)
         z = (mean + log_scale.exp() * noise).flatten(0, 1)  # (S B, latent)
-        log_q = (log_normals(noise) - log_scale).flatten(0, 1)
+        log_q = (normal_log_prob(noise) - log_scale).flatten(0, 1)
         for step in self.maps():
             z, log_gates = step.reverse(z, context)
             log_q = log_q - log_gates
@@ -223,7 +223,7 @@ class IAF(Posterior):
         mean, log_scale = math.exp(log_open) * mean, log_scale + log_open
         z = mean + log_scale.exp() * noise
         return kl_to_standard_normal(mean, log_scale) - (
-            log_normals(noise) - log_scale - log_normals(z)
+            normal_log_prob(noise) - log_scale - normal_log_prob(z)
         )
 
     def log_prob(self, h: Tensor, z: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class IAF(Posterior):
             flat, log_det = step(flat, context)  # undone unit by unit
             total = total + log_det
         noise = (flat.view_as(z) - mean) * (-log_scale).exp()
-        return (log_normals(noise) - log_scale).sum(-1) + total.view(z.shape[:-1])
+        return (normal_log_prob(noise) - log_scale).sum(-1) + total.view(z.shape[:-1])
 
     def row_context(self, h: Tensor, z: Tensor) -> Tensor:
         own = h[:, 2 * self.latent :]
@@ -257,16 +257,16 @@ class IAFGate(UnivariateMap):
         return log_gate.exp() * x + torch.sigmoid(-raw - GATE_BIAS) * shift, log_gate
 
 
-def build_gated_map(config: IAF.Config, order: Tensor) -> Autoregressive:
+def build_gated_map(config: IAFPosterior.Config, order: Tensor) -> AutoregressiveBijection:
     """One map; it starts as a nearly open gate that ignores its inputs."""
     units = torch.arange(len(order))
-    net: Masked = config.maps.build(
+    net: MaskedMLP = config.maps.build(
         units, units.repeat_interleave(IAFGate.count), order[None], config.context
     )
     for last in filter(None, (net.out, net.direct)):
         nn.init.normal_(last.weight, std=1e-3 / math.sqrt(last.in_features))
     nn.init.zeros_(net.out.bias)
-    return Autoregressive(net, IAFGate(), order)
+    return AutoregressiveBijection(net, IAFGate(), order)
 
 
 def split_gaussian(h: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 
 from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
-from ...prob.distributions import log_normals
+from ...prob.distributions import normal_log_prob
 from ._posterior import bound_log_scale
 
 
@@ -57,7 +57,7 @@ class StandardNormalPrior(Prior):
         self.register_buffer("zero", torch.zeros(latent), persistent=False)
 
     def log_prob(self, z: Tensor) -> Tensor:
-        return log_normals(z)
+        return normal_log_prob(z)
 
     def sample(self, n: int, generator: Generator | None) -> Tensor:
         return torch.randn(
@@ -65,7 +65,7 @@ class StandardNormalPrior(Prior):
         )
 
 
-class Mixture(Prior):
+class MixturePrior(Prior):
     """sum_k w_k N(z; m_k, diag(s_k^2)); means are initialised from N(0, I / 2)."""
 
     class Config(Prior.Config):
@@ -85,7 +85,7 @@ class Mixture(Prior):
     def log_prob(self, z: Tensor) -> Tensor:
         log_scale = bound_log_scale(self.raw)  # (K, latent)
         gaps = (z[..., None, :] - self.means) * (-log_scale).exp()  # (*S, K, latent)
-        each = (log_normals(gaps) - log_scale).sum(-1) + self.logits.log_softmax(0)
+        each = (normal_log_prob(gaps) - log_scale).sum(-1) + self.logits.log_softmax(0)
         return each.logsumexp(-1, keepdim=True)
 
     def sample(self, n: int, generator: Generator | None) -> Tensor:

@@ -39,7 +39,7 @@ from ...core.config import Range
 from ...core.rng import derive_seed, keyed_normal, seed_of
 from ...core.space import Space
 from ...nn.mlp import MLP
-from ...nn.stepwise import Conditioned
+from ...nn.stepwise import ConditionedStepwise
 from ._diagnostics import MIN_ACTIVE_KL, find_degenerate_scale
 from ._frames import FrameModel, Frames, GaussianNet, StepCodes
 from ._particle_filter import complete_prefix, sample_step_noise, start_sampling
@@ -84,7 +84,7 @@ class SequentialLatentModel(
         """Resample particles step by step (particle filter); false weights whole sequences."""
 
     config: Config
-    net: Conditioned[Any]
+    net: ConditionedStepwise[Any]
 
     def __init__(self, config: Config, space: Space) -> None:
         """Subclasses build `net` and then call `build_step_nets`."""
@@ -113,14 +113,14 @@ class SequentialLatentModel(
     def init_output_bias(self) -> None:
         """Start p(x | z) near the marginal distribution of a step."""
         self.decoder.out.weight.mul_(0.1)
-        self.decoder.out.bias.copy_(self.head.start())
+        self.decoder.out.bias.copy_(self.head.initial_params())
 
     def initialise_from_data(self, batch: Batch) -> None:
         rows = self.to_frames(batch)
         steps = rows.x[rows.exist]  # (N, C)
         self.head.fit(steps, torch.ones_like(steps, dtype=torch.bool))
         with torch.no_grad():
-            self.decoder.out.bias.copy_(self.head.start())
+            self.decoder.out.bias.copy_(self.head.initial_params())
         if batch.length is not None:
             self.typical.copy_(batch.length.median())
 

@@ -23,7 +23,7 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Conditions, Features
 from ._diagnostics import find_prior_mismatch
-from ._encoder_decoder import Dense, EncoderDecoder
+from ._encoder_decoder import DenseEncoderDecoder, EncoderDecoder
 from ._posterior import check_code_shape, check_latent_size
 
 
@@ -43,7 +43,7 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         tag = "model/latent.ae"
         latent: Annotated[int, Range(1)] = 16
         """Dimension of the code z."""
-        net: EncoderDecoder.Config = Dense.Config(width=256)
+        net: EncoderDecoder.Config = DenseEncoderDecoder.Config(width=256)
         """Encoder and decoder networks: dense, or convolution for images."""
 
     config: Config
@@ -111,7 +111,7 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
     def defaults(cls, space: Space) -> Defaults:
         few_rows = 0 < space.rows < 10_000
         latent = 32 if space.dims > 256 else max(min(space.dims // 2, 16), 1)
-        net = Dense.Config(width=512 if space.dims > 256 else 256)
+        net = DenseEncoderDecoder.Config(width=512 if space.dims > 256 else 256)
         recipe = TrainConfig(
             batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.999
         )
@@ -119,7 +119,9 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(latent=max(space.dims // 2, 1), net=Dense.Config(width=16, depth=1))
+        return cls.Config(
+            latent=max(space.dims // 2, 1), net=DenseEncoderDecoder.Config(width=16, depth=1)
+        )
 
 
 def entry_ranges(space: Space) -> Tensor:

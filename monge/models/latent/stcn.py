@@ -24,7 +24,7 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.dilated import Block, DilatedStack, GatedBlock
+from ...nn.dilated import DilatedBlock, DilatedStack, GatedBlock
 from ...nn.mlp import MLP
 from ...prob.distributions import log_mean_exp
 from ._frames import Frames, StepCodes
@@ -39,7 +39,7 @@ class LadderStack(DilatedStack):
     def __init__(self, config: DilatedStack.Config, context: int = 0) -> None:
         super().__init__(config, config.width * config.layers * config.cycles, context)
 
-    def block(self, dilation: int) -> Block:
+    def block(self, dilation: int) -> DilatedBlock:
         c = self.config
         return GatedBlock(c.width, c.kernel, dilation, self.context, c.dropout)
 

@@ -22,8 +22,8 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ._elbo import LatentVariableModel, importance_weighted_bound
-from ._encoder_decoder import Dense
-from ._posterior import Factorised, Posterior, PosteriorSample
+from ._encoder_decoder import DenseEncoderDecoder
+from ._posterior import FactorisedPosterior, Posterior, PosteriorSample
 from ._prior import Prior, StandardNormalPrior
 
 
@@ -40,7 +40,7 @@ class VAE(LatentVariableModel):
         tag = "model/latent.vae"
         latent: Annotated[int, Range(1)] = 16
         """Dimension of the code z."""
-        posterior: Posterior.Config = Factorised.Config()
+        posterior: Posterior.Config = FactorisedPosterior.Config()
         """Family of q(z | x): factorised, full or iaf."""
         prior: Prior.Config = StandardNormalPrior.Config()
         """Prior p(z): normal, or mixture."""
@@ -83,7 +83,7 @@ class VAE(LatentVariableModel):
         return self.sample_given_code(z, context, generator)  # x ~ p(x | z)
 
     def sample_posterior(self, h: Tensor, context: Tensor, noise: Tensor) -> PosteriorSample:
-        z, log_q = self.posterior.draw(h, noise)
+        z, log_q = self.posterior.reparameterise(h, noise)
         log_p = self.prior.log_prob(z)
         joint = log_p.shape[-1] < log_q.shape[-1]  # units of a mixture prior are dependent
         ratios = (log_q.sum(-1, keepdim=True) if joint else log_q) - log_p
@@ -118,7 +118,9 @@ class VAE(LatentVariableModel):
         latent = 40 if space.dims > 256 else min(space.dims, 16)
         # Dropout would blur reals, whose scales could not fall below its noise.
         dropout = 0.1 if few_rows and space.kind in ("binary", "levels") else 0.0
-        net = Dense.Config(width=512 if space.dims > 256 else 256, residual=True, dropout=dropout)
+        net = DenseEncoderDecoder.Config(
+            width=512 if space.dims > 256 else 256, residual=True, dropout=dropout
+        )
         recipe = TrainConfig(
             batch_size=64 if few_rows else 128, ema_decay=0.995 if few_rows else 0.9998
         )
@@ -126,4 +128,6 @@ class VAE(LatentVariableModel):
 
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
-        return cls.Config(latent=min(2, space.dims), net=Dense.Config(width=16, depth=1))
+        return cls.Config(
+            latent=min(2, space.dims), net=DenseEncoderDecoder.Config(width=16, depth=1)
+        )

@@ -21,8 +21,8 @@ from ...core.rng import derive_seed, keyed_normal, keyed_uniform
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.mlp import MLP
-from ...nn.recurrent import GRU, Recurrent
-from ...nn.stepwise import Added
+from ...nn.recurrent import GRU, RecurrentNet
+from ...nn.stepwise import ContextAdded
 from ._frames import Frames, StepCodes
 from ._particle_filter import (
     MIN_EFFECTIVE_SHARE,
@@ -45,7 +45,7 @@ class VRNN(SequentialLatentModel):
 
     class Config(SequentialLatentModel.Config):
         tag = "model/latent.vrnn"
-        net: Recurrent.Config = GRU.Config(width=128)
+        net: RecurrentNet.Config = GRU.Config(width=128)
         """Recurrent network: gru, lstm or rnn."""
 
     config: Config
@@ -54,7 +54,7 @@ class VRNN(SequentialLatentModel):
         super().__init__(config, space)
         features, width = self.features.width, config.step_net.width
         self.reader: MLP = config.step_net.build(features + config.latent, width)
-        self.net = Added(config.net.build(width), self.context.width)
+        self.net = ContextAdded(config.net.build(width), self.context.width)
         self.build_step_nets([self.net.outputs], [self.net.outputs + features], self.net.outputs)
 
     def loss(self, batch: Batch) -> Losses:

@@ -35,8 +35,8 @@ from ...core.marginals import Marginals, MixedMarginals
 from ...core.model import Losses, Model
 from ...core.rng import derive_seed, make_generator, seed_of
 from ...core.space import Space
-from ...nn.layers.dropout import thinned
-from ...prob.heads import Entries, Head, Scales
+from ...nn.layers.dropout import monte_carlo_dropout
+from ...prob.heads import Head, HeadMarginals, LearnedScales
 from ._trunk import Trunk, copy_weights, encoder_input, model_name
 
 Spread = Literal["constant", "input", "mixture"]
@@ -96,7 +96,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         self.field, inputs = encoder_input(space, helpers.get("encoder"))
         self.trunk = self.build_trunk(inputs)
         self.head = Head(space, config.components if config.spread == "mixture" else 1)
-        self.scales = Scales(self.head, config.spread == "constant")
+        self.scales = LearnedScales(self.head, config.spread == "constant")
         self.out = nn.Linear(self.trunk.width, self.scales.inputs)
         sizes = {"classes": class_count(space), "tasks": space.dims}
         for name, size in sizes.items():
@@ -134,7 +134,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def init_output_bias(self) -> None:
         """Start at the marginal distribution of each target."""
         self.out.weight.zero_()
-        self.out.bias.copy_(self.scales.without(self.head.start()))
+        self.out.bias.copy_(self.scales.without(self.head.initial_params()))
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -198,7 +198,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
     def marginals(self, given: Given, options: BaseConfig | None = None) -> Marginals:
         return MixedMarginals(
             [
-                Entries(self.space, self.head, params)
+                HeadMarginals(self.space, self.head, params)
                 for params in self.passes(given, condition_rows(given), options)
             ]
         )
@@ -249,7 +249,9 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
             return [self.params(given, n)]
         found = []
         for number in range(count):
-            with thinned(self.trunk, make_generator(derive_seed(seed, "pass", number))):
+            with monte_carlo_dropout(
+                self.trunk, make_generator(derive_seed(seed, "pass", number))
+            ):
                 found.append(self.params(given, n))
         return found
 

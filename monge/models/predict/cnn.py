@@ -20,19 +20,19 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...nn.layers.activation import Activation
 from ...nn.layers.init import initialise
-from ...nn.layers.norm import Norm, centres
+from ...nn.layers.norm import Norm, centres_channels
 from ...nn.layers.pool import Halving
 from ...nn.layers.specs import (
-    Act,
-    Conv,
-    Dense,
-    Drop,
-    Flatten,
-    Layer,
-    Normalise,
-    Pool,
+    ActivationSpec,
+    ConvSpec,
+    DenseSpec,
+    DropoutSpec,
+    FlattenSpec,
+    LayerSpec,
+    NormSpec,
+    PoolSpec,
     Shape,
-    Stack,
+    StackSpec,
 )
 from ._images import SMALL_SIDE, ImagePredictor, ImageTrunk, image_side, with_training_defaults
 from ._trunk import Trunk
@@ -85,7 +85,7 @@ class CNN(ImagePredictor):
     ) -> Tensor:
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
-        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
+        return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
 
     def build_net(self, shape: Shape) -> tuple[nn.Module, int]:
         plan = plan_layers(self.config)
@@ -115,18 +115,20 @@ class CNN(ImagePredictor):
         return cls.Config(widths=(8,), depth=1, features=16, dropout=0.1)
 
 
-def plan_layers(config: CNN.Config) -> Stack:
+def plan_layers(config: CNN.Config) -> StackSpec:
     """The network before it is built."""
     if not config.widths:
         raise UsageError("expected at least one level, found widths empty; give widths=32,64")
-    after: tuple[Layer, ...] = (Normalise(config.norm), Act(config.activation))
-    bias, layers = not centres(config.norm), list[Layer]()
+    after: tuple[LayerSpec, ...] = (NormSpec(config.norm), ActivationSpec(config.activation))
+    bias, layers = not centres_channels(config.norm), list[LayerSpec]()
     for width in config.widths:
         for number in range(config.depth):
             stride = 2 if config.halving == "stride" and not number else 1
-            layers += [Conv(width, config.kernel, stride, bias=bias), *after]
+            layers += [ConvSpec(width, config.kernel, stride, bias=bias), *after]
         if config.halving != "stride":
-            layers.append(Pool(config.halving))
+            layers.append(PoolSpec(config.halving))
     norm: Norm = "layer" if config.norm == "instance" else config.norm
-    dense = (Dense(config.features, bias=not centres(norm)), Normalise(norm), after[1])
-    return Stack((*layers, Flatten(), Drop(config.dropout), *dense, Drop(config.dropout)))
+    dense = (DenseSpec(config.features, bias=not centres_channels(norm)), NormSpec(norm), after[1])
+    return StackSpec(
+        (*layers, FlattenSpec(), DropoutSpec(config.dropout), *dense, DropoutSpec(config.dropout))
+    )

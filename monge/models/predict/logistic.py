@@ -53,7 +53,7 @@ class Logistic(Predictor):
     ) -> Tensor:
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
-        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
+        return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
 
     def loss(self, batch: Batch) -> Losses:
         rows = self.space.rows or len(batch)

@@ -71,7 +71,7 @@ class MLPPredictor(Predictor):
     ) -> Tensor:
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
-        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
+        return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

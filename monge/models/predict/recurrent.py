@@ -24,7 +24,7 @@ from ...nn.inputs.features import Conditions, Features
 from ...nn.inputs.sequence import one_step
 from ...nn.layers.dropout import dropout
 from ...nn.recurrent import GRU, Bidirectional
-from ...nn.recurrent import Recurrent as Network
+from ...nn.recurrent import RecurrentNet as Network
 from ._base import Predictor
 from ._trunk import Trunk
 
@@ -117,7 +117,7 @@ class RecurrentPredictor(Predictor):
     ) -> Tensor:
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
-        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
+        return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
 
     @classmethod
     def unsupported_reason(cls, space: Space) -> str | None:

@@ -14,7 +14,7 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...nn.layers.specs import Shape
-from ...nn.resnet import ResNet as Network
+from ...nn.resnet import ResNetFeatures as Network
 from ._images import SMALL_SIDE, ImagePredictor, ImageTrunk, image_side, with_training_defaults
 from ._trunk import Trunk
 
@@ -51,7 +51,7 @@ class ResNetPredictor(ImagePredictor):
     ) -> Tensor:
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
-        return self.to_event(self.head.draw(params, noise))  # y ~ p(y | x)
+        return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
 
     def build_net(self, shape: Shape) -> tuple[nn.Module, int]:
         net: Network = self.config.net.build(shape)

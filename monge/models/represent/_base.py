@@ -23,7 +23,7 @@ from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.inputs.features import Features
 from ...nn.mlp import MLP
-from ...nn.resnet import ResNet
+from ...nn.resnet import ResNetFeatures
 
 
 class FeatureNet(Configured, nn.Module, abc.ABC):
@@ -58,7 +58,7 @@ class DenseFeatureNet(FeatureNet):
 class ConvFeatureNet(FeatureNet):
     """A residual network over an image, and a linear layer."""
 
-    class Config(FeatureNet.Config, ResNet.Config):
+    class Config(FeatureNet.Config, ResNetFeatures.Config):
         """A residual network."""
 
         tag = "encoder/convolution"
@@ -71,7 +71,7 @@ class ConvFeatureNet(FeatureNet):
                 "use net=dense"
             )
         self.shape = space.shape
-        self.net = ResNet(config, (copies * space.shape[0], *space.shape[1:]))
+        self.net = ResNetFeatures(config, (copies * space.shape[0], *space.shape[1:]))
         self.out = nn.Linear(self.net.width, latent)
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:

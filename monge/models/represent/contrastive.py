@@ -21,7 +21,7 @@ from ...core.config import Range
 from ...core.model import Losses
 from ...core.space import Space
 from ...nn.mlp import MLP
-from ...prob.info_nce import agreement
+from ...prob.info_nce import nt_xent
 from ._base import SelfSupervisedEncoder
 
 
@@ -90,7 +90,7 @@ class Contrastive(SelfSupervisedEncoder):
     def loss(self, batch: Batch) -> Losses:
         features = self.features(batch)
         one, two = (self.project(self.trunk([self.augment(features)])) for _ in range(2))
-        return {"contrast": agreement(one, two, self.config.temperature)}
+        return {"contrast": nt_xent(one, two, self.config.temperature)}
 
     def augment(self, features: Tensor) -> Tensor:
         """An augmented view of rows with features (B, F)."""

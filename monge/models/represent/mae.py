@@ -51,7 +51,7 @@ class MaskedAutoencoder(SelfSupervisedEncoder):
     def initialise_from_data(self, batch: Batch) -> None:
         self.head.fit(batch.x.reshape(len(batch), -1), batch.observed_mask.reshape(len(batch), -1))
         with torch.no_grad():
-            self.decoder.out.bias.copy_(self.head.start())
+            self.decoder.out.bias.copy_(self.head.initial_params())
 
     def loss(self, batch: Batch) -> Losses:
         x, seen = (t.reshape(len(batch), -1) for t in (batch.x, batch.observed_mask))

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ...prob.linear_ar import (
+    conditional_means,
     levinson,
-    predicted,
+    prediction_variances,
     sample_autocovariance,
     step_down,
     step_up,
-    variances,
 )
 
 CLOSEST = 3.5
@@ -23,7 +23,7 @@ CLOSEST = 3.5
 
 
 @dataclass(frozen=True)
-class Fit:
+class ARFit:
     """x_t = b_0 + sum_j phi_j x_{t-j} + e_t with e_t of variance v; errors of b_0 and phi."""
 
     intercept: Tensor  # ()
@@ -33,7 +33,7 @@ class Fit:
     count: int  # values that the fit explains
 
 
-def joined(x: Tensor) -> list[Tensor]:
+def join_windows(x: Tensor) -> list[Tensor]:
     """Windows (N, T, C) as series (n, T', C): those that overlap by all but a step are one, so
     that no value counts twice; without such, all of them as they are."""
     if len(x) < 2 or x.shape[1] < 2:
@@ -63,7 +63,7 @@ def covariances(pieces: list[Tensor], lags: int) -> Tensor:
     return torch.stack(parts).sum(0)
 
 
-def least_squares(pieces: list[Tensor], order: int) -> Fit:
+def least_squares(pieces: list[Tensor], order: int) -> ARFit:
     """Every value that has `order` before it, regressed on these and on 1."""
     rows = [
         torch.cat([torch.ones_like(part[..., :1]), part[..., :-1].flip(-1)], -1).flatten(0, 1)
@@ -74,19 +74,19 @@ def least_squares(pieces: list[Tensor], order: int) -> Fit:
     inverse = torch.linalg.pinv(a.mT @ a, hermitian=True)
     b = inverse @ (a.mT @ y)
     v = (y - a @ b).square().sum() / max(len(y) - order - 1, 1)
-    return Fit(
+    return ARFit(
         b[0], b[1:], v.clamp_min(1e-12), (v * inverse.diagonal()).clamp_min(0).sqrt()[1:], len(y)
     )
 
 
-def yule_walker(pieces: list[Tensor], order: int) -> Fit:
+def yule_walker(pieces: list[Tensor], order: int) -> ARFit:
     """From autocovariances about the mean; always stationary."""
     gamma = covariances(pieces, order)
     gamma = torch.cat([gamma[:1].clamp_min(1e-12), gamma[1:]])
     kappa, v = levinson(gamma)
     phi, count = step_up(kappa), sum(piece.numel() for piece in pieces)
     mean = sum(float(piece.sum()) for piece in pieces) / count
-    return Fit(
+    return ARFit(
         mean * (1 - phi.sum()), phi, v[-1].clamp_min(1e-12), errors(gamma, v[-1], count), count
     )
 
@@ -100,7 +100,7 @@ def errors(gamma: Tensor, v: Tensor, count: int) -> Tensor:
     return (v / count * inverse.diagonal()).clamp_min(0).sqrt()
 
 
-def likeliest(pieces: list[Tensor], order: int) -> Fit:
+def maximum_likelihood(pieces: list[Tensor], order: int) -> ARFit:
     """The maximum of the exact likelihood, by quasi-Newton steps from Yule-Walker: over the mean,
     the logarithm of the scale and artanh of each partial autocorrelation, which keeps the series
     stationary."""
@@ -140,13 +140,13 @@ def likeliest(pieces: list[Tensor], order: int) -> Fit:
         options={"maxiter": 200, "ftol": 1e-12, "gtol": 1e-8},
     )
     intercept, phi, v = read(torch.from_numpy(found.x))
-    return Fit(intercept, phi, v, errors(covariances(pieces, order), v, count), count)
+    return ARFit(intercept, phi, v, errors(covariances(pieces, order), v, count), count)
 
 
 def log_likelihood(x: Tensor, intercept: Tensor, phi: Tensor, v: Tensor) -> Tensor:
     """Of stationary series x (N, T), exactly, (N,)."""
     first, spread = beginning(phi[None], v[None], x.shape[1])
-    mean = predicted(x[..., None], intercept[None], phi[None], first)[..., 0]
+    mean = conditional_means(x[..., None], intercept[None], phi[None], first)[..., 0]
     each = (x - mean).square() / spread[0] + spread[0].log() + math.log(2 * math.pi)
     return -0.5 * each.sum(1)
 
@@ -158,6 +158,6 @@ def beginning(phi: Tensor, v: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     kappa, predictors = step_down(phi)
     rows = [torch.nn.functional.pad(each, (0, order - each.shape[-1])) for each in predictors]
     first = torch.stack(rows[:order], 1) if order else phi[:, None, :][:, :0]
-    early = variances(kappa, v)[:, :order]
+    early = prediction_variances(kappa, v)[:, :order]
     late = v[:, None].expand(-1, max(steps - order, 0))
     return first, torch.cat([early, late], 1)[:, :steps]

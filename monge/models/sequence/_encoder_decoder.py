@@ -32,9 +32,9 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Range
 from ...core.model import Model
 from ...core.space import Space
-from ...prob.decoding import Choice, StepDecoder, beam, draw
-from ...prob.distributions import pick
-from .._ordering import Layout, check_codes, check_whole
+from ...prob.decoding import StepDecoder, SymbolSampling, beam_search, sample_symbols
+from ...prob.distributions import sample_categorical
+from .._ordering import StepLayout, check_codes, check_no_missing
 
 TOKENS_PER_PASS = 1 << 12
 """Tokens that are scored together: each has a logit for every symbol of the vocabulary."""
@@ -66,7 +66,7 @@ class EncoderDecoderModel(
         scheduled: Annotated[float, Range(0, 1)] = 0.0
         """Scheduled sampling: share of the decoder's training inputs that it samples itself."""
 
-    class SamplingConfig(Choice):
+    class SamplingConfig(SymbolSampling):
         steps: Annotated[int, Range(0)] = 0
         """Largest number of symbols to sample; 0 takes the longest training sentence."""
         beams: Annotated[int, Range(1)] = 5
@@ -81,7 +81,7 @@ class EncoderDecoderModel(
         """width: of the vectors of symbols, and of those the laws are made of."""
         super().__init__(config, space)
         self.name, self.width = type(self).__name__.lower(), width
-        self.source, self.layout = next(iter(space.given)), Layout(space)
+        self.source, self.layout = next(iter(space.given)), StepLayout(space)
         self.first = nn.Parameter(torch.randn(width) * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(space.size))
         self.register_buffer("average", torch.tensor(float(space.shape[0])))
@@ -136,7 +136,7 @@ class EncoderDecoderModel(
 
     def rows(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Symbols (B, T) and which of them exist."""
-        check_whole(self.name, batch)
+        check_no_missing(self.name, batch)
         exist = self.layout.exist(batch)
         x = batch.x.long().masked_fill(~exist, 0)
         check_codes(self.name, self.space, x)
@@ -154,7 +154,7 @@ class EncoderDecoderModel(
         share = self.config.scheduled * min(1.0, step / SCHEDULED_SAMPLING_WARMUP)
         with torch.no_grad():
             logits = self.logits(self.decode_steps(memory, inputs)[:, :-1])
-            drawn = pick(logits, torch.rand(logits.shape[:-1], device=logits.device))
+            drawn = sample_categorical(logits, torch.rand(logits.shape[:-1], device=logits.device))
         own = torch.rand(drawn.shape, device=drawn.device) < share
         later = torch.where(own[..., None], self.embed(drawn), inputs[:, 1:])
         return torch.cat([inputs[:, :1], later], 1)
@@ -215,7 +215,7 @@ class EncoderDecoderModel(
             most, n, generator=generator, dtype=self.bias.dtype, device=self.bias.device
         )
         decoder = self.step_decoder(self.encode_source(source), n, most)
-        for step, symbol in enumerate(draw(decoder, uniform, end, chosen)):
+        for step, symbol in enumerate(sample_symbols(decoder, uniform, end, chosen)):
             x[:, step] = symbol
             yield x.clone()
 
@@ -233,7 +233,7 @@ class EncoderDecoderModel(
                     self.encode_source(trim(source[rows])), len(rows), most
                 )
                 found.append(
-                    beam(
+                    beam_search(
                         decoder,
                         len(rows),
                         most,

@@ -26,10 +26,10 @@ from ...core.config import Range
 from ...core.errors import DataError
 from ...core.model import Model
 from ...core.space import Space
-from ...nn.forecasters import NLinear, Outlook
-from ...nn.inputs.sequence import Context
-from ...prob.copula import Dependence, Margins
-from .._ordering import check_whole
+from ...nn.forecasters import ForecastNet, NLinear
+from ...nn.inputs.sequence import SequenceContext
+from ...prob.copula import GaussianCopula, SinhArcsinhMargins
+from .._ordering import check_no_missing
 
 PAST = "past"
 ROUNDS = 4
@@ -64,7 +64,7 @@ def unsupported_series(name: str, space: Space) -> str | None:
     return None
 
 
-class Frame(nn.Module):
+class SeriesCoordinates(nn.Module):
     """Futures (B, H, C) and pasts (B, L, C) in standardised coordinates, and back."""
 
     shift: Tensor
@@ -143,7 +143,7 @@ class KnownInputs(nn.Module):
     def __init__(self, space: Space, channels: int) -> None:
         super().__init__()
         rest = {name: part for name, part in space.given.items() if name != PAST}
-        self.context = Context(replace(space, given=rest), 1)
+        self.context = SequenceContext(replace(space, given=rest), 1)
         self.lift = nn.Linear(self.context.width, channels) if self.context.width else None
         if self.lift is not None:
             nn.init.zeros_(self.lift.weight)
@@ -175,7 +175,7 @@ class ForecastModel(Model, HasLikelihood, CanSample):
     is_predictor = True
 
     class Config(Model.Config):
-        net: Outlook.Config = NLinear.Config()
+        net: ForecastNet.Config = NLinear.Config()
         """From the past to the mean: nlinear, dlinear, layers, recurrence (rnn, gru, lstm),
         convolution (tcn, wavenet) or attention."""
         fit: Literal["squares", "likelihood"] = "squares"
@@ -191,13 +191,13 @@ class ForecastModel(Model, HasLikelihood, CanSample):
     def __init__(self, config: Config, space: Space, steps: int) -> None:
         super().__init__(config, space)
         self.name, self.steps = type(self).__name__.lower(), steps
-        self.frame = Frame(space)
+        self.frame = SeriesCoordinates(space)
         channels = self.frame.channels
         self.net = config.net.build(self.frame.lookback, steps, channels)
         self.beside = KnownInputs(space, channels)
         self.unsteadiness = ChannelScale(channels)
-        self.margins = Margins(torch.arange(channels).repeat(steps))
-        self.dependence = Dependence(steps * channels, config.rank)
+        self.margins = SinhArcsinhMargins(torch.arange(channels).repeat(steps))
+        self.dependence = GaussianCopula(steps * channels, config.rank)
         # Errors of windows that the mean was solved from are smaller than errors to come.
         self.register_buffer("excess", torch.ones(channels))
 
@@ -221,7 +221,7 @@ class ForecastModel(Model, HasLikelihood, CanSample):
 
     def laid(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | float]:
         """Past (B, L, C) and future (B, H, C), standardised, and what is added to its mean."""
-        check_whole(self.name, batch)
+        check_no_missing(self.name, batch)
         ready = broadcast_conditions(batch.given, self.space, len(batch))
         beside = self.beside(ready, len(batch), self.frame.horizon)
         return self.frame.past(self.name, ready), self.frame.inside(batch.x), beside

@@ -91,7 +91,7 @@ class DirectForecast(ForecastModel, HasMarginals, HasMean, HasMode):
         for start in range(0, self.frame.horizon, self.steps):
             window = full[:, -self.frame.lookback :]
             centre = self.net(window) + cut(beside, start, self.steps)
-            r = self.margins.inverse(self.dependence.draw(n, centre, generator))
+            r = self.margins.inverse(self.dependence.sample(n, centre, generator))
             spread = self.unsteadiness(window)[:, None].exp()
             full = torch.cat([full, centre + spread * r.reshape(centre.shape)], 1)
         return self.frame.outside(full[:, -self.frame.horizon :])

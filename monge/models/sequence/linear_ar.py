@@ -29,11 +29,18 @@ from ...core.config import Range
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.linear_ar import is_stationary, predicted
-from .._ordering import check_prefix, check_whole
-from ._ar_fit import beginning, joined, least_squares, likeliest, select, yule_walker
+from ...prob.linear_ar import conditional_means, is_stationary
+from .._ordering import check_no_missing, check_prefix
+from ._ar_fit import (
+    beginning,
+    join_windows,
+    least_squares,
+    maximum_likelihood,
+    select,
+    yule_walker,
+)
 
-METHODS = {"squares": least_squares, "yule_walker": yule_walker, "likelihood": likeliest}
+METHODS = {"squares": least_squares, "yule_walker": yule_walker, "likelihood": maximum_likelihood}
 TOLD = 8
 """Channels whose estimates are told."""
 
@@ -98,8 +105,8 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
 
     @torch.no_grad()
     def fit(self, batch: Batch) -> Losses:
-        check_whole("linear_ar", batch)
-        series = joined(self.laid(batch.x).double().cpu())
+        check_no_missing("linear_ar", batch)
+        series = join_windows(self.laid(batch.x).double().cpu())
         for channel in range(self.channels):
             pieces = [piece[..., channel] for piece in series]
             order = self.config.order or select(pieces, self.most, self.config.criterion)
@@ -123,7 +130,7 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         """Whether each channel is, (C,)."""
         return is_stationary(self.phi)
 
-    def law(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def conditional_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (B, T, C) and variance (T, C) of every value given those before it."""
         still, steps = self.stationary, x.shape[1]
         phi = torch.where(still[:, None], self.phi, 0.0)  # where there is no beginning, no matter
@@ -133,7 +140,7 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
             inside = (shifted[:, None] > shifted).to(phi)  # row t reads lags 1, ..., t
             first = self.phi[:, None] * inside
             spread = self.variance[:, None].expand(-1, steps)
-        mean = predicted(x, self.intercept, self.phi, first)
+        mean = conditional_means(x, self.intercept, self.phi, first)
         free = ~still & (torch.arange(steps).to(phi.device) < self.most)[:, None]  # (T, C)
         return (
             torch.where(free, self.early[0], mean),
@@ -141,9 +148,9 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         )
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        check_whole("linear_ar", batch)
+        check_no_missing("linear_ar", batch)
         broadcast_conditions(batch.given, self.space, len(batch))
-        mean, variance = self.law(self.laid(batch.x))
+        mean, variance = self.conditional_moments(self.laid(batch.x))
         return torch.stack([mean, variance.expand_as(mean)], -1).flatten(1, 2)  # (B, D, 2)
 
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
@@ -187,14 +194,14 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         hidden = ~seen.all(0).all(1)
         begin = int(hidden.nonzero()[0]) if bool(hidden.any()) else self.steps
         for t in range(begin, self.steps):
-            mean, variance = self.law(x[:, max(0, t - self.most) : t + 1])
+            mean, variance = self.conditional_moments(x[:, max(0, t - self.most) : t + 1])
             drawn = mean[:, -1] + variance[-1].sqrt() * noise[:, t]
             x[:, t] = torch.where(seen[:, t], x[:, t], drawn)
         return torch.where(batch.observed_mask, batch.x.to(x), x.reshape(batch.x.shape))
 
     def diagnose(self, batch: Batch) -> list[Finding]:
         told = [
-            Finding("estimates", self.told(channel), "")
+            Finding("estimates", self.estimates_text(channel), "")
             for channel in range(min(self.channels, TOLD))
         ]
         wild = (~self.stationary).nonzero()[:, 0].tolist()
@@ -209,7 +216,7 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
             )
         return told
 
-    def told(self, channel: int) -> str:
+    def estimates_text(self, channel: int) -> str:
         """Coefficients and scale with their standard errors."""
         order = (
             int((self.phi[channel] != 0).nonzero().amax()) + 1

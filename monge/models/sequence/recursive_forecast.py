@@ -18,7 +18,7 @@ from ...core.config import Range
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.forecasters import Recurrence
+from ...nn.forecasters import RecurrentForecast
 from ...nn.recurrent import GRU
 from ._forecaster import ForecastModel, cut, taken
 
@@ -74,7 +74,7 @@ class RecursiveForecast(ForecastModel):
         for start in range(0, self.frame.horizon, self.steps):
             window = full[:, -self.frame.lookback :]
             centre = self.net(window) + cut(beside, start, self.steps)
-            r = self.margins.inverse(self.dependence.draw(n, centre, generator))
+            r = self.margins.inverse(self.dependence.sample(n, centre, generator))
             spread = self.unsteadiness(window)[:, None].exp()
             full = torch.cat([full, centre + spread * r.reshape(centre.shape)], 1)
         return self.frame.outside(full[:, -self.frame.horizon :])
@@ -84,7 +84,7 @@ class RecursiveForecast(ForecastModel):
         """A recurrent network, which reads any past, a few steps at a time where the horizon is
         long."""
         small = space.rows < SMALL_DATA_WINDOWS
-        net = Recurrence.Config(net=GRU.Config(width=32 if small else 64))
+        net = RecurrentForecast.Config(net=GRU.Config(width=32 if small else 64))
         config = cls.Config(net=net, block=max(1, space.shape[0] // 12), rank=4 if small else 16)
         return Defaults(config, TrainConfig(lr=3e-3, batch_size=64, grad_clip=1.0, ema_decay=0.99))
 

@@ -19,8 +19,8 @@ from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
 from ...nn.layers.dropout import Dropout
-from ...nn.recurrent import LSTM, Hidden, Recurrent
-from ...nn.stepwise import Added, Stepwise
+from ...nn.recurrent import LSTM, RecurrentNet, RecurrentState
+from ...nn.stepwise import ContextAdded, Stepwise
 from .._sequence import SequenceModel
 from .._sequence_sampling import row_groups, unobserved_rows
 
@@ -37,7 +37,7 @@ class RNN(SequenceModel):
 
     class Config(SequenceModel.Config):
         tag = "model/sequence.rnn"
-        net: Recurrent.Config = LSTM.Config()
+        net: RecurrentNet.Config = LSTM.Config()
         """Network: rnn, gru or lstm."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Dropout at the input and output of the network."""
@@ -47,7 +47,7 @@ class RNN(SequenceModel):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.net.width)
         net = RecurrentHead(config.net.build(self.width), self.head.width, config.dropout)
-        self.net: Any = Added(net, self.context.width)
+        self.net: Any = ContextAdded(net, self.context.width)
 
     def loss(self, batch: Batch) -> Losses:
         """-log p(x | c) in nats per step; the network reads each row once."""
@@ -92,10 +92,10 @@ class RNN(SequenceModel):
         return cls.Config(net=LSTM.Config(width=8), components=2)
 
 
-class RecurrentHead(Stepwise[Hidden]):
+class RecurrentHead(Stepwise[RecurrentState]):
     """A recurrent network with a linear map to the parameters of a distribution."""
 
-    def __init__(self, net: Recurrent, outputs: int, dropout: float) -> None:
+    def __init__(self, net: RecurrentNet, outputs: int, dropout: float) -> None:
         super().__init__()
         self.net, self.inputs, self.outputs = net, net.inputs, outputs
         self.drop, self.leave = Dropout(dropout), nn.Linear(net.outputs, outputs)
@@ -105,8 +105,8 @@ class RecurrentHead(Stepwise[Hidden]):
     def forward(self, x: Tensor) -> Tensor:
         return self.leave(self.drop(self.net(self.drop(x))))
 
-    def start(self, n: int, most: int) -> Hidden:
+    def start(self, n: int, most: int) -> RecurrentState:
         return self.net.start(n, most)
 
-    def step(self, state: Hidden, x: Tensor) -> Tensor:
+    def step(self, state: RecurrentState, x: Tensor) -> Tensor:
         return self.leave(self.net.step(state, x))

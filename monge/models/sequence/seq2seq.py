@@ -21,11 +21,11 @@ from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.attention.scores import score
+from ...nn.attention.scores import build_score
 from ...nn.attention.softmax import padding_mask
-from ...nn.inputs.condition_tokens import Reader
+from ...nn.inputs.condition_tokens import ConditionTokens
 from ...nn.layers.dropout import Dropout
-from ...nn.recurrent import GRU, Bidirectional, Hidden, Recurrent
+from ...nn.recurrent import GRU, Bidirectional, RecurrentNet, RecurrentState
 from ._encoder_decoder import EncoderDecoderModel, cross_entropy
 
 SMALL_DATA_ROWS = 10_000
@@ -38,9 +38,9 @@ class Seq2SeqMemory:
 
     states: Tensor  # (B, S, width)
     mask: Tensor | None  # (B, 1, S): minus infinity on padding
-    start: Hidden
+    start: RecurrentState
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.states = self.states[rows]
         self.mask = None if self.mask is None else self.mask[rows]
 
@@ -56,7 +56,7 @@ class Seq2Seq(EncoderDecoderModel):
 
     class Config(EncoderDecoderModel.Config):
         tag = "model/sequence.seq2seq"
-        net: Recurrent.Config = GRU.Config(width=256)
+        net: RecurrentNet.Config = GRU.Config(width=256)
         """Network of decoder and encoder: rnn, gru or lstm; each direction of the encoder has half
         of its width."""
         attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"
@@ -73,15 +73,15 @@ class Seq2Seq(EncoderDecoderModel):
             raise UsageError(
                 f"net.width={width} must be even: each direction of the encoder has half of it"
             )
-        self.reader = Reader(space.given[self.source], width)
+        self.reader = ConditionTokens(space.given[self.source], width)
         half = replace(config.net, width=width // 2)
         self.encoder = Bidirectional.Config(net=half).build(width)
-        self.net: Recurrent = config.net.build(width)
+        self.net: RecurrentNet = config.net.build(width)
         self.bridge = nn.Linear(width, width * config.net.depth)
         self.score = (
             None
             if config.attention == "none"
-            else score(config.attention, width, width, width // 2)
+            else build_score(config.attention, width, width, width // 2)
         )
         self.mix = nn.Linear(2 * width, width)
         self.drop = Dropout(config.dropout)
@@ -104,7 +104,9 @@ class Seq2Seq(EncoderDecoderModel):
         rows = torch.arange(len(y), device=y.device)
         ends = torch.cat([y[rows, last.to(y.device), :half], y[:, 0, half:]], 1)  # (B, width)
         first = self.bridge(ends).tanh().chunk(self.config.net.depth, 1)
-        start = Hidden([(h, *[torch.zeros_like(h)] * (self.net.carries - 1)) for h in first])
+        start = RecurrentState(
+            [(h, *[torch.zeros_like(h)] * (self.net.carries - 1)) for h in first]
+        )
         if self.score is None:
             return Seq2SeqMemory(ends[:, None], None, start)
         mask = None if length is None else padding_mask(length, y.shape[1], y)[:, 0]
@@ -190,16 +192,16 @@ class Seq2SeqDecoder:
     """A decoder on its way; what it remembers is kept once for all beginnings of a row."""
 
     def __init__(self, model: Seq2Seq, memory: Seq2SeqMemory) -> None:
-        self.model, self.memory, self.kin = model, memory, 1
-        self.state = Hidden(list(memory.start.layers))
+        self.model, self.memory, self.beams = model, memory, 1
+        self.state = RecurrentState(list(memory.start.layers))
 
-    def next(self, symbol: Tensor | None) -> Tensor:
+    def next_logits(self, symbol: Tensor | None) -> Tensor:
         model, count = self.model, len(self.state.layers[0][0])
         x = model.first.expand(count, -1) if symbol is None else model.embed(symbol)
-        h = model.net.step(self.state, x).unflatten(0, (-1, self.kin))  # (m, kin, width)
+        h = model.net.step(self.state, x).unflatten(0, (-1, self.beams))  # (m, kin, width)
         return model.logits(model.attend(self.memory, h).flatten(0, 1))
 
-    def take(self, rows: Tensor, kin: int = 1) -> None:
-        self.state.take(rows)
-        self.memory.take(rows[::kin] // self.kin)
-        self.kin = kin
+    def reorder(self, rows: Tensor, beams: int = 1) -> None:
+        self.state.reorder(rows)
+        self.memory.reorder(rows[::beams] // self.beams)
+        self.beams = beams

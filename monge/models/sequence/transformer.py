@@ -20,8 +20,13 @@ from ...core.config import Config as BaseConfig
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...nn.attention.transformer import Causal, Decoder, Encoder, StackState
-from ...nn.inputs.condition_tokens import Reader
+from ...nn.attention.transformer import (
+    CausalTransformer,
+    DecoderStack,
+    TransformerEncoder,
+    TransformerState,
+)
+from ...nn.inputs.condition_tokens import ConditionTokens
 from ._encoder_decoder import EncoderDecoderModel, cross_entropy
 
 SMALL_DATA_ROWS = 10_000
@@ -48,7 +53,9 @@ class Transformer(EncoderDecoderModel):
 
     class Config(EncoderDecoderModel.Config):
         tag = "model/sequence.transformer"
-        net: Causal.Config = Causal.Config(width=256, depth=3, positions="sinusoidal")
+        net: CausalTransformer.Config = CausalTransformer.Config(
+            width=256, depth=3, positions="sinusoidal"
+        )
         """Blocks of the decoder, and of the encoder."""
         share: Literal["none", "target", "all"] = "all"
         """Whose vectors of symbols are one: those of the decoder's input and output, and the
@@ -60,15 +67,17 @@ class Transformer(EncoderDecoderModel):
         net, given = config.net, next(iter(space.given.values()))
         super().__init__(config, space, net.width)
         self.whole = config.share == "all" and given.kind == "tokens" and given.size == space.size
-        self.reader = Reader(given, net.width, self.whole)
+        self.reader = ConditionTokens(given, net.width, self.whole)
         if self.reader.table is not None:
             nn.init.normal_(self.reader.table, std=net.width**-0.5)
         fields = {name: getattr(net, name) for name in net.__dataclass_fields__}
-        self.encoder = Encoder(Encoder.Config(**fields), net.width, self.reader.most)
+        self.encoder = TransformerEncoder(
+            TransformerEncoder.Config(**fields), net.width, self.reader.most
+        )
         # The last map of the decoder lets shared vectors mean one thing as input and another as
         # output; without it a symbol is at first its own most probable successor.
-        self.decoder = Decoder(
-            Decoder.Config(**fields), net.width, net.width, net.width, space.shape[0]
+        self.decoder = DecoderStack(
+            DecoderStack.Config(**fields), net.width, net.width, net.width, space.shape[0]
         )
         spread = net.width**-0.5
         self.words = nn.Parameter(torch.randn(space.size, net.width) * spread)
@@ -139,7 +148,7 @@ class Transformer(EncoderDecoderModel):
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
         few = 0 < space.rows < SMALL_DATA_ROWS
-        net = Causal.Config(
+        net = CausalTransformer.Config(
             width=128 if few else 256,
             depth=2 if few else 3,
             heads=4,
@@ -164,22 +173,24 @@ class Transformer(EncoderDecoderModel):
     @classmethod
     def smallest_config(cls, space: Space) -> Config:
         return cls.Config(
-            net=Causal.Config(width=8, depth=1, heads=2, expand=2, positions="sinusoidal")
+            net=CausalTransformer.Config(
+                width=8, depth=1, heads=2, expand=2, positions="sinusoidal"
+            )
         )
 
 
 class TransformerDecoder:
     """A decoder on its way, with the keys and values of what it has told."""
 
-    def __init__(self, model: Transformer, state: StackState, n: int) -> None:
+    def __init__(self, model: Transformer, state: TransformerState, n: int) -> None:
         self.model, self.state, self.count = model, state, n
         self.weight = model.out.t().contiguous()  # (width, V), the faster way round for few rows
 
-    def next(self, symbol: Tensor | None) -> Tensor:
+    def next_logits(self, symbol: Tensor | None) -> Tensor:
         model = self.model
         x = model.first.expand(self.count, -1) if symbol is None else model.embed(symbol)
         return torch.addmm(model.bias, model.decoder.step(self.state, x), self.weight)
 
-    def take(self, rows: Tensor, kin: int = 1) -> None:
-        self.state.take(rows, kin)
+    def reorder(self, rows: Tensor, beams: int = 1) -> None:
+        self.state.reorder(rows, beams)
         self.count = len(rows)

@@ -28,19 +28,19 @@ class BeamTree(State):
     """The steps of n rows of `kin` sequences each. The first `alone` steps, those of the trunk,
     are common to all; after them each step adds `kin` keys to a row."""
 
-    def __init__(self, trunk: KeyValueCache, kin: int) -> None:
-        self.trunk, self.kin, self.alone = trunk, kin, trunk.steps
+    def __init__(self, trunk: KeyValueCache, beams: int) -> None:
+        self.trunk, self.beams, self.alone = trunk, beams, trunk.steps
         self.enter, self.angles = trunk.enter, trunk.angles
         self.steps, self.most = trunk.steps, trunk.most
         self.count = self.kept = self.alone  # keys of a row, now and when last they were sifted
         n, heads, size, _ = trunk.k.shape
-        room = self.alone + kin * (self.most - self.alone)
+        room = self.alone + beams * (self.most - self.alone)
         self.k, self.v = trunk.v.new_empty(2, n, heads, room, size)
         self.k[:, :, : self.alone] = trunk.k[..., : self.alone].mT
         self.v[:, :, : self.alone] = trunk.v[:, :, : self.alone]
-        self.path = trunk.k.new_full((n, kin, room), -math.inf)  # 0 on a sequence's own steps
+        self.path = trunk.k.new_full((n, beams, room), -math.inf)  # 0 on a sequence's own steps
         self.path[..., : self.alone] = 0
-        self.own = self.path.new_full((kin, kin), -math.inf).fill_diagonal_(0)
+        self.own = self.path.new_full((beams, beams), -math.inf).fill_diagonal_(0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Add a step of every sequence and attend to its path: (n kin, heads, d) each -> (n kin,
@@ -50,9 +50,9 @@ class BeamTree(State):
                 f"the state was started for {self.most} steps and all are taken; "
                 "start it with more"
             )
-        first, last = self.count, self.count + self.kin
+        first, last = self.count, self.count + self.beams
         self.steps, self.count = self.steps + 1, last
-        q, k, v = (each.unflatten(0, (-1, self.kin)).transpose(1, 2) for each in (q, k, v))
+        q, k, v = (each.unflatten(0, (-1, self.beams)).transpose(1, 2) for each in (q, k, v))
         self.k[:, :, first:last] = k  # (n, heads, kin, d)
         self.v[:, :, first:last] = v
         self.path[..., first:last] = self.own
@@ -68,19 +68,19 @@ class BeamTree(State):
         """What the distance of each key adds to its score, (heads, 1, keys)."""
         known = self.trunk.bias
         assert known is not None, "asked for only where there is one"
-        late = torch.arange(count - self.alone, device=known.device) // self.kin + self.alone
+        late = torch.arange(count - self.alone, device=known.device) // self.beams + self.alone
         step = torch.cat([torch.arange(self.alone, device=known.device), late])
         return known[: self.k.shape[1], :, self.most - self.steps + step]
 
-    def take(self, rows: Tensor, kin: int = 1) -> None:
+    def reorder(self, rows: Tensor, beams: int = 1) -> None:
         """Go on with `rows`, of which every `kin` neighbours, as many as before, are of one
         row."""
-        self.path = self.path.flatten(0, 1).index_select(0, rows).unflatten(0, (-1, kin))
-        groups = rows[::kin] // self.kin
+        self.path = self.path.flatten(0, 1).index_select(0, rows).unflatten(0, (-1, beams))
+        groups = rows[::beams] // self.beams
         if len(groups) != len(self.k) or bool((groups.diff() != 1).any()):
             self.k, self.v = self.k.index_select(0, groups), self.v.index_select(0, groups)
         if (
-            self.trunk.bias is None and self.count - self.kept >= PRUNE_EVERY * kin
+            self.trunk.bias is None and self.count - self.kept >= PRUNE_EVERY * beams
         ):  # a bias counts steps
             self.prune()
 
@@ -95,42 +95,42 @@ class BeamTree(State):
         for kept in (self.k, self.v):
             found = kept.view(-1, size).index_select(0, places)
             kept[:, :, :most] = found.view(n, heads, most, size)
-        self.path[..., :most] = self.path.gather(2, slots[:, None].expand(-1, self.kin, -1))
+        self.path[..., :most] = self.path.gather(2, slots[:, None].expand(-1, self.beams, -1))
         self.count = most
 
     def separate(self) -> KeyValueCache:
         """Every sequence with keys and values of its own."""
         n, heads, _, size = self.k.shape
-        slots = (self.path[..., : self.count] == 0).nonzero()[:, 2].reshape(n * self.kin, -1)
+        slots = (self.path[..., : self.count] == 0).nonzero()[:, 2].reshape(n * self.beams, -1)
         slots = slots[:, None, :, None].expand(-1, heads, -1, size)  # (n kin, heads, steps, d)
-        k = self.k.repeat_interleave(self.kin, 0).gather(2, slots).mT
-        v = self.v.repeat_interleave(self.kin, 0).gather(2, slots)
+        k = self.k.repeat_interleave(self.beams, 0).gather(2, slots).mT
+        v = self.v.repeat_interleave(self.beams, 0).gather(2, slots)
         cache = copy.copy(self.trunk)
         cache.steps = self.steps
-        keys = k.new_empty(n * self.kin, heads, size, self.most)
-        values = v.new_empty(n * self.kin, heads, self.most, size)
+        keys = k.new_empty(n * self.beams, heads, size, self.most)
+        values = v.new_empty(n * self.beams, heads, self.most, size)
         keys[..., : self.steps], values[:, :, : self.steps] = k, v
         cache.store(keys, values)
         if cache.bias is not None:
-            cache.bias = cache.bias[:heads].repeat(n * self.kin, 1, 1)
+            cache.bias = cache.bias[:heads].repeat(n * self.beams, 1, 1)
         return cache
 
 
-def branch(past: State, rows: Tensor, kin: int) -> State:
+def branch(past: State, rows: Tensor, beams: int) -> State:
     """A state that goes on with `rows`, every `kin` neighbours of which have the same origin."""
     if isinstance(past, BeamTree):
-        if kin == past.kin:
-            past.take(rows, kin)
+        if beams == past.beams:
+            past.reorder(rows, beams)
             return past
         past = past.separate()
     if (
         isinstance(past, KeyValueCache)
-        and kin > 1
-        and bool((rows.unflatten(0, (-1, kin)).diff() == 0).all())
+        and beams > 1
+        and bool((rows.unflatten(0, (-1, beams)).diff() == 0).all())
     ):
-        past.take(rows[::kin])
-        return BeamTree(past, kin)
-    past.take(rows)
+        past.reorder(rows[::beams])
+        return BeamTree(past, beams)
+    past.reorder(rows)
     return past
 
 
@@ -138,7 +138,7 @@ class CrossAttentionState(State):
     """Cross-attention made ready: the memory of a row serves all its `kin` sequences."""
 
     def __init__(self, layer: CrossAttention, memory: CrossAttentionMemory) -> None:
-        self.layer, self.heads, self.size, self.kin = layer, layer.heads, layer.size, 1
+        self.layer, self.heads, self.size, self.beams = layer, layer.heads, layer.size, 1
         self.enter = prepare_linear(layer.ask, layer.size**-0.5)  # queries are scaled, not scores
         self.leave = prepare_residual(layer.leave)
         self.k, self.v, self.mask = memory.k.mT.contiguous(), memory.v.contiguous(), memory.mask
@@ -151,23 +151,23 @@ class CrossAttentionState(State):
     def find(self, x: Tensor) -> Tensor:
         """What the heads find for x (n kin, width), side by side."""
         n = len(self.k)
-        q = self.enter(x).view(n, self.kin, self.heads, self.size).transpose(1, 2)
-        q = q.reshape(n * self.heads, self.kin, self.size)
+        q = self.enter(x).view(n, self.beams, self.heads, self.size).transpose(1, 2)
+        q = q.reshape(n * self.heads, self.beams, self.size)
         scores = torch.bmm(q, self.k.flatten(0, 1))  # (n heads, kin, S)
         if self.mask is not None:
-            scores.view(n, self.heads, self.kin, -1).add_(self.mask)
+            scores.view(n, self.heads, self.beams, -1).add_(self.mask)
         found = torch.bmm(scores.softmax(2), self.v.flatten(0, 1)).unflatten(0, (n, self.heads))
         return found.transpose(1, 2).reshape(x.shape)
 
-    def take(self, rows: Tensor, kin: int = 1) -> None:
-        groups, before, self.kin = rows[::kin] // self.kin, self.kin, kin
+    def reorder(self, rows: Tensor, beams: int = 1) -> None:
+        groups, before, self.beams = rows[::beams] // self.beams, self.beams, beams
         if len(groups) != len(self.k) or bool((groups.diff() != 1).any()):
             self.k, self.v = self.k.index_select(0, groups), self.v.index_select(0, groups)
             self.mask = None if self.mask is None else self.mask.index_select(0, groups)
             if self.short:
-                self.short.take(groups)
-        if kin != before:
-            pays = kin > 1 and 2 * self.heads * self.k.shape[3] <= self.heads * self.size
+                self.short.reorder(groups)
+        if beams != before:
+            pays = beams > 1 and 2 * self.heads * self.k.shape[3] <= self.heads * self.size
             self.short = FoldedCrossAttention(self) if pays else None
 
 
@@ -191,7 +191,7 @@ class FoldedCrossAttention(State):
         weights = scores.unflatten(2, (self.heads, -1)).softmax(3).flatten(2)
         return torch.add(x, self.bias).view(n, -1, shape[1]).baddbmm_(weights, self.v).view(shape)
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.k, self.v, self.shift = (
             each.index_select(0, rows) for each in (self.k, self.v, self.shift)
         )

@@ -24,7 +24,7 @@ from ..stepwise import State, Stepwise
 from .beam_cache import CrossAttentionState, branch
 from .linear import CausalLinearAttention, LinearAttention
 from .position import Join, Positions
-from .softmax import Attention, CausalAttention, CrossAttention, CrossAttentionMemory
+from .softmax import CausalAttention, CrossAttention, CrossAttentionMemory, SelfAttention
 
 
 class TransformerConfig(BaseConfig):
@@ -109,7 +109,7 @@ class EncoderBlock(nn.Module):
         self.look = (
             LinearAttention(width, heads)
             if config.attention == "linear"
-            else Attention(width, heads, config.positions, config.dropout)
+            else SelfAttention(width, heads, config.positions, config.dropout)
         )
         self.think = FeedForward(config)
         self.first, self.last = NormedResidual(config), NormedResidual(config)
@@ -134,11 +134,11 @@ class TransformerBlockState(State):
     last: StepMap
     middle: StepMap | None = None
 
-    def take(self, rows: Tensor, kin: int = 1) -> None:
+    def reorder(self, rows: Tensor, beams: int = 1) -> None:
         """Every `kin` neighbours among the rows have what they share kept once."""
-        self.past = branch(self.past, rows, kin)
+        self.past = branch(self.past, rows, beams)
         if self.memory is not None:
-            self.memory.take(rows, kin)
+            self.memory.reorder(rows, beams)
 
 
 class CausalBlock(Stepwise[TransformerBlockState]):

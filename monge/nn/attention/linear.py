@@ -23,7 +23,7 @@ CHUNK = 64
 """Steps of a chunk: measured, `benchmarks/attention.py` prints others."""
 
 
-def feature(x: Tensor) -> Tensor:
+def feature_map(x: Tensor) -> Tensor:
     """phi(x) = elu(x) + 1, written so that it is never rounded to 0."""
     return x.clamp(max=0).exp() + x.clamp(min=0)
 
@@ -31,7 +31,7 @@ def feature(x: Tensor) -> Tensor:
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None = None) -> Tensor:
     """Every step looks at every other that is `there` (B, S): q (B, H, T, d), k (B, H, S, d) and
     v (B, H, S, e) -> (B, H, T, e)."""
-    q, k = feature(q), feature(k)
+    q, k = feature_map(q), feature_map(k)
     if there is not None:
         k = k * there[:, None, :, None]
     z = k.sum(2)[..., None]  # (B, H, d, 1)
@@ -47,7 +47,7 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK)
     s = q.new_zeros(len(flat[0][0]), q.shape[-1], v.shape[-1])
     z, parts = s.new_zeros(*s.shape[:2], 1), []
     for queries, keys, values in zip(*flat, strict=True):
-        queries, keys = feature(queries), feature(keys)
+        queries, keys = feature_map(queries), feature_map(keys)
         near = torch.bmm(queries, keys.transpose(1, 2)).tril()  # (B H, C, C)
         total = torch.baddbmm(near.sum(2, keepdim=True), queries, z)
         parts.append(torch.baddbmm(torch.bmm(near, values), queries, s) / total)
@@ -92,7 +92,7 @@ class LinearAttentionState(State):
     s: Tensor  # (n, heads, d, d)
     z: Tensor  # (n, heads, d)
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.s, self.z = self.s[rows], self.z[rows]
 
 
@@ -117,7 +117,7 @@ class CausalLinearAttention(LinearHeads, Stepwise[LinearAttentionState]):
         """What the heads find at a step, side by side, (n, width)."""
         n = len(x)
         q, k, v = state.enter(x).view(n, 3, self.heads, self.size).unbind(1)  # (n, heads, d)
-        q, k = feature(q), feature(k)
+        q, k = feature_map(q), feature_map(k)
         state.s.addcmul_(k[..., None], v[..., None, :])
         state.z.add_(k)
         h = (q[..., None, :] @ state.s).squeeze(-2)  # (n, heads, d)

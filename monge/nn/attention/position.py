@@ -68,7 +68,7 @@ class AbsolutePositions(nn.Module, abc.ABC):
         return torch.cat([x, places.expand_as(x)], -1)
 
 
-class Sinusoidal(AbsolutePositions):
+class SinusoidalPositions(AbsolutePositions):
     """Fixed waves of every length: E_{t+k} is E_t turned by k omega_i in each plane."""
 
     def __init__(self, width: int, join: Join = "add", layout: Layout = "interleaved") -> None:
@@ -79,7 +79,7 @@ class Sinusoidal(AbsolutePositions):
         return sinusoids(length, self.width, self.layout).to(self.anchor)
 
 
-class Learned(AbsolutePositions):
+class LearnedPositions(AbsolutePositions):
     """A free vector for each of the first `most` places."""
 
     def __init__(self, width: int, most: int, join: Join = "add") -> None:
@@ -128,7 +128,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
-class Bias(nn.Module, abc.ABC):
+class RelativeBias(nn.Module, abc.ABC):
     """b_h(t - s), what is added to the score of query t and key s in head h."""
 
     heads: int
@@ -147,7 +147,7 @@ class Bias(nn.Module, abc.ABC):
     def device(self) -> torch.device: ...
 
 
-class ClippedBias(Bias):
+class ClippedBias(RelativeBias):
     """A free number for each distance from -reach to reach; beyond, that of the ends."""
 
     def __init__(self, heads: int, reach: int = MAX_DISTANCE) -> None:
@@ -163,7 +163,7 @@ class ClippedBias(Bias):
         return self.weight.device
 
 
-class BucketBias(Bias):
+class BucketBias(RelativeBias):
     """A free number for each run of distances: single ones first, then runs whose ends grow
     geometrically up to `reach`; the past and the future have half of the runs each."""
 
@@ -188,7 +188,7 @@ class BucketBias(Bias):
         return self.weight.device
 
 
-class AlibiBias(Bias):
+class AlibiBias(RelativeBias):
     """-m_h |t - s| with fixed slopes m_h = 2^(-8 h / heads), h = 1..heads."""
 
     slopes: Tensor
@@ -212,11 +212,11 @@ def absolute_positions(
 ) -> AbsolutePositions | None:
     """What joins the steps, for the kinds that do."""
     if kind == "sinusoidal":
-        return Sinusoidal(width, join)
-    return Learned(width, most, join) if kind == "learned" else None
+        return SinusoidalPositions(width, join)
+    return LearnedPositions(width, most, join) if kind == "learned" else None
 
 
-def relative(kind: Positions, heads: int) -> Bias | None:
+def relative_bias(kind: Positions, heads: int) -> RelativeBias | None:
     """What is added to the scores, for the kinds that do."""
     known = {"table": ClippedBias, "buckets": BucketBias, "alibi": AlibiBias}
     return known[kind](heads) if kind in known else None

@@ -30,14 +30,14 @@ class AttentionScore(nn.Module, abc.ABC):
     def forward(self, q: Tensor, k: Tensor) -> Tensor: ...
 
 
-class Dot(AttentionScore):
+class DotScore(AttentionScore):
     """q . k / sqrt(d)."""
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
 
 
-class Bilinear(AttentionScore):
+class BilinearScore(AttentionScore):
     """q' W k."""
 
     def __init__(self, queries: int, keys: int) -> None:
@@ -48,7 +48,7 @@ class Bilinear(AttentionScore):
         return self.map(q) @ k.transpose(1, 2)
 
 
-class Additive(AttentionScore):
+class AdditiveScore(AttentionScore):
     """v' tanh(W q + U k), in a space of its own `width`."""
 
     def __init__(self, queries: int, keys: int, width: int) -> None:
@@ -60,7 +60,7 @@ class Additive(AttentionScore):
         return self.out((self.query(q)[:, :, None] + self.key(k)[:, None]).tanh()).squeeze(-1)
 
 
-def score(kind: ScoreName, queries: int, keys: int, width: int = 64) -> AttentionScore:
+def build_score(kind: ScoreName, queries: int, keys: int, width: int = 64) -> AttentionScore:
     """The score of that name between vectors of these widths."""
     if kind == "dot" and queries != keys:
         raise UsageError(
@@ -69,14 +69,14 @@ def score(kind: ScoreName, queries: int, keys: int, width: int = 64) -> Attentio
         )
     match kind:
         case "dot":
-            return Dot()
+            return DotScore()
         case "bilinear":
-            return Bilinear(queries, keys)
+            return BilinearScore(queries, keys)
         case "additive":
-            return Additive(queries, keys, width)
+            return AdditiveScore(queries, keys, width)
 
 
-class Hard(nn.Module):
+class HardAttention(nn.Module):
     """h = v_j for a single j: argmax_j s_j, or j ~ softmax(s), or argmax_j (s_j + g_j).
 
     Where `straight`, the derivative is that of softmax(s / temperature), with the noise in s;

@@ -21,7 +21,7 @@ from ...core.errors import DataError, UsageError
 from ..fast_step import prepare_linear
 from ..layers.dropout import drop_elements
 from ..stepwise import State, Stepwise
-from .position import Bias, Positions, RotaryPositions, relative, rotate
+from .position import Positions, RelativeBias, RotaryPositions, relative_bias, rotate
 
 
 def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:
@@ -59,13 +59,15 @@ def attend(
 ) -> Tensor:
     """softmax(q k' / sqrt(d) + mask) v for q (..., T, d), k (..., S, d), v (..., S, e)."""
     if dropout:  # torch's kernel has none and forms the weights too
-        return drop_elements(weights(q, k, mask, causal), dropout) @ v
+        return drop_elements(attention_weights(q, k, mask, causal), dropout) @ v
     if causal and mask is not None:
         mask, causal = mask + causal_mask(q.shape[-2], k.shape[-2], q), False
     return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
 
 
-def weights(q: Tensor, k: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+def attention_weights(
+    q: Tensor, k: Tensor, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
     """The weights (..., T, S) that `attend` gives to the values."""
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # fewer numbers than the scores
     if causal:
@@ -73,7 +75,7 @@ def weights(q: Tensor, k: Tensor, mask: Tensor | None = None, causal: bool = Fal
     return (scores if mask is None else scores + mask).softmax(-1)
 
 
-def attend_freely(x: Tensor, causal: bool = False) -> Tensor:
+def self_attend(x: Tensor, causal: bool = False) -> Tensor:
     """h_t = sum_s softmax_s(x_t . x_s / sqrt(d)) x_s, without parameters, for x (B, T, d)."""
     return attend(x, x, x, causal=causal)
 
@@ -119,7 +121,7 @@ class MultiHeadAttention(nn.Module, abc.ABC):
         self.heads, self.size, self.dropout = heads, check_heads(width, heads), dropout
         self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.rotary = RotaryPositions(self.size) if positions == "rotary" else None
-        self.relative: Bias | None = relative(positions, heads)
+        self.relative: RelativeBias | None = relative_bias(positions, heads)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         """(B, T, width) -> (B, T, width); steps from `length` (B,) on are looked at by none."""
@@ -130,7 +132,7 @@ class MultiHeadAttention(nn.Module, abc.ABC):
     def weights(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         """How much each step looks at each other in each head, (B, heads, T, T)."""
         q, k, _, mask = self.project(x, length)
-        return weights(q, k, mask, self.causal)
+        return attention_weights(q, k, mask, self.causal)
 
     def project(self, x: Tensor, length: Tensor | None) -> AttentionInputs:
         q, k, v = split_heads(self.enter(x), 3, self.heads)
@@ -145,7 +147,7 @@ class MultiHeadAttention(nn.Module, abc.ABC):
         return AttentionInputs(q, k, v, mask)
 
 
-class Attention(MultiHeadAttention):
+class SelfAttention(MultiHeadAttention):
     """Self-attention in which every step looks at every other, and at itself."""
 
     causal = False
@@ -177,7 +179,7 @@ class KeyValueCache(State):
         self.k, self.v, self.keys, self.values = k, v, k.flatten(0, 1), v.flatten(0, 1)
         self.strides = self.keys.stride(), self.values.stride()
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.store(self.k.index_select(0, rows), self.v.index_select(0, rows))
         if self.bias is not None:
             self.bias = self.bias[: self.k.shape[1]].repeat(len(rows), 1, 1)  # alike in every row
@@ -234,7 +236,7 @@ class CrossAttentionMemory(State):
     v: Tensor  # (B, heads, S, d)
     mask: Tensor | None  # (B, 1, 1, S)
 
-    def take(self, rows: Tensor) -> None:
+    def reorder(self, rows: Tensor) -> None:
         self.k, self.v = self.k[rows], self.v[rows]
         self.mask = None if self.mask is None else self.mask[rows]
 
@@ -254,7 +256,7 @@ class CrossAttention(nn.Module):
         self.ask, self.leave = nn.Linear(width, width), nn.Linear(width, width)
         self.enter = nn.Linear(memory or width, 2 * width)
 
-    def remember(self, y: Tensor, length: Tensor | None = None) -> CrossAttentionMemory:
+    def encode_memory(self, y: Tensor, length: Tensor | None = None) -> CrossAttentionMemory:
         """Keys and values of y (B, S, memory), of which the first `length` (B,) steps exist."""
         k, v = split_heads(self.enter(y), 2, self.heads)
         return CrossAttentionMemory(
@@ -271,4 +273,4 @@ class CrossAttention(nn.Module):
     def weights(self, x: Tensor, memory: CrossAttentionMemory) -> Tensor:
         """How much each step of x looks at each of the memory's, (B, heads, T, S)."""
         (q,) = split_heads(self.ask(x), 1, self.heads)
-        return weights(q, memory.k, memory.mask)
+        return attention_weights(q, memory.k, memory.mask)

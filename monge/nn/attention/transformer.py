@@ -54,7 +54,7 @@ class InputProjection(nn.Module):
         return step
 
 
-class Encoder(Configured, nn.Module):
+class TransformerEncoder(Configured, nn.Module):
     """(B, T, inputs) -> (B, T, width): every step in the light of all others.
 
     most: steps of the longest sequence, which learned positions need to know.
@@ -80,7 +80,7 @@ class Encoder(Configured, nn.Module):
 
 
 @dataclass
-class StackState(State):
+class TransformerState(State):
     """The states of all blocks, and what comes before and after them."""
 
     blocks: list[
@@ -90,12 +90,12 @@ class StackState(State):
     leave: StepMap  # the last norm and map, made ready
     steps: int = 0
 
-    def take(self, rows: Tensor, kin: int = 1) -> None:
+    def reorder(self, rows: Tensor, beams: int = 1) -> None:
         for _, block in self.blocks:
-            block.take(rows, kin)
+            block.reorder(rows, beams)
 
 
-class Causal(Configured, Stepwise[StackState]):
+class CausalTransformer(Configured, Stepwise[TransformerState]):
     """(B, T, inputs) -> (B, T, outputs): every step in the light of those before it."""
 
     class Config(TransformerConfig):
@@ -124,15 +124,15 @@ class Causal(Configured, Stepwise[StackState]):
 
     def start(
         self, n: int, most: int, memories: Sequence[CrossAttentionMemory | None] = ()
-    ) -> StackState:
+    ) -> TransformerState:
         pairs = zip(self.each, memories or [None] * len(self.blocks), strict=True)
-        return StackState(
+        return TransformerState(
             [(block.step, block.start(n, most, memory)) for block, memory in pairs],
             self.entrance.start(most),
             prepare(self.norm, self.leave),
         )
 
-    def step(self, state: StackState, x: Tensor) -> Tensor:
+    def step(self, state: TransformerState, x: Tensor) -> Tensor:
         x = state.enter(x, state.steps)
         state.steps += 1
         for step, own in state.blocks:
@@ -140,7 +140,7 @@ class Causal(Configured, Stepwise[StackState]):
         return state.leave(x)
 
 
-class Decoder(Configured, nn.Module):
+class DecoderStack(Configured, nn.Module):
     """(B, T, inputs) -> (B, T, outputs): every step in the light of those before it and of all
     steps of a memory (B, S, memory), such as an encoder's output."""
 
@@ -151,31 +151,34 @@ class Decoder(Configured, nn.Module):
         self, config: Config, inputs: int, outputs: int, memory: int, most: int = 0
     ) -> None:
         super().__init__()
-        self.stack = Causal(cast(Any, config), inputs, outputs, most, memory)
+        self.stack = CausalTransformer(cast(Any, config), inputs, outputs, most, memory)
 
-    def remember(
+    def encode_memory(
         self, memory: Tensor, length: Tensor | None = None
     ) -> list[CrossAttentionMemory | None]:
         """What each block asks of the memory, of which the first `length` (B,) steps exist."""
         return [
-            cast(CrossAttention, block.ask).remember(memory, length) for block in self.stack.each
+            cast(CrossAttention, block.ask).encode_memory(memory, length)
+            for block in self.stack.each
         ]
 
     def forward(self, x: Tensor, memory: Tensor, length: Tensor | None = None) -> Tensor:
-        return self.stack(x, self.remember(memory, length))
+        return self.stack(x, self.encode_memory(memory, length))
 
     def weights(self, x: Tensor, memory: Tensor, length: Tensor | None = None) -> Tensor:
         """How much each step looks at each of the memory's in the last block, (B, heads, T, S)."""
-        *below, last = zip(self.stack.each, self.remember(memory, length), strict=True)
+        *below, last = zip(self.stack.each, self.encode_memory(memory, length), strict=True)
         x = self.stack.entrance(x)
         for block, own in below:
             x = block(x, own)
         return last[0].weights(x, cast(CrossAttentionMemory, last[1]))
 
-    def start(self, n: int, most: int, memory: Tensor, length: Tensor | None = None) -> StackState:
-        return self.stack.start(n, most, self.remember(memory, length))
+    def start(
+        self, n: int, most: int, memory: Tensor, length: Tensor | None = None
+    ) -> TransformerState:
+        return self.stack.start(n, most, self.encode_memory(memory, length))
 
-    def step(self, state: StackState, x: Tensor) -> Tensor:  # (n, inputs) -> (n, outputs)
+    def step(self, state: TransformerState, x: Tensor) -> Tensor:  # (n, inputs) -> (n, outputs)
         return self.stack.step(state, x)
 
 

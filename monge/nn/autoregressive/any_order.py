@@ -30,26 +30,26 @@ from ...core.config import Configured, Range
 from ...core.errors import UsageError
 from ..layers.activation import Activation, activation
 from ..mlp import MLP
-from .masked_mlp import Stepping
+from .masked_mlp import EntryStepper
 
 MAX_BATCH_ELEMENTS = 1 << 22
 """Numbers of a hidden layer that are computed at once where no gradient is asked for."""
 
 
 @dataclass(frozen=True)
-class Known:
+class ObservedRows:
     """What is known of n rows."""
 
     features: Tensor  # (n, F), those of hidden entries at 0
     seen: Tensor  # (n, D), true where an entry is known
     context: Tensor  # (n, C), the conditions
 
-    def __getitem__(self, rows: Tensor) -> Known:
-        return Known(self.features[rows], self.seen[rows], self.context[rows])
+    def __getitem__(self, rows: Tensor) -> ObservedRows:
+        return ObservedRows(self.features[rows], self.seen[rows], self.context[rows])
 
 
 @dataclass(frozen=True)
-class Walk:
+class RevealOrder:
     """An order in which entries get known, and the rows to which each is new."""
 
     entries: Sequence[int]  # the entry at each place
@@ -73,11 +73,11 @@ class SubsetNet(Configured, nn.Module, abc.ABC):
         self.inputs, self.outputs = entry_slices(inputs), entry_slices(outputs)
 
     @abc.abstractmethod
-    def forward(self, known: Known) -> Tensor:
+    def forward(self, known: ObservedRows) -> Tensor:
         """(n, P)."""
 
     @abc.abstractmethod
-    def settle(self, start: Tensor) -> None:
+    def init_output_bias(self, start: Tensor) -> None:
         """Let the last bias be `start` (P,)."""
 
     @property
@@ -85,7 +85,7 @@ class SubsetNet(Configured, nn.Module, abc.ABC):
     def work(self) -> int:
         """About how many products the parameters of one more entry of a row take."""
 
-    def stepper(self, known: Known, walk: Walk, cached: bool = True) -> Stepping:
+    def stepper(self, known: ObservedRows, walk: RevealOrder, cached: bool = True) -> EntryStepper:
         """A pass over rows of which something is known, one entry after the other."""
         return FullPassSubsetStepper(self, known, walk)
 
@@ -96,10 +96,10 @@ def entry_slices(owner: Tensor) -> list[slice]:
     return list(itertools.starmap(slice, itertools.pairwise([0, *ends])))
 
 
-class SubsetStepper(Stepping):
+class SubsetStepper(EntryStepper):
     """What steps share: an entry that is new to no row is neither computed nor fed."""
 
-    def __init__(self, net: SubsetNet, known: Known, walk: Walk) -> None:
+    def __init__(self, net: SubsetNet, known: ObservedRows, walk: RevealOrder) -> None:
         self.net, self.known, self.walk = net, known, walk
         self.needed: list[bool] = walk.news.any(0).tolist()
 
@@ -140,7 +140,7 @@ class FullPassSubsetStepper(SubsetStepper):
         self.known = replace(known, features=known.features.index_copy(1, place, shown), seen=seen)
 
 
-class Dense(SubsetNet):
+class DenseSubsetNet(SubsetNet):
     """A perceptron over everything at once."""
 
     class Config(SubsetNet.Config):
@@ -169,11 +169,11 @@ class Dense(SubsetNet):
         )
         self.mlp: MLP = form.build(len(inputs) + len(self.inputs) + context, len(outputs))
 
-    def forward(self, known: Known) -> Tensor:
+    def forward(self, known: ObservedRows) -> Tensor:
         return self.mlp(dense_input(known))
 
     @torch.no_grad()
-    def settle(self, start: Tensor) -> None:
+    def init_output_bias(self, start: Tensor) -> None:
         self.mlp.out.bias.copy_(start)
 
     @property
@@ -182,7 +182,7 @@ class Dense(SubsetNet):
         ends = (hidden[0].weight.numel() + out.weight.numel()) // len(self.inputs)
         return ends + sum(layer.weight.numel() for layer in hidden[1:])
 
-    def stepper(self, known: Known, walk: Walk, cached: bool = True) -> Stepping:
+    def stepper(self, known: ObservedRows, walk: RevealOrder, cached: bool = True) -> EntryStepper:
         return (
             CachedSubsetStepper(self, known, walk)
             if cached
@@ -190,14 +190,14 @@ class Dense(SubsetNet):
         )
 
 
-def dense_input(known: Known) -> Tensor:
+def dense_input(known: ObservedRows) -> Tensor:
     return torch.cat([known.features, known.seen.to(known.features), known.context], 1)
 
 
 class CachedSubsetStepper(SubsetStepper):
     """The sums a(S) of the first layer are kept; dropout has no part in a walk."""
 
-    def __init__(self, net: Dense, known: Known, walk: Walk) -> None:
+    def __init__(self, net: DenseSubsetNet, known: ObservedRows, walk: RevealOrder) -> None:
         super().__init__(net, known, walk)
         self.mlp = net.mlp
         first, *self.rest = self.mlp.linears[:-1]
@@ -220,7 +220,7 @@ class CachedSubsetStepper(SubsetStepper):
         self.sums = torch.addmm(self.sums, shown, self.terms[entry])
 
 
-class Conv(SubsetNet):
+class ConvSubsetNet(SubsetNet):
     """A residual stack of convolutions over the image and its mask, all of one spatial size.
 
     h_0 = A * [f(x) m; m] + U c, h_l = h_{l-1} + B_l * a(C_l * a(h_{l-1})), and a map of each pixel
@@ -264,7 +264,7 @@ class Conv(SubsetNet):
         self.bias = nn.Parameter(torch.zeros(len(outputs)))
         self.act = activation(config.activation)
 
-    def forward(self, known: Known) -> Tensor:
+    def forward(self, known: ObservedRows) -> Tensor:
         if torch.is_grad_enabled():
             return self.whole(known.features, known.seen, known.context)
         size = max(
@@ -290,7 +290,7 @@ class Conv(SubsetNet):
         return out.movedim(2, -1).flatten(1) + self.bias
 
     @torch.no_grad()
-    def settle(self, start: Tensor) -> None:
+    def init_output_bias(self, start: Tensor) -> None:
         self.bias.copy_(start)
 
     @property

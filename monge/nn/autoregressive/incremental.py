@@ -26,7 +26,7 @@ from torch import Tensor
 from ..layers.activation import activation
 
 if TYPE_CHECKING:
-    from .masked_mlp import Masked, MaskedLinear
+    from .masked_mlp import MaskedLinear, MaskedMLP
 
 
 MAX_BLOCK_PLACES = 32
@@ -35,7 +35,7 @@ MIN_PRODUCT_ROWS = 64
 """Rows of a map that make a product worth its while: a block has no more places than it takes."""
 
 
-class Stepping(abc.ABC):
+class EntryStepper(abc.ABC):
     """A pass of one member over n rows, one place of the order after the other from 0."""
 
     @abc.abstractmethod
@@ -47,10 +47,10 @@ class Stepping(abc.ABC):
         """The features (n, F_i) of the entry at `place`."""
 
 
-class FullPassStepper(Stepping):
+class FullPassStepper(EntryStepper):
     """The plain way: the whole network again for every entry, with every mask as it is written."""
 
-    def __init__(self, network: Masked, member: int, context: Tensor) -> None:
+    def __init__(self, network: MaskedMLP, member: int, context: Tensor) -> None:
         self.network, self.context, self.member = network, context, member
         first, last = network.maps()[0], network.out
         self.inputs = (
@@ -131,7 +131,7 @@ def permute_axis(weight: Tensor, axis: int, order: Tensor) -> Tensor:
 class SortedNetwork:
     """The maps of a member sorted by degree, ready to step over any rows."""
 
-    def __init__(self, network: Masked, member: int) -> None:
+    def __init__(self, network: MaskedMLP, member: int) -> None:
         dims = int(network.out.degrees_out[member].max()) + 1
         widest = max(layer.out_features for layer in network.maps())
         self.block = min(MAX_BLOCK_PLACES, max(1, MIN_PRODUCT_ROWS * dims // widest))
@@ -156,7 +156,7 @@ class _BlockLayer(NamedTuple):
     before: Sequence[Tensor]  # what enters a residual layer; () for others
 
 
-class CachedStepper(Stepping):
+class CachedStepper(EntryStepper):
     """The cached pass. `known[l]` holds the conditions and the units of layer l, each a row over
     the n rows of the batch, and zeros for what is not known yet."""
 

@@ -29,7 +29,7 @@ from ...core.config import Configured, Range
 from ...core.rng import keyed_uniform
 from ..layers.activation import Pointwise, activation
 from ..layers.dropout import Dropout
-from .incremental import CachedStepper, FullPassStepper, SortedNetwork, Stepping
+from .incremental import CachedStepper, EntryStepper, FullPassStepper, SortedNetwork
 
 MAX_STORED_MASK_ENTRIES = 1 << 24
 """Entries of the masks of one layer that are kept; larger ones are made when they are used."""
@@ -138,7 +138,7 @@ def stairs(inputs: Tensor, outputs: Tensor) -> list[Stair]:
     return list(zip([0, *ends], ends, [0, *known.tolist()], known.tolist(), strict=False))
 
 
-class Masked(Configured, nn.Module):
+class MaskedMLP(Configured, nn.Module):
     """h_l = a((W_l * M_l) [c; h_{l-1}] + b_l) from h_0 = x, and outputs (V * M) [c; h_L] + b.
 
     inputs: (F,) and outputs: (P,) are the entries that features and parameters belong to; orders:
@@ -206,7 +206,7 @@ class Masked(Configured, nn.Module):
         return [*(cast(MaskedLinear, layer) for layer in self.layers), self.out]
 
     @torch.no_grad()
-    def stepper(self, member: int = 0, cached: bool = True) -> Callable[[Tensor], Stepping]:
+    def stepper(self, member: int = 0, cached: bool = True) -> Callable[[Tensor], EntryStepper]:
         """What starts a pass, one entry at a time, over the rows of a context (n, context); the
         cached one sorts the weights as they are now, once for all the passes it starts."""
         if cached:
@@ -214,7 +214,7 @@ class Masked(Configured, nn.Module):
         return functools.partial(FullPassStepper, self, member)
 
 
-def hidden_degrees(config: Masked.Config, dims: int, context: int, masks: int) -> Tensor:
+def hidden_degrees(config: MaskedMLP.Config, dims: int, context: int, masks: int) -> Tensor:
     """Degrees of the hidden units, (depth, masks, width).
 
     The first assignment is even and ascending, the others are shuffles of it; units that see

@@ -34,7 +34,7 @@ from ...core.config import Config as BaseConfig
 from ...core.config import Configured, Range
 from ...core.rng import make_generator
 from ..layers.dropout import Dropout
-from .masked_mlp import Stepping
+from .masked_mlp import EntryStepper
 
 OddKernel = Literal[3, 5, 7, 9, 11, 13, 15]
 """Sides of a kernel that has a middle."""
@@ -91,7 +91,7 @@ def masked_conv(
     return WindowConv2d(len(inputs), len(outputs), above, left, right, kept, bias)
 
 
-class Raster(Configured, nn.Module, abc.ABC):
+class RasterNet(Configured, nn.Module, abc.ABC):
     """From images (B, C, H, W) and conditions to `outputs` numbers for each entry.
 
     The features of a pixel pass through two layers of its own, and each entry has a bias of its
@@ -134,7 +134,7 @@ class Raster(Configured, nn.Module, abc.ABC):
         nn.init.zeros_(self.out.weight)
 
     @torch.no_grad()
-    def settle(self, start: Tensor) -> None:
+    def init_output_bias(self, start: Tensor) -> None:
         """Let the outputs be about `start` (C, H, W, outputs), whatever the image."""
         self.offset.copy_(start.permute(0, 3, 1, 2).reshape(self.offset.shape))
 
@@ -158,7 +158,7 @@ class Raster(Configured, nn.Module, abc.ABC):
     def scan(self, context: Tensor) -> RasterStepper:
         """A cached pass over the rows of a context (n, context)."""
 
-    def stepper(self, cached: bool) -> Callable[[Tensor], Stepping]:
+    def stepper(self, cached: bool) -> Callable[[Tensor], EntryStepper]:
         """What starts a pass, one entry at a time, over the rows of a context (n, context)."""
         return self.scan if cached else functools.partial(FullPassRasterStepper, self)
 
@@ -177,10 +177,10 @@ class Raster(Configured, nn.Module, abc.ABC):
         return (slopes != 0).any(0)
 
 
-class FullPassRasterStepper(Stepping):
+class FullPassRasterStepper(EntryStepper):
     """The plain way: the whole network again for every entry."""
 
-    def __init__(self, network: Raster, context: Tensor) -> None:
+    def __init__(self, network: RasterNet, context: Tensor) -> None:
         self.network, self.context = network, context
         self.x = network.offset.new_zeros(len(context), *network.shape)
 
@@ -234,10 +234,10 @@ class PixelRow:
         self.own = [[self.row[:, x, span] for x in range(columns)] for span in spans]
 
 
-class RasterStepper(Stepping, abc.ABC):
+class RasterStepper(EntryStepper, abc.ABC):
     """The cached pass over n images: a network says how a row begins and a pixel follows."""
 
-    def __init__(self, network: Raster, context: Tensor) -> None:
+    def __init__(self, network: RasterNet, context: Tensor) -> None:
         (colours, _, self.columns), n = network.shape, len(context)
         self.count, self.spans = colours, colour_slices(network.colours, colours)
         seen = network.offset.new_zeros(n, colours + 1)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .pixel import (
     OddKernel,
     PixelRow,
-    Raster,
+    RasterNet,
     RasterStepper,
     RowBuffer,
     WindowConv2d,
@@ -28,10 +28,10 @@ from .pixel import (
 )
 
 
-class Stack(Raster):
+class PixelCNNStack(RasterNet):
     """Convolutions, layer upon layer."""
 
-    class Config(Raster.Config):
+    class Config(RasterNet.Config):
         kernel: OddKernel = 3
         """Side of the kernels after the first."""
 
@@ -43,11 +43,11 @@ class Stack(Raster):
         return [self.config.first // 2, *rest]
 
 
-class Plain(Stack):
+class PlainPixelCNN(PixelCNNStack):
     r"""$h_1 = A x$ and $h_{l+1} = h_l + B_l\,\mathrm{relu}(h_l) + V_l c$ (van den Oord,
     Kalchbrenner & Kavukcuoglu 2016), which has the blind spot."""
 
-    class Config(Stack.Config):
+    class Config(PixelCNNStack.Config):
         """A masked stack."""
 
         tag = "pixel/plain"
@@ -72,7 +72,7 @@ class Plain(Stack):
         return _PlainStepper(self, context)
 
 
-class Gated(Stack):
+class GatedPixelCNN(PixelCNNStack):
     r"""Vertical features v, horizontal features h, and the gate
     $g(a, b) = \tanh(a) \odot \sigma(b)$:
 
@@ -81,7 +81,7 @@ class Gated(Stack):
     $\sum_l S_l y_l$ (van den Oord et al. 2016, Conditional Image Generation with PixelCNN
     Decoders)."""
 
-    class Config(Stack.Config):
+    class Config(PixelCNNStack.Config):
         """A vertical and a horizontal stack of gates."""
 
         tag = "pixel/gated"
@@ -148,7 +148,7 @@ def gated_activation(x: Tensor, axis: int) -> Tensor:
 class _PlainStepper(RasterStepper):
     """Rows above are one convolution a layer and row, the row itself one product a pixel."""
 
-    def __init__(self, network: Plain, context: Tensor) -> None:
+    def __init__(self, network: PlainPixelCNN, context: Tensor) -> None:
         super().__init__(network, context)
         lines = [
             PixelRow(self.features, self.columns, reach, self.spans)
@@ -203,7 +203,7 @@ class MaskedLayerStepper:
 class _GatedStepper(RasterStepper):
     """The vertical stack moves a row at a time, the horizontal one a pixel at a time."""
 
-    def __init__(self, network: Gated, context: Tensor) -> None:
+    def __init__(self, network: GatedPixelCNN, context: Tensor) -> None:
         super().__init__(network, context)
         n, width = self.features.shape
         lines = [

@@ -28,7 +28,7 @@ from ...core.config import Range
 from .pixel import (
     OddKernel,
     PixelRow,
-    Raster,
+    RasterNet,
     RasterStepper,
     RowBuffer,
     WindowConv2d,
@@ -40,11 +40,11 @@ from .pixelcnn import MaskedLayerStepper, add_channel_bias
 from .pixelrnn_kernel import GridLSTM, Neighbourhood, lstm_cell
 
 
-class Recurrent(Raster):
+class PixelRNNStack(RasterNet):
     r"""$h_0 = A x$ and $h_{l+1} = h_l + R_l y_l$, with $y_l$ what the cells of layer l make of
     $h_l$."""
 
-    class Config(Raster.Config):
+    class Config(RasterNet.Config):
         depth: Annotated[int, Range(1)] = 3
         """Layers of cells, after a first convolution."""
 
@@ -72,10 +72,10 @@ class Recurrent(Raster):
         return _CellStepper(self, context)
 
 
-class Row(Recurrent):
+class RowLSTM(PixelRNNStack):
     """Cells that run down the rows; what lies beside the triangle above a pixel it cannot see."""
 
-    class Config(Recurrent.Config):
+    class Config(PixelRNNStack.Config):
         """The Row LSTM."""
 
         tag = "pixel/row"
@@ -93,10 +93,10 @@ class Row(Recurrent):
         return RowCellLayer(self.colours, self.config.kernel // 2)
 
 
-class Diagonal(Recurrent):
+class DiagonalBiLSTM(PixelRNNStack):
     """Cells that run along the diagonals to the right and to the left, and see all."""
 
-    class Config(Recurrent.Config):
+    class Config(PixelRNNStack.Config):
         """The Diagonal BiLSTM."""
 
         tag = "pixel/diagonal"
@@ -202,7 +202,7 @@ class LayerRows(NamedTuple):
 class _CellStepper(RasterStepper):
     """A row begins with what it owes to the rows above; then each layer moves pixel by pixel."""
 
-    def __init__(self, network: Recurrent, context: Tensor) -> None:
+    def __init__(self, network: PixelRNNStack, context: Tensor) -> None:
         super().__init__(network, context)
         layers = [cast(CellLayer, layer) for layer in network.layers]
         self.lines = [

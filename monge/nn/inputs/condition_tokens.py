@@ -19,7 +19,7 @@ MAX_PATCHES_PER_SIDE = 8
 """Patches along the longer side of an image, where it has as many pixels."""
 
 
-class Reader(nn.Module):
+class ConditionTokens(nn.Module):
     """A condition (B, *shape) as (B, S, width), with the steps of each row that exist."""
 
     table: nn.Parameter | None

@@ -20,7 +20,7 @@ from ...core.space import Space
 from .features import Conditions, Features
 
 
-class Context(nn.Module):
+class SequenceContext(nn.Module):
     """The features of all conditions, (B, 1, width), or (B, T, width) where some are sequences.
 
     A condition is read step by step where it varies in length as the event does, or is a
@@ -90,7 +90,7 @@ MAX_TABLE_LEVELS = 1024
 """Up to this many levels have a vector each; beyond, a level is read as a number."""
 
 
-class Entries(nn.Module):
+class EntryEmbedding(nn.Module):
     """e(x_t) = table[x_t] + w (x_t - mean_p) / scale_p, where p is the place t is at.
 
     The places of `space` (cycle,) come again and again along a sequence. Reals have no table,

@@ -33,7 +33,7 @@ class Coordinates(nn.Module):
         self.register_buffer("shift", shift.clone(), persistent=False)
         self.register_buffer("scale", scale.clone(), persistent=False)
 
-    def enter(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
+    def to_network(self, x: Tensor, dequantise: bool) -> Tensor:  # (B, *event) -> (B, D)
         x = x.reshape(len(x), -1)
         if self.levels:
             x = x + (torch.rand_like(x) if dequantise else 0.5)
@@ -47,7 +47,7 @@ class Coordinates(nn.Module):
         """What `bound` makes y of; the ends of the range are taken a little inside of it."""
         return torch.atanh(ATANH_MARGIN * y) if self.levels else y
 
-    def leave(self, y: Tensor) -> Tensor:
+    def to_data(self, y: Tensor) -> Tensor:
         """x in the support of the data, (B, D)."""
         x = self.shift + self.scale * y
         return x.floor().clamp(0, self.levels - 1) if self.levels else x

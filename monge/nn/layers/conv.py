@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from ...core.errors import UsageError
 from ..mlp import MLP
 from .norm import Norm, norm
-from .specs import Conv, Shape, format_shape
+from .specs import ConvSpec, Shape, format_shape
 
 Pairing = Literal["gaussian", "embedded", "dot", "concat"]
 
 
 @dataclass(frozen=True)
-class Local(Conv):
+class UnsharedConvSpec(ConvSpec):
     """An unshared layer before it is built: a convolution with parameters of each place."""
 
     def shape(self, inputs: Shape) -> Shape:
@@ -40,13 +40,13 @@ class Local(Conv):
         return super().parameters(inputs) * math.prod(self.shape(inputs)[1:])
 
     def build(self, inputs: Shape) -> nn.Module:
-        return Unshared(self, inputs)
+        return UnsharedConv2d(self, inputs)
 
 
-class Unshared(nn.Module):
+class UnsharedConv2d(nn.Module):
     """h[i, j] = u[i, j] + sum over k of W[i, j, k] x[(i, j) s + d k - p] (LeCun 1989)."""
 
-    def __init__(self, form: Local, inputs: Shape) -> None:
+    def __init__(self, form: UnsharedConvSpec, inputs: Shape) -> None:
         super().__init__()
         self.form, self.sides = form, form.shape(inputs)[1:]
         places, reads = math.prod(self.sides), inputs[0] * form.kernel**2

@@ -52,7 +52,7 @@ def drop_elements(x: Tensor, rate: float) -> Tensor:
 
 
 @contextmanager
-def thinned(
+def monte_carlo_dropout(
     net: nn.Module, generator: Generator | None = None, shared: bool = True
 ) -> Iterator[None]:
     """Within, every dropout layer of the net draws its masks from the generator: one a call for
@@ -60,7 +60,9 @@ def thinned(
 
     def draw(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         assert isinstance(layer, DROPOUT_LAYERS)
-        return masked(inputs[0], layer.p, isinstance(layer, CHANNEL_DROPOUTS), generator, shared)
+        return apply_mask(
+            inputs[0], layer.p, isinstance(layer, CHANNEL_DROPOUTS), generator, shared
+        )
 
     hooks = [
         layer.register_forward_hook(draw)
@@ -74,7 +76,7 @@ def thinned(
             hook.remove()
 
 
-def masked(
+def apply_mask(
     x: Tensor, rate: float, whole: bool, generator: Generator | None, shared: bool
 ) -> Tensor:
     """x m / (1 - rate) for a fresh mask m, of whole channels or of single numbers."""

@@ -22,7 +22,7 @@ SMALL_STD = 0.01
 """Standard deviation of weights that are just small."""
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-ALPHA: dict[Activation, float] = {
+GAIN_SQUARED: dict[Activation, float] = {
     "relu": 2.0,
     "leaky": 2 / (1 + 0.2**2),
     "rrelu": 2 / (1 + (1 / 8**2 + 1 / 24 + 1 / 3**2) / 3),  # slopes U(1/8, 1/3): their mean square
@@ -44,7 +44,7 @@ def initialise(net: nn.Module, how: Init = "he", activation: Activation = "relu"
     """Draw the weights of every linear map and convolution in the net; biases become 0."""
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, *CONVS, *TRANSPOSED)):
-            init_weight(layer, how, ALPHA[activation])
+            init_weight(layer, how, GAIN_SQUARED[activation])
             if layer.bias is not None:
                 layer.bias.zero_()
 

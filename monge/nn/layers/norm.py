@@ -48,7 +48,7 @@ def group_count(channels: int) -> int:
     return max((count for count in fits if channels % count == 0), default=1)
 
 
-def centres(name: Norm) -> bool:
+def centres_channels(name: Norm) -> bool:
     """Whether it takes the mean off every channel, so that a bias before it has no effect."""
     return name in ("batch", "instance")
 

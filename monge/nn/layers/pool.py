@@ -26,7 +26,7 @@ def pool(name: Pooling, dims: int, kernel: int, stride: int, padding: int = 0) -
     return kind[dims - 1](kernel, stride, padding)
 
 
-class Global(nn.Module):
+class GlobalPool(nn.Module):
     """One number of each channel, the mean or the largest over all positions: (B, C, *sides) ->
     (B, C). The mean does not change when a map is shifted around."""
 

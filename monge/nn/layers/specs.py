@@ -27,7 +27,7 @@ from ...core.errors import UsageError
 from .activation import Activation, activation
 from .dropout import dropout
 from .norm import Norm, check_sides, norm
-from .pool import CONV, TRANSPOSED, Global, Pooling, pool
+from .pool import CONV, TRANSPOSED, GlobalPool, Pooling, pool
 
 Shape = tuple[int, ...]
 """(channels, *sides) of a map, (width,) of a vector."""
@@ -35,7 +35,7 @@ Span = tuple[int, int]
 """The first and the last of the positions on a side."""
 
 
-class Layer(abc.ABC):
+class LayerSpec(abc.ABC):
     """A layer that is not built yet. By default it has no parameters and treats every position
     by itself."""
 
@@ -60,14 +60,14 @@ class Layer(abc.ABC):
         return 1
 
 
-def field(layer: Layer) -> float:
+def receptive_field(layer: LayerSpec) -> float:
     """The receptive field: how many positions of a side an output reads, at most."""
     spans = [layer.reads((output, output)) for output in range(layer.period)]
     return max(math.inf if span is None else span[1] - span[0] + 1 for span in spans)
 
 
 @dataclass(frozen=True)
-class Conv(Layer):
+class ConvSpec(LayerSpec):
     """Convolution; by default padded such that stride 1 keeps the sides."""
 
     width: int
@@ -82,7 +82,9 @@ class Conv(Layer):
         return self.dilation * (self.kernel - 1) // 2 if self.padding is None else self.padding
 
     def shape(self, inputs: Shape) -> Shape:
-        return self.width, *shrunk(inputs, self.kernel, self.stride, self.margin, self.dilation)
+        return self.width, *window_sides(
+            inputs, self.kernel, self.stride, self.margin, self.dilation
+        )
 
     def parameters(self, inputs: Shape) -> int:
         return conv_parameters(self, inputs)
@@ -104,7 +106,7 @@ class Conv(Layer):
 
 
 @dataclass(frozen=True)
-class Transposed(Layer):
+class TransposedConvSpec(LayerSpec):
     """The adjoint of a convolution; by default it multiplies the sides by its stride."""
 
     width: int
@@ -154,7 +156,7 @@ class Transposed(Layer):
 
 
 @dataclass(frozen=True)
-class Pool(Layer):
+class PoolSpec(LayerSpec):
     """The largest or the mean value of every window."""
 
     kind: Pooling = "max"
@@ -163,17 +165,17 @@ class Pool(Layer):
     padding: int = 0
 
     def shape(self, inputs: Shape) -> Shape:
-        return inputs[0], *shrunk(inputs, self.kernel, self.stride, self.padding)
+        return inputs[0], *window_sides(inputs, self.kernel, self.stride, self.padding)
 
     def build(self, inputs: Shape) -> nn.Module:
         return pool(self.kind, len(inputs) - 1, self.kernel, self.stride, self.padding)
 
     def reads(self, span: Span) -> Span:
-        return Conv(1, self.kernel, self.stride, self.padding).reads(span)
+        return ConvSpec(1, self.kernel, self.stride, self.padding).reads(span)
 
 
 @dataclass(frozen=True)
-class GlobalPoolSpec(Layer):
+class GlobalPoolSpec(LayerSpec):
     """One number of each channel: (C, *sides) -> (C,)."""
 
     kind: Pooling = "average"
@@ -182,14 +184,14 @@ class GlobalPoolSpec(Layer):
         return inputs[:1]
 
     def build(self, inputs: Shape) -> nn.Module:
-        return Global(self.kind)
+        return GlobalPool(self.kind)
 
     def reads(self, span: Span) -> None:
         return None
 
 
 @dataclass(frozen=True)
-class Flatten(Layer):
+class FlattenSpec(LayerSpec):
     """All numbers of a map side by side, (C, *sides) -> (C prod sides,)."""
 
     def shape(self, inputs: Shape) -> Shape:
@@ -203,7 +205,7 @@ class Flatten(Layer):
 
 
 @dataclass(frozen=True)
-class Dense(Layer):
+class DenseSpec(LayerSpec):
     """A linear map of vectors."""
 
     width: int
@@ -225,7 +227,7 @@ class Dense(Layer):
 
 
 @dataclass(frozen=True)
-class Normalise(Layer):
+class NormSpec(LayerSpec):
     kind: Norm = "batch"
 
     def shape(self, inputs: Shape) -> Shape:
@@ -244,7 +246,7 @@ class Normalise(Layer):
 
 
 @dataclass(frozen=True)
-class Act(Layer):
+class ActivationSpec(LayerSpec):
     kind: Activation = "relu"
 
     def build(self, inputs: Shape) -> nn.Module:
@@ -252,7 +254,7 @@ class Act(Layer):
 
 
 @dataclass(frozen=True)
-class Drop(Layer):
+class DropoutSpec(LayerSpec):
     rate: float
     whole: bool = False
 
@@ -261,10 +263,10 @@ class Drop(Layer):
 
 
 @dataclass(frozen=True)
-class Stack(Layer):
+class StackSpec(LayerSpec):
     """Layers one after the other."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[LayerSpec]
 
     def shapes(self, inputs: Shape) -> list[Shape]:
         """What enters each layer, and what the last one puts out."""
@@ -308,12 +310,14 @@ def sides_of(inputs: Shape) -> Shape:
     return inputs[1:]
 
 
-def conv_parameters(layer: Conv | Transposed, inputs: Shape) -> int:
+def conv_parameters(layer: ConvSpec | TransposedConvSpec, inputs: Shape) -> int:
     cells = layer.kernel ** len(sides_of(inputs))
     return inputs[0] * layer.width * cells + layer.bias * layer.width
 
 
-def shrunk(inputs: Shape, kernel: int, stride: int, padding: int, dilation: int = 1) -> Shape:
+def window_sides(
+    inputs: Shape, kernel: int, stride: int, padding: int, dilation: int = 1
+) -> Shape:
     """The sides that a window leaves."""
     reach, sides = dilation * (kernel - 1), sides_of(inputs)
     if min(sides) < stride or min(sides) + 2 * padding <= reach:

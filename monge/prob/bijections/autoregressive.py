@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .base import Bijection, Mapped, sum_log_det
-from .coupling import REACH
+from .coupling import MAX_NET_INPUT
 from .univariate import UnivariateMap
 
 MAX_STEP_ROWS = 1024
@@ -36,7 +36,7 @@ class EntrySteps(Protocol):
     def feed(self, place: int, features: Tensor) -> None: ...
 
 
-class Autoregressive(Bijection):
+class AutoregressiveBijection(Bijection):
     """x_i = h(z_i; beta_i(x_<i)) for entries (B, D) in an order.
 
     net: called with x and the context, it returns `count` parameters per entry in turn, of
@@ -54,7 +54,7 @@ class Autoregressive(Bijection):
 
     def reverse(self, x: Tensor, context: Tensor | None) -> Mapped:
         """z and the diagonal of log dz/dx, each (B, D)."""
-        out = self.net(x.clamp(-REACH, REACH), context)
+        out = self.net(x.clamp(-MAX_NET_INPUT, MAX_NET_INPUT), context)
         return self.warp.inverse(out.unflatten(1, (-1, self.warp.count)), x)
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
@@ -69,7 +69,7 @@ class Autoregressive(Bijection):
         def pull(u: Tensor) -> Tensor:  # J^T u
             return torch.autograd.grad(reached, leaf, u, retain_graph=True)[0]
 
-        x = root.detach() - _Undo.apply(reached - z, log_slopes.detach().exp(), pull)
+        x = root.detach() - _ImplicitInverse.apply(reached - z, log_slopes.detach().exp(), pull)
         return x, -sum_log_det(self.reverse(x, context)[1])
 
     @torch.no_grad()
@@ -89,12 +89,12 @@ class Autoregressive(Bijection):
         moves: list[Mapped] = [(z, z)] * len(slots)
         for place, entry in enumerate(self.entries):
             moves[entry] = moved = self.warp(steps.parameters(place), slots[entry])
-            steps.feed(place, moved[0][:, None].clamp(-REACH, REACH))
+            steps.feed(place, moved[0][:, None].clamp(-MAX_NET_INPUT, MAX_NET_INPUT))
         x, log_slopes = zip(*moves, strict=True)
         return torch.stack(x, 1), torch.stack(log_slopes, 1)
 
 
-class _Undo(torch.autograd.Function):
+class _ImplicitInverse(torch.autograd.Function):
     """J^-1 r for the residual r of a root, which is 0, with its derivative, which is not."""
 
     @staticmethod

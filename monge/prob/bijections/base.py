@@ -33,7 +33,7 @@ class Bijection(nn.Module, abc.ABC):
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
         """z and log |det dz/dx|."""
 
-    def undo(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+    def inverse_only(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """z alone."""
         return self.inverse(x, context)[0]
 
@@ -66,7 +66,7 @@ class Compose(Bijection):
         first, *others = self.each()
         for part in reversed(others):
             part.initialise_from_data(x, context)
-            x = part.undo(x, context)
+            x = part.inverse_only(x, context)
         first.initialise_from_data(x, context)
 
     def each(self) -> list[Bijection]:
@@ -87,7 +87,7 @@ class Inverse(Bijection):
         return self.of(x, context)
 
 
-class Beside(Bijection):
+class Blockwise(Bijection):
     """Maps side by side: each moves the entries (B, D) that are its own."""
 
     order: Tensor
@@ -117,7 +117,7 @@ class Beside(Bijection):
         return torch.cat(values, 1)[:, self.order], torch.stack(log_dets).sum(0)
 
 
-def nothing(x: Tensor) -> Tensor:
+def zero_log_det(x: Tensor) -> Tensor:
     """The log-determinant of a map that changes no volume, (B,)."""
     return x.new_zeros(len(x))
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .base import Bijection, Mapped, sum_log_det
 from .univariate import UnivariateMap
 
-REACH = 10.0
+MAX_NET_INPUT = 10.0
 """Networks read numbers beyond this as this: far outside of the data they need not extrapolate."""
 
 
@@ -24,7 +24,7 @@ def entry_params(out: Tensor, count: int) -> Tensor:
     return out.unflatten(1, (count, -1)).movedim(1, -1)
 
 
-class Coupling(Bijection):
+class CouplingBijection(Bijection):
     """Moves one part of axis 1 by a warp whose parameters are read off the other part.
 
     net: (the part that stays, the context) to (B, entries that move x count, ...). The first
@@ -46,7 +46,9 @@ class Coupling(Bijection):
         return self.join(stays, z), sum_log_det(log_slope)
 
     def params(self, stays: Tensor, context: Tensor | None) -> Tensor:
-        return entry_params(self.net(F.hardtanh(stays, -REACH, REACH), context), self.warp.count)
+        return entry_params(
+            self.net(F.hardtanh(stays, -MAX_NET_INPUT, MAX_NET_INPUT), context), self.warp.count
+        )
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         first, second = x.split([self.size, x.shape[1] - self.size], 1)
@@ -56,7 +58,7 @@ class Coupling(Bijection):
         return torch.cat([moved, stays] if self.flip else [stays, moved], 1)
 
 
-class Conditional(Bijection):
+class ConditionalBijection(Bijection):
     """Moves every entry by a warp whose parameters are read off the context alone, so that
     N(0, I) becomes N(mu(c), sigma(c)^2) where the warp is affine."""
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Bijection, Mapped, sum_log_det
-from .multiscale import Shape
+from .multiscale import ImageShape
 
 
-class Details(Bijection):
+class HaarDetails(Bijection):
     """z (B, 4C, h, w) to x (B, C, 2h, 2w): of each square v, then three differences.
 
     The last entries of the context are a, laid out flat, of the shape `small` (C, h, w).
@@ -26,7 +26,7 @@ class Details(Bijection):
     haar: Tensor
     length: Tensor
 
-    def __init__(self, small: Shape, length: Tensor) -> None:
+    def __init__(self, small: ImageShape, length: Tensor) -> None:
         """length: (C,), l of each channel."""
         super().__init__()
         signs = torch.tensor([[1, 1, 1, 1], [1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]])

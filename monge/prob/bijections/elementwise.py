@@ -27,9 +27,9 @@ class Standardise(Bijection):
         return torch.addcmul(self.shift, self.scale, z), z.new_full((len(z),), self.volume)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        return self.undo(x), x.new_full((len(x),), -self.volume)
+        return self.inverse_only(x), x.new_full((len(x),), -self.volume)
 
-    def undo(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+    def inverse_only(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         return (x - self.shift) / self.scale
 
 

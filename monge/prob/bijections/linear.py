@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Bijection, Mapped, nothing
+from .base import Bijection, Mapped, zero_log_det
 
 
 class Permutation(Bijection):
@@ -28,10 +28,10 @@ class Permutation(Bijection):
         self.register_buffer("back", order.argsort())
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        return PermuteAxis.apply(z, self.order, self.back), nothing(z)
+        return PermuteAxis.apply(z, self.order, self.back), zero_log_det(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        return PermuteAxis.apply(x, self.back, self.order), nothing(x)
+        return PermuteAxis.apply(x, self.back, self.order), zero_log_det(x)
 
 
 class PermuteAxis(torch.autograd.Function):
@@ -52,10 +52,10 @@ class Squeeze(Bijection):
     """Squares of four pixels of x (B, C, 2H, 2W) are four channels of z (B, 4C, H, W)."""
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        return F.pixel_shuffle(z, 2), nothing(z)
+        return F.pixel_shuffle(z, 2), zero_log_det(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        return F.pixel_unshuffle(x, 2), nothing(x)
+        return F.pixel_unshuffle(x, 2), zero_log_det(x)
 
 
 class Reshape(Bijection):
@@ -66,13 +66,13 @@ class Reshape(Bijection):
         self.shape = shape
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        return z.reshape(-1, *self.shape), nothing(z)
+        return z.reshape(-1, *self.shape), zero_log_det(z)
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        return x.flatten(1), nothing(x)
+        return x.flatten(1), zero_log_det(x)
 
 
-class Mix(Bijection):
+class LULinear(Bijection):
     """z = W x along axis 1 with W = P L (U + diag s), begun as a rotation; or, without one, as P
     alone, and then so that the entries of z (B, D) are uncorrelated over training rows: a flow
     that is nothing but linear at first is thereby the Gaussian of the data."""

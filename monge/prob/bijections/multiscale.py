@@ -9,12 +9,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from .base import Bijection, Mapped, nothing
+from .base import Bijection, Mapped, zero_log_det
 
-Shape = tuple[int, int, int]
+ImageShape = tuple[int, int, int]
 
 
-class Scales(Bijection):
+class MultiScale(Bijection):
     """Levels, the finest first; after each but the last the second half of the channels leaves
     as code and the first half goes on.
 
@@ -23,7 +23,7 @@ class Scales(Bijection):
     codes first; shapes are those of the levels' z.
     """
 
-    def __init__(self, levels: Sequence[Bijection], shapes: Sequence[Shape]) -> None:
+    def __init__(self, levels: Sequence[Bijection], shapes: Sequence[ImageShape]) -> None:
         super().__init__()
         self.levels, self.shapes = nn.ModuleList(levels), tuple(shapes)
         self.kept = [shape[0] - shape[0] // 2 for shape in shapes[:-1]] + [0]
@@ -33,7 +33,7 @@ class Scales(Bijection):
         ]
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Mapped:
-        log_det, codes = nothing(z), z.split(self.sizes[::-1], 1)[::-1]
+        log_det, codes = zero_log_det(z), z.split(self.sizes[::-1], 1)[::-1]
         h = z[:, :0]
         for level, code, shape in reversed(
             list(zip(self.each(), codes, self.shapes, strict=True))
@@ -44,7 +44,7 @@ class Scales(Bijection):
         return h, log_det
 
     def inverse(self, x: Tensor, context: Tensor | None = None) -> Mapped:
-        log_det, codes = nothing(x), []
+        log_det, codes = zero_log_det(x), []
         for level, kept in zip(self.each(), self.kept, strict=True):
             h, more = level.inverse(x, context)
             log_det = log_det + more

@@ -212,7 +212,7 @@ class Rosenblatt(Bijection):
         return self.lower.tril(-1) + torch.diag_embed(self.log_scale.exp())
 
 
-class Started(Compose):
+class MixtureInitialised(Compose):
     """What is learned, around a mixture that alone takes anything from training rows before the
     first step: the rest begins as the identity."""
 

@@ -27,7 +27,7 @@ from .univariate import UnivariateMap
 
 MIN_SHARE = 1e-3
 """Least share of the box that a bin takes, and least derivative at a knot."""
-AT_ZERO = math.log(math.expm1(1 - MIN_SHARE))
+UNIT_DERIVATIVE_LOGIT = math.log(math.expm1(1 - MIN_SHARE))
 """Where softplus gives a derivative of 1."""
 
 
@@ -46,7 +46,7 @@ class SplineBin(NamedTuple):
         return self.height / self.width
 
 
-class Spline(UnivariateMap):
+class SplineMap(UnivariateMap):
     """z as a spline of x; parameters are K logits of widths, K of heights, K - 1 slopes.
 
     The plain formula leads from x to z, which is the way that training goes.
@@ -98,7 +98,7 @@ class Spline(UnivariateMap):
         size = (shares * own).sum(1) * scale + 2 * reach * MIN_SHARE
         # A knot at an end has no slope of its own: the sum over none is 0, whose slope is 1.
         ends = torch.stack([(raw * own[1:]).sum(0), (raw * own[:-1]).sum(0)])
-        first, last = (MIN_SHARE + F.softplus(ends + AT_ZERO)).unbind()
+        first, last = (MIN_SHARE + F.softplus(ends + UNIT_DERIVATIVE_LOGIT)).unbind()
         (left, bottom), (width, height) = start.unbind(), size.unbind()
         return SplineBin(left, bottom, width, height, first, last), held
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .base import Mapped
 
-WIDEST = 5.0
+MAX_LOG_SCALE = 5.0
 """|s| stays below this, so that no parameters, however odd, overflow."""
 
 
@@ -35,7 +35,7 @@ class UnivariateMap(nn.Module, abc.ABC):
         """z and log dz/dx, each (*S,)."""
 
 
-class Additive(UnivariateMap):
+class AdditiveMap(UnivariateMap):
     """x = z + t."""
 
     count = 1
@@ -47,7 +47,7 @@ class Additive(UnivariateMap):
         return x - params[..., 0], torch.zeros_like(x)
 
 
-class Affine(UnivariateMap):
+class AffineMap(UnivariateMap):
     """x = t + e^s z with s = w tanh(r / w), parameters t and r."""
 
     count = 2
@@ -79,5 +79,5 @@ def unbind_params(params: Tensor) -> tuple[Tensor, ...]:
 def bounded_log_scale(raw: Tensor, sign: float) -> Tensor:
     """w tanh(sign r / w) by the logistic function, which is several times cheaper, with few
     temporaries, which for a few numbers per row are most of the cost."""
-    share = torch.sigmoid_(raw * (sign * 2 / WIDEST))
-    return (share * (2 * WIDEST)).sub_(WIDEST)
+    share = torch.sigmoid_(raw * (sign * 2 / MAX_LOG_SCALE))
+    return (share * (2 * MAX_LOG_SCALE)).sub_(MAX_LOG_SCALE)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...models.diffusion._parameterisation import Prediction
-from ...prob.noise_schedule import Schedule, Step
+from ...models.diffusion._parameterisation import DenoiserPrediction
+from ...prob.noise_schedule import NoiseSchedule, PosteriorStep
 from .._helpers import gap, most, normal
 from .._noisy_mixtures import line, plane
 from ..diffusion import NoisingChain, divergence, log_normal, pairs, relative
@@ -28,12 +28,12 @@ class Letters(NamedTuple):
     now: Tensor  # alpha_t
     bar: Tensor  # alpha_1 ... alpha_t
     before: Tensor  # alpha_1 ... alpha_(t-1)
-    step: Step
+    step: PosteriorStep
     fall: Tensor  # SNR(t-1) - SNR(t)
 
 
 def letters() -> Letters:
-    noising, (s, t) = Schedule.Config().build(), pairs()
+    noising, (s, t) = NoiseSchedule.Config().build(), pairs()
     bar, before = noising.alpha_bar(t), noising.alpha_bar(s)
     return Letters(bar / before, bar, before, noising.step(s, t), noising.snr(s) - noising.snr(t))
 
@@ -64,7 +64,7 @@ def r4_a_score_is_a_mean_of_noise() -> Control:
     distribution = plane()
     z, noise, alpha, sigma = noisy(distribution)
     score = sigma * gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
-    mean = Prediction(z, alpha, sigma, "x0", distribution.denoised(z, alpha, sigma)).noise
+    mean = DenoiserPrediction(z, alpha, sigma, "x0", distribution.denoised(z, alpha, sigma)).noise
     return Control(gap(score, -noise), gap(score, -mean), ROUNDING)
 
 

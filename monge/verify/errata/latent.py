@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from ...core.rng import make_generator
-from ...models.latent._posterior import Factorised
+from ...models.latent._posterior import FactorisedPosterior
 from ...models.latent.vae import VAE
 from ...prob.bijections.base import Compose
-from ...prob.bijections.univariate import Affine
+from ...prob.bijections.univariate import AffineMap
 from .._helpers import gap, jacobian, most, normal
 from .._random_flows import DIMS, coupling, log_base
 from ..framework import Control
@@ -103,9 +103,9 @@ def r98_a_posterior_has_a_variance_for_each_unit() -> Control:
     """Common error: q = N(mu, |s|^2 I) for a vector s; correct: N(mu, diag(s^2)).
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 9."""
-    posterior, units = Factorised.Config().build(4), 4
+    posterior, units = FactorisedPosterior.Config().build(4), 4
     h, noise = normal(5, posterior.width), normal(3, 5, units)
-    z, log_q = posterior.draw(h, noise)
+    z, log_q = posterior.reparameterise(h, noise)
     mean, scale = h[:, :units], (10 * torch.tanh(h[:, units:] / 10)).exp()
     one, each = (
         MultivariateNormal(mean, torch.diag_embed(variance)).log_prob(z)
@@ -129,7 +129,7 @@ def r12_a_coupling_reads_what_stays() -> Control:
     """Common error: a coupling is y_A = h(x_A; beta(x_A)); correct: y_A = h(x_A; beta(x_B)).
 
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.2."""
-    layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
+    layer, z = coupling(AffineMap(), flip=False), normal(4, DIMS)
 
     def printed(z: Tensor) -> tuple[Tensor, Tensor]:
         moves, stays = z[:, : layer.size], z[:, layer.size :]
@@ -146,7 +146,7 @@ def r13_the_base_is_counted_once() -> Control:
     """Common error: log p = sum_i (log p(f_i) + log |det|); correct: log p(z) - sum_k log |det|.
 
     Source: Rezende & Mohamed 2015, Variational Inference with Normalizing Flows, sec. 3."""
-    parts, z = [coupling(Affine(), bool(k % 2)) for k in range(3)], normal(4, DIMS)
+    parts, z = [coupling(AffineMap(), bool(k % 2)) for k in range(3)], normal(4, DIMS)
     whole = Compose(parts)
     x, log_det = whole(z)
     truth = log_base(z) - torch.linalg.slogdet(jacobian(lambda v: whole(v)[0], z))[1]
@@ -163,7 +163,7 @@ def r64_a_density_is_divided_by_the_volume() -> Control:
 
     Source: Papamakarios et al. 2021, Normalizing Flows for Probabilistic Modeling and Inference,
     sec. 2.1."""
-    layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
+    layer, z = coupling(AffineMap(), flip=False), normal(4, DIMS)
     x, log_det = layer(z)
     back, there = layer.inverse(x)
     truth = log_base(back) + there
@@ -174,7 +174,7 @@ def r64_a_jacobian_is_triangular() -> Control:
     """Common error: the Jacobian of a coupling is block diagonal; correct: it is triangular.
 
     Source: Dinh, Sohl-Dickstein & Bengio 2017, Density Estimation Using Real NVP, sec. 3.3."""
-    layer, z = coupling(Affine(), flip=False), normal(4, DIMS)
+    layer, z = coupling(AffineMap(), flip=False), normal(4, DIMS)
     matrix, size = jacobian(lambda v: layer(v)[0], z), layer.size
     above, below = (
         float(block.abs().amax()) for block in (matrix[:, :size, size:], matrix[:, size:, :size])

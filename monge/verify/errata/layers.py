@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...nn.attention.linear import feature, linear_attention
-from ...nn.attention.position import Learned, Sinusoidal, relative
-from ...nn.attention.softmax import causal_mask, weights
+from ...nn.attention.linear import feature_map, linear_attention
+from ...nn.attention.position import LearnedPositions, SinusoidalPositions, relative_bias
+from ...nn.attention.softmax import attention_weights, causal_mask
 from ...nn.causal_conv import CausalConv
-from ...nn.dilated import gate
+from ...nn.dilated import gated_tanh
 from ...nn.layers.conv import ContinuousConv
-from ...nn.layers.dropout import masked
+from ...nn.layers.dropout import apply_mask
 from ...nn.layers.norm import norm
-from ...nn.layers.specs import Conv, Pool
+from ...nn.layers.specs import ConvSpec, PoolSpec
 from ...nn.recurrent import GRU
 from .._helpers import gap, normal
 from ..attention import HEADS, STEPS, WIDTH, parts, shaken
@@ -35,7 +35,7 @@ def r1_a_mask_is_added() -> Control:
     q, k = normal(2, STEPS, WIDTH)
     times = torch.where(causal_mask(STEPS, STEPS, q) < 0, -math.inf, 1.0)
     printed = (q @ k.T * times / math.sqrt(WIDTH)).softmax(1)
-    return Control(spoiled(printed), spoiled(weights(q, k, causal=True)), 0.0)
+    return Control(spoiled(printed), spoiled(attention_weights(q, k, causal=True)), 0.0)
 
 
 def spoiled(a: Tensor) -> int:
@@ -48,9 +48,9 @@ def r2_the_state_of_linear_attention_is_a_matrix() -> Control:
 
     Source: Katharopoulos et al. 2020, Transformers Are RNNs, sec. 3."""
     q, k, v = parts()
-    vector = (feature(k) * v).sum(2, keepdim=True)  # (B, H, 1, d)
-    printed = feature(q) * vector / (feature(q) @ feature(k).sum(2)[..., None])
-    a = feature(q) @ feature(k).mT
+    vector = (feature_map(k) * v).sum(2, keepdim=True)  # (B, H, 1, d)
+    printed = feature_map(q) * vector / (feature_map(q) @ feature_map(k).sum(2)[..., None])
+    a = feature_map(q) @ feature_map(k).mT
     whole = a @ v / a.sum(-1, keepdim=True)
     return Control(gap(printed, whole), gap(linear_attention(q, k, v), whole), ROUNDING)
 
@@ -85,7 +85,11 @@ def r38_dilation_puts_one_zero_less() -> Control:
 
     Source: Yu & Koltun 2016, Multi-Scale Context Aggregation by Dilated Convolutions; Dumoulin &
     Visin 2016, A Guide to Convolution Arithmetic for Deep Learning."""
-    conv, x, rate = Conv(4, 3, padding=0, dilation=2).build((2, 12)).double(), normal(3, 2, 12), 2
+    conv, x, rate = (
+        ConvSpec(4, 3, padding=0, dilation=2).build((2, 12)).double(),
+        normal(3, 2, 12),
+        2,
+    )
     assert isinstance(conv, nn.Conv1d)
 
     def apart(zeros: int) -> float:
@@ -101,7 +105,7 @@ def r39_filters_are_shared_over_places() -> Control:
     """Common error: output channels share a filter; correct: positions share it, channels do not.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 9.2."""
-    layer = Conv(4, 3)
+    layer = ConvSpec(4, 3)
     found = count(layer.build((3, 8, 9)))
     return Control(abs(found - (3 * 9 + 4)), abs(found - (3 * 4 * 9 + 4)), 0.0)
 
@@ -169,7 +173,7 @@ def r45_dropout_divides_by_what_it_keeps() -> Control:
     Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting."""
     h, rate, draws = torch.rand(4, dtype=torch.float64) + 1, 0.3, 100_000
-    drawn = masked(h.expand(draws, 4), rate, False, None, shared=False)
+    drawn = apply_mask(h.expand(draws, 4), rate, False, None, shared=False)
     error = drawn.std(0) / math.sqrt(draws)
 
     def away(mean: Tensor) -> float:
@@ -224,7 +228,7 @@ def r49_a_relative_bias_sees_the_distance() -> Control:
 
     Source: Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Text-to-Text
     Transformer, sec. 2.1."""
-    table = relative("table", HEADS)
+    table = relative_bias("table", HEADS)
     assert table is not None
     shaken(table)
     b, free = table(STEPS, STEPS), normal(HEADS, STEPS, STEPS)
@@ -236,7 +240,9 @@ def r50_sinusoids_are_not_learned() -> Control:
     """Common error: sinusoidal positions are T x d learned numbers; correct: they are fixed.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
-    found, learned = (count(each) for each in (Sinusoidal(WIDTH), Learned(WIDTH, STEPS)))
+    found, learned = (
+        count(each) for each in (SinusoidalPositions(WIDTH), LearnedPositions(WIDTH, STEPS))
+    )
     return Control(abs(found - learned), abs(found), 0.0)
 
 
@@ -261,7 +267,7 @@ def r52_the_gate_is_a_sigmoid() -> Control:
     Source: van den Oord et al. 2016, Conditional Image Generation with PixelCNN Decoders, sec.
     2.1."""
     a, b = normal(2, 20, 3)
-    found = gate(torch.cat([a, b], 1))
+    found = gated_tanh(torch.cat([a, b], 1))
     return Control(gap(found, a.tanh() * b), gap(found, a.tanh() * b.sigmoid()), ROUNDING)
 
 
@@ -269,7 +275,7 @@ def r110_halves_are_rounded_down() -> Control:
     """Common error: pooling 13 by 2 gives 13 / 2; correct: floor((13 - 2) / 2) + 1 = 6.
 
     Source: Dumoulin & Visin 2016, A Guide to Convolution Arithmetic for Deep Learning."""
-    found = Pool("max", 2, 2, 0).shape((256, 13, 13))[1]
+    found = PoolSpec("max", 2, 2, 0).shape((256, 13, 13))[1]
     return Control(abs(found - 13 / 2), abs(found - 6), 0.0)
 
 
@@ -282,8 +288,8 @@ def r120_a_mask_is_a_matrix() -> Control:
     for length in range(1, STEPS + 1):
         row = torch.zeros(STEPS, dtype=torch.float64)
         row[length:] = -math.inf
-        found.append(unlike(weights(q, k, row)))
-    return Control(min(found), unlike(weights(q, k, causal=True)), 0.0)
+        found.append(unlike(attention_weights(q, k, row)))
+    return Control(min(found), unlike(attention_weights(q, k, causal=True)), 0.0)
 
 
 def unlike(a: Tensor) -> int:

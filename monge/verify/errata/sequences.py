@@ -7,16 +7,16 @@ from torch import Tensor
 
 from ...core.batch import Batch
 from ...core.rng import make_generator
-from ...models.autoregressive.count_table import Tabular
+from ...models.autoregressive.count_table import CountTable
 from ...models.autoregressive.fvsbn import FVSBN
 from ...models.autoregressive.made import MADE
 from ...models.autoregressive.nade import NADE
 from ...models.sequence.transformer import Transformer
-from ...nn.attention.scores import Additive
-from ...nn.attention.softmax import Attention
-from ...nn.autoregressive.pixel import Raster
-from ...nn.autoregressive.pixelcnn import Gated
-from ...nn.recurrent import RNN
+from ...nn.attention.scores import AdditiveScore
+from ...nn.attention.softmax import SelfAttention
+from ...nn.autoregressive.pixel import RasterNet
+from ...nn.autoregressive.pixelcnn import GatedPixelCNN
+from ...nn.recurrent import ElmanRNN
 from .._helpers import gap, most, normal
 from ..autoregressive import jacobian
 from ..framework import Control
@@ -54,8 +54,8 @@ def r57_tables_have_so_many_parameters() -> Control:
     """Common error: tables of n bits have 2^(n+1) parameters; correct: 2^n - 1.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 20.10.7."""
-    n, model = BITS.dims, build(Tabular.smallest_config(BITS), BITS)
-    assert isinstance(model, Tabular)
+    n, model = BITS.dims, build(CountTable.smallest_config(BITS), BITS)
+    assert isinstance(model, CountTable)
     found = model.parameter_count
     return Control(abs(found - 2 ** (n + 1)), abs(found - (2**n - 1)), 0.0)
 
@@ -105,7 +105,9 @@ def r61_the_stacks_of_a_picture_meet_one_way() -> Control:
     Source: van den Oord et al. 2016, Conditional Image Generation with PixelCNN Decoders, sec.
     2.2."""
     side, middle = 9, 4
-    network: Raster = Gated.Config(width=12, depth=4, first=3).build((1, side, side), 2).double()
+    network: RasterNet = (
+        GatedPixelCNN.Config(width=12, depth=4, first=3).build((1, side, side), 2).double()
+    )
     seen = network.support(middle, middle)[0].flatten()
     late = torch.arange(side**2) >= middle * side + middle
     return Control(
@@ -156,7 +158,7 @@ def r92_an_output_reads_all_steps_so_far() -> Control:
     """Common error: an RNN gives p(y_t | f(x_t)); correct: p(y_t | f(x_<=t)).
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 10.2."""
-    net, x = built(RNN.Config(width=5)), normal(2, 6, INPUTS)
+    net, x = built(ElmanRNN.Config(width=5)), normal(2, 6, INPUTS)
     alone = torch.cat([net(x[:, t : t + 1]) for t in range(6)], 1)
     so_far = torch.stack([net(x[:, : t + 1])[:, -1] for t in range(6)], 1)
     return Control(gap(alone, net(x)), gap(so_far, net(x)), ROUNDING)
@@ -166,8 +168,8 @@ def r93_queries_have_the_width_of_their_map() -> Control:
     """Common error: X 2x4 times W 4x4 gives a Q of width 2; correct: of width 4.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2."""
-    layer = Attention(4, 1).double()
-    width = layer.look(normal(1, 2, 4), None).q.shape[-1]
+    layer = SelfAttention(4, 1).double()
+    width = layer.project(normal(1, 2, 4), None).q.shape[-1]
     return Control(abs(width - 2), abs(width - 4), 0.0)
 
 
@@ -192,7 +194,7 @@ def r114_an_additive_score_reads_both_at_once() -> Control:
     Source: Bahdanau, Cho & Bengio 2015, Neural Machine Translation by Jointly Learning to Align
     and Translate; Luong, Pham & Manning 2015, Effective Approaches to Attention-Based NMT, sec.
     3.1."""
-    score, h, s = Additive(5, 5, 8).double(), normal(1, 1, 5), normal(1, 6, 5)
+    score, h, s = AdditiveScore(5, 5, 8).double(), normal(1, 1, 5), normal(1, 6, 5)
     both = torch.cat([score.query.weight, score.key.weight], 1)  # (8, 10)
     pairs = torch.cat([h.expand(1, 6, 5), s], 2) @ both.T + score.query.bias
     joint = pairs.tanh() @ score.out.weight[0]

@@ -12,8 +12,8 @@ from ...core.train_config import OptimiserConfig
 from ...data import open as open_data
 from ...nn.inputs.features import Features
 from ...nn.mlp import MLP
-from ...prob.distributions import Categorical
-from ...train.optimiser import optimiser
+from ...prob.distributions import CategoricalDistribution
+from ...train.optimiser import make_optimiser
 from .._helpers import gap, normal
 from ..convolution import count
 from ..framework import Control
@@ -39,7 +39,7 @@ def r6_epsilon_of_adam_stands_outside_the_root() -> Control:
     Source: Kingma & Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1."""
     param, g = nn.Parameter(torch.zeros(1, dtype=torch.float64)), 1e-6
     param.grad = torch.full_like(param, g)
-    optimiser(OptimiserConfig(lr=RATE), [param]).step()
+    make_optimiser(OptimiserConfig(lr=RATE), [param]).step()
     m, v = (1 - BETA) * g / (1 - BETA), (1 - GAMMA) * g**2 / (1 - GAMMA)
     inside, outside = m / math.sqrt(v + 1e-8), m / (math.sqrt(v) + 1e-8)
     moved = -param.item() / RATE
@@ -121,7 +121,7 @@ def r97_names_of_one_class_are_not_independent() -> Control:
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 2.2."""
     z, y = normal(20, 1, 5), torch.arange(20)[:, None] % 5
-    found = Categorical(1, 5, False).double().log_prob(z, y)[:, 0]
+    found = CategoricalDistribution(1, 5, False).double().log_prob(z, y)[:, 0]
     pi, hot = z[:, 0].softmax(1), nn.functional.one_hot(y[:, 0], 5)
     apart = (hot * pi.log() + (1 - hot) * (1 - pi).log()).sum(1)
     return Control(gap(apart, found), gap((hot * pi.log()).sum(1), found), ROUNDING)
