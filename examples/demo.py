@@ -42,7 +42,7 @@ def entrants(where: Path) -> list[monge.Run]:
 
 
 def place_of(run: monge.Run) -> tuple[float, float]:
-    measures = json.loads((run.folder / RESULTS).read_text())["measures"]
+    measures = json.loads((run.folder / RESULTS).read_text())["metrics"]
     score = measures.get("log_likelihood", {}).get("value", -np.inf)
     return -score, measures["energy_distance"]["value"]
 

@@ -87,7 +87,7 @@ class Subject:
         self.space, self.batch = world(kind, given)
         self.train, self.valid = worlds.Rows(self.batch[:600]), worlds.Rows(self.batch[600:])
         self.config = self.owner.smallest_config(self.space)
-        recipe = self.owner.defaults(self.space).recipe
+        recipe = self.owner.defaults(self.space).train
         self.recipe = replace(
             recipe,
             batch_size=64,

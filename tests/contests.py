@@ -42,6 +42,6 @@ def folder_of(
     if rows is not None:
         np.save(run / ROWS, rows)
         measures["log_likelihood"] = Metric(rows.mean(), "exact", 0.1)
-    told = {"measures": {k: v.to_dict() for k, v in measures.items()}, "seconds": 1.0, "steps": 3}
+    told = {"metrics": {k: v.to_dict() for k, v in measures.items()}, "seconds": 1.0, "steps": 3}
     (run / RESULTS).write_text(json.dumps(storage.with_format(told)))
     return Outcome(name, seed, run)

@@ -96,7 +96,7 @@ def test_the_verb_gives_measures_a_plan_and_a_picture(say, tmp_path):
         "--json",
     )
     assert (code, err) == (0, "")
-    measures = json.loads(out)["measures"]
+    measures = json.loads(out)["metrics"]
     assert set(measures) >= {
         "energy",
         "mmd",
@@ -130,7 +130,7 @@ def test_the_verb_compares_labels_by_their_frequencies(say, tmp_path):
         (tmp_path / f"{name}.csv").write_text("colour\n" + "\n".join(rows) + "\n")
     code, out, err = say(tmp_path / "a.csv", tmp_path / "b.csv", "--json")
     assert code == 0, err
-    assert json.loads(out)["measures"]["total_variation"]["value"] == pytest.approx(1 / 3)
+    assert json.loads(out)["metrics"]["total_variation"]["value"] == pytest.approx(1 / 3)
 
 
 def test_the_verb_refuses_in_a_sentence(say, arrays, tmp_path):

@@ -128,14 +128,14 @@ def test_a_label_beside_the_event_teaches_the_network_and_json_is_complete(tmp_p
     assert "real rows" in [finding["name"] for finding in told["findings"]]
     assert told["features"]["label"] == "label"
     assert 0.5 < told["features"]["accuracy"] <= 1
-    assert "not Inception" in told["features"]["told"]
-    assert sum(map(len, told["groups"].values())) == len(told["measures"])
+    assert "not Inception" in told["features"]["description"]
+    assert sum(map(len, told["groups"].values())) == len(told["metrics"])
     assert {"parameters", "train_seconds", "samples_per_second", "peak_memory"} == set(
         told["groups"]["cost"]
     )
-    assert told["measures"]["peak_memory"]["value"] > 50
+    assert told["metrics"]["peak_memory"]["value"] > 50
     for name in ("frechet_distance", "kernel_distance", "mmd", "c2st", "coverage"):
-        assert f"{name}_of_real_rows" in told["measures"]
+        assert f"{name}_of_real_rows" in told["metrics"]
 
 
 def test_a_run_whose_data_changed_is_not_evaluated(tmp_path, capsys):

@@ -285,7 +285,7 @@ def test_defaults_are_built_and_too_many_labels_are_refused(owner):
     space, batch = worlds.make("columns")
     defaults = owner.defaults(space)
     model = defaults.config.build(space)
-    assert defaults.recipe.max_steps >= 1
+    assert defaults.train.max_steps >= 1
     assert model.fit_rows(batch)["nll"].isfinite().all()
     assert owner.unsupported_reason(space) is None
     label = Space(kind="label", size=50)

@@ -101,7 +101,7 @@ def test_a_score_says_by_what_draws_and_to_what_tolerance(run, capsys):
     torch.manual_seed(0)
     model, y = DDPM.smallest_config(REAL).build(REAL), Batch(torch.zeros(3, 2))
     told = [
-        model.likelihood(y, apply_overrides(model.LikelihoodConfig(), words.split(), "score")).told
+        model.likelihood(y, apply_overrides(model.LikelihoodConfig(), words.split(), "score")).description
         for words in (
             "samples=8",
             "method=ode tolerance=0.01",

@@ -152,7 +152,7 @@ def test_what_is_known_must_be_known_up_to_the_end(tmp_path):
 
 def test_a_forecast_is_measured_beside_three_that_anyone_can_make(place, capsys):
     code, text, _ = said(capsys, "evaluate", place / "direct", "--json")
-    measures = json.loads(text)["measures"]
+    measures = json.loads(text)["metrics"]
     assert code == 0
     for name in ("mse", "mae", "mase", "smape", "crps"):
         for head in ("", "naive.", "seasonal_naive.", "ar1."):

@@ -112,8 +112,8 @@ def test_evaluation_measures_predictions_and_draws_their_reliability(people, cap
         "mood.accuracy",
         "mood.nll",
         "mood.calibration_error",
-    } <= set(told["measures"])
-    assert "energy_distance" not in told["measures"]
+    } <= set(told["metrics"])
+    assert "energy_distance" not in told["metrics"]
     assert (people / "both" / "figures" / "reliability.png").stat().st_size > 1000
     code, _, err = said(capsys, "evaluate", people / "mood", people / "new.csv")
     assert code == 1

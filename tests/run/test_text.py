@@ -124,7 +124,7 @@ def test_sentences_are_translated_and_judged(home, capsys, monkeypatch, tmp_path
     monkeypatch.setattr("sys.stdin", open_text("gelb Auto\n\nblau Hund\n", tmp_path))
     told = json.loads(said(capsys, "translate", home / "pairs", "-", "beams=2", "--json"))
     assert told["translations"] == ["yellow car", "blue dog"]
-    found = json.loads(said(capsys, "evaluate", home / "pairs", "--json"))["measures"]
+    found = json.loads(said(capsys, "evaluate", home / "pairs", "--json"))["metrics"]
     assert found["chrf"]["value"] > 90
     assert found["bleu"]["value"] >= 0
     assert found["perplexity"]["value"] < 3
