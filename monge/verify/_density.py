@@ -97,7 +97,7 @@ class Density:
 
 
 def chunked(f: Callable[[Tensor], Tensor], size: int) -> Callable[[Tensor], Tensor]:
-    """f, a function of rows, on so many rows at a time."""
+    """f, a function of rows, on chunks of rows."""
     return lambda x: torch.cat([f(piece) for piece in x.split(size)])
 
 

@@ -138,9 +138,9 @@ class Subject:
 
 def able(ability: type) -> Iterator[Subject]:
     """Every model of the library that has this ability, on every small space that it takes."""
-    word = vars(ability).get("ability")  # None of a family, which goes by its base class
+    tag = vars(ability).get("ability")  # None of a family, which goes by its base class
     for entry in registry.entries():
-        if word in entry.abilities if word else issubclass(registry.find(entry.name), ability):
+        if tag in entry.abilities if tag else issubclass(registry.find(entry.name), ability):
             yield from small(entry.name)
 
 
@@ -203,8 +203,8 @@ def build(config: Config, space: Space) -> Model:
             parameter.add_(SHAKE * torch.randn_like(parameter))
         rows = random_rows(space, FITTED, make_generator(1))
         model.initialise_from_data(rows)
-        for turn in [turn for turn in model.updates() if not turn.params] * PASSES:
-            turn.loss(rows)
+        for update in [update for update in model.updates() if not update.params] * PASSES:
+            update.loss(rows)
     return model.eval()
 
 
