@@ -1,10 +1,9 @@
 r"""The Gibbs kernel $K_{ij} = e^{(f_i + g_j - c_{ij})/\varepsilon}$ of entropic transport.
 
-A kernel is only ever asked for its exponents, a block of rows at a time. From a cost matrix these
-are a sum; from points under the squared cost one matrix product with the potentials folded in;
-from points under any other cost that cost. Where there is room the exponentials are kept,
-otherwise each block is made again when it is needed, so that memory is bounded whatever the
-number of points.
+A kernel provides its exponents, a block of rows at a time. From a cost matrix these are a sum;
+from points under the squared cost one matrix product with the potentials folded in; from points
+under any other cost that cost. If memory allows, the exponentials are stored, otherwise each block
+is recomputed when it is needed, so that memory is bounded whatever the number of points.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Kernel(abc.ABC):
         return sum(parts) / max(self.shape.numel(), 1)
 
     def guess(self) -> tuple[Tensor, Tensor]:
-        """Potentials to begin from, f (*S, n) and g (*S, m), with f_i + g_j <= c_ij."""
+        """Initial potentials, f (*S, n) and g (*S, m), with f_i + g_j <= c_ij."""
         like = self.costs(slice(0, 1)).detach()
         return like.new_zeros(self.shape[:-1]), like.new_zeros(*self.shape[:-2], self.shape[-1])
 

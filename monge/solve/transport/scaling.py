@@ -42,13 +42,13 @@ BOLD = 5.0
 SHORTER = 0.3
 """By what a Newton step that does not lower the error is shortened."""
 SHORTEST = 0.02
-"""Length below which it is given up."""
+"""Length below which it is abandoned."""
 STALLED = 100
-"""Plain passes and Newton steps without a lower error after which rounding is in the way."""
+"""Plain passes and Newton steps without a lower error after which rounding limits the error."""
 
 
 class Scaling:
-    """Potentials f, g and scalings u, v on their way."""
+    """Potentials f, g and scalings u, v during the iteration."""
 
     def __init__(
         self, kernel: Kernel, a: Tensor, b: Tensor, start: tuple[Tensor, Tensor] | None
