@@ -115,9 +115,7 @@ class LULinear(Bijection):
         if self.rotate or x.ndim > 2 or len(x) <= x.shape[1]:
             return
         cov = torch.cov(x.T.double()).reshape(len(self.lower), -1)
-        share = x.shape[1] / (
-            x.shape[1] + len(x)
-        )  # shrinkage: few rows determine correlations poorly
+        share = x.shape[1] / (x.shape[1] + len(x))  # correlations of few rows are shrunk
         alone = cov.diagonal().clone()
         alone = torch.where(alone > 1e-4, alone, 1.0)  # what never varies stays as it is
         cov.diagonal().copy_(alone)
