@@ -86,7 +86,7 @@ class Density:
             POINTS // len(states),
         )
         if USELESS < error < math.inf:
-            raise SkipIdentity(f"its integral cannot be had to better than {error:.0e}")
+            raise SkipIdentity(f"its integral has an error of {error:.0e}")
         return found, error
 
     def weigh(self, x: Tensor, statistic: Statistic) -> Tensor:

@@ -40,7 +40,7 @@ MASS = 1e-4
 LARGEST, WIDEST_ROW = 64, 1024
 """Entries of which whole Jacobians are taken, of every row and of one."""
 POINTS = 1 << 19
-"""At which the density of a plane is taken, about."""
+"""Approximate number of points at which a density in the plane is evaluated."""
 
 
 def x75_codes_come_back(model: HasBijection, batch: Batch) -> Residual:
@@ -91,7 +91,7 @@ def x76_density_of_the_plane_has_mass_one(model: HasBijection, batch: Batch) -> 
 
     found, error = integral(density, 2, MASS / 2, POINTS)
     if USELESS < error < math.inf:
-        raise SkipIdentity(f"its integral cannot be had to better than {error:.0e}")
+        raise SkipIdentity(f"its integral has an error of {error:.0e}")
     return Residual(abs(float(found) - 1), max(MASS, error, model.precision))
 
 

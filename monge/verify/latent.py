@@ -50,7 +50,7 @@ def x61_evidence_of_levels(model: HasLevels, batch: Batch) -> Residual:
 
 
 def missed_by(model: HasPosterior, batch: Batch) -> Residual:
-    """By how much evidence, bound and divergence miss one another."""
+    """The error of evidence = bound + divergence."""
     batch = batch[:INTEGRATED]
     log_p = evidence(model, batch)
 
@@ -97,7 +97,7 @@ def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor])
 
     found, error = integral(flat, model.latent.dims, QUADRATURE / 4)
     if error > QUADRATURE / 2:
-        raise SkipIdentity(f"an integral over its codes cannot be had to better than {error:.0e}")
+        raise SkipIdentity(f"an integral over its codes has an error of {error:.0e}")
     return found
 
 
@@ -107,7 +107,7 @@ def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch)
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.3."""
     rate = model.rate(batch)
     if rate is None:
-        raise SkipIdentity("its rate has no closed form")
+        raise SkipIdentity("its KL term has no closed form")
     return apart([log_ratios(model, batch, SAMPLES)], rate)
 
 
@@ -125,7 +125,7 @@ def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Resid
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 6 and 7."""
     rate = model.rate(batch)
     if rate is None:
-        raise SkipIdentity("its rate has no closed form")
+        raise SkipIdentity("its KL term has no closed form")
     log_p = over_samples(
         model, batch, SAMPLES, lambda z: model.log_joint(batch, z) - model.log_prior(batch, z)
     )
@@ -204,7 +204,7 @@ def over_samples(
 
 
 def pieces(batch: Batch) -> int:
-    """Codes a row that are decoded at once."""
+    """Codes per row that are decoded at once."""
     return max(WIDTH // (32 * len(batch) * max(batch.x[0].numel(), 8)), 1)
 
 
@@ -220,7 +220,7 @@ def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Ten
             f"samples={samples}", *["filter=false"] * filters
         )
     except UsageError as error:
-        raise SkipIdentity("its score does not take a number of samples") from error
+        raise SkipIdentity("its likelihood takes no number of samples") from error
     index = torch.arange(len(batch)).repeat(times)
     many = replace(batch[index], row=None)  # numbered anew: the noise of a score is keyed by row
     parts = [

@@ -1,6 +1,7 @@
 r"""Identities of a diffusion model with its own schedule, network and guidance, trained or not.
 
-What `diffusion`, `matching` and `sampling` check for known distributions holds for a model too:
+What `diffusion`, `score_matching` and `diffusion_sampling` check for known distributions holds for
+a model too:
 its bound is a sum of divergences between normals, its four parametrisations agree,
 $E[\epsilon \cdot s(z)] = \sigma E\, \mathrm{tr} \nabla s(z)$ for any network s (Stein), and its
 flow is invertible. A guided score is that of no noised distribution: with $v = \sigma / \alpha$
@@ -231,7 +232,7 @@ def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) ->
 
 
 def guiding(model: Diffusion) -> None:
-    """Whether there is something to guide by."""
+    """Skip models without a condition to guide by."""
     if not model.space.given:
         raise SkipIdentity("it is given nothing")
     if not model.config.drop:

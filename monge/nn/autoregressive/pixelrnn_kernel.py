@@ -65,9 +65,13 @@ class PaddedGrid:
             starts = range(first, first + self.rows * wide, wide)
             return [slice(start, start + self.columns, 1) for start in starts]
         return [
-            slice(first + top * wide + turn - top, first + last * wide + turn - last + 1, wide - 1)
-            for turn in range(self.rows + self.columns - 1)
-            for top, last in [(max(0, turn - self.columns + 1), min(self.rows - 1, turn))]
+            slice(
+                first + top * wide + diagonal - top,
+                first + last * wide + diagonal - last + 1,
+                wide - 1,
+            )
+            for diagonal in range(self.rows + self.columns - 1)
+            for top, last in [(max(0, diagonal - self.columns + 1), min(self.rows - 1, diagonal))]
         ]
 
 
