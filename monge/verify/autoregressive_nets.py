@@ -30,7 +30,7 @@ from .subjects import FITTED, random_rows, strangers
 
 ROUNDING = 1e-12
 """What float64 leaves of a mean over all orders, for each nat."""
-MOST = 6
+MAX_ENTRIES = 6
 """Entries whose orders are listed."""
 
 
@@ -40,8 +40,8 @@ def x54_orderless_objective_is_unbiased(model: HasSubsets, batch: Batch) -> Resi
     Source: Uria, Murray & Larochelle 2014, A Deep and Tractable Density Estimator."""
     assert isinstance(model, Model)
     dims = model.space.dims
-    if dims > MOST:
-        raise SkipIdentity(f"needs at most {MOST} entries, not {dims}")
+    if dims > MAX_ENTRIES:
+        raise SkipIdentity(f"needs at most {MAX_ENTRIES} entries, not {dims}")
     sets = [subset for size in range(dims) for subset in itertools.combinations(range(dims), size)]
     seen = {subset: shown(subset, batch, dims) for subset in sets}
     objective = {subset: model.orderless(batch, seen[subset]) for subset in sets}  # (B,) each

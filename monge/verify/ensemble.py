@@ -17,7 +17,7 @@ from ..core.ensemble import bootstrap
 from .framework import Residual
 
 ROUNDING = 1e-13
-MOST = 5.0
+MAX_STANDARD_ERRORS = 5.0
 """Standard errors by which a mean may be off."""
 NOISE = torch.tensor([-0.5, 0.5], dtype=torch.float64)
 """What a target is off by, either with probability one half."""
@@ -61,7 +61,9 @@ def x47_distinct_rows_of_a_bootstrap() -> Residual:
     counts = [len(bootstrap(seed, every, ROWS).unique()) for seed in range(BAGS)]
     held = torch.tensor(counts, dtype=torch.float64) / ROWS
     due = 1 - (1 - 1 / ROWS) ** ROWS
-    return Residual(float((held.mean() - due).abs() / held.std()) * math.sqrt(BAGS), MOST)
+    return Residual(
+        float((held.mean() - due).abs() / held.std()) * math.sqrt(BAGS), MAX_STANDARD_ERRORS
+    )
 
 
 def truth(x: Tensor) -> Tensor:

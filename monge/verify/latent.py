@@ -29,7 +29,7 @@ INTEGRATED = 2
 """Rows whose codes are integrated over."""
 SAMPLES = 2048
 """Latent codes sampled for each row if a mean is estimated."""
-MOST = 5.0
+MAX_STANDARD_ERRORS = 5.0
 """Standard errors by which a mean may be off."""
 
 
@@ -142,7 +142,7 @@ def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) 
         (before.mean() - after.mean()) / error_of([before, after])
         for before, after in itertools.pairwise(means)
     ]
-    return Residual(float(torch.stack(drops).clamp(min=0).amax()), MOST)
+    return Residual(float(torch.stack(drops).clamp(min=0).amax()), MAX_STANDARD_ERRORS)
 
 
 def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch) -> Residual:
@@ -162,7 +162,7 @@ def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Res
     batch = batch[:INTEGRATED]
     scores = repeated(model, batch, 1000, 20).mean(1)
     excess = (scores.mean() - evidence(model, batch).mean()) / error_of([scores])
-    return Residual(float(excess.clamp(min=0)), MOST)
+    return Residual(float(excess.clamp(min=0)), MAX_STANDARD_ERRORS)
 
 
 def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
@@ -178,7 +178,7 @@ def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
     rates, ratios = over_samples(model, batch, SAMPLES, both).chunk(2, 1)
     gaps = rates - ratios
     error = gaps.std(0) / SAMPLES**0.5 + 1e-12 * (1 + ratios.abs().mean(0))
-    return Residual(float((gaps.mean(0).abs() / error).amax()), MOST)
+    return Residual(float((gaps.mean(0).abs() / error).amax()), MAX_STANDARD_ERRORS)
 
 
 def log_weights(model: HasPosterior, batch: Batch, n: int) -> Tensor:
@@ -234,7 +234,7 @@ def apart(estimates: Sequence[Tensor], known: Tensor | None = None) -> Residual:
     """The distance between two means over samples (N, B), or from one to a known value."""
     means = [*(each.mean(0) for each in estimates), *([] if known is None else [known])]
     gap = (means[0] - means[1]).abs()
-    return Residual(float((gap / error_of(estimates)).amax()), MOST)
+    return Residual(float((gap / error_of(estimates)).amax()), MAX_STANDARD_ERRORS)
 
 
 def error_of(estimates: Sequence[Tensor]) -> Tensor:

@@ -34,7 +34,7 @@ BAND = 2.5
 SAMPLES = 200_000
 MASKS = 1000
 """Dropout masks that are sampled."""
-MOST = 5.0
+MAX_STANDARD_ERRORS = 5.0
 """Standard errors that chance may make."""
 
 
@@ -151,7 +151,9 @@ def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
         with monte_carlo_dropout(net, generator):
             found.append(net(h)[0, 0])
     samples = torch.stack(found)
-    return Residual(float((samples.mean() - exact).abs() / samples.std()) * MASKS**0.5, MOST)
+    return Residual(
+        float((samples.mean() - exact).abs() / samples.std()) * MASKS**0.5, MAX_STANDARD_ERRORS
+    )
 
 
 def x28_the_whole_network_is_not_the_average() -> Residual:
@@ -243,7 +245,9 @@ def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
     h = torch.relu(z)
     moment, spread = h.square() - 1 / GAIN_SQUARED["relu"], (h - h.mean()).square()
     misses = torch.stack([moment, spread - (1 - 1 / math.pi) / 2])
-    return Residual(float((misses.mean(1).abs() / misses.std(1)).amax()) * SAMPLES**0.5, MOST)
+    return Residual(
+        float((misses.mean(1).abs() / misses.std(1)).amax()) * SAMPLES**0.5, MAX_STANDARD_ERRORS
+    )
 
 
 def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
@@ -254,4 +258,6 @@ def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
     layer, x = activation("rrelu"), torch.tensor([-2.0, -0.5, 1.5], dtype=torch.float64)
     samples = layer.train()(x.expand(SAMPLES, 3).clone())
     error = samples.std(0) / SAMPLES**0.5 + 1e-15
-    return Residual(float(((samples.mean(0) - layer.eval()(x)).abs() / error).amax()), MOST)
+    return Residual(
+        float(((samples.mean(0) - layer.eval()(x)).abs() / error).amax()), MAX_STANDARD_ERRORS
+    )

@@ -35,7 +35,7 @@ STEPS = 12
 """Steps from data to noise, for models that have more of them or continuous time."""
 PATHS, SAMPLES = 32, 64
 """Noising paths of each row, and samples of noise for a mean."""
-SURE = 5.0
+STANDARD_ERRORS = 5.0
 """Standard errors within which a mean is, and beyond which it is not."""
 GAMMAS = (0.0, 1.0, 3.0)
 
@@ -155,7 +155,7 @@ def x94_consistency_form_is_not_the_bound(model: Diffusion, batch: Batch) -> Res
         ratio = log_normal(path[i], start, wide) - log_normal(path[i], mean, spread)
         kl = 0.5 * ((spread / wide).log() - 1 + (wide + (start - mean).square()) / spread)
         lost = lost + (kl - ratio).sum(1)
-    return Residual(-float(lost.mean() / lost.std() * len(lost) ** 0.5), -SURE)
+    return Residual(-float(lost.mean() / lost.std() * len(lost) ** 0.5), -STANDARD_ERRORS)
 
 
 def x95_own_parameterisations_agree(model: Diffusion, batch: Batch) -> Residual:
@@ -228,7 +228,7 @@ def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) ->
     )
     apart = sigma[:, 0].square() * trace[:, 0] - (sigma * noise * s).sum(1)
     error = apart.std() / SAMPLES**0.5
-    return Residual(float(apart.mean().abs() / error.clamp_min(1e-12)), SURE)
+    return Residual(float(apart.mean().abs() / error.clamp_min(1e-12)), STANDARD_ERRORS)
 
 
 def guiding(model: Diffusion) -> None:

@@ -25,9 +25,9 @@ from ...core.errors import DataError
 from .sinkhorn import sinkhorn, weights
 
 Proof = Callable[[], tuple[np.ndarray, np.ndarray]]
-LARGE = 200
+ENTROPIC_START_ROWS = 200
 """Rows from which an assignment is prepared by an entropic plan."""
-READY = (0.002, 1e-2)
+ENTROPIC_START = (0.002, 1e-2)
 """Its entropy, in units of the mean cost, and its marginal error."""
 
 
@@ -74,12 +74,12 @@ def matched(cost: np.ndarray) -> tuple[np.ndarray, Proof]:
     from scipy.optimize import linear_sum_assignment
 
     first, last, size = np.zeros(len(cost)), np.zeros(len(cost)), np.ptp(cost)
-    if len(cost) >= LARGE and size > 0:
+    if len(cost) >= ENTROPIC_START_ROWS and size > 0:
         near = sinkhorn(
             torch.from_numpy((cost - cost.min()) / size).float(),
-            epsilon=READY[0],
+            epsilon=ENTROPIC_START[0],
             relative=True,
-            tolerance=READY[1],
+            tolerance=ENTROPIC_START[1],
         )
         first, last = (size * potential.double().numpy() for potential in (near.f, near.g))
     rest = cost - first[:, None] - last

@@ -21,17 +21,17 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...core.errors import DataError, UsageError
-from .gibbs_kernel import ROOM, Kernel, MatrixKernel, PointKernel
+from .gibbs_kernel import MAX_STORED_ENTRIES, Kernel, MatrixKernel, PointKernel
 from .ground_cost import Cost, CostName, cost
 from .scaling import Scaling
 
-STEP = 4.0
+EPSILON_RATIO = 4.0
 """By what epsilon falls from stage to stage."""
-ROUGH = 1e-2
+STAGE_TOLERANCE = 1e-2
 """Marginal error at which a stage hands over to the next."""
-EASY = 0.02
+MIN_DIRECT_EPSILON = 0.02
 """Epsilon, as part of the mean cost, from which no stages are needed."""
-SINGLE = 1e-5
+MIN_FLOAT32_ERROR = 1e-5
 """Marginal error down to which single precision works."""
 
 
@@ -115,7 +115,7 @@ def sinkhorn(
     passes: int = 10_000,
     start: tuple[Tensor, Tensor] | None = None,
     normalise: bool = False,
-    room: int = ROOM,
+    room: int = MAX_STORED_ENTRIES,
 ) -> Plan:
     """The plan between points x (*S, n, d) and y (*S, m, d), or for a cost matrix x (*S, n, m).
 
@@ -219,16 +219,16 @@ def solve(
     low = kernel.to(torch.float32) if double else kernel
     work = Scaling(low, a.float(), b.float(), start)
     stages = [epsilon]
-    while start is None and stages[-1] < EASY * mean:
-        stages.append(stages[-1] * STEP)
+    while start is None and stages[-1] < MIN_DIRECT_EPSILON * mean:
+        stages.append(stages[-1] * EPSILON_RATIO)
     spent = 0
     trail: list[tuple[Tensor, Tensor]] = []
     for stage in reversed(stages):
         last = stage == epsilon
-        rough = max(tolerance, SINGLE) if last else max(ROUGH, tolerance)
+        rough = max(tolerance, MIN_FLOAT32_ERROR) if last else max(STAGE_TOLERANCE, tolerance)
         if len(trail) > 1:  # potentials are nearly linear in epsilon
             work.f, work.g = (
-                new + (new - old) / STEP for old, new in zip(*trail[-2:], strict=True)
+                new + (new - old) / EPSILON_RATIO for old, new in zip(*trail[-2:], strict=True)
             )
         spent += work.run(stage, rough, passes - spent)
         trail.append((work.f, work.g))
