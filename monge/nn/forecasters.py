@@ -25,9 +25,9 @@ from .attention import transformer
 RIDGES = tuple(10.0**power for power in (-5, -4, -3, -2.5, -2, -1.5, -1, -0.5, 0))
 """Penalties to choose from, in shares of the mean square of a feature."""
 FOLDS = 5
-"""Stretches of time, each forecast from the others, that choose among them."""
+"""Stretches of time, each forecast from the others to select the penalty."""
 MAX_ERROR_RATIO = 3.0
-"""The largest factor by which errors to come are taken to exceed those of training windows."""
+"""Upper bound of the factor by which future errors exceed those of training windows."""
 CHUNK_WINDOWS = 1024
 """Windows whose features are laid out at once."""
 
@@ -46,9 +46,9 @@ class ForecastNet(Configured, nn.Module, abc.ABC):
     def forward(self, past: Tensor) -> Tensor: ...
 
     def solve(self, past: Tensor, future: Tensor) -> Tensor:
-        """Take the weights that training windows (N, L, C) and (N, H, C), in the order of time,
-        determine in closed form; a network that is trained instead stays as it is. Returned is by
-        what factor errors to come are larger than those of training windows, (C,)."""
+        """Fit the weights in closed form to training windows (N, L, C) and (N, H, C), in the order
+        of time; a network that is trained by gradients stays as it is. Returns the factor by which
+        future errors exceed those of training windows, (C,)."""
         return torch.ones(self.channels).to(past)
 
 
@@ -177,7 +177,7 @@ class NLinear(LinearForecast):
 
 
 class DLinear(LinearForecast):
-    """The trend, which is a moving average, and what remains, each with a map of its own."""
+    """The trend, which is a moving average, and what remains, each with its own map."""
 
     class Config(LinearForecast.Config):
         tag = "forecaster/dlinear"
@@ -281,7 +281,7 @@ class TransformerForecast(ResidualForecast):
         )
         """The blocks."""
         patch: Annotated[int, Range(1)] = 16
-        """Steps that are one token; what is left over at the beginning is not read."""
+        """Steps that are one token; a remainder at the beginning is not read."""
 
     def __init__(self, config: Config, lookback: int, horizon: int, channels: int) -> None:
         super().__init__(config, lookback, horizon, channels)

@@ -53,7 +53,7 @@ class RecurrentNet(Configured, Stepwise[RecurrentState], abc.ABC):
         depth: Annotated[int, Range(1)] = 1
         """Layers, each of which reads the hidden vectors of the one below."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
-        """Share of what passes between layers dropped in training."""
+        """Dropout rate between layers."""
 
     config: Config
     core: nn.RNNBase
@@ -145,7 +145,7 @@ class LSTM(RecurrentNet):
     class Config(RecurrentNet.Config):
         tag = "recurrent/lstm"
         forget: float = 1.0
-        """What the bias of the forget gate begins at: above 0, the past is kept at first."""
+        """Initial bias of the forget gate: above 0, the past is kept at first."""
 
     config: Config
     carries = 2

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 
 class State(abc.ABC):
-    """What n sequences have left behind; `step` changes it in place."""
+    """The cached past of n sequences; `step` changes it in place."""
 
     @abc.abstractmethod
     def reorder(self, rows: Tensor) -> None:
-        """Go on with the sequences numbered `rows` (m,), in this order, repeats allowed: a beam
+        """Continue with the sequences numbered `rows` (m,), in this order, repeats allowed: a beam
         keeps some and copies others."""
 
     def detach(self) -> None:
-        """Forget how it came about. Truncated back-propagation through time (Williams & Peng 1990)
+        """Detach the state. Truncated back-propagation through time (Williams & Peng 1990)
         calls this between windows of a sequence: values go on, gradients stop."""
         for name, value in vars(self).items():
             setattr(self, name, detach_value(value))
@@ -67,7 +67,7 @@ class Stepwise(nn.Module, abc.ABC, Generic[S]):
 
 class ConditionedStepwise(Stepwise[S]):
     """A causal map that reads a context besides: (B, S, context) with S = 1 for what holds at
-    every step, or S = T for what each step has of its own. None where `context` is 0."""
+    every step, or S = T for what each step has of its own. None if `context` is 0."""
 
     context: int
 

@@ -1,4 +1,4 @@
-r"""The U-Net: down through halved maps, up again, with a bridge at every level.
+r"""The U-Net: down through halved maps, up again, with a skip connection at every level.
 
 $d_0 = A x$, $d_l = B_l(\downarrow d_{l-1})$, $u_L = d_L$,
 $u_l = B'_l([\uparrow u_{l+1}; d_l])$ (Ronneberger, Fischer & Brox 2015), where B are residual
@@ -51,8 +51,8 @@ class UNet(Configured, nn.Module):
     """Maps (B, channels, *sides) to maps (B, outputs, *sides) of one or two sides.
 
     shape is that of an event, (channels, *sides); `context` the width of the conditioning vector,
-    a time or a condition, and `words` that of the steps of a sequence, such as a text.
-    Its last convolutions begin at 0, and so does what it puts out.
+    a time or a condition, and `tokens` that of the steps of a sequence, such as a text.
+    Its last convolutions are initialised to 0, and so its output is 0 at first.
     """
 
     class Config(BaseConfig):
@@ -67,7 +67,7 @@ class UNet(Configured, nn.Module):
         blocks: Annotated[int, Range(1)] = 2
         """Residual blocks per level, on the way down and again on the way up."""
         middle: Annotated[int, Range(0)] = 0
-        """Residual blocks more at the lowest level, where shapes are made and work is cheap."""
+        """Additional residual blocks at the lowest level, where they are cheap."""
         attention: Annotated[int, Range(0)] = 1
         """Levels, counted from the lowest, where every position also reads all others."""
         norm: Norm = "group"
@@ -81,11 +81,11 @@ class UNet(Configured, nn.Module):
 
         @property
         def factor(self) -> int:
-            """What the sides of a map must divide by."""
+            """The sides of a map must be multiples of this."""
             return self.patch * 2 ** (len(self.multipliers) - 1)
 
     def __init__(
-        self, config: Config, shape: Shape, outputs: int, context: int = 0, words: int = 0
+        self, config: Config, shape: Shape, outputs: int, context: int = 0, tokens: int = 0
     ) -> None:
         super().__init__()
         check_divisible(shape[1:], config)
@@ -98,7 +98,7 @@ class UNet(Configured, nn.Module):
         def tier(inputs: int, level: int) -> UNetLevel:
             count = config.blocks + config.middle * (level == levels - 1)
             return UNetLevel(
-                config, inputs, widths[level], context, dims, count, attends[level], words
+                config, inputs, widths[level], context, dims, count, attends[level], tokens
             )
 
         pairs = list(itertools.pairwise(widths))
@@ -114,7 +114,7 @@ class UNet(Configured, nn.Module):
         self.out = zero_init(conv(widths[0], outputs * patch**dims, 3, padding=1))
 
     def forward(
-        self, x: Tensor, context: Tensor | None = None, words: TokenSequence | None = None
+        self, x: Tensor, context: Tensor | None = None, tokens: TokenSequence | None = None
     ) -> Tensor:
         check_divisible(x.shape[2:], self.config)
         width = 0 if context is None else context.shape[1]
@@ -125,12 +125,12 @@ class UNet(Configured, nn.Module):
             )
         if x.ndim == 4:  # channels innermost: convolutions of few channels are a sixth faster
             x = x.contiguous(memory_format=torch.channels_last)
-        h, bridges = self.down[0](self.first(x), context, words), []
+        h, bridges = self.down[0](self.first(x), context, tokens), []
         for shrink, tier in zip(self.shrink, self.down[1:], strict=True):
             bridges.append(h)
-            h = tier(shrink(h), context, words)
+            h = tier(shrink(h), context, tokens)
         for grow, tier in zip(reversed(self.grow), reversed(self.up), strict=True):
-            h = tier(torch.cat([grow(h), bridges.pop()], 1), context, words)
+            h = tier(torch.cat([grow(h), bridges.pop()], 1), context, tokens)
         return unpatch(self.out(self.act(self.norm(h))), self.config.patch)
 
 
@@ -147,7 +147,7 @@ class UNetLevel(nn.Module):
         dims: int,
         count: int,
         attends: bool,
-        words: int,
+        tokens: int,
     ) -> None:
         super().__init__()
         befores = [inputs] + [width] * (count - 1)
@@ -159,32 +159,32 @@ class UNetLevel(nn.Module):
             for _ in befores
         )
         self.token_attention = nn.ModuleList(
-            TokenAttention(width, words, config.norm) for _ in befores if attends and words
+            TokenAttention(width, tokens, config.norm) for _ in befores if attends and tokens
         )
 
-    def forward(self, x: Tensor, context: Tensor | None, words: TokenSequence | None) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor | None, tokens: TokenSequence | None) -> Tensor:
         for block, attend, look in itertools.zip_longest(
             self.blocks, self.attends, self.token_attention
         ):
             x = attend(block(x, context))
-            x = x if look is None or words is None else look(x, words)
+            x = x if look is None or tokens is None else look(x, tokens)
         return x
 
 
 class TokenAttention(nn.Module):
-    """h + W A(N h, words): every position reads a sequence. W begins at 0."""
+    """h + W A(N h, tokens): every position reads a sequence. W is initialised to 0."""
 
-    def __init__(self, channels: int, words: int, before: Norm) -> None:
+    def __init__(self, channels: int, tokens: int, before: Norm) -> None:
         super().__init__()
         self.norm = norm(before, channels, 1)
-        self.cross = CrossAttention(channels, math.gcd(channels, CROSS_ATTENTION_HEADS), words)
+        self.cross = CrossAttention(channels, math.gcd(channels, CROSS_ATTENTION_HEADS), tokens)
         zero_init(self.cross.leave)
 
     def forward(
-        self, x: Tensor, words: TokenSequence
+        self, x: Tensor, tokens: TokenSequence
     ) -> Tensor:  # (B, C, *sides) -> (B, C, *sides)
         rows = self.norm(x.flatten(2)).mT  # (B, n, C)
-        seen = self.cross(rows, self.cross.encode_memory(words.steps, words.length))
+        seen = self.cross(rows, self.cross.encode_memory(tokens.steps, tokens.length))
         return x + seen.mT.reshape(x.shape)
 
 
@@ -210,8 +210,8 @@ class UNetBlock(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None) -> Tensor:
         h = self.norm(self.first(x))
         if self.film is not None and context is not None:
-            told = self.film(self.act(context))
-            scale, shift = told.reshape(*told.shape, *[1] * (x.ndim - 2)).chunk(2, 1)
+            film = self.film(self.act(context))
+            scale, shift = film.reshape(*film.shape, *[1] * (x.ndim - 2)).chunk(2, 1)
             h = torch.addcmul(shift, h, 1 + scale)
         return self.around(x) + self.second(h)
 

@@ -1,1 +1,1 @@
-"""Laws and maps as values; networks come as arguments and are never built here."""
+"""Distributions, bijections and divergences; networks are arguments and are never built here."""

@@ -9,7 +9,7 @@ and $a_i = 1 - |B_i|^2$, so that R common causes move the D numbers together and
 as it is: a Gaussian copula. With $A = I + B^\top \mathrm{diag}(a)^{-1} B = L L^\top$,
 
 $z^\top \Sigma^{-1} z = \sum_i z_i^2/a_i - |L^{-1} B^\top (z/a)|^2$,
-$\log\det\Sigma = \sum_i \log a_i + \log\det A$ (Woodbury), so that a score costs D R.
+$\log\det\Sigma = \sum_i \log a_i + \log\det A$ (Woodbury), so that a log-density costs D R.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIN_UNIQUE_VARIANCE = 0.02
 INITIAL_SHAPES = (-3.0, -1.5, -0.75, 0.0, 0.75, 1.5, 3.0)
 """Logits of delta, between its ends, tried at initialisation."""
 CENTRAL_PROBABILITY = 0.8
-"""Probability of the central interval that scales begin with."""
+"""Probability of the central interval that initialises the scales."""
 
 
 class SinhArcsinhMargins(nn.Module):
@@ -46,8 +46,8 @@ class SinhArcsinhMargins(nn.Module):
 
     @torch.no_grad()
     def fit(self, r: Tensor) -> None:
-        """Begin with the likeliest of a few shapes, and with scales whose central interval holds
-        as many of the values (N, D) as it should."""
+        """Initialise with the most likely of a few shapes, and with scales whose central interval
+        has the right coverage of the values (N, D)."""
         edge = torch.special.ndtri(torch.as_tensor((1 + CENTRAL_PROBABILITY) / 2).to(r)).asinh()
         size = torch.stack([column.abs().quantile(CENTRAL_PROBABILITY) for column in r.unbind(1)])
         best = torch.full_like(self.shape, -torch.inf)
@@ -98,7 +98,7 @@ class GaussianCopula(nn.Module):
 
     @torch.no_grad()
     def fit(self, z: Tensor) -> None:
-        """Begin with the leading common causes of values (N, D)."""
+        """Initialise with the leading factors of values (N, D)."""
         count = min(self.rank, len(z) - 1)
         if self.raw is None or count < 1:
             return

@@ -2,7 +2,7 @@ r"""Decoding of sequences symbol by symbol: sampling and beam search.
 
 Sampling: $x_t \sim p(x_t | x_{<t})$, the logits divided by a temperature, and symbols outside the
 k most probable (top-k) or outside the smallest set of probability q (nucleus; Holtzman et al.
-2020) excluded; greedy decoding is top-1. Beam search keeps the k most probable beginnings and
+2020) excluded; greedy decoding is top-1. Beam search keeps the k most probable prefixes and
 returns the finished sequence of the largest
 
 $$s(x) = \log p(x) / T^\alpha$$
@@ -106,8 +106,8 @@ def beam_search(
 
 
 def top_extensions(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `most` largest sums of a beginning's log p, live (m, k), and that of its next symbol,
-    log_p (m k, V): the sums in their order, their beginnings and their symbols, (m, most) each.
+    """The `most` largest sums of a prefix's log p, live (m, k), and that of its next symbol,
+    log_p (m k, V): the sums in their order, their prefixes and their symbols, (m, most) each.
 
     They lie in as many runs of symbols as they are themselves: those whose maxima are largest.
     """
@@ -136,7 +136,7 @@ def top_extensions(live: Tensor, log_p: Tensor, most: int) -> tuple[Tensor, Tens
 
 
 class BeamSearch:
-    """Rows that are still searched, each with k beginnings, and the best that each row found."""
+    """Rows that are still searched, each with k prefixes, and the best that each row found."""
 
     def __init__(
         self, speaker: StepDecoder, n: int, most: int, end: int, beams: int, penalty: float
@@ -147,40 +147,40 @@ class BeamSearch:
         self.rows = torch.arange(n)
         self.done = torch.zeros(n, dtype=torch.bool)  # whether a row has nothing left to find
         self.found = torch.zeros(n, dtype=torch.long)  # finished sequences of each row
-        self.words = torch.empty(n, 1, 0, dtype=torch.long)  # (m, k, length)
-        self.live = torch.zeros(n, 1)  # log p of each beginning
+        self.symbols = torch.empty(n, 1, 0, dtype=torch.long)  # (m, k, length)
+        self.live = torch.zeros(n, 1)  # log p of each prefix
         self.best, self.score = torch.full((n, most), end), torch.full((n,), -math.inf)
 
     def extend(self, length: int) -> bool:
-        """One more symbol for every beginning; false when no row has anything left to find."""
+        """One more symbol for every prefix; false when no row has anything left to find."""
         logits = self.speaker.next_logits(self.symbol)
         if length == 1:
             self.to_device(logits)
         score, origin, symbol = top_extensions(
             self.live, logits.log_softmax(-1), 2 * self.beams
         )  # (m, 2 k)
-        words = self.words.gather(1, origin[..., None].expand(-1, -1, self.words.shape[2]))
-        words = torch.cat([words, symbol[..., None]], 2)
+        symbols = self.symbols.gather(1, origin[..., None].expand(-1, -1, self.symbols.shape[2]))
+        symbols = torch.cat([symbols, symbol[..., None]], 2)
         over = symbol == self.end
         first = torch.arange(over.shape[1], device=over.device) < self.beams
-        self.finish(words, score.masked_fill(~(over & first), -math.inf), length)
+        self.finish(symbols, score.masked_fill(~(over & first), -math.inf), length)
         if length == self.most:
-            self.finish(words, score.masked_fill(over | ~first, -math.inf), length)
+            self.finish(symbols, score.masked_fill(over | ~first, -math.inf), length)
             return False
         order = (over | score.isneginf()).long().argsort(dim=1, stable=True)[:, : self.beams]
         held = self.live.shape[1]
         self.live = score.masked_fill(over, -math.inf).gather(1, order)
-        self.words = words.gather(1, order[..., None].expand(-1, -1, length))
+        self.symbols = symbols.gather(1, order[..., None].expand(-1, -1, length))
         return self.select(origin.gather(1, order), held)
 
     def to_device(self, logits: Tensor) -> None:
         """Move the state to the device of the logits."""
-        for name in ("rows", "done", "found", "words", "best"):
+        for name in ("rows", "done", "found", "symbols", "best"):
             setattr(self, name, getattr(self, name).to(logits.device))
         self.live, self.score = self.live.to(logits), self.score.to(logits)
 
-    def finish(self, words: Tensor, score: Tensor, length: int) -> None:
-        """Take note of sequences that end here, (m, c, length); minus infinity for those that do
+    def finish(self, symbols: Tensor, score: Tensor, length: int) -> None:
+        """Record sequences that end here, (m, c, length); minus infinity for those that do
         not."""
         score = score.masked_fill(self.done[:, None], -math.inf)
         self.found[self.rows] += score.isfinite().sum(1)
@@ -189,20 +189,20 @@ class BeamSearch:
         rows = self.rows[better]
         self.score[rows] = top[better]
         self.best[rows] = self.end
-        self.best[rows, :length] = words[better, which[better]]
+        self.best[rows, :length] = symbols[better, which[better]]
 
     def select(self, origin: Tensor, held: int) -> bool:
-        """Rows are done that have found k sequences, or one that no beginning can beat; once there
-        are many they are left behind. The speaker holds `held` beginnings of each row, and origin
+        """Rows are done that have found k sequences, or one that no prefix can beat; once there
+        are many they are dropped. The decoder holds `held` prefixes of each row, and origin
         (m, k) is the one each goes on from."""
         hope = self.live.amax(1) / self.most**self.penalty
         self.done |= (self.found[self.rows] >= self.beams) | (self.score[self.rows] >= hope)
         count = int(self.done.sum())
         on = (~self.done | (COMPACT_FINISHED_DIVISOR * count < len(self.rows))).nonzero()[:, 0]
         states = (on[:, None] * held + origin[on]).flatten()
-        for name in ("rows", "done", "live", "words"):
+        for name in ("rows", "done", "live", "symbols"):
             setattr(self, name, getattr(self, name)[on])
-        self.symbol = self.words[..., -1].flatten()
+        self.symbol = self.symbols[..., -1].flatten()
         if len(on):
             self.speaker.reorder(states, origin.shape[1])
         return bool(len(on))

@@ -1,6 +1,6 @@
 """Every entry of an event as one of finitely many codes: p(x) = P(code) p(x | code).
 
-Bits, labels and short ladders of levels are their own codes; numbers fall into runs.
+Bits, labels and short ladders of levels are their own codes; numbers fall into bins.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class EntryCodes(nn.Module):
         return code, inside
 
     def decode(self, code: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """A value of each code, made from two uniforms, all (B, D)."""
+        """A value of each code, computed from two uniforms, all (B, D)."""
         x, own = code.to(self.runs.unit.dtype), self.grouped
         if len(own):
             x[:, own] = self.runs.decode(code[:, own], u[:, own], v[:, own])
         return x
 
     def sample(self, code: Tensor, generator: Generator | None) -> Tensor:
-        """A value drawn from each code, (B, D)."""
+        """A value sampled from each code, (B, D)."""
         u, v = torch.rand(
             2, *code.shape, generator=generator, dtype=self.runs.unit.dtype, device=code.device
         )

@@ -11,7 +11,7 @@ Of probability tables p, q on the same finite set (last axis; leading axes are a
 
 Of samples x (n, d) and y (m, d) of any two distributions, overlapping or not: MMD, the Wasserstein
 distances, and the Sinkhorn divergence, which see how far apart disjoint supports are. Of Gaussians
-in closed form: KL, expected log-density, squared W_2 (`solve.assignment.bures`).
+in closed form: KL, expected log-density, squared W_2 (`solve.transport.exact.bures`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def diagonal_kl(mean_p: Tensor, std_p: Tensor, mean_q: Tensor, std_q: Tensor) ->
 
 def mmd(x: Tensor, y: Tensor, bandwidth: float | None = None) -> Tensor:
     r"""$\mathbb E k(x,x') + \mathbb E k(y,y') - 2\mathbb E k(x,y)$ by its unbiased statistic, for
-    the Gaussian kernel; the bandwidth is the median distance where none is given."""
+    the Gaussian kernel; the bandwidth is the median distance by default."""
     pairs = squared(x, y), squared(x, x), squared(y, y)
     if bandwidth is None:
         bandwidth = float(pairs[0].detach().median().sqrt())

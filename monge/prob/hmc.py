@@ -3,8 +3,8 @@ r"""Hamiltonian Monte Carlo: samples from a density known up to a constant.
 Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011): a state s with a momentum $m \sim N(0, I)$
 follows $\dot s = m$, $\dot m = \nabla \log p(s)$ by leaps of length $\epsilon$, and the end is
 taken with probability $\min(1, e^{H - H'})$, $H = |m|^2 / 2 - \log p(s)$, which leaves p as it is.
-Rows are chains of their own. Each finds its $\epsilon$ in the first half of its moves, so that the
-second half is a fixed Markov chain.
+Each row is a separate chain, which adapts its $\epsilon$ in the first half of its moves, so that
+the second half is a fixed Markov chain.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Generator, Tensor
 LogDensity = Callable[[Tensor], Tensor]
 """log p up to a constant of states (B, D), (B,)."""
 TARGET_ACCEPTANCE = 0.8
-"""Share of moves that are taken at a good length of leaps (Beskos et al. 2013: 0.65 and more)."""
+"""Acceptance rate at a good step size (Beskos et al. 2013: 0.65 and more)."""
 INITIAL_STEP_SIZE = 0.3
-"""Length of the first leaps, of states near one."""
+"""Initial step size, for states of scale 1."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HamiltonianMonteCarlo:
     def leap(
         self, s: Tensor, value: Tensor, slope: Tensor, rate: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Where a move leads, log p and its slope there, and the chance that it is taken."""
+        """Where a move leads, log p and its slope there, and its acceptance probability."""
         before = (
             torch.randn(s.shape, generator=self.generator, dtype=s.dtype, device=s.device)
             * self.free

@@ -1,8 +1,9 @@
 r"""InfoNCE: contrastive losses that bound mutual information.
 
-Of N candidates one, the positive, was drawn together with x, the others apart. With scores s,
+Of N candidates one, the positive, was sampled jointly with x, the others independently. With
+scores s,
 $L = -E \log \frac{e^{s(x, y)}}{\sum_j e^{s(x, y_j)}}$, and $\log N - L \le I(x; y)$ for every s,
-so that L cannot fall below $\log N - I$; at most $\log N$ nats can be seen (van den Oord, Li &
+so that L cannot fall below $\log N - I$; at most $\log N$ nats can be measured (van den Oord, Li &
 Vinyals 2018).
 """
 

@@ -1,7 +1,7 @@
 r"""Noise as a function of time: $z_t = \alpha_t x + \sigma_t \epsilon$, data at 0, noise at 1.
 
 What a process is, up to a rescaling of z, is its log-SNR $\lambda_t = \log \alpha_t^2/\sigma_t^2$,
-which falls with t (Kingma et al. 2021). A shape says how it falls, a family how z is scaled:
+which falls with t (Kingma et al. 2021). A shape determines how it falls, a family how z is scaled:
 
 variance preserving $\alpha^2 + \sigma^2 = 1$; exploding $\alpha = 1$; sub-VP
 $\sigma = 1 - \alpha^2$ (Song et al. 2021). Between times s < t, with

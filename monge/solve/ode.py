@@ -2,15 +2,15 @@ r"""Ordinary differential equations $\dot y = f(t, y)$ by explicit Runge-Kutta m
 
 $k_i = f(t + c_i h,\; y + h \sum_{j<i} a_{ij} k_j)$ and $y(t + h) \approx y + h \sum_i b_i k_i$: a
 method is the table of its numbers (c, a, b). Dormand and Prince's (1980) holds a second row of
-weights of one order less, whose difference from the first is the error of the step; the step that
-follows is as long as a proportional-integral rule says (Gustafsson 1991),
+weights of one order less, whose difference from the first is the error of the step; the size of
+the next step follows a proportional-integral rule (Gustafsson 1991),
 
 $h' = 0.9\, h\, \epsilon_n^{-0.7/5} \epsilon_{n-1}^{0.4/5}$, where a step with $\epsilon > 1$ is
-taken again.
+rejected and repeated.
 
-Each row of a batch has steps of its own, so that its solution does not depend on the others.
-Times may fall as well as rise. What is done here is differentiable through the steps taken;
-`solve.adjoint` needs memory for none of them.
+Each row of a batch has its own step size, so that its solution does not depend on the others.
+Times may fall as well as rise. The solution is differentiable through the steps taken;
+`solve.adjoint` needs no memory for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..core.errors import DivergenceError, UsageError
 Method = Literal["euler", "midpoint", "heun", "rk4", "dopri5"]
 State = tuple[Tensor, ...]
 Field = Callable[[Tensor, State], State]
-"""f(t, y); t is () or, where rows have steps of their own, (B,)."""
+"""f(t, y); t is () or, if rows have their own step size, (B,)."""
 MAX_STEPS = 20_000
 """Steps after which an adaptive method gives up."""
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
@@ -38,7 +38,7 @@ SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 @dataclass(frozen=True)
 class Tableau:
     """The numbers of a method: nodes c, the rows of a below the first, weights b, and the weights
-    of the error where it knows its own."""
+    of the error if it has an error estimate."""
 
     order: int
     nodes: tuple[float, ...]
@@ -76,12 +76,12 @@ TABLEAUX: dict[Method, Tableau] = {
 
 @dataclass(frozen=True)
 class Solver:
-    """How an equation is solved."""
+    """Settings of a solver: method, step count or tolerance."""
 
     method: Method = "dopri5"
-    steps: int = 32  # of the methods whose steps are fixed, over the whole of the time
+    steps: int = 32  # of fixed-step methods, over the whole interval
     tolerance: float = 1e-5  # dopri5: error of a step, relative and absolute
-    control: Literal["row", "batch"] = "row"  # whose error sets the length of a step
+    control: Literal["row", "batch"] = "row"  # whose error sets the step size
 
     def check(self, dtype: torch.dtype) -> None:
         least = 4 * torch.finfo(dtype).eps
@@ -97,10 +97,10 @@ DEFAULT_SOLVER = Solver()
 
 @dataclass
 class Tally:
-    """What a solution took; where rows differ, the steps of the slowest."""
+    """The cost of a solution; if rows differ, the steps of the slowest."""
 
     steps: int = 0
-    rejected: int = 0  # of steps, those which at least one row had to take again
+    rejected: int = 0  # steps that at least one row had to repeat
     evaluations: int = 0
 
 
@@ -141,8 +141,8 @@ def walk(
     counted: int | None = None,
 ) -> Iterator[tuple[bool, State]]:
     """y after every step, and whether one of the times is reached there; only the first `counted`
-    tensors of the state have a say in the length of a step, or all. Rows with steps of their own
-    are at times of their own between those asked for."""
+    tensors of the state, or all, affect the step size. Rows with their own step size are at
+    different times between the requested ones."""
     rises = {a < b for a, b in itertools.pairwise(times) if a != b}
     if len(rises) > 1:
         raise UsageError(
@@ -251,7 +251,7 @@ def error_ratio(
     options: Solver,
     counted: int | None,
 ) -> Tensor:
-    """The error of a step in units of what is tolerated: (B,), or () for the batch."""
+    """The error of a step in units of the tolerance: (B,), or () for the batch."""
     errors, scales = [], []
     for place, (a, b) in enumerate(zip(y[:counted], new[:counted], strict=True)):
         errors.append(along(h, a) * weighted_sum(weights, [each[place] for each in k]))
@@ -277,7 +277,7 @@ def first_step(
     options: Solver,
     counted: int | None,
 ) -> Tensor:
-    """A step whose error will be about as tolerated (Hairer, Norsett & Wanner 1993, II.4)."""
+    """A step whose error will be about the tolerance (Hairer, Norsett & Wanner 1993, II.4)."""
     scales = [options.tolerance * (1 + part.abs()) for part in y[:counted]]
     place, speed = (
         scaled_rms(y[:counted], scales, options),
@@ -297,8 +297,8 @@ def first_step(
 def next_step(
     h: Tensor, step: Tensor, ratio: Tensor, before: Tensor, good: Tensor, cut: Tensor
 ) -> Tensor:
-    """What the rule makes of a step; a step that was cut short to end in time is no evidence that
-    steps should be short."""
+    """The next step size by the rule; a step that was cut short to end at a requested time
+    does not shrink it."""
     grown = SAFETY * ratio.clamp_min(1e-10).pow(-0.7 / 5) * before.pow(0.4 / 5)
     factor = torch.where(good, grown.clamp(SHRINK, GROW), grown.clamp(SHRINK, 1.0))
     new = step * torch.where(factor.isfinite(), factor, SHRINK)

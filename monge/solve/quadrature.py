@@ -1,6 +1,6 @@
 r"""Integrals over the real line and the plane, to a known error.
 
-The line is drawn onto (-1, 1) by $y = t / (1 - t^2)$, where every density that falls off faster
+The line is mapped onto (-1, 1) by $y = t / (1 - t^2)$, where every density that falls off faster
 than a power ends smoothly. Boxes are halved as long as a Gauss-Legendre rule on the halves
 disagrees with the rule on the whole, so that narrow ridges and steps get the points they need.
 """
@@ -26,7 +26,7 @@ def integral(
     f: Callable[[Tensor], Tensor], dims: int, wanted: float, points: int = POINTS
 ) -> tuple[Tensor, float]:
     """The integrals (m,) of f: (N, dims) -> (N, m) over the whole of R^dims, and how uncertain
-    they are: as wanted, or more where that would take too many points."""
+    they are: within the tolerance, or more if that would take too many points."""
     corners = grid(torch.tensor([-0.5, 0.5], dtype=torch.float64), dims)  # (2^dims, dims)
     count = round(BOXES ** (1 / dims))  # in each dimension
     axis = (2 * torch.arange(count, dtype=torch.float64) + 1) / count - 1

@@ -86,7 +86,7 @@ class Density:
             POINTS // len(states),
         )
         if USELESS < error < math.inf:
-            raise SkipIdentity(f"its integral cannot be had to better than {error:.0e}")
+            raise SkipIdentity(f"its integral has an error of {error:.0e}")
         return found, error
 
     def weigh(self, x: Tensor, statistic: Statistic) -> Tensor:
@@ -97,7 +97,7 @@ class Density:
 
 
 def chunked(f: Callable[[Tensor], Tensor], size: int) -> Callable[[Tensor], Tensor]:
-    """f, a function of rows, on so many rows at a time."""
+    """f, a function of rows, on chunks of rows."""
     return lambda x: torch.cat([f(piece) for piece in x.split(size)])
 
 

@@ -1,4 +1,4 @@
-"""What identities are measured with: random numbers, and how far apart two sides are.
+"""Tools of identities: random numbers, and the distance between two sides.
 
 Jacobians by automatic differentiation, and the couplings of a model with what enters them.
 """
@@ -25,7 +25,7 @@ def gap(left: Tensor, right: Tensor) -> float:
 
 
 def most(*values: float | Iterable[float]) -> float:
-    """The largest of several numbers; unlike `max`, it does not lose one that is no number."""
+    """The largest of several numbers; unlike `max`, it keeps a NaN."""
     each = [v for value in values for v in ([value] if isinstance(value, float | int) else value)]
     return float(torch.tensor(each, dtype=torch.float64).amax())
 

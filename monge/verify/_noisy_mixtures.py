@@ -19,8 +19,8 @@ from ..prob.noise_schedule import NoiseProcess
 
 
 @dataclass(frozen=True)
-class GaussianMixture:
-    """A mixture of K isotropic normals in D dimensions."""
+class NoisyGaussianMixture:
+    """A mixture of K isotropic normals in D dimensions, known at every noise level."""
 
     weights: Tensor  # (K,)
     means: Tensor  # (K, D)
@@ -68,24 +68,27 @@ class GaussianMixture:
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (low + high) / 2
 
-    def draw(self, n: int) -> Tensor:  # (n, D)
+    def sample(self, n: int) -> Tensor:  # (n, D)
         which = torch.multinomial(self.weights, n, replacement=True)
         noise = torch.randn(n, self.means.shape[1], dtype=self.means.dtype)
         return self.means[which] + self.scales[which, None] * noise
 
 
-def line() -> GaussianMixture:
+GaussianMixture = NoisyGaussianMixture
+
+
+def line() -> NoisyGaussianMixture:
     """Three normals on a line."""
-    return GaussianMixture(
+    return NoisyGaussianMixture(
         torch.tensor([0.5, 0.3, 0.2]).double(),
         torch.tensor([[-1.2], [0.3], [1.5]]).double(),
         torch.tensor([0.2, 0.1, 0.3]).double(),
     )
 
 
-def plane() -> GaussianMixture:
+def plane() -> NoisyGaussianMixture:
     """Three normals in the plane."""
-    return GaussianMixture(
+    return NoisyGaussianMixture(
         torch.tensor([0.5, 0.3, 0.2]).double(),
         torch.tensor([[-1.2, 0.4], [0.3, -1.0], [1.2, 1.0]]).double(),
         torch.tensor([0.2, 0.15, 0.3]).double(),

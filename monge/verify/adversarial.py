@@ -214,7 +214,7 @@ def x86_a_models_loss_is_its_value(model: HasDiscriminator, batch: Batch) -> Res
     if chosen.get("smooth") or chosen["game"] == "squares":
         raise SkipIdentity("its labels are not 0 and 1, or its loss is no cross entropy")
     torch.manual_seed(1)
-    losses = next(turn for turn in model.updates() if turn.params).loss(batch)
+    losses = next(update for update in model.updates() if update.params).loss(batch)
     torch.manual_seed(1)
     whole = float(value(*model.logits(batch)))
     return Residual(abs(float(losses["real"].mean() + losses["fake"].mean()) + whole / 2), 1e-12)

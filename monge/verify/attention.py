@@ -23,7 +23,7 @@ from .framework import Residual
 ROUNDING = 1e-12
 """What float64 leaves of a few products and a softmax."""
 BIASES: tuple[Positions, ...] = ("table", "buckets", "alibi")
-DRAWS, FEWER = 200_000, 100_000
+SAMPLES, FEWER = 200_000, 100_000
 WIDTH, HEADS, STEPS = 8, 2, 7
 
 
@@ -45,7 +45,7 @@ def x31_attention_is_equivariant() -> Residual:
     return Residual(gap(layer(x[:, order]), layer(x)[:, order]), ROUNDING)
 
 
-def x31_positions_tell_steps_apart() -> Residual:
+def x31_positions_distinguish_steps() -> Residual:
     """With positions, added or concatenated, MHA(P X, E) is not P MHA(X, E).
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
@@ -173,11 +173,11 @@ def x35_stochastic_attention_is_soft_in_the_mean() -> Residual:
 
     Source: Xu et al. 2015, Show, Attend and Tell, sec. 4."""
     scores, v = normal(1, STEPS), normal(STEPS, WIDTH)
-    drawn = HardAttention("sample", straight=False)(
-        scores.expand(DRAWS, STEPS), v
-    )  # (DRAWS, WIDTH)
-    error = drawn.std(0) / math.sqrt(DRAWS)
-    return Residual(float(((drawn.mean(0) - scores.softmax(1) @ v) / error).abs().amax()), 5.0)
+    samples = HardAttention("sample", straight=False)(
+        scores.expand(SAMPLES, STEPS), v
+    )  # (SAMPLES, WIDTH)
+    error = samples.std(0) / math.sqrt(SAMPLES)
+    return Residual(float(((samples.mean(0) - scores.softmax(1) @ v) / error).abs().amax()), 5.0)
 
 
 def biases() -> list[RelativeBias]:

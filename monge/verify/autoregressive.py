@@ -27,7 +27,7 @@ QUADRATURE = 1e-4
 """What may be left of an integral, or of a sum over a window of counts that has tails."""
 MOMENTS = 1e-3
 """Error allowed in an integral that samples are compared with, whose errors are larger."""
-DRAWS = 50_000
+SAMPLES = 50_000
 """Samples that are compared with a distribution."""
 CODES = 3
 """Latent codes whose decoded distributions are summed."""
@@ -156,7 +156,7 @@ def step_by_step(model: HasConditionals, batch: Batch, other: Tensor, member: in
     return total
 
 
-def x57_samples_follow_the_law(model: HasLikelihood, batch: Batch) -> Residual:
+def x57_samples_follow_the_distribution(model: HasLikelihood, batch: Batch) -> Residual:
     """Samples follow p: total variation, or moments in standard errors.
 
     For a distribution with finitely many states, the frequencies of samples may be as far from p
@@ -164,7 +164,7 @@ def x57_samples_follow_the_law(model: HasLikelihood, batch: Batch) -> Residual:
     those of p.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 8.1.2."""
-    distribution = sampled_law(model, batch)
+    distribution = sampled_distribution(model, batch)
     return (
         frequencies_of(model, batch, distribution)
         if distribution.is_finite
@@ -175,9 +175,9 @@ def x57_samples_follow_the_law(model: HasLikelihood, batch: Batch) -> Residual:
 def frequencies_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Residual:
     states = distribution.states()
     p = distribution.log_p(states).exp()
-    frequency = frequencies(draw(model, batch), states)
+    frequency = frequencies(samples_of(model, batch), states)
     tv = 0.5 * float((frequency - p).abs().sum())
-    return Residual(tv, expected_variation(p, DRAWS))
+    return Residual(tv, expected_variation(p, SAMPLES))
 
 
 def moments_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Residual:
@@ -191,17 +191,17 @@ def moments_of(model: HasLikelihood, batch: Batch, distribution: Density) -> Res
         return torch.cat([log_p[:, None], y, y[:, pairs[0]] * y[:, pairs[1]]], 1)
 
     expected, uncertain = distribution.mean(statistic, MOMENTS)
-    x = draw(model, batch)
-    drawn = statistic(x, distribution.log_p(x))
-    error = (drawn.std(0) / math.sqrt(DRAWS)).clamp(min=max(QUADRATURE, uncertain))
-    return Residual(float(((drawn.mean(0) - expected).abs() / error).amax()), 5.0)
+    x = samples_of(model, batch)
+    samples = statistic(x, distribution.log_p(x))
+    error = (samples.std(0) / math.sqrt(SAMPLES)).clamp(min=max(QUADRATURE, uncertain))
+    return Residual(float(((samples.mean(0) - expected).abs() / error).amax()), 5.0)
 
 
-def sampled_law(model: HasLikelihood, batch: Batch) -> Density:
+def sampled_distribution(model: HasLikelihood, batch: Batch) -> Density:
     """What samples are compared with: the likelihood if it is exact, otherwise the integral
     over the latent code."""
     if not isinstance(model, CanSample):
-        raise SkipIdentity("it draws no samples")
+        raise SkipIdentity("it cannot sample")
     if isinstance(model, HasPosterior) and model.likelihood(batch).kind != "exact":
         found = marginal(model, batch)
         if not found.is_finite:
@@ -210,12 +210,12 @@ def sampled_law(model: HasLikelihood, batch: Batch) -> Density:
     return exact(model, batch)
 
 
-def draw(model: HasLikelihood, batch: Batch) -> Tensor:
-    """Samples given the condition of the first row, flattened, (DRAWS, D)."""
+def samples_of(model: HasLikelihood, batch: Batch) -> Tensor:
+    """Samples given the condition of the first row, flattened, (SAMPLES, D)."""
     assert isinstance(model, Model)
     assert isinstance(model, CanSample)
-    given = broadcast_conditions(batch[:1].given, model.space, DRAWS)
-    return model.sample(DRAWS, given, generator=make_generator(4)).reshape(DRAWS, -1).double()
+    given = broadcast_conditions(batch[:1].given, model.space, SAMPLES)
+    return model.sample(SAMPLES, given, generator=make_generator(4)).reshape(SAMPLES, -1).double()
 
 
 def frequencies(x: Tensor, states: Tensor) -> Tensor:

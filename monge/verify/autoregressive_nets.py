@@ -30,7 +30,7 @@ from .subjects import FITTED, random_rows, strangers
 
 ROUNDING = 1e-12
 """What float64 leaves of a mean over all orders, for each nat."""
-MOST = 6
+MAX_ENTRIES = 6
 """Entries whose orders are listed."""
 
 
@@ -40,20 +40,20 @@ def x54_orderless_objective_is_unbiased(model: HasSubsets, batch: Batch) -> Resi
     Source: Uria, Murray & Larochelle 2014, A Deep and Tractable Density Estimator."""
     assert isinstance(model, Model)
     dims = model.space.dims
-    if dims > MOST:
-        raise SkipIdentity(f"needs at most {MOST} entries, not {dims}")
+    if dims > MAX_ENTRIES:
+        raise SkipIdentity(f"needs at most {MAX_ENTRIES} entries, not {dims}")
     sets = [subset for size in range(dims) for subset in itertools.combinations(range(dims), size)]
     seen = {subset: shown(subset, batch, dims) for subset in sets}
     objective = {subset: model.orderless(batch, seen[subset]) for subset in sets}  # (B,) each
     log_p = {subset: model.predictions(batch, seen[subset]) for subset in sets}  # (B, D) each
-    drawn, along = [], []
+    orderless, along = [], []
     for order in itertools.permutations(range(dims)):
         before = [tuple(sorted(order[:place])) for place in range(dims)]
-        drawn.append(torch.stack([objective[subset] for subset in before]).mean(0))
+        orderless.append(torch.stack([objective[subset] for subset in before]).mean(0))
         steps = zip(before, order, strict=True)
         along.append(torch.stack([log_p[subset][:, entry] for subset, entry in steps]).sum(0))
     mean = torch.stack(along).mean(0)  # (B,)
-    gap = (torch.stack(drawn).mean(0) - mean).abs().amax()
+    gap = (torch.stack(orderless).mean(0) - mean).abs().amax()
     return Residual(float(gap), ROUNDING * max(float(mean.abs().amax()), 1.0))
 
 
@@ -147,7 +147,7 @@ def raster_of(model: HasConditionals, shape: tuple[int, int, int]) -> RasterNet:
     assert isinstance(model, nn.Module)
     found = next((part for part in model.modules() if isinstance(part, RasterNet)), None)
     if found is None:
-        raise SkipIdentity("it reads no pictures in raster order")
+        raise SkipIdentity("it does not read images in raster order")
     config = replace(found.config, width=12, depth=6, first=3, dropout=0.0)
     if isinstance(config, PixelCNNStack.Config | RowLSTM.Config):
         config = replace(config, kernel=3)

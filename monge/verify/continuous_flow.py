@@ -43,18 +43,18 @@ def x79_trace_is_the_log_determinant() -> Residual:
     """int_0^1 tr dv/dx dt = log |det dx(1)/dx(0)| of the solved flow.
 
     Source: Chen et al. 2018, Neural Ordinary Differential Equations, theorem 1."""
-    made, x, told = flow(), normal(4, DIMS), normal(4, GIVEN)
-    matrix = jacobian(lambda y: made.inverse(y, told)[0], x)
-    return Residual(gap(torch.linalg.slogdet(matrix)[1], made.inverse(x, told)[1]), 1e-8)
+    made, x, context = flow(), normal(4, DIMS), normal(4, GIVEN)
+    matrix = jacobian(lambda y: made.inverse(y, context)[0], x)
+    return Residual(gap(torch.linalg.slogdet(matrix)[1], made.inverse(x, context)[1]), 1e-8)
 
 
 def x79_flow_is_undone_by_going_back() -> Residual:
     """x(0) -> x(1) -> x(0) is the identity, and the integrals cancel.
 
     Source: Chen et al. 2018, Neural Ordinary Differential Equations, sec. 4."""
-    made, x, told = flow(), normal(4, DIMS), normal(4, GIVEN)
-    z, there = made.inverse(x, told)
-    again, back = made(z, told)
+    made, x, context = flow(), normal(4, DIMS), normal(4, GIVEN)
+    z, there = made.inverse(x, context)
+    again, back = made(z, context)
     return Residual(most(gap(again, x), gap(there, -back)), 1e-8)
 
 
@@ -67,9 +67,9 @@ def x79_written_trace_is_the_jacobians() -> Residual:
     for activation in smooth:
         for depth in (0, 1, 3):
             velocity = flow(activation=activation, depth=depth).velocity
-            x, t, told = normal(4, DIMS), torch.rand(4).double(), normal(4, GIVEN)
-            written = velocity.traced(x, t, told)
-            plain = exact_trace(lambda y: velocity(y, t, told), x)  # noqa: B023
+            x, t, context = normal(4, DIMS), torch.rand(4).double(), normal(4, GIVEN)
+            written = velocity.traced(x, t, context)
+            plain = exact_trace(lambda y: velocity(y, t, context), x)  # noqa: B023
             missed += map(gap, written, plain)
     return Residual(most(missed), 1e-12)
 
@@ -80,12 +80,12 @@ def x79_hutchinson_is_unbiased() -> Residual:
     Source: Hutchinson 1990, A Stochastic Estimator of the Trace of the Influence Matrix; Grathwohl
     et al. 2019, FFJORD, sec. 3."""
     velocity, x = flow().velocity, normal(1, DIMS)
-    t, told = torch.tensor(0.3).double(), normal(1, GIVEN)
-    _, exact = exact_trace(lambda y: velocity(y, t, told), x)
+    t, context = torch.tensor(0.3).double(), normal(1, GIVEN)
+    _, exact = exact_trace(lambda y: velocity(y, t, context), x)
     away = []
     for kind in ("rademacher", "gaussian"):
         probes = draw_probes(torch.arange(1), PROBES, (DIMS,), 1, kind)
-        _, found = hutchinson_trace(lambda y: velocity(y, t, told), x, probes)
+        _, found = hutchinson_trace(lambda y: velocity(y, t, context), x, probes)
         mean, error = mean_and_error(found)
         assert error is not None
         away.append(float((mean - exact).abs() / error))
@@ -96,11 +96,11 @@ def x79_adjoint_is_back_propagation() -> Residual:
     """Gradients by the adjoint equation = through the steps of the solver.
 
     Source: Chen et al. 2018, Neural Ordinary Differential Equations, sec. 2."""
-    made, x, told = flow(), normal(4, DIMS), normal(4, GIVEN)
-    field, wanted = made.field(told, None), list(made.parameters())
+    made, x, context = flow(), normal(4, DIMS), normal(4, GIVEN)
+    field, wanted = made.field(context, None), list(made.parameters())
     with torch.enable_grad():
         start = (x.requires_grad_(), normal(4, 1) * 0)
-        z, total = made.solve(x, told, (0.0, 1.0), FAIR)
+        z, total = made.solve(x, context, (0.0, 1.0), FAIR)
         other, paid = integrate_adjoint(field, start, wanted, 0.0, 1.0, FAIR)
         ways = [
             torch.autograd.grad((y.sin().sum(1) * p[:, 0]).sum(), [x, *wanted])

@@ -283,13 +283,13 @@ def x95_parametrisations_agree() -> Residual:
     for noising in noisings():
         s, t = pairs()
         alpha, sigma = noising.alpha(t)[:, None], noising.sigma(t)[:, None]
-        x, noise, said = normal(50, 3), normal(50, 3), normal(50, 3)
+        x, noise, x0 = normal(50, 3), normal(50, 3), normal(50, 3)
         z, step = alpha * x + sigma * noise, noising.step(s[:, None], t[:, None])
-        first = DenoiserPrediction(z, alpha, sigma, "x0", said)
+        first = DenoiserPrediction(z, alpha, sigma, "x0", x0)
         apart = (noising.snr(s) - noising.snr(t))[:, None] / 2  # the weight of |x - x0|^2
-        loss, mean = apart * (x - said).square(), step.on_z * z + step.on_x * said
+        loss, mean = apart * (x - x0).square(), step.on_z * z + step.on_x * x0
         values = {
-            "x0": said,
+            "x0": x0,
             "noise": first.noise,
             "score": first.score,
             "velocity": first.velocity,
@@ -301,11 +301,11 @@ def x95_parametrisations_agree() -> Residual:
             "velocity": apart * (sigma / (alpha.square() + sigma.square())).square(),
         }
         for of in TARGETS:
-            told = DenoiserPrediction(z, alpha, sigma, of, values[of])
-            error = (told.value - regression_target(of, x, noise, alpha, sigma)).square()
+            prediction = DenoiserPrediction(z, alpha, sigma, of, values[of])
+            error = (prediction.value - regression_target(of, x, noise, alpha, sigma)).square()
             missed += [
                 relative(weights[of] * error, loss),
-                gap(step.on_z * z + step.on_x * told.x0, mean) / float(mean.abs().amax()),
+                gap(step.on_z * z + step.on_x * prediction.x0, mean) / float(mean.abs().amax()),
             ]
     return Residual(most(missed), 1e-8)
 

@@ -23,13 +23,13 @@ from ..prob.noise_schedule import NoiseProcess, NoiseSchedule
 from ..solve.jacobian_trace import exact_trace
 from ..solve.ode import Solver, State, integrate
 from ._helpers import gap, most, normal
-from ._noisy_mixtures import GaussianMixture, line
+from ._noisy_mixtures import NoisyGaussianMixture, line
 from .framework import Residual, SkipIdentity
 from .subjects import strangers
 
 FAMILIES = ("preserving", "exploding", "sub")
 SHAPES = ("linear", "cosine", "sigmoid", "logsnr", "edm")
-DRAWS = 5_000
+SAMPLES = 5_000
 """Samples whose distribution is compared."""
 RANKS = 100
 """Points that a flow is followed from."""
@@ -57,7 +57,7 @@ def ends(noising: NoiseProcess) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Te
 
 
 def led(
-    config: Sampler.Config, noising: NoiseProcess, distribution: GaussianMixture, z: Tensor
+    config: Sampler.Config, noising: NoiseProcess, distribution: NoisyGaussianMixture, z: Tensor
 ) -> Tensor:
     """Where a sampler with the exact score moves z (B, D)."""
     sampler: Sampler = config.build()
@@ -121,9 +121,12 @@ def x106_ddim_with_eta_one_is_ancestral() -> Residual:
         s, t = torch.tensor([0.3, 0.8]).double()
         z, x, noise = normal(4, 3), normal(4, 3), normal(4, 3)
         alpha, sigma = noising.alpha(t).expand(4, 1), noising.sigma(t).expand(4, 1)
-        told = DenoiserPrediction(z, alpha, sigma, "x0", x)
+        prediction = DenoiserPrediction(z, alpha, sigma, "x0", x)
         missed.append(
-            gap(ddim(told, noising, s, t, 1.0, noise), ancestral(told, noising, z, s, t, noise))
+            gap(
+                ddim(prediction, noising, s, t, 1.0, noise),
+                ancestral(prediction, noising, z, s, t, noise),
+            )
         )
     return Residual(most(missed), 1e-12)
 
@@ -132,7 +135,7 @@ def x107_flow_gives_the_density() -> Residual:
     """The flow's log-density is the exact one of noised normal data.
 
     Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3."""
-    distribution = GaussianMixture(
+    distribution = NoisyGaussianMixture(
         torch.ones(1).double(), torch.tensor([[0.7, -0.4]]).double(), torch.tensor([0.5]).double()
     )
     noising = NoiseSchedule.Config().build()
@@ -144,8 +147,8 @@ def x107_flow_gives_the_density() -> Residual:
 
     (alpha, sigma), (clean, least) = ends(noising)
     angles = torch.atan2(least, clean).item(), torch.atan2(sigma, alpha).item()
-    begun = (first, torch.zeros(8, 1).double())
-    end, total = integrate(field, begun, angles, Solver(tolerance=1e-11)).end
+    start = (first, torch.zeros(8, 1).double())
+    end, total = integrate(field, start, angles, Solver(tolerance=1e-11)).end
     found = distribution.log_prob(end, alpha, sigma) + total[:, 0]
     return Residual(gap(found, distribution.log_prob(first, clean, least)), 1e-9)
 
@@ -167,7 +170,7 @@ def x108_flows_keep_ranks() -> Residual:
     return Residual(most(missed), 1.0)
 
 
-def missed(config: Sampler.Config, noising: NoiseProcess, n: int = DRAWS) -> float:
+def missed(config: Sampler.Config, noising: NoiseProcess, n: int = SAMPLES) -> float:
     """W_1 between the distribution and n samples by a sampler with the exact score."""
     distribution, (_, last) = line(), ends(noising)
     z = noising.spread(torch.ones(1).double()) * normal(n, 1)
@@ -175,16 +178,16 @@ def missed(config: Sampler.Config, noising: NoiseProcess, n: int = DRAWS) -> flo
     return float((led(config, noising, distribution, z).sort(0)[0] - truth).abs().mean())
 
 
-def x108_ancestral_steps_draw_the_law() -> Residual:
+def x108_ancestral_steps_sample_the_distribution() -> Residual:
     """Ancestral steps with the exact score sample the data: W_1 of samples.
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, algorithm 2."""
     noising = NoiseSchedule.Config().build()
     configs = Ancestral.Config(steps=200), Ancestral.Config(steps=200, variance="forward")
-    return Residual(most(missed(config, noising, 2 * DRAWS) for config in configs), 0.02)
+    return Residual(most(missed(config, noising, 2 * SAMPLES) for config in configs), 0.02)
 
 
-def x108_samplers_draw_the_law() -> Residual:
+def x108_samplers_reach_the_distribution() -> Residual:
     """Other samplers with the exact score sample the data: W_1 of samples.
 
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models; Lu et al. 2022,
@@ -199,7 +202,7 @@ def x108_samplers_draw_the_law() -> Residual:
     return Residual(most(missed(config, noising) for config in configs), 0.04)
 
 
-def x108_langevin_draws_the_law() -> Residual:
+def x108_langevin_samples_the_distribution() -> Residual:
     """Annealed Langevin with the exact score samples the data: W_1.
 
     Source: Song & Ermon 2019, Generative Modeling by Estimating Gradients of the Data
@@ -217,10 +220,12 @@ def x114_what_is_seen_is_kept(model: CanComplete, batch: Batch) -> Residual:
     batch = batch[:COMPLETED]
     flat = batch.x.reshape(len(batch), -1)
     seen = (torch.arange(flat.shape[1]) < flat.shape[1] // 2).expand_as(flat)
-    asked = torch.where(seen, flat, strangers(model, batch)).reshape(batch.x.shape)
+    partial = torch.where(seen, flat, strangers(model, batch)).reshape(batch.x.shape)
     observed = seen.reshape(batch.x.shape)
     try:
-        x = model.complete(replace(batch, x=asked, observed=observed), generator=make_generator(0))
+        x = model.complete(
+            replace(batch, x=partial, observed=observed), generator=make_generator(0)
+        )
     except DataError as reason:
         raise SkipIdentity(str(reason)) from reason
     kept = float((x[observed] != batch.x[observed]).sum())

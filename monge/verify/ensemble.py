@@ -17,7 +17,7 @@ from ..core.ensemble import bootstrap
 from .framework import Residual
 
 ROUNDING = 1e-13
-MOST = 5.0
+MAX_STANDARD_ERRORS = 5.0
 """Standard errors by which a mean may be off."""
 NOISE = torch.tensor([-0.5, 0.5], dtype=torch.float64)
 """What a target is off by, either with probability one half."""
@@ -44,8 +44,8 @@ def x47_bagging_leaves_the_correlated_variance() -> Residual:
     """Var of a mean of B = r s^2 + (1 - r) s^2 / B over all bootstraps.
 
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, eq. 15.1."""
-    draws = torch.cartesian_prod(*[torch.arange(3)] * 3)  # (27, 3)
-    means = torch.stack([targets[draws].mean(1) for targets in every_data_set()])  # (8, 27)
+    bootstraps = torch.cartesian_prod(*[torch.arange(3)] * 3)  # (27, 3)
+    means = torch.stack([targets[bootstraps].mean(1) for targets in every_data_set()])  # (8, 27)
     pairs = every_pair(means).mean(-1)  # (8, 729): B = 2
     variance = means.var(correction=0)
     shared = means.mean(1).var(correction=0)  # r s^2: of two bootstraps of one data set
@@ -53,7 +53,7 @@ def x47_bagging_leaves_the_correlated_variance() -> Residual:
     return Residual(float((pairs.var(correction=0) - due).abs()), ROUNDING)
 
 
-def x47_a_bootstrap_holds_so_many_rows() -> Residual:
+def x47_distinct_rows_of_a_bootstrap() -> Residual:
     """A bootstrap of n rows has n (1 - (1 - 1/n)^n) distinct ones on average.
 
     Source: Hastie, Tibshirani & Friedman 2009, The Elements of Statistical Learning, sec. 7.11."""
@@ -61,7 +61,9 @@ def x47_a_bootstrap_holds_so_many_rows() -> Residual:
     counts = [len(bootstrap(seed, every, ROWS).unique()) for seed in range(BAGS)]
     held = torch.tensor(counts, dtype=torch.float64) / ROWS
     due = 1 - (1 - 1 / ROWS) ** ROWS
-    return Residual(float((held.mean() - due).abs() / held.std()) * math.sqrt(BAGS), MOST)
+    return Residual(
+        float((held.mean() - due).abs() / held.std()) * math.sqrt(BAGS), MAX_STANDARD_ERRORS
+    )
 
 
 def truth(x: Tensor) -> Tensor:

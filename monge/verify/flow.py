@@ -40,7 +40,7 @@ MASS = 1e-4
 LARGEST, WIDEST_ROW = 64, 1024
 """Entries of which whole Jacobians are taken, of every row and of one."""
 POINTS = 1 << 19
-"""At which the density of a plane is taken, about."""
+"""Approximate number of points at which a density in the plane is evaluated."""
 
 
 def x75_codes_come_back(model: HasBijection, batch: Batch) -> Residual:
@@ -91,7 +91,7 @@ def x76_density_of_the_plane_has_mass_one(model: HasBijection, batch: Batch) -> 
 
     found, error = integral(density, 2, MASS / 2, POINTS)
     if USELESS < error < math.inf:
-        raise SkipIdentity(f"its integral cannot be had to better than {error:.0e}")
+        raise SkipIdentity(f"its integral has an error of {error:.0e}")
     return Residual(abs(float(found) - 1), max(MASS, error, model.precision))
 
 
@@ -116,8 +116,8 @@ def x78_base_is_counted_once(model: HasBijection, batch: Batch) -> Residual:
         )
     z = normal(len(batch), *model.latent.shape)
     y, log_det = model.push(z, batch.given)
-    drawn = Batch(y.reshape(batch.x.shape), batch.given)
-    return Residual(gap(model.likelihood(drawn).value, log_base(z) - log_det), tolerance(model))
+    sampled = Batch(y.reshape(batch.x.shape), batch.given)
+    return Residual(gap(model.likelihood(sampled).value, log_base(z) - log_det), tolerance(model))
 
 
 def x64_log_scales_of_a_stack_add_up() -> Residual:
@@ -152,10 +152,10 @@ def x77_couplings_have_their_zeros(model: HasBijection, batch: Batch) -> Residua
     return Residual(most(astray(*each) for each in layers), 0.0)
 
 
-def astray(layer: CouplingBijection, z: Tensor, told: Tensor | None = None) -> float:
+def astray(layer: CouplingBijection, z: Tensor, context: Tensor | None = None) -> float:
     """The largest deviation from the 1s and 0s that the Jacobian of a coupling must have at z."""
     shape = z.shape[1:]
-    matrix = jacobian(lambda v: layer(v.reshape(-1, *shape), told)[0].flatten(1), z.flatten(1))
+    matrix = jacobian(lambda v: layer(v.reshape(-1, *shape), context)[0].flatten(1), z.flatten(1))
     places = torch.arange(shape.numel()).reshape(1, *shape)
     stays, moves = (part.flatten() for part in layer.parts(places))
     square = matrix[:, moves][:, :, moves]
@@ -272,20 +272,20 @@ def x81_linear_maps_know_their_volume() -> Residual:
     return Residual(most(missed), 1e-12)
 
 
-def x114_small_pictures_of_draws_are_given(model: CanEnlarge, batch: Batch) -> Residual:
+def x114_small_images_of_samples_are_given(model: CanEnlarge, batch: Batch) -> Residual:
     """Super-resolution: a sample, downsampled, is the condition to rounding.
 
     Source: Lugmayr et al. 2020, SRFlow."""
     assert isinstance(model, CanSample)
     wanted = batch.given[model.source].x
-    draws = [
+    samples = [
         model.shrink(model.sample(len(batch), batch.given, generator=make_generator(seed)))
         for seed in range(3)
     ]
-    return Residual(most(float((x - wanted).abs().amax()) for x in draws), model.slack)
+    return Residual(most(float((x - wanted).abs().amax()) for x in samples), model.slack)
 
 
-def x114_any_code_has_its_small_picture() -> Residual:
+def x114_any_code_has_its_small_image() -> Residual:
     """Super-resolution with random weights: every latent keeps the means.
 
     Statistics are float32, and so is the length of the interval: levels are few, as both round in

@@ -6,8 +6,8 @@ paragraph cites where to read about it: `Source: Kingma & Welling 2014, Auto-Enc
 Bayes, eq. 1.`, several works separated by semicolons. The annotation of its first parameter is
 the ability it needs, and that argument is the model itself, in float64, in eval mode and without
 gradients; a second parameter `batch` takes a few valid rows with their conditions. An identity
-without parameters needs no model. It raises `Skip` if it cannot be computed for a model (a space
-too large to enumerate, a likelihood that is only a bound).
+without parameters needs no model. It raises `SkipIdentity` if it cannot be computed for a model (a
+space too large to enumerate, a likelihood that is only a bound).
 
 A function named `r36_...` that returns a `Control` compares a common error with the correct
 statement: it passes if the tolerance that accepts the correct one rejects the error.
@@ -70,7 +70,7 @@ class Control:
 
 
 class SkipIdentity(Exception):
-    """No error: the reason why an identity does not apply to a member."""
+    """The reason why an identity does not apply to a member."""
 
 
 @dataclass(frozen=True)

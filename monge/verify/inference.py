@@ -94,7 +94,7 @@ def x9_the_score_has_mean_zero() -> Residual:
     return Residual(most((weights @ score).abs().tolist()), 1e-12)
 
 
-def x9_a_gradient_does_not_pass_through_its_own_law() -> Residual:
+def x9_a_gradient_does_not_pass_through_its_own_distribution() -> Residual:
     """grad E_q f is not E_q grad f, which is 0: 0.01 over their gap.
 
     Source: Mohamed et al. 2020, Monte Carlo Gradient Estimation in Machine Learning, sec. 4."""
@@ -168,7 +168,7 @@ def x58_evidence_of_a_linear_gaussian() -> Residual:
     return Residual(most(gap(whole, log_p), gap(distribution.bound(posterior), log_p)), 1e-10)
 
 
-def x58_evidence_of_a_finite_law() -> Residual:
+def x58_evidence_of_a_finite_distribution() -> Residual:
     """log p(x) = ELBO + KL(q || p(z|x)) for finite x and z, by summation.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1."""

@@ -27,9 +27,9 @@ QUADRATURE = 1e-6
 """What is left of an integral over the code, in nats."""
 INTEGRATED = 2
 """Rows whose codes are integrated over."""
-DRAWS = 2048
+SAMPLES = 2048
 """Latent codes sampled for each row if a mean is estimated."""
-MOST = 5.0
+MAX_STANDARD_ERRORS = 5.0
 """Standard errors by which a mean may be off."""
 
 
@@ -38,7 +38,7 @@ def x58_evidence_is_bound_plus_divergence(model: HasPosterior, batch: Batch) -> 
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 1."""
     if isinstance(model, HasLevels):
-        raise SkipIdentity("X61 says the same of levels")
+        raise SkipIdentity("X61 covers hierarchies of latents")
     return missed_by(model, batch)
 
 
@@ -50,7 +50,7 @@ def x61_evidence_of_levels(model: HasLevels, batch: Batch) -> Residual:
 
 
 def missed_by(model: HasPosterior, batch: Batch) -> Residual:
-    """By how much evidence, bound and divergence miss one another."""
+    """The error of evidence = bound + divergence."""
     batch = batch[:INTEGRATED]
     log_p = evidence(model, batch)
 
@@ -97,7 +97,7 @@ def over_codes(model: HasPosterior, batch: Batch, f: Callable[[Tensor], Tensor])
 
     found, error = integral(flat, model.latent.dims, QUADRATURE / 4)
     if error > QUADRATURE / 2:
-        raise SkipIdentity(f"an integral over its codes cannot be had to better than {error:.0e}")
+        raise SkipIdentity(f"an integral over its codes has an error of {error:.0e}")
     return found
 
 
@@ -107,16 +107,16 @@ def x59_rate_is_the_divergence_from_the_prior(model: HasPosterior, batch: Batch)
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, sec. 2.3."""
     rate = model.rate(batch)
     if rate is None:
-        raise SkipIdentity("its rate has no closed form")
-    return apart([log_ratios(model, batch, DRAWS)], rate)
+        raise SkipIdentity("its KL term has no closed form")
+    return apart([log_ratios(model, batch, SAMPLES)], rate)
 
 
 def x59_score_is_the_bound(model: HasPosterior, batch: Batch) -> Residual:
     """E bound(1 sample) = E_q[log p(x,z) - log q(z|x)], in standard errors.
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 6."""
-    score = repeated(model, batch, samples=1, times=DRAWS)
-    return apart([score, log_weights(model, batch, DRAWS)])
+    score = repeated(model, batch, samples=1, times=SAMPLES)
+    return apart([score, log_weights(model, batch, SAMPLES)])
 
 
 def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Residual:
@@ -125,11 +125,11 @@ def x59_both_estimators_are_unbiased(model: HasPosterior, batch: Batch) -> Resid
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 6 and 7."""
     rate = model.rate(batch)
     if rate is None:
-        raise SkipIdentity("its rate has no closed form")
-    log_p = over_draws(
-        model, batch, DRAWS, lambda z: model.log_joint(batch, z) - model.log_prior(batch, z)
+        raise SkipIdentity("its KL term has no closed form")
+    log_p = over_samples(
+        model, batch, SAMPLES, lambda z: model.log_joint(batch, z) - model.log_prior(batch, z)
     )
-    return apart([log_weights(model, batch, DRAWS), log_p - rate])
+    return apart([log_weights(model, batch, SAMPLES), log_p - rate])
 
 
 def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) -> Residual:
@@ -142,7 +142,7 @@ def x60_importance_samples_tighten_the_bound(model: HasPosterior, batch: Batch) 
         (before.mean() - after.mean()) / error_of([before, after])
         for before, after in itertools.pairwise(means)
     ]
-    return Residual(float(torch.stack(drops).clamp(min=0).amax()), MOST)
+    return Residual(float(torch.stack(drops).clamp(min=0).amax()), MAX_STANDARD_ERRORS)
 
 
 def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch) -> Residual:
@@ -150,8 +150,8 @@ def x60_score_is_the_importance_weighted_bound(model: HasPosterior, batch: Batch
 
     Source: Burda, Grosse & Salakhutdinov 2016, Importance Weighted Autoencoders, sec. 3."""
     k = 10
-    score = repeated(model, batch, k, DRAWS)
-    weights = log_weights(model, batch, k * DRAWS).unflatten(0, (k, DRAWS))
+    score = repeated(model, batch, k, SAMPLES)
+    weights = log_weights(model, batch, k * SAMPLES).unflatten(0, (k, SAMPLES))
     return apart([score, weights.logsumexp(0) - math.log(k)])
 
 
@@ -162,7 +162,7 @@ def x60_bound_stays_below_the_evidence(model: HasPosterior, batch: Batch) -> Res
     batch = batch[:INTEGRATED]
     scores = repeated(model, batch, 1000, 20).mean(1)
     excess = (scores.mean() - evidence(model, batch).mean()) / error_of([scores])
-    return Residual(float(excess.clamp(min=0)), MOST)
+    return Residual(float(excess.clamp(min=0)), MAX_STANDARD_ERRORS)
 
 
 def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
@@ -175,39 +175,41 @@ def x62_levels_add_up_to_the_rate(model: HasLevels, batch: Batch) -> Residual:
         ratio = model.log_posterior(batch, z) - model.log_prior(batch, z)
         return torch.cat([model.level_rates(batch, z).sum(-1), ratio], 1)
 
-    rates, ratios = over_draws(model, batch, DRAWS, both).chunk(2, 1)
+    rates, ratios = over_samples(model, batch, SAMPLES, both).chunk(2, 1)
     gaps = rates - ratios
-    error = gaps.std(0) / DRAWS**0.5 + 1e-12 * (1 + ratios.abs().mean(0))
-    return Residual(float((gaps.mean(0).abs() / error).amax()), MOST)
+    error = gaps.std(0) / SAMPLES**0.5 + 1e-12 * (1 + ratios.abs().mean(0))
+    return Residual(float((gaps.mean(0).abs() / error).amax()), MAX_STANDARD_ERRORS)
 
 
 def log_weights(model: HasPosterior, batch: Batch, n: int) -> Tensor:
     """log p(x, z) - log q(z | x) of n samples z ~ q for each row, (n, B)."""
-    return over_draws(
+    return over_samples(
         model, batch, n, lambda z: model.log_joint(batch, z) - model.log_posterior(batch, z)
     )
 
 
 def log_ratios(model: HasPosterior, batch: Batch, n: int) -> Tensor:
     """log q(z | x) - log p(z) of n samples z ~ q for each row, (n, B)."""
-    return over_draws(
+    return over_samples(
         model, batch, n, lambda z: model.log_posterior(batch, z) - model.log_prior(batch, z)
     )
 
 
-def over_draws(model: HasPosterior, batch: Batch, n: int, f: Callable[[Tensor], Tensor]) -> Tensor:
+def over_samples(
+    model: HasPosterior, batch: Batch, n: int, f: Callable[[Tensor], Tensor]
+) -> Tensor:
     """f: (S, B, *latent) -> (S, B) of n samples from q(z | x), (n, B)."""
     noise = torch.randn(n, len(batch), *model.latent.shape, dtype=torch.float64)
     return torch.cat([f(model.infer(batch, part)) for part in noise.split(pieces(batch))])
 
 
 def pieces(batch: Batch) -> int:
-    """Codes a row that are decoded at once."""
+    """Codes per row that are decoded at once."""
     return max(WIDTH // (32 * len(batch) * max(batch.x[0].numel(), 8)), 1)
 
 
 def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Tensor:
-    """The likelihood of each row from so many samples, with fresh noise each time, (times, B)."""
+    """The likelihood of each row from `samples` latents, with new noise each time, (times, B)."""
     if not isinstance(model, HasLikelihood):
         raise SkipIdentity("it has no likelihood")
     filters = (
@@ -218,7 +220,7 @@ def repeated(model: HasPosterior, batch: Batch, samples: int, times: int) -> Ten
             f"samples={samples}", *["filter=false"] * filters
         )
     except UsageError as error:
-        raise SkipIdentity("its score does not take a number of samples") from error
+        raise SkipIdentity("its likelihood takes no number of samples") from error
     index = torch.arange(len(batch)).repeat(times)
     many = replace(batch[index], row=None)  # numbered anew: the noise of a score is keyed by row
     parts = [
@@ -232,7 +234,7 @@ def apart(estimates: Sequence[Tensor], known: Tensor | None = None) -> Residual:
     """The distance between two means over samples (N, B), or from one to a known value."""
     means = [*(each.mean(0) for each in estimates), *([] if known is None else [known])]
     gap = (means[0] - means[1]).abs()
-    return Residual(float((gap / error_of(estimates)).amax()), MOST)
+    return Residual(float((gap / error_of(estimates)).amax()), MAX_STANDARD_ERRORS)
 
 
 def error_of(estimates: Sequence[Tensor]) -> Tensor:

@@ -61,7 +61,7 @@ def x109_variance_grows_from_the_mean() -> Residual:
     Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi = torch.tensor([RHO], dtype=torch.float64)
     model, t = built(phi, "mean"), torch.arange(1, STEPS + 1).double()
-    told = SIGMA**2 * (1 - RHO ** (2 * t)) / (1 - RHO**2)
+    variances = SIGMA**2 * (1 - RHO ** (2 * t)) / (1 - RHO**2)
     matrix = covariance(phi, torch.tensor([[SIGMA**2]], dtype=torch.float64))
     distribution = torch.distributions.MultivariateNormal(
         torch.full((STEPS,), MEAN).double(), matrix
@@ -69,7 +69,8 @@ def x109_variance_grows_from_the_mean() -> Residual:
     x = MEAN + normal(5, STEPS)
     return Residual(
         most(
-            gap(matrix.diagonal(), told), gap(model.log_prob(Batch(x)), distribution.log_prob(x))
+            gap(matrix.diagonal(), variances),
+            gap(model.log_prob(Batch(x)), distribution.log_prob(x)),
         ),
         ROUNDING,
     )
@@ -80,10 +81,11 @@ def x109_autocovariance_of_a_stationary_start() -> Residual:
 
     Source: Hamilton 1994, Time Series Analysis, sec. 3.4."""
     phi, lag = torch.tensor([RHO], dtype=torch.float64), torch.arange(STEPS).double()
-    told = SIGMA**2 * RHO**lag / (1 - RHO**2)
-    matrix = covariance(phi, told[:1, None])
+    covariances = SIGMA**2 * RHO**lag / (1 - RHO**2)
+    matrix = covariance(phi, covariances[:1, None])
     return Residual(
-        most(gap(toeplitz(phi, STEPS)[0], told), gap(matrix, toeplitz(phi, STEPS))), ROUNDING
+        most(gap(toeplitz(phi, STEPS)[0], covariances), gap(matrix, toeplitz(phi, STEPS))),
+        ROUNDING,
     )
 
 

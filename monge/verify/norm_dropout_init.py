@@ -31,10 +31,10 @@ NETWORKS = 64
 """Networks over which its growth is averaged: that of one is e^(N(0, 5 DEPTH / WIDTH)) or so."""
 BAND = 2.5
 """By what factor it may change."""
-DRAWS = 200_000
+SAMPLES = 200_000
 MASKS = 1000
 """Dropout masks that are sampled."""
-MOST = 5.0
+MAX_STANDARD_ERRORS = 5.0
 """Standard errors that chance may make."""
 
 
@@ -150,8 +150,10 @@ def x28_thinned_networks_average_to_the_exact_mean() -> Residual:
     for _ in range(MASKS):
         with monte_carlo_dropout(net, generator):
             found.append(net(h)[0, 0])
-    drawn = torch.stack(found)
-    return Residual(float((drawn.mean() - exact).abs() / drawn.std()) * MASKS**0.5, MOST)
+    samples = torch.stack(found)
+    return Residual(
+        float((samples.mean() - exact).abs() / samples.std()) * MASKS**0.5, MAX_STANDARD_ERRORS
+    )
 
 
 def x28_the_whole_network_is_not_the_average() -> Residual:
@@ -239,11 +241,13 @@ def x30_second_moment_of_relu_is_half_the_variance() -> Residual:
     """E[relu(z)^2] = Var z / 2, but Var relu(z) = (1 - 1/pi) Var z / 2.
 
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
-    z = normal(DRAWS)
+    z = normal(SAMPLES)
     h = torch.relu(z)
     moment, spread = h.square() - 1 / GAIN_SQUARED["relu"], (h - h.mean()).square()
     misses = torch.stack([moment, spread - (1 - 1 / math.pi) / 2])
-    return Residual(float((misses.mean(1).abs() / misses.std(1)).amax()) * DRAWS**0.5, MOST)
+    return Residual(
+        float((misses.mean(1).abs() / misses.std(1)).amax()) * SAMPLES**0.5, MAX_STANDARD_ERRORS
+    )
 
 
 def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
@@ -252,6 +256,8 @@ def x49_randomised_slopes_average_to_that_of_evaluation() -> Residual:
     Source: Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional
     Network."""
     layer, x = activation("rrelu"), torch.tensor([-2.0, -0.5, 1.5], dtype=torch.float64)
-    drawn = layer.train()(x.expand(DRAWS, 3).clone())
-    error = drawn.std(0) / DRAWS**0.5 + 1e-15
-    return Residual(float(((drawn.mean(0) - layer.eval()(x)).abs() / error).amax()), MOST)
+    samples = layer.train()(x.expand(SAMPLES, 3).clone())
+    error = samples.std(0) / SAMPLES**0.5 + 1e-15
+    return Residual(
+        float(((samples.mean(0) - layer.eval()(x)).abs() / error).amax()), MAX_STANDARD_ERRORS
+    )

@@ -37,7 +37,7 @@ def x113_info_nce_is_below_the_mutual_information() -> Residual:
     return Residual(most(above, information - mean - 0.1) / error, 5.0)
 
 
-def x113_equal_pairs_cannot_be_told_beyond_log_n() -> Residual:
+def x113_cost_of_constant_and_perfect_codes() -> Residual:
     """Constant codes cost log(2N - 1) nats, perfect ones 0.
 
     Source: Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual

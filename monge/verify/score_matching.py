@@ -16,10 +16,10 @@ from ..models.diffusion._parameterisation import DenoiserPrediction
 from ..nn.mlp import MLP
 from ..prob.noise_schedule import NoiseSchedule
 from ._helpers import gap, most, normal
-from ._noisy_mixtures import GaussianMixture, line, plane
+from ._noisy_mixtures import NoisyGaussianMixture, line, plane
 from .framework import Residual
 
-DRAWS = 200_000
+SAMPLES = 200_000
 GAMMAS = (0.0, 0.5, 1.0, 3.0)
 
 
@@ -31,12 +31,14 @@ def gradient(log_p: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     return found
 
 
-def noisy(distribution: GaussianMixture, n: int = 200) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def noisy(
+    distribution: NoisyGaussianMixture, n: int = 200
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """z, the noise in it, alpha and sigma at n times."""
     noising, t = NoiseSchedule.Config().build(), torch.linspace(0.02, 0.98, n, dtype=torch.float64)
     alpha, sigma = noising.alpha(t)[:, None], noising.sigma(t)[:, None]
     noise = normal(n, distribution.means.shape[1])
-    return alpha * distribution.draw(n) + sigma * noise, noise, alpha, sigma
+    return alpha * distribution.sample(n) + sigma * noise, noise, alpha, sigma
 
 
 def x97_tweedie() -> Residual:
@@ -57,10 +59,11 @@ def x98_score_is_the_mean_noise() -> Residual:
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     distribution = plane()
     z, _, alpha, sigma = noisy(distribution)
-    said = DenoiserPrediction(z, alpha, sigma, "x0", distribution.denoised(z, alpha, sigma))
+    prediction = DenoiserPrediction(z, alpha, sigma, "x0", distribution.denoised(z, alpha, sigma))
     score = gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
     return Residual(
-        most(gap(sigma * said.score, sigma * score), gap(said.noise, -sigma * score)), 1e-11
+        most(gap(sigma * prediction.score, sigma * score), gap(prediction.noise, -sigma * score)),
+        1e-11,
     )
 
 
@@ -122,8 +125,8 @@ def x100_denoising_is_explicit_up_to_a_constant() -> Residual:
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders."""
     distribution, sigma = line(), 0.6
     one, spread = torch.ones(1, 1).double(), torch.full((1, 1), sigma).double()
-    noise = normal(DRAWS, 1)
-    z = distribution.draw(DRAWS) + sigma * noise
+    noise = normal(SAMPLES, 1)
+    z = distribution.sample(SAMPLES) + sigma * noise
     true = (distribution.denoised(z, one, spread) - z) / sigma**2
     constants = []
     for field in networks():
@@ -133,13 +136,13 @@ def x100_denoising_is_explicit_up_to_a_constant() -> Residual:
 
 
 def component(
-    distribution: GaussianMixture, z: Tensor, alpha: Tensor, sigma: Tensor, y: int
+    distribution: NoisyGaussianMixture, z: Tensor, alpha: Tensor, sigma: Tensor, y: int
 ) -> Tensor:
     """log p(y | z) of a component, (B,)."""
     return distribution.log_each(z, alpha, sigma).log_softmax(1)[:, y]
 
 
-def alone(distribution: GaussianMixture, y: int) -> GaussianMixture:
+def alone(distribution: NoisyGaussianMixture, y: int) -> NoisyGaussianMixture:
     """One component as a distribution."""
     return replace(
         distribution,
@@ -159,8 +162,8 @@ def x101_conditional_score_is_bayes_rule() -> Residual:
     for y in range(len(distribution.weights)):
         given = gradient(lambda z: alone(distribution, y).log_prob(z, alpha, sigma), z)  # noqa: B023
         plain = gradient(lambda z: distribution.log_prob(z, alpha, sigma), z)
-        judged = gradient(lambda z: component(distribution, z, alpha, sigma, y), z)  # noqa: B023
-        missed.append(gap(sigma * given, sigma * (plain + judged)))
+        classifier = gradient(lambda z: component(distribution, z, alpha, sigma, y), z)  # noqa: B023
+        missed.append(gap(sigma * given, sigma * (plain + classifier)))
     return Residual(most(missed), 1e-11)
 
 

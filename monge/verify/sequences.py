@@ -254,7 +254,7 @@ def x112_lengths_in_a_batch() -> Residual:
 
 
 def sentences(n: int) -> Batch:
-    """Sentences and sources of random lengths; what lies beyond them is rubbish."""
+    """Sentences and sources of random lengths; the padding is arbitrary."""
     generator = make_generator(5)
     length = torch.randint(1, 5, (2, n), generator=generator)
     y, x = (torch.randint(0, 3, (n, most), generator=generator) for most in (5, 4))

@@ -1,6 +1,6 @@
 """Models to check: small ones with random weights on small spaces, and those of finished runs.
 
-A small model is its class's `tiny` configuration on a space that can be enumerated or integrated.
+A small model is its class's `smallest_config` on a space that can be enumerated or integrated.
 Its weights are perturbed, since at a symmetric start much holds by accident, and what it fits in
 closed form is fitted to random rows.
 """
@@ -32,7 +32,7 @@ FITTED = 200
 PASSES = 3
 """How often it is fitted: EM starts from its own last state."""
 SHAKE = 0.2
-"""Standard deviation of what is added to every weight."""
+"""Standard deviation of the noise added to every weight."""
 
 LABEL = Space(kind="label", size=3, name="label", rows=FITTED)
 SPACES = (
@@ -124,7 +124,7 @@ PAIRED = (
         given={"source": Space(kind="tokens", shape=(3,), size=3, name="source", rows=FITTED)},
     ),
 )
-"""Spaces given one of their like, for models that take none of the others."""
+"""Spaces conditioned on one of the same kind, for models that take none of the others."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class Subject:
 
 def able(ability: type) -> Iterator[Subject]:
     """Every model of the library that has this ability, on every small space that it takes."""
-    word = vars(ability).get("ability")  # None of a family, which goes by its base class
+    tag = vars(ability).get("ability")  # None for a family, which is found by its base class
     for entry in registry.entries():
-        if word in entry.abilities if word else issubclass(registry.find(entry.name), ability):
+        if tag in entry.abilities if tag else issubclass(registry.find(entry.name), ability):
             yield from small(entry.name)
 
 
@@ -203,8 +203,8 @@ def build(config: Config, space: Space) -> Model:
             parameter.add_(SHAKE * torch.randn_like(parameter))
         rows = random_rows(space, FITTED, make_generator(1))
         model.initialise_from_data(rows)
-        for turn in [turn for turn in model.updates() if not turn.params] * PASSES:
-            turn.loss(rows)
+        for update in [update for update in model.updates() if not update.params] * PASSES:
+            update.loss(rows)
     return model.eval()
 
 
@@ -232,7 +232,7 @@ def strangers(model: object, batch: Batch) -> Tensor:
 
 
 def quantile(part: Space, uniform: Tensor) -> Tensor:
-    """Values of a scalar space: normal ones for numbers, codes of which the small are likelier."""
+    """Values of a scalar space: normal for numbers, for codes the small ones are more likely."""
     if part.kind in ("real", "counts"):
         x = part.mean[0] + part.scale[0] * torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
         return x if part.kind == "real" else x.round()

@@ -1,6 +1,7 @@
 r"""Identities of a diffusion model with its own schedule, network and guidance, trained or not.
 
-What `diffusion`, `matching` and `sampling` check for known distributions holds for a model too:
+What `diffusion`, `score_matching` and `diffusion_sampling` check for known distributions holds for
+a model too:
 its bound is a sum of divergences between normals, its four parametrisations agree,
 $E[\epsilon \cdot s(z)] = \sigma E\, \mathrm{tr} \nabla s(z)$ for any network s (Stein), and its
 flow is invertible. A guided score is that of no noised distribution: with $v = \sigma / \alpha$
@@ -32,9 +33,9 @@ from .framework import Residual, SkipIdentity
 
 STEPS = 12
 """Steps from data to noise, for models that have more of them or continuous time."""
-PATHS, DRAWS = 32, 64
+PATHS, SAMPLES = 32, 64
 """Noising paths of each row, and samples of noise for a mean."""
-SURE = 5.0
+STANDARD_ERRORS = 5.0
 """Standard errors within which a mean is, and beyond which it is not."""
 GAMMAS = (0.0, 1.0, 3.0)
 
@@ -43,10 +44,10 @@ def noised(model: Diffusion, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Deno
     """Rows y, the noise in them and times over the unit interval, with the predictions."""
     y, t = model.to_units(batch), torch.linspace(0.05, 0.95, len(batch), dtype=torch.float64)
     noise = normal(*y.shape)
-    said = model.predict_noised(
+    prediction = model.predict_noised(
         y, noise, model.schedule.log_snr(t), model.encode_conditions(batch.given, len(batch))
     )
-    return y, noise, t, said
+    return y, noise, t, prediction
 
 
 def ways(noising: NoiseProcess, y: Tensor) -> list[Tensor]:
@@ -92,15 +93,15 @@ def x92_own_ways_are_as_likely_back(model: Diffusion, batch: Batch) -> Residual:
 
 
 def reverse(
-    model: Diffusion, said: DenoiserPrediction, z: Tensor, s: Tensor, t: Tensor
+    model: Diffusion, prediction: DenoiserPrediction, z: Tensor, s: Tensor, t: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The mean and the variance of the model's p(z_s | z_t), (B, D)."""
     step = model.schedule.step(s, t)
-    mean, spread = step.on_z * z + step.on_x * said.x0, step.variance.expand_as(z)
+    mean, spread = step.on_z * z + step.on_x * prediction.x0, step.variance.expand_as(z)
     if model.variance == "forward":
         spread = step.forward.expand_as(z)
-    elif said.share is not None:
-        spread = step.variance ** (1 - said.share) * step.forward**said.share
+    elif prediction.share is not None:
+        spread = step.variance ** (1 - prediction.share) * step.forward**prediction.share
     return mean, spread
 
 
@@ -108,34 +109,34 @@ def x93_scored_steps_are_divergences(model: Diffusion, batch: Batch) -> Residual
     """Each term of the model's bound is KL(q(z_s|z_t, x) | p(z_s|z_t)).
 
     Source: Ho, Jain & Abbeel 2020, Denoising Diffusion Probabilistic Models, eq. 5."""
-    asked, seen = (
+    inputs, seen = (
         replace(model.likelihood_inputs(batch, 0), steps=STEPS),
         list[tuple[Tensor, DenoiserPrediction]](),
     )
 
     def predict(z: Tensor, log_snr: Tensor) -> DenoiserPrediction:
-        seen.append((z, asked.predict(z, log_snr)))
+        seen.append((z, inputs.predict(z, log_snr)))
         return seen[-1][1]
 
-    error, _, _, weight, log_snr = sample_diffusion_term(replace(asked, predict=predict), 0, 0, 1)
-    ((z, said),) = seen
+    error, _, _, weight, log_snr = sample_diffusion_term(replace(inputs, predict=predict), 0, 0, 1)
+    ((z, prediction),) = seen
     t = (model.schedule.time(log_snr) * STEPS).round() / STEPS
     s, t = (t - 1 / STEPS)[:, None], t[:, None]
-    mean, spread = reverse(model, said, z, s, t)
+    mean, spread = reverse(model, prediction, z, s, t)
     step = model.schedule.step(s, t)
-    apart = (step.on_z * z + step.on_x * asked.y - mean).square()
+    apart = (step.on_z * z + step.on_x * inputs.y - mean).square()
     kl = 0.5 * ((spread / step.variance).log() - 1 + (step.variance + apart) / spread).sum(1)
     return Residual(relative(error * weight, STEPS * kl), 1e-7)
 
 
-def x94_printed_form_misses_the_law(model: Diffusion, batch: Batch) -> Residual:
+def x94_consistency_form_is_not_the_bound(model: Diffusion, batch: Batch) -> Residual:
     """The KL consistency form is not the model's bound: -gap in its errors.
 
     Source: Luo 2022, Understanding Diffusion Models: A Unified Perspective, section on variational
     diffusion models."""
     noising, y = model.schedule, model.to_units(batch).repeat_interleave(PATHS, 0)
     times, path = noising.grid(STEPS, y), ways(noising, y)
-    told = model.encode_conditions(
+    context = model.encode_conditions(
         {
             name: part[torch.arange(len(batch)).repeat_interleave(PATHS)]
             for name, part in batch.given.items()
@@ -145,8 +146,8 @@ def x94_printed_form_misses_the_law(model: Diffusion, batch: Batch) -> Residual:
     lost = y.new_zeros(len(y))
     for i in range(1, STEPS):
         before, s, t = times[i - 1 : i + 2]
-        said = model.predict(path[i + 1], t.expand(len(y)), told)
-        mean, spread = reverse(model, said, path[i + 1], s, t)
+        prediction = model.predict(path[i + 1], t.expand(len(y)), context)
+        mean, spread = reverse(model, prediction, path[i + 1], s, t)
         start, wide = (
             noising.alpha(s) / noising.alpha(before) * path[i - 1],
             noising.step(before, s).forward,
@@ -154,23 +155,30 @@ def x94_printed_form_misses_the_law(model: Diffusion, batch: Batch) -> Residual:
         ratio = log_normal(path[i], start, wide) - log_normal(path[i], mean, spread)
         kl = 0.5 * ((spread / wide).log() - 1 + (wide + (start - mean).square()) / spread)
         lost = lost + (kl - ratio).sum(1)
-    return Residual(-float(lost.mean() / lost.std() * len(lost) ** 0.5), -SURE)
+    return Residual(-float(lost.mean() / lost.std() * len(lost) ** 0.5), -STANDARD_ERRORS)
 
 
-def x95_network_says_one_thing(model: Diffusion, batch: Batch) -> Residual:
+def x95_own_parameterisations_agree(model: Diffusion, batch: Batch) -> Residual:
     """The model's x0, noise, score, velocity agree, and so do their losses.
 
     Source: Salimans & Ho 2022, Progressive Distillation for Fast Sampling of Diffusion Models; Luo
     2022, Understanding Diffusion Models: A Unified Perspective."""
-    y, noise, _, said = noised(model, batch)
-    values = {"x0": said.x0, "noise": said.noise, "score": said.score, "velocity": said.velocity}
-    loss, missed = (noise - said.noise).square(), []
+    y, noise, _, prediction = noised(model, batch)
+    values = {
+        "x0": prediction.x0,
+        "noise": prediction.noise,
+        "score": prediction.score,
+        "velocity": prediction.velocity,
+    }
+    loss, missed = (noise - prediction.noise).square(), []
     for of in TARGETS:
-        told = DenoiserPrediction(said.z, said.alpha, said.sigma, of, values[of])
-        error = told.value - regression_target(of, y, noise, said.alpha, said.sigma)
+        other = DenoiserPrediction(
+            prediction.z, prediction.alpha, prediction.sigma, of, values[of]
+        )
+        error = other.value - regression_target(of, y, noise, prediction.alpha, prediction.sigma)
         missed += [
-            gap(told.x0, said.x0) / float(1 + said.x0.abs().amax()),
-            gap((told.noise_error_scale * error).square(), loss) / float(1 + loss.amax()),
+            gap(other.x0, prediction.x0) / float(1 + prediction.x0.abs().amax()),
+            gap((other.noise_error_scale * error).square(), loss) / float(1 + loss.amax()),
         ]
     return Residual(most(missed), 1e-8)
 
@@ -190,12 +198,14 @@ def x97_own_score_denoises(model: Diffusion, batch: Batch) -> Residual:
     """alpha x_hat = z + sigma^2 s with the score that the model returns.
 
     Source: Efron 2011, Tweedie's Formula and Selection Bias."""
-    y, _, t, said = noised(model, batch)
-    said = model.predict(said.alpha * y, t, model.encode_conditions(batch.given, len(y)))
-    score = model.score(batch, t).reshape(y.shape) * model.units.scale / said.alpha
+    y, _, t, prediction = noised(model, batch)
+    prediction = model.predict(
+        prediction.alpha * y, t, model.encode_conditions(batch.given, len(y))
+    )
+    score = model.score(batch, t).reshape(y.shape) * model.units.scale / prediction.alpha
     return Residual(
-        gap(said.alpha * said.x0, said.z + said.sigma.square() * score)
-        / float(1 + said.x0.abs().amax()),
+        gap(prediction.alpha * prediction.x0, prediction.z + prediction.sigma.square() * score)
+        / float(1 + prediction.x0.abs().amax()),
         1e-9,
     )
 
@@ -205,43 +215,43 @@ def x100_implicit_is_denoising_score_matching(model: Diffusion, batch: Batch) ->
 
     Source: Vincent 2011, A Connection Between Score Matching and Denoising Autoencoders; Stein
     1981, Estimation of the Mean of a Multivariate Normal Distribution."""
-    row = batch[torch.zeros(DRAWS, dtype=torch.long)]
-    y, noise = model.to_units(row), normal(DRAWS, model.space.dims)
-    log_snr = model.schedule.log_snr(y.new_full((DRAWS,), 0.5))
-    told, (alpha, sigma) = (
-        model.encode_conditions(row.given, DRAWS),
+    row = batch[torch.zeros(SAMPLES, dtype=torch.long)]
+    y, noise = model.to_units(row), normal(SAMPLES, model.space.dims)
+    log_snr = model.schedule.log_snr(y.new_full((SAMPLES,), 0.5))
+    context, (alpha, sigma) = (
+        model.encode_conditions(row.given, SAMPLES),
         alpha_sigma_columns(model.schedule, log_snr),
     )
-    probes = draw_probes(torch.arange(DRAWS), 1, y.shape[1:], 0).to(y.dtype)
+    probes = draw_probes(torch.arange(SAMPLES), 1, y.shape[1:], 0).to(y.dtype)
     s, trace = hutchinson_trace(
-        lambda z: model.predict_at(z, log_snr, told).score, alpha * y + sigma * noise, probes
+        lambda z: model.predict_at(z, log_snr, context).score, alpha * y + sigma * noise, probes
     )
     apart = sigma[:, 0].square() * trace[:, 0] - (sigma * noise * s).sum(1)
-    error = apart.std() / DRAWS**0.5
-    return Residual(float(apart.mean().abs() / error.clamp_min(1e-12)), SURE)
+    error = apart.std() / SAMPLES**0.5
+    return Residual(float(apart.mean().abs() / error.clamp_min(1e-12)), STANDARD_ERRORS)
 
 
 def guiding(model: Diffusion) -> None:
-    """Whether there is something to guide by."""
+    """Skip models without a condition to guide by."""
     if not model.space.given:
         raise SkipIdentity("it is given nothing")
     if not model.config.drop:
         raise SkipIdentity("it was fitted with drop=0")
 
 
-def x102_guidance_of_the_law(model: Diffusion, batch: Batch) -> Residual:
+def x102_own_guidance_mixes_predictions(model: Diffusion, batch: Batch) -> Residual:
     """Guided noise = gamma cond + (1 - gamma) uncond; gamma 0 and 1 are these.
 
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance."""
     guiding(model)
-    _, _, t, said = noised(model, batch)
-    plain, missed = model.predict(said.z, t), []
+    _, _, t, prediction = noised(model, batch)
+    plain, missed = model.predict(prediction.z, t), []
     for gamma in GAMMAS:
         options = model.SamplingConfig(guidance=Guidance(gamma=gamma), clip=False)
-        found = guided_predictor(model, batch.given, len(batch), options)(said.z, t)
+        found = guided_predictor(model, batch.given, len(batch), options)(prediction.z, t)
         for mixed, own, other in (
-            (found.noise, said.noise, plain.noise),
-            (found.x0, said.x0, plain.x0),
+            (found.noise, prediction.noise, plain.noise),
+            (found.x0, prediction.x0, plain.x0),
         ):
             wanted = gamma * own + (1 - gamma) * other
             missed.append(gap(mixed, wanted) / float(1 + wanted.abs().amax()))
@@ -253,14 +263,14 @@ def x103_guidance_leaves_noising(model: Diffusion, batch: Batch) -> Residual:
 
     Source: Bradley & Nakkiran 2024, Classifier-Free Guidance Is a Predictor-Corrector."""
     guiding(model)
-    row, t = batch[torch.zeros(DRAWS, dtype=torch.long)], torch.full((DRAWS,), 0.5).double()
-    noise, log_snr = normal(DRAWS, model.space.dims), model.schedule.log_snr(t)
-    said = model.predict_noised(
-        model.to_units(row), noise, log_snr, model.encode_conditions(row.given, DRAWS)
+    row, t = batch[torch.zeros(SAMPLES, dtype=torch.long)], torch.full((SAMPLES,), 0.5).double()
+    noise, log_snr = normal(SAMPLES, model.space.dims), model.schedule.log_snr(t)
+    prediction = model.predict_noised(
+        model.to_units(row), noise, log_snr, model.encode_conditions(row.given, SAMPLES)
     )
-    apart = (said.noise - model.predict(said.z, t).noise).square().sum(1)
+    apart = (prediction.noise - model.predict(prediction.z, t).noise).square().sum(1)
     if not float(apart.mean()):
-        raise SkipIdentity("it does not heed what it is given")
+        raise SkipIdentity("its prediction does not depend on the condition")
     return Residual(-float(apart.std() / apart.mean()), -1e-3)
 
 
@@ -280,16 +290,16 @@ def x104_own_schedule_falls(model: Diffusion) -> Residual:
     )
 
 
-def x106_ddim_of_the_law_is_ancestral(model: Diffusion, batch: Batch) -> Residual:
+def x106_own_ddim_with_eta_one_is_ancestral(model: Diffusion, batch: Batch) -> Residual:
     """DDIM with eta = 1 takes the model's ancestral step, with sigma_q^2.
 
     Source: Song, Meng & Ermon 2021, Denoising Diffusion Implicit Models, sec. 4.1."""
     y, anew = model.to_units(batch), normal(len(batch), model.space.dims)
     s, t = torch.tensor([0.3, 0.8]).double()
     z = model.schedule.alpha(t) * y + model.schedule.sigma(t) * normal(*y.shape)
-    said = model.predict(z, t.expand(len(y)), model.encode_conditions(batch.given, len(y)))
-    one = ddim(said, model.schedule, s, t, 1.0, anew)
-    two = ancestral(said, model.schedule, z, s, t, anew, "posterior")
+    prediction = model.predict(z, t.expand(len(y)), model.encode_conditions(batch.given, len(y)))
+    one = ddim(prediction, model.schedule, s, t, 1.0, anew)
+    two = ancestral(prediction, model.schedule, z, s, t, anew, "posterior")
     return Residual(gap(one, two) / float(1 + two.abs().amax()), 1e-9)
 
 
@@ -297,14 +307,14 @@ def x107_own_flow_leads_back(model: Diffusion, batch: Batch) -> Residual:
     """The model's probability flow to noise and back returns to the data.
 
     Source: Song et al. 2021, Score-Based Generative Modeling through SDEs, sec. 4.3."""
-    y, told = model.to_units(batch), model.encode_conditions(batch.given, len(batch))
+    y, context = model.to_units(batch), model.encode_conditions(batch.given, len(batch))
     begin, end = (-0.5 * model.schedule.log_snr(y.new_tensor([0.2, 0.8]))).tolist()
 
     def field(tau: Tensor, state: State) -> State:
         """sigma eps - sigma^2 z in tau, minus half the log-SNR, if variance is preserved."""
         log_snr = (-2 * tau).expand(len(y))
         scale = torch.hypot(*alpha_sigma_columns(model.schedule, log_snr))
-        noise = model.predict_at(scale * state[0], log_snr, told).noise
+        noise = model.predict_at(scale * state[0], log_snr, context).noise
         sigma = torch.sigmoid(-log_snr).sqrt()[:, None]
         return (sigma * noise - sigma.square() * state[0],)
 

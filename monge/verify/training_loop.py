@@ -73,11 +73,11 @@ def play(recipe: TrainConfig) -> tuple[Trainer, list[Progress]]:
     )
     others = Batch(Points().x[:8])
 
-    def judge() -> Metric:
+    def evaluate() -> Metric:
         return Metric(trainer.model.loss(others)["square"].mean().item(), "loss")
 
     with torch.enable_grad():
-        return trainer, list(fit(trainer, Budget(steps=5000), judge, report_every=1e9))
+        return trainer, list(fit(trainer, Budget(steps=5000), evaluate, report_every=1e9))
 
 
 STOPPING = TrainConfig(optimiser="sgd", lr=RATE, warmup=0, batch_size=20, eval_every=3, patience=4)
@@ -87,8 +87,8 @@ def x44_early_stopping_returns_the_best() -> Residual:
     """Early stopping restores the step with the lowest validation loss.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, sec. 7.8."""
-    trainer, told = play(STOPPING)
-    held = [(p.held_out.value, p.step) for p in told if p.held_out]
+    trainer, history = play(STOPPING)
+    held = [(p.held_out.value, p.step) for p in history if p.held_out]
     best, step = min(held)
     late = held[-1][1] - step != STOPPING.eval_every * STOPPING.patience
     kept = trainer.best.value if trainer.best else float("nan")

@@ -63,12 +63,12 @@ def test_noise_that_commutes_fails_x103(monkeypatch):
 
 @pytest.mark.slow
 def test_draws_of_a_denoiser_that_is_wrong_fail_x108(monkeypatch):
-    assert diffusion_sampling.x108_samplers_draw_the_law().passed
+    assert diffusion_sampling.x108_samplers_reach_the_distribution().passed
     assert diffusion_sampling.x108_flows_keep_ranks().passed
-    assert diffusion_sampling.x108_langevin_draws_the_law().passed
-    right = _noisy_mixtures.GaussianMixture.denoised
+    assert diffusion_sampling.x108_langevin_samples_the_distribution().passed
+    right = _noisy_mixtures.NoisyGaussianMixture.denoised
     monkeypatch.setattr(
-        _noisy_mixtures.GaussianMixture, "denoised", lambda *args: 0.97 * right(*args)
+        _noisy_mixtures.NoisyGaussianMixture, "denoised", lambda *args: 0.97 * right(*args)
     )
-    assert not diffusion_sampling.x108_samplers_draw_the_law().passed
+    assert not diffusion_sampling.x108_samplers_reach_the_distribution().passed
     assert not diffusion_sampling.x108_flows_keep_ranks().passed

@@ -29,6 +29,6 @@ def test_bootstraps_that_are_not_independent_fail_x47(monkeypatch):
 
 def test_draws_without_replacement_fail_x47(monkeypatch):
     monkeypatch.setattr(ensemble, "bootstrap", lambda seed, index, n: torch.randperm(n))
-    assert not ensemble.x47_a_bootstrap_holds_so_many_rows().passed
+    assert not ensemble.x47_distinct_rows_of_a_bootstrap().passed
     monkeypatch.setattr(ensemble, "bootstrap", lambda seed, index, n: index // 2 * 2)
-    assert not ensemble.x47_a_bootstrap_holds_so_many_rows().passed
+    assert not ensemble.x47_distinct_rows_of_a_bootstrap().passed

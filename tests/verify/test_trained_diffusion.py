@@ -50,7 +50,7 @@ def test_a_posterior_of_another_variance_fails(monkeypatch):
         "x92_own_ways_are_as_likely_back",
         "x93_scored_steps_are_divergences",
         "x96_own_weights_sum_to_the_ends",
-        "x106_ddim_of_the_law_is_ancestral",
+        "x106_own_ddim_with_eta_one_is_ancestral",
     ):
         assert not held(name, law()).passed, name
 
@@ -59,7 +59,7 @@ def test_a_conversion_with_a_wrong_sign_fails(monkeypatch):
     monkeypatch.setattr(
         DenoiserPrediction, "score", property(lambda self: self.noise / self.sigma)
     )
-    assert not held("x95_network_says_one_thing", law()).passed
+    assert not held("x95_own_parameterisations_agree", law()).passed
     assert not held("x97_own_score_denoises", law()).passed
 
 
@@ -73,7 +73,7 @@ def test_guidance_with_exchanged_weights_fails(monkeypatch):
     monkeypatch.setattr(
         _guidance.Guidance, "weight", lambda self, t: (1 - self.strength + 0 * t)[:, None]
     )
-    assert not held("x102_guidance_of_the_law", law(GIVEN)).passed
+    assert not held("x102_own_guidance_mixes_predictions", law(GIVEN)).passed
 
 
 def test_a_schedule_that_rises_fails(monkeypatch):
@@ -84,7 +84,7 @@ def test_a_schedule_that_rises_fails(monkeypatch):
 def test_what_cannot_be_guided_is_skipped():
     for spoiled, reason in ((law(), "given nothing"), (law(GIVEN, drop=0.0), "drop=0")):
         with pytest.raises(SkipIdentity, match=reason):
-            held("x102_guidance_of_the_law", spoiled)
+            held("x102_own_guidance_mixes_predictions", spoiled)
 
 
 def test_a_family_is_found_by_its_base_class():

@@ -1,9 +1,9 @@
 """Key-value caches for beam search: beams share the keys and values of their common past.
 
-A search goes on with some beginnings and leaves others, so that each of the `kin` sequences of a
-row has a path through the steps of all. Keys and values stay where they are; a mask tells which of
-them lie on a sequence's own path, and to branch is to copy a row of the mask. The paths of a row
-meet a few steps back, and what none of them passes any more is now and then left behind.
+A search extends some prefixes and drops others, so that each of the `beams` sequences of a row is
+a path through the steps of all. Keys and values stay in place; a mask marks those on a sequence's
+own path, and branching copies a row of the mask. The paths of a row meet a few steps back, and
+keys that lie on none of them are pruned from time to time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PRUNE_EVERY = 6
 
 
 class BeamTree(State):
-    """The steps of n rows of `kin` sequences each. The first `alone` steps, those of the trunk,
-    are common to all; after them each step adds `kin` keys to a row."""
+    """The steps of n rows of `beams` sequences each. The first `alone` steps, those of the trunk,
+    are common to all; after them each step adds `beams` keys to a row."""
 
     def __init__(self, trunk: KeyValueCache, beams: int) -> None:
         self.trunk, self.beams, self.alone = trunk, beams, trunk.steps
         self.enter, self.angles = trunk.enter, trunk.angles
         self.steps, self.most = trunk.steps, trunk.most
-        self.count = self.kept = self.alone  # keys of a row, now and when last they were sifted
+        self.count = self.kept = self.alone  # keys of a row, now and after the last pruning
         n, heads, size, _ = trunk.k.shape
         room = self.alone + beams * (self.most - self.alone)
         self.k, self.v = trunk.v.new_empty(2, n, heads, room, size)
@@ -43,8 +43,8 @@ class BeamTree(State):
         self.own = self.path.new_full((beams, beams), -math.inf).fill_diagonal_(0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Add a step of every sequence and attend to its path: (n kin, heads, d) each -> (n kin,
-        heads d)."""
+        """Add a step of every sequence and attend to its path: (n beams, heads, d) each ->
+        (n beams, heads d)."""
         if self.steps == self.most:
             raise UsageError(
                 f"the state was started for {self.most} steps and all are taken; "
@@ -53,28 +53,28 @@ class BeamTree(State):
         first, last = self.count, self.count + self.beams
         self.steps, self.count = self.steps + 1, last
         q, k, v = (each.unflatten(0, (-1, self.beams)).transpose(1, 2) for each in (q, k, v))
-        self.k[:, :, first:last] = k  # (n, heads, kin, d)
+        self.k[:, :, first:last] = k  # (n, heads, beams, d)
         self.v[:, :, first:last] = v
         self.path[..., first:last] = self.own
-        path = self.path[:, None, :, :last]  # (n, 1, kin, keys)
+        path = self.path[:, None, :, :last]  # (n, 1, beams, keys)
         if self.trunk.bias is not None:
             path = path + self.bias(last)
         found = F.scaled_dot_product_attention(
             q, self.k[:, :, :last], self.v[:, :, :last], path, scale=1.0
-        )  # (n, heads, kin, d)
+        )  # (n, heads, beams, d)
         return found.transpose(1, 2).flatten(0, 1).flatten(1)
 
     def bias(self, count: int) -> Tensor:
         """What the distance of each key adds to its score, (heads, 1, keys)."""
         known = self.trunk.bias
-        assert known is not None, "asked for only where there is one"
+        assert known is not None, "called only if there is a bias"
         late = torch.arange(count - self.alone, device=known.device) // self.beams + self.alone
         step = torch.cat([torch.arange(self.alone, device=known.device), late])
         return known[: self.k.shape[1], :, self.most - self.steps + step]
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
-        """Go on with `rows`, of which every `kin` neighbours, as many as before, are of one
-        row."""
+        """Continue with `rows`, of which every `beams` neighbours, as many as before, belong to
+        one row."""
         self.path = self.path.flatten(0, 1).index_select(0, rows).unflatten(0, (-1, beams))
         groups = rows[::beams] // self.beams
         if len(groups) != len(self.k) or bool((groups.diff() != 1).any()):
@@ -85,7 +85,7 @@ class BeamTree(State):
             self.prune()
 
     def prune(self) -> None:
-        """Leave keys behind that lie on no path; those that stay keep their order."""
+        """Drop keys that lie on no path; those that stay keep their order."""
         live = (self.path[..., : self.count] == 0).any(1)  # (n, keys)
         self.kept = most = int(live.sum(1).max())
         slots = live.long().argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -99,10 +99,10 @@ class BeamTree(State):
         self.count = most
 
     def separate(self) -> KeyValueCache:
-        """Every sequence with keys and values of its own."""
+        """Each sequence with its own keys and values."""
         n, heads, _, size = self.k.shape
         slots = (self.path[..., : self.count] == 0).nonzero()[:, 2].reshape(n * self.beams, -1)
-        slots = slots[:, None, :, None].expand(-1, heads, -1, size)  # (n kin, heads, steps, d)
+        slots = slots[:, None, :, None].expand(-1, heads, -1, size)  # (n beams, heads, steps, d)
         k = self.k.repeat_interleave(self.beams, 0).gather(2, slots).mT
         v = self.v.repeat_interleave(self.beams, 0).gather(2, slots)
         cache = copy.copy(self.trunk)
@@ -117,7 +117,7 @@ class BeamTree(State):
 
 
 def branch(past: State, rows: Tensor, beams: int) -> State:
-    """A state that goes on with `rows`, every `kin` neighbours of which have the same origin."""
+    """A state that continues with `rows`, every `beams` neighbours of which have one origin."""
     if isinstance(past, BeamTree):
         if beams == past.beams:
             past.reorder(rows, beams)
@@ -135,7 +135,7 @@ def branch(past: State, rows: Tensor, beams: int) -> State:
 
 
 class CrossAttentionState(State):
-    """Cross-attention made ready: the memory of a row serves all its `kin` sequences."""
+    """Cross-attention prepared for steps: the memory of a row serves all its `beams` sequences."""
 
     def __init__(self, layer: CrossAttention, memory: CrossAttentionMemory) -> None:
         self.layer, self.heads, self.size, self.beams = layer, layer.heads, layer.size, 1
@@ -145,15 +145,15 @@ class CrossAttentionState(State):
         self.short: FoldedCrossAttention | None = None
 
     def attend(self, x: Tensor, h: Tensor) -> Tensor:
-        """x (n kin, width) and what the heads find for h (n kin, width), mixed."""
+        """x (n beams, width) and what the heads find for h (n beams, width), mixed."""
         return self.short.attend(x, h) if self.short else self.leave(x, self.find(h))
 
     def find(self, x: Tensor) -> Tensor:
-        """What the heads find for x (n kin, width), side by side."""
+        """What the heads find for x (n beams, width), side by side."""
         n = len(self.k)
         q = self.enter(x).view(n, self.beams, self.heads, self.size).transpose(1, 2)
         q = q.reshape(n * self.heads, self.beams, self.size)
-        scores = torch.bmm(q, self.k.flatten(0, 1))  # (n heads, kin, S)
+        scores = torch.bmm(q, self.k.flatten(0, 1))  # (n heads, beams, S)
         if self.mask is not None:
             scores.view(n, self.heads, self.beams, -1).add_(self.mask)
         found = torch.bmm(scores.softmax(2), self.v.flatten(0, 1)).unflatten(0, (n, self.heads))
@@ -187,7 +187,7 @@ class FoldedCrossAttention(State):
 
     def attend(self, x: Tensor, h: Tensor) -> Tensor:
         n, shape = len(self.k), x.shape
-        scores = torch.baddbmm(self.shift, h.view(n, -1, shape[1]), self.k)  # (n, kin, heads S)
+        scores = torch.baddbmm(self.shift, h.view(n, -1, shape[1]), self.k)  # (n, beams, heads S)
         weights = scores.unflatten(2, (self.heads, -1)).softmax(3).flatten(2)
         return torch.add(x, self.bias).view(n, -1, shape[1]).baddbmm_(weights, self.v).view(shape)
 

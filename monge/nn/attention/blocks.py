@@ -35,21 +35,21 @@ class TransformerConfig(BaseConfig):
     depth: Annotated[int, Range(1)] = 4
     """Blocks."""
     heads: Annotated[int, Range(1)] = 4
-    """Heads that attend side by side; they share the width."""
+    """Attention heads, which share the width."""
     expand: Annotated[int, Range(1)] = 4
     """Hidden units of the position-wise network, as a multiple of the width."""
     activation: Activation = "gelu"
     """Function of the hidden units."""
     norm: Literal["pre", "post"] = "pre"
-    """Where the norm stands: before each map, or after each sum."""
+    """Position of the norm: before each map, or after each sum."""
     attention: Literal["softmax", "linear"] = "softmax"
-    """Weights by the softmax of products, at a cost of T^2, or as products of features, of T."""
+    """Softmax attention, at a cost of T^2, or linear attention, at a cost of T."""
     positions: Positions = "learned"
-    """How a step knows its place: a vector at the entrance, a rotation, or a bias of scores."""
+    """Positional encoding: vectors at the input, rotated queries and keys, or a score bias."""
     join: Join = "add"
-    """Whether vectors of places are added to the steps or set beside them."""
+    """Whether position vectors are added to the steps or concatenated with them."""
     dropout: Annotated[float, Range(0, 0.95)] = 0.0
-    """Share of weights, of hidden units and of what blocks add dropped in training."""
+    """Dropout rate of attention weights, hidden units and block outputs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +62,7 @@ class TransformerConfig(BaseConfig):
 
 
 class FeedForward(nn.Module):
-    """W_2 a(W_1 x + b_1) + b_2, at each step alone."""
+    """W_2 a(W_1 x + b_1) + b_2, at each step separately."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -121,28 +121,26 @@ class EncoderBlock(nn.Module):
 
 @dataclass
 class TransformerBlockState(State):
-    """What a block's attention has seen, and what it may look at besides."""
+    """The past of a block's attention, and the memory it attends to."""
 
     past: Any  # the state of its attention
     look: Callable[..., Tensor]  # what its heads find at a step
     memory: CrossAttentionState | None
-    leave: (
-        ResidualStep  # x and the last map of attention, and so on: what the block does, made ready
-    )
+    leave: ResidualStep  # the output map of attention; it and the maps below are prepared
     think: ResidualStep
     first: StepMap
     last: StepMap
     middle: StepMap | None = None
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
-        """Every `kin` neighbours among the rows have what they share kept once."""
+        """Every `beams` neighbours among the rows store their common past once."""
         self.past = branch(self.past, rows, beams)
         if self.memory is not None:
             self.memory.reorder(rows, beams)
 
 
 class CausalBlock(Stepwise[TransformerBlockState]):
-    """Attention to the past, attention to a memory where there is one, then the position-wise
+    """Attention to the past, attention to a memory if there is one, then the position-wise
     network. memory: width of the other sequence; 0 for none."""
 
     def __init__(self, config: TransformerConfig, memory: int = 0) -> None:
@@ -165,7 +163,7 @@ class CausalBlock(Stepwise[TransformerBlockState]):
         return self.last(self.cross_attend(x, memory), self.think)
 
     def weights(self, x: Tensor, memory: CrossAttentionMemory) -> Tensor:
-        """How much each step looks at each of the memory's, (B, heads, T, S)."""
+        """Attention weights of each step over the memory's, (B, heads, T, S)."""
         h = self.first(x, self.look)
         ask, middle = cast(CrossAttention, self.ask), cast(NormedResidual, self.middle)
         return ask.weights(middle.norm(h) if self.pre else h, memory)

@@ -29,7 +29,7 @@ def feature_map(x: Tensor) -> Tensor:
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None = None) -> Tensor:
-    """Every step looks at every other that is `there` (B, S): q (B, H, T, d), k (B, H, S, d) and
+    """Every step attends to every other that is `there` (B, S): q (B, H, T, d), k (B, H, S, d) and
     v (B, H, S, e) -> (B, H, T, e)."""
     q, k = feature_map(q), feature_map(k)
     if there is not None:
@@ -39,9 +39,9 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, there: Tensor | None = Non
 
 
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK) -> Tensor:
-    """A step looks at itself and at those before it, (B, H, T, d) and (B, H, T, e) throughout.
+    """A step attends to itself and to those before it, (B, H, T, d) and (B, H, T, e) throughout.
 
-    One chunk after the other stays near the processor, which all of them at once would not.
+    One chunk after the other fits in the processor's cache; all of them at once would not.
     """
     flat = [x.flatten(0, 1).split(chunk, 1) for x in (q, k, v)]  # pieces (B H, C, d)
     s = q.new_zeros(len(flat[0][0]), q.shape[-1], v.shape[-1])
@@ -73,7 +73,7 @@ class LinearHeads(nn.Module, abc.ABC):
 
 
 class LinearAttention(LinearHeads):
-    """Linear self-attention in which every step looks at every other, and at itself."""
+    """Linear self-attention in which every step attends to all, itself included."""
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         q, k, v = self.project(x)
@@ -86,7 +86,7 @@ class LinearAttention(LinearHeads):
 
 @dataclass
 class LinearAttentionState(State):
-    """S and Z of the steps so far, and the map made ready."""
+    """S and Z of the steps so far, and the prepared map."""
 
     enter: StepMap
     s: Tensor  # (n, heads, d, d)
@@ -97,7 +97,7 @@ class LinearAttentionState(State):
 
 
 class CausalLinearAttention(LinearHeads, Stepwise[LinearAttentionState]):
-    """Linear self-attention in which a step looks at itself and at those before it."""
+    """Linear self-attention in which a step attends to itself and to those before it."""
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
         return self.leave(merge_heads(causal_linear_attention(*self.project(x))))

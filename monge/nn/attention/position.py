@@ -1,6 +1,6 @@
 r"""Positional encodings: absolute, rotary and relative.
 
-Absolute positions are vectors E_t that are added to the steps or set beside them: sinusoids
+Absolute positions are vectors E_t that are added to the steps or concatenated with them: sinusoids
 $E_{t,2i} = \sin(t\,\omega_i)$, $E_{t,2i+1} = \cos(t\,\omega_i)$ with $\omega_i = 10000^{-2i/d}$
 (Vaswani et al. 2017), of any length, or learned ones, up to a length. Rotary positions turn
 queries and keys by t omega_i in each plane i, so that their products see t - s alone (Su et al.

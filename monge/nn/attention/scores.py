@@ -2,7 +2,7 @@ r"""Attention scores (dot, bilinear, additive) and hard attention.
 
 Scores: dot $q^\top k / \sqrt d$, bilinear $q^\top W k$ (Luong et al. 2015) and additive
 $v^\top \tanh(W q + U k)$ (Bahdanau et al. 2015). Soft attention weighs all values by the softmax
-of the scores; hard attention takes one (Xu et al. 2015): the best, one drawn in proportion to the
+of the scores; hard attention takes one (Xu et al. 2015): the best, one sampled from the
 softmax, or the best after Gumbel noise (Jang et al.; Maddison et al. 2017). What has no derivative
 is trained through the soft weights (straight-through) or by the log-probability of the choice.
 """
@@ -49,7 +49,7 @@ class BilinearScore(AttentionScore):
 
 
 class AdditiveScore(AttentionScore):
-    """v' tanh(W q + U k), in a space of its own `width`."""
+    """v' tanh(W q + U k), in a hidden space of size `width`."""
 
     def __init__(self, queries: int, keys: int, width: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class HardAttention(nn.Module):
     """h = v_j for a single j: argmax_j s_j, or j ~ softmax(s), or argmax_j (s_j + g_j).
 
     Where `straight`, the derivative is that of softmax(s / temperature), with the noise in s;
-    otherwise it is nil, and `log_prob` serves the score-function estimator.
+    otherwise it is zero, and `log_prob` serves the score-function estimator.
     """
 
     def __init__(

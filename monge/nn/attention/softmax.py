@@ -1,9 +1,9 @@
 r"""Multi-head softmax attention: self, causal (with cache) and cross.
 
 $A = \mathrm{softmax}(Q K^\top / \sqrt d + M)$, $H = A V$ (Vaswani et al. 2017), where d is the
-width of queries and keys, and M is added: minus infinity where a query may not look, a relative
-bias where there is one, 0 elsewhere. Several heads attend side by side, each in its own part of
-the width. The cost is that of T^2 products; a step, with keys and values kept, costs T of them.
+width of queries and keys, and M is added: minus infinity where a query may not attend, a
+relative bias if there is one, 0 elsewhere. Several heads attend in parallel, each in its own part
+of the width. The cost is that of T^2 products; a step with cached keys and values costs T.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def check_heads(width: int, heads: int) -> int:
 
 
 class AttentionInputs(NamedTuple):
-    """What a pass of self-attention works on."""
+    """Inputs of a pass of self-attention."""
 
     q: Tensor  # (B, heads, T, d)
     k: Tensor  # (B, heads, T, d)
@@ -124,13 +124,13 @@ class MultiHeadAttention(nn.Module, abc.ABC):
         self.relative: RelativeBias | None = relative_bias(positions, heads)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
-        """(B, T, width) -> (B, T, width); steps from `length` (B,) on are looked at by none."""
+        """(B, T, width) -> (B, T, width); steps from `length` (B,) on are masked."""
         q, k, v, mask = self.project(x, length)
         dropout = self.dropout if self.training else 0.0
         return self.leave(merge_heads(attend(q, k, v, mask, self.causal, dropout)))
 
     def weights(self, x: Tensor, length: Tensor | None = None) -> Tensor:
-        """How much each step looks at each other in each head, (B, heads, T, T)."""
+        """Attention weights of each head, (B, heads, T, T)."""
         q, k, _, mask = self.project(x, length)
         return attention_weights(q, k, mask, self.causal)
 
@@ -148,7 +148,7 @@ class MultiHeadAttention(nn.Module, abc.ABC):
 
 
 class SelfAttention(MultiHeadAttention):
-    """Self-attention in which every step looks at every other, and at itself."""
+    """Self-attention in which every step attends to all, itself included."""
 
     causal = False
 
@@ -208,7 +208,7 @@ class KeyValueCache(State):
 
 
 class CausalAttention(MultiHeadAttention, Stepwise[KeyValueCache]):
-    """Self-attention in which a step looks at itself and at those before it."""
+    """Self-attention in which a step attends to itself and to those before it."""
 
     causal = True
 
@@ -230,7 +230,7 @@ class CausalAttention(MultiHeadAttention, Stepwise[KeyValueCache]):
 
 @dataclass
 class CrossAttentionMemory(State):
-    """What cross-attention looks at: keys and values of another sequence, made once."""
+    """Keys and values of another sequence for cross-attention, computed once."""
 
     k: Tensor  # (B, heads, S, d)
     v: Tensor  # (B, heads, S, d)
@@ -250,7 +250,7 @@ class CrossAttention(nn.Module):
     def __init__(
         self, width: int, heads: int, memory: int | None = None, dropout: float = 0.0
     ) -> None:
-        """memory: width of the other sequence, where it differs."""
+        """memory: width of the other sequence, if it differs."""
         super().__init__()
         self.heads, self.size, self.dropout = heads, check_heads(width, heads), dropout
         self.ask, self.leave = nn.Linear(width, width), nn.Linear(width, width)
@@ -271,6 +271,6 @@ class CrossAttention(nn.Module):
         return self.leave(merge_heads(attend(q, memory.k, memory.v, memory.mask, dropout=dropout)))
 
     def weights(self, x: Tensor, memory: CrossAttentionMemory) -> Tensor:
-        """How much each step of x looks at each of the memory's, (B, heads, T, S)."""
+        """Attention weights of each step of x over the memory's, (B, heads, T, S)."""
         (q,) = split_heads(self.ask(x), 1, self.heads)
         return attention_weights(q, memory.k, memory.mask)

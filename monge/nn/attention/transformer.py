@@ -1,7 +1,7 @@
 """Transformers: stacks of blocks that read a sequence.
 
-`Encoder`: every step looks at all. `Causal`: at itself and those before it. `Decoder`: so, and at
-all steps of another sequence besides.
+`TransformerEncoder`: every step attends to all. `CausalTransformer`: to itself and those before
+it. `DecoderStack`: likewise, and to all steps of another sequence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INIT_STD = 0.02
 
 
 class InputProjection(nn.Module):
-    """Steps (B, T, inputs) as vectors of the blocks' width that know their place."""
+    """Steps (B, T, inputs) as vectors of the blocks' width with positions."""
 
     def __init__(self, config: TransformerConfig, inputs: int, most: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class InputProjection(nn.Module):
 
 
 class TransformerEncoder(Configured, nn.Module):
-    """(B, T, inputs) -> (B, T, width): every step in the light of all others.
+    """(B, T, inputs) -> (B, T, width): every step depends on all others.
 
     most: steps of the longest sequence, which learned positions need to know.
     """
@@ -72,7 +72,7 @@ class TransformerEncoder(Configured, nn.Module):
         init_weights(self, config.depth)
 
     def forward(self, x: Tensor, length: Tensor | None = None) -> Tensor:
-        """Steps from `length` (B,) on are looked at by none."""
+        """Steps from `length` (B,) on are masked."""
         x = self.entrance(x)
         for block in self.blocks:
             x = block(x, length)
@@ -86,8 +86,8 @@ class TransformerState(State):
     blocks: list[
         tuple[Callable[..., Tensor], TransformerBlockState]
     ]  # each with the step that changes it
-    enter: Callable[[Tensor, int], Tensor]  # the entrance, made ready
-    leave: StepMap  # the last norm and map, made ready
+    enter: Callable[[Tensor, int], Tensor]  # the prepared input projection
+    leave: StepMap  # the prepared last norm and map
     steps: int = 0
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:
@@ -96,7 +96,7 @@ class TransformerState(State):
 
 
 class CausalTransformer(Configured, Stepwise[TransformerState]):
-    """(B, T, inputs) -> (B, T, outputs): every step in the light of those before it."""
+    """(B, T, inputs) -> (B, T, outputs): every step depends on itself and those before it."""
 
     class Config(TransformerConfig):
         tag = "transformer/causal"
@@ -141,7 +141,7 @@ class CausalTransformer(Configured, Stepwise[TransformerState]):
 
 
 class DecoderStack(Configured, nn.Module):
-    """(B, T, inputs) -> (B, T, outputs): every step in the light of those before it and of all
+    """(B, T, inputs) -> (B, T, outputs): every step depends on those before it and on all
     steps of a memory (B, S, memory), such as an encoder's output."""
 
     class Config(TransformerConfig):
@@ -156,7 +156,7 @@ class DecoderStack(Configured, nn.Module):
     def encode_memory(
         self, memory: Tensor, length: Tensor | None = None
     ) -> list[CrossAttentionMemory | None]:
-        """What each block asks of the memory, of which the first `length` (B,) steps exist."""
+        """Keys and values of the memory for each block; its first `length` (B,) steps exist."""
         return [
             cast(CrossAttention, block.ask).encode_memory(memory, length)
             for block in self.stack.each
@@ -166,7 +166,7 @@ class DecoderStack(Configured, nn.Module):
         return self.stack(x, self.encode_memory(memory, length))
 
     def weights(self, x: Tensor, memory: Tensor, length: Tensor | None = None) -> Tensor:
-        """How much each step looks at each of the memory's in the last block, (B, heads, T, S)."""
+        """Attention weights over the memory in the last block, (B, heads, T, S)."""
         *below, last = zip(self.stack.each, self.encode_memory(memory, length), strict=True)
         x = self.stack.entrance(x)
         for block, own in below:

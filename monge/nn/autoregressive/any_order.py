@@ -33,12 +33,12 @@ from ..mlp import MLP
 from .masked_mlp import EntryStepper
 
 MAX_BATCH_ELEMENTS = 1 << 22
-"""Numbers of a hidden layer that are computed at once where no gradient is asked for."""
+"""Numbers of a hidden layer that are computed at once if no gradient is needed."""
 
 
 @dataclass(frozen=True)
 class ObservedRows:
-    """What is known of n rows."""
+    """The observed part of n rows."""
 
     features: Tensor  # (n, F), those of hidden entries at 0
     seen: Tensor  # (n, D), true where an entry is known
@@ -91,7 +91,7 @@ class SubsetNet(Configured, nn.Module, abc.ABC):
 
 
 def entry_slices(owner: Tensor) -> list[slice]:
-    """Where those stand that belong to each entry."""
+    """The indices that belong to each entry."""
     ends = torch.bincount(owner).cumsum(0).tolist()
     return list(itertools.starmap(slice, itertools.pairwise([0, *ends])))
 
@@ -121,7 +121,7 @@ class SubsetStepper(EntryStepper):
 
     @abc.abstractmethod
     def reveal(self, entry: int, features: Tensor, new: Tensor) -> None:
-        """The entry's features (n, F_i), which are news where `new` (n, 1)."""
+        """The entry's features (n, F_i), which are new to the rows where `new` (n, 1)."""
 
 
 class FullPassSubsetStepper(SubsetStepper):
@@ -195,7 +195,7 @@ def dense_input(known: ObservedRows) -> Tensor:
 
 
 class CachedSubsetStepper(SubsetStepper):
-    """The sums a(S) of the first layer are kept; dropout has no part in a walk."""
+    """The sums a(S) of the first layer are kept; dropout is off in a pass."""
 
     def __init__(self, net: DenseSubsetNet, known: ObservedRows, walk: RevealOrder) -> None:
         super().__init__(net, known, walk)

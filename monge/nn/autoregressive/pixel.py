@@ -95,7 +95,7 @@ class RasterNet(Configured, nn.Module, abc.ABC):
     """From images (B, C, H, W) and conditions to `outputs` numbers for each entry.
 
     The features of a pixel pass through two layers of its own, and each entry has a bias of its
-    own. A channel of ones tells the image from the zeros around it.
+    own. A channel of ones distinguishes the image from its zero padding.
     """
 
     class Config(BaseConfig):
@@ -103,7 +103,7 @@ class RasterNet(Configured, nn.Module, abc.ABC):
         width: Annotated[int, Range(1)] = 64
         """Channels of a layer."""
         depth: Annotated[int, Range(1)] = 7
-        """Layers that look beyond the pixel."""
+        """Layers that read beyond the pixel."""
         first: OddKernel = 7
         """Side of the first layer's kernel, which is cheap."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
@@ -235,7 +235,7 @@ class PixelRow:
 
 
 class RasterStepper(EntryStepper, abc.ABC):
-    """The cached pass over n images: a network says how a row begins and a pixel follows."""
+    """The cached pass over n images: a network defines how a row starts and a pixel follows."""
 
     def __init__(self, network: RasterNet, context: Tensor) -> None:
         (colours, _, self.columns), n = network.shape, len(context)

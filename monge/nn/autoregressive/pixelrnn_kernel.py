@@ -1,4 +1,4 @@
-r"""Cells of long short-term memory on a grid, line by line.
+r"""LSTM cells on a grid, line by line.
 
 $c = \sigma(a_f) \odot c' + \sigma(a_i) \odot \tanh(a_g)$ and $h = \sigma(a_o) \odot \tanh(c)$,
 where $a = x + \sum_k W_k h_k$ reads the cells k of an earlier line, and c' is the state of one of
@@ -51,7 +51,7 @@ class PaddedGrid:
         return like.new_zeros(groups, size, like.shape[2], channels)
 
     def window(self, grid: Tensor, row: int = 0, column: int = 0) -> Tensor:
-        """The image, so many rows and columns away, (G, H, W, B, C)."""
+        """The image shifted by this many rows and columns, (G, H, W, B, C)."""
         across = slice(self.left + column, self.left + column + self.columns)
         return grid.unflatten(1, (-1, self.wide))[:, 1 + row : 1 + row + self.rows, across]
 
@@ -65,9 +65,13 @@ class PaddedGrid:
             starts = range(first, first + self.rows * wide, wide)
             return [slice(start, start + self.columns, 1) for start in starts]
         return [
-            slice(first + top * wide + turn - top, first + last * wide + turn - last + 1, wide - 1)
-            for turn in range(self.rows + self.columns - 1)
-            for top, last in [(max(0, turn - self.columns + 1), min(self.rows - 1, turn))]
+            slice(
+                first + top * wide + diagonal - top,
+                first + last * wide + diagonal - last + 1,
+                wide - 1,
+            )
+            for diagonal in range(self.rows + self.columns - 1)
+            for top, last in [(max(0, diagonal - self.columns + 1), min(self.rows - 1, diagonal))]
         ]
 
 
@@ -142,10 +146,10 @@ def lstm_cell_backward(
     (before, state), (to_before, to_state), width = states, slopes, to_h.shape[-1]
     i, f, o, g = a.unflatten(-1, (4, width)).unbind(-2)
     to_i, to_f, to_o, to_g = to_a.unflatten(-1, (4, width)).unbind(-2)
-    said = state.tanh()
-    to_state.addcmul_(to_h * o, 1 - said.square())
+    squashed = state.tanh()
+    to_state.addcmul_(to_h * o, 1 - squashed.square())
     for slope, one, other in (
-        (to_o, to_h, said),
+        (to_o, to_h, squashed),
         (to_i, to_state, g),
         (to_f, to_state, before),
         (to_g, to_state, i),

@@ -2,7 +2,7 @@
 
 sigmoid 1 / (1 + e^-z), tanh 2 sigmoid(2z) - 1 and arctan saturate; relu max(0, z) does not, but
 its derivative is 0 on one side (and at 0, by convention); leaky keeps a slope of 0.2 there, rrelu
-(Xu et al. 2015) a slope a ~ U(1/8, 1/3) drawn for each number in training and its mean after it;
+(Xu et al. 2015) a slope a ~ U(1/8, 1/3) sampled for each number in training and its mean after it;
 elu, gelu, silu and softplus are smooth. identity and softmax stand before outputs.
 """
 

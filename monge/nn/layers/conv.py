@@ -80,10 +80,10 @@ class FourierKernel(nn.Module):
     def forward(self, offsets: Tensor) -> Tensor:  # (J,) -> (J, outputs, inputs)
         place = offsets[:, None].to(self.rates)
         angles = place * self.rates  # (J, count)
-        told = torch.cat([place / self.length, angles.sin(), angles.cos()], 1)
+        features = torch.cat([place / self.length, angles.sin(), angles.cos()], 1)
         # About as many offsets as the length are summed, over all inputs.
         size = (self.length * self.shape[1]) ** -0.5
-        return self.net(told).unflatten(1, self.shape) * size
+        return self.net(features).unflatten(1, self.shape) * size
 
 
 class ContinuousConv(nn.Module):
@@ -118,8 +118,8 @@ class NonLocal(nn.Module):
     dot       $Q x_i \cdot K x_j / n$
     concat    $\mathrm{relu}(q \cdot x_i + k \cdot x_j) / n$
 
-    W begins at 0, so that the block begins as the identity. Where there is a norm, the right side
-    reads x through it.
+    W is initialised to 0, so that the block starts as the identity. If there is a norm, the right
+    side reads x through it.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class NonLocal(nn.Module):
         super().__init__()
         width = width or max(channels // 2, 1)
         self.pairing, self.norm = pairing, norm(before, channels, 1)
-        asks = {"gaussian": 0, "embedded": width, "dot": width, "concat": 1}[pairing]
-        self.query = nn.Linear(channels, asks, bias=False) if asks else nn.Identity()
-        self.key = nn.Linear(channels, asks, bias=False) if asks else nn.Identity()
+        outputs = {"gaussian": 0, "embedded": width, "dot": width, "concat": 1}[pairing]
+        self.query = nn.Linear(channels, outputs, bias=False) if outputs else nn.Identity()
+        self.key = nn.Linear(channels, outputs, bias=False) if outputs else nn.Identity()
         self.value = nn.Linear(channels, width, bias=False)
         self.out = nn.Linear(width, channels)
         nn.init.zeros_(self.out.weight)

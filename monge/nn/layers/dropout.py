@@ -1,14 +1,14 @@
-r"""Dropout, and its masks drawn on purpose.
+r"""Dropout and Monte-Carlo dropout.
 
 In training $\tilde h = h \odot m / (1 - p)$ with m ~ Bernoulli(1 - p), so that $E \tilde h = h$;
 after it, the identity (Srivastava et al. 2014). A mask is also a network of its own, thinned: the
 mean of their predictions is Monte-Carlo dropout (Gal & Ghahramani 2016),
 
     for _ in range(passes):
-        with thinned(net, generator):
+        with monte_carlo_dropout(net, generator):
             y = net(x)                    # of one thinned network, the same for every row
 
-which draws from the generator alone, whether the net is in training or not. Since rows share a
+which uses the generator alone, whether the net is in training or not. Since rows share a
 mask, the output of a row does not depend on the rows beside it.
 """
 
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 MASK_LEVELS = 1 << 16
-"""Sixteen random bits say whether a number stays, so that a rate is a whole number of parts."""
+"""Sixteen random bits decide whether a number stays, so a rate is a multiple of 1 / 65536."""
 CHANNEL_DROPOUTS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 DROPOUT_LAYERS = (nn.Dropout, *CHANNEL_DROPOUTS)
 
@@ -33,7 +33,7 @@ def dropout(rate: float, dims: int = 0, whole: bool = False) -> nn.Module:
 
 
 class Dropout(nn.Dropout):
-    """torch's layer at a fifth of its price: its masks take a quarter of a random number each."""
+    """torch's layer at a fifth of the cost: a mask takes a quarter of a random number."""
 
     def forward(self, x: Tensor) -> Tensor:
         return drop_elements(x, self.p) if self.training and self.p else x
@@ -44,8 +44,8 @@ def drop_elements(x: Tensor, rate: float) -> Tensor:
     parts = round(rate * MASK_LEVELS)
     if x.device.type != "cpu" or not 0 < parts < MASK_LEVELS:
         return F.dropout(x, rate)
-    words = torch.randint(-1 << 63, (1 << 63) - 1, (-(-x.numel() // 4),))
-    bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+    integers = torch.randint(-1 << 63, (1 << 63) - 1, (-(-x.numel() // 4),))
+    bits = integers.view(torch.int16)[: x.numel()].view(x.shape)
     return x * bits.ge(parts - MASK_LEVELS // 2).to(x.dtype).mul_(
         MASK_LEVELS / (MASK_LEVELS - parts)
     )
@@ -55,17 +55,17 @@ def drop_elements(x: Tensor, rate: float) -> Tensor:
 def monte_carlo_dropout(
     net: nn.Module, generator: Generator | None = None, shared: bool = True
 ) -> Iterator[None]:
-    """Within, every dropout layer of the net draws its masks from the generator: one a call for
-    all rows where `shared`, else one for each row."""
+    """Within, every dropout layer of the net samples its masks from the generator: one per call
+    for all rows if `shared`, otherwise one for each row."""
 
-    def draw(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def mask(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         assert isinstance(layer, DROPOUT_LAYERS)
         return apply_mask(
             inputs[0], layer.p, isinstance(layer, CHANNEL_DROPOUTS), generator, shared
         )
 
     hooks = [
-        layer.register_forward_hook(draw)
+        layer.register_forward_hook(mask)
         for layer in net.modules()
         if isinstance(layer, DROPOUT_LAYERS)
     ]

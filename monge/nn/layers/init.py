@@ -1,4 +1,4 @@
-r"""First weights.
+r"""Initial weights.
 
 Of z' = W a(z) with independent weights of variance s^2, Var z' = D_in s^2 E[a(z)^2]. The variance
 of pre-activations neither grows nor dies with depth if $s^2 = \alpha / D_{in}$ (He et al. 2015)
@@ -41,7 +41,7 @@ GAIN_SQUARED: dict[Activation, float] = {
 
 @torch.no_grad()
 def initialise(net: nn.Module, how: Init = "he", activation: Activation = "relu") -> None:
-    """Draw the weights of every linear map and convolution in the net; biases become 0."""
+    """Sample the weights of every linear map and convolution in the net; biases become 0."""
     for layer in net.modules():
         if isinstance(layer, (nn.Linear, *CONVS, *TRANSPOSED)):
             init_weight(layer, how, GAIN_SQUARED[activation])

@@ -3,7 +3,7 @@ r"""Layers before they are built: the shape a layer puts out, its parameters, wh
 A side of w positions, kernel k, stride s, padding p and dilation d (Dumoulin & Visin 2016):
 
 convolution, pooling  $\lfloor (w + 2p - d(k-1) - 1) / s \rfloor + 1$ positions
-transposed            $(w - 1) s - 2p + d(k-1) + o + 1$, o more where asked for
+transposed            $(w - 1) s - 2p + d(k-1) + o + 1$, o more on request
 
 A convolution has $C_{in} C_{out} k^n + C_{out}$ parameters, whatever the sides. Its output o reads
 the inputs $os - p, ..., os - p + d(k-1)$; followed back through a stack, that is the receptive

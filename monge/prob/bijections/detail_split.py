@@ -1,8 +1,8 @@
 r"""What an image holds besides its small image of half the size.
 
-Squares of four pixels of x become their mean m and three differences (Haar 1910). Where the small
-image says $a < m < a + l$, the mean is $m = a + l\,\sigma(v)$ with any number v: every code is a
-image whose mean is where it must be, by construction.
+Squares of four pixels of x become their mean m and three differences (Haar 1910). If the small
+image implies $a < m < a + l$, the mean is $m = a + l\,\sigma(v)$ with any number v: every code is
+an image with the right means by construction.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HaarDetails(Bijection):
         return z, self.log_det(v)
 
     def log_det(self, v: Tensor) -> Tensor:
-        """log |det dz/dx| at v (B, C, h, w), of which H pays nothing."""
+        """log |det dz/dx| at v (B, C, h, w), to which H, being orthogonal, adds nothing."""
         factor = -math.log(2) - self.length.log()
         return sum_log_det(factor + F.softplus(v) + F.softplus(-v))
 

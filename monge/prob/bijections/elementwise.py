@@ -12,7 +12,7 @@ from .base import Bijection, Mapped, sum_log_det
 
 
 class Standardise(Bijection):
-    """x = shift + scale z, which pays the logarithm of the scale of every entry."""
+    """x = shift + scale z; the log-determinant is the sum of the log-scales."""
 
     shift: Tensor
     scale: Tensor
@@ -36,7 +36,7 @@ class Standardise(Bijection):
 class Logit(Bijection):
     """z = logit(m + (1 - 2 m) x / size): numbers of [0, size] become any numbers.
 
-    The margin m keeps the ends of the interval finite; what is drawn may leave it by as much.
+    The margin m keeps the ends of the interval finite; samples may leave it by as much.
     """
 
     size: Tensor
@@ -63,8 +63,8 @@ class Logit(Bijection):
 
 
 class ActNorm(Bijection):
-    """x = shift + e^s z along axis 1, begun so that z has mean 0 and scale 1 over training rows
-    (Kingma & Dhariwal 2018), and learned from there, or not."""
+    """x = shift + e^s z along axis 1, initialised so that z has mean 0 and scale 1 over training
+    rows (Kingma & Dhariwal 2018), and then learned if `learned`."""
 
     shift: Tensor
     log_scale: Tensor

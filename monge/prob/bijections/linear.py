@@ -73,9 +73,9 @@ class Reshape(Bijection):
 
 
 class LULinear(Bijection):
-    """z = W x along axis 1 with W = P L (U + diag s), begun as a rotation; or, without one, as P
-    alone, and then so that the entries of z (B, D) are uncorrelated over training rows: a flow
-    that is nothing but linear at first is thereby the Gaussian of the data."""
+    """z = W x along axis 1 with W = P L (U + diag s), initialised as a rotation, or, without
+    `rotate`, as P alone and then so that the entries of z (B, D) are uncorrelated over training
+    rows: a flow that is linear at initialisation starts as the Gaussian of the data."""
 
     order: Tensor
     sign: Tensor
@@ -115,7 +115,7 @@ class LULinear(Bijection):
         if self.rotate or x.ndim > 2 or len(x) <= x.shape[1]:
             return
         cov = torch.cov(x.T.double()).reshape(len(self.lower), -1)
-        share = x.shape[1] / (x.shape[1] + len(x))  # what so few rows know of correlations
+        share = x.shape[1] / (x.shape[1] + len(x))  # correlations of few rows are shrunk
         alone = cov.diagonal().clone()
         alone = torch.where(alone > 1e-4, alone, 1.0)  # what never varies stays as it is
         cov.diagonal().copy_(alone)

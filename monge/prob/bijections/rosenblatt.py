@@ -1,11 +1,11 @@
-r"""A mixture of Gaussians of few rows, by expectation and maximisation under a prior.
+r"""A mixture of Gaussians of few rows, by EM under a prior.
 
-As in Fraley & Raftery (2007) each covariance is pulled, with the weight of so many rows, to $S /
+As in Fraley & Raftery (2007) each covariance is shrunk, with the weight of a few rows, to $S /
 K^{2/D}$, S being that of all rows, so that no component collapses onto a row. Mixtures of 1, 2,
 4, ... components, under a weak and a strong prior each, are then mixed by the weights that do best
 on rows they were not fitted to (stacking, Smyth & Wolpert 1999).
 
-A mixture of Gaussians as a map of N(0, I): a flow can begin as one.
+The mixture is also a map of N(0, I), which can initialise a flow.
 
 The distribution of an entry given those before it is itself a mixture, of weights
 $\pi_k \propto w_k \prod_{j<i} N_k(x_j | x_{<j})$, and its distribution function is in closed form.
@@ -29,11 +29,11 @@ from torch.autograd.function import once_differentiable
 from .base import Bijection, Compose, Mapped, sum_log_det
 
 EM_STEPS = 30
-"""Of EM."""
+"""Steps of EM."""
 FOLDS = 4
-"""Parts of the rows, each of which once judges what was fitted to the others."""
+"""Folds of cross-validation."""
 MAX_ROWS = 2000
-"""Rows that are used, at most: a beginning need not be better."""
+"""Rows used at most: an initialisation needs no more."""
 UNUSED_LOG_WEIGHT = -30.0
 """Logarithm of the weight of a component that is not used."""
 MixtureParams = tuple[Tensor, Tensor, Tensor]
@@ -41,7 +41,7 @@ MixtureParams = tuple[Tensor, Tensor, Tensor]
 
 
 def fit_mixture(x: Tensor, most: int) -> MixtureParams:
-    """At most so many components for rows x (N, D); those that are not used have no weight."""
+    """A mixture of at most `most` components for rows x (N, D); unused ones have no weight."""
     x = x[torch.linspace(0, len(x) - 1, min(len(x), MAX_ROWS)).long()]
     options: list[tuple[int, float]] = []
     for count in (2**power for power in range(most.bit_length())):
@@ -91,7 +91,7 @@ def cross_validated_log_prob(x: Tensor, count: int, rows: float) -> Tensor:
 
 
 def fit_em(x: Tensor, count: int, rows: float) -> MixtureParams:
-    """From centres that lie far apart, upwards; the prior counts as so many rows."""
+    """EM from centres that lie far apart; the prior counts as `rows` rows."""
     dims = x.shape[1]
     pooled = torch.cov(x.T, correction=0).reshape(dims, dims)
     prior = (pooled + 1e-4 * torch.eye(dims).to(x)) * count ** (-2 / dims)
@@ -136,13 +136,13 @@ def joint_log_prob(x: Tensor, mixture: MixtureParams) -> Tensor:
 BOX = 10.0
 """Entries beyond this, in coordinates near one, are moved as a whole."""
 BISECTION_STEPS = 48
-"""Of the box, when a root is looked for; a Newton step follows."""
+"""Bisections of the box for a root; a Newton step follows."""
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Rosenblatt(Bijection):
     """N(0, I) to a mixture of K Gaussians, which is fitted to training rows before the first step
-    and learned on from there."""
+    and then learned."""
 
     def __init__(self, dims: int, components: int) -> None:
         super().__init__()
@@ -213,8 +213,8 @@ class Rosenblatt(Bijection):
 
 
 class MixtureInitialised(Compose):
-    """What is learned, around a mixture that alone takes anything from training rows before the
-    first step: the rest begins as the identity."""
+    """Learned maps around a mixture, which alone is fitted to training rows before the first step:
+    the rest starts as the identity."""
 
     def __init__(self, learned: Bijection, start: Rosenblatt) -> None:
         super().__init__([learned, start])

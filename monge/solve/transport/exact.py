@@ -1,7 +1,7 @@
 r"""Exact optimal transport: $\min_{\pi \in \Pi(a, b)} \langle c, \pi\rangle$, the linear program.
 
 Uniform clouds of one size are an assignment problem, prepared by an entropic plan; others go to a
-linear-program solver (or to POT's network simplex, where that is installed). On the line sorted
+linear-program solver (or to POT's network simplex, if that is installed). On the line sorted
 points are matched in order, for any convex cost; along random lines that gives the sliced
 distance. Between Gaussians the squared distance is (Bures)
 
@@ -25,9 +25,9 @@ from ...core.errors import DataError
 from .sinkhorn import sinkhorn, weights
 
 Proof = Callable[[], tuple[np.ndarray, np.ndarray]]
-LARGE = 200
+ENTROPIC_START_ROWS = 200
 """Rows from which an assignment is prepared by an entropic plan."""
-READY = (0.002, 1e-2)
+ENTROPIC_START = (0.002, 1e-2)
 """Its entropy, in units of the mean cost, and its marginal error."""
 
 
@@ -42,7 +42,7 @@ class Exact:
 
     @cached_property
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """f (n,) and g (m,), which are only made when they are asked for."""
+        """f (n,) and g (m,), computed on first use."""
         f, g = (torch.from_numpy(potential).to(self.plan) for potential in self.prove())
         return f, g
 
@@ -53,7 +53,7 @@ def exact(
     """The cheapest plan for a cost matrix (n, m); its cost is differentiable in the matrix.
     normalise: weights are divided by their sum."""
     if not bool(matrix.isfinite().all()):
-        raise DataError("the cost matrix holds values that are not finite; mend or drop such rows")
+        raise DataError("the cost matrix holds values that are not finite; fix or drop such rows")
     n, m = matrix.shape
     uniform = a is None and b is None and n == m
     a = weights(a, torch.Size([n]), matrix, "a", normalise)
@@ -74,12 +74,12 @@ def matched(cost: np.ndarray) -> tuple[np.ndarray, Proof]:
     from scipy.optimize import linear_sum_assignment
 
     first, last, size = np.zeros(len(cost)), np.zeros(len(cost)), np.ptp(cost)
-    if len(cost) >= LARGE and size > 0:
+    if len(cost) >= ENTROPIC_START_ROWS and size > 0:
         near = sinkhorn(
             torch.from_numpy((cost - cost.min()) / size).float(),
-            epsilon=READY[0],
+            epsilon=ENTROPIC_START[0],
             relative=True,
-            tolerance=READY[1],
+            tolerance=ENTROPIC_START[1],
         )
         first, last = (size * potential.double().numpy() for potential in (near.f, near.g))
     rest = cost - first[:, None] - last

@@ -1,10 +1,9 @@
 r"""The Gibbs kernel $K_{ij} = e^{(f_i + g_j - c_{ij})/\varepsilon}$ of entropic transport.
 
-A kernel is only ever asked for its exponents, a block of rows at a time. From a cost matrix these
-are a sum; from points under the squared cost one matrix product with the potentials folded in;
-from points under any other cost that cost. Where there is room the exponentials are kept,
-otherwise each block is made again when it is needed, so that memory is bounded whatever the
-number of points.
+A kernel provides its exponents, a block of rows at a time. From a cost matrix these are a sum;
+from points under the squared cost one matrix product with the potentials folded in; from points
+under any other cost that cost. If memory allows, the exponentials are stored, otherwise each block
+is recomputed when it is needed, so that memory is bounded whatever the number of points.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from torch import Tensor
 
 from .ground_cost import Cost, squared
 
-ROOM = 2**28
+MAX_STORED_ENTRIES = 2**28
 """Numbers of a kernel that are kept (1 GB as float32); a larger one is recomputed by blocks."""
-BLOCK = 2**18
+BLOCK_ENTRIES = 2**18
 """Numbers of a block: what two products over it can read from the processor's own memory."""
 
-LOW = -60.0
+MIN_EXPONENT = -60.0
 """Lowest exponent in single precision, whose range ends at -87."""
 
 
 class Kernel(abc.ABC):
     """Rows i of one cloud against columns j of another, for a batch (*S) of problems at once."""
 
-    def __init__(self, shape: torch.Size, room: int = ROOM) -> None:
+    def __init__(self, shape: torch.Size, room: int = MAX_STORED_ENTRIES) -> None:
         self.shape = shape  # (*S, n, m)
         self.kept = shape.numel() <= room
-        size = max(1, BLOCK * shape[-2] // max(shape.numel(), 1))
+        size = max(1, BLOCK_ENTRIES * shape[-2] // max(shape.numel(), 1))
         self.rows = [slice(i, min(i + size, shape[-2])) for i in range(0, shape[-2], size)]
         self.whole: Tensor | None = None
 
@@ -50,7 +49,7 @@ class Kernel(abc.ABC):
         return sum(parts) / max(self.shape.numel(), 1)
 
     def guess(self) -> tuple[Tensor, Tensor]:
-        """Potentials to begin from, f (*S, n) and g (*S, m), with f_i + g_j <= c_ij."""
+        """Initial potentials, f (*S, n) and g (*S, m), with f_i + g_j <= c_ij."""
         like = self.costs(slice(0, 1)).detach()
         return like.new_zeros(self.shape[:-1]), like.new_zeros(*self.shape[:-2], self.shape[-1])
 
@@ -76,7 +75,7 @@ class Kernel(abc.ABC):
         denormal numbers, with which processors are a hundred times slower; beside sums near one
         the difference is nothing."""
         block = self.exponents(rows)
-        return block.clamp_min_(LOW if block.dtype == torch.float32 else 8 * LOW)
+        return block.clamp_min_(MIN_EXPONENT if block.dtype == torch.float32 else 8 * MIN_EXPONENT)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """K by blocks of rows, (*S, k, m) each."""
@@ -90,7 +89,7 @@ class Kernel(abc.ABC):
 class MatrixKernel(Kernel):
     """Of a cost matrix (*S, n, m)."""
 
-    def __init__(self, matrix: Tensor, room: int = ROOM) -> None:
+    def __init__(self, matrix: Tensor, room: int = MAX_STORED_ENTRIES) -> None:
         super().__init__(matrix.shape, room)
         self.matrix, self.plain = matrix, matrix.detach()
 
@@ -109,7 +108,7 @@ class MatrixKernel(Kernel):
 class PointKernel(Kernel):
     """Of points x (*S, n, d) and y (*S, m, d) under a cost."""
 
-    def __init__(self, x: Tensor, y: Tensor, cost: Cost, room: int = ROOM) -> None:
+    def __init__(self, x: Tensor, y: Tensor, cost: Cost, room: int = MAX_STORED_ENTRIES) -> None:
         super().__init__(torch.Size([*x.shape[:-1], y.shape[-2]]), room)
         self.x, self.y, self.cost, self.room = x, y, cost, room
         centre = y.detach().mean(-2, keepdim=True)

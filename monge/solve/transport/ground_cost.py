@@ -1,7 +1,7 @@
 r"""What it costs to move a point x to a point y, for all pairs of two clouds.
 
-A `Cost` says $c(x_i, y_j)$ for rows of x (..., n, d) and y (..., m, d). Every cost here is
-symmetric, and zero where the points are equal.
+A `Cost` computes $c(x_i, y_j)$ for rows of x (..., n, d) and y (..., m, d). Every cost here is
+symmetric, and zero if the points are equal.
 """
 
 from __future__ import annotations

@@ -27,28 +27,28 @@ from torch import Tensor
 
 from .gibbs_kernel import Kernel
 
-GROWN = 30.0
+MAX_LOG_SCALING = 30.0
 """|log u| at which scalings are absorbed: float32 ends at 88."""
 NEAR = 0.3
 """Marginal error from which Newton steps are tried."""
-FORCE = 0.3
+NEWTON_RESIDUAL = 0.3
 """Part of the error that a Newton step may leave: a sharper one is wasted on a curved problem."""
-ENOUGH = 0.3
+NEWTON_TOLERANCE = 0.3
 """Part of the tolerance that it need not go below."""
-CONJUGATE = 400
+MAX_CG_STEPS = 400
 """Steps of conjugate gradients for one Newton step at most."""
-BOLD = 5.0
+MAX_LOG_STEP = 5.0
 """Largest change of a logarithm in one Newton step."""
-SHORTER = 0.3
+STEP_REDUCTION = 0.3
 """By what a Newton step that does not lower the error is shortened."""
-SHORTEST = 0.02
-"""Length below which it is given up."""
-STALLED = 100
-"""Plain passes and Newton steps without a lower error after which rounding is in the way."""
+MIN_STEP_LENGTH = 0.02
+"""Length below which it is abandoned."""
+MAX_STALLED_PASSES = 100
+"""Plain passes and Newton steps without a lower error after which rounding limits the error."""
 
 
 class Scaling:
-    """Potentials f, g and scalings u, v on their way."""
+    """Potentials f, g and scalings u, v during the iteration."""
 
     def __init__(
         self, kernel: Kernel, a: Tensor, b: Tensor, start: tuple[Tensor, Tensor] | None
@@ -67,7 +67,7 @@ class Scaling:
         while True:
             c, error = self.balance()
             done += 1
-            if (not math.isfinite(error) or self.grown(c)) and done < passes + STALLED:
+            if (not math.isfinite(error) or self.grown(c)) and done < passes + MAX_STALLED_PASSES:
                 leap = None
                 self.rest(c, math.isfinite(error))
                 continue
@@ -76,7 +76,7 @@ class Scaling:
                 continue
             stale = 0 if error < 0.99 * lowest else stale + 1
             lowest = min(lowest, error)
-            if error <= tolerance or stale > STALLED or done >= passes:
+            if error <= tolerance or stale > MAX_STALLED_PASSES or done >= passes:
                 break
             leap = None if error > NEAR else self.leap(c, error, tolerance, passes - done)
             self.v = leap.end() if leap else c.reciprocal()
@@ -102,9 +102,9 @@ class Scaling:
             return sums * y - right * self.around(right * y, weight)
 
         y, steps = conjugate(
-            curve, self.b - sums, sums, ENOUGH * tolerance, min(CONJUGATE, passes)
+            curve, self.b - sums, sums, NEWTON_TOLERANCE * tolerance, min(MAX_CG_STEPS, passes)
         )
-        return Leap(self.v, c.reciprocal(), y.clamp_(-BOLD, BOLD), error, steps)
+        return Leap(self.v, c.reciprocal(), y.clamp_(-MAX_LOG_STEP, MAX_LOG_STEP), error, steps)
 
     def around(self, vector: Tensor, scale: Tensor) -> Tensor:
         """K^T diag(scale) K vector, (*S, m), in one reading of K."""
@@ -126,7 +126,7 @@ class Scaling:
         self.u, self.v = torch.ones_like(self.a), torch.ones_like(self.b)
 
     def grown(self, c: Tensor) -> bool:
-        return any(float(s.log().abs().max()) > GROWN for s in (self.u, c))
+        return any(float(s.log().abs().max()) > MAX_LOG_SCALING for s in (self.u, c))
 
     def absorb(self) -> None:
         self.f = self.f + self.epsilon * self.u.log()
@@ -163,8 +163,8 @@ class Leap:
         return self.v * torch.exp(self.length * self.y)
 
     def shorten(self) -> Tensor:
-        self.length *= SHORTER
-        if self.length >= SHORTEST:
+        self.length *= STEP_REDUCTION
+        if self.length >= MIN_STEP_LENGTH:
             return self.end()
         self.error = math.inf
         return self.plain
@@ -177,7 +177,7 @@ def conjugate(
     preconditions, and in how many steps."""
     inverse = torch.where(scale > 0, 1 / scale, 0.0)
     y, residual = torch.zeros_like(right), right.clone()
-    goal = (FORCE * right.abs().sum(-1, keepdim=True)).clamp_min(enough)
+    goal = (NEWTON_RESIDUAL * right.abs().sum(-1, keepdim=True)).clamp_min(enough)
     way = inverse * residual
     power, steps = (residual * way).sum(-1, keepdim=True), 0
     active = power > 0  # of a batch, some problems are done before others

@@ -6,8 +6,8 @@ alternating projections find (Sinkhorn 1964, Cuturi 2013): in turn every row of 
 to sum to $a_i$ and every column to $b_j$.
 
 The iteration itself is `scaling`; here a small $\varepsilon$ is approached from above by steps of
-4, each begun from potentials extrapolated along $\varepsilon$, in single precision as far as that
-goes.
+4, each started from potentials extrapolated along $\varepsilon$, in single precision as far as
+that goes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...core.errors import DataError, UsageError
-from .gibbs_kernel import ROOM, Kernel, MatrixKernel, PointKernel
+from .gibbs_kernel import MAX_STORED_ENTRIES, Kernel, MatrixKernel, PointKernel
 from .ground_cost import Cost, CostName, cost
 from .scaling import Scaling
 
-STEP = 4.0
+EPSILON_RATIO = 4.0
 """By what epsilon falls from stage to stage."""
-ROUGH = 1e-2
+STAGE_TOLERANCE = 1e-2
 """Marginal error at which a stage hands over to the next."""
-EASY = 0.02
+MIN_DIRECT_EPSILON = 0.02
 """Epsilon, as part of the mean cost, from which no stages are needed."""
-SINGLE = 1e-5
+MIN_FLOAT32_ERROR = 1e-5
 """Marginal error down to which single precision works."""
 
 
@@ -115,23 +115,25 @@ def sinkhorn(
     passes: int = 10_000,
     start: tuple[Tensor, Tensor] | None = None,
     normalise: bool = False,
-    room: int = ROOM,
+    room: int = MAX_STORED_ENTRIES,
 ) -> Plan:
     """The plan between points x (*S, n, d) and y (*S, m, d), or for a cost matrix x (*S, n, m).
 
-    relative: epsilon is meant in units of the mean cost. tolerance: L1 marginal error. start:
-    potentials to begin from. normalise: weights are divided by their sum. Float64 input whose
-    tolerance asks for it is finished in float64.
+    relative: epsilon is in units of the mean cost. tolerance: L1 marginal error. start:
+    initial potentials. normalise: weights are divided by their sum. Float64 input whose
+    tolerance requires it is finished in float64.
     """
     kernel = make(x, y, cost(cost_of), room)
     a = weights(a, kernel.shape[:-1], x, "a", normalise)
     b = weights(b, torch.Size([*kernel.shape[:-2], kernel.shape[-1]]), x, "b", normalise)
     if not epsilon > 0:
-        raise UsageError(f"epsilon is {epsilon}; it must be above 0 (exact plans: assignment)")
+        raise UsageError(
+            f"epsilon is {epsilon}; it must be above 0 (for an unregularised plan use `exact`)"
+        )
     with torch.no_grad():
         mean = kernel.mean()
         if not math.isfinite(mean):
-            raise DataError(f"the mean cost is {mean}; mend the cost, or bring points near one")
+            raise DataError(f"the mean cost is {mean}; fix the cost, or scale the points")
         target = epsilon * mean if relative and mean > 0 else epsilon
         solved = solve(kernel, a.detach(), b.detach(), target, mean, tolerance, passes, start)
     return replace(solved, kernel=kernel, a=a, b=b)
@@ -147,7 +149,7 @@ def unrolled(
     b: Tensor | None = None,
     passes: int = 100,
 ) -> Tensor:
-    """<f, a> + <g, b> after so many plain passes in logarithms, (*S,), differentiable through all
+    """<f, a> + <g, b> after `passes` plain passes in logarithms, (*S,), differentiable through all
     of them: the gradient of the iteration where that of its limit is not wanted."""
     matrix = x if y is None else cost(cost_of)(x, y)  # (*S, n, m)
     a = weights(a, matrix.shape[:-1], x, "a")
@@ -164,7 +166,7 @@ def unrolled(
 def make(x: Tensor, y: Tensor | None, of: Cost, room: int) -> Kernel:
     for name, value in (("x", x), ("y", y)):
         if value is not None and not bool(value.isfinite().all()):
-            raise DataError(f"{name} holds values that are not finite; mend or drop such rows")
+            raise DataError(f"{name} holds values that are not finite; fix or drop such rows")
     if y is None:
         return MatrixKernel(x, room)
     if x.shape[-1] != y.shape[-1]:
@@ -178,11 +180,11 @@ def make(x: Tensor, y: Tensor | None, of: Cost, room: int) -> Kernel:
 def weights(
     given: Tensor | None, shape: torch.Size, like: Tensor, name: str, normalise: bool = False
 ) -> Tensor:
-    """Weights (*S, n), uniform where none are given."""
+    """Weights (*S, n), uniform by default."""
     if given is None:
         return like.new_full(shape, 1 / shape[-1])
     if not bool(given.isfinite().all()):
-        raise DataError(f"the weights {name} hold values that are not finite; mend them")
+        raise DataError(f"the weights {name} hold values that are not finite; fix them")
     if bool((given < 0).any()):
         raise DataError(f"the weights {name} reach {given.min().item():.3g}; none may be negative")
     if given.shape[-1] != shape[-1]:
@@ -196,7 +198,7 @@ def weights(
     elif bool((total.detach() - 1).abs().max() > 1e-4):
         worst = total.flatten()[(total - 1).abs().argmax()].item()
         raise DataError(
-            f"the weights {name} sum to {worst:.6g}; divide them by their sum, or say "
+            f"the weights {name} sum to {worst:.6g}; divide them by their sum, or pass "
             "normalise=True"
         )
     return given.expand(shape).to(like.dtype)
@@ -217,16 +219,16 @@ def solve(
     low = kernel.to(torch.float32) if double else kernel
     work = Scaling(low, a.float(), b.float(), start)
     stages = [epsilon]
-    while start is None and stages[-1] < EASY * mean:
-        stages.append(stages[-1] * STEP)
+    while start is None and stages[-1] < MIN_DIRECT_EPSILON * mean:
+        stages.append(stages[-1] * EPSILON_RATIO)
     spent = 0
     trail: list[tuple[Tensor, Tensor]] = []
     for stage in reversed(stages):
         last = stage == epsilon
-        rough = max(tolerance, SINGLE) if last else max(ROUGH, tolerance)
+        rough = max(tolerance, MIN_FLOAT32_ERROR) if last else max(STAGE_TOLERANCE, tolerance)
         if len(trail) > 1:  # potentials are nearly linear in epsilon
             work.f, work.g = (
-                new + (new - old) / STEP for old, new in zip(*trail[-2:], strict=True)
+                new + (new - old) / EPSILON_RATIO for old, new in zip(*trail[-2:], strict=True)
             )
         spent += work.run(stage, rough, passes - spent)
         trail.append((work.f, work.g))

@@ -28,7 +28,7 @@ def r10_steeper_critics_find_more() -> Control:
     return Control(gap(gain, steep * distance), gap(steep * gain, steep * distance), ROUNDING)
 
 
-def r14_the_laws_are_compared_with_their_mean() -> Control:
+def r14_the_distributions_are_compared_with_their_mean() -> Control:
     """Common error: V(D*) + log 4 has KL to p/(p + q); correct: KL to the mean (p + q)/2.
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 4.1."""
@@ -38,7 +38,7 @@ def r14_the_laws_are_compared_with_their_mean() -> Control:
     return Control(gap(printed, best), gap(-LOG4 + 2 * jensen_shannon(p, q), best), ROUNDING)
 
 
-def r16_a_fake_is_told_by_one_minus_d() -> Control:
+def r16_a_fake_has_the_probability_one_minus_d() -> Control:
     """Common error: E[1 - log D(x, G)] in the Pix2Pix loss; correct: E log(1 - D(x, G)).
 
     Source: Isola et al. 2017, Image-to-Image Translation with Conditional Adversarial Networks,
@@ -74,14 +74,14 @@ def r66_the_generator_lowers_the_value() -> Control:
     return Control(float((found - least).amax()), float((least - found).amax()), ROUNDING)
 
 
-def r67_the_generator_moves_its_own_draws() -> Control:
+def r67_the_generator_moves_its_own_samples() -> Control:
     """Common error: G minimises E_(p_d) log(1 - D), which has no G; correct: E_(p_g) log(1 - D).
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, eq. 1."""
     return moved("minimax")
 
 
-def r70_the_ascent_is_over_its_own_draws() -> Control:
+def r70_the_ascent_is_over_its_own_samples() -> Control:
     """Common error: G maximises E_(p_d) log D, which has no G; correct: E_z log D(G(z)).
 
     Source: Goodfellow et al. 2014, Generative Adversarial Nets, sec. 3."""

@@ -34,7 +34,7 @@ def x_and_y() -> Tensor:
     return random_distributions(12).reshape(3, 4)
 
 
-def r17_a_joint_law_does_not_sum_to_one_at_each_y() -> Control:
+def r17_a_joint_distribution_does_not_sum_to_one_at_each_y() -> Control:
     """Common error: sum_x P(x,y) = 1 for every y; correct: sum_x P(x|y) = 1.
 
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 1.2."""
@@ -173,7 +173,7 @@ def entropy_of(std: Tensor) -> Tensor:
     return torch.distributions.Normal(0.0, std).entropy().sum()
 
 
-def r28_which_law_the_mean_is_taken_over() -> Control:
+def r28_which_distribution_the_mean_is_taken_over() -> Control:
     """Common error: KL(q||p) of normals has the inverse covariance of q; correct: that of p.
 
     Source: Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sec. A.5."""
@@ -239,7 +239,7 @@ def r33_how_many_pieces_a_layer_makes() -> Control:
     return Control(abs(found - 2**6), abs(found - cells_at_most(6, 2)), 0.0)
 
 
-def r68_the_middle_of_two_laws() -> Control:
+def r68_the_mixture_of_two_distributions() -> Control:
     """Common error: JS = KL(p||q) + KL(q||p); correct: the mean KL to (p + q)/2.
 
     Source: Lin 1991, Divergence Measures Based on the Shannon Entropy."""

@@ -96,14 +96,14 @@ def r9_guidance_adds_the_difference() -> Control:
     )
 
 
-def r88_guidance_leaves_the_conditional_law() -> Control:
+def r88_guidance_leaves_the_conditional_distribution() -> Control:
     """Common error: gamma = 3 gives the score of p(x|y); correct: that of p(x) p(y|x)^3.
 
     Source: Ho & Salimans 2022, Classifier-Free Diffusion Guidance; Bradley & Nakkiran 2024,
     Classifier-Free Guidance Is a Predictor-Corrector."""
     plain, given, tilted = guided(3.0)
-    said = 3 * given - 2 * plain
-    return Control(gap(said, given), gap(said, tilted), ROUNDING)
+    score = 3 * given - 2 * plain
+    return Control(gap(score, given), gap(score, tilted), ROUNDING)
 
 
 def r78_steps_lead_back() -> Control:

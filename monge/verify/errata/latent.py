@@ -72,7 +72,7 @@ def r62_only_the_last_divergence_is_bounded() -> Control:
     return Control(float(-joint.sum(0).log().amin()), float(-rest.amin()), ROUNDING)
 
 
-def r63_the_bound_weighs_the_joint_law() -> Control:
+def r63_the_bound_weighs_the_joint_density() -> Control:
     """Common error: ELBO = E log p(z) / q(x,z); correct: E_q log p(x,z) / q(z|x).
 
     Source: Kingma & Welling 2014, Auto-Encoding Variational Bayes, eq. 2."""

@@ -172,14 +172,14 @@ def r45_dropout_divides_by_what_it_keeps() -> Control:
 
     Source: Srivastava et al. 2014, Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting."""
-    h, rate, draws = torch.rand(4, dtype=torch.float64) + 1, 0.3, 100_000
-    drawn = apply_mask(h.expand(draws, 4), rate, False, None, shared=False)
-    error = drawn.std(0) / math.sqrt(draws)
+    h, rate, count = torch.rand(4, dtype=torch.float64) + 1, 0.3, 100_000
+    samples = apply_mask(h.expand(count, 4), rate, False, None, shared=False)
+    error = samples.std(0) / math.sqrt(count)
 
     def away(mean: Tensor) -> float:
         return float(((mean - h).abs() / error).amax())
 
-    return Control(away((1 - rate) * drawn.mean(0)), away(drawn.mean(0)), 5.0)
+    return Control(away((1 - rate) * samples.mean(0)), away(samples.mean(0)), 5.0)
 
 
 def r46_dropped_networks_are_scaled_by_what_is_kept() -> Control:
@@ -218,8 +218,8 @@ def r48_scores_are_divided_by_the_width_of_keys() -> Control:
     """Common error: QK' / sqrt(width of values); correct: / sqrt(width of keys), variance 1.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.1."""
-    keys, values, draws = 64, 4, 20_000
-    variance = float((normal(draws, keys) * normal(draws, keys)).sum(1).var())
+    keys, values, count = 64, 4, 20_000
+    variance = float((normal(count, keys) * normal(count, keys)).sum(1).var())
     return Control(abs(variance / values - 1), abs(variance / keys - 1), 5e-2)
 
 

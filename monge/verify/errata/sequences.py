@@ -99,7 +99,7 @@ def r60_an_output_reads_what_comes_before() -> Control:
     return Control(float(slopes.tril().amax()), float(slopes.triu().amax()), 0.0)
 
 
-def r61_the_stacks_of_a_picture_meet_one_way() -> Control:
+def r61_the_stacks_of_an_image_meet_one_way() -> Control:
     """Common error: PixelCNN's stacks feed each other; correct: vertical feeds horizontal only.
 
     Source: van den Oord et al. 2016, Conditional Image Generation with PixelCNN Decoders, sec.
@@ -173,7 +173,7 @@ def r93_queries_have_the_width_of_their_map() -> Control:
     return Control(abs(width - 2), abs(width - 4), 0.0)
 
 
-def r94_a_decoder_begins_from_what_was_said() -> Control:
+def r94_a_decoder_reads_the_target_so_far() -> Control:
     """Common error: a decoder's input is the encoded source; correct: the target so far.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.1."""
@@ -181,11 +181,11 @@ def r94_a_decoder_begins_from_what_was_said() -> Control:
     assert isinstance(model, Transformer)
     later, earlier = batch.x.clone(), batch.x.clone()
     later[:, 2:], earlier[:, 0] = (later[:, 2:] + 1) % 3, (earlier[:, 0] + 1) % 3
-    told, after, before = (
+    outputs, after, before = (
         model.parameters_of_conditionals(Batch(x, batch.given, length=torch.full((6,), 5)))
         for x in (batch.x % 3, later % 3, earlier % 3)
     )
-    return Control(gap(told[:, 2], before[:, 2]), gap(told[:, 2], after[:, 2]), ROUNDING)
+    return Control(gap(outputs[:, 2], before[:, 2]), gap(outputs[:, 2], after[:, 2]), ROUNDING)
 
 
 def r114_an_additive_score_reads_both_at_once() -> Control:

@@ -25,7 +25,7 @@ from ..training_loop import STOPPING, LineModel, play
 ROUNDING = 1e-12
 
 
-def r5_he_draws_with_two_over_the_inputs() -> Control:
+def r5_he_initialises_with_two_over_the_inputs() -> Control:
     """Common error: He's variance for ReLU is 4 / D_in; correct: 2 / D_in, generally alpha / D_in.
 
     Source: He et al. 2015, Delving Deep into Rectifiers, sec. 2.2."""
@@ -73,8 +73,8 @@ def r53_a_negative_log_likelihood_is_negative() -> Control:
     Source: Bishop 2006, Pattern Recognition and Machine Learning, sec. 4.3.2."""
     x, y, w = logistic()
     pi, whole = (x @ w).sigmoid(), logistic_loss(x, y, w)
-    told = (y * pi.log() + (1 - y) * (1 - pi).log()).sum()
-    return Control(gap(told, whole), gap(-told, whole), ROUNDING)
+    log_p = (y * pi.log() + (1 - y) * (1 - pi).log()).sum()
+    return Control(gap(log_p, whole), gap(-log_p, whole), ROUNDING)
 
 
 def r54_a_mean_is_divided_by_n() -> Control:
@@ -92,8 +92,8 @@ def r55_the_best_is_kept_beside_the_latest() -> Control:
     """Common error: early stopping has one v for best and latest; correct: one for each.
 
     Source: Goodfellow, Bengio & Courville 2016, Deep Learning, algorithm 7.1."""
-    trainer, told = play(STOPPING)
-    held = [(p.held_out.value, p.step) for p in told if p.held_out]
+    trainer, history = play(STOPPING)
+    held = [(p.held_out.value, p.step) for p in history if p.held_out]
     found, v = 0, math.inf
     for latest, step in held:
         v = latest
