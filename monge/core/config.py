@@ -262,7 +262,7 @@ def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
     ]
     if len(parts) == 1:
         return parts[0]
-    whose = getattr(type(config), "owner", type(config)).__name__
+    whose = tags.title_of(type(config))
     if parts:
         raise UsageError(
             f"{name!r} is a field of {' and of '.join(parts)}; write "
@@ -277,7 +277,7 @@ def part_with(config: Any, name: str, kinds: Mapping[str, Any]) -> str:
     }
     close = difflib.get_close_matches(name, [*kinds, *inner], 1, 0.6)
     hint = f"; did you mean {inner.get(close[0], close[0])}?" if close else nearest(name, kinds)
-    raise UsageError(f"{whose} has no field {name!r}{hint}")
+    raise UsageError(f"there is no setting {name!r} of {whose}{hint}")
 
 
 def first(kind: type[Config], owner: Config) -> Config:

@@ -53,6 +53,13 @@ def name_of(kind: Any) -> str:
     return re.split("[/.]", kind.tag)[-1].lower()
 
 
+def title_of(kind: Any) -> str:
+    """What messages call a config: a model by its name, the training config train, others by the
+    name that chooses them; options of sampling and scoring have no tag."""
+    role, _, name = kind.tag.partition("/")
+    return role if role in ("train", "data") else name or "these options"
+
+
 def is_saved(kind: Any) -> bool:
     """Whether values of this class can be saved: it has a tag with a name."""
     return bool(kind.tag) and not kind.tag.endswith("/")
