@@ -55,7 +55,7 @@ def check_prefix(name: str, orders: Iterable[Tensor], seen: Tensor) -> None:
             first, second = entries[place].item(), entries[place + 1].item()
             raise DataError(
                 f"{name} completes rows whose observed entries come first in its order, but "
-                f"row {row} observes entry {second} and not entry {first}, which comes before "
+                f"row {row} shows entry {second} and hides entry {first}, which comes before "
                 f"it; hide what follows, or choose a model that completes any pattern"
             )
 
