@@ -324,7 +324,7 @@ def too_large(space: Space, bins: int) -> str | None:
     count = parameters_of(sizes, groups)
     size = f"{count}" if count < 10**9 else f"about 2^{count.bit_length()}"
     return (
-        f"expected tables of at most {MAX_CELLS} cells, found {size} parameters for {space}; "
+        f"a table of {space} has {size} parameters, one per combination of values; "
         "use autoregressive.fvsbn or autoregressive.made, which compute their conditionals"
     )
 

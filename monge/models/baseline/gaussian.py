@@ -38,9 +38,9 @@ class Gaussian(ClosedFormModel):
     r"""$p(x \mid y) = N(x; \mu_y, \Sigma_y)$, $\Sigma = (S + r V) / (n + r)$: the scatter S of n
     rows with label y, and r pseudo-rows of uncorrelated entries with the training variances V.
 
-    A whole value is the cell that contains a normal variable:
-    $P(x) = \int_{[x, x+1)} N(v) dv$, the end cells of levels reaching to infinity. Then the likelihood
-    is the bound $E_u \log N(x + u) \le \log P(x)$ with u uniform, in closed form. Columns that are
+    A whole value is the cell that contains a normal variable: $P(x) = \int_{[x, x+1)} N(v) dv$;
+    the end cells of levels reach to infinity. Then the likelihood is the bound
+    $E_u \log N(x + u) \le \log P(x)$ with u uniform, in closed form. Columns that are
     labels are modelled independently of the Gaussian, each by its frequencies.
     """
 

@@ -97,11 +97,12 @@ class MissingEntries:
             make(y.shape, generator=generator, dtype=y.dtype, device=y.device)
             for make in (torch.randn, torch.rand)
         )
-        drawn, log_q = sampler(noise)
-        s = torch.where(self.dequantised, torch.logit(uniform, 1e-6), drawn)
+        proposed, log_q = sampler(noise)
+        s = torch.where(self.dequantised, torch.logit(uniform, 1e-6), proposed)
         w, volume = self.coordinates(s)
         logistic = torch.where(self.dequantised, F.logsigmoid(s) + F.logsigmoid(-s), 0.0).sum(1)
-        near = -0.5 * (torch.where(self.observed, drawn - w, 0.0) / PROPOSAL_SCALE).square().sum(1)
+        gap = torch.where(self.observed, proposed - w, 0.0)
+        near = -0.5 * (gap / PROPOSAL_SCALE).square().sum(1)
         return s, self.log_p(w) + volume - logistic + near - log_q
 
 
@@ -182,7 +183,7 @@ def repaint(
 
 
 class TransferFlow(CompletableFlow, CanTransfer):
-    """x' = f(f^{-1}(x, c), c'): the code of x is kept while its conditions change from c to c'."""
+    """x' = f(f^{-1}(x, c), c'): the code of x is unchanged, its conditions change from c to c'."""
 
     @torch.no_grad()
     def transfer(self, batch: Batch, given: Given) -> Tensor:

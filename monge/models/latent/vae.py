@@ -61,6 +61,8 @@ class VAE(LatentVariableModel):
             )
 
     def loss(self, batch: Batch) -> Losses:
+        """Negative ELBO: reconstruction -E_q log p(x | z) plus beta KL(q(z | x) | p(z)), or the
+        importance-weighted bound."""
         h, context = self.posterior_params(batch)
         noise = self.sample_noise(self.config.samples, h)
         code = self.sample_posterior(h, context, noise)  # z ~ q(z | x)
@@ -78,6 +80,7 @@ class VAE(LatentVariableModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """z ~ p(z), then x ~ p(x | z)."""
         context = self.context(given or {}, n)
         z = self.prior.sample(n, generator)  # z ~ p(z)
         return self.sample_given_code(z, context, generator)  # x ~ p(x | z)

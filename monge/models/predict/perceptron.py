@@ -82,6 +82,7 @@ class Perceptron(Predictor):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y ~ p(y | x), or its Monte Carlo dropout average with `passes`."""
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
         return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
