@@ -28,7 +28,7 @@ WIDTH, HEADS, STEPS = 8, 2, 7
 
 
 @torch.no_grad()
-def shaken(net: nn.Module) -> nn.Module:
+def randomised(net: nn.Module) -> nn.Module:
     """In float64 and far from any symmetric start."""
     net.double().eval()
     for parameter in net.parameters():
@@ -40,7 +40,7 @@ def x31_attention_is_equivariant() -> Residual:
     """MHA(P X) = P MHA(X) for every permutation P of the steps.
 
     Source: Lee et al. 2019, Set Transformer."""
-    layer, x = shaken(SelfAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
+    layer, x = randomised(SelfAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
     order = torch.randperm(STEPS)
     return Residual(gap(layer(x[:, order]), layer(x)[:, order]), ROUNDING)
 
@@ -50,7 +50,7 @@ def x31_positions_tell_steps_apart() -> Residual:
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.5."""
     nets = [
-        shaken(
+        randomised(
             TransformerEncoder.Config(
                 width=WIDTH, depth=1, heads=HEADS, positions="sinusoidal", join=join
             ).build(WIDTH)
@@ -67,7 +67,7 @@ def x31_permuting_steps_with_their_places_is_equivariant() -> Residual:
 
     Source: Lee et al. 2019, Set Transformer; Vaswani et al. 2017, Attention Is All You Need, sec.
     3.5."""
-    layer, order = shaken(SelfAttention(2 * WIDTH, HEADS)), torch.randperm(STEPS)
+    layer, order = randomised(SelfAttention(2 * WIDTH, HEADS)), torch.randperm(STEPS)
     places = sinusoids(STEPS, WIDTH).expand(3, -1, -1)
     joined = torch.cat([normal(3, STEPS, WIDTH), places], 2)
     return Residual(gap(layer(joined[:, order]), layer(joined)[:, order]), ROUNDING)
@@ -85,7 +85,7 @@ def x32_the_mask_leaves_no_future() -> Residual:
     """Under the causal mask, later steps change nothing, bit for bit.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
-    layer, x = shaken(CausalAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
+    layer, x = randomised(CausalAttention(WIDTH, HEADS)), normal(3, STEPS, WIDTH)
     worst = 0.0
     for place in range(1, STEPS):
         other = torch.cat([x[:, :place], normal(3, STEPS - place, WIDTH)], 1)
@@ -98,7 +98,7 @@ def x32_cached_steps_equal_the_masked_pass() -> Residual:
 
     Source: Shazeer 2019, Fast Transformer Decoding: One Write-Head Is All You Need."""
     layer, x = CausalAttention(WIDTH, HEADS, "rotary"), normal(3, STEPS, WIDTH)
-    shaken(layer)
+    randomised(layer)
     state = layer.start(3, STEPS)
     steps = torch.stack([layer.step(state, x[:, t]) for t in range(STEPS)], 1)
     return Residual(gap(steps, layer(x)), ROUNDING)
@@ -109,7 +109,7 @@ def x32_padding_changes_nothing() -> Residual:
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sec. 3.2.3."""
     layer, x, length = (
-        shaken(SelfAttention(WIDTH, HEADS)),
+        randomised(SelfAttention(WIDTH, HEADS)),
         normal(1, STEPS, WIDTH),
         torch.tensor([4]),
     )
@@ -182,7 +182,7 @@ def x35_stochastic_attention_is_soft_in_the_mean() -> Residual:
 
 def biases() -> list[RelativeBias]:
     found = [relative_bias(kind, HEADS) for kind in BIASES]
-    return [bias for bias in found if bias is not None and shaken(bias) is not None]
+    return [bias for bias in found if bias is not None and randomised(bias) is not None]
 
 
 def x36_relative_biases_are_toeplitz() -> Residual:
@@ -202,7 +202,7 @@ def x36_a_window_may_be_shifted() -> Residual:
     worst = 0.0
     for kind in (*BIASES, "rotary"):
         layer, x = CausalAttention(WIDTH, HEADS, kind), normal(2, 2 * STEPS, WIDTH)
-        shaken(layer)
+        randomised(layer)
         late = torch.cat([x[:, :STEPS], x[:, :STEPS]], 1)
         both = logits(layer, late)
         worst = most(worst, gap(both[..., :STEPS, :STEPS], both[..., STEPS:, STEPS:]))

@@ -25,7 +25,7 @@ from ..nn.attention.scores import AdditiveScore, BilinearScore, DotScore
 from ..nn.attention.softmax import padding_mask
 from ..nn.recurrent import GRU, LSTM, Bidirectional, ElmanRNN, RecurrentNet
 from ._helpers import gap, most, normal
-from .attention import shaken
+from .attention import randomised
 from .framework import Residual
 from .subjects import build
 
@@ -34,7 +34,7 @@ INPUTS, WIDTH, STEPS = 3, 5, 6
 
 
 def built(config: RecurrentNet.Config) -> RecurrentNet:
-    net = shaken(config.build(INPUTS))
+    net = randomised(config.build(INPUTS))
     assert isinstance(net, RecurrentNet)
     return net
 

@@ -39,7 +39,7 @@ every = pytest.mark.parametrize("name", CONFIGS)
 
 
 def built(name: str, space: Space | None = None):
-    """A law with shaken weights, float64."""
+    """A law with randomised weights, float64."""
     torch.manual_seed(0)
     model = CONFIGS[name].build(space or worlds.sentences(4)[0]).double()
     with torch.no_grad():

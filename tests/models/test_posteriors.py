@@ -37,7 +37,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 @torch.no_grad()
-def shaken(module: nn.Module, std: float = 0.5) -> nn.Module:
+def randomised(module: nn.Module, std: float = 0.5) -> nn.Module:
     generator = make_generator(4)
     for parameter in module.double().eval().parameters():
         parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
@@ -45,7 +45,7 @@ def shaken(module: nn.Module, std: float = 0.5) -> nn.Module:
 
 
 def vae(space: Space = BITS, std: float = 0.5, **words: object) -> VAE:
-    return shaken(VAE.Config(**{"latent": 2, "net": SMALL, **words}).build(space), std)
+    return randomised(VAE.Config(**{"latent": 2, "net": SMALL, **words}).build(space), std)
 
 
 def bits(n: int, seed: int = 3) -> Tensor:
@@ -54,7 +54,7 @@ def bits(n: int, seed: int = 3) -> Tensor:
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda c: c.owner.__name__)
 def test_a_draw_and_a_given_code_have_one_density(config):
-    posterior: Posterior = shaken(config.build(4))
+    posterior: Posterior = randomised(config.build(4))
     h, noise = normal(5, posterior.width), normal(3, 5, 4, seed=1)
     with torch.no_grad():
         z, log_q = posterior.reparameterise(h, noise)
@@ -66,7 +66,7 @@ def test_a_draw_and_a_given_code_have_one_density(config):
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda c: c.owner.__name__)
 def test_a_density_is_that_of_the_jacobian(config):
-    posterior: Posterior = shaken(config.build(4))
+    posterior: Posterior = randomised(config.build(4))
     h, noise = normal(1, posterior.width), normal(4, seed=1)
     jacobian = torch.autograd.functional.jacobian(
         lambda e: posterior.reparameterise(h, e[None, None])[0][0, 0], noise
@@ -77,7 +77,7 @@ def test_a_density_is_that_of_the_jacobian(config):
 
 
 def test_a_full_covariance_has_the_rate_of_a_gaussian():
-    posterior: FullCovariancePosterior = shaken(FullCovariancePosterior.Config().build(4))
+    posterior: FullCovariancePosterior = randomised(FullCovariancePosterior.Config().build(4))
     h = normal(5, posterior.width)
     mean, log_scale, lower = posterior.factor(h)
     law = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
@@ -95,7 +95,7 @@ def test_the_drawn_rate_of_a_flow_is_steadied():
     h, noise = normal(5, posterior.width), normal(20_000, 5, 4, seed=1)
     with torch.no_grad():
         for std, most in ((0.0, 1e-6), (0.1, 0.3)):
-            shaken(posterior, std)
+            randomised(posterior, std)
             z, log_q = posterior.reparameterise(h, noise)
             drawn = log_q - torch.distributions.Normal(0.0, 1.0).log_prob(z)
             added = posterior.control_variate(h, noise)

@@ -16,7 +16,7 @@ SMALL = TransformerEncoder.Config(width=8, depth=2, heads=2, expand=2, positions
 pytestmark = pytest.mark.usefixtures("doubles")
 
 
-def shaken(net):
+def randomised(net):
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -33,7 +33,7 @@ def copy(attention, peer):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_block_equals_torchs(norm):
-    block = shaken(EncoderBlock(replace(SMALL, norm=norm)))
+    block = randomised(EncoderBlock(replace(SMALL, norm=norm)))
     peer = nn.TransformerEncoderLayer(
         8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=norm == "pre"
     )
@@ -50,7 +50,7 @@ def test_a_block_equals_torchs(norm):
 
 
 def test_a_decoder_block_equals_torchs():
-    block = shaken(CausalBlock(replace(SMALL, norm="post"), memory=8))
+    block = randomised(CausalBlock(replace(SMALL, norm="post"), memory=8))
     peer = nn.TransformerDecoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True)
     copy(block.look, peer.self_attn)
     ask = block.ask
@@ -81,7 +81,7 @@ def test_a_decoder_block_equals_torchs():
     ],
 )
 def test_an_encoder_reads_no_padding(fields):
-    net = shaken(replace(SMALL, **fields).build(3, 6))
+    net = randomised(replace(SMALL, **fields).build(3, 6))
     x, length = torch.randn(2, 6, 3), torch.tensor([3, 6])
     torch.testing.assert_close(net(x, length)[:1, :3], net(x[:1, :3]))
 
@@ -90,7 +90,7 @@ def test_an_encoder_reads_no_padding(fields):
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_decoder_steps_as_it_passes(norm):
     config = DecoderStack.Config(width=8, depth=2, heads=2, expand=2, norm=norm)
-    net = shaken(config.build(3, 4, 5, 6))
+    net = randomised(config.build(3, 4, 5, 6))
     x, memory, length = torch.randn(2, 6, 3), torch.randn(2, 7, 5), torch.tensor([7, 2])
     y = net(x, memory, length)
     state = net.start(2, 6, memory, length)

@@ -17,7 +17,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-def shaken(net):
+def randomised(net):
     for parameter in net.parameters():
         nn.init.normal_(parameter, std=0.1)
     return net.double().eval()
@@ -65,7 +65,7 @@ def test_shapes_are_kept_and_every_parameter_matters(config, shape):
 
 
 def test_a_context_speaks_to_its_own_row_and_must_be_given():
-    net, x = shaken(SMALL.build((1, 8, 8), 1, 3)), torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    net, x = randomised(SMALL.build((1, 8, 8), 1, 3)), torch.randn(2, 1, 8, 8, dtype=torch.float64)
     context = torch.randn(2, 3, dtype=torch.float64)
     other = torch.stack([context[0], context[1] + 1])
     left, right = net(x, context), net(x, other)
@@ -79,7 +79,7 @@ def test_a_context_speaks_to_its_own_row_and_must_be_given():
 
 @torch.enable_grad()
 def test_every_output_reads_the_whole_picture_where_the_lowest_level_attends():
-    net = shaken(UNet.Config(width=4, multipliers=(1, 2), attention=1).build((1, 32), 1))
+    net = randomised(UNet.Config(width=4, multipliers=(1, 2), attention=1).build((1, 32), 1))
     x = torch.randn(1, 1, 32, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(net(x)[0, 0, 0], x)
     assert bool((slope != 0).all())

@@ -19,7 +19,7 @@ from ...nn.layers.norm import norm
 from ...nn.layers.specs import ConvSpec, PoolSpec
 from ...nn.recurrent import GRU
 from .._helpers import gap, normal
-from ..attention import HEADS, STEPS, WIDTH, parts, shaken
+from ..attention import HEADS, STEPS, WIDTH, parts, randomised
 from ..convolution import count
 from ..framework import Control
 from ..norm_dropout_init import batch_norm, unscaled
@@ -230,7 +230,7 @@ def r49_a_relative_bias_sees_the_distance() -> Control:
     Transformer, sec. 2.1."""
     table = relative_bias("table", HEADS)
     assert table is not None
-    shaken(table)
+    randomised(table)
     b, free = table(STEPS, STEPS), normal(HEADS, STEPS, STEPS)
     along, beside = (gap(each[:, 1:, 1:], each[:, :-1, :-1]) for each in (b, free))
     return Control(beside, along, 0.0)
