@@ -68,9 +68,9 @@ class MissingEntries:
         """The coordinates of a state, and the log-volume of its observed part."""
         y = torch.where(self.dequantised, self.y + s.sigmoid(), self.y)
         rest, _ = self.outer(torch.zeros_like(s))  # hidden entries add a constant to the volume
-        w, paid = self.outer.inverse(torch.where(self.observed, y, rest))
+        w, log_det = self.outer.inverse(torch.where(self.observed, y, rest))
         log_derivatives = F.logsigmoid(s) + F.logsigmoid(-s)
-        volume = paid + torch.where(self.dequantised, log_derivatives, 0.0).sum(1)
+        volume = log_det + torch.where(self.dequantised, log_derivatives, 0.0).sum(1)
         return torch.where(self.observed, w, s), volume
 
     def sample(self, start: Tensor, moves: int, leaps: int, generator: Generator | None) -> Tensor:
