@@ -1,4 +1,4 @@
-"""Entries in an order: how an event is laid out as steps, and what a law of steps refuses."""
+"""Events as sequences of entries: layout of the steps, and checks of what models accept."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..core.errors import DataError
 from ..core.space import Space
 
 STATISTICS = ("mean", "scale", "low", "high")
-PLACES = 4096
-"""Up to so many entries of a row of fixed length have statistics and a first law of their own."""
+MAX_SEPARATE_PLACES = 4096
+"""Entries of a row of fixed length up to which each has its own statistics and output offset."""
 
 
 def placeholder_values(space: Space) -> Tensor:
-    """A value of each entry's own kind to stand where nothing is drawn yet, (D,)."""
+    """A valid value of each entry for positions not sampled yet, (D,)."""
     low, mean = space.spread("low").flatten(), space.spread("mean").flatten()
     kinds = [part.kind for part in space.columns] or [space.kind] * space.dims
     return torch.where(torch.tensor([kind == "real" for kind in kinds]), mean, low)
@@ -33,7 +33,7 @@ def check_no_missing(name: str, batch: Batch) -> None:
 
 
 def check_codes(name: str, space: Space, x: Tensor) -> None:
-    """Levels, bits and tokens (B, D) must be among those of the training data."""
+    """Levels, bits and tokens (B, D) must be in the range of the training data."""
     if space.kind == "real" or not x.numel():
         return
     top = 1 if space.kind == "binary" else space.size - 1
@@ -46,15 +46,15 @@ def check_codes(name: str, space: Space, x: Tensor) -> None:
 
 
 def check_prefix(name: str, orders: Iterable[Tensor], seen: Tensor) -> None:
-    """What is seen (B, D) must come first in every order, or the draw were not exact."""
+    """Observed entries (B, D) must come first in every order, or samples would not be exact."""
     for order in orders:
         entries = order.argsort()
-        late = seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]  # seen after an unseen one
+        late = seen[:, entries][:, 1:] & ~seen[:, entries][:, :-1]  # observed after a hidden one
         if bool(late.any()):
             row, place = late.nonzero()[0].tolist()
             first, second = entries[place].item(), entries[place + 1].item()
             raise DataError(
-                f"{name} completes rows whose seen entries come first in its order, but "
+                f"{name} completes rows whose observed entries come first in its order, but "
                 f"row {row} shows entry {second} and hides entry {first}, which comes before "
                 f"it; hide what follows, or choose a model that completes any pattern"
             )
@@ -65,16 +65,16 @@ class StepRows:
     """Rows laid out as steps."""
 
     x: Tensor  # (B, D)
-    exist: Tensor  # (B, D): which steps are part of the law
-    context: Tensor | None  # (B, 1 or D, K): what is given for all steps, or for each
+    exist: Tensor  # (B, D): which steps are part of the row
+    context: Tensor | None  # (B, 1 or D, K): conditions of all steps, or of each
 
     def take(self, rows: Tensor, steps: int | None = None) -> StepRows:
-        """Some of the rows, their first steps alone."""
+        """Some of the rows, and only their first steps."""
         context = None if self.context is None else self.context[rows]
         return StepRows(self.x[rows], self.exist[rows], context).cut(steps)
 
     def cut(self, steps: int | None) -> StepRows:
-        """The first steps alone; all of them for None."""
+        """Only the first steps; all of them for None."""
         context = None if self.context is None else self.context[:, :steps]
         return StepRows(self.x[:, :steps], self.exist[:, :steps], context)
 
@@ -86,18 +86,18 @@ class StepRows:
 
 
 class StepLayout:
-    """An event as a sequence of single entries: the steps of a series, each with its channels in
-    turn, or the pixels of a picture in raster order, each with its colours in turn.
+    """An event as a sequence of single entries: the channels of each step of a series, or the
+    colours of each pixel of an image in raster order.
 
-    What a step is told of its place comes again after `cycle` steps: the whole row where rows are
-    of one length and short, otherwise one frame, which is a step of a series with its channels.
+    Places repeat after `cycle` steps: the whole row if rows are short and of one length, otherwise
+    one frame, which is a step of a series with its channels.
     """
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.raster = space.is_picture and not space.varies
         self.channels = frame(space).dims
-        own = not space.varies and space.dims <= PLACES
+        own = not space.varies and space.dims <= MAX_SEPARATE_PLACES
         self.cycle = space.dims if own else self.channels
 
     def steps(self, x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class StepLayout:
         return frames(self.space, x).flatten(1)
 
     def event(self, x: Tensor) -> Tensor:
-        """(B, D) -> (B, *event), as long as x is."""
+        """(B, D) -> (B, *event), with as many steps as x has."""
         shape = self.space.shape
         if self.raster:
             return x.reshape(-1, *shape[1:], self.channels).movedim(-1, 1)
@@ -124,7 +124,7 @@ class StepLayout:
         return places < self.channels * batch.length[:, None]
 
     def exist(self, batch: Batch) -> Tensor:
-        """Which steps are part of the law, (B, D): those up to the symbol that ends a row."""
+        """Which steps are part of the row, (B, D): those up to the end symbol."""
         within = self.within(batch)
         if self.space.end is None:
             return within
@@ -140,15 +140,15 @@ class StepLayout:
 
 
 def frame(space: Space) -> Space:
-    """One step of a sequence as a vector of its channels, or one pixel of a picture, with
-    statistics over all of them."""
+    """The space of one step of a sequence, or of one pixel of an image, as a vector of channels,
+    with statistics over all of them."""
     mean, scale, low, high = (frames(space, space.spread(name)[None])[0] for name in STATISTICS)
     scale = (scale.square().mean(0) + mean.var(0, correction=0)).sqrt()
     return vector(space, mean.mean(0), scale, low.amin(0), high.amax(0))
 
 
 def vector(space: Space, mean: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Space:
-    """The same kind of values as a vector with these statistics."""
+    """A vector space of the same kind with these statistics."""
     return replace(
         space,
         shape=(len(mean),),

@@ -1,11 +1,11 @@
 r"""Base of sequence models whose steps share one network and one head.
 
 $\log p(x | c) = \sum_t \log p(x_t | x_{<t}, c)$ over the steps t that exist. The steps are the
-single entries of an event, one after the other: a series (T,) or (T, C), the channels of a step
-in turn; a picture in raster order, the colours of a pixel in turn. So the law is an exact product
-whatever the event is. Step t reads the vector of x_{t-1} (a learned one before the first), its
-place where rows are of one length, and what is given; the network's output plus a learned offset
-of its place are the parameters of its law. What a row has beyond its length is no part of it.
+single entries of an event: the channels of each step of a series (T,) or (T, C), or the colours
+of each pixel of an image in raster order, so the likelihood is an exact product for every event.
+Step t reads the embedding of x_{t-1} (a learned vector at the first step), its place if rows have
+one length, and the conditions; the network's output plus a learned offset of the place are the
+parameters of its distribution. Padding beyond the length of a row is not part of it.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
     config: Config
     net: ConditionedStepwise[Any]
     window: int = 0
-    """Steps of a row that a training step scores, where the network's reach is finite; 0: all."""
+    """Steps of a row that a training step scores if the network's reach is finite; 0: all."""
     shift: Tensor
     scale: Tensor
     blank: Tensor
     typical: Tensor
 
     def __init__(self, config: Config, space: Space, width: int) -> None:
-        """width: of the vectors that the network reads. The heir builds `net` from `width`,
+        """width: of the vectors that the network reads. Subclasses build `net` from `width`,
         `head.width` and `context.width`."""
         super().__init__(config, space)
         self.name, self.width = type(self).__name__.lower(), width
@@ -112,7 +112,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         return self.layout.cycle
 
     def initialise_from_data(self, batch: Batch) -> None:
-        """Let each place begin with the law of its training values alone."""
+        """Initialise the distribution of each place to the marginal of its training values."""
         rows, exist = (
             self.flat(batch.x),
             self.layout.exist(batch) & self.layout.steps(batch.observed_mask),
@@ -182,7 +182,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         return self.parameters_of(self.to_steps(batch))[:, self.orders[0]]
 
     def pieces(self, count: Tensor, room: int) -> Iterator[tuple[Tensor, int]]:
-        """Rows by their number of steps, as many as have room together, and the most steps."""
+        """Rows sorted by length in chunks of at most `room` steps, with the longest length."""
         order, start = count.argsort(descending=True), 0
         while start < len(order):
             most = max(int(count[order[start]]), 1)
@@ -192,11 +192,11 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
 
     @property
     def stretch(self) -> int:
-        """Steps that are passed through the network at once where no gradient is wanted."""
+        """Steps per network pass when no gradient is needed."""
         return max(8 * self.net.reach, 1024) if isinstance(self.net, WindowedStepwise) else 1 << 62
 
     def streamed(self, rows: StepRows) -> Tensor:
-        """log p of every step (B, D), a stretch after the other where the reach allows it."""
+        """log p of every step (B, D), in stretches if the network's reach is finite."""
         steps = rows.x.shape[1]
         if steps <= self.stretch:
             return self.scored(rows)
@@ -213,7 +213,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         return self.log_prob_at(self.parameters_of(rows), rows.x, places)
 
     def parameters_of(self, rows: StepRows) -> Tensor:
-        """The parameters of the law of every step, (B, D, P)."""
+        """The parameters of the distribution of every step, (B, D, P)."""
         x = rows.x
         places = torch.arange(x.shape[1], device=x.device) % self.cycle
         vectors = self.entries(x[:, :-1], places[:-1])
@@ -223,7 +223,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         return self.net(inputs, rows.context) + self.along(self.offset, x.shape[1])
 
     def along(self, table: Tensor, steps: int) -> Tensor:
-        """The rows of a table (cycle, .) at the first places, (steps, .)."""
+        """A table (cycle, .) repeated along the steps, (steps, .)."""
         return table.repeat(-(-steps // self.cycle), 1)[:steps]
 
     def windowed(self, rows: StepRows, first: Tensor, last: Tensor, size: int) -> Tensor:
@@ -231,7 +231,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         x, net = rows.x, cast(WindowedStepwise[Any], self.net)
         end = x.shape[1] - 1
         steps = first[:, None] + torch.arange(1 - net.reach, size, device=x.device)  # (B, R-1+S)
-        known = (steps - 1).clamp(0, end)  # the step whose value each input is
+        known = (steps - 1).clamp(0, end)  # the step that each input embeds
         inputs = self.entries(x.gather(1, known), known % self.cycle)
         inputs = torch.where((steps > 0)[..., None], inputs, self.first)
         if self.place is not None:
@@ -253,7 +253,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
         return self.head.log_prob(params, y[..., None])[..., 0] - scale.log()
 
     def to_steps(self, batch: Batch) -> StepRows:
-        """The rows as steps; what is beyond a row's length is put at zero, unread."""
+        """The rows as steps; padding beyond the length of a row is set to zero and not read."""
         check_no_missing(self.name, batch)
         x, exist = self.flat(batch.x), self.layout.exist(batch)
         given = broadcast_conditions(batch.given, self.space, len(batch))
@@ -268,7 +268,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """What lies beyond a row's length is left as it is."""
+        """Padding beyond the length of a row is left unchanged."""
         x, seen = self.flat(batch.x), self.layout.steps(batch.observed_mask)
         order = self.layout.event(torch.arange(x.shape[1])[None]).flatten()
         check_prefix(self.name, [order], batch.observed_mask.reshape(len(x), -1))
@@ -305,7 +305,7 @@ class SequenceModel(Model, HasLikelihood, HasConditionals, CanSample, CanComplet
 
 
 def step_space(places: Space) -> Space:
-    """The space of a single step, whatever its place: reals are standardised."""
+    """The space of a single step, the same for all places: reals are standardised."""
     if places.kind == "real":
         return Space(kind="real", shape=(1,))
     if places.kind == "tokens":

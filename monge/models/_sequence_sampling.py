@@ -1,4 +1,4 @@
-"""Stepwise sampling of sequence models: each step is sampled, or kept if it is observed."""
+"""Stepwise sampling of sequence models: each step that is not observed is sampled."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class SequenceRowGroup:
         noise: Tensor,
         context: Tensor | None,
     ) -> None:
-        """x, seen: (m, D); noise: (D, m, 2); context: (m, 1 or D, K). What a step needs is laid
-        out here, since looking it up in a module takes longer than using it."""
+        """x, seen: (m, D); noise: (D, m, 2); context: (m, 1 or D, K). Everything a step needs is
+        stored here, since attribute access of a module takes longer than its use."""
         self.model, self.index, self.context = model, rows, context
         self.x, self.seen = x.T.contiguous(), seen.T.contiguous()  # (D, m)
         self.has_observed = self.seen.any(1).tolist()
@@ -65,15 +65,15 @@ class SequenceRowGroup:
         """x_t ~ p(x_t | params), unless observed or after the end of its row."""
         here = self.steps[step]
         params = apply_temperature(self.distribution, params, self.options)
-        drawn = self.distribution.sample(params, self.noise[step], 0)
+        value = self.distribution.sample(params, self.noise[step], 0)
         if self.real:
             place = step % self.cycle
-            drawn = self.model.shift[place] + self.model.scale[place] * drawn
-        if self.end is not None:  # what has ended stays at its end
-            drawn = drawn.masked_fill(self.ended, self.end)
+            value = self.model.shift[place] + self.model.scale[place] * value
+        if self.end is not None:  # rows that have ended repeat their end
+            value = value.masked_fill(self.ended, self.end)
         if self.has_observed[step]:
-            drawn = torch.where(self.seen[step], here, drawn)
-        here.copy_(drawn)
+            value = torch.where(self.seen[step], here, value)
+        here.copy_(value)
         if self.end is not None:
             self.ended |= here == self.end
 
@@ -87,7 +87,7 @@ class SequenceRowGroup:
         self.x[step + 1 :] = self.x[step]
 
     def parameters(self, step: int) -> Tensor:
-        """Of the distribution of this step, (m, P)."""
+        """The parameters of the distribution of this step, (m, P)."""
         if self.state is None:
             past = StepRows(self.x.T, self.seen.T, self.context).cut(step + 1)
             return self.model.parameters_of(past)[:, -1]
@@ -103,8 +103,8 @@ class SequenceRowGroup:
 def apply_temperature(
     distribution: Distribution, params: Tensor, options: SymbolSampling
 ) -> Tensor:
-    """Logits divided by the temperature, unlikely symbols left out; of a mixture, scales
-    multiplied by the temperature besides."""
+    """Logits divided by the temperature, without unlikely symbols; the scales of a mixture are
+    also multiplied by the temperature."""
     temperature = options.temperature
     if isinstance(distribution, CategoricalDistribution):
         return truncate_logits(params, options)
@@ -124,8 +124,8 @@ def apply_temperature(
 def unobserved_rows(
     model: SequenceModel, n: int, given: Given | None, options: Config | None
 ) -> Batch:
-    """n rows of which nothing is seen, laid out as steps; as long as what they are given step by
-    step, as is asked, or as half of the training rows are at most."""
+    """n rows without observed entries, laid out as steps; as long as conditions given per step,
+    as `steps` asks, or as the median training row."""
     ready = broadcast_conditions(given or {}, model.space, n)
     frames, asked = int(model.typical), settings(model, options).steps
     if asked and not model.space.varies:
@@ -161,7 +161,7 @@ def check_prompt(space: Space, prompt: Sequence[int], steps: int) -> None:
 def row_groups(
     model: SequenceModel, batch: Batch, options: Config | None, generator: Generator | None
 ) -> Iterator[SequenceRowGroup]:
-    """The rows of a batch laid out as steps, in pieces, each before its first step."""
+    """Groups of the rows of a batch laid out as steps, each before its first step."""
     n, steps = batch.x.shape
     noise = model.head.noise(steps * n, generator).reshape(steps, n, 2)
     context = model.context(batch.given, n, steps)
@@ -183,8 +183,9 @@ def row_groups(
 def fill(
     model: SequenceModel, batch: Batch, options: Config | None, generator: Generator | None
 ) -> Tensor:
+    """Rows (n, *event) whose unobserved steps are sampled one after the other."""
     x = batch.x.clone()
-    with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
+    with torch.inference_mode():  # saves a tenth of the time
         for rows in row_groups(model, batch, options, generator):
             for step in range(x.shape[1]):
                 rows.advance(step)

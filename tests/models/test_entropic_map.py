@@ -137,10 +137,10 @@ def test_the_judge_leaves_out_how_rows_happen_to_be_paired():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "given 0 conditions; write the two as SOURCE~TARGET"),
+        ({}, "found 0 conditions"),
         (
             {"source": replace(SOURCE, shape=(3,))},
-            "source holds real numbers of shape 3 where target",
+            "shape 3 in source",
         ),
         ({"source": replace(SOURCE, kind="levels", size=4)}, "one kind"),
     ],

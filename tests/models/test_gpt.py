@@ -78,7 +78,7 @@ def test_a_prefix_is_completed_and_a_suffix_refused():
     seen = torch.arange(6).expand(3, 6) < 4
     done = model.complete(Batch(x, observed=seen), generator=make_generator(0))
     assert torch.equal(done[:, :4], x[:, :4])
-    with pytest.raises(DataError, match="seen entries come first"):
+    with pytest.raises(DataError, match="entries come first"):
         model.complete(Batch(x, observed=~seen))
 
 

@@ -1,4 +1,4 @@
-"""Linear autoregression: known coefficients are found, and the law is the Gaussian it says."""
+"""Linear autoregression: known coefficients are recovered, and the distribution is Gaussian."""
 
 import math
 
@@ -10,8 +10,13 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.sequence._ar_fit import join_windows, log_likelihood, maximum_likelihood, select
-from monge.models.sequence.linear_ar import LinearAR
+from monge.models.sequence.linear_ar import (
+    LinearAR,
+    join_windows,
+    log_likelihood,
+    maximum_likelihood,
+    select,
+)
 from monge.prob.linear_ar import autocovariance, step_up
 from monge.run import run
 
@@ -178,9 +183,9 @@ def test_short_prefixes_are_completed_below_the_order():
         torch.testing.assert_close(spread, variance[:steps])
 
 
-def test_pictures_and_missing_values_are_refused():
-    picture = Space(kind="real", shape=(1, 4, 4), rows=9)
-    assert "linear_ar needs series" in LinearAR.unsupported_reason(picture)
+def test_images_and_missing_values_are_refused():
+    image = Space(kind="real", shape=(1, 4, 4), rows=9)
+    assert "1x4x4" in LinearAR.unsupported_reason(image)
     x = simulate([0.5], 4, 9)
     hidden = torch.ones(4, 9, dtype=torch.bool)
     hidden[:, 3] = False

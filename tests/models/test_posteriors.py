@@ -22,8 +22,7 @@ from monge.models.latent._posterior import (
     IAFPosterior,
     Posterior,
 )
-from monge.models.latent._prior import MixturePrior
-from monge.models.latent.vae import VAE
+from monge.models.latent.vae import VAE, MixturePrior
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.distributions import GaussianMixture
 

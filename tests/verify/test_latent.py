@@ -12,7 +12,7 @@ from monge.core.abilities import HasLevels
 from monge.core.rng import make_generator
 from monge.models.latent import _posterior
 from monge.models.latent._posterior import FullCovariancePosterior, IAFPosterior
-from monge.models.latent._prior import MixturePrior
+from monge.models.latent.vae import MixturePrior
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.verify import inference, subjects
 from monge.verify.framework import examine, hold, identities, listed

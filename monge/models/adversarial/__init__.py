@@ -1,1 +1,1 @@
-"""Laws known by their samples alone, trained against a critic."""
+"""Implicit models, known by their samples alone and trained against a discriminator or critic."""

@@ -58,7 +58,7 @@ class CycleGAN(Model, CanSample):
 
     class SamplingConfig(CanSample.SamplingConfig):
         reverse: bool = False
-        """Translate in the other direction: what is given are targets, sources are generated."""
+        """Translate in the other direction: from given targets to sources."""
 
     config: Config
 
@@ -91,6 +91,7 @@ class CycleGAN(Model, CanSample):
         ]
 
     def discriminator_loss(self, batch: Batch) -> Losses:
+        """Loss of each side's discriminator at real images and at translations to its side."""
         check_rows(self, batch)
         real = self.real(batch)
         losses: Losses = {}
@@ -105,6 +106,8 @@ class CycleGAN(Model, CanSample):
         return losses
 
     def generator_loss(self, batch: Batch) -> Losses:
+        """Adversarial loss, L1 cycle loss |F(G(a)) - a| and L1 identity loss |G(b) - b|, per
+        side."""
         real = self.real(batch)
         losses: Losses = {}
         for side, name in enumerate("ab"):
@@ -144,6 +147,7 @@ class CycleGAN(Model, CanSample):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """b = G(a), or a = F(b) with `reverse`: the map is deterministic."""
         side = 0 if isinstance(options, CycleGAN.SamplingConfig) and options.reverse else 1
         x = broadcast_conditions(given or {}, self.space, n)[self.name].x
         y = self.translate(side, self.standardise(1 - side, x, False)).flatten(1)

@@ -73,19 +73,21 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         return self.discriminator_loss(batch) | self.generator_loss(batch)
 
     def updates(self) -> Sequence[Update]:
-        rival, own = list(self.discriminator.parameters()), list(self.generator.parameters())
+        critic, own = list(self.discriminator.parameters()), list(self.generator.parameters())
         return [
-            Update("discriminator", self.discriminator_loss, rival),
+            Update("discriminator", self.discriminator_loss, critic),
             Update("generator", self.generator_loss, own),
             Update("watch", self.monitor, every=MONITOR_EVERY),
         ]
 
     def discriminator_loss(self, batch: Batch) -> Losses:
+        """Cross entropy of real and fake pairs (x, y), averaged over patches."""
         check_rows(self, batch)
         terms = discriminator_terms(self.config.game, *self.logits(batch))
         return {name: term.mean(1) for name, term in terms.items()}
 
     def generator_loss(self, batch: Batch) -> Losses:
+        """Adversarial loss of the fake pairs plus the weighted L1 distance to the target."""
         x, y = self.sources(batch.given, len(batch)), self.real(batch)
         fake = self.generate(x)
         adversarial = generator_terms(self.config.game, self.discriminate(x, fake)).mean(1)
@@ -133,6 +135,7 @@ class Pix2Pix(Model, CanSample, HasDiscriminator):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y = G(x, z), where the noise z is the dropout of the generator."""
         with monte_carlo_dropout(self.generator, generator, shared=False):
             y = self.generate(self.sources(given or {}, n)).flatten(1)
         return self.coordinates.to_data(y).unflatten(1, self.space.shape)

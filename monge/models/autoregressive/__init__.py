@@ -1,1 +1,1 @@
-"""Laws written as a product of conditionals, one entry after the other."""
+"""Models that factorise into conditionals, one entry after the other."""

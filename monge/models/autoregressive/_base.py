@@ -258,12 +258,12 @@ class RowGroup:
     def sample_entry(self, place: int, params: Tensor) -> Tensor:
         """x_i ~ p(x_i | params) at a position of the order, unless observed; its features."""
         entry = self.entries[place]
-        drawn = self.head.sample_entry(entry, params, self.noise[entry])
+        value = self.head.sample_entry(entry, params, self.noise[entry])
         here = self.columns[entry]
         if self.observed is None:
-            here.copy_(drawn)
+            here.copy_(value)
         else:
-            torch.where(self.observed[entry], here, drawn, out=here)
+            torch.where(self.observed[entry], here, value, out=here)
         return self.read(entry, here)
 
     def advance(self, place: int) -> None:

@@ -1,13 +1,15 @@
-r"""A table for every conditional, by counting: exact, and as large as the data has states
+r"""Conditional probability tables fitted by counting: exact, one cell per combination of values
 
-$P(x_i = k \mid x_{<i}) = \theta^{(i)}_{x_{<i}, k}$, one row for each way the entries before can
-combine. For n bits the i-th table has $2^{i-1}$ parameters and all have $2^n - 1$, which is why
-every other model of this family computes its conditionals instead. While it fits, a table can do
-what no network can: it is fitted by counting, and any pattern is completed by enumeration.
+$P(x_i = k \mid x_{<i}) = \theta^{(i)}_{x_{<i}, k}$, one row for each combination of the
+entries before. For n bits the i-th table has $2^{i-1}$ parameters and all have $2^n - 1$, which is
+why every other model of this family computes its conditionals instead. Small tables have two
+advantages over networks: they are fitted by counting, and any pattern is completed exactly by
+enumeration.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -31,24 +33,25 @@ from ...core.errors import DataError
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.discretise import EntryCodes
+from ...prob.discretise import EntryCodes, code_count
 from ...prob.distributions import sample_categorical
 from .._ordering import placeholder_values
-from ._prefix_counts import PrefixCounts, fits_in, parameters_of, sizes_of
 
-CELLS = 1 << 20
-"""Cells that the tables may have together."""
+MAX_CELLS = 1 << 20
+"""Cells of all tables together."""
 BINS = range(4, 65)
-"""How many runs the values of a number may fall into."""
+"""Possible numbers of histogram bins of a number."""
+MAX_STATES_PER_PASS = 1 << 22
+"""States weighted at once when rows are completed."""
 
 
 class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanStream):
     r"""$p(x \mid g) = \prod_i P(c_i \mid c_{<i}, g)\, p(x_i \mid c_i)$, where $c_i$ is the code of
-    entry i: its value, or the run of the histogram a number falls into.
+    entry i: its value, or the histogram bin of a number.
 
     $P(c_i = k \mid c_{<i}, g) = (n_k + m q_k) / \sum_k (n_k + m q_k)$ with n the counts of the
-    training rows that begin so, and q the frequencies of the entry alone, which m more rows
-    follow. Each combination g of labels given has tables of its own.
+    training rows with this prefix, q the marginal frequencies of the entry and m pseudo-rows. Each
+    combination g of the given labels has its own tables.
     """
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -57,9 +60,9 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
     class Config(Model.Config):
         tag = "model/autoregressive.count_table"
         pseudo: Annotated[float, Range(0, open=True)] = 2.0
-        """Rows added after every prefix, which follow the frequencies of the entry alone."""
+        """Pseudo-rows added to every prefix, with the marginal frequencies of the entry."""
         bins: Annotated[int, Range(BINS.start)] = 16
-        """Runs of a number's histogram; levels are grouped only if there are more."""
+        """Bins of a number's histogram; levels are grouped only if there are more."""
 
     config: Config
     blank: Tensor
@@ -74,7 +77,7 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
 
     @property
     def parameter_count(self) -> int:
-        """Free numbers of the law: each row of a table sums to one."""
+        """Free parameters: each row of a table sums to one."""
         return parameters_of(self.tables.sizes, self.tables.groups)
 
     @property
@@ -82,7 +85,9 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
         return [torch.arange(self.space.dims, device=self.blank.device)]
 
     def loss(self, batch: Batch) -> Losses:
-        return {"nll": -self.log_prob(batch)}
+        """-log p(x | g) = -sum_i (log P(c_i | c_<i, g) + log p(x_i | c_i)); `count` minimises it,
+        up to the pseudo-rows."""
+        return {"nll": -self.conditionals(batch).sum(1)}
 
     def updates(self) -> Sequence[Update]:
         return [Update("count", self.count, whole=True)]
@@ -104,15 +109,15 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         x, group = self.whole(batch)
         code, inside = self.codes.encode(x)
-        laws = zip(self.tables.along(code, group), code.T, strict=True)
-        chosen = [law.gather(1, k[:, None])[:, 0] for law, k in laws]
+        tables = self.tables.conditionals(code, group)  # (B, s_i) each
+        chosen = [p.gather(1, k[:, None])[:, 0] for p, k in zip(tables, code.T, strict=True)]
         return torch.stack(chosen, 1).log() + inside
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
-        """P of every code of an entry, zeros after the last."""
+        """P of every code of an entry, padded with zeros."""
         x, group = self.whole(batch)
-        laws = [law.T for law in self.tables.along(self.codes.encode(x)[0], group)]  # (s_i, B)
-        return nn.utils.rnn.pad_sequence(laws).permute(2, 1, 0)
+        tables = self.tables.conditionals(self.codes.encode(x)[0], group)  # (B, s_i) each
+        return nn.utils.rnn.pad_sequence([p.T for p in tables]).permute(2, 1, 0)
 
     @torch.no_grad()
     def sample(
@@ -122,9 +127,15 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        for x in self.stream(n, given, options, generator):
-            last = x
-        return last
+        """c_i ~ P(c_i | c_<i, g), one entry after the other, and x_i ~ p(x_i | c_i)."""
+        prefix = self.group(given or {}, n)  # the codes so far as one number, (n,)
+        chance, *inside = self.noise(n, generator)
+        codes = []
+        for i, size in enumerate(self.tables.sizes):
+            log_p = self.tables.distribution(i, prefix).log()  # (n, s_i)
+            codes.append(sample_categorical(log_p, chance[:, i]))
+            prefix = prefix * size + codes[-1]
+        return self.to_event(self.codes.decode(torch.stack(codes, 1), *inside))
 
     @torch.no_grad()
     def stream(
@@ -134,7 +145,7 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Iterator[Tensor]:
-        """One yield for each entry; those not yet drawn stand at their training mean or low."""
+        """Yields after each entry; entries not sampled yet hold their training mean or minimum."""
         prefix, order = self.group(given or {}, n), self.orders[0]
         chance, *inside = self.noise(n, generator)
         code = torch.zeros(n, len(order), dtype=torch.long, device=order.device)
@@ -150,7 +161,7 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
     def complete(
         self, batch: Batch, options: BaseConfig | None = None, generator: Generator | None = None
     ) -> Tensor:
-        """Exactly, whatever is seen: every state that agrees with it is weighed."""
+        """Exact for any pattern: every state that agrees with the observed entries is weighted."""
         seen, group = (
             batch.observed_mask.reshape(len(batch), -1),
             self.group(batch.given, len(batch)),
@@ -161,26 +172,29 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
         return self.to_event(torch.where(seen, x, self.codes.decode(code, *inside)))
 
     def noise(self, n: int, generator: Generator | None) -> Tensor:
-        """Uniforms (3, n, D): for the code of each entry and, twice, for its place in a run."""
+        """Uniforms (3, n, D): one for the code of each entry, two for its position in a bin."""
         fine = self.blank.new_empty(3, n, self.space.dims, dtype=torch.float64)
         return fine.uniform_(generator=generator)
 
     def whole(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Rows laid out flat (B, D), of which nothing may be missing, and their groups (B,)."""
+        """Flat rows (B, D) without missing values, and their groups (B,)."""
         if not bool(batch.observed_mask.all()):
             raise DataError(
-                "tabular needs every value of a row, but some are missing; fill them "
+                "count_table expected rows without missing values, found some; fill them "
                 "or choose a model that marginalises them"
             )
         return self.flat(batch.x), self.group(batch.given, len(batch))
 
     def group(self, given: Given, n: int) -> Tensor:
-        """Which combination of labels each row is given, (n,)."""
+        """The combination of given labels of each row, (n,)."""
         group = torch.zeros(n, dtype=torch.long, device=self.blank.device)
         for name, part in broadcast_conditions(given, self.space, n).items():
             size, codes = self.space.given[name].size, part.x.reshape(n, -1).long()
             if not bool(part.observed_mask.all()) or bool(((codes < 0) | (codes >= size)).any()):
-                raise DataError(f"given {name!r} must be a code from 0 to {size - 1} in every row")
+                raise DataError(
+                    f"given {name!r} must be a code from 0 to {size - 1} in every row; correct or "
+                    "drop the other rows"
+                )
             for code in codes.T:
                 group = group * size + code
         return group
@@ -207,6 +221,85 @@ class CountTable(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, 
         return cls.Config(bins=8)
 
 
+class PrefixCounts(nn.Module):
+    """The counts of every prefix of codes: one table per entry, for each of `groups`.
+
+    A prefix is one number in the mixed radix of the sizes, led by the group, so tables are flat.
+    """
+
+    counts: Tensor
+    prior: Tensor
+
+    def __init__(self, codes: EntryCodes, groups: int, pseudo: float) -> None:
+        super().__init__()
+        self.sizes, self.groups, self.pseudo = codes.sizes.tolist(), groups, pseudo
+        self.cells = list(cells_of(self.sizes, groups))
+        self.strides = [math.prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
+        self.register_buffer("counts", torch.zeros(sum(self.cells)))  # table after table
+        self.register_buffer("prior", pseudo * codes.even().to(self.counts.dtype))  # m q
+
+    def fit(self, code: Tensor, group: Tensor, even: Tensor) -> None:
+        """Count codes (B, D); even: uniform probabilities of the codes of each entry, (C,)."""
+        tables, priors = self.counts.split(self.cells), self.prior.split(self.sizes)
+        for i, prefix in enumerate(self.prefixes(code, group)):
+            tables[i].copy_(prefix.bincount(minlength=len(tables[i])))
+            first = self.pseudo * even.split(self.sizes)[i]
+            seen = tables[i].reshape(-1, self.sizes[i]).sum(0) + first
+            priors[i].copy_(self.pseudo * seen / seen.sum())
+
+    def prefixes(self, code: Tensor, group: Tensor) -> Iterator[Tensor]:
+        """The prefix that ends with each entry, (B,)."""
+        for size, own in zip(self.sizes, code.T, strict=True):
+            group = group * size + own
+            yield group
+
+    def distribution(self, i: int, prefix: Tensor) -> Tensor:
+        """P of each code of entry i after a prefix of those before it, (B, s_i)."""
+        start, size = sum(self.cells[:i]), self.sizes[i]
+        table = self.counts[start : start + self.cells[i]].reshape(-1, size)
+        weight = table[prefix] + self.prior.split(self.sizes)[i]
+        return weight / weight.sum(1, keepdim=True)
+
+    def conditionals(self, code: Tensor, group: Tensor) -> list[Tensor]:
+        """P of each code of each entry given the entries before it in rows (B, D), (B, s_i)."""
+        before = [group, *self.prefixes(code, group)]
+        return [self.distribution(i, prefix) for i, prefix in enumerate(before[:-1])]
+
+    def joint(self) -> Tensor:
+        """log P of every state of every group, in the order of prefixes, float64."""
+        log_p = torch.zeros(self.groups, dtype=torch.float64, device=self.counts.device)
+        for i in range(len(self.sizes)):
+            prefix = torch.arange(len(log_p), device=log_p.device)
+            log_p = (log_p[:, None] + self.distribution(i, prefix).double().log()).flatten()
+        return log_p
+
+    def fill(self, code: Tensor, group: Tensor, seen: Tensor, uniform: Tensor) -> Tensor:
+        """Codes (B, D) whose entries that are not `seen` are sampled given the others."""
+        joint, code = self.joint(), code.clone()
+        for pattern in seen.unique(dim=0):
+            rows = (seen == pattern).all(1).nonzero()[:, 0]
+            sampled = self.sample_states(joint, code[rows], group[rows], ~pattern, uniform[rows])
+            code[rows] = torch.where(pattern, code[rows], sampled)
+        return code
+
+    def sample_states(
+        self, joint: Tensor, code: Tensor, group: Tensor, hidden: Tensor, uniform: Tensor
+    ) -> Tensor:
+        """Codes (B, D) of sampled states that agree with `code` outside the `hidden` entries."""
+        stride = torch.tensor(self.strides, device=code.device)
+        base = (code * stride * ~hidden).sum(1) + group * math.prod(self.sizes)  # (B,)
+        ways = torch.zeros(1, dtype=torch.long, device=code.device)
+        for i in hidden.nonzero()[:, 0].tolist():
+            steps = torch.arange(self.sizes[i], device=code.device) * stride[i]
+            ways = (ways[:, None] + steps).flatten()
+        size = max(MAX_STATES_PER_PASS // len(ways), 1)
+        pieces = zip(base.split(size), uniform.split(size), strict=True)
+        states = torch.cat(
+            [b + ways[sample_categorical(joint[b[:, None] + ways], u)] for b, u in pieces]
+        )
+        return states[:, None] // stride % torch.tensor(self.sizes, device=code.device)
+
+
 def groups_of(space: Space) -> int:
     """How many combinations of labels the conditions can take."""
     return math.prod(part.size**part.dims for part in space.given.values())
@@ -218,7 +311,7 @@ def entries_of(space: Space) -> Sequence[Space]:
 
 
 def bins_for(space: Space) -> int:
-    """As many runs as leave no more cells than there are rows."""
+    """The most bins for which the tables have no more cells than there are rows."""
     parts, groups = entries_of(space), groups_of(space)
     fitting = [bins for bins in BINS if fits_in(space.rows, sizes_of(parts, bins), groups)]
     return max(fitting, default=BINS.start)
@@ -226,11 +319,35 @@ def bins_for(space: Space) -> int:
 
 def too_large(space: Space, bins: int) -> str | None:
     sizes, groups = sizes_of(entries_of(space), bins), groups_of(space)
-    if fits_in(CELLS, sizes, groups):
+    if fits_in(MAX_CELLS, sizes, groups):
         return None
     count = parameters_of(sizes, groups)
-    told = f"{count}" if count < 10**9 else f"about 2^{count.bit_length()}"
+    size = f"{count}" if count < 10**9 else f"about 2^{count.bit_length()}"
     return (
-        f"a table of {space} has {told} parameters, one for each way that entries combine; "
-        "use autoregressive.fvsbn or autoregressive.made, which compute them"
+        f"a table of {space} has {size} parameters, one per combination of values; "
+        "use autoregressive.fvsbn or autoregressive.made, which compute their conditionals"
+    )
+
+
+def sizes_of(parts: Sequence[Space], bins: int) -> list[int]:
+    """How many codes each entry has."""
+    return [code_count(part, bins) for part in parts]
+
+
+def cells_of(sizes: Sequence[int], groups: int) -> Iterator[int]:
+    """Cells of the table of each entry."""
+    for size in sizes:
+        groups *= size
+        yield groups
+
+
+def fits_in(room: int, sizes: Sequence[int], groups: int) -> bool:
+    """Whether the tables have at most `room` cells; stops at the first that does not fit."""
+    return all(total <= room for total in itertools.accumulate(cells_of(sizes, groups)))
+
+
+def parameters_of(sizes: Sequence[int], groups: int) -> int:
+    """Free parameters of all tables: the last cell of a row is determined by the others."""
+    return sum(
+        cells - cells // size for cells, size in zip(cells_of(sizes, groups), sizes, strict=True)
     )

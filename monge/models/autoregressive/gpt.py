@@ -1,7 +1,7 @@
 """GPT: causal transformer over text, pixels, levels, bits or reals, exact likelihood
 
-Every step of a sequence looks at those before it (Vaswani et al. 2017; Radford et al. 2018), so
-that all conditionals come from one pass. Drawing keeps the keys and values of each step, or with
+Every step of a sequence attends to those before it (Vaswani et al. 2017; Radford et al. 2018), so
+that all conditionals come from one pass. Sampling caches the keys and values of each step, or with
 linear attention their sums, whose size does not grow.
 """
 
@@ -35,8 +35,8 @@ MAX_LEARNED_POSITIONS = 1 << 14
 
 
 class GPT(SequenceModel):
-    r"""$p(x | c) = \prod_t p(x_t | x_{<t}, c)$, the parameters of each law from a stack of causal
-    blocks that reads the vectors of $x_{t-1}$, of t and of c."""
+    r"""$p(x | c) = \prod_t p(x_t | x_{<t}, c)$, the parameters of each conditional from a stack of
+    causal blocks that reads the embeddings of $x_{t-1}$, of t and of c."""
 
     family_priority = 1
 
@@ -50,9 +50,11 @@ class GPT(SequenceModel):
     def __init__(self, config: Config, space: Space) -> None:
         super().__init__(config, space, config.net.width)
         if config.net.positions in ("learned", "sinusoidal") and self.cycle == space.dims:
-            self.place = None  # the stack knows the places itself
+            self.place = None  # the stack has its own positions
         stack = config.net.build(self.width, self.head.width, max(space.dims, 1))
-        torch.nn.init.zeros_(stack.leave.weight)  # each law begins as that of its place alone
+        torch.nn.init.zeros_(
+            stack.leave.weight
+        )  # start at the marginal distribution of each place
         self.net: Any = ContextAdded(stack, self.context.width)
 
     def loss(self, batch: Batch) -> Losses:
@@ -86,8 +88,8 @@ class GPT(SequenceModel):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """Rotations find the pixel above or a period at once, which vectors of places alone take
-        long to learn, and unlike a bias of the scores they cost next to nothing."""
+        """Rotary positions find the pixel above or a period at once, which learned positions take
+        long to find, and unlike a bias of the scores they cost next to nothing."""
         if space.kind == "tokens":
             return cls.text_defaults(space)
         few, steps = 0 < space.rows < SMALL_DATA_ROWS, space.dims
@@ -117,8 +119,8 @@ class GPT(SequenceModel):
 
     @classmethod
     def text_defaults(cls, space: Space) -> Defaults:
-        """Steps of about four thousand symbols. Blocks begin elsewhere in every epoch, so that
-        nothing is hidden at random, which would take the time of a larger network."""
+        """Batches of about four thousand symbols. Blocks start at other symbols in every epoch,
+        which regularises enough: dropout would cost as much time as a larger network."""
         wide = space.rows * space.dims >= LARGE_TEXT_TOKENS and space.dims >= 32
         net = CausalTransformer.Config(
             width=128 if wide else 64,

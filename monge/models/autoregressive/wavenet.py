@@ -1,8 +1,8 @@
 """WaveNet: dilated causal convolutions over audio and series, exact likelihood
 
 Every conditional comes from one pass of a stack of gated convolutions whose dilations double (van
-den Oord et al. 2016), or of the plain residual stack of Bai, Kolter & Koltun (2018). Drawing keeps
-a queue for each layer, so that a step costs one small product a layer.
+den Oord et al. 2016), or of the plain residual stack of Bai, Kolter & Koltun (2018). Sampling
+caches a queue per layer, so that a step costs one small product per layer.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SMALL_DATA_ROWS = 10_000
 class WaveNet(SequenceModel):
     r"""$p(x | c) = \prod_t p(x_t | x_{t-R}, ..., x_{t-1}, c)$ with R the reach of the stack.
 
-    What is given is added to what enters every gate: a label or a vector at every step alike, a
-    sequence as long as the event at its own step. Levels have a probability each or a mixture of
-    logistics, reals a mixture of Gaussians.
+    Conditions are added to the input of every gate: a label or a vector at every step, a sequence
+    as long as the event step by step. Levels are categorical or a mixture of logistics, reals a
+    mixture of Gaussians.
     """
 
     class Config(SequenceModel.Config):
@@ -94,7 +94,7 @@ class WaveNet(SequenceModel):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """A reach of the whole row where it is short, of a thousand steps otherwise."""
+        """A reach of the whole row if it is short, of a thousand steps otherwise."""
         layers = min(max(math.ceil(math.log2(max(space.dims, 2))), 1), 10)
         long, few = space.dims >= LONG_ROW_STEPS, 0 < space.rows < SMALL_DATA_ROWS
         net = dilated.WaveNetStack.Config(

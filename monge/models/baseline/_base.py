@@ -143,8 +143,9 @@ class ClosedFormModel(Model, HasLikelihood, CanSample, CanComplete):
     def complete(
         self, batch: Batch, options: Config | None = None, generator: Generator | None = None
     ) -> Tensor:
-        drawn = self.sample_missing(self.to_rows(batch), options, generator).reshape(batch.x.shape)
-        return torch.where(batch.observed_mask, batch.x, drawn.to(batch.x.dtype))
+        """x_missing ~ p(x_missing | x_observed), exactly."""
+        x = self.sample_missing(self.to_rows(batch), options, generator).reshape(batch.x.shape)
+        return torch.where(batch.observed_mask, batch.x, x.to(batch.x.dtype))
 
     @property
     def like(self) -> Tensor:
@@ -196,6 +197,9 @@ def combination_of(given: Given, space: Space, n: int) -> Tensor:
         size = space.given[name].size
         for label in part.x.reshape(n, -1).long().unbind(1):
             if bool(((label < 0) | (label >= size)).any()):
-                raise DataError(f"given {name!r} must be a code from 0 to {size - 1}")
+                raise DataError(
+                    f"given {name!r} must be a code from 0 to {size - 1} in every row; correct or "
+                    "drop the other rows"
+                )
             group = group.to(label.device) * size + label
     return group

@@ -1,7 +1,7 @@
 """K products of categorical tables, p_k(x) = prod_i P_ki(c_i) p(x_i | c_i), of weighted rows.
 
-Tables are smoothed by `pseudo` rows for each code, which follow the frequencies of all rows; those
-in turn by as many rows that follow no preference. The densities within histogram bins are shared.
+Tables are smoothed by `pseudo` rows per code towards the frequencies of all rows, and those by as
+many rows towards the uniform distribution. The densities within histogram bins are shared.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class CategoricalTables(DistributionSet):
     def sample(
         self, x: Tensor, seen: Tensor, which: Tensor, generator: Generator | None
     ) -> Tensor:
-        drawn = self.codes.sample(self.codes.choose(self.log_p, which, generator), generator)
-        return torch.where(seen, x, drawn)
+        code = self.codes.choose(self.log_p, which, generator)
+        return torch.where(seen, x, self.codes.sample(code, generator))
 
     def features(self, x: Tensor, seen: Tensor) -> Tensor:
         return self.codes.one_hot(self.codes.encode(x)[0], seen)

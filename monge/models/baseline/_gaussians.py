@@ -1,14 +1,14 @@
 r"""K Gaussians of D entries fitted to weighted rows with missing entries.
 
-With o the entries of a row that were seen, u those that were not, and L the Cholesky factor of the
-covariance whose rows and columns are put in the order (o, u),
+With o the observed entries of a row, u the missing ones, and L the Cholesky factor of the
+covariance with rows and columns in the order (o, u),
 
     log N(x_o) = - |z|^2 / 2 - \sum_o \log L_oo - |o| \log(2 \pi) / 2,  z = L_oo^{-1} (x_o - mu_o),
     x_u | x_o  ~ N(mu_u + L_uo z, L_uu L_uu^T),
 
-so one factor for each pattern of hidden entries serves scoring, the E-step and drawing. All of it
-is done in double precision and in standard units. The prior is that of `rows` more rows, without
-correlation and of variance v: a covariance is (S + rows v I) / (n + rows).
+so one factor per missing pattern serves the likelihood, the E-step and sampling, all in double
+precision and in standardised units. The prior adds `rows` pseudo-rows of uncorrelated entries with
+variance v: a covariance is (S + rows v I) / (n + rows).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ...core.space import Space
 from ._base import DistributionSet, Statistics, kinds_of
 
 MAX_COVARIANCE_ELEMENTS = 2**26
-"""Numbers the covariances of a model may hold together."""
+"""Elements of all covariances of a model."""
 
 
 class GaussianSet(DistributionSet):
-    """Base of sets of Gaussians: standard units, means and the prior of the covariance."""
+    """Base of sets of Gaussians: standardised units, means and the prior of the covariance."""
 
     centre: Tensor  # (D,)
     scale: Tensor  # (D,)
@@ -46,32 +46,32 @@ class GaussianSet(DistributionSet):
         return (x.double() - self.centre.double()) / self.scale.double()
 
     def volume(self, seen: Tensor) -> Tensor:
-        """What the change to standard units costs, (B, 1)."""
+        """Log-determinant of the change to standardised units, (B, 1)."""
         return seen.double() @ self.scale.double().log()[:, None]
 
     def features(self, x: Tensor, seen: Tensor) -> Tensor:
         return torch.where(seen, self.standard(x), 0)
 
     def centres(self, weight: Tensor, first: Tensor) -> Tensor:
-        """The new means; a Gaussian without rows keeps its own."""
+        """The new means; a Gaussian without rows keeps its mean."""
         return torch.where(weight > 1e-9, first / weight, self.mean.double())
 
 
 class FullGaussians(GaussianSet):
-    """Covariances root root^T without constraint.
+    """Full covariances root root^T.
 
-    Where an entry is whole, its value stands for the cell [x, x + 1): `log_prob` takes a point of
-    it, `expected` the middle, and gives the mean of log p over the cell.
+    A whole value x stands for the cell [x, x + 1): `log_prob` takes a point of the cell,
+    `expected` its middle, and gives the mean of log p over the cell.
     """
 
     root: Tensor  # (K, D, D), lower triangular
-    blur: Tensor  # (D,): variance of a uniform place in a cell
+    blur: Tensor  # (D,): variance of a uniform point in a cell
 
     def __init__(self, space: Space, count: int, rows: float, variance: float = 1.0) -> None:
         super().__init__(space, count, rows, variance)
         blur = cell_widths(space) / (12 * self.scale.square())
         self.register_buffer("blur", blur, persistent=False)
-        # Twice the spread of the data: wide, until something is counted.
+        # Before the fit: twice the spread of the data.
         self.register_buffer("root", 2 * torch.eye(space.dims).repeat(count, 1, 1))
 
     def log_prob(self, x: Tensor, seen: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class FullGaussians(GaussianSet):
         """Expected statistics of rows of one pattern."""
         mean, k = self.mean.double(), len(o)
         factor = reorder(self.root.double(), torch.cat([o, u]))
-        # Each entry as a linear map of the seen: themselves, or the regression on them.
+        # Each entry as a linear map of the observed ones: the identity, or the regression.
         reach = y.new_zeros(len(mean), len(o) + len(u), k)  # (K, D, |o|)
         reach[:, o, torch.arange(k, device=o.device)] = 1
         reach[:, u] = factor[:, k:, :k] @ invert(factor[:, :k, :k])
@@ -145,7 +145,7 @@ class FullGaussians(GaussianSet):
 
 
 class DiagonalGaussians(GaussianSet):
-    """Covariances that are diagonal."""
+    """Diagonal covariances."""
 
     root: Tensor  # (K, D)
 

@@ -36,11 +36,11 @@ from ._gaussians import (
 
 class Gaussian(ClosedFormModel):
     r"""$p(x \mid y) = N(x; \mu_y, \Sigma_y)$, $\Sigma = (S + r V) / (n + r)$: the scatter S of n
-    rows with label y, and r rows more with the variances V of the training split, uncorrelated.
+    rows with label y, and r pseudo-rows of uncorrelated entries with the training variances V.
 
-    An entry with whole values is the cell that a normal variable falls into:
-    $P(x) = \int_{[x, x+1)} N(v) dv$, the end cells of levels reaching to infinity. Then the score
-    is the bound $E_u \log N(x + u) \le \log P(x)$ with u uniform, in closed form. Columns that are
+    A whole value is the cell that contains a normal variable: $P(x) = \int_{[x, x+1)} N(v) dv$;
+    the end cells of levels reach to infinity. Then the likelihood is the bound
+    $E_u \log N(x + u) \le \log P(x)$ with u uniform, in closed form. Columns that are
     labels are modelled independently of the Gaussian, each by its frequencies.
     """
 
@@ -56,12 +56,12 @@ class Gaussian(ClosedFormModel):
 
     class SamplingConfig(BaseConfig):
         sweeps: Annotated[int, Range(1)] = 8
-        """Completion: Gibbs sweeps over the places of whole values inside their cells."""
+        """Completion: Gibbs sweeps over the positions of whole values inside their cells."""
 
     class LikelihoodConfig(BaseConfig):
         samples: Annotated[int, Range(0)] = 0
-        """Whole values: points a cell that tighten the bound by importance weights; 0 takes the
-        expectation in closed form."""
+        """Whole values: points per cell that tighten the bound by importance weighting; 0 takes
+        the expectation in closed form."""
 
     config: Config
     numbers: Tensor  # (D,): the entries that are numbers
@@ -96,8 +96,9 @@ class Gaussian(ClosedFormModel):
             yield cast(FullGaussians, self.distributions[k]), (rows.group == k).nonzero()[:, 0]
 
     def loss(self, batch: Batch) -> Losses:
-        """Negative log-likelihood; `fit_rows` minimises it."""
-        return {"nll": -self.log_prob(batch)}
+        """-log N(x; mu_y, Sigma_y) of the observed entries, or its bound for whole values;
+        `fit_rows` minimises it in closed form or by EM, up to the prior."""
+        return {"nll": -self.log_densities(self.to_rows(batch))}
 
     @torch.no_grad()
     def sample(
@@ -107,6 +108,7 @@ class Gaussian(ClosedFormModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """x ~ N(mu_y, Sigma_y), rounded down to cells if values are whole; labels from tables."""
         rows = self.unobserved_rows(n, given)
         return self.to_events(self.sample_missing(rows, options, generator))
 
@@ -135,7 +137,8 @@ class Gaussian(ClosedFormModel):
         return self.value(rows, numbers.x + self.whole / 2, FullGaussians.expected)
 
     def value(self, rows: FlatRows, points: Tensor, score: Callable[..., Tensor]) -> Tensor:
-        """log p of the labels seen, and a score of the numbers at points (B, D) of their cells."""
+        """log p of the observed labels plus `score` of the numbers at points (B, D) of their
+        cells."""
         value, seen = (
             self.tables.log_prob_of_group(rows.only(self.names)),
             rows.seen[:, self.numbers],
@@ -172,22 +175,22 @@ class Gaussian(ClosedFormModel):
     ) -> Tensor:
         sweeps = cast(Gaussian.SamplingConfig, options or self.SamplingConfig()).sweeps
         numbers, names = rows.only(self.numbers), rows.only(self.names)
-        drawn = torch.empty_like(numbers.x, dtype=torch.float64)
+        values = torch.empty_like(numbers.x, dtype=torch.float64)
         for gaussian, mine in self.grouped(numbers):
             part = numbers[mine]
             points = self.sample_cells(gaussian, part, sweeps, generator)
             which = torch.zeros_like(part.group)
-            drawn[mine] = gaussian.sample(points, part.seen, which, generator)
-        cells = drawn.floor().maximum(self.low).minimum(self.high)
+            values[mine] = gaussian.sample(points, part.seen, which, generator)
+        cells = values.floor().maximum(self.low).minimum(self.high)
         x = torch.empty_like(rows.x)
-        x[:, self.numbers] = torch.where(self.whole > 0, cells, drawn).to(x)
+        x[:, self.numbers] = torch.where(self.whole > 0, cells, values).to(x)
         x[:, self.names] = self.tables.sample(names.x, names.seen, names.group, generator)
         return x
 
     def sample_cells(
         self, gaussian: FullGaussians, rows: FlatRows, sweeps: int, generator: Generator | None
     ) -> Tensor:
-        """Points of the cells of the seen values, given each other, by Gibbs sweeps, (B, D)."""
+        """Points of the cells of the observed values given each other, by Gibbs sweeps, (B, D)."""
         middle = rows.x.double() + self.whole / 2
         lower = gaussian.standard(rows.x).masked_fill(rows.x == self.low, -math.inf)
         upper = gaussian.standard(rows.x + 1.0).masked_fill(rows.x == self.high, math.inf)
@@ -248,7 +251,7 @@ def split_columns(space: Space) -> tuple[Space, Space]:
 
 
 def value_range(part: Space) -> tuple[float, float]:
-    """The first and the last value; their cells are endless."""
+    """The first and the last value, whose cells are unbounded."""
     size = 2 if part.kind == "binary" else part.size
     return (0.0, size - 1.0) if part.kind in ("binary", "levels") else (-math.inf, math.inf)
 
@@ -262,7 +265,7 @@ def gibbs(
     sweeps: int,
     generator: Generator | None,
 ) -> Tensor:
-    """Redraw the columns `cells` of y ~ N(0, precision^-1) in turn between their limits."""
+    """Resample the columns `cells` of y ~ N(0, precision^-1) one by one between their limits."""
     shape = (sweeps, len(cells), len(y))
     noise = torch.rand(shape, generator=generator, dtype=y.dtype, device=y.device)
     scale = precision.diagonal().rsqrt()
@@ -275,7 +278,7 @@ def gibbs(
 
 
 def truncated_normal(low: Tensor, high: Tensor, u: Tensor) -> Tensor:
-    """A standard normal between two limits, by a uniform u; tails are taken on the side where the
+    """A standard normal between two limits from a uniform u, on the side of zero where the
     distribution function does not round to one."""
     flip = torch.where(low > 0, -1.0, 1.0).to(u)
     low, high = torch.minimum(flip * low, flip * high), torch.maximum(flip * low, flip * high)

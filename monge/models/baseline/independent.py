@@ -23,10 +23,10 @@ from ._categorical import CategoricalTables
 
 
 class Independent(ClosedFormModel):
-    r"""$p(x \mid y) = \prod_i p_i(x_i \mid y)$, a table for each combination y of labels given.
+    r"""$p(x \mid y) = \prod_i p_i(x_i \mid y)$, one table per combination y of given labels.
 
-    A bit or a label has the frequency it was counted with, a number has a histogram:
-    $p_i(x) = P_i(\text{run}) / |\text{run}|$ with geometric tails. With labels given, a table is
+    Bits and labels have their smoothed frequencies, numbers a histogram,
+    $p_i(x) = P_i(\text{bin}) / |\text{bin}|$, with geometric tails. Tables given labels are
     smoothed towards the table of all rows.
     """
 
@@ -50,8 +50,9 @@ class Independent(ClosedFormModel):
         self.width = 8 * space.dims
 
     def loss(self, batch: Batch) -> Losses:
-        """Negative log-likelihood; `fit_rows` minimises it by counting."""
-        return {"nll": -self.log_prob(batch)}
+        """-log p(x | y) = -sum_i log p_i(x_i | y) over the observed entries; `fit_rows` minimises
+        it by counting, up to the pseudo-counts."""
+        return {"nll": -self.log_densities(self.to_rows(batch))}
 
     @torch.no_grad()
     def sample(
@@ -61,8 +62,10 @@ class Independent(ClosedFormModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """x_i ~ p_i(x_i | y), each entry on its own."""
         rows = self.unobserved_rows(n, given)
-        return self.to_events(self.sample_missing(rows, options, generator))
+        x = self.distributions.sample(rows.x, rows.seen, rows.group, generator)  # (n, D)
+        return self.to_events(x)
 
     def fit_rows(self, batch: Batch) -> Losses:
         rows = self.to_rows(batch)

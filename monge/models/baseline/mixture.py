@@ -1,8 +1,8 @@
 """Mixture of Gaussians or of independent entries, fitted by EM
 
 Each step is one pass of EM over all training rows (Dempster, Laird and Rubin, 1977): the posterior
-of the components given what was seen of a row, then the components anew from rows weighed by it.
-The sum of the two logged terms, - log likelihood and - log prior a row, never rises.
+of the components given the observed entries of a row, then a weighted fit of the components. The
+sum of the two logged terms, negative log-likelihood and negative log-prior per row, never rises.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MixtureModel(ClosedFormModel):
 
     If every entry is real, $p_k$ is a Gaussian with a full or a diagonal covariance;
     otherwise a product of tables, $p_k(x) = \prod_i P_{ki}(c_i)\, p(x_i \mid c_i)$, where $c_i$ is
-    the value of entry i or the run of the histogram that a number falls into.
+    the value of entry i or the histogram bin of a number.
     """
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -57,8 +57,8 @@ class MixtureModel(ClosedFormModel):
         bins: Annotated[int, Range(4)] = 32
         """Bins of a number's histogram if some entry is not real."""
         pseudo: Annotated[float, Range(0, open=True)] = 0.5
-        """Pseudo-count of every component, and of a value or run in its tables, on average: the
-        rows that are added to a table follow the frequencies of all rows."""
+        """Pseudo-count of every component, and mean pseudo-count of a value or bin in its tables,
+        in proportion to the frequencies of all rows."""
 
     config: Config
     log_weight: Tensor  # (K,)
@@ -72,8 +72,9 @@ class MixtureModel(ClosedFormModel):
         self.register_buffer("initialised", torch.tensor(False))
 
     def loss(self, batch: Batch) -> Losses:
-        """Negative log-likelihood; `fit_rows` minimises it by EM."""
-        return {"nll": -self.log_prob(batch)}
+        """-log p(x) = -log sum_k w_k p_k(x) of the observed entries; `fit_rows` minimises it by
+        EM, up to the prior."""
+        return {"nll": -self.log_densities(self.to_rows(batch))}
 
     @torch.no_grad()
     def sample(
@@ -83,10 +84,12 @@ class MixtureModel(ClosedFormModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """k ~ w, then x ~ p_k(x)."""
         rows = self.unobserved_rows(n, given)
         return self.to_events(self.sample_missing(rows, options, generator))
 
     def fit_rows(self, batch: Batch) -> Losses:
+        """One pass of EM."""
         rows = self.to_rows(batch)
         if not self.initialised:
             self.initialise(rows)
@@ -96,18 +99,18 @@ class MixtureModel(ClosedFormModel):
         for part in rows.split(self.width):
             joint = self.joint(part)
             values.append(joint.logsumexp(1))
-            # The limit keeps subnormal numbers, which are slow, out of the sums.
+            # Clamped, since subnormal numbers are slow.
             more = self.statistics(part, (joint - values[-1][:, None]).clamp_min(-80).exp())
             statistics = add_statistics(statistics, more) if statistics else more
         self.update(statistics)
         return {"nll": -torch.cat(values).to(rows.x), "prior": (prior / len(rows)).to(rows.x)}
 
     def joint(self, rows: FlatRows) -> Tensor:
-        """log w_k p_k of what was seen of each row, (B, K)."""
+        """log w_k p_k of the observed entries of each row, (B, K)."""
         return self.distributions.log_prob(rows.x, rows.seen) + self.log_weight
 
     def statistics(self, rows: FlatRows, weight: Tensor) -> Statistics:
-        """What a pass adds up over rows that belong to the components by weights (B, K)."""
+        """Statistics of rows with responsibilities (B, K)."""
         return (weight.double().sum(0), *self.distributions.statistics(rows.x, rows.seen, weight))
 
     def update(self, statistics: Statistics) -> None:
@@ -116,7 +119,7 @@ class MixtureModel(ClosedFormModel):
         self.distributions.update(statistics[1:])
 
     def initialise(self, rows: FlatRows) -> None:
-        """First components: the clusters of some of the rows."""
+        """Initialise the components by clusters of some of the rows."""
         self.initialised.fill_(True)
         if isinstance(self.distributions, CategoricalTables):
             self.distributions.fit(rows)
@@ -133,7 +136,7 @@ class MixtureModel(ClosedFormModel):
     ) -> Tensor:
         joint = self.joint(rows)
         u = torch.rand(joint.shape, generator=generator, dtype=rows.x.dtype, device=rows.x.device)
-        which = (joint - (-u.log()).log()).argmax(1)  # Gumbel noise: the largest is a draw
+        which = (joint - (-u.log()).log()).argmax(1)  # Gumbel noise: the argmax is a sample
         return self.distributions.sample(rows.x, rows.seen, which, generator).to(rows.x)
 
     @classmethod
@@ -148,7 +151,7 @@ class MixtureModel(ClosedFormModel):
 
 
 def default_config(space: Space) -> MixtureModel.Config:
-    """As many components as have rows enough for their parameters."""
+    """As many components as there are rows to fit their parameters."""
     if set(kinds_of(space)) == {"real"}:
         full = space.dims <= 64
         share = 5 * space.dims if full else 50
@@ -167,15 +170,15 @@ def build_components(config: MixtureModel.Config, space: Space) -> DistributionS
     if config.covariance == "full" and size * space.dims**2 > MAX_COVARIANCE_ELEMENTS:
         raise UsageError(
             f"components={size} with full covariances of {space.dims} entries hold "
-            f"over {MAX_COVARIANCE_ELEMENTS} numbers; take covariance=diagonal or fewer components"
+            f"over {MAX_COVARIANCE_ELEMENTS} numbers; use covariance=diagonal or fewer components"
         )
     kind = FullGaussians if config.covariance == "full" else DiagonalGaussians
-    # Components that share the space evenly are narrower by the D-th root of their number.
+    # K components that share the space evenly are narrower by a factor K^(1/D).
     return kind(space, size, config.shrink, size ** (-2 / space.dims))
 
 
 def cluster(points: Tensor, size: int, sweeps: int = 10) -> Tensor:
-    """The cluster of each of the points (N, F): k-means from spread-out seeds (Arthur and
+    """The cluster of each of the points (N, F): k-means from k-means++ seeds (Arthur and
     Vassilvitskii, 2007)."""
     square = points.square().sum(1, keepdim=True)
 

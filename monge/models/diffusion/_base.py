@@ -248,7 +248,7 @@ class Diffusion(DiffusionSampling, HasTerms, HasScore):
         )
 
     def describe_estimator(self, options: LikelihoodConfig, exact: bool = False) -> str:
-        """The samples and the tolerance of a likelihood, in words."""
+        """One sentence with the samples and the tolerance of a likelihood estimate."""
         if options.method == "bound":
             over = f"{self.steps} steps" if self.steps else "continuous time"
             samples = self.bound_samples(options)

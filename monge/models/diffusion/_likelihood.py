@@ -129,13 +129,13 @@ def denoising_bound(inputs: LikelihoodInputs, samples: int) -> BoundTerms:
     """The denoising bound with this number of samples per row."""
     sets = 2 if samples > 1 else 1
     steps = math.ceil(samples / sets)
-    drawn = [
+    terms = [
         sample_diffusion_term(inputs, number, place, steps)
         for number in range(sets)
         for place in range(steps)
     ]
     error, usual, mean, weight, log_snr = (
-        torch.stack(each, 1).unflatten(1, (sets, steps)) for each in zip(*drawn, strict=True)
+        torch.stack(each, 1).unflatten(1, (sets, steps)) for each in zip(*terms, strict=True)
     )
     if sets > 1 and not inputs.has_own_variance:
         share = smooth_over_time(error) / smooth_over_time(usual).clamp_min(

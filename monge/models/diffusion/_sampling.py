@@ -1,6 +1,6 @@
 r"""Sampling, completion, denoising and editing with a diffusion model.
 
-A sampler takes noise in standardised units to z_0, and the last step draws x ~ p(x | z_0). Each
+A sampler takes noise in standardised units to z_0, and the last step samples x ~ p(x | z_0). Each
 step asks the model itself for a prediction, or the model with guidance.
 
 Completion: replacement (Song et al. 2021) puts $\alpha_s y + \sigma_s n$ in place of the observed

@@ -68,9 +68,9 @@ class MissingEntries:
         """The coordinates of a state, and the log-volume of its observed part."""
         y = torch.where(self.dequantised, self.y + s.sigmoid(), self.y)
         rest, _ = self.outer(torch.zeros_like(s))  # hidden entries add a constant to the volume
-        w, paid = self.outer.inverse(torch.where(self.observed, y, rest))
+        w, log_det = self.outer.inverse(torch.where(self.observed, y, rest))
         log_derivatives = F.logsigmoid(s) + F.logsigmoid(-s)
-        volume = paid + torch.where(self.dequantised, log_derivatives, 0.0).sum(1)
+        volume = log_det + torch.where(self.dequantised, log_derivatives, 0.0).sum(1)
         return torch.where(self.observed, w, s), volume
 
     def sample(self, start: Tensor, moves: int, leaps: int, generator: Generator | None) -> Tensor:
@@ -97,11 +97,12 @@ class MissingEntries:
             make(y.shape, generator=generator, dtype=y.dtype, device=y.device)
             for make in (torch.randn, torch.rand)
         )
-        drawn, log_q = sampler(noise)
-        s = torch.where(self.dequantised, torch.logit(uniform, 1e-6), drawn)
+        proposed, log_q = sampler(noise)
+        s = torch.where(self.dequantised, torch.logit(uniform, 1e-6), proposed)
         w, volume = self.coordinates(s)
         logistic = torch.where(self.dequantised, F.logsigmoid(s) + F.logsigmoid(-s), 0.0).sum(1)
-        near = -0.5 * (torch.where(self.observed, drawn - w, 0.0) / PROPOSAL_SCALE).square().sum(1)
+        gap = torch.where(self.observed, proposed - w, 0.0)
+        near = -0.5 * (gap / PROPOSAL_SCALE).square().sum(1)
         return s, self.log_p(w) + volume - logistic + near - log_q
 
 
@@ -182,7 +183,7 @@ def repaint(
 
 
 class TransferFlow(CompletableFlow, CanTransfer):
-    """x' = f(f^{-1}(x, c), c'): the code of x is kept while its conditions change from c to c'."""
+    """x' = f(f^{-1}(x, c), c'): the code of x is unchanged, its conditions change from c to c'."""
 
     @torch.no_grad()
     def transfer(self, batch: Batch, given: Given) -> Tensor:

@@ -202,10 +202,10 @@ class CFlow(TransferFlow):
     def encode_source(self, ready: Given, n: int, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
         """What the couplings read of a, and log p(a), (n,), with a dequantised by noise."""
         ladder, units = self.other.each()
-        a, paid = units.inverse(self.dequantise_source(ready[self.source], uniform))
+        a, units_log_det = units.inverse(self.dequantise_source(ready[self.source], uniform))
         conditions = self.conditions(ready, n)
         states, (z, log_det) = ladder.inverse_with_inputs(a, conditions)  # type: ignore[operator]
-        return states, normal_log_prob_rows(z) + log_det + paid
+        return states, normal_log_prob_rows(z) + log_det + units_log_det
 
     def dequantise_source(self, part: Batch, uniform: Tensor | None) -> Tensor:
         """a (B, D_a) with discrete entries at the middle of their interval, or moved by noise."""

@@ -201,11 +201,11 @@ class CNF(CompletableFlow, CanStream):
         self, y: Tensor, batch: Batch, solver: Solver, probes: Tensor | None
     ) -> Tensor:
         """log p(y) with each of the probes, or the one exact value, (B, K)."""
-        x, paid = self.outer.inverse(y)
+        x, log_det = self.outer.inverse(y)
         context = self.context(batch.given, len(y))
         adjoint = self.config.gradient == "adjoint" and torch.is_grad_enabled()
         z, total = self.flow.solve(x, context, (0.0, 1.0), solver, probes, adjoint)
-        return (normal_log_prob_rows(z) + paid)[:, None] + total
+        return (normal_log_prob_rows(z) + log_det)[:, None] + total
 
     @torch.no_grad()
     def sample(
@@ -216,8 +216,12 @@ class CNF(CompletableFlow, CanStream):
         generator: Generator | None = None,
     ) -> Tensor:
         """z ~ N(0, temperature^2 I) at t = 1, moved by the ODE to t = 0."""
-        *_, last = self.stream(n, given, options, generator)
-        return last
+        options = options or self.SamplingConfig()
+        context = self.context(given or {}, n)
+        z = self.sample_latent(n, options, generator)  # (n, D)
+        for z_t in self.flow.path(z, context, (1.0, 0.0), self.solver(options)):
+            z = z_t
+        return self.to_data(z)
 
     @torch.no_grad()
     def stream(
@@ -230,19 +234,10 @@ class CNF(CompletableFlow, CanStream):
         """The rows after every step of the solver; with adaptive steps rows are at different
         times."""
         options = options or self.SamplingConfig()
-        assert isinstance(options, CNF.SamplingConfig), "expected sampling options"
-        z = torch.randn(
-            n,
-            *self.latent.shape,
-            generator=generator,
-            dtype=self.low.dtype,
-            device=self.low.device,
-        )
         context = self.context(given or {}, n)
-        for y in self.flow.path(
-            options.temperature * z, context, (1.0, 0.0), self.solver(options)
-        ):
-            yield self.to_data(y)
+        z = self.sample_latent(n, options, generator)
+        for z_t in self.flow.path(z, context, (1.0, 0.0), self.solver(options)):
+            yield self.to_data(z_t)
 
     @torch.no_grad()
     def encode(self, batch: Batch | Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Laws with latent variables: p(x) = ∫ p(x | z) p(z) dz."""
+"""Latent variable models: p(x) = ∫ p(x | z) p(z) dz."""

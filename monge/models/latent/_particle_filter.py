@@ -96,8 +96,8 @@ class ParticleFilter:
         if chance is not None:
             z = model.step_codes(model.prior_inputs(summary), None, noise[:k]).z
             params = model.params(z, model.decoder_context(summary))
-            drawn = model.head.sample(params.flatten(0, 1), chance[: k * len(here)])
-            x = torch.where(here[:, None], x, drawn.unflatten(0, (k, -1)))
+            value = model.head.sample(params.flatten(0, 1), chance[: k * len(here)])
+            x = torch.where(here[:, None], x, value.unflatten(0, (k, -1)))
             self.rows.x[:, step] = x[0]
         if model.carries_codes and bool(here.any()):
             z = self.weigh(x, here, summary, noise[:k], z)

@@ -61,8 +61,10 @@ class AE(Model, CanEncode, CanDecode, CanDiagnose):
         self.register_buffer("ends", entry_ranges(space), persistent=False)  # (2, D)
 
     def loss(self, batch: Batch) -> Losses:
+        """|x - g(f(x))|^2 over the observed entries, in standardised features."""
         features, context = self.features(batch), self.context(batch.given, len(batch))
-        gap = self.nets.decode(self.nets.encode(features, context), context) - features
+        z = self.nets.encode(features, context)  # (B, latent)
+        gap = self.nets.decode(z, context) - features  # (B, F)
         if batch.observed is not None:
             gap = gap * batch.observed_mask.reshape(len(batch), -1)[:, self.features.owner]
         return {"error": gap.square().sum(1)}

@@ -36,6 +36,8 @@ class HVAE(HierarchicalModel):
     config: Config
 
     def loss(self, batch: Batch) -> Losses:
+        """Negative ELBO: reconstruction -E_q log p(x | z) plus beta KL(q(z | x) | p(z)), or the
+        importance-weighted bound."""
         h, context = self.posterior_params(batch)
         noise = self.sample_noise(self.config.samples, h)
         code = self.sample_posterior(h, context, noise)  # level by level, z_t ~ q(z_t | ., x)
@@ -53,6 +55,7 @@ class HVAE(HierarchicalModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """z_T ~ N(0, I), z_t ~ p(z_t | z_>t) from the top down, then x ~ p(x | z_1..z_T)."""
         context = self.context(given or {}, n)
         z = self.sample_prior(n, context, generator)  # z_T ~ N(0, I), then z_t ~ p(z_t | z_>t)
         return self.sample_given_code(z, context, generator)  # x ~ p(x | z_1..z_T)

@@ -30,11 +30,12 @@ class MHVAE(HierarchicalModel):
     config: Config
 
     def loss(self, batch: Batch) -> Losses:
+        """Negative ELBO: reconstruction -E_q log p(x | z) plus beta KL(q(z | x) | p(z)), or the
+        importance-weighted bound."""
         h, context = self.posterior_params(batch)
         noise = self.sample_noise(self.config.samples, h)
-        code = self.sample_posterior(
-            h, context, noise
-        )  # z_1 ~ q(z_1 | x), then z_t ~ q(z_t | z_t-1)
+        # z_1 ~ q(z_1 | x), then z_t ~ q(z_t | z_t-1)
+        code = self.sample_posterior(h, context, noise)
         log_p = self.log_given_code(batch, code.z, context)  # log p(x | z_1), (S, B)
         beta = self.kl_weight(batch.step)
         if self.config.importance_weighted:
@@ -49,6 +50,7 @@ class MHVAE(HierarchicalModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """z_T ~ N(0, I), z_t ~ p(z_t | z_t+1) from the top down, then x ~ p(x | z_1)."""
         context = self.context(given or {}, n)
         z = self.sample_prior(n, context, generator)  # z_T ~ N(0, I), then z_t ~ p(z_t | z_t+1)
         return self.sample_given_code(z, context, generator)  # x ~ p(x | z_1)

@@ -116,7 +116,7 @@ class STCN(SequentialLatentModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        """(n, steps, ...) if rows vary in length."""
+        """z_t ~ p(z_t | x_<t) and x_t ~ p(x_t | z_t), step by step, (n, steps, ...)."""
         state = start_sampling(self, n, given, options)
         x = state.rows.x  # (n, T, C), filled step by step
         for step in range(x.shape[1]):

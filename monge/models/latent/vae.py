@@ -8,23 +8,103 @@ q is Gaussian and the prior N(0, I), the KL term is analytic. Importance samples
 
 from __future__ import annotations
 
-from typing import Annotated
+import abc
+import math
+from typing import Annotated, ClassVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from ...core.abilities import Given
 from ...core.batch import Batch
 from ...core.config import Config as BaseConfig
-from ...core.config import Range
+from ...core.config import Configured, Range
 from ...core.errors import UsageError
 from ...core.model import Defaults, Losses
 from ...core.space import Space
 from ...core.train_config import TrainConfig
+from ...prob.distributions import normal_log_prob
 from ._elbo import LatentVariableModel, importance_weighted_bound
 from ._encoder_decoder import DenseEncoderDecoder
-from ._posterior import FactorisedPosterior, Posterior, PosteriorSample
-from ._prior import Prior, StandardNormalPrior
+from ._posterior import FactorisedPosterior, Posterior, PosteriorSample, bound_log_scale
+
+
+class Prior(Configured, nn.Module, abc.ABC):
+    """p(z) over codes of `latent` units."""
+
+    class Config(BaseConfig):
+        """Base of the configurations of priors."""
+
+        tag = "prior/"
+
+    is_standard_normal: ClassVar[bool]
+    """Whether it is N(0, I), to which the KL divergence of a Gaussian is analytic."""
+
+    @abc.abstractmethod
+    def log_prob(self, z: Tensor) -> Tensor:
+        """Terms of log p(z) for z (*S, latent), (*S, U): one per unit if units are independent,
+        otherwise one in all."""
+
+    @abc.abstractmethod
+    def sample(self, n: int, generator: Generator | None) -> Tensor:
+        """z ~ p(z), (n, latent)."""
+
+
+class StandardNormalPrior(Prior):
+    """N(0, I)."""
+
+    class Config(Prior.Config):
+        """No options."""
+
+        tag = "prior/normal"
+
+    zero: Tensor
+    is_standard_normal = True
+
+    def __init__(self, config: Config, latent: int) -> None:
+        super().__init__()
+        self.register_buffer("zero", torch.zeros(latent), persistent=False)
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        return normal_log_prob(z)
+
+    def sample(self, n: int, generator: Generator | None) -> Tensor:
+        return torch.randn(
+            n, len(self.zero), generator=generator, dtype=self.zero.dtype, device=self.zero.device
+        )
+
+
+class MixturePrior(Prior):
+    """sum_k w_k N(z; m_k, diag(s_k^2)): it can fit the aggregate posterior E_x q(z | x), the prior
+    that maximises the ELBO (Tomczak & Welling 2018). Means are initialised from N(0, I / 2)."""
+
+    class Config(Prior.Config):
+        tag = "prior/mixture"
+        components: Annotated[int, Range(1)] = 32
+        """Number of Gaussians."""
+
+    is_standard_normal = False
+
+    def __init__(self, config: Config, latent: int) -> None:
+        super().__init__()
+        shape = (config.components, latent)
+        self.logits = nn.Parameter(torch.zeros(config.components))
+        self.means = nn.Parameter(math.sqrt(0.5) * torch.randn(shape))
+        self.raw = nn.Parameter(torch.full(shape, math.log(0.5) / 2))
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        log_scale = bound_log_scale(self.raw)  # (K, latent)
+        gaps = (z[..., None, :] - self.means) * (-log_scale).exp()  # (*S, K, latent)
+        each = (normal_log_prob(gaps) - log_scale).sum(-1) + self.logits.log_softmax(0)
+        return each.logsumexp(-1, keepdim=True)
+
+    def sample(self, n: int, generator: Generator | None) -> Tensor:
+        shares = self.logits.softmax(0)
+        which = torch.multinomial(shares, n, True, generator=generator)
+        noise = torch.randn(
+            n, self.means.shape[1], generator=generator, dtype=shares.dtype, device=shares.device
+        )
+        return self.means[which] + bound_log_scale(self.raw)[which].exp() * noise
 
 
 class VAE(LatentVariableModel):
@@ -61,6 +141,8 @@ class VAE(LatentVariableModel):
             )
 
     def loss(self, batch: Batch) -> Losses:
+        """Negative ELBO: reconstruction -E_q log p(x | z) plus beta KL(q(z | x) | p(z)), or the
+        importance-weighted bound."""
         h, context = self.posterior_params(batch)
         noise = self.sample_noise(self.config.samples, h)
         code = self.sample_posterior(h, context, noise)  # z ~ q(z | x)
@@ -78,6 +160,7 @@ class VAE(LatentVariableModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """z ~ p(z), then x ~ p(x | z)."""
         context = self.context(given or {}, n)
         z = self.prior.sample(n, generator)  # z ~ p(z)
         return self.sample_given_code(z, context, generator)  # x ~ p(x | z)

@@ -62,9 +62,8 @@ class VRNN(SequentialLatentModel):
         rows = self.to_frames(batch)
         noise = self.sample_noise(rows)
         codes, past = self.infer_steps(rows, noise)  # z_t ~ q(z_t | x_t, h_t-1)
-        log_p = self.log_given_codes(rows, codes.z, past)[0].sum(
-            1
-        )  # sum_t log p(x_t | z_t, h_t-1)
+        # sum_t log p(x_t | z_t, h_t-1)
+        log_p = self.log_given_codes(rows, codes.z, past)[0].sum(1)
         kl = (codes.kl.sum(-1) * rows.exist)[0].sum(1)
         beta, share = self.kl_weight(batch.step), len(batch) / rows.exist.sum().to(rows.x.dtype)
         return {"reconstruction": share * -log_p, "kl": beta * share * kl}
@@ -77,7 +76,7 @@ class VRNN(SequentialLatentModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        """(n, steps, ...) if rows vary in length."""
+        """z_t ~ p(z_t | h_t-1) and x_t ~ p(x_t | z_t, h_t-1), step by step, (n, steps, ...)."""
         state = start_sampling(self, n, given, options)
         x = state.rows.x  # (n, T, C), filled step by step
         for step in range(x.shape[1]):
@@ -123,8 +122,8 @@ class VRNN(SequentialLatentModel):
         shape, dtype = (options.samples, self.latent.shape[1]), rows.x.dtype
 
         def noise(step: int) -> Tensor:
-            drawn = keyed_normal(rows.row, shape, derive_seed(seed, "codes", step, 0))
-            return drawn.transpose(0, 1).to(dtype)  # (S, B, Z)
+            normal = keyed_normal(rows.row, shape, derive_seed(seed, "codes", step, 0))
+            return normal.transpose(0, 1).to(dtype)  # (S, B, Z)
 
         uniform = keyed_uniform(rows.row, (rows.x.shape[1],), derive_seed(seed, "particles")).to(
             dtype

@@ -2,7 +2,7 @@ r"""Base of predictors p(y | x): a trunk network reads the inputs, a head is the
 
 $p(y \mid x) = \prod_d p(y_d \mid \theta_d)$ with $\theta = W f(x) + b$, so that training lowers
 $-\log p(y \mid x)$ whatever the target is: squared error and a learned variance for a real, cross
-entropy for classes, a probability for each run of a count. Several targets share one trunk.
+entropy for classes, a probability for each bin of a count. Several targets share one trunk.
 
 With Monte Carlo dropout it is $\frac1N \sum_m p(y \mid x, M_m)$ over dropout masks M,
 an estimate of $E_M\, p(y \mid x, M)$ (Gal & Ghahramani 2016).
@@ -46,9 +46,9 @@ Weight = Annotated[float, Range(0)]
 class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample):
     """p(y | x) from a trunk that a model supplies by `build_trunk`.
 
-    A target that was not seen has no part in a score; an input that was not seen is read as its
-    mean. With `encoder`, the field its run was fitted on is read through its codes; with `start`,
-    the trunk begins with the weights of another run's.
+    Missing targets are left out of likelihoods; missing inputs are read as their mean. With
+    `encoder`, the codes of another run replace the field it was fitted on; with `start`, the trunk
+    is initialised with the weights of another run.
     """
 
     events = {"real", "binary", "levels", "label", "counts", "columns"}
@@ -102,7 +102,8 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         for name, size in sizes.items():
             weights = check_weights(name, getattr(config, name), size)
             self.register_buffer(name, weights, persistent=False)
-        for name, value in (("centre", 0.0), ("stretch", 1.0)):  # of codes: known from `begin`
+        # Mean and scale of the encoder's codes; `initialise_from_data` sets them.
+        for name, value in (("centre", 0.0), ("stretch", 1.0)):
             self.register_buffer(name, torch.tensor(value))
         if start is not None:
             copy_weights(start, self.trunk)
@@ -156,7 +157,7 @@ class Predictor(Model, HasLikelihood, HasMarginals, HasMean, HasMode, CanSample)
         return dict(zip(names, each.T, strict=True))
 
     def smooth_labels(self, log_p: Tensor, params: Tensor) -> Tensor:
-        """A class's log-probability (B, D) mixed with the mean of all classes'."""
+        """Log-probabilities (B, D) mixed with the mean over all classes."""
         share = self.config.smoothing
         if not share:
             return log_p

@@ -3,7 +3,7 @@ r"""Logistic regression: linear classifier fitted to its optimum by L-BFGS
 Two classes: $P(y = 1 \mid x) = \sigma(w^T x + b)$, and minus the log-likelihood is
 $-\sum_n [y_n \log \pi_n + (1 - y_n) \log(1 - \pi_n)]$, whose gradient in w is $X^T (\pi - y)$.
 More: $P(y \mid x) = softmax(W x + b)_y$ (Cox 1958; Bridle 1990). Both are convex in the weights,
-and with the penalty strictly so but for what all classes share: L-BFGS finds the minimum.
+and with the penalty strictly, up to a shift of all classes' biases: L-BFGS finds the minimum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Logistic(Predictor):
         tag = "model/predict.logistic"
         penalty: Annotated[float, Range(0)] = 1.0
         """Strength of the penalty |W|^2 / 2 beside the sum over all training rows; with 0 the
-        weights of classes that can be separated grow without end."""
+        weights of separable classes grow without bound."""
 
     config: Config
 
@@ -51,11 +51,13 @@ class Logistic(Predictor):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y ~ p(y | x), or its Monte Carlo dropout average with `passes`."""
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
         return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
 
     def loss(self, batch: Batch) -> Losses:
+        """-log p(y | x) + penalty |W|^2 / (2 n) for n training rows: MAP with a Gaussian prior."""
         rows = self.space.rows or len(batch)
         penalty = self.config.penalty / (2 * rows) * self.out.weight.square().sum()
         nll = self.weighted_nll(batch, self.params(batch.given, len(batch)))
@@ -63,7 +65,7 @@ class Logistic(Predictor):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """One look at held-out rows, when all is done: what is sought is the minimum."""
+        """L-BFGS to the minimum; held-out rows are evaluated once, at the end."""
         recipe = TrainConfig(
             optimiser="lbfgs", max_steps=ITERATIONS, eval_every=ITERATIONS, patience=0
         )

@@ -58,6 +58,7 @@ class MLPPredictor(Predictor):
         return MLPTrunk(self.config.net, inputs)
 
     def loss(self, batch: Batch) -> Losses:
+        """-log p(y | x): cross entropy of classes, Gaussian or mixture likelihood of numbers."""
         params = self.params(batch.given, len(batch))  # of p(y | x), W h + b
         return self.weighted_nll(batch, params)
 
@@ -69,6 +70,7 @@ class MLPPredictor(Predictor):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y ~ p(y | x), or its Monte Carlo dropout average with `passes`."""
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
         return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)

@@ -1,10 +1,10 @@
 r"""Perceptron: linear classifier updated on its mistakes
 
-$\hat y = 1\{w^T x > 0\}$, where the last entry of x is 1; a row that is mistaken moves
-$w \leftarrow w + \eta (y - \hat y) x$, from w = 0, where every $\eta > 0$ gives the same
-answers. If a plane separates the classes with margin $\gamma$ and no row is longer than R, at
-most $(R / \gamma)^2$ mistakes are ever made (Rosenblatt 1958; Novikoff 1962). Of K names each has
-a w of its own; the highest score is the answer, and a mistake moves that one and the right one.
+$\hat y = 1\{w^T x > 0\}$, where the last entry of x is 1; a misclassified row updates
+$w \leftarrow w + \eta (y - \hat y) x$. From w = 0 every $\eta > 0$ gives the same predictions. If
+a plane separates the classes with margin $\gamma$ and no row is longer than R, there are at most
+$(R / \gamma)^2$ mistakes (Rosenblatt 1958; Novikoff 1962). Each of K classes has its own w; the
+highest score is predicted, and a mistake updates the predicted and the true class.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from ._base import Predictor
 from ._trunk import FlatTrunk, Trunk
 
 SCAN_ROWS = 256
-"""Rows that are answered at once in search of the next mistake."""
+"""Rows classified at once in search of the next mistake."""
 SHARPNESS_GRID = 2 ** torch.arange(-8, 10.1, 0.25)
-"""What s is chosen from, where scores have mean size 1."""
+"""Candidates for s, relative to scores of mean size 1."""
 
 
 class Perceptron(Predictor):
-    """P(y | x) = softmax(s W x)_y of standardised inputs, or sigmoid(s w^T x) for a flag.
+    """P(y | x) = softmax(s W x)_y of standardised inputs, or sigmoid(s w^T x) for binary targets.
 
-    A step reads every training row once, in a random order, and the model keeps the weights that
-    ended a pass with the fewest errors (the pocket; Gallant 1990). The algorithm gives answers and
-    no degrees: the one number s, which leaves every answer as it is, makes probabilities of the
-    scores. It is the likeliest on the training rows, each with a share 1 / (rows + 2) of doubt,
-    without which s would grow for ever where all answers are right (Platt 1999).
+    A step reads every training row once, in a random order, and the model stores the weights with
+    the fewest errors at the end of a pass (pocket algorithm; Gallant 1990). The scale s turns
+    scores into probabilities without changing predictions. It maximises the likelihood of the
+    training rows with targets smoothed by 1 / (rows + 2), without which s would grow without bound
+    if all predictions are right (Platt 1999).
     """
 
     events = {"label", "binary"}
 
     class Config(Predictor.Config):
-        """Mistakes have no weight: nothing is to be set but what reads the inputs."""
+        """The options of a predictor; those that weight a loss are not supported."""
 
         tag = "model/predict.perceptron"
 
@@ -60,16 +60,16 @@ class Perceptron(Predictor):
         for name in ("smoothing", "classes", "tasks"):
             if getattr(config, name):
                 raise UsageError(
-                    f"{name} weighs a loss, and the perceptron has none: it learns "
-                    "from mistakes alone; leave it out or use predict.logistic"
+                    f"{name} weights a loss, but the perceptron has none: it learns from "
+                    "mistakes; remove it or use predict.logistic"
                 )
         super().__init__(config, space, parts)
         self.out.requires_grad_(False)
         shape = (self.out.out_features, self.out.in_features + 1)
-        self.register_buffer("current", torch.zeros(shape))  # the weights that move, bias last
-        self.register_buffer("mistakes", torch.zeros((), dtype=torch.long))  # that moved them
+        self.register_buffer("current", torch.zeros(shape))  # the updated weights, bias last
+        self.register_buffer("mistakes", torch.zeros((), dtype=torch.long))  # updates so far
         self.register_buffer("fewest_errors", torch.tensor(torch.inf))  # errors of the pocket
-        self.register_buffer("sharpness", torch.ones(space.dims))  # s, of each flag its own
+        self.register_buffer("sharpness", torch.ones(space.dims))  # s, one per binary target
 
     def build_trunk(self, inputs: Space) -> Trunk:
         return FlatTrunk(inputs)
@@ -82,6 +82,7 @@ class Perceptron(Predictor):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y ~ p(y | x), or its Monte Carlo dropout average with `passes`."""
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
         return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
@@ -96,7 +97,8 @@ class Perceptron(Predictor):
 
     @torch.no_grad()
     def loss(self, batch: Batch) -> Losses:
-        """One pass, and what it came to: errors at its end, and mistakes on the way."""
+        """One pass over the rows with an update at each mistake; logs the share of errors after
+        the pass and of mistakes during it."""
         rows = batch.observed_mask.reshape(len(batch), -1).all(1).nonzero()[:, 0]
         rows = rows[torch.randperm(len(rows)).to(rows.device)]
         x = F.pad(self.trunk(self.trunk_inputs(batch.given, len(batch))), (0, 1), value=1.0)[rows]
@@ -110,7 +112,7 @@ class Perceptron(Predictor):
         return {"errors": errors / count, "mistakes": (self.mistakes - before) / count}
 
     def correct(self, x: Tensor, right: Tensor) -> None:
-        """Take rows x (n, F + 1) in their order and move the weights at each mistake."""
+        """Update the weights at each mistake among rows x (n, F + 1), in their order."""
         while len(x):
             gap = right - self.predicted(x @ self.current.T)  # (n, P)
             wrong = gap.ne(0).any(1)
@@ -122,24 +124,24 @@ class Perceptron(Predictor):
             x, right = x[first + 1 :], right[first + 1 :]
 
     def update_pocket(self, score: Tensor, right: Tensor, errors: Tensor) -> None:
-        """Store the current weights in the pocket."""
+        """Store the current weights, and choose s."""
         self.out.weight.copy_(self.current[:, :-1])
         self.out.bias.copy_(self.current[:, -1])
         self.fewest_errors.copy_(errors)
-        options = SHARPNESS_GRID.to(score) / score.abs().mean().clamp_min(1e-12)
-        doubt = 1 / (len(score) + 2)
+        scales = SHARPNESS_GRID.to(score) / score.abs().mean().clamp_min(1e-12)
+        smoothing = 1 / (len(score) + 2)
         costs = torch.stack(
-            [self.cross_entropy(option * score, right, doubt) for option in options]
+            [self.cross_entropy(scale * score, right, smoothing) for scale in scales]
         )
-        self.sharpness.copy_(options[costs.argmin(0)])
+        self.sharpness.copy_(scales[costs.argmin(0)])
 
-    def cross_entropy(self, logits: Tensor, right: Tensor, doubt: float) -> Tensor:
-        """Cross entropy against indicators (n, P) with a share of doubt, of each entry, (D,)."""
-        truth = (1 - doubt) * right
+    def cross_entropy(self, logits: Tensor, right: Tensor, smoothing: float) -> Tensor:
+        """Cross entropy of each entry against indicators (n, P) with label smoothing, (D,)."""
+        truth = (1 - smoothing) * right
         if self.space.kind == "binary":
-            truth = truth + doubt / 2
+            truth = truth + smoothing / 2
             return F.binary_cross_entropy_with_logits(logits, truth, reduction="none").mean(0)
-        truth = truth + doubt / self.space.size
+        truth = truth + smoothing / self.space.size
         return -(truth * logits.log_softmax(1)).sum(1).mean()[None]
 
     def predicted(self, score: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Recurrent network: classes or numbers from sequences, or from images row by row
 
-A hidden vector reads one step after the other, in both directions by default; what it
-holds at the end is what the target is predicted from (Hochreiter & Schmidhuber 1997; Cho et al.
+A hidden vector reads one step after the other, in both directions by default; the target is
+predicted from the last hidden vectors (Hochreiter & Schmidhuber 1997; Cho et al.
 2014; Schuster & Paliwal 1997).
 """
 
@@ -38,9 +38,9 @@ class SequenceReader(nn.Module):
 
     def __init__(self, space: Space, net: Network.Config, both: bool) -> None:
         super().__init__()
-        self.picture = space.is_picture and not space.varies
-        self.features = Features(space if self.picture else one_step(space))
-        across = space.shape[0] * space.shape[2] if self.picture else self.features.width
+        self.is_image = space.is_picture and not space.varies
+        self.features = Features(space if self.is_image else one_step(space))
+        across = space.shape[0] * space.shape[2] if self.is_image else self.features.width
         config: Any = Bidirectional.Config(net=net) if both else net
         self.net, self.both = config.build(across), both
         self.width: int = self.net.outputs
@@ -55,8 +55,8 @@ class SequenceReader(nn.Module):
         return torch.cat([end[:, :half], y[:, 0, half:]], 1)
 
     def steps(self, batch: Batch) -> Tensor:
-        """What each step holds, standardised, (B, T, features)."""
-        if self.picture:
+        """The standardised features of each step, (B, T, features)."""
+        if self.is_image:
             return self.features(batch).reshape(batch.x.shape).transpose(1, 2).flatten(2)
         flat = Batch(
             batch.x.flatten(0, 1),
@@ -66,7 +66,7 @@ class SequenceReader(nn.Module):
 
 
 class RecurrentTrunk(Trunk):
-    """Every sequence read by a network of its own, and what is no sequence beside them."""
+    """A separate network for every sequence, and the other conditions beside them."""
 
     def __init__(self, config: RecurrentPredictor.Config, inputs: Space) -> None:
         super().__init__()
@@ -86,8 +86,8 @@ class RecurrentTrunk(Trunk):
 
 
 class RecurrentPredictor(Predictor):
-    r"""p(y | x) = p(y | W h + b), where $h = [\overrightarrow{h}_T, \overleftarrow{h}_1]$ is what
-    a recurrent network holds after the steps of x; padding is not read."""
+    r"""p(y | x) = p(y | W h + b), where $h = [\overrightarrow{h}_T, \overleftarrow{h}_1]$ are the
+    last hidden vectors of a recurrent network over the steps of x; padding is not read."""
 
     class Config(Predictor.Config):
         tag = "model/predict.recurrent"
@@ -104,6 +104,7 @@ class RecurrentPredictor(Predictor):
         return RecurrentTrunk(self.config, inputs)
 
     def loss(self, batch: Batch) -> Losses:
+        """-log p(y | x): cross entropy of classes, Gaussian or mixture likelihood of numbers."""
         params = self.params(batch.given, len(batch))  # of p(y | x), W h + b
         return self.weighted_nll(batch, params)
 
@@ -115,6 +116,7 @@ class RecurrentPredictor(Predictor):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y ~ p(y | x), or its Monte Carlo dropout average with `passes`."""
         noise = self.head.noise(n, generator)  # (n, D, 2)
         params = self.sample_params(n, given, options, generator)
         return self.to_event(self.head.sample(params, noise))  # y ~ p(y | x)
@@ -126,7 +128,9 @@ class RecurrentPredictor(Predictor):
         if any(map(is_sequence, space.given.values())):
             return None
         found = ", ".join(f"{name} ({part})" for name, part in space.given.items())
-        return f"recurrent reads sequences of steps, and what is given is {found}; choose mlp"
+        return (
+            f"recurrent expected a sequence among the conditions, found {found}; use predict.mlp"
+        )
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:

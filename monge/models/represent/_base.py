@@ -27,20 +27,20 @@ from ...nn.resnet import ResNetFeatures
 
 
 class FeatureNet(Configured, nn.Module, abc.ABC):
-    """A network from the features of an event, and what stands beside each, to a code."""
+    """A network from the features of an event, and masks of them, to a code."""
 
     class Config(BaseConfig):
-        """Of any such network."""
+        """Base of the configurations of feature networks."""
 
         tag = "encoder/"
 
     @abc.abstractmethod
     def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """Each (B, F), to (B, latent)."""
+        """Tensors (B, F) to codes (B, latent)."""
 
 
 class DenseFeatureNet(FeatureNet):
-    """Layers over all features side by side."""
+    """An MLP over all features."""
 
     class Config(FeatureNet.Config, MLP.Config):
         """A multilayer perceptron."""
@@ -110,9 +110,9 @@ class SelfSupervisedEncoder(Model, CanEncode):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        picture = space.is_picture and min(space.shape[1:]) >= MIN_CONV_SIDE
+        is_large_image = space.is_picture and min(space.shape[1:]) >= MIN_CONV_SIDE
         net: FeatureNet.Config = DenseFeatureNet.Config(width=256)
-        if picture:
+        if is_large_image:
             net = ConvFeatureNet.Config(widths=(16, 32, 64), blocks=1)
         latent = 64 if space.dims > 16 else 16
         return Defaults(

@@ -31,7 +31,7 @@ def symmetric_uniform(n: int, like: Tensor) -> Tensor:
 
 
 def transform_images(images: Tensor, rotate: float, zoom: float, shift: float) -> Tensor:
-    """Pictures (B, C, H, W) rotated by up to `rotate` degrees, zoomed by up to the factor
+    """Images (B, C, H, W) rotated by up to `rotate` degrees, zoomed by up to the factor
     1 + zoom and shifted by up to the share `shift` of their size."""
     n = len(images)
     angle, size = (
@@ -49,13 +49,12 @@ def transform_images(images: Tensor, rotate: float, zoom: float, shift: float) -
 
 
 def corrupt_entries(features: Tensor, owner: Tensor, share: float) -> Tensor:
-    """Features (B, F) of which each entry's are another row's with probability `share`; those of
-    one entry, named by `owner`, change together."""
+    """Features (B, F) with each entry replaced by that of another row with probability `share`;
+    the features of one entry, by `owner`, are replaced together."""
     n, entries = len(features), int(owner[-1]) + 1
-    foreign = torch.rand(n, entries, device=features.device) < share
+    replaced = torch.rand(n, entries, device=features.device) < share
     other = torch.randint(n, (n, entries), device=features.device)
-    drawn = features.gather(0, other[:, owner])
-    return torch.where(foreign[:, owner], drawn, features)
+    return torch.where(replaced[:, owner], features.gather(0, other[:, owner]), features)
 
 
 class Contrastive(SelfSupervisedEncoder):
@@ -88,6 +87,7 @@ class Contrastive(SelfSupervisedEncoder):
         self.project: MLP = config.projection.build(config.latent, config.latent)
 
     def loss(self, batch: Batch) -> Losses:
+        """InfoNCE between the projections of two augmented views of each row."""
         features = self.features(batch)
         one, two = (self.project(self.trunk([self.augment(features)])) for _ in range(2))
         return {"contrast": nt_xent(one, two, self.config.temperature)}

@@ -1,7 +1,7 @@
 r"""Masked autoencoder: codes from which masked entries are predicted
 
-A random part S of the entries is hidden; from the rest the encoder makes a code and the decoder
-the distributions of all entries. The loss is
+A random subset S of the entries is masked; the encoder maps the rest to a code and the decoder the
+code to the distributions of all entries. The loss is
 $\frac{D}{|S|} \sum_{i \in S} -\log p(x_i \mid x_{\bar S})$.
 """
 
@@ -25,8 +25,8 @@ from ._base import SelfSupervisedEncoder
 class MaskedAutoencoder(SelfSupervisedEncoder):
     """h = f(x, mask), trained to predict masked entries (Devlin et al. 2019; He et al. 2022).
 
-    How much is hidden varies from row to row between nothing and twice `hide`, so that a code of
-    the whole row is nothing new to the encoder. Pictures are hidden in squares of side `grain`.
+    The masked share varies per row from 0 to twice `mask_ratio`, so that the encoder is trained on
+    nearly whole rows too. Images are masked in square patches of side `patch_size`.
     Entries are predicted independently: the held-out loss is that of the pretext task.
     """
 
@@ -54,6 +54,7 @@ class MaskedAutoencoder(SelfSupervisedEncoder):
             self.decoder.out.bias.copy_(self.head.initial_params())
 
     def loss(self, batch: Batch) -> Losses:
+        """D / |S| sum_{i in S} -log p(x_i | x outside S), with a random mask S per row."""
         x, seen = (t.reshape(len(batch), -1) for t in (batch.x, batch.observed_mask))
         hidden = self.sample_mask(x) & seen  # (B, D)
         features = self.features(batch)
@@ -63,19 +64,19 @@ class MaskedAutoencoder(SelfSupervisedEncoder):
         return {"hidden": each.masked_fill(~hidden, 0.0).sum(1) / share}
 
     def sample_mask(self, x: Tensor) -> Tensor:
-        """A random part of each row of x (B, D), at least one entry."""
+        """Which entries of each row of x (B, D) are masked, at least one."""
         n, (height, width) = len(x), self.space.shape[1:] if self.space.is_picture else (1, 1)
         order = torch.rand(x.shape, device=x.device)
         if self.space.is_picture:
-            grain = min(self.config.patch_size, height, width)
-            coarse = torch.rand(n, 1, -(-height // grain), -(-width // grain), device=x.device)
-            fine = F.interpolate(coarse, scale_factor=grain)[..., :height, :width]
+            side = min(self.config.patch_size, height, width)
+            coarse = torch.rand(n, 1, -(-height // side), -(-width // side), device=x.device)
+            fine = F.interpolate(coarse, scale_factor=side)[..., :height, :width]
             order = fine.expand(n, *self.space.shape).flatten(1)
         share = 2 * self.config.mask_ratio * torch.rand(n, 1, device=x.device)
         return (order < share) | (order == order.amin(1, keepdim=True))
 
     def encode_observed(self, features: Tensor, seen: Tensor) -> Tensor:
-        """The code of features (B, F) of which only entries `seen` (B, D) are shown."""
+        """The code of features (B, F) of which only the entries `seen` (B, D) are read."""
         shown = seen[:, self.features.owner].to(features.dtype)
         return self.trunk([features * shown, shown])
 

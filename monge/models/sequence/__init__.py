@@ -1,1 +1,1 @@
-"""Laws of sequences: language, translation, series."""
+"""Models of sequences: language, translation and time series."""

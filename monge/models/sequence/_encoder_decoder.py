@@ -1,10 +1,10 @@
 r"""Base of encoder-decoder models of text: $\log p(y | x) = \sum_t \log p(y_t | y_{<t}, x)$.
 
 An encoder reads the source, a decoder generates one symbol after the other until the end symbol
- (Sutskever et al. 2014). Training shows the decoder the true beginning (teacher
-forcing), or with some probability a symbol of its own (scheduled sampling; Bengio et al. 2015, in
-two parallel passes as Mihaylova & Martins 2019). Label smoothing trains towards
-$(1 - \varepsilon)\,\delta_y + \varepsilon / V$ (Szegedy et al. 2016); scores are never smoothed.
+(Sutskever et al. 2014). In training the decoder reads the true symbols so far (teacher forcing),
+or with some probability its own samples (scheduled sampling; Bengio et al. 2015, in two parallel
+passes as in Mihaylova & Martins 2019). Label smoothing trains towards
+$(1 - \varepsilon)\,\delta_y + \varepsilon / V$ (Szegedy et al. 2016); likelihoods are unsmoothed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ SourceMemory = Any
 class EncoderDecoderModel(
     Model, HasLikelihood, HasConditionals, HasAttention, HasMode, CanSample, CanStream
 ):
-    """A product of conditionals along a sentence, given one thing that is read whole.
+    """A product of conditionals along a sentence, given one source that is read as a whole.
 
-    The loss is in nats a symbol of a sentence of mean length, so that batches of short sentences
-    weigh no more than their symbols.
+    The loss is in nats per symbol of a sentence of mean length, so that every symbol has the same
+    weight in batches of short and of long sentences.
     """
 
     events = {"tokens"}
@@ -78,7 +78,7 @@ class EncoderDecoderModel(
     average: Tensor
 
     def __init__(self, config: Config, space: Space, width: int) -> None:
-        """width: of the vectors of symbols, and of those the laws are made of."""
+        """width: of the symbol embeddings and of the decoder's outputs."""
         super().__init__(config, space)
         self.name, self.width = type(self).__name__.lower(), width
         self.source, self.layout = next(iter(space.given)), StepLayout(space)
@@ -102,8 +102,8 @@ class EncoderDecoderModel(
 
     @abc.abstractmethod
     def decode_steps(self, memory: SourceMemory, inputs: Tensor) -> Tensor:
-        """Vectors (B, T, width) of the laws of T steps from the symbols before each, of which the
-        inputs (B, T, width) are the vectors."""
+        """Decoder outputs (B, T, width) of T steps; inputs (B, T, width) embed the symbol before
+        each."""
 
     @abc.abstractmethod
     def step_decoder(self, memory: SourceMemory, n: int, most: int) -> StepDecoder:
@@ -112,18 +112,18 @@ class EncoderDecoderModel(
     @property
     @abc.abstractmethod
     def table(self) -> Tensor:
-        """The vector of each symbol that the decoder reads, (V, width)."""
+        """Input embeddings of the symbols, (V, width)."""
 
     @property
     @abc.abstractmethod
     def out(self) -> Tensor:
-        """The weights of each symbol's logit, (V, width)."""
+        """Output weights of the symbols' logits, (V, width)."""
 
     def logits(self, vectors: Tensor) -> Tensor:  # (..., width) -> (..., V)
         return F.linear(vectors, self.out, self.bias)
 
     def embed(self, x: Tensor) -> Tensor:
-        """The vectors of symbols x (...,), (..., width)."""
+        """The embeddings of symbols x (...,), (..., width)."""
         return F.embedding(x, self.table)
 
     def initialise_from_data(self, batch: Batch) -> None:
@@ -143,20 +143,22 @@ class EncoderDecoderModel(
         return x, exist
 
     def inputs(self, x: Tensor) -> Tensor:
-        """The vectors of the symbol before each, (B, T, width)."""
+        """The embeddings of the symbol before each, (B, T, width)."""
         return torch.cat([self.first.expand(len(x), 1, -1), self.embed(x[:, :-1])], 1)
 
     def source_of(self, batch: Batch) -> Batch:
+        """The source of each row."""
         return broadcast_conditions(batch.given, self.space, len(batch))[self.source]
 
     def mix_own_samples(self, memory: SourceMemory, inputs: Tensor, step: int) -> Tensor:
-        """Inputs some of which are symbols drawn from the laws that the true ones give."""
+        """Inputs of which a random share is replaced by symbols sampled given the true ones."""
         share = self.config.scheduled * min(1.0, step / SCHEDULED_SAMPLING_WARMUP)
         with torch.no_grad():
             logits = self.logits(self.decode_steps(memory, inputs)[:, :-1])
-            drawn = sample_categorical(logits, torch.rand(logits.shape[:-1], device=logits.device))
-        own = torch.rand(drawn.shape, device=drawn.device) < share
-        later = torch.where(own[..., None], self.embed(drawn), inputs[:, 1:])
+            uniform = torch.rand(logits.shape[:-1], device=logits.device)
+            sampled = sample_categorical(logits, uniform)  # (B, T - 1)
+        replaced = torch.rand(sampled.shape, device=sampled.device) < share
+        later = torch.where(replaced[..., None], self.embed(sampled), inputs[:, 1:])
         return torch.cat([inputs[:, :1], later], 1)
 
     def likelihood(
@@ -174,7 +176,7 @@ class EncoderDecoderModel(
     def conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         """Zero at steps that do not exist."""
         x, exist = self.rows(batch)
-        source = broadcast_conditions(batch.given, self.space, len(x))[self.source]
+        source = self.source_of(batch)
         pieces, order = [], exist.sum(1).argsort(descending=True)
         while len(order):
             most = max(int(exist[order[0]].sum()), 1)
@@ -193,9 +195,7 @@ class EncoderDecoderModel(
 
     def parameters_of_conditionals(self, batch: Batch, member: int = 0) -> Tensor:
         x, _ = self.rows(batch)
-        memory = self.encode_source(
-            broadcast_conditions(batch.given, self.space, len(x))[self.source]
-        )
+        memory = self.encode_source(self.source_of(batch))
         return self.logits(self.decode_steps(memory, self.inputs(x)))
 
     @torch.no_grad()
@@ -208,26 +208,30 @@ class EncoderDecoderModel(
     ) -> Iterator[Tensor]:
         """Yields after each symbol; symbols not sampled yet hold the end symbol."""
         source = broadcast_conditions(given or {}, self.space, n)[self.source]
-        chosen, end = self.settings(options), self.space.end
-        most = chosen.steps or self.space.shape[0]
-        x = torch.full((n, most), 0 if end is None else end, device=self.bias.device)
-        uniform = torch.rand(
-            most, n, generator=generator, dtype=self.bias.dtype, device=self.bias.device
-        )
-        decoder = self.step_decoder(self.encode_source(source), n, most)
-        for step, symbol in enumerate(sample_symbols(decoder, uniform, end, chosen)):
+        x, uniform = self.empty_sentences(n, options, generator)
+        decoder = self.step_decoder(self.encode_source(source), n, len(uniform))
+        symbols = sample_symbols(decoder, uniform, self.space.end, self.settings(options))
+        for step, symbol in enumerate(symbols):
             x[:, step] = symbol
             yield x.clone()
 
+    def empty_sentences(
+        self, n: int, options: BaseConfig | None, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """n sentences of end symbols (n, steps), and uniform noise for each symbol (steps, n)."""
+        most, end = self.settings(options).steps or self.space.shape[0], self.space.end
+        uniform = self.bias.new_empty(most, n).uniform_(generator=generator)
+        return torch.full((n, most), end or 0, device=self.bias.device), uniform
+
     @torch.no_grad()
     def mode(self, given: Given, options: BaseConfig | None = None) -> Tensor:
-        """The best that beam search finds, (B, steps); what follows the end repeats it."""
+        """The most probable sentence found by beam search, (B, steps); the end is repeated."""
         source, chosen = given[self.source], self.settings(options)
         most, end = chosen.steps or self.space.shape[0], self.space.end
         length = source.length
         order = torch.arange(len(source)) if length is None else length.argsort()
         found = []
-        with torch.inference_mode():  # tensors that autograd knows nothing of save a tenth
+        with torch.inference_mode():  # saves a tenth of the time
             for rows in order.split(ROWS_PER_SEARCH):
                 decoder = self.step_decoder(
                     self.encode_source(trim(source[rows])), len(rows), most
@@ -249,12 +253,12 @@ class EncoderDecoderModel(
 
 
 def cross_entropy(logits: Tensor, symbols: Tensor, smoothing: float) -> Tensor:
-    """Of each symbol (N,) with label smoothing."""
+    """Cross entropy of each symbol (N,) with label smoothing."""
     return F.cross_entropy(logits, symbols, reduction="none", label_smoothing=smoothing)
 
 
 def trim(source: Batch) -> Batch:
-    """Without steps that exist in no row."""
+    """The source without steps that are padding in every row."""
     if source.length is None:
         return source
     return Batch(source.x[:, : int(source.length.max())], length=source.length)

@@ -1,9 +1,9 @@
 r"""Base of forecast models of a future given a past: coordinates, scales, margins, copula.
 
 In standardised coordinates $y = \mu(past) + s(past) \odot r$: a network gives the mean, and a few
-numbers that tell how unsteady each channel has been give the scale, $\log s_c = w_c \cdot
-v_c(past)$. Whatever else is given (the calendar, what is known beforehand) is added to the mean,
-step by step. The errors r have heavy-tailed margins and a Gaussian copula.
+features of the volatility of each channel give the scale, $\log s_c = w_c \cdot v_c(past)$. Other
+conditions (the calendar, inputs known in advance) are added to the mean, step by step. The errors
+r have heavy-tailed margins and a Gaussian copula.
 
 The future is one block of steps or several, $p(y \mid x) = \prod_k p(y_k \mid x, y_{<k})$, each
 given the last L values before it.
@@ -32,24 +32,24 @@ from ...prob.copula import GaussianCopula, SinhArcsinhMargins
 from .._ordering import check_no_missing
 
 PAST = "past"
-ROUNDS = 4
-"""Times that the map of the past and the map of what is known besides are solved in turn."""
-FLOOR = 1e-3
-"""ChannelScale below which a channel is called still, in standard deviations."""
-RIDGE = 0.1
-"""Penalty of the first weights of unsteadiness, in shares of the mean square of a feature."""
-LIMIT = 2.0
-"""No past changes the scale by more than this factor's exponential."""
+BACKFITTING_ROUNDS = 4
+"""Alternations between solving for the map of the past and for that of the known inputs."""
+MIN_VOLATILITY = 1e-3
+"""Added to volatilities before their logarithm, in standard deviations."""
+SCALE_RIDGE = 0.1
+"""Ridge penalty of the initial weights of the scale, relative to the mean square of a feature."""
+MAX_LOG_SCALE = 2.0
+"""Bound on the absolute log-scale."""
 
 
 def unsupported_series(name: str, space: Space) -> str | None:
-    """None, or why an event and its conditions are no future and past."""
+    """None, or why an event and its conditions are not a future and its past."""
     past = space.given.get(PAST)
     if past is None:
         return (
-            f"{name} forecasts a future given its past, and is given "
-            f"{', '.join(space.given) or 'nothing'}; give it a series: a table with a column "
-            "of times, and data.horizon=24"
+            f"{name} forecasts a future given its past, found as conditions "
+            f"{', '.join(space.given) or 'nothing'}; use a table with a column of times and "
+            "data.horizon=24"
         )
     if (
         past.kind != "real"
@@ -58,8 +58,8 @@ def unsupported_series(name: str, space: Space) -> str | None:
         or len(space.shape) not in (1, 2)
     ):
         return (
-            f"{name} needs a past with the channels of its future, and they are {past} and "
-            f"{space}; cut both from one series"
+            f"{name} expected a past with the channels of its future, found {past} and {space}; "
+            "cut both from one series"
         )
     return None
 
@@ -81,11 +81,11 @@ class SeriesCoordinates(nn.Module):
         self.register_buffer("scale", spread, persistent=False)
 
     def inside(self, x: Tensor) -> Tensor:
-        """(B, T, ...) in units of the data, standardised (B, T, C)."""
+        """(B, T, ...) in the units of the data to standardised (B, T, C)."""
         return (x.reshape(len(x), -1, self.channels).to(self.shift) - self.shift) / self.scale
 
     def outside(self, y: Tensor) -> Tensor:
-        """(B, H, C) standardised, as futures (B, *event)."""
+        """Standardised (B, H, C) to futures (B, *event) in the units of the data."""
         return (self.shift + self.scale * y).reshape(-1, *self.shape)
 
     def past(self, name: str, given: Mapping[str, Batch]) -> Tensor:
@@ -99,7 +99,7 @@ class SeriesCoordinates(nn.Module):
 
 
 class ChannelScale(nn.Module):
-    """log s (B, C): how much wider or narrower than usual the law of each channel is."""
+    """log s (B, C): the log-scale of each channel's errors, from features of its past."""
 
     centre: Tensor
     spread: Tensor
@@ -111,34 +111,35 @@ class ChannelScale(nn.Module):
             self.register_buffer(name, torch.full((channels, 4), value))
 
     def read(self, past: Tensor) -> Tensor:
-        """v (B, C, 4): how far the past moves from step to step, of late and ever; how far it
-        strays from its mean; and where it is now."""
+        """v (B, C, 4): log root mean square of the steps, of the last steps and of the deviations
+        from the mean, and the last value."""
         moves = past.diff(dim=1) if past.shape[1] > 1 else past
         late = moves[:, -max(len(moves[0]) // 4, 1) :]
         sizes = [part.square().mean(1).sqrt() for part in (moves, late, past - past.mean(1, True))]
-        return torch.stack([*((size + FLOOR).log() for size in sizes), past[:, -1]], -1)
+        return torch.stack([*((size + MIN_VOLATILITY).log() for size in sizes), past[:, -1]], -1)
 
     @torch.no_grad()
     def fit(self, past: Tensor, gap: Tensor) -> None:
-        """Begin with the regression of the logarithm of a window's errors (N, H, C)."""
+        """Initialise by a regression of the log size of a window's errors (N, H, C)."""
         v = self.read(past)
         self.centre.copy_(v.mean(0))
         self.spread.copy_(v.std(0, correction=0).clamp_min(1e-3))
         v = self.standard(past).transpose(0, 1)  # (C, N, 4)
-        size = (gap.square().mean(1).sqrt() + FLOOR).log()
-        aim = (size - size.mean(0)).mT[..., None]
-        eye = RIDGE * len(past) * torch.eye(v.shape[-1]).to(v)
-        self.weight.copy_(torch.linalg.solve(v.mT @ v + eye, v.mT @ aim)[..., 0])
+        size = (gap.square().mean(1).sqrt() + MIN_VOLATILITY).log()
+        target = (size - size.mean(0)).mT[..., None]
+        eye = SCALE_RIDGE * len(past) * torch.eye(v.shape[-1]).to(v)
+        self.weight.copy_(torch.linalg.solve(v.mT @ v + eye, v.mT @ target)[..., 0])
 
     def standard(self, past: Tensor) -> Tensor:
         return ((self.read(past) - self.centre) / self.spread).clamp(-4, 4)
 
     def forward(self, past: Tensor) -> Tensor:
-        return LIMIT * torch.tanh((self.weight * self.standard(past)).sum(-1) / LIMIT)
+        raw = (self.weight * self.standard(past)).sum(-1)
+        return MAX_LOG_SCALE * torch.tanh(raw / MAX_LOG_SCALE)
 
 
 class KnownInputs(nn.Module):
-    """What is given besides the past, as an addition to the mean of every step, (B, H, C)."""
+    """Conditions other than the past as an addition to the mean of every step, (B, H, C)."""
 
     def __init__(self, space: Space, channels: int) -> None:
         super().__init__()
@@ -153,16 +154,16 @@ class KnownInputs(nn.Module):
         return 0.0 if self.lift is None else self.lift(self.context(given, n, steps))
 
     @torch.no_grad()
-    def solve(self, given: Mapping[str, Batch], aim: Tensor, steps: int) -> None:
-        """The least squares of what the past leaves unexplained of the first steps, (N, T, C)."""
+    def solve(self, given: Mapping[str, Batch], target: Tensor, steps: int) -> None:
+        """Least squares on the residuals `target` (N, T, C) of the first steps."""
         if self.lift is None:
             return
-        context = self.context(given, len(aim), steps)
-        assert context is not None, "where there is a map there is something to read"
-        rows = context.expand(-1, steps, -1)[:, : aim.shape[1]].flatten(0, 1)
+        context = self.context(given, len(target), steps)
+        assert context is not None, "a map exists only if there are conditions"
+        rows = context.expand(-1, steps, -1)[:, : target.shape[1]].flatten(0, 1)
         rows = torch.nn.functional.pad(rows, (0, 1), value=1.0).double()
         eye = 1e-4 * len(rows) * torch.eye(rows.shape[1]).to(rows)
-        found = torch.linalg.solve(rows.mT @ rows + eye, rows.mT @ aim.flatten(0, 1).double())
+        found = torch.linalg.solve(rows.mT @ rows + eye, rows.mT @ target.flatten(0, 1).double())
         self.lift.weight.copy_(found[:-1].mT)
         self.lift.bias.copy_(found[-1])
 
@@ -176,14 +177,13 @@ class ForecastModel(Model, HasLikelihood, CanSample):
 
     class Config(Model.Config):
         net: ForecastNet.Config = NLinear.Config()
-        """From the past to the mean: nlinear, dlinear, layers, recurrence (rnn, gru, lstm),
-        convolution (tcn, wavenet) or attention."""
+        """Network from the past to the mean: nlinear, dlinear, layers, recurrence (rnn, gru,
+        lstm), convolution (tcn, wavenet) or attention."""
         fit: Literal["squares", "likelihood"] = "squares"
-        """Part by part, the mean by least squares and margins before the copula; or everything by
-        the joint likelihood."""
+        """squares: the mean by least squares, then margins, then the copula; likelihood: all
+        by the joint likelihood."""
         rank: Annotated[int, Range(0)] = 16
-        """Common causes of the errors of the steps and channels of a block; 0 makes them
-        independent."""
+        """Rank of the copula: common factors of a block's errors; 0 makes them independent."""
 
     config: Config
     excess: Tensor
@@ -198,7 +198,7 @@ class ForecastModel(Model, HasLikelihood, CanSample):
         self.unsteadiness = ChannelScale(channels)
         self.margins = SinhArcsinhMargins(torch.arange(channels).repeat(steps))
         self.dependence = GaussianCopula(steps * channels, config.rank)
-        # Errors of windows that the mean was solved from are smaller than errors to come.
+        # Errors of the windows that the mean was fitted to are smaller than on new windows.
         self.register_buffer("excess", torch.ones(channels))
 
     @property
@@ -209,7 +209,7 @@ class ForecastModel(Model, HasLikelihood, CanSample):
     def initialise_from_data(self, batch: Batch) -> None:
         past, y, beside = self.laid(batch)
         y = y[:, : self.steps]
-        for _ in range(ROUNDS if self.beside.lift is not None else 1):
+        for _ in range(BACKFITTING_ROUNDS if self.beside.lift is not None else 1):
             self.excess.copy_(self.net.solve(past, y - cut(beside, 0, self.steps)))
             self.beside.solve(batch.given, y - self.net(past), self.frame.horizon)
             beside = self.beside(batch.given, len(y), self.frame.horizon)
@@ -220,7 +220,7 @@ class ForecastModel(Model, HasLikelihood, CanSample):
         self.dependence.fit(self.margins(r)[0])
 
     def laid(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | float]:
-        """Past (B, L, C) and future (B, H, C), standardised, and what is added to its mean."""
+        """Past (B, L, C) and future (B, H, C), standardised, and the addition to its mean."""
         check_no_missing(self.name, batch)
         ready = broadcast_conditions(batch.given, self.space, len(batch))
         beside = self.beside(ready, len(batch), self.frame.horizon)
@@ -232,12 +232,12 @@ class ForecastModel(Model, HasLikelihood, CanSample):
         return (which * self.steps)[:, None]
 
     def alone(self, gap: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
-        """log p of a block's numbers as if they were independent, in units of the data, (B,), and
-        their normal scores."""
+        """log p of a block as if its entries were independent, in the units of the data, (B,), and
+        their normal scores (B, D)."""
         z, slope = self.margins((gap * (-spread).exp()).flatten(1))
-        paid = self.steps * (spread.sum((1, 2)) + self.frame.scale.log().sum())
+        log_scale = self.steps * (spread.sum((1, 2)) + self.frame.scale.log().sum())
         each = slope - 0.5 * z.square() - 0.5 * math.log(2 * math.pi)
-        return each.sum(1) - paid, z
+        return each.sum(1) - log_scale, z
 
     def density(self, gap: Tensor, spread: Tensor) -> Tensor:
         """log p of the errors of a block (B, steps, C)."""
@@ -265,14 +265,15 @@ class ForecastModel(Model, HasLikelihood, CanSample):
 
 
 def cut(beside: Tensor | float, start: int, steps: int) -> Tensor | float:
-    """Some steps of (B, 1 or H, C)."""
+    """The steps from `start` on of (B, 1 or H, C); without a step axis it is returned as is."""
     if isinstance(beside, float) or beside.shape[1] == 1:
         return beside
     return beside[:, start : start + steps]
 
 
 def taken(x: Any, first: Tensor, steps: int) -> Any:
-    """Steps from `first` (B, 1) on of x (B, T, C), (B, steps, C); what has no steps stays."""
+    """The steps from `first` (B, 1) on of x (B, T, C), (B, steps, C); without a step axis x is
+    returned as is."""
     if isinstance(x, float) or x.shape[1] == 1:
         return x
     place = first + torch.arange(steps, device=first.device)

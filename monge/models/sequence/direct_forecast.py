@@ -1,8 +1,8 @@
 r"""Direct forecast: the joint distribution of the whole horizon given the past, in one step
 
 A network, by default the ridge regression NLinear (Zeng et al. 2023), gives the mean of all steps
-and channels; their errors have a joint law, so that trajectories that are drawn move as the series
-does and every interval follows from the same law.
+and channels; their errors have a joint distribution, so that sampled trajectories move like the
+series and all intervals are consistent with them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class DirectForecast(ForecastModel, HasMarginals, HasMean, HasMode):
     $p(r) = c(F_1(r_1), ..., F_D(r_D)) \prod_i f_i(r_i)$ over its D = H C numbers: margins f with
     heavy tails and a Gaussian copula c of low rank.
 
-    The mean is by least squares, then come margins and scales by the likelihood of each number
-    alone, then the copula by what they leave (Joe & Xu 1996), so that intervals are right whether
-    or not the dependence is; `fit=likelihood` trains all of it by the joint likelihood.
+    The mean is fitted by least squares, margins and scales by the marginal likelihood, and the
+    copula by their normal scores (inference functions for margins; Joe & Xu 1996), so that
+    intervals do not depend on the copula; `fit=likelihood` trains all parts by the joint
+    likelihood.
     """
 
     family_priority = 2
@@ -63,7 +64,8 @@ class DirectForecast(ForecastModel, HasMarginals, HasMean, HasMode):
         return ForecastMarginals(self, *self.read(given))
 
     def loss(self, batch: Batch) -> Losses:
-        """Squared error of the mean, and margins and copula of its errors."""
+        """Squared error of the mean, and negative log-likelihoods of the margins and the copula of
+        its errors."""
         past, y, beside = self.laid(batch)
         first = self.random_block(y)  # (B, 1)
         window = taken(torch.cat([past, y], 1), first, self.frame.lookback)
@@ -86,6 +88,7 @@ class DirectForecast(ForecastModel, HasMarginals, HasMean, HasMode):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y = mu(x) + s(x) r with r ~ p(r): copula samples z mapped through the margins."""
         ready = broadcast_conditions(given or {}, self.space, n)
         beside, full = self.beside(ready, n, self.frame.horizon), self.frame.past(self.name, ready)
         for start in range(0, self.frame.horizon, self.steps):
@@ -98,8 +101,8 @@ class DirectForecast(ForecastModel, HasMarginals, HasMean, HasMode):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """A linear map, which long and short series alike leave hard to beat; the law of the
-        errors is what is trained."""
+        """A linear mean, which is hard to beat on short and long series; training fits the
+        distribution of its errors."""
         rank = 16 if space.rows >= 1000 else 4
         recipe = TrainConfig(
             lr=3e-3, batch_size=128, grad_clip=10.0, ema_decay=0.99, warmup=20, patience=6
@@ -112,7 +115,7 @@ class DirectForecast(ForecastModel, HasMarginals, HasMean, HasMode):
 
 
 class ForecastMarginals(Marginals):
-    """The law of each step and channel alone."""
+    """The marginal distribution of each step and channel."""
 
     def __init__(self, model: DirectForecast, centre: Tensor, spread: Tensor) -> None:
         self.space, self.model = model.space, model
@@ -120,7 +123,7 @@ class ForecastMarginals(Marginals):
 
     @property
     def probabilities(self) -> Sequence[Tensor]:
-        """Reals have none."""
+        """Empty: reals have none."""
         return [self.centre.new_empty(len(self.centre), 0)] * self.space.dims
 
     def cumulative(self, t: Tensor) -> Tensor:

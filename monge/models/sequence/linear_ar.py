@@ -1,15 +1,17 @@
 r"""Linear autoregression: every value a weighted sum of those before it, plus noise
 
 Fitted without gradients: least squares, the equations of Yule (1927) and Walker (1931), or the
-exact likelihood (Box & Jenkins 1970). The order is chosen by a criterion unless it is said.
+exact likelihood (Box & Jenkins 1970). By default a criterion chooses the order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -29,30 +31,31 @@ from ...core.config import Range
 from ...core.model import Defaults, Losses, Model, Update
 from ...core.space import Space
 from ...core.train_config import TrainConfig
-from ...prob.linear_ar import conditional_means, is_stationary
-from .._ordering import check_no_missing, check_prefix
-from ._ar_fit import (
-    beginning,
-    join_windows,
-    least_squares,
-    maximum_likelihood,
-    select,
-    yule_walker,
+from ...prob.linear_ar import (
+    conditional_means,
+    is_stationary,
+    levinson,
+    prediction_variances,
+    sample_autocovariance,
+    step_down,
+    step_up,
 )
+from .._ordering import check_no_missing, check_prefix
 
-METHODS = {"squares": least_squares, "yule_walker": yule_walker, "likelihood": maximum_likelihood}
-TOLD = 8
-"""Channels whose estimates are told."""
+MAX_REPORTED_CHANNELS = 8
+"""Channels whose estimates are reported."""
+MAX_INITIAL_ARTANH = 3.5
+"""Bound on artanh of the partial autocorrelations where the likelihood search starts."""
 
 
 class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, CanDiagnose):
     r"""$x_t = b_0 + \sum_{j=1}^p \phi_j x_{t-j} + \varepsilon_t$, $\varepsilon_t \sim
     N(0, \sigma^2)$, for each channel of a series (T,) or (T, C) on its own.
 
-    The first p values follow the stationary law where there is one, so that the law is that of
-    any stretch of the series and AR(1) has $\gamma(k) = \sigma^2 \rho^{|k|} / (1 - \rho^2)$; with
-    `start=mean` the past before them is taken to be the mean, $x_1 = \mu + \varepsilon$. Without a
-    stationary law they are independent normals.
+    The first p values follow the stationary distribution if it exists, so that any stretch of the
+    series has the same one and AR(1) has $\gamma(k) = \sigma^2 \rho^{|k|} / (1 - \rho^2)$; with
+    `start=mean` the values before them equal the mean, $x_1 = \mu + \varepsilon$. Without a
+    stationary distribution they are independent normals.
     """
 
     events = {"real"}
@@ -60,15 +63,15 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
     class Config(Model.Config):
         tag = "model/sequence.linear_ar"
         order: Annotated[int, Range(0)] = 0
-        """Values before it that a value depends on; 0 chooses, for each channel."""
+        """Number of lags; 0 lets the criterion choose, for each channel."""
         most: Annotated[int, Range(1)] = 24
-        """Highest order that is chosen."""
+        """Highest order that the criterion may choose."""
         criterion: Literal["aic", "bic"] = "bic"
-        """What chooses the order: Akaike's criterion or Schwarz's."""
+        """Criterion that chooses the order: Akaike's (aic) or Schwarz's (bic)."""
         method: Literal["squares", "yule_walker", "likelihood"] = "squares"
-        """How coefficients are found."""
+        """Estimator: least squares, Yule-Walker equations or maximum likelihood."""
         start: Literal["stationary", "mean"] = "stationary"
-        """What the first values follow."""
+        """First values: stationary distribution, or as if all values before were the mean."""
 
     config: Config
     intercept: Tensor
@@ -101,10 +104,13 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         return [Update("fit", self.fit, whole=True)]
 
     def loss(self, batch: Batch) -> Losses:
-        return {"nll": -self.log_prob(batch)}
+        """-log p(x) = -sum_t log N(x_t; E[x_t | x_<t], Var[x_t | x_<t]); `fit` minimises it,
+        exactly with `method=likelihood`."""
+        return {"nll": -self.conditionals(batch).sum(1)}
 
     @torch.no_grad()
     def fit(self, batch: Batch) -> Losses:
+        """Choose the order of each channel and estimate its coefficients from all rows."""
         check_no_missing("linear_ar", batch)
         series = join_windows(self.laid(batch.x).double().cpu())
         for channel in range(self.channels):
@@ -127,14 +133,14 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
 
     @property
     def stationary(self) -> Tensor:
-        """Whether each channel is, (C,)."""
+        """Whether each channel is stationary, (C,)."""
         return is_stationary(self.phi)
 
     def conditional_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (B, T, C) and variance (T, C) of every value given those before it."""
         still, steps = self.stationary, x.shape[1]
-        phi = torch.where(still[:, None], self.phi, 0.0)  # where there is no beginning, no matter
-        first, spread = beginning(phi, self.variance, steps)
+        phi = torch.where(still[:, None], self.phi, 0.0)  # only stationary channels use it below
+        first, spread = initial_predictors(phi, self.variance, steps)
         if self.config.start == "mean":
             shifted = torch.arange(self.most).to(phi.device)
             inside = (shifted[:, None] > shifted).to(phi)  # row t reads lags 1, ..., t
@@ -178,11 +184,13 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """x_t = E[x_t | x_<t] + Var[x_t | x_<t]^(1/2) eps_t, one step after the other."""
         broadcast_conditions(given or {}, self.space, n)
-        x = self.phi.new_zeros(n, *self.space.shape)
-        return self.complete(
-            Batch(x, observed=torch.zeros_like(x, dtype=torch.bool)), options, generator
-        )
+        x = self.phi.new_zeros(n, self.steps, self.channels)
+        noise = torch.empty_like(x).normal_(generator=generator)
+        for t in range(self.steps):
+            x[:, t] = self.next_value(x, noise, t)
+        return x.reshape(n, *self.space.shape)
 
     @torch.no_grad()
     def complete(
@@ -194,27 +202,30 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
         hidden = ~seen.all(0).all(1)
         begin = int(hidden.nonzero()[0]) if bool(hidden.any()) else self.steps
         for t in range(begin, self.steps):
-            mean, variance = self.conditional_moments(x[:, max(0, t - self.most) : t + 1])
-            drawn = mean[:, -1] + variance[-1].sqrt() * noise[:, t]
-            x[:, t] = torch.where(seen[:, t], x[:, t], drawn)
+            x[:, t] = torch.where(seen[:, t], x[:, t], self.next_value(x, noise, t))
         return torch.where(batch.observed_mask, batch.x.to(x), x.reshape(batch.x.shape))
 
+    def next_value(self, x: Tensor, noise: Tensor, t: int) -> Tensor:
+        """A sample of x_t (B, C) given the values before it in x (B, T, C)."""
+        mean, variance = self.conditional_moments(x[:, max(0, t - self.most) : t + 1])
+        return mean[:, -1] + variance[-1].sqrt() * noise[:, t]
+
     def diagnose(self, batch: Batch) -> list[Finding]:
-        told = [
+        findings = [
             Finding("estimates", self.estimates_text(channel), "")
-            for channel in range(min(self.channels, TOLD))
+            for channel in range(min(self.channels, MAX_REPORTED_CHANNELS))
         ]
-        wild = (~self.stationary).nonzero()[:, 0].tolist()
-        if wild:
-            names = ", ".join(str(channel + 1) for channel in wild)
-            told.append(
+        unstable = (~self.stationary).nonzero()[:, 0].tolist()
+        if unstable:
+            names = ", ".join(str(channel + 1) for channel in unstable)
+            findings.append(
                 Finding(
                     "not_stationary",
-                    f"channel {names} has no stationary law: its variance grows without end.",
+                    f"channel {names} has no stationary distribution: its variance is unbounded.",
                     "Difference the series, or use method=yule_walker.",
                 )
             )
-        return told
+        return findings
 
     def estimates_text(self, channel: int) -> str:
         """Coefficients and scale with their standard errors."""
@@ -238,14 +249,163 @@ class LinearAR(Model, HasLikelihood, HasConditionals, CanSample, CanComplete, Ca
     def unsupported_reason(cls, space: Space) -> str | None:
         if len(space.shape) in (1, 2):
             return None
-        return f"linear_ar needs series (steps,) or (steps, channels), got {space}; reshape them"
+        return (
+            f"linear_ar expected series (steps,) or (steps, channels), found {space}; reshape them"
+        )
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """As many values back as leave half of a window to explain."""
+        """At most half of a window as lags, so that half of it is left to fit."""
         most = max(1, min(30, space.shape[0] // 2 if space.shape else 1))
         return Defaults(cls.Config(most=most), TrainConfig(max_steps=1, eval_every=1, patience=0))
 
     @classmethod
     def smallest_config(cls, space: Space) -> Any:
         return cls.Config(order=1, method="likelihood")
+
+
+@dataclass(frozen=True)
+class ARFit:
+    """x_t = b_0 + sum_j phi_j x_{t-j} + e_t with e_t of variance v."""
+
+    intercept: Tensor  # ()
+    phi: Tensor  # (p,)
+    v: Tensor  # ()
+    stderr: Tensor  # (p,): of phi
+    count: int  # values that the fit predicts
+
+
+def join_windows(x: Tensor) -> list[Tensor]:
+    """Windows (N, T, C) as series (n, T', C): windows that overlap by all but one step are joined,
+    so that no value counts twice; without any, the windows are returned as they are."""
+    if len(x) < 2 or x.shape[1] < 2:
+        return [x]
+    follows = (x[1:, :-1] == x[:-1, 1:]).flatten(1).all(1)
+    if not bool(follows.any()):
+        return [x]
+    starts = torch.cat([follows.new_ones(1), ~follows]).nonzero()[:, 0].tolist()
+    ends = [*starts[1:], len(x)]
+    return [torch.cat([x[a], x[a + 1 : b, -1]])[None] for a, b in zip(starts, ends, strict=True)]
+
+
+def select(pieces: list[Tensor], most: int, criterion: str) -> int:
+    """The order up to `most` with the smallest criterion, for series (n, T) each."""
+    count = sum(piece.numel() for piece in pieces)
+    _, v = levinson(covariances(pieces, most))
+    penalty = 2.0 if criterion == "aic" else math.log(count)
+    score = count * v.clamp_min(1e-300).log() + penalty * torch.arange(most + 1).to(v)
+    return int(score.argmin())
+
+
+def covariances(pieces: list[Tensor], lags: int) -> Tensor:
+    """Autocovariances of all pieces about their common mean, (lags + 1,)."""
+    count = sum(piece.numel() for piece in pieces)
+    mean = sum(float(piece.sum()) for piece in pieces) / count
+    parts = [piece.numel() / count * sample_autocovariance(piece - mean, lags) for piece in pieces]
+    return torch.stack(parts).sum(0)
+
+
+def least_squares(pieces: list[Tensor], order: int) -> ARFit:
+    """Regress every value on the `order` values before it and on 1."""
+    rows = [
+        torch.cat([torch.ones_like(part[..., :1]), part[..., :-1].flip(-1)], -1).flatten(0, 1)
+        for part in (piece.unfold(1, order + 1, 1) for piece in pieces)
+    ]
+    targets = [piece[:, order:].reshape(-1) for piece in pieces]
+    a, y = torch.cat(rows), torch.cat(targets)
+    inverse = torch.linalg.pinv(a.mT @ a, hermitian=True)
+    b = inverse @ (a.mT @ y)
+    v = (y - a @ b).square().sum() / max(len(y) - order - 1, 1)
+    return ARFit(
+        b[0], b[1:], v.clamp_min(1e-12), (v * inverse.diagonal()).clamp_min(0).sqrt()[1:], len(y)
+    )
+
+
+def yule_walker(pieces: list[Tensor], order: int) -> ARFit:
+    """Solve the Yule-Walker equations of the autocovariances; the result is always stationary."""
+    gamma = covariances(pieces, order)
+    gamma = torch.cat([gamma[:1].clamp_min(1e-12), gamma[1:]])
+    kappa, v = levinson(gamma)
+    phi, count = step_up(kappa), sum(piece.numel() for piece in pieces)
+    mean = sum(float(piece.sum()) for piece in pieces) / count
+    return ARFit(
+        mean * (1 - phi.sum()),
+        phi,
+        v[-1].clamp_min(1e-12),
+        standard_errors(gamma, v[-1], count),
+        count,
+    )
+
+
+def standard_errors(gamma: Tensor, v: Tensor, count: int) -> Tensor:
+    """Standard errors sqrt(v / n (Gamma^-1)_jj) with Gamma the autocovariance matrix, (p,)."""
+    order = len(gamma) - 1
+    place = torch.arange(order)
+    matrix = gamma[(place[:, None] - place).abs()]
+    inverse = torch.linalg.pinv(matrix, hermitian=True)
+    return (v / count * inverse.diagonal()).clamp_min(0).sqrt()
+
+
+def maximum_likelihood(pieces: list[Tensor], order: int) -> ARFit:
+    """Maximise the exact likelihood by L-BFGS from the Yule-Walker estimate, over the mean, the
+    log-scale and artanh of each partial autocorrelation, which keeps the series stationary."""
+    from scipy.optimize import minimize  # slow to import, and only this estimator needs it
+
+    initial = yule_walker(pieces, order)
+    kappa, _ = step_down(initial.phi)
+    bound = math.tanh(MAX_INITIAL_ARTANH)
+    start = torch.cat(
+        [
+            (initial.intercept / (1 - initial.phi.sum()))[None],
+            initial.v.log()[None] / 2,
+            kappa.clamp(-bound, bound).atanh(),
+        ]
+    )
+    scale = initial.v.sqrt()  # unit of the mean
+    count = sum(piece.numel() for piece in pieces)
+
+    def read(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        phi = step_up(u[2:].tanh())
+        return scale * u[0] * (1 - phi.sum()), phi, (2 * u[1]).exp()
+
+    def cost(point: np.ndarray) -> tuple[float, np.ndarray]:
+        with torch.enable_grad():
+            u = torch.from_numpy(point).requires_grad_()
+            each = [log_likelihood(piece, *read(u)).sum() for piece in pieces]
+            value = -torch.stack(each).sum() / count
+            (slope,) = torch.autograd.grad(value, u)
+        return float(value.detach()), slope.numpy()
+
+    start[0] /= scale
+    found = minimize(
+        cost,
+        start.numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 200, "ftol": 1e-12, "gtol": 1e-8},
+    )
+    intercept, phi, v = read(torch.from_numpy(found.x))
+    return ARFit(intercept, phi, v, standard_errors(covariances(pieces, order), v, count), count)
+
+
+def log_likelihood(x: Tensor, intercept: Tensor, phi: Tensor, v: Tensor) -> Tensor:
+    """Exact log-likelihood of stationary series x (N, T), (N,)."""
+    first, spread = initial_predictors(phi[None], v[None], x.shape[1])
+    mean = conditional_means(x[..., None], intercept[None], phi[None], first)[..., 0]
+    each = (x - mean).square() / spread[0] + spread[0].log() + math.log(2 * math.pi)
+    return -0.5 * each.sum(1)
+
+
+def initial_predictors(phi: Tensor, v: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """The predictors of the first p values of stationary series, (C, p, p), and the variance of
+    every value given those before it, (C, T)."""
+    order = phi.shape[-1]
+    kappa, predictors = step_down(phi)
+    rows = [torch.nn.functional.pad(each, (0, order - each.shape[-1])) for each in predictors]
+    first = torch.stack(rows[:order], 1) if order else phi[:, None, :][:, :0]
+    early = prediction_variances(kappa, v)[:, :order]
+    late = v[:, None].expand(-1, max(steps - order, 0))
+    return first, torch.cat([early, late], 1)[:, :steps]
+
+
+METHODS = {"squares": least_squares, "yule_walker": yule_walker, "likelihood": maximum_likelihood}

@@ -1,7 +1,7 @@
 r"""Recursive forecast: block after block, each given the past and the blocks sampled before
 
-A law of the next few steps, trained on true pasts, is applied to its own draws until the horizon
-is reached (Graves 2013; Salinas et al. 2020). Any network that forecasts can be rolled out.
+A distribution of the next few steps, trained on true pasts, is applied to its own samples until
+the horizon is reached (Graves 2013; Salinas et al. 2020), with any forecasting network.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ SMALL_DATA_WINDOWS = 1000
 
 
 class RecursiveForecast(ForecastModel):
-    r"""$p(y \mid x) = \prod_k p(y_k \mid x, y_{<k})$ over blocks of `block` steps, one law for all
-    of them, that reads the last L values; each block has heavy-tailed margins and a Gaussian
-    copula. Trajectories are drawn by feeding back what was drawn, so that the law of the whole
-    future has no closed form but its density.
+    r"""$p(y \mid x) = \prod_k p(y_k \mid x, y_{<k})$ over blocks of `block` steps: one network for
+    all of them reads the last L values; each block has heavy-tailed margins and a Gaussian copula.
+    Samples are fed back, so that the density of the whole future is exact but its margins have no
+    closed form.
     """
 
     class Config(ForecastModel.Config):
         tag = "model/sequence.recursive_forecast"
         block: Annotated[int, Range(1)] = 1
-        """Steps drawn at once: the largest number up to this that divides the horizon."""
+        """Steps sampled at once: the largest number up to this that divides the horizon."""
 
     config: Config
 
@@ -69,6 +69,7 @@ class RecursiveForecast(ForecastModel):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y_k ~ p(y_k | x, y_<k), block after block; each sample becomes part of the past."""
         ready = broadcast_conditions(given or {}, self.space, n)
         beside, full = self.beside(ready, n, self.frame.horizon), self.frame.past(self.name, ready)
         for start in range(0, self.frame.horizon, self.steps):
@@ -81,8 +82,7 @@ class RecursiveForecast(ForecastModel):
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        """A recurrent network, which reads any past, a few steps at a time where the horizon is
-        long."""
+        """A recurrent network; long horizons are sampled a few steps at a time."""
         small = space.rows < SMALL_DATA_WINDOWS
         net = RecurrentForecast.Config(net=GRU.Config(width=32 if small else 64))
         config = cls.Config(net=net, block=max(1, space.shape[0] // 12), rank=4 if small else 16)

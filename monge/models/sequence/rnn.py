@@ -1,7 +1,7 @@
 """Recurrent network (RNN, GRU or LSTM) over text, series and other sequences, exact likelihood
 
 A hidden vector carries the past, $h_t = f(h_{t-1}, x_{t-1})$ (Elman 1990; Hochreiter & Schmidhuber
-1997; Cho et al. 2014), so that a step of drawing costs the same however long the row is.
+1997; Cho et al. 2014), so that a sampling step costs the same at any length.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class RecurrentHead(Stepwise[RecurrentState]):
         super().__init__()
         self.net, self.inputs, self.outputs = net, net.inputs, outputs
         self.drop, self.leave = Dropout(dropout), nn.Linear(net.outputs, outputs)
-        nn.init.zeros_(self.leave.weight)  # each law begins as that of its place alone
+        nn.init.zeros_(self.leave.weight)  # start at the marginal distribution of each place
         nn.init.zeros_(self.leave.bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Recurrent encoder-decoder (seq2seq) with attention: text given text, audio or images
 
-An encoder reads the source both ways; the decoder's hidden state starts at the encoder's last ones
- (Sutskever et al. 2014; Cho et al. 2014). With attention each
-step looks at the encoder's vectors s_k as well (Bahdanau et al. 2015; Luong et al. 2015).
+An encoder reads the source in both directions; the decoder's hidden state starts at the encoder's
+last states (Sutskever et al. 2014; Cho et al. 2014). With attention each step also reads a
+weighted mean of the encoder's states s_k (Bahdanau et al. 2015; Luong et al. 2015).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ...nn.attention.softmax import padding_mask
 from ...nn.inputs.condition_tokens import ConditionTokens
 from ...nn.layers.dropout import Dropout
 from ...nn.recurrent import GRU, Bidirectional, RecurrentNet, RecurrentState
+from ...prob.decoding import sample_symbols
 from ._encoder_decoder import EncoderDecoderModel, cross_entropy
 
 SMALL_DATA_ROWS = 10_000
@@ -34,7 +35,7 @@ SMALL_DATA_ROWS = 10_000
 
 @dataclass
 class Seq2SeqMemory:
-    """The vectors of the source, which of them exist, and the state the decoder begins in."""
+    """The encoder's states, which of them exist, and the decoder's first state."""
 
     states: Tensor  # (B, S, width)
     mask: Tensor | None  # (B, 1, S): minus infinity on padding
@@ -49,9 +50,9 @@ class Seq2Seq(EncoderDecoderModel):
     r"""$p(y | x) = \prod_t p(y_t | h_t, c_t)$, $h_t = f(h_{t-1}, y_{t-1})$,
     $c_t = \sum_k a_{tk} s_k$, $a_{tk} = \mathrm{softmax}_k\, \mathrm{score}(h_t, s_k)$.
 
-    The scores are those of the current $h_t$ (Luong et al.), so that all steps of training are one
-    pass: $h_t^\top s_k / \sqrt d$, $h_t^\top W s_k$ or $w^\top \tanh(W_1 h_t + W_2 s_k)$. Without
-    attention c is the encoder's last vector at every step.
+    The scores use the current $h_t$ (Luong et al.), so that training takes one pass for all steps:
+    $h_t^\top s_k / \sqrt d$, $h_t^\top W s_k$ or $w^\top \tanh(W_1 h_t + W_2 s_k)$. Without
+    attention c is the encoder's last state at every step.
     """
 
     class Config(EncoderDecoderModel.Config):
@@ -60,7 +61,7 @@ class Seq2Seq(EncoderDecoderModel):
         """Network of decoder and encoder: rnn, gru or lstm; each direction of the encoder has half
         of its width."""
         attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"
-        """Score of how a step of the decoder matches one of the source."""
+        """Attention score between a step of the decoder and one of the source."""
         dropout: Annotated[float, Range(0, 0.95)] = 0.0
         """Dropout at the input and output of the networks."""
 
@@ -71,7 +72,8 @@ class Seq2Seq(EncoderDecoderModel):
         super().__init__(config, space, width)
         if width % 2:
             raise UsageError(
-                f"net.width={width} must be even: each direction of the encoder has half of it"
+                f"net.width={width} must be even, since each direction of the encoder has half of "
+                f"it; use net.width={width + 1}"
             )
         self.reader = ConditionTokens(space.given[self.source], width)
         half = replace(config.net, width=width // 2)
@@ -117,7 +119,7 @@ class Seq2Seq(EncoderDecoderModel):
         return self.attend(memory, self.drop(h))
 
     def attend(self, memory: Seq2SeqMemory, h: Tensor) -> Tensor:
-        """h (B, T, width) with what each step finds in the source, (B, T, width)."""
+        """Combine h (B, T, width) with the attended source, (B, T, width)."""
         found = self.weights(memory, h) @ memory.states
         return self.drop(self.mix(torch.cat([h, found], 2)).tanh())
 
@@ -134,9 +136,7 @@ class Seq2Seq(EncoderDecoderModel):
                 "refit with attention=bilinear"
             )
         x, _ = self.rows(batch)
-        memory = self.encode_source(
-            broadcast_conditions(batch.given, self.space, len(x))[self.source]
-        )
+        memory = self.encode_source(self.source_of(batch))
         return self.weights(memory, self.net.scan(self.inputs(x), memory.start)[0])
 
     def step_decoder(self, memory: Seq2SeqMemory, n: int, most: int) -> Seq2SeqDecoder:
@@ -147,7 +147,7 @@ class Seq2Seq(EncoderDecoderModel):
         forcing), with label smoothing, in nats per symbol of a sentence of mean length."""
         x, exist = self.rows(batch)  # (B, T)
         memory = self.encode_source(self.source_of(batch))
-        inputs = self.inputs(x)  # the symbol before each, (B, T, width)
+        inputs = self.inputs(x)  # embeddings of the symbol before each, (B, T, width)
         if self.config.scheduled:
             inputs = self.mix_own_samples(memory, inputs, batch.step)
         logits = self.logits(self.decode_steps(memory, inputs)[exist])  # (N, V)
@@ -164,9 +164,13 @@ class Seq2Seq(EncoderDecoderModel):
         generator: Generator | None = None,
     ) -> Tensor:
         """y_t ~ p(y_t | y_<t, x) until the end symbol, (n, steps); the end is repeated."""
-        for x in self.stream(n, given, options, generator):
-            last = x
-        return last
+        source = broadcast_conditions(given or {}, self.space, n)[self.source]
+        x, uniform = self.empty_sentences(n, options, generator)  # (n, steps), (steps, n)
+        decoder = self.step_decoder(self.encode_source(source), n, len(uniform))
+        symbols = sample_symbols(decoder, uniform, self.space.end, self.settings(options))
+        for step, symbol in enumerate(symbols):  # y_t ~ p(y_t | y_<t, x)
+            x[:, step] = symbol
+        return x
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
@@ -189,7 +193,7 @@ class Seq2Seq(EncoderDecoderModel):
 
 
 class Seq2SeqDecoder:
-    """A decoder on its way; what it remembers is kept once for all beginnings of a row."""
+    """Stepwise decoding; all beams of a row share its encoded source."""
 
     def __init__(self, model: Seq2Seq, memory: Seq2SeqMemory) -> None:
         self.model, self.memory, self.beams = model, memory, 1
@@ -198,7 +202,7 @@ class Seq2SeqDecoder:
     def next_logits(self, symbol: Tensor | None) -> Tensor:
         model, count = self.model, len(self.state.layers[0][0])
         x = model.first.expand(count, -1) if symbol is None else model.embed(symbol)
-        h = model.net.step(self.state, x).unflatten(0, (-1, self.beams))  # (m, kin, width)
+        h = model.net.step(self.state, x).unflatten(0, (-1, self.beams))  # (m, beams, width)
         return model.logits(model.attend(self.memory, h).flatten(0, 1))
 
     def reorder(self, rows: Tensor, beams: int = 1) -> None:

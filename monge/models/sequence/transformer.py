@@ -1,8 +1,8 @@
 """Transformer encoder-decoder: text given text, audio or images
 
-Every step of the source looks at all others; every step of the sentence looks at those before it
-and at the source (Vaswani et al. 2017). The first block of the decoder reads the vectors of the
-symbols before each; the source enters through cross-attention alone.
+Every step of the source attends to all others; every step of the sentence attends to those before
+it and to the source (Vaswani et al. 2017). The decoder reads the embeddings of the symbols before
+each step; the source enters through cross-attention only.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ...nn.attention.transformer import (
     TransformerState,
 )
 from ...nn.inputs.condition_tokens import ConditionTokens
+from ...prob.decoding import sample_symbols
 from ._encoder_decoder import EncoderDecoderModel, cross_entropy
 
 SMALL_DATA_ROWS = 10_000
@@ -35,7 +36,7 @@ SMALL_DATA_ROWS = 10_000
 
 @dataclass
 class TransformerMemory:
-    """What the encoder made of the source."""
+    """The encoded source."""
 
     states: Tensor  # (B, S, width)
     length: Tensor | None  # (B,)
@@ -45,8 +46,8 @@ class Transformer(EncoderDecoderModel):
     r"""$p(y | x) = \prod_t \mathrm{softmax}(E h_t)_{y_t}$, h the decoder's vectors given
     $y_{<t}$ and the encoder's of x.
 
-    The vectors E of symbols may be shared by the decoder's input, its output, and the source where
-    that has as many symbols; at the input they are multiplied by $\sqrt d$.
+    The embeddings E may be shared by the decoder's input, its output, and the source if it has as
+    many symbols; at the input they are multiplied by $\sqrt d$.
     """
 
     family_priority = 3
@@ -56,10 +57,10 @@ class Transformer(EncoderDecoderModel):
         net: CausalTransformer.Config = CausalTransformer.Config(
             width=256, depth=3, positions="sinusoidal"
         )
-        """Blocks of the decoder, and of the encoder."""
+        """Blocks of the decoder and of the encoder."""
         share: Literal["none", "target", "all"] = "all"
-        """Whose vectors of symbols are one: those of the decoder's input and output, and the
-        source's besides."""
+        """Shared embeddings: none; target: the decoder's input and output; all: those and the
+        source's."""
 
     config: Config
 
@@ -74,8 +75,8 @@ class Transformer(EncoderDecoderModel):
         self.encoder = TransformerEncoder(
             TransformerEncoder.Config(**fields), net.width, self.reader.most
         )
-        # The last map of the decoder lets shared vectors mean one thing as input and another as
-        # output; without it a symbol is at first its own most probable successor.
+        # The last map of the decoder lets shared embeddings differ between input and output;
+        # without it every symbol is initially its own most probable successor.
         self.decoder = DecoderStack(
             DecoderStack.Config(**fields), net.width, net.width, net.width, space.shape[0]
         )
@@ -107,11 +108,9 @@ class Transformer(EncoderDecoderModel):
         return self.decoder(inputs, memory.states, memory.length)
 
     def attention(self, batch: Batch) -> Tensor:
-        """The mean over the heads of the last block."""
+        """Cross-attention of the last block, averaged over its heads, (B, T, S)."""
         x, _ = self.rows(batch)
-        memory = self.encode_source(
-            broadcast_conditions(batch.given, self.space, len(x))[self.source]
-        )
+        memory = self.encode_source(self.source_of(batch))
         return self.decoder.weights(self.inputs(x), memory.states, memory.length).mean(1)
 
     def step_decoder(self, memory: TransformerMemory, n: int, most: int) -> TransformerDecoder:
@@ -124,7 +123,7 @@ class Transformer(EncoderDecoderModel):
         forcing), with label smoothing, in nats per symbol of a sentence of mean length."""
         x, exist = self.rows(batch)  # (B, T)
         memory = self.encode_source(self.source_of(batch))
-        inputs = self.inputs(x)  # the symbol before each, (B, T, width)
+        inputs = self.inputs(x)  # embeddings of the symbol before each, (B, T, width)
         if self.config.scheduled:
             inputs = self.mix_own_samples(memory, inputs, batch.step)
         logits = self.logits(self.decode_steps(memory, inputs)[exist])  # (N, V)
@@ -141,9 +140,13 @@ class Transformer(EncoderDecoderModel):
         generator: Generator | None = None,
     ) -> Tensor:
         """y_t ~ p(y_t | y_<t, x) until the end symbol, (n, steps); the end is repeated."""
-        for x in self.stream(n, given, options, generator):
-            last = x
-        return last
+        source = broadcast_conditions(given or {}, self.space, n)[self.source]
+        x, uniform = self.empty_sentences(n, options, generator)  # (n, steps), (steps, n)
+        decoder = self.step_decoder(self.encode_source(source), n, len(uniform))
+        symbols = sample_symbols(decoder, uniform, self.space.end, self.settings(options))
+        for step, symbol in enumerate(symbols):  # y_t ~ p(y_t | y_<t, x)
+            x[:, step] = symbol
+        return x
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
@@ -180,11 +183,11 @@ class Transformer(EncoderDecoderModel):
 
 
 class TransformerDecoder:
-    """A decoder on its way, with the keys and values of what it has told."""
+    """Stepwise decoding with cached keys and values of the symbols so far."""
 
     def __init__(self, model: Transformer, state: TransformerState, n: int) -> None:
         self.model, self.state, self.count = model, state, n
-        self.weight = model.out.t().contiguous()  # (width, V), the faster way round for few rows
+        self.weight = model.out.t().contiguous()  # (width, V): faster for few rows
 
     def next_logits(self, symbol: Tensor | None) -> Tensor:
         model = self.model

@@ -1,1 +1,1 @@
-"""Laws trained by moving samples to data at the least cost."""
+"""Models trained by optimal transport between samples and data."""

@@ -1,7 +1,7 @@
 r"""Entropic map: targets given sources from two unpaired data sets, by entropic transport
 
-The entropic plan between sources $x_i$ and targets $y_j$ says where each source goes, and its
-potential g says so for any x that was not there when it was made:
+The entropic plan between sources $x_i$ and targets $y_j$ is a conditional distribution of targets
+given each source, which its potential g extends to any x:
 
 $p(y_j \mid x) \propto b_j\, e^{(g_j - c(x, y_j))/\varepsilon}$.
 """
@@ -40,7 +40,7 @@ class EntropicMap(UnpairedMap):
         """Rows of each side that the plan is solved between."""
 
     config: Config
-    kept: Tensor  # (M, D) targets, in units of the data
+    kept: Tensor  # (M, D): the anchors among the targets, in the units of the data
     potential: Tensor  # (M,)
     width: Tensor  # epsilon
 
@@ -72,9 +72,10 @@ class EntropicMap(UnpairedMap):
         return {"cost": found.cost}
 
     def loss(self, batch: Batch) -> Losses:
-        """The mean cost of moving the sources of a batch."""
+        """E[c(x, y) | x] under p(y | x): the transport cost of the sources of a batch."""
         x = self.sources(batch.given, len(batch))
-        return {"cost": (self.weights(x) * squared(x, self.targets(self.kept))).sum(1)}
+        cost = squared(x, self.targets(self.kept))  # (B, M)
+        return {"cost": (self.weights(x) * cost).sum(1)}
 
     def weights(self, x: Tensor) -> Tensor:
         """p(y_j | x), (B, M)."""
@@ -89,9 +90,10 @@ class EntropicMap(UnpairedMap):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
-        weights = self.weights(self.sources(given or {}, n))
-        drawn = torch.multinomial(weights, 1, generator=generator)[:, 0]
-        return self.kept[drawn].reshape(n, *self.space.shape)
+        """y_j ~ p(y_j | x), one of the anchors."""
+        weights = self.weights(self.sources(given or {}, n))  # (n, M)
+        chosen = torch.multinomial(weights, 1, generator=generator)[:, 0]
+        return self.kept[chosen].reshape(n, *self.space.shape)
 
     @torch.no_grad()
     def mean(self, given: Given, options: BaseConfig | None = None) -> Tensor:

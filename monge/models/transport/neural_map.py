@@ -26,8 +26,8 @@ from ._base import TOLERANCE, UnpairedMap
 
 
 class NeuralMap(UnpairedMap):
-    """y = T(x) = x + net(x), the barycentric projection of optimal plans (Seguy et al. 2018): one
-    target for each source, of any place, after training on any number of rows.
+    """y = T(x) = x + net(x), the barycentric projection of optimal plans (Seguy et al. 2018): a
+    deterministic map that applies to any source.
     """
 
     class Config(BaseConfig):
@@ -35,7 +35,7 @@ class NeuralMap(UnpairedMap):
         epsilon: Annotated[float, Range(0, open=True)] = 0.01
         """Entropic regularisation, in units of the mean cost; larger values shrink T."""
         net: MLP.Config = MLP.Config(width=128, depth=3)
-        """The network whose values are added to x."""
+        """Network whose output is added to x."""
 
     config: Config
 
@@ -44,12 +44,14 @@ class NeuralMap(UnpairedMap):
         self.net: MLP = config.net.build(space.dims, space.dims)
 
     def loss(self, batch: Batch) -> Losses:
+        """Squared distance of T(x) to the barycentre of its targets under the entropic plan."""
         x, y = self.sources(batch.given, len(batch)), self.targets(batch.x)
         plan = sinkhorn(x, y, self.config.epsilon, relative=True, tolerance=TOLERANCE).matrix
-        goal = plan @ y / plan.sum(1, keepdim=True)  # (B, D)
-        return {"error": (self.move(x) - goal).square().sum(1)}
+        barycentre = plan @ y / plan.sum(1, keepdim=True)  # (B, D)
+        return {"error": (self.move(x) - barycentre).square().sum(1)}
 
     def move(self, x: Tensor) -> Tensor:
+        """T(x)."""
         return x + self.net(x)
 
     @torch.no_grad()
@@ -60,6 +62,7 @@ class NeuralMap(UnpairedMap):
         options: BaseConfig | None = None,
         generator: Generator | None = None,
     ) -> Tensor:
+        """y = T(x): the map is deterministic."""
         y = self.units(self.move(self.sources(given or {}, n)))
         return y.round().clamp(0, self.space.size - 1) if self.space.kind == "levels" else y
 
@@ -67,6 +70,7 @@ class NeuralMap(UnpairedMap):
         return self.sample(len(next(iter(given.values()))), given)
 
     def units(self, y: Tensor) -> Tensor:
+        """Standardised targets (n, D) in the units and the shape of the data."""
         return (self.shift + self.scale * y).reshape(len(y), *self.space.shape)
 
     @classmethod

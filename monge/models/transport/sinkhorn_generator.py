@@ -30,9 +30,9 @@ from ...solve.transport.sinkhorn import sinkhorn
 from .._generator import MLPGeneratorModel
 
 TOLERANCE = 1e-3
-"""Marginal error of the plans that training follows."""
-PASSES = 200
-"""Most passes that a plan may take in training."""
+"""Marginal error of the plans in training."""
+MAX_PASSES = 200
+"""Sinkhorn iterations of a plan in training, at most."""
 
 
 class SinkhornGenerator(MLPGeneratorModel):
@@ -111,32 +111,37 @@ class SinkhornGenerator(MLPGeneratorModel):
         x, y = self.point(self.real(batch), context), self.point(fake, context)
         if not pairs:
             return self.costs(x[None], y[None])[0]
-        x, other, y, rival = (half for side in (x, y) for half in side[: n // 2 * 2].chunk(2))
-        left = torch.stack([x, x, other, other, x, y])
-        right = torch.stack([y, rival, y, rival, other, rival])
+        x, x2, y, y2 = (half for side in (x, y) for half in side[: n // 2 * 2].chunk(2))
+        left = torch.stack([x, x, x2, x2, x, y])
+        right = torch.stack([y, y2, y, y2, x2, y2])
         return self.costs(left, right) @ left.new_tensor([0.25] * 4 + [-0.5] * 2)
 
     def costs(self, x: Tensor, y: Tensor) -> Tensor:
-        """The entropic cost of each problem (S, n, k), with one entropy for all, (S,)."""
+        """The entropic cost of each of S problems (S, n, k) with one regularisation, (S,)."""
         cost = squared if self.features is None else cosine
         spread = self.spread(cost(x.detach()[:1], y.detach()[:1]))
         return sinkhorn(
-            x, y, self.config.epsilon * spread, cost_of=cost, tolerance=TOLERANCE, passes=PASSES
+            x,
+            y,
+            self.config.epsilon * spread,
+            cost_of=cost,
+            tolerance=TOLERANCE,
+            passes=MAX_PASSES,
         ).value
 
     def spread(self, costs: Tensor) -> float:
-        """The mean cost of one problem, which is no part of the gradient."""
+        """The mean cost of one problem, without gradient."""
         return max(float(costs.mean()), 1e-12)
 
     def point(self, y: Tensor, context: Tensor) -> Tensor:
-        """What is compared of an event and its conditions, (B, k)."""
+        """The vectors that are compared: an event with its conditions, or its features, (B, k)."""
         if self.features is None:
             return torch.cat([y, context * y.shape[1] ** 0.5], 1)
         return self.features(torch.cat([y, context], 1))
 
     @classmethod
     def defaults(cls, space: Space) -> Defaults:
-        # Plans cost the square of the batch, and more steps are worth more than larger ones.
+        # Plans cost the square of the batch size, and more steps help more than larger batches.
         recipe = TrainConfig(lr=1e-3, batch_size=256, ema_decay=0.999, eval_every=500, patience=0)
         if space.dims <= 32:
             net = MLP.Config(width=128, depth=3, activation="relu")
