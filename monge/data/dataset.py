@@ -28,9 +28,9 @@ from .codecs.sound import Sound
 from .codecs.tokens import Text
 from .codecs.window import Window
 from .options import Options
-from .ragged import Moments, PackedTensor, Ragged, holes, unseen
+from .packed import Moments, PackedTensor, Ragged, holes, unseen
 from .readers import tables
-from .selection import COLUMNS, Field, Schema, Selection, is_class, select
+from .schema import COLUMNS, Field, Schema, Selection, is_class, select
 from .splits import balanced, labelled
 
 if TYPE_CHECKING:

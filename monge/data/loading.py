@@ -32,7 +32,7 @@ from .codecs.tokens import Text
 from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
-from .ragged import PackedTensor, holes
+from .packed import PackedTensor, holes
 from .readers import (
     arrays,
     audio,
@@ -45,7 +45,7 @@ from .readers import (
     text_columns,
 )
 from .readers.base import RawData, ReadFormat
-from .selection import Field, Schema, mark_missing, read_schema, with_missing_marks
+from .schema import Field, Schema, mark_missing, read_schema, with_missing_marks
 from .splits import divide, keep
 from .transforms import pairs, parse
 

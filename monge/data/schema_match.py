@@ -20,10 +20,10 @@ from .codecs.array import Array
 from .codecs.base import Codec, Locator
 from .codecs.scalar import Categorical, listed
 from .codecs.sequence import SequenceCodec, is_uneven, pack
-from .ragged import PackedTensor
+from .packed import PackedTensor
 from .readers.arrays import from_arrays
 from .readers.base import RawData
-from .selection import Schema
+from .schema import Schema
 
 
 def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from monge import data
 from monge.core.errors import DataError
-from monge.data.ragged import Ragged, holes
+from monge.data.packed import Ragged, holes
 from monge.run.run import start
 
 rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...core.rng import derive_seed, keyed_uniform
 from ...core.space import Space
-from ..ragged import Moments, statistics
+from ..packed import Moments, statistics
 from .base import Codec, Locator
 from .scalar import Number, finite, refuse, whole_numbers
 

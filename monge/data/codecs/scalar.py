@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import statistics
+from ..packed import statistics
 from .base import Codec, Locator
 
 MISSING = "(missing)"

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...core.config import Range
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import Ragged, statistics
+from ..packed import Ragged, statistics
 from .base import Codec, Locator
 from .scalar import EXACT, finite, refuse, whole_numbers
 

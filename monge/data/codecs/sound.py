@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.config import Range
 from ...core.errors import DataError
-from ..ragged import Ragged
+from ..packed import Ragged
 from ..readers.wav import ZERO, Bits, Clip
 from .base import Codec, Locator
 from .scalar import whole_numbers

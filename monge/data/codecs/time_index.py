@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import statistics
+from ..packed import statistics
 from .base import Codec, Locator
 
 DAY = 86_400

@@ -20,7 +20,7 @@ import torch
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import Ragged
+from ..packed import Ragged
 from .base import Codec, Locator
 from .sequence import SequenceCodec as Steps
 from .sequence import pack, spread

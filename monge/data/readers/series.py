@@ -18,7 +18,7 @@ from ..codecs.sound import Sound, amplitude
 from ..codecs.time_index import TimeIndex
 from ..codecs.window import Series, Window, WindowSpec
 from ..options import Options
-from ..selection import Schema
+from ..schema import Schema
 from . import tables
 from .base import RawData, RowLocations
 from .series_grid import Regular, regular, whole

@@ -18,7 +18,7 @@ from ...core.errors import DataError, UsageError, nearest
 from ..codecs.scalar import listed
 from ..codecs.tokens import Text
 from ..options import Options
-from ..selection import Schema
+from ..schema import Schema
 from .base import RawData, ReadFormat
 from .text import assign_splits, dataset_name, unit_of, with_longest
 

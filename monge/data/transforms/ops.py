@@ -17,7 +17,7 @@ from ...core.errors import DataError
 from ..codecs.array import Array
 from ..codecs.sequence import SequenceCodec, lengths
 from ..codecs.sound import MU, Sound, amplitude, compress
-from ..ragged import Ragged
+from ..packed import Ragged
 from ..readers.audio import joined, resampled
 
 ELEMENTS_AT_ONCE = 2**22

@@ -23,11 +23,11 @@ from ...core.errors import DataError, UsageError
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..dataset import Dataset
-from ..ragged import PackedTensor
+from ..packed import PackedTensor
 from ..readers.base import SPLITS
 from ..readers.paired_images import SIDES
+from ..schema import Field, Schema, mark_missing, read_schema, with_missing_marks
 from ..schema_match import adopt
-from ..selection import Field, Schema, mark_missing, read_schema, with_missing_marks
 from ..splits import shuffle
 from . import parse
 

@@ -15,7 +15,7 @@ from ..builtin.catalogue import listing
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..codecs.sound import Sound
-from ..ragged import PackedTensor
+from ..packed import PackedTensor
 from ..readers.base import ReadFormat
 from . import ops, pair_ops
 

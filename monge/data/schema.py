@@ -12,7 +12,7 @@ from ..core.space import Space
 from .codecs.base import Codec
 from .codecs.scalar import listed
 from .codecs.tokens import Text
-from .ragged import PackedTensor, holes
+from .packed import PackedTensor, holes
 
 COLUMNS = "columns"
 """What an event of several columns is called."""
