@@ -150,9 +150,9 @@ def test_noise_on_real_inputs_is_measured_by_their_spread():
         ("digits", "rotate", "must be written rotate5"),
         ("digits", "flip3", "must be written flip"),
         ("digits", "shift0", "must be written shift5"),
-        ("digits", "channels10", "pictures of several channels"),
-        ("iris", "rotate10", "needs pictures"),
-        ("iris", "blur1", "needs pictures"),
+        ("digits", "channels10", "images of several channels"),
+        ("iris", "rotate10", "needs images"),
+        ("iris", "blur1", "needs images"),
     ],
 )
 def test_words_that_do_not_fit(what, word, sentence):

@@ -134,7 +134,7 @@ def tiff(path, values):
 
 
 def deep(path):
-    """A picture of 16 bits per channel and several channels, as `path` says."""
+    """An image of 16 bits per channel and several channels, in the format of `path`."""
     values = rng.integers(0, 2**16, (1, 5, 3), dtype=np.uint16)
     if path.suffix == ".png":
         png(path, 5, 1, 16, 2, b"\0" + values.astype(">u2").tobytes())

@@ -53,7 +53,7 @@ def test_a_rare_class_gives_all_it_has():
     ("words", "asked", "sentence"),
     [
         (["labels=5"], {"target": "label"}, "labels=5 leaves some of the 10 classes"),
-        (["labels=50"], {}, "data.labels=50 needs one label that the run looks at.*none"),
+        (["labels=50"], {}, "data.labels=50 needs one label that the run uses.*none"),
         (["balance=true"], {}, "data.balance=true needs one label"),
     ],
 )
