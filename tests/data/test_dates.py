@@ -70,9 +70,9 @@ def test_a_table_of_customers_keeps_its_dates():
         kinds = [field.space.kind for field in source.fields.values()]
         assert kinds == ["counts", "label", "real"]
         view = source.view()
-        drawn = view.decode(view.rows("all").whole().x)
-        assert drawn["joined"].dtype == frame["joined"].dtype
-        assert drawn["joined"].equals(frame["joined"])
+        decoded = view.decode(view.rows("all").whole().x)
+        assert decoded["joined"].dtype == frame["joined"].dtype
+        assert decoded["joined"].equals(frame["joined"])
 
 
 def test_a_table_of_numbers_and_dates_in_no_order_is_no_series():

@@ -406,9 +406,9 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
     source = data.open(written(tmp_path, "t,x,wide\n" + rows))
     assert [field.space.kind for field in source.fields.values()] == ["counts", "real", "real"]
     view = source.view()
-    drawn = view.decode(view.rows("all").whole().x)
-    assert drawn["t"].tolist() == [1700000000 + 7 * i for i in range(40)]
-    np.testing.assert_allclose(drawn["x"] - 1e15, np.arange(40) / 4)
+    decoded = view.decode(view.rows("all").whole().x)
+    assert decoded["t"].tolist() == [1700000000 + 7 * i for i in range(40)]
+    np.testing.assert_allclose(decoded["x"] - 1e15, np.arange(40) / 4)
     assert source.summary()[0]["low"] >= 1700000000
     other = data.open(
         written(tmp_path, "t,x,wide\n1700000014,1e15,0\n"), fields=source.fields_dict()

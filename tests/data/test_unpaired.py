@@ -1,4 +1,4 @@
-"""A~B: two data sets that nobody paired, as one Source."""
+"""A~B: two unpaired datasets as one dataset."""
 
 import numpy as np
 import pytest
