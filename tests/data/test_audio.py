@@ -379,8 +379,8 @@ def test_data_and_sample_on_the_command_line(tmp_path, capsys):
     monge("sample", run, "-n", 1, "-o", tmp_path / "one.wav")
     assert (tmp_path / "one.wav").exists()
     monge("sample", run, "-n", 2)
-    assert (run / "pictures" / "samples-2.wav").exists()
-    assert (run / "pictures" / "samples.png").stat().st_size > 1000
+    assert (run / "figures" / "samples-2.wav").exists()
+    assert (run / "figures" / "samples.png").stat().st_size > 1000
 
 
 def test_sounds_are_completed_each_to_its_own_length(tmp_path, capsys):

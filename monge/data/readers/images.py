@@ -68,7 +68,7 @@ def find(folder: Path) -> list[Path]:
 
 def read_images(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
     """Images of one size; their folders under `root`, where they have one, are their labels."""
-    labels = classes([(root, path) for path in paths], "pictures")
+    labels = classes([(root, path) for path in paths], "images")
     pictures = load_all(paths, root, side)
     if len({picture.shape[2] for picture in pictures}) > 1:  # grey ones among colour
         pictures = [np.broadcast_to(p, (*p.shape[:2], 3)) for p in pictures]
