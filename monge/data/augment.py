@@ -1,10 +1,10 @@
 """Training rows changed at random, afresh in every batch: data.augment=shift2,rotate10.
 
-A motion T of the plane leaves a label as it is, M(T x) = M(x), so of a label given pictures only
-the pictures move; where the event is a picture given pictures all move alike, M(T x) = T M(x)
+A motion T of the plane leaves a label as it is, M(T x) = M(x), so of a label given images only
+the images move; where the event is an image given images all move alike, M(T x) = T M(x)
 (invariance and equivariance: Chen, Dobriban & Lee 2020). What spoils values spoils inputs alone.
 Of a lone image, the distribution of changed images is modelled. Everything is
-drawn from torch's own generator, which the loop seeds for each step.
+sampled with torch's global generator, which the loop seeds for each step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .augmentations import corruption, geometry
 from .builtin.catalogue import listing
 
 NONE = "none"
-"""The word that turns off what a model proposes."""
+"""The value that turns off the augmentation a model proposes."""
 EVENT = ""
 """What the event is called among the changes of a batch."""
 Change = Callable[[Tensor], Tensor]
@@ -45,7 +45,7 @@ class Word:
 
 
 def find(word: str) -> Word:
-    """The function behind a word such as rotate10."""
+    """The function behind a value such as rotate10."""
     known = {
         name.replace("_", "-"): home
         for home, module in (
@@ -90,9 +90,9 @@ class Augment:
             fields = {name: field for name, field in fields.items() if field.shape[0] > 1}
         if not fields or any(field.missing for field in fields.values()):
             what = {
-                "noise": "inputs that are real or pictures",
-                "channels": "pictures of several channels",
-            }.get(word.name, "pictures")
+                "noise": "inputs that are real or images",
+                "channels": "images of several channels",
+            }.get(word.name, "images")
             raise UsageError(
                 f"data.augment={word.word} needs {what} without missing values, and "
                 f"{space.name} holds none; leave it out"
@@ -110,11 +110,11 @@ class Augment:
                 "held-out ones stay as they are",
             )
         if self.moves and EVENT not in self.pictures and self.space.kind != "label":
-            return (f"data.augment takes {self.space.name} to be the same when pictures move",)
+            return (f"data.augment takes {self.space.name} to be the same when images move",)
         return ()
 
     def draw(self, n: int) -> Mapping[str, Change]:
-        """What to do to the n rows of the event and of each condition, drawn now."""
+        """What to do to the n rows of the event and of each condition, sampled now."""
         if not self:
             return {}
         theta = self.motion(n) if self.moves else None

@@ -85,7 +85,7 @@ def check(path: Path) -> None:
 
 
 def check_size(what: str, size: int, free: int, packed: bool = True) -> None:
-    """Refuse so many bytes where so many are available."""
+    """Raise a DataError if `size` bytes do not fit into the `free` ones."""
     most = free // COPIES if packed else free
     if size > most:
         part = f"a quarter of the {shown(free)}" if packed else f"the {shown(free)}"

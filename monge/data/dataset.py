@@ -28,9 +28,9 @@ from .codecs.sound import Sound
 from .codecs.tokens import Text
 from .codecs.window import Window
 from .options import Options
-from .ragged import Moments, PackedTensor, Ragged, holes, unseen
+from .packed import Moments, PackedTensor, Ragged, holes, unseen
 from .readers import tables
-from .selection import COLUMNS, Field, Schema, Selection, is_class, select
+from .schema import COLUMNS, Field, Schema, Selection, is_class, select
 from .splits import balanced, labelled
 
 if TYPE_CHECKING:
@@ -149,19 +149,19 @@ class Dataset:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """The rows of an event or a condition as they are kept."""
+    """The rows of an event or a condition as they are stored."""
 
     rows: PackedTensor  # (N, ...): bytes, codes, or float32 with NaN where unseen
     filling: Tensor | None = None  # what stands where nothing was seen, where that happens
-    drawn: Array | None = None  # draws what a batch holds
+    drawn: Array | None = None  # samples the binary values of a batch
     varies: bool = False  # whether rows have lengths of their own
     coded: bool = False  # whether steps are codes rather than numbers
 
     def batch(
         self, where: Tensor, train: bool, change: Change | None = None, shift: Tensor | int = 0
     ) -> Batch:
-        """Rows as a model sees them, changed before anything is drawn; those of unequal length are
-        padded to their longest, and begin `shift` steps late."""
+        """Rows as a model sees them, changed before anything is sampled; rows of unequal length
+        are padded to their longest, and begin `shift` steps late."""
         if isinstance(self.rows, Ragged):
             x, length = self.rows.pad(where, torch.int64 if self.coded else torch.float32, shift)
             return replace(self.fill(x), length=length if self.varies else None)
@@ -314,7 +314,7 @@ class View:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What reading the data and the words about them have to say."""
+        """Notes about the data and the settings for them."""
         alone = () if self.given else self.selection.schema.one_sided(self.event.name)
         return (*self.dataset.notes, *alone, *(self.augment.notes if self.augment else ()))
 
@@ -360,12 +360,12 @@ class View:
         """The class of every row of the source."""
         if len(self.labels) != 1:
             raise UsageError(
-                f"data.{word} needs one label that the run looks at, and it looks at "
+                f"data.{word} needs one label that the run uses, and it uses "
                 f"{listed(self.labels) or 'none'}; leave it out, or name one with "
                 "--target or --given"
             )
         codes = self.dataset.tensors[self.labels[0]]
-        assert isinstance(codes, Tensor), "a class is one code a row"
+        assert isinstance(codes, Tensor), "a class is one code per row"
         return torch.where(codes.isnan(), -1, codes).long()
 
     def check_target_varies(self) -> None:
@@ -403,10 +403,10 @@ class View:
         return self.encode_word(group, name, text)
 
     def encode_word(self, group: FieldGroup, name: str, text: str) -> Batch:
-        """One row of a group of fields that is one word."""
+        """One row of a group of fields, given as text."""
         codec = group.fields[0].codec
         if not group.single or isinstance(codec, Array | SequenceCodec | Window):
-            raise DataError(f"{name} cannot be typed as one word; give a file of its rows")
+            raise DataError(f"{name} cannot be typed as one value; give a file of its rows")
         if isinstance(codec, Categorical) and text.strip() not in codec.names:
             raise DataError(
                 f"{name}={text} is none of its {len(codec.names)} names; choose from "
@@ -451,8 +451,8 @@ class Split:
         return len(self.index)
 
     def batch(self, index: Tensor, train: bool = False) -> Batch:
-        """The rows numbered `index` within the split; what is drawn is fresh where `train`, and a
-        function of the row elsewhere."""
+        """The rows numbered `index` within the split; what is sampled is fresh where `train`, and
+        a function of the row elsewhere."""
         where = self.index[index]
         changes = self.augment.draw(len(index)) if train and self.augment else {}
         given = {

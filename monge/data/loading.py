@@ -32,7 +32,7 @@ from .codecs.tokens import Text
 from .codecs.window import Series, Window
 from .dataset import Dataset
 from .options import Options
-from .ragged import PackedTensor, holes
+from .packed import PackedTensor, holes
 from .readers import (
     arrays,
     audio,
@@ -45,7 +45,7 @@ from .readers import (
     text_columns,
 )
 from .readers.base import RawData, ReadFormat
-from .selection import Field, Schema, mark_missing, read_schema, with_missing_marks
+from .schema import Field, Schema, mark_missing, read_schema, with_missing_marks
 from .splits import divide, keep
 from .transforms import pairs, parse
 
@@ -113,8 +113,8 @@ def locate(data: Any) -> tuple[Any, Sequence[parse.Change]]:
         return data, ()
     if "," in str(data) and (files := parallel_text.sides(str(data))):
         return files, ()
-    place, words = catalogue.locate(str(data))
-    return place, parse.find(words) if words else ()
+    place, transforms = catalogue.locate(str(data))
+    return place, parse.find(transforms) if transforms else ()
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ def build(
 
 
 def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """Whether rows can be the steps of a series: the run says so, a setting, or a column whose
+    """Whether rows can be the steps of a series: by the run, a setting, or a column whose
     first cell is a time."""
     if schema is not None:
         return any(isinstance(field.codec, Window) for field in schema.fields)
@@ -371,7 +371,7 @@ def may_be_series(raw: RawData, options: Options, schema: Schema | None) -> bool
 
 
 def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """Whether a field can be text: the run says so, a setting, or a column of many strings."""
+    """Whether a field can be text: by the run, a setting, or a column of many strings."""
     if options.sentences:
         return True
     if schema is not None:
@@ -383,7 +383,7 @@ def may_have_text(raw: RawData, options: Options, schema: Schema | None) -> bool
 
 
 def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tuple[str, ...]:
-    """What to say of columns that do no more than number the rows."""
+    """A note about columns that only number the rows."""
     names = [
         field.name
         for field in schema.fields
@@ -406,7 +406,7 @@ def note_row_numbers(schema: Schema, tensors: Mapping[str, PackedTensor]) -> tup
 def encode(
     raw: RawData, options: Options, changes: Sequence[parse.Change], schema: Schema | None
 ) -> tuple[dict[str, Codec], dict[str, PackedTensor]]:
-    """Codecs and compact rows, transformed as the name says."""
+    """Codecs and compact rows, with the transforms in the name."""
     values = {name: values_of(raw, name) for name in raw.values}
     codecs = fit_codecs(raw, values, options, schema)
     tensors = {name: codec.encode(values[name], raw.at(name)) for name, codec in codecs.items()}
@@ -446,7 +446,7 @@ def prepare(raw: RawData, options: Options) -> RawData:
 
 
 def read_format(changes: Sequence[parse.Change], stored: Mapping[str, Any] | None) -> ReadFormat:
-    """How files are to be read: as the words of a name say, and as an earlier run names parts."""
+    """How files are read: by the transforms in the name, and with the parts of an earlier run."""
     plain = parse.form(changes) if changes else ReadFormat()
     fields = () if stored is None else read_schema(stored)[0].fields
     sounds = [field.codec for field in fields if isinstance(field.codec, Sound)]
@@ -501,7 +501,7 @@ def complete_rows(tensors: Mapping[str, PackedTensor], name: str) -> Tensor:
     if not len(rows):
         raise DataError(
             f"every row of {name} has a missing cell, and data.missing=drop leaves "
-            "none; say data.missing=keep"
+            "none; set data.missing=keep"
         )
     return rows
 

@@ -20,10 +20,10 @@ from .codecs.array import Array
 from .codecs.base import Codec, Locator
 from .codecs.scalar import Categorical, listed
 from .codecs.sequence import SequenceCodec, is_uneven, pack
-from .ragged import PackedTensor
+from .packed import PackedTensor
 from .readers.arrays import from_arrays
 from .readers.base import RawData
-from .selection import Schema
+from .schema import Schema
 
 
 def match(raw: RawData, schema: Schema, needed: Collection[str]) -> RawData:
@@ -152,12 +152,12 @@ def adopt(wanted: Array, other: Codec, x: Any, name: str, at: Locator) -> Tensor
 
 def misfit(wanted: Array, other: Codec, name: str) -> str:
     got = spell(other.shape) if isinstance(other, Array) else "single values"
-    mend = (
+    remedy = (
         f"; write the name of the data with +resize{wanted.shape[-1]}"
         if len(wanted.shape) == 3 and wanted.shape[-1] == wanted.shape[-2]
         else "; reshape it"
     )
-    return f"{name} has the shape {got} where the run has {spell(wanted.shape)}{mend}"
+    return f"{name} has the shape {got} where the run has {spell(wanted.shape)}{remedy}"
 
 
 def spell(shape: tuple[int, ...]) -> str:
@@ -165,7 +165,7 @@ def spell(shape: tuple[int, ...]) -> str:
 
 
 def absent(codec: Codec, n: int, name: str) -> Tensor:
-    """A field nobody has seen."""
+    """A field of which every value is missing."""
     if isinstance(codec, SequenceCodec):
         raise DataError(f"the rows lack {name}, and a sequence is not predicted; give it")
     if isinstance(codec, Categorical):

@@ -23,7 +23,7 @@ from ..data import Dataset
 from ..data.codecs.time_index import TimeIndex
 from ..data.codecs.window import Series, Window
 from ..data.loading import open_series
-from ..data.ragged import Ragged
+from ..data.packed import Ragged
 from ..evaluate.forecasts import forecast_scores, is_forecast
 from ..evaluate.likelihood import home
 from ..evaluate.suite import some

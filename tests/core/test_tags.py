@@ -20,7 +20,7 @@ from monge.core.config import Config, Configured, RunRef, hints
 from monge.core.ensemble import Ensemble
 from monge.core.errors import UsageError
 from monge.core.train_config import TrainConfig
-from monge.data.selection import Selection
+from monge.data.schema import Selection
 from monge.models.latent.vae import VAE
 from monge.nn.mlp import MLP
 

@@ -1,4 +1,4 @@
-"""Arrays, tensors, pairs, datasets and rows: the type says what they hold."""
+"""Arrays, tensors, pairs, datasets and rows: the type decides what they hold."""
 
 import numpy as np
 import pandas as pd
@@ -48,10 +48,10 @@ def test_the_type_of_an_array_says_what_it_holds(array, kind, shape, size):
 
 
 def test_what_was_opened_does_not_change_with_the_array():
-    pictures = rng.integers(0, 256, (5, 4, 4), dtype=np.uint8)
-    source = data.open(pictures)
+    images = rng.integers(0, 256, (5, 4, 4), dtype=np.uint8)
+    source = data.open(images)
     before = source.view().rows("all").whole().x.clone()
-    pictures[:] = 0
+    images[:] = 0
     assert torch.equal(source.view().rows("all").whole().x, before)
 
 

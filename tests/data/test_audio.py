@@ -32,7 +32,7 @@ def fill(folder, clips):
     return [clips[name].samples for name in sorted(clips)]
 
 
-def spoken(folder, bits=16, channels=1, rate=8000, lengths=(30, 41, 12, 30, 25, 19, 33, 20)):
+def write_sounds(folder, bits=16, channels=1, rate=8000, lengths=(30, 41, 12, 30, 25, 19, 33, 20)):
     names = [
         f"{digit}_{who}_{take}.wav"
         for digit in (0, 1)
@@ -51,7 +51,7 @@ def spoken(folder, bits=16, channels=1, rate=8000, lengths=(30, 41, 12, 30, 25, 
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("bits", [8, 16, 24])
 def test_files_come_back_exactly(tmp_path, bits, channels):
-    sounds = spoken(tmp_path, bits, channels, rate=11025)
+    sounds = write_sounds(tmp_path, bits, channels, rate=11025)
     view = data.open(tmp_path).view()
     space = view.space
     assert (space.kind, space.size, space.varies) == ("levels", 2**bits, True)
@@ -247,7 +247,7 @@ def test_mulaw_is_the_curve_and_comes_back(tmp_path):
     gap = (expand(compress(s)) - s).abs()
     slope = (1 + 255 * s.abs()) * np.log(256) / 255
     assert (gap <= 1.03 * slope / 255).all()  # half a cell of the curve
-    sounds = spoken(tmp_path)
+    sounds = write_sounds(tmp_path)
     view = data.open(f"{tmp_path}+mulaw").view()
     assert (view.space.kind, view.space.size) == ("levels", 256)
     assert data.open(f"{tmp_path}+mulaw").tensors["sound"].flat.dtype == torch.uint8
@@ -268,7 +268,7 @@ def test_mulaw_is_the_curve_and_comes_back(tmp_path):
 
 
 def test_names_of_files_are_labels(tmp_path):
-    spoken(tmp_path)
+    write_sounds(tmp_path)
     source = data.open(tmp_path)
     assert list(source.fields) == ["sound", "part1", "part2", "part3"]
     assert source.fields["part2"].codec.names == ("ann", "bob")
@@ -312,7 +312,7 @@ def test_folders_are_labels_and_splits(tmp_path):
     ],
 )
 def test_words_that_do_not_fit(tmp_path, words, error, sentence):
-    spoken(tmp_path)
+    write_sounds(tmp_path)
     with pytest.raises(error, match=sentence):
         data.open(f"{tmp_path}{words}")
     with pytest.raises(DataError, match="needs sound"):
@@ -320,16 +320,16 @@ def test_words_that_do_not_fit(tmp_path, words, error, sentence):
 
 
 def test_other_sound_is_read_in_the_terms_of_a_run(tmp_path):
-    spoken(tmp_path / "a")
+    write_sounds(tmp_path / "a")
     kept = data.open(f"{tmp_path / 'a'}+mulaw").view().to_dict()
     same = data.open(f"{tmp_path / 'a'}+mulaw", fields=kept)
     assert same.view().space.shape == (41,)
     with pytest.raises(DataError, match=r"16-bit levels where the run has mu-law.*with \+mulaw"):
         data.open(tmp_path / "a", fields=kept)
-    spoken(tmp_path / "fast", rate=16000)
+    write_sounds(tmp_path / "fast", rate=16000)
     with pytest.raises(DataError, match=r"16000 Hz where the run has 8000 Hz.*\+resample8000"):
         data.open(f"{tmp_path / 'fast'}+mulaw", fields=kept)
-    spoken(tmp_path / "long", lengths=(30, 99, 12, 30, 25, 19, 33, 20))
+    write_sounds(tmp_path / "long", lengths=(30, 99, 12, 30, 25, 19, 33, 20))
     with pytest.raises(DataError, match=r"99 steps where the run has at most 41.*\+cut41"):
         data.open(f"{tmp_path / 'long'}+mulaw", fields=kept)
     assert len(data.open(f"{tmp_path / 'long'}+mulaw+cut41", fields=kept)) == 8
@@ -347,15 +347,15 @@ def test_other_sound_is_read_in_the_terms_of_a_run(tmp_path):
 def test_data_and_sample_on_the_command_line(tmp_path, capsys):
     def monge(*words):
         code = attempt([str(word) for word in words])
-        said = capsys.readouterr()
-        assert code == 0, said.err
-        return said.out
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        return output.out
 
-    spoken(tmp_path / "a")
-    told = monge("data", tmp_path / "a")
-    assert "12 to 41 steps" in told
-    assert "8000 Hz, 16 bits, mono" in told
-    spoken(tmp_path / "b", rate=22050, lengths=[16] * 8)
+    write_sounds(tmp_path / "a")
+    summary = monge("data", tmp_path / "a")
+    assert "12 to 41 steps" in summary
+    assert "8000 Hz, 16 bits, mono" in summary
+    write_sounds(tmp_path / "b", rate=22050, lengths=[16] * 8)
     run = tmp_path / "run"
     monge(
         "fit",
@@ -384,7 +384,7 @@ def test_data_and_sample_on_the_command_line(tmp_path, capsys):
 
 
 def test_sounds_are_completed_each_to_its_own_length(tmp_path, capsys):
-    sounds = spoken(tmp_path / "a")
+    sounds = write_sounds(tmp_path / "a")
     np.save(tmp_path / "hide.npy", np.arange(41) >= 10)
     run, out = tmp_path / "run", tmp_path / "out.wav"
     for words in (

@@ -150,9 +150,9 @@ def test_noise_on_real_inputs_is_measured_by_their_spread():
         ("digits", "rotate", "must be written rotate5"),
         ("digits", "flip3", "must be written flip"),
         ("digits", "shift0", "must be written shift5"),
-        ("digits", "channels10", "pictures of several channels"),
-        ("iris", "rotate10", "needs pictures"),
-        ("iris", "blur1", "needs pictures"),
+        ("digits", "channels10", "images of several channels"),
+        ("iris", "rotate10", "needs images"),
+        ("iris", "blur1", "needs images"),
     ],
 )
 def test_words_that_do_not_fit(what, word, sentence):
@@ -167,12 +167,14 @@ def test_a_model_proposes_and_the_user_decides():
     assert proposed == ["augment=shift1", "balance=true"]
     assert source.view(target="label").augment
     assert not plain.view(target="label").augment
-    for said in ("augment=none", "augment=flip"):
-        source, proposed = data.open("digits", said).with_defaults(*suit.data)
+    for setting in ("augment=none", "augment=flip"):
+        source, proposed = data.open("digits", setting).with_defaults(*suit.data)
         assert proposed == ["balance=true"]
-        assert source.options.augment == (said.partition("=")[2],)
+        assert source.options.augment == (setting.partition("=")[2],)
     assert not data.open("digits", "augment=none").view(target="label").augment
-    assert plain.with_defaults("rows=10")[1] == []  # what changes the data is not a model's to say
+    assert (
+        plain.with_defaults("rows=10")[1] == []
+    )  # what changes the data is not for a model to propose
     assert plain.fingerprint == source.fingerprint
 
 

@@ -101,7 +101,7 @@ def test_a_plain_file_may_fill_the_memory_and_no_more(tmp_path, small_memory, mo
     with pytest.raises(DataError, match=r"a.csv has more than 0.0419 GB"):
         data.open(path)
     np.save(tmp_path / "b.npy", np.zeros((300, 40_000), np.uint8))
-    assert len(data.open(tmp_path / "b.npy")) == 300  # 12 MB that nobody packed
+    assert len(data.open(tmp_path / "b.npy")) == 300  # 12 MB that are not packed
 
 
 def test_broken_archives_get_one_sentence(tmp_path, small_memory):

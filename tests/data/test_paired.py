@@ -1,4 +1,4 @@
-"""Pairs of pictures: made by a word, side by side, or in folders a/ and b/."""
+"""Pairs of images: made by a transform, side by side, or in folders a/ and b/."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_words_before_and_after_a_pair(tmp_path):
     assert {field.space.shape for field in source.fields.values()} == {(1, 4, 4)}
     with pytest.raises(UsageError, match=r"\+half after \+edges: pairs are made once"):
         data.open("digits+edges+half")
-    with pytest.raises(DataError, match=r"\+edges needs pictures, which moons does not hold"):
+    with pytest.raises(DataError, match=r"\+edges needs images, which moons does not hold"):
         data.open("moons+edges")
 
 
@@ -93,7 +93,7 @@ def test_splits_may_hold_pairs(tmp_path):
 def test_pairs_that_do_not_match_are_refused(tmp_path):
     save(tmp_path / "few" / "a", 5)
     save(tmp_path / "few" / "b", 4)
-    with pytest.raises(DataError, match=r"5 pictures in a/ and 4 in b/, and 04 has no partner"):
+    with pytest.raises(DataError, match=r"5 images in a/ and 4 in b/, and 04 has no partner"):
         data.open(tmp_path / "few")
     save(tmp_path / "size" / "a", 4)
     save(tmp_path / "size" / "b", 4, shape=(6, 9))

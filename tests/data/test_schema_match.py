@@ -91,12 +91,12 @@ def test_what_does_not_fit_gets_one_sentence(tmp_path, text, sentence):
 
 def test_pictures_in_the_terms_of_a_run():
     fields = data.open("digits").fields_dict()
-    pictures = np.random.default_rng(0).integers(0, 17, (1, 8, 8), dtype=np.uint8)
-    view = data.open(pictures, fields=fields).view()
-    assert torch.equal(view.rows("all").whole().x[0, 0], torch.from_numpy(pictures[0]).float())
+    images = np.random.default_rng(0).integers(0, 17, (1, 8, 8), dtype=np.uint8)
+    view = data.open(images, fields=fields).view()
+    assert torch.equal(view.rows("all").whole().x[0, 0], torch.from_numpy(images[0]).float())
     assert view.space.size == 17
     with pytest.raises(DataError, match=r"image, row 1: \d+ is not a whole number from 0 to 16"):
-        data.open(pictures + 50, fields=fields)
+        data.open(images + 50, fields=fields)
     with pytest.raises(DataError, match=r"1x5x5 where the run has 1x8x8.*\+resize8"):
         data.open(np.ones((1, 5, 5), np.uint8), fields=fields)
     with pytest.raises(DataError, match="single values"):

@@ -234,6 +234,28 @@ def test_quoted_cells_between_blanks_keep_theirs(tmp_path):
     assert frame.to_dict("list") == {"a": ["x  y", "z"], "b": [1, 2]}
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("1 {} y\n2 z y\n", "t.txt"), ("1,{},y\n2,z,y\n", "t.txt"), ("1,z,y\n2,{},y\n", "t.csv")],
+)
+def test_cells_may_be_longer_than_the_csv_module_allows(tmp_path, text, name):
+    limit = csv.field_size_limit()
+    long = "x" * (limit + 1)
+    frame = read(written(tmp_path, text.format(long), name)).frame
+    assert sorted(frame["c2"]) == [long, "z"]
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize(
+    "text", [" u,x\nv,y\n", "u,x\n v,y\n", "u, x\nv,y\n", 'u,"x"\nv, "y"\n', "u,x\nv, y\n"]
+)
+@pytest.mark.parametrize("block", [3, 4, 5, 2**20])
+def test_a_space_before_a_cell_is_no_part_of_it(tmp_path, monkeypatch, text, block):
+    monkeypatch.setattr(delimited, "BLOCK", block)
+    frame = read(written(tmp_path, text), "header=no").frame
+    assert frame.to_dict("list") == {"c1": ["u", "v"], "c2": ["x", "y"]}
+
+
 def test_a_full_stop_that_ends_every_line_is_no_part_of_a_name(tmp_path):
     source = data.open(written(tmp_path, "1, no.\n2, yes.\n3, no.\n"))
     assert source.fields["c2"].codec.values == ("no", "yes")
@@ -384,9 +406,9 @@ def test_numbers_far_from_zero_keep_their_digits(tmp_path):
     source = data.open(written(tmp_path, "t,x,wide\n" + rows))
     assert [field.space.kind for field in source.fields.values()] == ["counts", "real", "real"]
     view = source.view()
-    drawn = view.decode(view.rows("all").whole().x)
-    assert drawn["t"].tolist() == [1700000000 + 7 * i for i in range(40)]
-    np.testing.assert_allclose(drawn["x"] - 1e15, np.arange(40) / 4)
+    decoded = view.decode(view.rows("all").whole().x)
+    assert decoded["t"].tolist() == [1700000000 + 7 * i for i in range(40)]
+    np.testing.assert_allclose(decoded["x"] - 1e15, np.arange(40) / 4)
     assert source.summary()[0]["low"] >= 1700000000
     other = data.open(
         written(tmp_path, "t,x,wide\n1700000014,1e15,0\n"), fields=source.fields_dict()

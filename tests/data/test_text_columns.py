@@ -1,4 +1,4 @@
-"""Text beside other fields: columns of a table, captions of pictures, and laws given them."""
+"""Text beside other fields: columns of a table, captions of images, and models given them."""
 
 import csv
 

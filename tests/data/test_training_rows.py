@@ -53,7 +53,7 @@ def test_a_rare_class_gives_all_it_has():
     ("words", "asked", "sentence"),
     [
         (["labels=5"], {"target": "label"}, "labels=5 leaves some of the 10 classes"),
-        (["labels=50"], {}, "data.labels=50 needs one label that the run looks at.*none"),
+        (["labels=50"], {}, "data.labels=50 needs one label that the run uses.*none"),
         (["balance=true"], {}, "data.balance=true needs one label"),
     ],
 )
@@ -152,9 +152,11 @@ def test_targets_that_are_absent(target, sentence):
 
 
 def test_a_constant_target_is_refused_when_a_run_starts(tmp_path):
-    for column, value, said in (("flat", 3.5, "3.5"), ("word", "same", "same")):
+    for column, value, value_text in (("flat", 3.5, "3.5"), ("word", "same", "same")):
         table = frame().assign(**{column: value})
-        with pytest.raises(DataError, match=f"target '{column}' is {said} in every training row"):
+        with pytest.raises(
+            DataError, match=f"target '{column}' is {value_text} in every training row"
+        ):
             start("baseline.independent", table, target=column, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     few = data.open(frame().assign(word="same"))

@@ -1,4 +1,4 @@
-"""A~B: two data sets that nobody paired, as one Source."""
+"""A~B: two unpaired datasets as one dataset."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_it_is_read_in_the_terms_of_a_run(name, tmp_path):
     assert list(other.fields) == ["source", "target"]
     alone = data.open("c.npy", fields=terms).view(target="target").rows("all").whole()
     np.testing.assert_array_equal(alone.given["source"].x.numpy(), np.load("c.npy"))
-    with pytest.raises(UsageError, match="nobody paired"):
+    with pytest.raises(UsageError, match="unpaired"):
         data.open(name, fields=data.open("a.npy").view().to_dict())
 
 

@@ -1,4 +1,4 @@
-"""Values of inputs spoilt at random: each function is a word of data.augment.
+"""Random corruption of inputs: each function is a value of data.augment.
 
 Each takes rows x (B, *event) in the units of the data and their space.
 """
@@ -15,13 +15,13 @@ from ...core.space import Space
 
 
 def noise(x: Tensor, space: Space, most: float) -> Tensor:
-    """Gaussian noise of so many percent of the range, of reals of their spread (noise5)"""
+    """Gaussian noise, in percent of the range, or of the spread of real values (noise5)"""
     spread = space.statistic("scale").to(x) if space.kind == "real" else max(space.size - 1, 1)
     return x + most / 100 * spread * torch.randn_like(x)
 
 
 def blur(x: Tensor, space: Space, most: float) -> Tensor:
-    """Pictures blurred by a Gaussian of at most so many pixels (blur1)"""
+    """Gaussian blur of images by at most the given number of pixels (blur1)"""
     reach = math.ceil(3 * most)
     place = torch.arange(-reach, reach + 1)
     width = (most * torch.rand(len(x), 1)).clamp(min=1e-3)  # (B, 1)
@@ -37,7 +37,7 @@ def blur(x: Tensor, space: Space, most: float) -> Tensor:
 
 
 def salt(x: Tensor, space: Space, most: float) -> Tensor:
-    """So many percent of the pixels made black or white, half each (salt2)"""
+    """The given percentage of pixels made black or white, half each (salt2)"""
     u = torch.rand(len(x), 1, *x.shape[2:])
     low, high = (
         (0, max(space.size - 1, 1)) if space.kind != "real" else (min(space.low), max(space.high))
@@ -47,6 +47,6 @@ def salt(x: Tensor, space: Space, most: float) -> Tensor:
 
 
 def channels(x: Tensor, space: Space, most: float) -> Tensor:
-    """Each channel hidden by its mean with a chance of so many percent (channels20)"""
+    """Each channel replaced by its mean with the given probability in percent (channels20)"""
     hidden = torch.rand(*x.shape[:2], 1, 1) < most / 100
     return torch.where(hidden, space.statistic("mean").to(x), x)

@@ -1,7 +1,7 @@
-"""Motions of the plane drawn at random: each function is a word of data.augment.
+"""Random motions of the plane: each function is a value of data.augment.
 
-Each gives n matrices (n, 3, 3) in homogeneous coordinates of pixels from the centre of a picture;
-they take a place in the new picture to the place in the old one that is seen there.
+Each gives n matrices (n, 3, 3) in homogeneous coordinates of pixels from the centre of an image;
+they take a place in the new image to the place in the old one that is seen there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def rotate(n: int, most: float) -> Tensor:
-    """Turned by at most so many degrees either way (rotate10)"""
+    """Rotation by at most the given number of degrees either way (rotate10)"""
     angle = math.radians(most) * _either(n)
     motion = _identity(n)
     motion[:, 0, 0] = motion[:, 1, 1] = angle.cos()
@@ -23,28 +23,28 @@ def rotate(n: int, most: float) -> Tensor:
 
 
 def scale(n: int, most: float) -> Tensor:
-    """Enlarged or shrunk by at most so many percent (scale10)"""
+    """Enlarged or shrunk by at most the given percentage (scale10)"""
     motion = _identity(n)
     motion[:, 0, 0] = motion[:, 1, 1] = (_either(n) * math.log1p(most / 100)).exp()
     return motion
 
 
 def shift(n: int, most: float) -> Tensor:
-    """Moved by at most so many pixels along each axis, whole ones (shift2)"""
+    """Shift by at most the given number of whole pixels along each axis (shift2)"""
     motion = _identity(n)
     motion[:, :2, 2] = torch.randint(-int(most), int(most) + 1, (n, 2)).float()
     return motion
 
 
 def flip(n: int) -> Tensor:
-    """Left and right exchanged half of the time; for labels that do not mind"""
+    """Horizontal flip with probability 1/2; for labels that it does not change"""
     motion = _identity(n)
     motion[:, 0, 0] = _sign(n)
     return motion
 
 
 def flip_over(n: int) -> Tensor:
-    """Top and bottom exchanged half of the time; for labels that do not mind"""
+    """Vertical flip with probability 1/2; for labels that it does not change"""
     motion = _identity(n)
     motion[:, 1, 1] = _sign(n)
     return motion

@@ -13,7 +13,7 @@ from ..readers.base import RawData, RowLocations
 
 
 def digits() -> RawData:
-    """1797 handwritten digits, 8x8 pictures of 17 levels"""
+    """1797 handwritten digits, 8x8 images of 17 levels"""
     from sklearn.datasets import load_digits
 
     found = load_digits()

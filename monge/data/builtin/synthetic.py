@@ -1,4 +1,4 @@
-"""Sequences and pictures of which the causes are known, made rather than stored.
+"""Sequences and images with known generating factors, generated rather than stored.
 
 As with the toys of the plane, a row is a function of its own uniforms, so that row i is the same
 whatever the number of rows.
@@ -31,7 +31,7 @@ LETTERS = {
 STYLES = {"upright": (1.0, 0.0), "wide": (1.5, 0.0), "slanted": (0.9, 0.5)}
 """How wide a hand writes, and how far it leans to the right."""
 SIDE, FINE = 16, 4
-"""Pixels along a picture of a shape, and points of a pixel along each axis."""
+"""Pixels along an image of a shape, and points of a pixel along each axis."""
 PLACES, SIZES, ROTATIONS = 6, 4, 6
 """Values of each factor of a shape: of either coordinate, of its size, of its rotation."""
 
@@ -77,7 +77,7 @@ def sines(options: Options) -> RawData:
 
 
 def shapes(options: Options) -> RawData:
-    """Pictures of a wedge, 16x16 binary, with its place, size and rotation as fields"""
+    """Images of a wedge, 16x16 binary, with its place, size and rotation as fields"""
     n = options.rows or 6000
     u = keyed_uniform(torch.arange(n), (4,), derive_seed(options.seed, "shapes"))
     counts = torch.tensor([PLACES, PLACES, SIZES, ROTATIONS])
@@ -119,7 +119,7 @@ def _smooth(points: np.ndarray, count: int) -> np.ndarray:
 
 
 def _wedges(factors: Tensor) -> Tensor:
-    """Pictures (N, H, W) of bytes from place, size and rotation (N, 4), each in 0..1."""
+    """Images (N, H, W) of bytes from place, size and rotation (N, 4), each in 0..1."""
     axis = (torch.arange(SIDE * FINE, dtype=torch.float64) + 0.5) / (SIDE * FINE)
     down, across = torch.meshgrid(axis, axis, indexing="ij")
     pictures = []

@@ -1,4 +1,4 @@
-"""Points in the plane with a shape that the eye can judge, made rather than stored.
+"""Points in the plane with a shape that is easy to recognise, generated rather than stored.
 
 A toy is a map from a row's own uniforms to a point, so row i is the same whatever the number of
 rows. Where log p(x) has a closed form it is given, which makes the toy an oracle.

@@ -1,4 +1,4 @@
-"""Fields whose values have a shape: vectors, pictures, stacks of either."""
+"""Fields whose values have a shape: vectors, images, stacks of either."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...core.rng import derive_seed, keyed_uniform
 from ...core.space import Space
-from ..ragged import Moments, statistics
+from ..packed import Moments, statistics
 from .base import Codec, Locator
 from .scalar import Number, finite, refuse, whole_numbers
 
@@ -34,11 +34,11 @@ class Array(Codec):
     entries: tuple[str, ...] = ()
     """What the entries of a vector are called."""
     drawn: bool = False
-    """Whether binary values are drawn when they are used."""
+    """Whether binary values are sampled when they are used."""
 
     @property
     def top(self) -> int:
-        """The largest level, which is certainty where values are drawn."""
+        """The largest level, which is probability 1 where values are sampled."""
         return max(self.size - 1, 1)
 
     def encode(self, values: np.ndarray, at: Locator) -> Tensor:

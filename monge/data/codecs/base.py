@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.config import Config
 from ...core.space import Space
-from ..ragged import PackedTensor
+from ..packed import PackedTensor
 
 Locator = Callable[[int], str]
 """The beginning of a sentence about a row, counted from 0: "column 'age', row 7"."""

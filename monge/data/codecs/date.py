@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import statistics
+from ..packed import statistics
 from .base import Codec, Locator
 from .scalar import EXACT, blank, refuse
 from .time_index import DAY, TimeIndex
@@ -49,7 +49,7 @@ class Date(Codec):
         if len(wrong):
             raise DataError(
                 f"{at(int(wrong[0]))}: {values[wrong[0]]!r} is no date of the form "
-                f"{self.clock.form}; mend the cell or leave it empty"
+                f"{self.clock.form}; fix the cell or leave it empty"
             )
         ticks = np.full(len(values), np.nan)
         ticks[seen] = self.clock.ticks(times[seen])

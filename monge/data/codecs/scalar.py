@@ -1,7 +1,7 @@
 """Between the values a user has and the compact tensors of a Source, there and back.
 
 A codec is a value: it is fitted once, stored with a run, and reads other data in the run's terms
-or says in a sentence which cell does not fit. In a tensor a number that was not seen is NaN and a
+or reports which cell does not fit. In a tensor a number that was not seen is NaN and a
 name that was not seen is -1.
 
 Numbers far from zero beside their spread, such as seconds since 1970, less an offset: float32
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import statistics
+from ..packed import statistics
 from .base import Codec, Locator
 
 MISSING = "(missing)"
@@ -150,7 +150,7 @@ def refuse(wrong: np.ndarray, values: np.ndarray, at: Locator, why: str) -> None
         return
     place = tuple(np.argwhere(wrong)[0])
     raise DataError(
-        f"{at(place[0])}: {values[place]:.12g} {why}; mend the cell or leave the row out"
+        f"{at(place[0])}: {values[place]:.12g} {why}; fix the cell or leave the row out"
     )
 
 
@@ -196,7 +196,7 @@ def numbers(values: np.ndarray, at: Locator, lenient: bool = False) -> np.ndarra
             if lenient:
                 continue
             raise DataError(
-                f"{at(row)}: {value!r} is text where a number belongs; mend the cell "
+                f"{at(row)}: {value!r} is text where a number belongs; fix the cell "
                 "or leave it empty"
             ) from None
     return found
@@ -256,7 +256,7 @@ def look_up(values: np.ndarray, names: tuple[str, ...], at: Locator) -> np.ndarr
     if len(strange):
         raise DataError(
             f"{at(strange[0])}: {spelled(values[strange[0]])!r} is not among the "
-            f"known names ({listed(names)}); mend the cell or leave the row out"
+            f"known names ({listed(names)}); fix the cell or leave the row out"
         )
     return codes
 

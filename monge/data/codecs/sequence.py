@@ -1,4 +1,4 @@
-"""Fields whose rows are steps in time, each row with a length of its own."""
+"""Fields whose rows are steps in time, each row with its own length."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor
 from ...core.config import Range
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import Ragged, statistics
+from ..packed import Ragged, statistics
 from .base import Codec, Locator
 from .scalar import EXACT, finite, refuse, whole_numbers
 
 
 class SequenceCodec(Codec, abc.ABC):
-    """Rows (T, *step); what a Space says of them stands on the steps that exist."""
+    """Rows (T, *step); the statistics of a Space are those of the steps that exist."""
 
     kind: Literal["real", "binary", "levels", "counts", "tokens"]
     """What the numbers are."""
@@ -38,7 +38,7 @@ class SequenceCodec(Codec, abc.ABC):
 
     @abc.abstractmethod
     def describe(self, rows: Ragged) -> str:
-        """What the rows are like, in a few words."""
+        """A short description of the rows."""
 
     def measure(self, x: Ragged, name: str) -> Space:
         steps = x.steps
@@ -153,7 +153,7 @@ def lengths(rows: Iterable[Any]) -> tuple[int, bool]:
 
 
 def spread(length: Tensor, unit: float = 1) -> str:
-    """From the shortest to the longest, in so many steps a unit."""
+    """From the shortest to the longest, in units of a number of steps."""
     low, high = (
         f"{float(end) / unit:.3g}" if unit != 1 else str(int(end)) for end in length.aminmax()
     )

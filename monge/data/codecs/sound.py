@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.config import Range
 from ...core.errors import DataError
-from ..ragged import Ragged
+from ..packed import Ragged
 from ..readers.wav import ZERO, Bits, Clip
 from .base import Codec, Locator
 from .scalar import whole_numbers
@@ -25,7 +25,7 @@ class Sound(SequenceCodec):
 
     tag = "codec/sound"
     rate: Annotated[int, Range(1)]
-    """Samples a second."""
+    """Samples per second."""
     bits: Bits = 16
     """Of a sample in the file; 32 are floats."""
     mulaw: bool = False
@@ -39,12 +39,12 @@ class Sound(SequenceCodec):
 
     @property
     def channel_layout(self) -> str:
-        """How many channels, in words."""
+        """The number of channels, as text."""
         return {1: "mono", 2: "stereo"}.get(self.channels, f"{self.channels} channels")
 
     @property
     def encoding(self) -> str:
-        """How a sample is written, in words."""
+        """How a sample is written, as text."""
         if self.mulaw:
             return "mu-law levels"
         return "floats" if self.bits == 32 else f"{self.bits}-bit levels"
@@ -57,7 +57,7 @@ class Sound(SequenceCodec):
         return Ragged.join(rows, ZERO[self.bits])
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        """PCM as a file of so many bits holds it."""
+        """PCM as a file of `bits` bits holds it."""
         if self.mulaw:
             return quantise(expand(torch.from_numpy(np.asarray(x))), self.bits).numpy()
         if self.kind == "real":
@@ -101,7 +101,7 @@ def amplitude(x: Tensor, bits: int) -> Tensor:
 
 
 def quantise(s: Tensor, bits: int) -> Tensor:
-    """Amplitudes as the nearest samples of so many bits, as they are stored."""
+    """Amplitudes as the nearest samples of `bits` bits, as they are stored."""
     if bits == 32:
         return s.float()
     half = 2 ** (bits - 1)

@@ -1,6 +1,6 @@
 """Times at equal steps: how far apart they are, what season they have, how they are written.
 
-A clock counts ticks from its origin: seconds, working days or calendar months so many at a time,
+A clock counts ticks from its origin: multiples of seconds, working days or calendar months,
 or plain numbers. What is not on its grid is irregular.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import statistics
+from ..packed import statistics
 from .base import Codec, Locator
 
 DAY = 86_400
@@ -52,7 +52,7 @@ class TimeIndex(Codec):
 
     @property
     def step(self) -> str:
-        """What lies between two ticks, in words."""
+        """The time between two ticks, as text."""
         return f"{self.every:g}" if self.unit == "number" else f"{self.every:g} {self.unit}s"
 
     @property
@@ -160,7 +160,7 @@ def read(cells: np.ndarray, name: str) -> tuple[Times, str]:
         if found.isna().any():
             raise DataError(
                 f"column {name!r}, row {int(np.argmax(found.isna())) + 1}: the time "
-                "is missing; mend the cell or leave the row out"
+                "is missing; fix the cell or leave the row out"
             )
         form = FORMS.get(len(str(cells[0])), "%Y-%m-%d %H:%M:%S")
         return found.tz_localize(None).to_numpy().astype("datetime64[s]"), form

@@ -20,7 +20,7 @@ import torch
 
 from ...core.errors import DataError
 from ...core.space import Space
-from ..ragged import Ragged
+from ..packed import Ragged
 from .base import Codec, Locator
 from .sequence import SequenceCodec as Steps
 from .sequence import pack, spread
@@ -36,7 +36,7 @@ UNKNOWN = "<unk>"
 WORDS = re.compile(r" ?\w+| ?[^\w\s]+|\s")
 """Words, marks and white space, end to end the whole text; a blank belongs to what follows it."""
 VOCABULARY = {"words": 10_000, "bpe": 4_000}
-"""Symbols where nobody says how many."""
+"""Default size of the vocabulary."""
 
 
 class Text(Steps):
@@ -242,7 +242,7 @@ def learn(texts: Iterable[str], vocabulary: int) -> tuple[tuple[int, int], ...]:
     if vocabulary <= BYTES:
         raise DataError(
             f"data.vocabulary={vocabulary} leaves nothing beside the {BYTES} bytes; "
-            f"make it larger, or say data.tokens=bytes"
+            f"make it larger, or set data.tokens=bytes"
         )
     pupil = Tokenizer(models.BPE())
     pupil.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

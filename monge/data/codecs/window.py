@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...core.config import Range
 from ...core.space import Space
-from ..ragged import Ragged, statistics
+from ..packed import Ragged, statistics
 from .base import Codec, Locator
 from .time_index import TimeIndex
 

@@ -1,7 +1,7 @@
 """Arrays, tensors, pairs, datasets and rows from Python, and .npy and .npz files.
 
 The type of an array says what it holds: floats are real, booleans and integers that are only 0
-and 1 are binary, bytes are levels, other integers are counts, text is names. Pictures are
+and 1 are binary, bytes are levels, other integers are counts, text is names. Images are
 (N, H, W), (N, C, H, W) or (N, H, W, C) with 1, 3 or 4 channels. Rows that are arrays and differ in
 length alone are sequences.
 """
@@ -201,7 +201,7 @@ def fit_shaped(values: np.ndarray, at: Locator) -> Codec:
     row = values.shape[1:]
     shape = {"HW": (1, *row), "HWC": (row[-1], *row[:-1]), "": row}[layout]
     if kind in ("levels", "binary") and values.ndim == 4 and not layout and row[0] not in CHANNELS:
-        raise DataError(f"pictures of shape {row} have neither 1, 3 nor 4 channels; reshape them")
+        raise DataError(f"images of shape {row} have neither 1, 3 nor 4 channels; reshape them")
     return Array(kind=kind, shape=shape, size=size, dtype=str(values.dtype), layout=layout)
 
 

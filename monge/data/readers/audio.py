@@ -1,4 +1,4 @@
-"""Sound: wav files and folders of them, one row a file, each with a length of its own.
+"""Sound: wav files and folders of them, one row per file, each with its own length.
 
 Samples are levels 0..2^bits - 1 in the order of their amplitude, so that nothing is lost; floats
 are real. Folders under the root are labels, and so are the parts of the file names between
@@ -51,7 +51,7 @@ def read(
     paths = [path for shelf in shelves.values() for path in shelf]
     for path in paths:
         content.check(path)
-    clips = [mend(load(path), form) for path in paths]
+    clips = [conformed(load(path), form) for path in paths]
     agree(paths, [clip.rate for clip in clips], "Hz", f"write {name}+resample8000")
     agree(paths, [clip.channels for clip in clips], "channels", f"write {name}+mono")
     agree(paths, [clip.bits for clip in clips], "bits", "convert one with ffmpeg -c:a pcm_s16le")
@@ -94,9 +94,9 @@ def fit(clips: Several[Clip], parts: tuple[str, ...] = ()) -> Sound:
     )
 
 
-def mend(clip: Clip, form: ReadFormat) -> Clip:
-    """What files that differ may need before they can stand beside one another; floats are of 32
-    bits, in which models compute."""
+def conformed(clip: Clip, form: ReadFormat) -> Clip:
+    """A clip in the rate and channels that `form` asks for; floats have 32 bits, in which models
+    compute."""
     if clip.bits == 64:
         with np.errstate(over="ignore"):  # what is infinite in 32 bits is refused with its row
             clip = replace(clip, samples=clip.samples.astype(np.float32), bits=32)

@@ -56,7 +56,7 @@ class ReadFormat:
     """What files are brought to as they are read: the words of the name say it, and the terms of a
     run."""
 
-    side: int | None = None  # of pictures
+    side: int | None = None  # of images
     rate: int | None = None  # of sounds
     mono: bool = False
     parts: tuple[str, ...] = ()  # of the names of sound files, as an earlier run calls them
@@ -111,7 +111,7 @@ def join(parts: Mapping[str, RawData], name: str) -> RawData:
 
 
 def align(raws: list[RawData]) -> list[RawData]:
-    """All with the field names of the first file that has names of its own."""
+    """All with the field names of the first file that has names."""
     leader = next((raw for raw in raws if raw.named), raws[0])
     return [rename(raw, leader) for raw in raws]
 
@@ -138,6 +138,6 @@ def stack(pieces: list[Any], table: bool, name: str) -> Any:
     if len(shapes) > 1:
         raise DataError(
             f"{name} has the shapes {' and '.join(map(str, sorted(shapes)))} in "
-            "different splits; bring them to one, pictures with +resize64"
+            "different splits; bring them to one, images with +resize64"
         )
     return np.concatenate(pieces)

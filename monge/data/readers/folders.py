@@ -165,7 +165,7 @@ def read_tables(
 
 
 def by_split(paths: Sequence[Path], name: str, reader: Callable[[list[Path]], RawData]) -> RawData:
-    """Files grouped by the split their names say, read group by group."""
+    """Files grouped by the split in their names, read group by group."""
     groups: dict[str, list[Path]] = {}
     for path in paths:
         groups.setdefault(split_of(path) or "train", []).append(path)
@@ -174,7 +174,7 @@ def by_split(paths: Sequence[Path], name: str, reader: Callable[[list[Path]], Ra
 
 
 def split_of(path: Path) -> str | None:
-    """train, valid or test where a word of the name says so."""
+    """train, valid or test where a word of the name stands for it."""
     for word in re.split(r"[^a-z0-9]+", path.name.lower()):
         for split, starts in (("train", "train"), ("valid", "valid"), ("test", "test")):
             if word.startswith(starts):

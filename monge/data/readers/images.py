@@ -1,9 +1,9 @@
-"""Pictures: folders of files, whose folders are labels, and idx files as MNIST has them.
+"""Images: folders of files, whose folders are labels, and idx files as MNIST has them.
 
-A picture has one frame and at most 8 bits per channel; others are refused, since levels are bytes.
-Of a .jpg that holds further pictures (previews, the second view of a pair) the first is read.
+An image has one frame and at most 8 bits per channel; others are refused, since levels are bytes.
+Of a .jpg that holds further images (previews, the second view of a pair) the first is read.
 
-A folder may tell more of its pictures in metadata.csv (or .tsv): a line for each, with the column
+A folder may describe its images in metadata.csv (or .tsv): a line for each, with the column
 file_name and others, such as a caption, each of which is a field.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 DESCRIBED, KEY = ("metadata.csv", "metadata.tsv"), "file_name"
-"""Files that tell of pictures, and their column that says of which."""
+"""Files that describe images, and their column of file names."""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """What the suffixes stand for, as Pillow calls it; some others start programs to decode."""
 BITS = 258
@@ -58,7 +58,7 @@ def is_idx(path: Path) -> bool:
 
 
 def find(folder: Path) -> list[Path]:
-    """Every picture in a folder and its class folders."""
+    """Every image in a folder and its class folders."""
     return sorted(
         path
         for path in [*folder.iterdir(), *folder.glob("*/*")]
@@ -67,8 +67,8 @@ def find(folder: Path) -> list[Path]:
 
 
 def read_images(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
-    """Pictures of one size; their folders under `root`, where they have one, are their labels."""
-    labels = classes([(root, path) for path in paths], "pictures")
+    """Images of one size; their folders under `root`, where they have one, are their labels."""
+    labels = classes([(root, path) for path in paths], "images")
     pictures = load_all(paths, root, side)
     if len({picture.shape[2] for picture in pictures}) > 1:  # grey ones among colour
         pictures = [np.broadcast_to(p, (*p.shape[:2], 3)) for p in pictures]
@@ -90,7 +90,7 @@ def read_images(paths: Sequence[Path], root: Path, side: int | None) -> RawData:
 
 
 def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
-    """What a table in the folder tells of its pictures, one array a column."""
+    """What a table in the folder holds about its images, one array per column."""
     found = next((root / name for name in DESCRIBED if (root / name).is_file()), None)
     if found is None:
         return {}
@@ -104,13 +104,13 @@ def described(paths: Sequence[Path], root: Path) -> dict[str, np.ndarray]:
     names = [path.relative_to(root).as_posix() for path in paths]
     lost = next((name for name in names if name not in rows), None)
     if lost is not None:
-        raise DataError(f"{found} has no line for {lost}; add one, or take the picture out")
+        raise DataError(f"{found} has no line for {lost}; add one, or take the image out")
     places = [rows[name] for name in names]
     return {str(name): column.to_numpy()[places] for name, column in table.items() if name != KEY}
 
 
 def load_all(paths: Sequence[Path], root: Path, side: int | None) -> list[np.ndarray]:
-    """Every picture, as long as memory holds them."""
+    """Every image, as long as memory holds them."""
     from PIL import Image
 
     free, size, found = content.available(), 0, []
@@ -119,12 +119,12 @@ def load_all(paths: Sequence[Path], root: Path, side: int | None) -> list[np.nda
         for path in paths:
             found.append(load(path, side))
             size += found[-1].nbytes
-            content.check_size(f"the pictures of {root}", size, free)
+            content.check_size(f"the images of {root}", size, free)
     return found
 
 
 def load(path: Path, side: int | None) -> np.ndarray:
-    """One picture (H, W, 1 or 3), turned as its EXIF says."""
+    """One image (H, W, 1 or 3), rotated as its EXIF data ask."""
     from PIL import Image, ImageOps
 
     content.check_kind(path)
@@ -143,7 +143,7 @@ def load(path: Path, side: int | None) -> np.ndarray:
         ) from error
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(
-            f"{path} does not decode as a picture ({error}); replace or remove it"
+            f"{path} does not decode as an image ({error}); replace or remove it"
         ) from error
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if side is None:
@@ -157,13 +157,13 @@ def check_plain(file: ImageFile, path: Path) -> None:
     """Refuse, before it is decoded, what would lose something on the way to one array of bytes."""
     if getattr(file, "is_animated", False) and file.format != "MPO":
         raise DataError(
-            f"expected one picture in {path}, found several frames; save each frame "
-            "as a file of its own"
+            f"expected one image in {path}, found several frames; save each frame "
+            "as a separate file"
         )
     if is_deep(file):
         raise DataError(
             f"expected at most 8 bits per channel in {path}, found more than 8 bits; "
-            "save it with 8, or save all pictures as a .npy array of floats"
+            "save it with 8, or save all images as a .npy array of floats"
         )
 
 
@@ -185,21 +185,21 @@ def same_size(pictures: Sequence[np.ndarray], paths: Sequence[Path], root: Path)
     if odd is not None:
         sizes = [f"{shape[1]}x{shape[0]}" for shape in (first, pictures[odd].shape)]
         raise DataError(
-            f"pictures differ in size: {paths[0].name} is {sizes[0]} and "
+            f"images differ in size: {paths[0].name} is {sizes[0]} and "
             f"{paths[odd].name} is {sizes[1]}; bring them to one size with "
             f"{root.resolve().name}+resize64"
         )
 
 
 def read_idx(paths: Sequence[Path], name: str) -> RawData:
-    """An idx file of pictures and, where there is one, the idx file of their labels."""
+    """An idx file of images and, where there is one, the idx file of their labels."""
     arrays = [(path, idx_array(path)) for path in paths]
     images = [(path, array) for path, array in arrays if array.ndim > 1]
     labels = [(path, array) for path, array in arrays if array.ndim == 1]
     if len(images) > 1 or len(labels) > 1 or not arrays:
         raise DataError(
-            f"{listed(path.name for path in paths)} cannot be told apart as one file "
-            "of pictures and one of labels a split; name one of them"
+            "expected one file of images and one of labels per split, found "
+            f"{listed(path.name for path in paths)}; give one of them"
         )
     if not images:
         return from_arrays({"label": labels[0][1]}, name)

@@ -23,7 +23,7 @@ FOLDERS = ("a", "b")
 
 
 def is_pair(folder: Path) -> bool:
-    """Whether a folder holds pictures in a/ and in b/ and nowhere else."""
+    """Whether a folder holds images in a/ and in b/ and nowhere else."""
     shelves = [
         path.name.lower()
         for path in folder.iterdir()
@@ -33,14 +33,14 @@ def is_pair(folder: Path) -> bool:
 
 
 def read(folder: Path, side: int | None) -> RawData:
-    """The pictures of a/ and b/ with the same names beside one another."""
+    """The images of a/ and b/ with the same names beside one another."""
     shelves = {path.name.lower(): path for path in folder.iterdir() if path.is_dir()}
     first, second = ({path.stem: path for path in images.find(shelves[name])} for name in FOLDERS)
     alone = sorted(first.keys() ^ second.keys())
     if alone:
         raise DataError(
-            f"{folder} holds {len(first)} pictures in a/ and {len(second)} in b/, and "
-            f"{listed(alone, 3)} has no partner; give each picture one of the same "
+            f"{folder} holds {len(first)} images in a/ and {len(second)} in b/, and "
+            f"{listed(alone, 3)} has no partner; give each image one of the same "
             "name, or rename the folders where they are classes"
         )
     names = sorted(first)
@@ -61,6 +61,6 @@ def same_sides(codecs: Mapping[str, Codec], folder: Path) -> None:
     if sizes[0] != sizes[1]:
         shapes = [f"{width}x{height}" for height, width in sizes]
         raise DataError(
-            f"the pictures of {folder} are {shapes[0]} in a/ and {shapes[1]} in b/; bring "
+            f"the images of {folder} are {shapes[0]} in a/ and {shapes[1]} in b/; bring "
             f"them to one size with {folder.resolve().name}+resize64"
         )

@@ -76,7 +76,7 @@ def read(
     options: Options,
     form: ReadFormat,
 ) -> RawData:
-    """Files by what they share, each pair of a split of its own where `splits` says so."""
+    """Files by what they share, each pair a separate split where `splits` is set."""
     first = next(iter(files.values()))
     names = tuple(ending(path) or side for path, side in zip(first, SIDES, strict=True))
     texts: dict[str, list[str]] = {names[0]: [], names[1]: []}
@@ -125,7 +125,7 @@ def read_columns(path: Path, name: str, options: Options, form: ReadFormat) -> R
         if len(row) != 2 or not all(cell.strip() for cell in row):
             raise DataError(
                 f"line {place} of {path.name} is not two sentences with a tab between "
-                "them; mend it or take it out"
+                "them; fix it or take it out"
             )
     head = all(re.fullmatch(r"[a-z]{2,10}", cell) for cell in cells[0])
     names = tuple(cells[0]) if head else SIDES

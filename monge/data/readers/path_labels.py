@@ -21,19 +21,19 @@ def classes(pairs: Sequence[tuple[Path, Path]], what: str) -> Tags:
     return {"label": [parts[0] for parts in folders]} if folders[0] else {}
 
 
-def name_parts(paths: Sequence[Path], said: Sequence[str]) -> tuple[str, ...]:
-    """What the parts between underscores are called, as `data.parts` says or by number: empty
+def name_parts(paths: Sequence[Path], names: Sequence[str]) -> tuple[str, ...]:
+    """What the parts between underscores are called, as in `data.parts` or by number: empty
     where all names do not have equally many, or a part is constant or hardly repeats."""
     parts = [path.stem.split("_") for path in paths]
-    odd = next((i for i, words in enumerate(parts) if len(words) != len(said)), None)
-    if said and odd is not None:
+    odd = next((i for i, words in enumerate(parts) if len(words) != len(names)), None)
+    if names and odd is not None:
         raise UsageError(
-            f"data.parts={','.join(said)} names {len(said)} parts and "
+            f"data.parts={','.join(names)} names {len(names)} parts and "
             f"{paths[odd].name} has {len(parts[odd])} between underscores; name as "
             "many"
         )
-    if said or len({len(words) for words in parts}) > 1:
-        return tuple(said)
+    if names or len({len(words) for words in parts}) > 1:
+        return tuple(names)
     return tuple(
         f"part{i + 1}" if 1 < len(set(words)) <= len(words) / 2 else ""
         for i, words in enumerate(zip(*parts, strict=True))

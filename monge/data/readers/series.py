@@ -18,7 +18,7 @@ from ..codecs.sound import Sound, amplitude
 from ..codecs.time_index import TimeIndex
 from ..codecs.window import Series, Window, WindowSpec
 from ..options import Options
-from ..selection import Schema
+from ..schema import Schema
 from . import tables
 from .base import RawData, RowLocations
 from .series_grid import Regular, regular, whole
@@ -28,13 +28,13 @@ SETTINGS = ("lookback", "horizon", "season", "time", "known", "borders", "calend
 NONE = "none"
 """The word data.time=none: a table whose rows are no steps."""
 SEASONS, MOST = 14, 672
-"""The default lookback: so many seasons, and so many steps at most."""
+"""The default lookback: a number of seasons, and the largest number of steps."""
 HORIZON = 24
 """The default horizon where times have no season."""
 
 
 def is_series(raw: RawData, options: Options, schema: Schema | None) -> bool:
-    """The terms of a run decide, then the words, then whether a table is numbers beside times."""
+    """By the schema of a run, then the settings, then whether a table is numbers and times."""
     if schema is not None:
         return any(isinstance(field.codec, Window) for field in schema.fields)
     if options.time == NONE:
@@ -49,7 +49,7 @@ def singly(raw: RawData, options: Options) -> str:
     name = found(raw) if raw.table else None
     if name is None or raw.split is not None or options.time == NONE:
         return ""
-    words = next(
+    text = next(
         (
             other
             for other, column in raw.values.items()
@@ -57,15 +57,15 @@ def singly(raw: RawData, options: Options) -> str:
         ),
         None,
     )
-    if words is not None:
-        return f"{words!r} beside the dates of {name!r} is text"
+    if text is not None:
+        return f"{text!r} beside the dates of {name!r} is text"
     times, _ = time_index.read(tables.cells(raw.values[name], raw.at(name)), name)
     falls = options.gaps == Options.gaps and bool((np.diff(times) < np.timedelta64(0)).any())
     return f"the dates of {name!r} are in no order" if falls else ""
 
 
 def noted(raw: RawData, options: Options, schema: Schema | None) -> RawData:
-    """A table with dates that is no series, which says so."""
+    """A table with dates that is no series, with a note about it."""
     why = singly(raw, options) if schema is None else ""
     return (
         replace(
@@ -218,7 +218,7 @@ def from_array(raw: RawData, values: np.ndarray) -> Series:
 
 
 def from_sound(raw: RawData, sound: Sound) -> Series:
-    """Amplitudes, 1 the loudest; every recording is a series of its own."""
+    """Amplitudes, 1 the loudest; every recording is a separate series."""
     pieces = [
         amplitude(torch.from_numpy(np.ascontiguousarray(piece)), sound.bits).numpy()
         for piece in raw.values[raw.main[0]]
@@ -244,8 +244,8 @@ def joined(raw: RawData, pieces: list[NDArray[np.float64]], own: TimeIndex) -> S
 
 
 def windows(raw: RawData, options: Options, schema: Schema | None = None) -> RawData:
-    """What was read as windows, where it is a series: the words say so, a column of times does, or
-    the terms of an earlier run."""
+    """What was read as windows, where it is a series: by a setting, a column of times or the
+    schema of an earlier run."""
     if not is_series(raw, options, schema):
         return noted(raw, options, schema)
     series = read(raw, options, schema)
@@ -340,7 +340,7 @@ def cut_of(schema: Schema) -> WindowSpec:
 
 
 def window_spec(series: Series, options: Options) -> WindowSpec:
-    """What the words say, or what times of this kind and a series of this length ask for."""
+    """The window of the settings, or the default for these times and this length."""
     steps = min(series.lengths)
     training = round(steps * (1 - options.valid - options.test))
     season = options.season or series.clock.season
@@ -351,10 +351,10 @@ def window_spec(series: Series, options: Options) -> WindowSpec:
 
 def every(series: Series, cut: WindowSpec) -> NDArray[np.int64]:
     """Where windows begin."""
-    starts, begun = [], 0
+    starts, offset = [], 0
     for steps in series.lengths:
-        starts.append(begun + np.arange(steps - cut.steps + 1))
-        begun += steps
+        starts.append(offset + np.arange(steps - cut.steps + 1))
+        offset += steps
     found = np.concatenate(starts)
     if not len(found):
         raise DataError(
@@ -369,7 +369,7 @@ def divided(
     series: Series, cut: WindowSpec, options: Options
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where windows begin, and which split each belongs to."""
-    starts, splits, begun = [], [], 0
+    starts, splits, offset = [], [], 0
     for steps in series.lengths:
         start = np.arange(max(steps - cut.steps + 1, 0))
         first, last = start + cut.lookback, start + cut.steps  # of the future
@@ -377,9 +377,9 @@ def divided(
         for code, high in enumerate(borders(steps, cut, options)):
             split[(first >= low) & (last <= high)] = code
             low = high
-        starts.append(begun + start[split >= 0])
+        starts.append(offset + start[split >= 0])
         splits.append(split[split >= 0])
-        begun += steps
+        offset += steps
     found = np.concatenate(splits)
     if len(np.unique(found)) < 3:
         raise DataError(

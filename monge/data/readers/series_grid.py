@@ -1,7 +1,7 @@
-"""Rows with times made a series at equal steps, or a sentence why they are none.
+"""Rows with times made a series at equal steps, or an error that explains why they are none.
 
-What is wrong is told; it is mended only where `data.gaps=fill` asks for it: rows are sorted, of
-equal times the last counts, and steps or cells that are missing are interpolated.
+Irregular rows are an error unless `data.gaps=fill` is set: then rows are sorted, the last of
+equal times is used, and missing steps or cells are interpolated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...core.errors import DataError
 from ..codecs.time_index import TimeIndex, Times, fit
 from ..options import Options
 
-REMEDY = "mend the rows, or say data.gaps=fill, or data.time=none if they are no series"
+REMEDY = "fix the rows, or set data.gaps=fill, or data.time=none if they are no series"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Regular:
 def regular(
     times: Times, form: str, values: NDArray[np.float64], name: str, options: Options
 ) -> Regular:
-    """Rows (T, K) at `times`, which a sentence calls `name`; NaN stays where a cell is empty."""
+    """Rows (T, K) at `times`, which messages call `name`; NaN stays where a cell is empty."""
     fills = options.gaps == "fill"
     times, values, notes = ordered(times, values, name, fills)
     clock = fit(times, form)
@@ -40,7 +40,7 @@ def regular(
     if len(off):
         raise DataError(
             f"{name}: {spell(times[off[0]])} is off the steps of {clock.step} that "
-            "most times keep; resample the series to equal steps, or say "
+            "most times follow; resample the series to equal steps, or say "
             "data.time=none if the rows are no series"
         )
     place = np.rint(ticks).astype(np.int64)

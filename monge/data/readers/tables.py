@@ -1,4 +1,4 @@
-"""Tables: one field a column, each column of its own kind.
+"""Tables: one field per column, each with its own kind of values.
 
 Truth values and numbers that are only 0 and 1 are binary, other whole numbers are counts, other
 numbers are real, dates are counted from the earliest, words are names (text where they are
@@ -62,12 +62,12 @@ MOSTLY = 0.9
 
 
 class Unfit(DataError):
-    """A column that cannot be read as it is: `why`, told beside those of other columns, and the
-    word that gets around it."""
+    """A column that cannot be read as it is: `why`, which is listed with those of other columns,
+    and the setting that gets around it."""
 
-    def __init__(self, sentence: str, why: str, word: str) -> None:
+    def __init__(self, sentence: str, why: str, setting: str) -> None:
         super().__init__(sentence)
-        self.why, self.word = why, word
+        self.why, self.setting = why, setting
 
     @classmethod
     def drop(cls, name: str, why: str, more: str = "") -> Unfit:
@@ -79,14 +79,14 @@ def together(wrong: Mapping[str, Unfit]) -> DataError:
     if len(wrong) == 1:
         return next(iter(wrong.values()))
     reasons = ", ".join(f"{name!r} {error.why}" for name, error in wrong.items())
-    spare = [name for name, error in wrong.items() if error.word == "drop"]
-    words = ([f"leave out with data.drop={','.join(spare)}"] if spare else []) + (
+    spare = [name for name, error in wrong.items() if error.setting == "drop"]
+    remedies = ([f"leave out with data.drop={','.join(spare)}"] if spare else []) + (
         ["read words among numbers as missing with data.text=missing"]
         if len(spare) < len(wrong)
         else []
     )
     return DataError(
-        f"{len(wrong)} columns cannot be read as they are: {reasons}; {' and '.join(words)}"
+        f"{len(wrong)} columns cannot be read as they are: {reasons}; {' and '.join(remedies)}"
     )
 
 
@@ -147,7 +147,7 @@ def with_target(raw: RawData, target: Any) -> RawData:
     if column.ndim == 2 or name in raw.values or len(column) != len(raw):
         raise DataError(
             f"y has the shape {column.shape} and the name {name!r} beside {len(raw)} "
-            "rows of x; give one column of as many rows, with a name of its own"
+            "rows of x; give one column of as many rows, with a different name"
         )
     labels = frozenset({name} if is_names(column.to_numpy()) else ())
     return replace(raw, values=dict(raw.values) | {name: column}, target=name, labels=labels)
@@ -288,7 +288,7 @@ def fit_text(column: Column, found: np.ndarray, name: str, options: Options, at:
         row = int(strange[0])
         why = f"{found[row]!r} is text where a number belongs"
         raise Unfit(
-            f"{at(row)}: {why}; mend the cell, or say data.text=missing to read such "
+            f"{at(row)}: {why}; fix the cell, or set data.text=missing to read such "
             "cells as missing, or data.text=label to read such columns as names",
             f"has {found[row]!r} where a number belongs",
             "text",

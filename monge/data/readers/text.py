@@ -1,8 +1,8 @@
 """Text files and folders of them: running text in consecutive blocks, or one text a line.
 
 Running text keeps its order: its end is for testing, stretches of what comes before for
-validation; no block shares a character with another split. Lines are drawn. The alphabet is that
-of the whole text; words and subwords are learned from the training part alone.
+validation; no block shares a character with another split. Lines are split at random.
+The alphabet is that of the whole text; words and subwords are learned from training text alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .base import SPLITS, RawData, ReadFormat, RowLocations
 
 SUFFIXES = (".txt", ".text", ".md", ".txt.gz", ".text.gz")
 SHORT = 200
-"""Characters of the longest line that may be a row where nobody says so."""
+"""Characters of the longest line that is a row by default."""
 SNIFFED = 1 << 16
 """Bytes that decide whether a file is text or a table."""
 PIECES = 10
@@ -134,7 +134,7 @@ def check_lines(lines: Sequence[str], file: str) -> None:
     if empty is not None:
         raise DataError(
             f"line {empty + 1} of {file} is empty where each line is a row; take it "
-            "out, or say data.lines=running"
+            "out, or set data.lines=running"
         )
 
 
@@ -245,7 +245,7 @@ def with_longest(codec: Text, rows: np.ndarray, form: ReadFormat) -> Text:
 
 
 def dataset_name(name: str, codec: Text) -> str:
-    """The name of the data, which says where something was lost: rare words become one symbol."""
+    """The name of the data, marked where text is lost: rare words become one symbol."""
     return f"{name}+words" if codec.unit == "words" else name
 
 

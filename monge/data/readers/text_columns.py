@@ -1,6 +1,6 @@
-"""Text beside other fields: a column of a table, what is told of pictures.
+"""Text beside other fields: a column of a table, captions of images.
 
-A field is text where the words say so (data.sentences), where an earlier run reads it so, or where
+A field is text by a setting (data.sentences), where it is text in an earlier run, or where
 most of its cells are several words and hardly one occurs twice. It is no part of a table's event,
 but a condition that the event can be given.
 """
@@ -18,13 +18,13 @@ from ...core.errors import DataError, UsageError, nearest
 from ..codecs.scalar import listed
 from ..codecs.tokens import Text
 from ..options import Options
-from ..selection import Schema
+from ..schema import Schema
 from .base import RawData, ReadFormat
 from .text import assign_splits, dataset_name, unit_of, with_longest
 
 WORD = re.compile(r"[^\W\d_]{2,}")
 """A word, which no part of a date is."""
-SPOKEN = 0.5
+SENTENCES = 0.5
 """Part of the cells that are several words from which a column is taken for text."""
 FEWEST = 100
 """Names that a column may have however few rows there are."""
@@ -87,7 +87,7 @@ def is_prose(column: Any) -> bool:
     cells = [cell for cell in values if isinstance(cell, str)]
     if len(cells) < len(values) or len(set(cells)) <= max(FEWEST, len(cells) / 2):
         return False
-    return sum(len(WORD.findall(cell)) > 1 for cell in cells) >= SPOKEN * len(cells)
+    return sum(len(WORD.findall(cell)) > 1 for cell in cells) >= SENTENCES * len(cells)
 
 
 def sentences(raw: RawData, name: str) -> list[str]:

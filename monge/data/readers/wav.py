@@ -1,4 +1,4 @@
-"""wav files: a RIFF of chunks, of which `fmt ` says how samples are written and `data` holds them.
+"""wav files: RIFF chunks, of which `fmt ` describes how samples are written and `data` holds them.
 
 PCM of 8 (unsigned), 16 or 24 bits (signed) and floats of 32 or 64 bits are read and written
 exactly; of anything else an error names the command that converts it. A file costs memory in
@@ -7,7 +7,7 @@ proportion to its own size, whatever its header claims.
 scipy writes floats. PCM is written here: scipy has no 24 bits, and neither it nor `wave` pads a
 chunk of odd length as RIFF asks. Reading is our own, because what the libraries would return is
 not always what was recorded: a file that is shorter than its header claims is read by scipy and by
-soundfile without an error; scipy shifts 24 bits into int32, so that they cannot be told from PCM
+soundfile without an error; scipy shifts 24 bits into int32, so that they look like PCM
 of 32 bits; and `wave` has no floats. soundfile also stamps the floats it writes with the time, so
 that equal sounds would be unequal files.
 """
@@ -98,7 +98,7 @@ def convert(path: Path) -> str:
 
 
 def chunks(content: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """Name, length as it is told, and body of each chunk; bodies are padded to an even length."""
+    """Name, stated length and body of each chunk; bodies are padded to an even length."""
     place = 12
     while place + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, place)
@@ -108,7 +108,7 @@ def chunks(content: bytes) -> Iterator[tuple[bytes, int, bytes]]:
 
 
 def complete(path: Path, size: int, body: bytes, block: int) -> bytes:
-    """The bytes of the sound: as many as the header says, in whole samples."""
+    """The bytes of the sound: as many as the header states, in whole samples."""
     if (size != STREAMED and len(body) < size) or len(body) % block:
         raise DataError(
             f"{path} breaks off: it has {len(body)} bytes of sound where its header "

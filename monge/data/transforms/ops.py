@@ -1,4 +1,4 @@
-"""Derived data, written with a plus: each function here is a word that may follow a name.
+"""Transforms, written with a plus: each function can follow the name of a dataset.
 
 A transform takes a codec and compact rows, of levels (N, *shape) or of sound, and gives both back
 changed; what it loses is thereby part of the data's name and no model's affair.
@@ -17,7 +17,7 @@ from ...core.errors import DataError
 from ..codecs.array import Array
 from ..codecs.sequence import SequenceCodec, lengths
 from ..codecs.sound import MU, Sound, amplitude, compress
-from ..ragged import Ragged
+from ..packed import Ragged
 from ..readers.audio import joined, resampled
 
 ELEMENTS_AT_ONCE = 2**22
@@ -25,12 +25,12 @@ ELEMENTS_AT_ONCE = 2**22
 
 
 def binarise(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
-    """Each value 1 with probability value / top: drawn afresh in training, fixed elsewhere"""
+    """Each value 1 with probability value / top: sampled afresh in training, fixed elsewhere"""
     return replace(codec, kind="binary", drawn=True), x
 
 
 def binarise_fixed(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
-    """Each value 1 with probability value / top, drawn once for each row"""
+    """Each value 1 with probability value / top, sampled once for each row"""
     rows = torch.arange(len(x))
     pieces = zip(x.split(_size(codec)), rows.split(_size(codec)), strict=True)
     drawn = torch.cat([codec.draw(part, row, False).byte() for part, row in pieces])
@@ -43,7 +43,7 @@ def threshold(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
 
 
 def grey(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
-    """Pictures in colour as their brightness"""
+    """Images in colour as their brightness"""
     if codec.shape[0] == 1:
         return codec, x
     weights = torch.tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)
@@ -53,7 +53,7 @@ def grey(codec: Array, x: Tensor) -> tuple[Array, Tensor]:
 
 
 def resize(codec: Array, x: Tensor, side: int) -> tuple[Array, Tensor]:
-    """Pictures of side x side: the central square, shrunk or enlarged (resize64)"""
+    """Images of side x side: the central square, shrunk or enlarged (resize64)"""
     height, width = x.shape[-2:]
     if (height, width) == (side, side):
         return codec, x
@@ -90,7 +90,7 @@ def mono(codec: Sound, x: Ragged) -> tuple[Sound, Ragged]:
 
 
 def resample(codec: Sound, x: Ragged, rate: int) -> tuple[Sound, Ragged]:
-    """Sound of so many samples a second (resample8000)"""
+    """Sound at the given number of samples per second (resample8000)"""
     if codec.rate == rate:
         return codec, x
     rows = [
@@ -100,7 +100,7 @@ def resample(codec: Sound, x: Ragged, rate: int) -> tuple[Sound, Ragged]:
 
 
 def cut(codec: SequenceCodec, x: Ragged, steps: int) -> tuple[SequenceCodec, Ragged]:
-    """Sequences without what comes after so many steps (cut4000)"""
+    """Sequences cut after the given number of steps (cut4000)"""
     rows = [row[:steps] for row in x.rows]
     longest, varies = lengths(rows)
     return replace(codec, longest=longest, varies=varies), Ragged.join(rows, x.base)

@@ -1,6 +1,6 @@
-"""Pictures made into pairs, written with a plus: each function here is a word that may follow.
+"""Pairs made of images, written with a plus: each function can follow the name of a dataset.
 
-A word takes the codec and the compact rows (N, C, H, W) of pictures of levels and gives two of
+A function takes the codec and the compact rows (N, C, H, W) of images of levels and gives two of
 both: the source, which is given, and the target, which is modelled.
 """
 
@@ -18,11 +18,11 @@ from .ops import grey
 
 Side = tuple[Array, Tensor]
 IMAGES_AT_ONCE = 4096
-"""Pictures whose edges are made at once."""
+"""Images whose edges are computed at once."""
 
 
 def edges(codec: Array, x: Tensor) -> tuple[Side, Side]:
-    """Outlines -> picture: where the brightness changes by more than 3/8 of its most"""
+    """Outlines -> image: where the brightness changes by more than 3/8 of its most"""
     outline, light = grey(codec, x)
     kernel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])  # Sobel
     both = torch.stack([kernel, kernel.T])[:, None]  # (2, 1, 3, 3)
@@ -37,18 +37,18 @@ def edges(codec: Array, x: Tensor) -> tuple[Side, Side]:
 
 
 def half(codec: Array, x: Tensor) -> tuple[Side, Side]:
-    """Upper half -> whole picture: what is below the middle is blank in the source"""
+    """Upper half -> whole image: what is below the middle is blank in the source"""
     upper = x.clone()
     upper[..., x.shape[-2] // 2 :, :] = 0
     return (codec, upper), (codec, x)
 
 
 def beside(codec: Array, x: Tensor) -> tuple[Side, Side]:
-    """Two pictures side by side in one: the left is the source, the right the target"""
+    """Two images side by side in one: the left is the source, the right the target"""
     width = x.shape[-1]
     if width % 2:
         raise DataError(
-            f"+beside takes pictures of two equal halves apart, and these are {width} "
+            f"+beside takes images of two equal halves apart, and these are {width} "
             "pixels wide; crop them to an even width"
         )
     apart = replace(codec, shape=(*codec.shape[:-1], width // 2))
@@ -56,11 +56,11 @@ def beside(codec: Array, x: Tensor) -> tuple[Side, Side]:
 
 
 def low(codec: Array, x: Tensor, factor: int) -> tuple[Side, Side]:
-    """Small picture -> picture: the means of squares of factor x factor pixels (low2)"""
+    """Small image -> image: the means of squares of factor x factor pixels (low2)"""
     height, width = x.shape[-2:]
     if height % factor or width % factor:
         raise DataError(
-            f"+low{factor} shrinks pictures {factor} times, and these are "
+            f"+low{factor} shrinks images {factor} times, and these are "
             f"{height}x{width}; crop or resize them to multiples of {factor}"
         )
     parts = [

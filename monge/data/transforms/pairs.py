@@ -1,12 +1,12 @@
-"""Pairs of pictures as one Source: fields `source`, which is given, and `target`, the event.
+"""Pairs of images as one dataset: fields `source`, which is given, and `target`, the event.
 
-They are made by a word of `paired` from one picture each, or lie in folders a/ and b/ under the
-same names.
+They are made by a function of `pair_ops` from one image each, or lie in folders a/ and b/ under
+the same names.
 
-Two data sets side by side that nobody paired: `A~B`, fields `source` and `target`.
+Two unpaired datasets side by side: `A~B`, fields `source` and `target`.
 
 Rows of each split are put beside one another in a random order that depends on data.seed alone;
-of the longer side as many are drawn, without replacement, as the shorter one has.
+the longer side is subsampled without replacement to the length of the shorter one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ...core.errors import DataError, UsageError
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..dataset import Dataset
-from ..ragged import PackedTensor
+from ..packed import PackedTensor
 from ..readers.base import SPLITS
 from ..readers.paired_images import SIDES
+from ..schema import Field, Schema, mark_missing, read_schema, with_missing_marks
 from ..schema_match import adopt
-from ..selection import Field, Schema, mark_missing, read_schema, with_missing_marks
 from ..splits import shuffle
 from . import parse
 
@@ -35,7 +35,7 @@ from . import parse
 def parted(
     changes: Sequence[parse.Change],
 ) -> tuple[Sequence[parse.Change], parse.Change | None, Sequence[parse.Change]]:
-    """The words before the one that makes pairs, it, and those after."""
+    """The transforms before the one that makes pairs, that one, and those after."""
     makers = [place for place, change in enumerate(changes) if change.pairs]
     if len(makers) > 1:
         raise UsageError(
@@ -53,7 +53,7 @@ def make(
     after: Sequence[parse.Change],
     stored: Mapping[str, Any] | None,
 ) -> Dataset:
-    """The pairs that a word makes of pictures, in terms of their own or in those of a run."""
+    """The pairs that a transform makes of images, with a schema fitted here or that of a run."""
     own = main(pictures)
     codec, rows = pictures.fields[own].codec, pictures.tensors[own]
     if not parse.fits(maker, codec):
@@ -107,7 +107,7 @@ def read_as(
     name = field.name
     if name not in SIDES or not isinstance(field.codec, Array):
         raise UsageError(
-            f"these are pairs of pictures, and the run was fitted on {schema.name}; "
+            f"these are pairs of images, and the run was fitted on {schema.name}; "
             "give data of its form"
         )
     return adopt(
@@ -153,7 +153,7 @@ def main(source: Dataset) -> str:
     if len(source.main) != 1:
         raise DataError(
             f"{source.name} has {len(source.main)} columns, and each side of A~B is "
-            "one field of numbers or pictures; save it as an array, or keep one "
+            "one field of numbers or images; save it as an array, or keep one "
             "column with data.drop"
         )
     return source.main[0]
@@ -176,11 +176,11 @@ def renamed_field(field: Field, name: str, rows: PackedTensor) -> Field:
 
 
 def schemas_of_sides(stored: Mapping[str, Any], opened: Sequence[Dataset]) -> list[dict[str, Any]]:
-    """What an earlier run kept of each side, in the names that the side has for itself."""
+    """The schema that an earlier run has of each side, under the field names of that side."""
     schema, _ = read_schema(stored)
     if {field.name for field in schema.fields} != set(SIDES):
         raise UsageError(
-            f"A~B are two data sets that nobody paired, and the run was fitted on "
+            f"A~B are two unpaired datasets, and the run was fitted on "
             f"{schema.name}; give data of its form"
         )
     return [

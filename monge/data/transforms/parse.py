@@ -1,5 +1,5 @@
-"""Words after a plus, found among the functions of `transform` and `paired` and applied to what
-they fit."""
+"""Transforms after a plus, found among the functions of `ops` and `pair_ops` and applied to the
+fields they fit."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..builtin.catalogue import listing
 from ..codecs.array import Array
 from ..codecs.base import Codec
 from ..codecs.sound import Sound
-from ..ragged import PackedTensor
+from ..packed import PackedTensor
 from ..readers.base import ReadFormat
 from . import ops, pair_ops
 
 PICTURES = ("resize", "grey", "edges", "half", "beside", "low")
-"""Words about levels that stand in rows and columns."""
+"""Transforms of levels in rows and columns."""
 MODULES = {"ops": ops, "pair_ops": pair_ops}
 """The modules whose functions are transforms."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One word, such as resize64: a function and its number."""
+    """A transform such as resize64: a function and its number."""
 
     word: str
     module: str
@@ -40,7 +40,7 @@ class Change:
     def apart(
         self, codec: Codec, x: PackedTensor
     ) -> tuple[tuple[Codec, PackedTensor], tuple[Codec, PackedTensor]]:
-        """The two sides that a word about pairs makes of one field."""
+        """The two sides that a transform into pairs makes of one field."""
         return self.call(codec, x, *self.numbers)
 
     @property
@@ -90,7 +90,7 @@ def form(changes: Sequence[Change]) -> ReadFormat:
 def apply(
     change: Change, codecs: dict[str, Codec], tensors: dict[str, PackedTensor], name: str
 ) -> None:
-    """Every field that the word is about changed."""
+    """Change every field that the transform applies to."""
     fitting = [field for field, codec in codecs.items() if fits(change, codec)]
     if not fitting:
         raise DataError(
@@ -102,7 +102,7 @@ def apply(
 
 
 def fits(change: Change, codec: Codec) -> bool:
-    """Whether the function of a word takes such a codec, as its annotation says."""
+    """Whether a transform takes this codec, by the annotation of its function."""
     if not isinstance(codec, change.takes):
         return False
     if isinstance(codec, Array):
@@ -113,5 +113,5 @@ def fits(change: Change, codec: Codec) -> bool:
 
 def needs(change: Change) -> str:
     if change.takes is Array:
-        return "pictures" if change.function in PICTURES else "levels"
+        return "images" if change.function in PICTURES else "levels"
     return "sound that is not mu-law yet" if change.takes is Sound else "sequences"

@@ -20,10 +20,10 @@ def pixels(n, *shape):
     return rng.integers(0, 256, (n, *shape), dtype=np.uint8)
 
 
-def save(folder, pictures):
+def save(folder, images):
     folder.mkdir(parents=True, exist_ok=True)
-    for i, picture in enumerate(pictures):
-        Image.fromarray(picture).save(folder / f"{i}.png")
+    for i, image in enumerate(images):
+        Image.fromarray(image).save(folder / f"{i}.png")
 
 
 def idx(path, array):
@@ -45,7 +45,7 @@ def test_class_folders_are_labels(tmp_path):
     assert source.tensors["image"].dtype == torch.uint8
 
 
-def test_loose_grey_pictures_and_given_splits(tmp_path):
+def test_loose_grey_images_and_given_splits(tmp_path):
     save(tmp_path / "loose", pixels(5, 4, 4))
     source = data.open(tmp_path / "loose")
     assert list(source.fields) == ["image"]
@@ -75,7 +75,7 @@ def test_mixed_sizes_are_refused_with_the_word_that_mends_them(tmp_path):
     assert source.view().space.shape == (1, 6, 6)
 
 
-def test_bad_pictures_get_one_sentence(tmp_path):
+def test_bad_images_get_one_sentence(tmp_path):
     save(tmp_path / "a", pixels(3, 8, 8))
     (tmp_path / "a" / "broken.png").write_bytes((tmp_path / "a" / "0.png").read_bytes()[:40])
     with pytest.raises(DataError, match=r"broken.png does not decode"):
@@ -94,7 +94,7 @@ def test_bad_pictures_get_one_sentence(tmp_path):
 
 
 def png(path, width, height, bits, colour, body):
-    """A png as its parts say; colour 2 is RGB, 4 grey with alpha."""
+    """A png made of its parts; colour 2 is RGB, 4 grey with alpha."""
 
     def chunk(name, content):
         return (
@@ -134,7 +134,7 @@ def tiff(path, values):
 
 
 def deep(path):
-    """A picture of 16 bits per channel and several channels, as `path` says."""
+    """An image of 16 bits per channel and several channels, in the format of `path`."""
     values = rng.integers(0, 2**16, (1, 5, 3), dtype=np.uint16)
     if path.suffix == ".png":
         png(path, 5, 1, 16, 2, b"\0" + values.astype(">u2").tobytes())
@@ -174,7 +174,7 @@ def test_colours_of_8_bits_are_read_by_every_format(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.gif", "a.png", "a.webp", "a.tif"])
 def test_several_frames_are_refused_and_one_is_read(tmp_path, name):
-    frames = [Image.fromarray(picture) for picture in pixels(3, 6, 6, 3)]
+    frames = [Image.fromarray(image) for image in pixels(3, 6, 6, 3)]
     frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
     with pytest.raises(DataError, match=rf"{name}, found several frames"):
         data.open(tmp_path / name)
@@ -184,9 +184,9 @@ def test_several_frames_are_refused_and_one_is_read(tmp_path, name):
     assert data.open(tmp_path / "one").tensors["image"].shape == (3, 3, 6, 6)
 
 
-def test_the_pictures_of_a_single_gif_frame_are_as_pillow_decodes_them(tmp_path):
-    for i, picture in enumerate(pixels(3, 6, 6)):
-        Image.fromarray(picture).save(tmp_path / f"{i}.gif")
+def test_the_images_of_a_single_gif_frame_are_as_pillow_decodes_them(tmp_path):
+    for i, image in enumerate(pixels(3, 6, 6)):
+        Image.fromarray(image).save(tmp_path / f"{i}.gif")
     expected = [np.array(Image.open(tmp_path / f"{i}.gif").convert("RGB")) for i in range(3)]
     found = data.open(tmp_path).tensors["image"].numpy()
     assert np.array_equal(found, np.moveaxis(expected, -1, 1)) or np.array_equal(
@@ -194,9 +194,9 @@ def test_the_pictures_of_a_single_gif_frame_are_as_pillow_decodes_them(tmp_path)
     )
 
 
-def test_the_first_picture_of_a_jpg_with_previews_is_read(tmp_path):
+def test_the_first_image_of_a_jpg_with_previews_is_read(tmp_path):
     for i in range(3):
-        both = [Image.fromarray(picture) for picture in pixels(2, 8, 8, 3)]
+        both = [Image.fromarray(image) for image in pixels(2, 8, 8, 3)]
         both[0].save(tmp_path / f"{i}.mpo", save_all=True, append_images=both[1:])
         (tmp_path / f"{i}.mpo").rename(tmp_path / f"{i}.jpg")
         with Image.open(tmp_path / f"{i}.jpg") as file:
@@ -205,14 +205,14 @@ def test_the_first_picture_of_a_jpg_with_previews_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("side", [10_000, 30_000])
-def test_a_picture_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch, side):
+def test_a_image_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch, side):
     png(tmp_path / "a.png", side, side, 8, 2, bytes(1000))
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
     with pytest.raises(DataError, match=r"a.png has more pixels than"):
         data.open(tmp_path / "a.png")
 
 
-def test_pictures_that_memory_cannot_hold_are_refused_on_the_way(tmp_path, monkeypatch):
+def test_images_that_memory_cannot_hold_are_refused_on_the_way(tmp_path, monkeypatch):
     monkeypatch.setattr(content, "available", lambda: 4 * 3000)
     save(tmp_path, pixels(4, 30, 30))
     with pytest.raises(DataError, match="unpacks to more than 3e-06 GB"):

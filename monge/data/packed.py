@@ -49,7 +49,7 @@ class Ragged:
 
     @property
     def parts(self) -> list[Tensor]:
-        """What says everything of these rows; those that overlap are not copied out."""
+        """Every entry of these rows once; overlapping rows are not copied."""
         if int(self.length.sum()) > len(self.flat):
             return [self.flat, self.start, self.length]
         return [self.steps, self.length]
@@ -77,14 +77,14 @@ PackedTensor = Tensor | Ragged
 
 
 def unseen(x: Tensor) -> Tensor | None:
-    """Where a compact tensor holds nothing, in its shape; None for a form that cannot say."""
+    """Which entries of a tensor are missing; None for a type that cannot hold missing ones."""
     if x.is_floating_point():
         return x.isnan()
     return x < 0 if x.dtype == torch.int64 else None
 
 
 def holes(kept: PackedTensor) -> Tensor | None:
-    """How many cells of each row were not seen, (N,); None for a form that cannot say."""
+    """How many cells of each row are missing, (N,); None for a type that cannot hold them."""
     mask = unseen(kept.flat if isinstance(kept, Ragged) else kept)
     if mask is None:
         return None
@@ -96,7 +96,7 @@ def holes(kept: PackedTensor) -> Tensor | None:
 
 
 class Moments(TypedDict):
-    """What a Space says of values, one number for each group of entries."""
+    """The statistics in a Space, one number for each group of entries."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
@@ -105,7 +105,7 @@ class Moments(TypedDict):
 
 
 class Statistics(Moments):
-    """What it says of rows."""
+    """The statistics of rows."""
 
     rows: int
     missing: bool

@@ -12,7 +12,7 @@ from ..core.space import Space
 from .codecs.base import Codec
 from .codecs.scalar import listed
 from .codecs.tokens import Text
-from .ragged import PackedTensor, holes
+from .packed import PackedTensor, holes
 
 COLUMNS = "columns"
 """What an event of several columns is called."""
@@ -25,7 +25,7 @@ class Field(Config):
 
     tag = "data/field"
     name: str
-    """What words and sentences call it."""
+    """Its name in settings and messages."""
     codec: Codec
     """How it is written down."""
     space: Space
@@ -68,7 +68,7 @@ class Schema(Config):
         }
 
     def one_sided(self, event: str) -> tuple[str, ...]:
-        """What to say of a law that looks at one side of pairs of pictures alone."""
+        """A note about a model of only one side of pairs of images."""
         goal = self.target
         if goal is None or not self.field(goal).space.is_picture:
             return ()
@@ -95,7 +95,7 @@ class Selection(Config):
 def select(
     schema: Schema, event: str | None, given: Sequence[str], target: str | Sequence[str] | None
 ) -> Selection:
-    """The words of a run made whole: what is not said is the schema's default."""
+    """The fields of a run, with the schema's defaults for those that are not given."""
     known = [field.name for field in schema.fields]
     targets = parse_targets(target, known)
     for name in [event, *targets, *given]:
@@ -103,8 +103,7 @@ def select(
             raise UsageError(f"{schema.name} has no field {name!r}{nearest(name, known)}")
     if event and targets and (event,) != targets:
         raise UsageError(
-            f"event {event!r} and target {listed(targets)!r} are two names for one "
-            "thing; give one of them"
+            f"event {event!r} and target {listed(targets)!r} mean the same; give one of them"
         )
     usual = schema.main if {*schema.main} - {*given} else (schema.target or "",)
     chosen = targets or (
@@ -131,7 +130,7 @@ def select(
 
 
 def parse_targets(target: str | Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
-    """The targets that were named one by one or with commas between them."""
+    """The names of the targets, given one by one or separated by commas."""
     words = [target] if isinstance(target, str) else target or []
     return tuple(
         dict.fromkeys(
@@ -160,7 +159,7 @@ def is_class(space: Space) -> bool:
 
 
 def read_schema(stored: Mapping[str, Any]) -> tuple[Schema, set[str]]:
-    """What a run kept, and the fields it cannot do without: all it looks at but a target."""
+    """The saved schema of a run, and the fields it requires: all it uses except a target."""
     kept = read(stored)
     if isinstance(kept, Selection):
         given = {name for names in kept.given.values() for name in names}
@@ -179,6 +178,6 @@ def with_missing_marks(schema: Schema, name: str, tensors: Mapping[str, PackedTe
 
 
 def mark_missing(space: Any, kept: PackedTensor) -> Any:
-    """A space that owns up to cells that were not seen in any split."""
+    """The space, with `missing` set where a cell of any split is missing."""
     found = holes(kept)
     return replace(space, missing=space.missing or (found is not None and bool(found.any())))
