@@ -61,7 +61,7 @@ def test_survives_json(recipe):
     st.none() | st.integers(),
     st.text(st.characters(blacklist_categories=["Cs"]), max_size=8),
 )
-def test_words_say_what_keywords_say(width, rate, flag, sizes, maybe, name):
+def test_overrides_equal_keywords(width, rate, flag, sizes, maybe, name):
     words = [
         f"width={width}",
         f"rate={rate!r}",
@@ -85,7 +85,7 @@ def test_words_say_what_keywords_say(width, rate, flag, sizes, maybe, name):
 
 
 @given(st.text(max_size=12))
-def test_no_word_breaks_the_grammar(word):
+def test_no_text_breaks_the_grammar(word):
     """Any text either changes the configuration or is refused in a sentence."""
     try:
         outcome = repr(Owner.Config().override(word))
@@ -111,13 +111,13 @@ def test_no_word_breaks_the_grammar(word):
         ("name.more=1", "str has no field 'more'; there are no choices"),
     ],
 )
-def test_wrong_words_get_a_sentence(word, sentence):
+def test_wrong_overrides_are_refused(word, sentence):
     with pytest.raises(UsageError) as caught:
         Owner.Config().override(word)
     assert str(caught.value) == sentence
 
 
-def test_a_turn_gets_settings_of_its_own():
+def test_an_update_gets_settings_of_its_own():
     recipe = TrainConfig(momentum=0.5).override("updates.critic.lr=2e-4", "lr=1e-3")
     assert recipe.optimiser_config("critic") == OptimiserConfig(lr=2e-4, momentum=0.5)
     assert recipe.optimiser_config("other").lr == 1e-3
@@ -154,7 +154,7 @@ def test_a_space_is_a_tree_that_survives_json():
     assert len(space.parts) == 64
 
 
-def test_words_are_sorted_by_whom_they_concern():
+def test_overrides_are_sorted_by_their_prefix():
     words = Overrides.parse(
         ["width=3", "train.lr=1", "data.rows=5", "sample.steps=2", "net.width=.5"]
     )

@@ -80,7 +80,7 @@ def test_the_evidence_is_integrated(curve):
     assert found.rows == 16
 
 
-def test_the_bound_climbs_to_the_evidence_and_says_how_far_it_may_be_off(curve):
+def test_the_bound_climbs_to_the_evidence_within_its_error(curve):
     rungs = curve[0].rungs
     assert [rung.samples for rung in rungs] == [1, 10, 100, 1000]
     values = [rung.score.value for rung in rungs]
@@ -99,7 +99,7 @@ def test_the_bound_climbs_to_the_evidence_and_says_how_far_it_may_be_off(curve):
     assert rungs[0].effective == 1
 
 
-def test_exact_laws_have_no_curve():
+def test_exact_models_have_no_curve():
     model = Linear()
     model.LikelihoodConfig = HasLikelihood.LikelihoodConfig
     assert tightness(model, worlds.Rows(Batch(torch.zeros(4, 1)))) is None

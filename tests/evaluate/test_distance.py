@@ -16,7 +16,7 @@ def points(n: int = 200, seed: int = 0, dims: int = 2) -> torch.Tensor:
     return torch.randn(n, dims, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_a_shift_is_seen_by_every_measure_and_one_law_by_none():
+def test_a_shift_is_seen_by_every_metric_and_equal_distributions_by_none():
     near, far = distances(points(), points(seed=1)), distances(points(), points(seed=1) + 2)
     assert near["p_value"].value > 0.05
     assert far["p_value"].value == pytest.approx(0.001)
@@ -34,7 +34,7 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
     assert found.stderr == pytest.approx((2 / 400) ** 0.5, rel=0.6)
 
 
-def test_p_values_of_one_law_are_uniform():
+def test_p_values_of_equal_distributions_are_uniform():
     """Not small more often than they say."""
     found = torch.tensor(
         [p_value(points(20, seed=2 * i), points(25, seed=2 * i + 1), i) for i in range(120)]
@@ -83,7 +83,7 @@ def arrays(tmp_path):
     return save
 
 
-def test_the_verb_gives_measures_a_plan_and_a_picture(say, tmp_path):
+def test_the_command_gives_metrics_a_plan_and_a_plot(say, tmp_path):
     code, out, err = say(
         "moons",
         "rings",
@@ -116,7 +116,7 @@ def test_the_verb_gives_measures_a_plan_and_a_picture(say, tmp_path):
     assert (tmp_path / "plan.png").stat().st_size > 5000
 
 
-def test_the_verb_is_seeded_and_prints_a_table(say):
+def test_the_command_is_seeded_and_prints_a_table(say):
     code, out, _ = say("moons", "moons", "data.seed=3", "--rows", 40)
     assert code == 0
     assert "wasserstein_1" in out
@@ -124,7 +124,7 @@ def test_the_verb_is_seeded_and_prints_a_table(say):
     assert say("moons", "moons", "data.seed=3", "--rows", 40, "--seed", 1)[1] != out
 
 
-def test_the_verb_compares_labels_by_their_frequencies(say, tmp_path):
+def test_the_command_compares_labels_by_their_frequencies(say, tmp_path):
     for name, share in (("a", 10), ("b", 30)):
         rows = ["red"] * share + ["blue"] * (60 - share)
         (tmp_path / f"{name}.csv").write_text("colour\n" + "\n".join(rows) + "\n")
@@ -133,7 +133,7 @@ def test_the_verb_compares_labels_by_their_frequencies(say, tmp_path):
     assert json.loads(out)["measures"]["total_variation"]["value"] == pytest.approx(1 / 3)
 
 
-def test_the_verb_refuses_in_a_sentence(say, arrays, tmp_path):
+def test_the_command_refuses_in_one_line(say, arrays, tmp_path):
     rng = np.random.default_rng(0)
     flat, deep = arrays("flat", rng.normal(size=(50, 2))), arrays("deep", rng.normal(size=(50, 3)))
     holes = rng.normal(size=(50, 2))

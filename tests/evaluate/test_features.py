@@ -43,7 +43,7 @@ def test_names_are_learned_and_unknown_ones_left_out():
     torch.testing.assert_close(h.std(0), torch.ones(WIDTH).double(), atol=1e-4, rtol=0)
 
 
-def test_the_network_is_a_function_of_its_seed_and_large_pictures_are_seen_small():
+def test_the_network_is_a_function_of_its_seed_and_large_images_are_downsampled():
     space = replace(SPACE, shape=(1, 40, 36))
     rows = worlds.Rows(pictures(64, 0, space.shape)[0])
     first, again, other = (
@@ -54,7 +54,7 @@ def test_the_network_is_a_function_of_its_seed_and_large_pictures_are_seen_small
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_samples_of_another_law_are_farther_than_real_rows(named):
+def test_samples_of_another_distribution_are_farther_than_real_rows(named):
     train, names = pictures(400, 0)
     net = train_feature_net(SPACE, worlds.Rows(train), names if named else None, 2)
     held, near, other = (net(pictures(200, seed)[0]) for seed in (1, 2, 3))

@@ -65,7 +65,7 @@ def test_numbers_by_hand():
     assert found["interval_width"].value == pytest.approx(3.0)
 
 
-def test_a_calibrated_law_lies_on_the_diagonal_and_an_overconfident_one_does_not():
+def test_a_calibrated_model_lies_on_the_diagonal_and_an_overconfident_one_does_not():
     p = torch.rand(20000, generator=make_generator(0)) / 2 + 0.5
     truth = (torch.rand(20000, generator=make_generator(1)) < p).long()
     honest = classes(torch.stack([1 - p, p], 1).tolist(), truth.tolist())

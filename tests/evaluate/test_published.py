@@ -127,7 +127,7 @@ class Told(Model, HasLikelihood):
         return cls.Config()
 
 
-def test_scores_order_laws_as_their_divergence_from_the_truth_does():
+def test_scores_order_models_as_their_divergence_from_the_truth_does():
     source = data.open("eight_gaussians", "rows=4000")
     rows, train = source.view().rows("test"), source.view().rows("train")
     truth = source.density

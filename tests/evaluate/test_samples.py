@@ -49,7 +49,7 @@ class Puppet(Model, CanSample):
         return cls.Config()
 
 
-def test_a_classifier_cannot_tell_equal_laws_apart_and_can_tell_others():
+def test_a_classifier_separates_different_distributions_and_not_equal_ones():
     same, apart = c2st(normal(600, 0), normal(600, 1)), c2st(normal(600, 0), normal(600, 1) + 1)
     low, high = interval(same)
     assert low < 0.5 < high
@@ -61,7 +61,7 @@ def test_a_classifier_cannot_tell_equal_laws_apart_and_can_tell_others():
         c2st(normal(5, 0), normal(50, 1))
 
 
-def test_each_half_is_judged_by_a_network_that_saw_the_other(monkeypatch):
+def test_each_half_is_classified_by_a_network_that_saw_the_other(monkeypatch):
     """Two networks side by side learn what each would learn alone, row for row."""
     monkeypatch.setattr(twosample, "STEPS", 40)
     x, y = normal(60, 0).float().unflatten(0, (2, 30)), normal(60, 1).float().unflatten(0, (2, 30))
@@ -114,7 +114,7 @@ def test_precision_recall_density_and_coverage_are_as_published(k):
     )
 
 
-def test_the_four_measures_tell_collapse_from_blur():
+def test_the_four_metrics_separate_collapse_from_blur():
     real = normal(500, 0)
     ideal, narrow = prdc(real, normal(500, 1)), prdc(real, normal(500, 1) * 0.01)
     wide = prdc(real, normal(500, 1) * 20)
@@ -146,7 +146,7 @@ def names(draw, density=None) -> set[str]:
     return {finding.name for finding in diagnose_samples(Puppet(draw), held, train, density)}
 
 
-def test_the_doctor_names_what_samples_show():
+def test_diagnostics_name_what_samples_show():
     train = normal(600, 2)
     assert names(lambda n: normal(n, 5)) == set()
     assert "mode collapse" in names(lambda n: 0.01 * normal(n, 5))
@@ -161,7 +161,7 @@ def course(values: list[float]) -> list[dict]:
     return [{"held_out": {"value": value, "kind": "distance", "stderr": 0.01}} for value in values]
 
 
-def test_oscillation_is_told_from_noise_and_from_progress():
+def test_oscillation_differs_from_noise_and_from_progress():
     steady = [1 / (1 + k) for k in range(16)]
     noise = [0.02 + 0.004 * (-1) ** k for k in range(16)]
     swings = [1.0, 0.5, 0.2, 0.4] * 2 + [0.3, 2.0] * 4
@@ -189,7 +189,7 @@ def test_evaluation_prints_them_with_real_rows_beside():
     assert not any(name.endswith("_of_real_rows") for name in told)
 
 
-def test_what_few_rows_cannot_tell_is_said():
+def test_metrics_that_need_more_rows_are_reported_as_skipped():
     few = worlds.Rows(Batch(normal(12, 1).float()))
     model = Puppet(lambda n: normal(n, 3).float())
     found = all_metrics(model, few, few)
@@ -200,7 +200,7 @@ def test_what_few_rows_cannot_tell_is_said():
     assert skipped_metrics(model, worlds.Rows(Batch(normal(20, 1).float()))) == []
 
 
-def test_a_law_that_draws_its_training_rows_is_caught():
+def test_a_model_that_samples_its_training_rows_is_caught():
     """No distance sees it; the nearest training rows do."""
     rows, others = (worlds.Rows(Batch(normal(200, seed).float())) for seed in (1, 2))
     train = others.all.x
@@ -210,7 +210,7 @@ def test_a_law_that_draws_its_training_rows_is_caught():
     assert found["mmd"].value < found["mmd_of_real_rows"].value + 1e-3
 
 
-def test_samples_that_are_not_finite_are_told_and_spoil_nothing_else():
+def test_samples_that_are_not_finite_are_reported_and_spoil_nothing_else():
     from monge.evaluate.suite import unbounded
 
     x = torch.zeros(4, 3)

@@ -24,7 +24,7 @@ from monge.prob.bins import bin_starts
 @counted
 @pytest.mark.parametrize("kind", ["binary", "levels", "label"])
 @pytest.mark.parametrize("steps", [0, 3])
-def test_finite_laws_sum_to_one(config, kind, steps):
+def test_finite_distributions_sum_to_one(config, kind, steps):
     space, batch = world(kind)
     model = fitted(config, space, hide(batch), steps)
     assert model.log_prob(worlds.states(space)).exp().sum().item() == pytest.approx(1, abs=1e-12)
@@ -82,7 +82,7 @@ def test_mixtures_of_normals_integrate_to_one(covariance, steps):
 
 @counted
 @pytest.mark.parametrize("kind", ["binary", "levels"])
-def test_samples_follow_the_law(config, kind):
+def test_samples_follow_the_distribution(config, kind):
     space, batch = world(kind)
     model, every = fitted(config, space, batch), worlds.states(space)
     p = model.log_prob(every).exp()
@@ -91,7 +91,7 @@ def test_samples_follow_the_law(config, kind):
 
 
 @counted
-def test_samples_of_numbers_follow_the_law(config):
+def test_samples_of_numbers_follow_the_distribution(config):
     """The mean of log p over own samples is the negative entropy, summed over all counts."""
     space, batch = world("counts")
     model = fitted(config, space, batch)
@@ -104,7 +104,7 @@ def test_samples_of_numbers_follow_the_law(config):
 
 @counted
 @pytest.mark.parametrize("kind", ["binary", "levels"])
-def test_hidden_entries_are_summed_out_and_drawn_exactly(config, kind):
+def test_hidden_entries_are_summed_out_and_sampled_exactly(config, kind):
     space, batch = world(kind)
     model, every = fitted(config, space, hide(batch)), worlds.states(space)
     x, seen = batch.x[3], torch.rand(space.shape, generator=make_generator(4)) > 0.5
@@ -131,7 +131,7 @@ def test_what_is_hidden_may_hold_anything(config):
 
 
 @counted
-def test_padding_is_no_part_of_the_law(config):
+def test_padding_is_no_part_of_the_distribution(config):
     space, batch = world("binary")
     model = fitted(config, space, batch)
     length = torch.randint(0, 6, (len(batch),), generator=make_generator(0))
@@ -190,7 +190,7 @@ def test_a_constant_entry_has_a_density():
 
 
 @pytest.mark.parametrize("owner", [Independent, Gaussian])
-def test_each_label_has_its_own_law(owner):
+def test_each_label_has_its_own_distribution(owner):
     space, batch = worlds.conditioned(*world("real"))
     model = fitted(owner.Config(), space, batch, 1)
     label = batch.given["label"].x

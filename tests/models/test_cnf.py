@@ -69,7 +69,7 @@ def test_an_estimate_covers_the_exact_score():
     assert alone.stderr is None
 
 
-def test_many_entries_are_estimated_unless_told_otherwise():
+def test_many_entries_are_estimated_unless_set_otherwise():
     space = replace(PICTURE, kind="real", size=0, shape=(40,))
     model, x = built(space), rows(space, 3)
     assert model.likelihood(x).kind == "estimate"
@@ -176,7 +176,7 @@ def test_it_learns_a_correlation(train):
     assert best - 0.15 < score.item() < best + 0.1
 
 
-def test_pictures_by_a_unet():
+def test_images_by_a_unet():
     net = UNet.Config(width=8, multipliers=(1, 2), blocks=1, attention=0)
     model = built(PICTURE, shake=0.05, image_net="unet", unet=net, solver="rk4", steps=2)
     assert not model.flow.velocity.has_analytic_trace
@@ -207,7 +207,7 @@ def test_what_is_refused():
         built().likelihood(hidden)
 
 
-def test_words_reach_every_choice():
+def test_overrides_reach_every_choice():
     config = CNF.Config().override(
         "objective=likelihood",
         "gradient=adjoint",
@@ -229,7 +229,7 @@ def test_words_reach_every_choice():
 
 
 @pytest.mark.parametrize(("side", "patch"), [(8, 1), (28, 2), (30, 1)])
-def test_large_pictures_are_read_four_pixels_at_a_time_where_sides_allow_it(side, patch):
+def test_large_images_are_read_four_pixels_at_a_time_where_sides_allow_it(side, patch):
     space = Space(kind="levels", shape=(1, side, side), size=256, rows=60_000)
     config = CNF.defaults(space).config
     assert (config.image_net, config.unet.patch) == ("unet", patch)
@@ -252,7 +252,7 @@ def test_squashed_levels_are_standardised_before_the_first_step_and_no_step_move
     torch.testing.assert_close(fresh_one.outer(w)[0], model.outer(w)[0], rtol=0, atol=0)
 
 
-def test_a_dear_score_is_judged_by_fewer_rows():
+def test_an_expensive_likelihood_is_evaluated_on_fewer_rows():
     """Of flows of many entries a solver asks the network again and again for each row."""
 
     class Split:

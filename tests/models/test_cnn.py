@@ -52,7 +52,7 @@ def built(name, space, **fields):
 
 @BOTH
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 64, 64), (3, 9, 30)])
-def test_what_suits_can_be_built_and_is_no_giant(name, shape):
+def test_defaults_can_be_built_and_are_not_huge(name, shape):
     space = digits(*shape)
     suit = registry.find(name).defaults(space)
     model = suit.config.build(space)
@@ -65,7 +65,7 @@ def test_what_suits_can_be_built_and_is_no_giant(name, shape):
 
 @BOTH
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 3), (1, 2, 2)])
-def test_the_smallest_pictures_are_refused_or_built(name, shape):
+def test_the_smallest_images_are_refused_or_built(name, shape):
     owner, space = registry.find(name), digits(*shape)
     if why := owner.unsupported_reason(space):
         assert (name, min(shape[1:])) == ("predict.cnn", 1)
@@ -83,7 +83,7 @@ def test_a_number_is_not_augmented_and_few_rows_are_seen_often():
 
 
 @BOTH
-def test_all_else_that_is_given_stands_beside_the_picture(name):
+def test_other_conditions_are_read_beside_the_image(name):
     space = digits(1, 8, 8, side=Space(kind="real", shape=(2,), name="side"))
     model, rows = built(name, space).double().eval(), question(space, 6).double()
     torch.nn.init.normal_(model.out.weight)
@@ -96,7 +96,7 @@ def test_all_else_that_is_given_stands_beside_the_picture(name):
 
 
 @BOTH
-def test_it_learns_to_tell_pictures_apart(name):
+def test_it_learns_to_classify_images(name):
     space, batch = worlds.conditioned(*worlds.make("label"), "picture")
     model, owner = built(name, space), registry.find(name)
     recipe = replace(owner.defaults(space).train, max_steps=60, warmup=10)
@@ -113,7 +113,7 @@ def test_it_learns_to_tell_pictures_apart(name):
 
 
 @BOTH
-def test_what_is_no_picture_is_refused(name):
+def test_what_is_no_image_is_refused(name):
     owner = registry.find(name)
     lone = Space(kind="label", size=3, given={"x": Space(kind="real", shape=(5,), name="x")})
     assert "use predict.mlp" in owner.unsupported_reason(lone)
@@ -123,7 +123,7 @@ def test_what_is_no_picture_is_refused(name):
     assert owner.unsupported_reason(digits(1, 8, 8)) is None
 
 
-def test_codes_are_no_pictures():
+def test_codes_are_no_images():
     space = digits(1, 8, 8)
     own = replace(space.given["image"], high=(255.0,))
     encoder = registry.find("latent.vae").smallest_config(own).build(own)
@@ -131,7 +131,7 @@ def test_codes_are_no_pictures():
         CNN(CNN.smallest_config(space), space, {"encoder": encoder})
 
 
-def test_pictures_that_are_too_small_are_refused():
+def test_images_that_are_too_small_are_refused():
     space = digits(1, 4, 4)
     for config in (CNN.Config(widths=(4, 4, 4)), CNN.Config(widths=(4,) * 3, halving="max")):
         with pytest.raises(UsageError, match="use larger pictures or fewer levels"):

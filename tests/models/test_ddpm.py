@@ -81,7 +81,7 @@ def test_continuous_bound_of_the_exact_denoiser_is_the_likelihood(family):
     assert terms.stderr.mean() < 0.3
 
 
-def test_discrete_bound_loses_what_the_identity_says():
+def test_discrete_bound_loses_what_the_identity_predicts():
     """Of N(0, I) the loss over T steps is known in closed form (X105)."""
     schedule = NoiseSchedule.Config(shape="logsnr", high=6.0, low=-6.0).build()
     exact = Exact(schedule)
@@ -225,7 +225,7 @@ def test_every_network_reads_every_shape(net, space):
     assert not torch.allclose(model.predict(z, t / 2).value, whole)
 
 
-def test_conditions_of_all_kinds_are_heeded():
+def test_conditions_of_all_kinds_are_used():
     space = replace(
         PICTURE,
         given={
@@ -280,7 +280,7 @@ def test_terms_sum_to_the_score():
 
 
 @pytest.mark.parametrize("variance", ["posterior", "learned", "forward"])
-def test_terms_of_steps_tell_what_the_steps_cost(variance):
+def test_terms_of_steps_are_what_the_steps_cost(variance):
     """A fresh network is the denoiser of N(0, I), whose steps back have the forward variance."""
     space, batch = worlds.make("real", 100)
     rows = replace(batch.double(), row=torch.arange(100))
@@ -292,7 +292,7 @@ def test_terms_of_steps_tell_what_the_steps_cost(variance):
     assert abs(gap) < 0.1 if variance == "forward" else gap > 0.1
 
 
-def test_score_is_that_of_the_law_in_units_of_the_data():
+def test_score_is_that_of_the_distribution_in_units_of_the_data():
     """A network that says nothing of velocity is the law N(mean, scale^2)."""
     space, batch = worlds.make("real", 100)
     model, x = build(space), batch.x[:20].double()
@@ -301,7 +301,7 @@ def test_score_is_that_of_the_law_in_units_of_the_data():
     torch.testing.assert_close(found, -(x - mean) / scale.square(), rtol=1e-3, atol=1e-3)
 
 
-def test_a_short_fit_nears_a_known_law():
+def test_a_short_fit_nears_a_known_distribution():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 2, generator=g) @ torch.linalg.cholesky(COVARIANCE).T.float()
     space = worlds.fitted(REAL, x)
@@ -318,7 +318,7 @@ def test_a_short_fit_nears_a_known_law():
     assert (drawn.T.cov() - COVARIANCE).abs().max() < 0.15
 
 
-def test_bad_words_are_told():
+def test_invalid_settings_are_refused():
     with pytest.raises(UsageError, match="steps=0 must be at least 1"):
         DDPM.Config(steps=0)
     with pytest.raises(UsageError, match="variance=forward"):
@@ -330,7 +330,7 @@ def test_bad_words_are_told():
         model.likelihood(Batch(torch.full((1, 1, 7, 6), 9.0).double()))
 
 
-def test_the_start_of_levels_tells_neighbours_apart():
+def test_the_start_of_levels_separates_neighbours():
     assert max_log_snr(REAL) == 10
     ratio = math.exp(max_log_snr(PICTURE) / 2) / 1.4  # deviations between two levels
     assert ratio == pytest.approx(8, rel=0.03)

@@ -129,7 +129,7 @@ def test_sums_to_one_over_every_state(space, net, orders):
 
 
 @pytest.mark.parametrize("net", [DENSE, CONV], ids=["dense", "conv"])
-def test_a_law_for_each_condition(net):
+def test_each_condition_has_its_own_distribution(net):
     model, x = nade(with_given(PICTURE), net), states(PICTURE)
     one, other = (model.log_prob(Batch(x, conditions(1, label))) for label in (0, 1))
     assert one.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
@@ -138,7 +138,7 @@ def test_a_law_for_each_condition(net):
 
 
 @pytest.mark.parametrize(("space", "net"), [NETS[0], NETS[4]], ids=["dense", "conv"])
-def test_draws_follow_the_law(space, net):
+def test_samples_follow_the_distribution(space, net):
     model, x = nade(space, net), states(space)
     drawn = model.sample(20_000, generator=make_generator(1)).flatten(1)
     codes = (drawn[:, None] == x.flatten(1)).all(2).long().argmax(1)
@@ -148,7 +148,7 @@ def test_draws_follow_the_law(space, net):
 @pytest.mark.parametrize(
     ("space", "net"), [*NETS, (Space(kind="label", size=4), DENSE)], ids=[*IDS, "label"]
 )
-def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(space, net):
+def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(space, net):
     model, given = nade(with_given(space), net), conditions(30)
     quick = model.sample(30, given, generator=make_generator(1))
     slow = model.sample(30, given, DeepNADE.SamplingConfig(cached=False), make_generator(1))
@@ -226,7 +226,7 @@ def test_some_conditionals_estimate_the_whole():
     assert found.stderr.square().mean().item() == pytest.approx(found.value.var().item(), rel=0.05)
 
 
-def test_with_several_orders_some_conditionals_bound_the_law_from_below():
+def test_with_several_orders_some_conditionals_bound_the_likelihood_from_below():
     model, batch, n = nade(BINARY, orders=3), random_rows(BINARY, 1, make_generator(9)), 20_000
     many = Batch(batch.x.expand(n, 6), row=torch.arange(n))
     found = model.likelihood(many, DeepNADE.LikelihoodConfig(passes=5), make_generator(0))
@@ -264,7 +264,7 @@ def test_what_is_dear_is_estimated_unless_asked_for():
 
 
 @pytest.mark.parametrize("options", [None, DeepNADE.LikelihoodConfig(passes=2)])
-def test_missing_values_are_refused_in_a_sentence(options):
+def test_missing_values_are_refused(options):
     seen = torch.ones(2, 6, dtype=torch.bool)
     seen[1, 2] = False
     question = Batch(torch.zeros(2, 6).double(), observed=seen)
@@ -274,12 +274,12 @@ def test_missing_values_are_refused_in_a_sentence(options):
         nade(BINARY).loss(question)
 
 
-def test_convolutions_need_pictures():
+def test_convolutions_need_images():
     with pytest.raises(UsageError, match="net=conv reads pictures"):
         nade(BINARY, CONV)
 
 
-def test_the_network_is_chosen_by_words_and_survives_json():
+def test_the_network_is_chosen_by_overrides_and_survives_json():
     config = DeepNADE.Config().override("net=conv", "net.width=8", "orders=2")
     assert config.net == ConvSubsetNet.Config(width=8)
     assert DeepNADE.Config.from_dict(config.to_dict()) == config
@@ -304,7 +304,7 @@ def test_learns_a_copy_of_any_entry(space, net):
         assert model.log_prob(x).mean().item() == pytest.approx(-math.log(2), abs=0.15)
 
 
-def test_suits_are_buildable_for_every_kind():
+def test_defaults_are_buildable_for_every_kind():
     large = Space(kind="binary", shape=(1, 28, 28))
     for space in (BINARY, PICTURE, TABLE, with_given(TABLE), Space(kind="label", size=4), large):
         for rows in (0, 100, 100_000):

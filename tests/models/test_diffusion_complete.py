@@ -86,7 +86,7 @@ def test_what_was_seen_is_at_its_noise_along_the_way():
 
 
 @pytest.mark.parametrize("steps", [0, 400])
-def test_denoising_draws_from_the_posterior_of_what_it_was(steps):
+def test_denoising_samples_the_posterior_of_the_clean_row(steps):
     """By Bayes' rule on a grid; a law of T steps begins at the next of its times."""
     noise, seen = 0.5, 0.3
     model = Known(Known.Config(), LINE)

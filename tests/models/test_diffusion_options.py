@@ -55,7 +55,7 @@ def test_presets_are_the_papers():
     assert {*DDPM.presets} | {*VDM.presets} == {"sohl_dickstein", "ddpm", "vdm"}
 
 
-def test_a_paper_is_one_word_which_others_may_change(tmp_path, capsys):
+def test_a_preset_is_one_setting_which_others_may_change(tmp_path, capsys):
     run = monge.fit(
         "ddpm",
         "moons",
@@ -85,7 +85,7 @@ def test_a_paper_is_one_word_which_others_may_change(tmp_path, capsys):
     )
 
 
-def test_how_alone_is_said_of_the_first_choice():
+def test_options_apply_to_their_own_command():
     scoring, sampling = DDPM.LikelihoodConfig(), DDPM.SamplingConfig()
     assert apply_overrides(
         scoring, ["score.method=ode", "probes=3"], "score"
@@ -97,7 +97,7 @@ def test_how_alone_is_said_of_the_first_choice():
         apply_overrides(HasLikelihood.LikelihoodConfig(), ["method=ode"], "score")
 
 
-def test_a_score_says_by_what_draws_and_to_what_tolerance(run, capsys):
+def test_a_likelihood_describes_its_samples_and_tolerance(run, capsys):
     torch.manual_seed(0)
     model, y = DDPM.smallest_config(REAL).build(REAL), Batch(torch.zeros(3, 2))
     told = [
@@ -121,7 +121,7 @@ def test_a_score_says_by_what_draws_and_to_what_tolerance(run, capsys):
     assert "of the mean is the noise of its own draws" in capsys.readouterr().out
 
 
-def test_parts_of_a_score_are_told_by_time_and_by_noise():
+def test_terms_of_a_score_are_named_by_time_and_by_noise():
     config = DDPM.Config(net=MLPDenoiser.Config(width=8, depth=1), steps=6)
     found = list(config.build(REAL).terms(Batch(torch.zeros(3, 2))))
     assert found[:2] == ["prior", "reconstruction"]
@@ -131,7 +131,7 @@ def test_parts_of_a_score_are_told_by_time_and_by_noise():
     assert found[-1] == "gap of 6 steps"
 
 
-def test_rows_of_the_run_are_completed_as_words_say(run, tmp_path, capsys):
+def test_rows_of_the_run_are_completed_with_the_settings(run, tmp_path, capsys):
     out = tmp_path / "c.png"
     assert (
         attempt(
@@ -180,12 +180,12 @@ def test_rows_of_the_run_are_completed_as_words_say(run, tmp_path, capsys):
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_a_sentence(run, capsys, words, value):
+def test_wrong_settings_are_refused(run, capsys, words, value):
     words = [str(run.folder) if word == "RUN" else word for word in words]
     assert value in refused(capsys, *words)
 
 
-def test_a_guide_that_judges_something_else_is_told(run, capsys):
+def test_a_guide_for_another_field_is_refused(run, capsys):
     guide = f"guide={run.folder}"
     assert (
         refused(capsys, "sample", str(run.folder), guide, "--given", "label=3")
@@ -193,7 +193,7 @@ def test_a_guide_that_judges_something_else_is_told(run, capsys):
     )
 
 
-def test_pictures_are_drawn_given_small_ones_by_naming_these():
+def test_images_are_sampled_given_small_ones_by_naming_these():
     space = data.open("digits+low2").view(given=["source"]).space
     assert (space.name, space.shape, space.given["source"].shape) == (
         "target",

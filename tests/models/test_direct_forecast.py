@@ -60,7 +60,7 @@ def question(n=5, seed=1, space=SPACE):
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_every_network_gives_a_law(net):
+def test_every_network_gives_a_distribution(net):
     model, batch = built(net), question()
     assert model.log_prob(batch).shape == (5,)
     x = model.sample(5, batch.given, generator=make_generator(0))
@@ -111,7 +111,7 @@ def test_the_density_is_that_of_the_change_of_variables():
     torch.testing.assert_close(model.log_prob(Batch(x, batch.given))[0], told)
 
 
-def test_quantiles_invert_the_cumulative_and_are_those_of_draws():
+def test_quantiles_invert_the_cumulative_and_are_those_of_samples():
     model, batch = built(), question(1)
     law = model.marginals(batch.given)
     x = model.sample(20_000, batch.given, generator=make_generator(2)).flatten(1)
@@ -122,7 +122,7 @@ def test_quantiles_invert_the_cumulative_and_are_those_of_draws():
     torch.testing.assert_close(law.quantile(0.5), model.mean(batch.given).flatten(1))
 
 
-def test_draws_move_together_as_the_copula_says():
+def test_samples_are_correlated_as_in_the_copula():
     torch.manual_seed(0)
     copula = GaussianCopula(6, 2).double()
     copula.raw.data.normal_()

@@ -88,7 +88,7 @@ def test_padding_and_batching_change_nothing(name):
 
 
 @every
-def test_steps_tell_what_is_scored(name):
+def test_steps_give_what_is_scored(name):
     """The log-probability of a sentence is what drawing it step by step used."""
     model, (_, batch) = built(name), worlds.sentences(6, seed=2)
     source = batch.given["source"]
@@ -105,7 +105,7 @@ def test_steps_tell_what_is_scored(name):
 
 
 @every
-def test_it_draws_what_it_scores(name):
+def test_it_samples_what_it_scores(name):
     model, (x, length) = built(name), padded(every_sentence())
     told = given([1, 2], 1)
     log_p = model.likelihood(Batch(x, given([1, 2], len(x)), length=length)).value
@@ -148,7 +148,7 @@ def test_a_beam_of_one_is_greedy(name):
 
 
 @every
-def test_attention_is_a_law_over_the_source(name):
+def test_attention_is_a_distribution_over_the_source(name):
     model, (_, batch) = built(name), worlds.sentences(9, seed=4)
     if name == "none":
         with pytest.raises(UsageError, match="attention=none"):
@@ -185,7 +185,7 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
 
 @pytest.mark.parametrize("owner", [Transformer, Seq2Seq])
 @pytest.mark.parametrize("kind", ["series", "picture", "label"])
-def test_it_reads_sounds_and_pictures_too(owner, kind):
+def test_it_reads_sounds_and_images_too(owner, kind):
     space, batch = worlds.sentences(8)
     torch.manual_seed(1)
     source, own = {
@@ -211,7 +211,7 @@ def test_it_reads_sounds_and_pictures_too(owner, kind):
     assert model.mode(rows.given).shape == (8, 5)
 
 
-def test_smoothing_trains_towards_a_flatter_law_and_scores_are_not_smoothed():
+def test_smoothing_trains_towards_a_flatter_distribution_and_scores_are_not_smoothed():
     space, batch = worlds.sentences(40)
     sharp, soft = (replace(CONFIGS["bilinear"], smoothing=e).build(space).eval() for e in (0, 0.3))
     soft.load_state_dict(sharp.state_dict())

@@ -124,7 +124,7 @@ def test_a_network_learns_the_map_between_gaussians():
     assert error[x.norm(dim=1) < 1.5].square().mean().sqrt() < 0.35
 
 
-def test_the_judge_leaves_out_how_rows_happen_to_be_paired():
+def test_held_out_distance_ignores_how_rows_happen_to_be_paired():
     """Targets in another order are the same unpaired data."""
     _, batch = rows()
     model, turned = entropic(), replace(batch, x=batch.x.flip(0))

@@ -52,7 +52,7 @@ def conditional(mean, cov, seen, x):
 
 
 @pytest.mark.parametrize("seen", [[True, False, False], [False, True, True]], ids=str)
-def test_a_gaussian_flow_draws_the_known_conditional(seen):
+def test_a_gaussian_flow_samples_the_known_conditional(seen):
     model, mean, cov = gaussian()
     seen, n = torch.tensor(seen), 1500
     x = mean + torch.tensor([1.0, -0.3, 0.8]).double()
@@ -100,7 +100,7 @@ def test_a_seen_level_is_anywhere_in_its_interval():
     assert (share - 0.25).abs().max() > 0.1
 
 
-def test_a_chain_leaves_its_law_as_it_is_and_fixed_entries_alone():
+def test_a_chain_leaves_its_distribution_and_fixed_entries_unchanged():
     start = torch.randn(4000, 2, dtype=torch.float64, generator=make_generator(0))
     start[:, 1] = 7.0
     free = torch.tensor([True, False]).expand(4000, 2)
@@ -125,7 +125,7 @@ def test_a_chain_rejects_what_is_not_finite():
     assert end.isfinite().all()
 
 
-def test_many_entries_of_a_continuous_flow_are_walked_and_said_to_be():
+def test_many_entries_of_a_continuous_flow_are_completed_by_a_chain():
     space = Space(kind="real", shape=(40,), rows=100)
     model = CNF.Config(net=MLP.Config(width=16)).build(space).double().eval()
     assert "RePaint" in model.completion

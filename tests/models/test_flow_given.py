@@ -71,7 +71,7 @@ def test_every_enlargement_shrinks_to_what_was_given(kind):
     assert (one - two).abs().mean() > 0.5
 
 
-def test_an_exact_small_picture_is_met_within_a_half_level_of_four():
+def test_an_exact_small_image_is_met_within_a_half_level_of_four():
     batch = pictures()
     exact = replace(batch, given={"source": Batch(F.avg_pool2d(batch.x, 2))})
     space = replace(LEVELS, given={"source": replace(SMALL, kind="real")})
@@ -152,7 +152,7 @@ def test_the_second_reads_the_first_at_every_depth():
         state, _ = part.inverse(state, a.new_zeros(1, 0))
 
 
-def test_the_first_flow_is_a_law_of_its_own():
+def test_the_first_flow_is_a_model_of_its_own():
     """Its log-determinant is that of autograd, and its loss the law of a alone."""
     space = replace(VECTOR, given={"source": VECTOR})
     model = built(CFlow, space)

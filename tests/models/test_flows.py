@@ -30,7 +30,7 @@ def build(name, space, **fields):
 
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.parametrize("fields", [{}, {"noise": "learned"}, {"margin": 0.0}], ids=str)
-def test_the_bound_of_levels_rises_to_a_law_that_sums_to_at_most_one(name, fields):
+def test_the_bound_of_levels_rises_to_probabilities_that_sum_to_at_most_one(name, fields):
     space, batch = worlds.make("levels")
     model = build(name, space, **fields)
     model.initialise_from_data(batch.double())
@@ -44,7 +44,7 @@ def test_the_bound_of_levels_rises_to_a_law_that_sums_to_at_most_one(name, field
 
 
 @pytest.mark.parametrize("name", FLOWS)
-def test_draws_of_levels_are_as_frequent_as_their_bound_says(name):
+def test_samples_of_levels_are_as_frequent_as_their_bound(name):
     """Many draws of the noise make the bound nearly the probability."""
     space, batch = worlds.make("levels")
     model = build(name, space)
@@ -137,7 +137,7 @@ def test_a_cold_sample_is_the_code_zero():
         torch.testing.assert_close(x, model.decode(torch.zeros(3, 2).double()))
 
 
-def test_a_likelihood_says_what_it_is():
+def test_a_likelihood_has_its_kind():
     kinds = {"real": "exact", "levels": "bound", "binary": "bound"}
     for kind, said in kinds.items():
         space, batch = worlds.make(kind)
@@ -160,7 +160,7 @@ def test_one_number_is_refused_by_couplings_and_taken_by_maf():
     assert build("maf", space).likelihood(x).value.shape == (5,)
 
 
-def test_glow_says_which_sizes_work():
+def test_glow_names_the_sizes_that_work():
     owner = registry.find("glow")
     odd = Space(kind="levels", shape=(1, 7, 10), size=4, rows=100)
     assert owner.unsupported_reason(odd).endswith("8x10")

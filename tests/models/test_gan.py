@@ -46,7 +46,7 @@ def logits(seed: int = 0) -> tuple[Tensor, Tensor]:
     return real, fake
 
 
-def test_equal_verdicts_of_a_half_give_minus_log_four_and_no_divergence():
+def test_discriminator_outputs_of_a_half_give_minus_log_four_and_no_divergence():
     none = torch.zeros(5)
     assert value(none, none).item() == pytest.approx(-math.log(4))
     assert divergence_bound(none, none).item() == pytest.approx(0, abs=1e-7)
@@ -105,7 +105,7 @@ def test_the_price_of_slopes_is_that_of_a_linear_discriminator():
     torch.testing.assert_close(model.r1_penalty(rows()), torch.full((16,), 3 / 2 * 25).double())
 
 
-def test_resampling_by_the_ratio_turns_one_law_into_the_other():
+def test_resampling_by_the_ratio_maps_one_distribution_to_the_other():
     """Fakes N(0, 1), data N(1, 1): log ratio x - 1/2. Of many candidates the chosen is data."""
     model = built(space=Space(kind="real", shape=(1,)), latent=1)
     model.generate = lambda z, context: z
@@ -130,7 +130,7 @@ def test_resampled_rows_keep_what_they_are_given():
     torch.testing.assert_close(x[4], torch.tensor([0.0, 1.0]).double())
 
 
-def test_the_doctor_says_that_the_discriminator_has_won():
+def test_diagnostics_find_that_the_discriminator_has_won():
     model = built(game="minimax").eval()
     assert model.diagnose(rows(n=64)) == []
     model.generate = lambda z, context: z + 100
@@ -141,7 +141,7 @@ def test_the_doctor_says_that_the_discriminator_has_won():
     assert "game=nonsaturating" in won.remedy
 
 
-def test_the_watch_tells_the_curves_and_their_lines():
+def test_the_monitor_returns_the_curves_and_their_optimal_values():
     model = built()
     told = model.monitor(rows())
     assert set(told) == {"value", "js_bound", "accuracy", "gradient_norm"}
@@ -149,7 +149,7 @@ def test_the_watch_tells_the_curves_and_their_lines():
     assert model.optimal_values["watch/value"] == -math.log(4)
 
 
-def test_bad_input_is_refused_in_a_sentence():
+def test_bad_input_is_refused():
     model = built().train()
     with pytest.raises(UsageError, match=r"train\.batch_size"):
         model.discriminator_loss(rows(n=1))
@@ -167,7 +167,7 @@ def test_bad_input_is_refused_in_a_sentence():
 
 @pytest.mark.parametrize("sides", [(2, 2), (7, 7), (8, 8), (9, 14), (28, 28), (33, 20), (5, 64)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels):
+def test_dcgan_makes_images_of_any_size_by_the_published_rules(sides, channels):
     space = Space(kind="levels", shape=(channels, *sides), size=256)
     model = DCGAN.Config(latent=3, width=4).build(space).eval()
     x = model.sample(5, generator=make_generator(0))
@@ -200,14 +200,14 @@ def test_every_published_rule_is_checked():
     assert "dense layers" in broken(maker=lambda ls: [nn.Linear(3, 3), *ls])
 
 
-def test_real_pictures_have_no_ends():
+def test_real_images_are_unbounded():
     space = Space(kind="real", shape=(1, 4, 4), mean=(100.0,), scale=(50.0,))
     model = built(DCGAN, space)
     assert not any(isinstance(layer, nn.Tanh) for layer in model.generator)
     assert model.sample(4).shape == (4, 1, 4, 4)
 
 
-def test_a_run_tells_modes_ratios_and_what_ails_it():
+def test_a_run_reports_modes_ratios_and_problems():
     run = monge.fit("gan", "ring", "train.eval_every=50", budget="50steps")
     found = run.evaluate()
     assert found["modes_found"].unit == "of 8"

@@ -42,7 +42,7 @@ def mean_of(model: SinkhornGenerator, shift: float = 0.0, count: int = 40) -> Te
     return torch.stack([model.divergence(Batch(normal(32, i) + shift)) for i in range(count)])
 
 
-def test_the_divergence_of_equal_laws_is_zero_in_the_mean_and_the_plain_cost_is_not():
+def test_the_divergence_of_equal_distributions_is_zero_in_the_mean_and_the_plain_cost_is_not():
     same, apart = mean_of(identity(built())), mean_of(identity(built()), 1.0)
     error = same.std() / 40**0.5
     assert abs(same.mean()) < 4 * error
@@ -51,7 +51,7 @@ def test_the_divergence_of_equal_laws_is_zero_in_the_mean_and_the_plain_cost_is_
     assert plain.mean() > 20 * error
 
 
-def test_the_plain_cost_is_lower_for_a_law_that_shrinks():
+def test_the_plain_cost_is_lower_for_a_distribution_that_shrinks():
     """Which is why samples of it are too close to the mean; the divergence is not fooled."""
 
     def at(size: float, debias: str) -> float:

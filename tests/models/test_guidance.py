@@ -42,7 +42,7 @@ def with_guide(space=LINE, judge=None):
     return model
 
 
-def test_gamma_goes_from_nothing_given_over_the_law_to_more():
+def test_gamma_goes_from_unconditional_over_conditional_to_more():
     model = law()
     plain, told, more = (asked(model, ONE, gamma=gamma).x0 for gamma in (0.0, 1.0, 3.0))
     torch.testing.assert_close(more, 3 * told - 2 * plain)
@@ -52,7 +52,7 @@ def test_gamma_goes_from_nothing_given_over_the_law_to_more():
     assert (more - told).abs().max() > 0.1
 
 
-def test_a_classifier_guides_as_the_law_itself_would():
+def test_a_classifier_guides_as_the_model_itself_would():
     """grad log p(z|y) = grad log p(z) + grad log p(y|z), so both ways are one."""
     for gamma in (0.0, 1.0, 2.5):
         free = asked(law(), ONE, gamma=gamma)
@@ -108,7 +108,7 @@ def test_a_stream_ends_in_the_sample_and_guides_completions():
     assert model.complete(hidden, options, make_generator(0)).mean() > 0.3
 
 
-def test_what_cannot_be_guided_is_refused_in_a_sentence():
+def test_what_cannot_be_guided_is_refused():
     with pytest.raises(UsageError, match="drop=0"):
         asked(law(drop=0.0), ONE, gamma=3.0)
     with pytest.raises(UsageError, match="gamma"):
@@ -152,7 +152,7 @@ def conditions(kind, n):
 
 
 @pytest.mark.parametrize("kind", ["picture", "text", "vector"])
-def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
+def test_images_texts_and_vectors_are_used_and_guide(kind):
     """Pictures of half the size, as for super-resolution; texts as long as they are."""
     part, given = conditions(kind, 6)
     space = Space(

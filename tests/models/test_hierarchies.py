@@ -78,7 +78,7 @@ def test_the_bound_rises_to_the_evidence(config):
 
 
 @pytest.mark.parametrize("config", KINDS, ids=named)
-def test_samples_follow_the_law_that_is_scored(config):
+def test_samples_follow_the_distribution_that_is_scored(config):
     model = build(config)
     states = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * 6)
     log_p = evidence(model, Batch(states))

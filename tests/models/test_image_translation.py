@@ -46,7 +46,7 @@ def trainer(owner, **words: object) -> Trainer:
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])
-def test_samples_are_pictures_of_the_targets_kind(owner):
+def test_samples_are_images_of_the_targets_kind(owner):
     model, given = built(owner).eval(), pairs(9).given
     x = model.sample(9, given, generator=make_generator(0))
     assert x.shape == (9, 1, 6, 7)
@@ -100,7 +100,7 @@ def test_the_two_directions_are_two_networks():
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])
-def test_what_is_no_pair_of_pictures_is_refused(owner):
+def test_what_is_no_pair_of_images_is_refused(owner):
     assert owner.unsupported_reason(SPACE) is None
     name = owner.__name__.lower()
     alone = owner.unsupported_reason(replace(SPACE, given={}))
@@ -116,7 +116,7 @@ def test_what_is_no_pair_of_pictures_is_refused(owner):
         model.discriminator_loss(pairs(1))
 
 
-def test_a_patch_deeper_than_the_picture_is_refused():
+def test_a_patch_deeper_than_the_image_is_refused():
     with pytest.raises(UsageError, match="patch=7 halves pictures of 6x7"):
         built(Pix2Pix, patch=7)
 
@@ -130,7 +130,7 @@ def test_a_run_shows_its_translations_and_measures_them():
     assert {"l1", "l1_of_source", "l1_of_mean"} <= set(run.evaluate())
 
 
-def test_grey_pictures_stand_beside_coloured_ones(tmp_path):
+def test_grey_images_stand_beside_coloured_ones(tmp_path):
     grey, colour = np.zeros((5, 4, 6), np.uint8), np.full((5, 4, 6, 3), 9, np.uint8)
     write_beside(tmp_path / "p.png", [grey, colour])
     assert Image.open(tmp_path / "p.png").mode == "RGB"

@@ -112,7 +112,7 @@ def test_overlapping_windows_are_one_series():
     assert join_windows(other)[0] is other
 
 
-def test_channels_have_laws_of_their_own():
+def test_channels_have_models_of_their_own():
     x = torch.stack([simulate([0.9], 30, 60, seed=6), simulate([-0.4], 30, 60, seed=7)], 2)
     model = fitted(x, order=1, method="likelihood")
     assert (model.phi[:, 0] - torch.tensor([0.9, -0.4])).abs().max() < 0.08
@@ -125,7 +125,7 @@ def test_channels_have_laws_of_their_own():
     torch.testing.assert_close(model.log_prob(Batch(x)), sum(parts), atol=1e-4, rtol=1e-6)
 
 
-def test_draws_have_the_autocovariance_of_the_law():
+def test_samples_have_the_autocovariance_of_the_model():
     model = fitted(simulate([0.7, -0.3], 60, 50, seed=8), order=2, method="yule_walker")
     x = model.sample(20_000, generator=make_generator(0))
     gamma = autocovariance(model.phi[0], model.variance[0], 3)
@@ -135,7 +135,7 @@ def test_draws_have_the_autocovariance_of_the_law():
         assert abs(found - gamma[lag]) < 5 * gamma[0] * 2**0.5 / 20_000**0.5
 
 
-def test_a_forecast_is_the_conditional_law():
+def test_a_forecast_is_the_conditional_distribution():
     """E and Var of the next two values given a prefix, in closed form."""
     x = simulate([0.8], 30, 10, mean=2.0, seed=9)
     model = fitted(x, order=1, method="likelihood")
@@ -150,7 +150,7 @@ def test_a_forecast_is_the_conditional_law():
         assert abs(drawn[:, step - 1].var() / spread - 1) < 0.06
 
 
-def test_what_explodes_has_no_stationary_law_and_says_so():
+def test_an_explosive_process_is_diagnosed_as_not_stationary():
     t = torch.arange(60.0, dtype=torch.float64)
     x = (1.05**t)[None] + 0.01 * torch.randn(
         1, 60, generator=make_generator(0), dtype=torch.float64
@@ -178,7 +178,7 @@ def test_short_prefixes_are_completed_below_the_order():
         torch.testing.assert_close(spread, variance[:steps])
 
 
-def test_pictures_and_missing_values_are_refused():
+def test_images_and_missing_values_are_refused():
     picture = Space(kind="real", shape=(1, 4, 4), rows=9)
     assert "linear_ar needs series" in LinearAR.unsupported_reason(picture)
     x = simulate([0.5], 4, 9)

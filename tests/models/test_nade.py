@@ -76,7 +76,7 @@ def test_a_table_sums_and_integrates_to_one(config):
 
 
 @pytest.mark.parametrize("config", NETS, ids=tell)
-def test_a_law_for_each_condition(config):
+def test_each_condition_has_its_own_distribution(config):
     model, x = build(config, with_given(BINARY)), states(*[2] * 6)
     one, other = (model.log_prob(Batch(x, conditions(1, label))) for label in (0, 1))
     assert one.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
@@ -86,7 +86,7 @@ def test_a_law_for_each_condition(config):
 
 @pytest.mark.parametrize("space", [BINARY, LEVELS, TABLE, Space(kind="label", size=4)], ids=tell)
 @pytest.mark.parametrize("config", NETS, ids=tell)
-def test_cached_draws_equal_full_passes_and_the_end_of_a_stream(config, space):
+def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(config, space):
     model, given = build(replace(config, components=2), with_given(space)), conditions(30)
     quick = model.sample(30, given, generator=make_generator(1))
     slow = model.sample(30, given, model.SamplingConfig(cached=False), make_generator(1))
@@ -143,7 +143,7 @@ def test_a_sum_that_forgets_an_entry_fails_x51(monkeypatch):
     ],
     ids=["count_table", "fvsbn", "orders", "shared"],
 )
-def test_parameters_are_as_many_as_told(config, count):
+def test_parameter_counts_are_the_published_ones(config, count):
     for n in (1, 2, 7, 12):
         model = build(config, Space(kind="binary", shape=(n,)))
         assert model.parameter_count == count(n)
@@ -229,7 +229,7 @@ def test_the_way_back_is_the_derivative(walk):
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4, 100])
-def test_what_is_kept_changes_no_gradient(stride, monkeypatch):
+def test_cached_sums_change_no_gradient(stride, monkeypatch):
     def gradients():
         model.zero_grad()
         model.loss(rows)["nll"].sum().backward()
@@ -294,7 +294,7 @@ def test_learns_a_copy_of_its_first_entry(space, config):
 
 
 @pytest.mark.parametrize("owner", [CountTable, FVSBN, NADE])
-def test_suits_are_buildable_for_every_kind(owner):
+def test_defaults_are_buildable_for_every_kind(owner):
     label = {"label": GIVEN["label"]}
     for space in (BINARY, LEVELS, TABLE, Space(kind="label", size=4), replace(TABLE, given=label)):
         for rows in (100, 100_000):

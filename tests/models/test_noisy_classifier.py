@@ -15,7 +15,7 @@ LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=
 LABEL = Space(kind="label", size=2, name="label", rows=1000, given={"x": LINE})
 
 
-def test_noise_makes_it_unsure_as_bayes_rule_says():
+def test_noise_makes_it_unsure_as_bayes_rule_requires():
     """Two normals at -1 and 1: p(1 | z) = sigmoid(2 alpha z / (alpha^2 s^2 + sigma^2))."""
     torch.manual_seed(0)
     model = NoisyClassifier.Config(widths=(1,), width=32, dropout=0.0, low=-4.0, high=4.0).build(
@@ -39,7 +39,7 @@ def test_noise_makes_it_unsure_as_bayes_rule_says():
         assert (found - truth).abs().max() < 0.12
 
 
-def test_what_it_cannot_judge_is_refused():
+def test_what_it_cannot_classify_is_refused():
     with pytest.raises(UsageError, match="low=3 and high=2"):
         NoisyClassifier.Config(low=3.0, high=2.0)
     refused = NoisyClassifier.unsupported_reason(Space(kind="label", size=2, given={"a": LABEL}))

@@ -54,7 +54,7 @@ def test_random_and_given():
         ((5, 4, 3, 2, 1, 0, -1), "-1 is out of range;"),
     ],
 )
-def test_a_sequence_that_is_no_permutation_is_refused_in_a_sentence(sequence, problem):
+def test_a_sequence_that_is_no_permutation_is_refused(sequence, problem):
     with pytest.raises(UsageError, match=problem.replace(".", r"\.")):
         Orders(order="given", sequence=sequence).places(VECTOR)
 
@@ -64,7 +64,7 @@ def test_a_sequence_without_its_order_is_refused():
         Orders(sequence=(1, 0)).places(Space(kind="real", shape=(2,)))
 
 
-def test_words_give_a_sequence():
+def test_overrides_give_a_sequence():
     config = MADE.Config().override("order=given", "sequence=2,0,1,5,4,3")
     assert config.sequence == (2, 0, 1, 5, 4, 3)
     assert MADE.Config.from_dict(config.to_dict()) == config
@@ -77,7 +77,7 @@ def test_words_give_a_sequence():
     [{"order": "snake"}, {"order": "given", "sequence": (4, 0, 5, 1, 3, 2)}],
     ids=["snake", "given"],
 )
-def test_a_law_in_its_order(owner, words):
+def test_a_model_in_its_order(owner, words):
     torch.manual_seed(0)
     tiny = owner.smallest_config(PICTURE).to_dict()
     tiny.update(orders=1, **words)
@@ -102,7 +102,7 @@ def test_a_law_in_its_order(owner, words):
     torch.testing.assert_close(quick, slow)
 
 
-def test_what_a_snake_draws_first_is_what_it_completes_from():
+def test_what_a_snake_samples_first_is_what_it_completes_from():
     model = MADE.Config(width=8, depth=1, order="snake").build(PICTURE).eval()
     seen = torch.tensor([[[[True, True, True], [False, False, True]]]])
     x = torch.ones(1, 1, 2, 3)

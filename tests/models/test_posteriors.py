@@ -54,7 +54,7 @@ def bits(n: int, seed: int = 3) -> Tensor:
 
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda c: c.owner.__name__)
-def test_a_draw_and_a_given_code_have_one_density(config):
+def test_a_sample_and_a_given_code_have_one_density(config):
     posterior: Posterior = shaken(config.build(4))
     h, noise = normal(5, posterior.width), normal(3, 5, 4, seed=1)
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_a_full_covariance_has_the_rate_of_a_gaussian():
     )
 
 
-def test_the_drawn_rate_of_a_flow_is_steadied():
+def test_the_sampled_kl_of_a_flow_has_a_control_variate():
     """By numbers of mean 0, and wholly as long as its maps say nothing."""
     posterior: IAFPosterior = FLOW.build(4).double()
     h, noise = normal(5, posterior.width), normal(20_000, 5, 4, seed=1)
@@ -146,7 +146,7 @@ def test_a_full_posterior_is_tight_where_units_depend_on_each_other():
         )
 
 
-def test_completion_draws_from_the_law_given_what_was_seen():
+def test_completion_samples_the_conditional_given_what_was_seen():
     model, covariance = correlated()
     x = torch.tensor([[1.5, math.nan, math.nan]]).double().expand(4000, 3)
     question = Batch(x, observed=x.isfinite())
@@ -171,7 +171,7 @@ def test_completion_draws_from_the_law_given_what_was_seen():
     assert abs(right - mean[0]) < 0.5 * abs(poor - mean[0])
 
 
-def test_a_mixture_of_codes_is_scored_as_it_is_drawn():
+def test_a_mixture_of_codes_is_scored_as_it_is_sampled():
     model = vae(prior=MixturePrior.Config(components=3))
     grid = torch.linspace(-25, 25, 501, dtype=torch.float64)
     z = torch.cartesian_prod(grid, grid)  # (N, 2)
@@ -257,7 +257,7 @@ def test_refining_closes_the_amortisation_gap_row_by_row(config):
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 7, 10)])
 @pytest.mark.parametrize("scale", ["shared", "network"])
-def test_convolutions_say_each_entry_its_parameters(shape, scale):
+def test_convolutions_give_each_entry_its_parameters(shape, scale):
     space = Space(
         kind="levels", shape=shape, size=5, mean=(2.0,) * shape[0], scale=(1.0,) * shape[0]
     )
@@ -309,7 +309,7 @@ def test_invalid_settings_are_refused():
         vae().decode(torch.zeros(3, 5).double())
 
 
-def test_families_are_chosen_by_word():
+def test_families_are_chosen_by_overrides():
     config = VAE.Config().override(
         "posterior=iaf",
         "posterior.steps=1",

@@ -205,7 +205,7 @@ def test_passes_mean_over_networks_thinned_by_dropout():
     assert ((many - found.value).abs() < 5 * found.stderr + 1e-6).double().mean() > 0.98
 
 
-def test_draws_and_means_over_passes_are_of_one_law():
+def test_samples_and_means_over_passes_are_of_one_distribution():
     space, batch = noisy()
     model = stirred(MLPPredictor.Config(net=worlds.replace(NET, dropout=0.5)), space, batch)
     options, one = model.SamplingConfig(passes=8), {"x": batch.given["x"][:1]}

@@ -45,7 +45,7 @@ def test_padding_is_not_read_and_all_steps_are(net, both):
             assert torch.allclose(moved, found[row], rtol=0, atol=1e-12) == (step >= steps)
 
 
-def test_pictures_are_read_row_by_row_beside_what_is_no_sequence():
+def test_images_are_read_row_by_row_beside_what_is_no_sequence():
     model = built(GRU.Config(width=5), True, image=PICTURE, name=CLASS)
     x = torch.randint(17, (3, 1, 4, 3)).double()
     given = {"image": Batch(x), "name": Batch(torch.tensor([0, 1, 2]))}

@@ -76,7 +76,7 @@ def test_the_density_is_the_product_of_blocks_given_true_pasts(block):
     torch.testing.assert_close(model.log_prob(batch), total)
 
 
-def test_draws_are_fed_back():
+def test_samples_are_fed_back():
     """The second step is that of a first step after the past with the first draw in it."""
     model = built(RecursiveForecast.Config(rank=0))
     past = question(1).given["past"].x.expand(3000, -1, -1)

@@ -40,7 +40,7 @@ def test_agreement_by_hand():
         torch.testing.assert_close(found[i], torch.stack(each).mean())
 
 
-def test_looks_keep_what_they_should():
+def test_views_preserve_what_they_should():
     torch.manual_seed(0)
     pictures = torch.rand(5, 2, 8, 8)
     torch.testing.assert_close(transform_images(pictures, 0.0, 0.0, 0.0), pictures)
@@ -85,7 +85,7 @@ def test_the_loss_of_a_mask_reads_hidden_entries_alone():
 
 
 @pytest.mark.parametrize("kind", [Contrastive, MaskedAutoencoder])
-def test_pictures_are_read_by_convolutions(kind):
+def test_images_are_read_by_convolutions(kind):
     suit = kind.defaults(PICTURE)
     assert isinstance(suit.config.net, ConvFeatureNet.Config)
     model = suit.config.build(PICTURE)
@@ -121,7 +121,7 @@ def test_a_probe_reads_what_is_linear_and_nothing_else():
 
 
 @pytest.mark.parametrize("name", ["represent.contrastive", "represent.mae"])
-def test_a_run_is_judged_by_its_loss_and_probed(name):
+def test_a_run_is_evaluated_by_its_loss_and_probed(name):
     run = monge.fit(name, "iris", "net.width=32", "train.eval_every=20", budget="60steps")
     assert run.result["held_out"]["kind"] == "loss"
     found = run.evaluate()

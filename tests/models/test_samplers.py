@@ -49,7 +49,7 @@ def miss(config, law=None, start=1.0):
 
 
 @pytest.mark.parametrize("owner", EVERY)
-def test_a_path_tells_z_and_x_at_every_step_and_follows_its_noise(owner):
+def test_a_path_yields_z_and_x_at_every_step_and_follows_its_noise(owner):
     config = owner.Config(steps=8) if owner is not ODE else ODE.Config(method="rk4", steps=8)
     z = normal(20, 2)
     path, same = (led(config, plane(), z) for _ in range(2))
@@ -152,7 +152,7 @@ def test_ten_steps_of_dpm_are_no_worse_than_250_ancestral_ones():
     assert distance(DDIM.Config(steps=10)) > 1.1 * slow
 
 
-def test_a_grid_is_kept_to_and_more_steps_than_it_has_are_refused():
+def test_a_grid_is_followed_and_more_steps_than_it_has_are_refused():
     z = normal(3, 1)
     for owner in (Ancestral, DDIM, PC, DPM, Heun, Langevin):
         for spacing in ("middle", "time", "log_snr", "edm"):
@@ -190,7 +190,7 @@ def test_the_variance_of_a_step_is_the_posteriors_the_forward_steps_or_between()
     torch.testing.assert_close(spread("learned", torch.full((4, 2), 0.5).double()), half)
 
 
-def test_churn_draws_noise_and_keeps_the_law():
+def test_churn_adds_noise_and_preserves_the_distribution():
     law, n = line(), 4000
     z = normal(n, 1)
     still, stirred = (
@@ -201,7 +201,7 @@ def test_churn_draws_noise_and_keeps_the_law():
     assert (stirred.sort(0)[0] - truth).abs().mean() < 0.06
 
 
-def test_a_law_of_few_steps_takes_no_more():
+def test_a_model_of_few_steps_takes_no_more():
     space = Space(kind="real", shape=(2,), mean=(0.0, 0.0), scale=(1.0, 1.0), rows=100)
     model = DDPM.Config(net=MLPDenoiser.Config(width=8, depth=1), steps=6).build(space)
     for owner in EVERY:

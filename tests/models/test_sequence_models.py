@@ -48,7 +48,7 @@ def test_a_layout_is_undone(shape):
     assert torch.equal(steps[:, layout.places()], x.reshape(4, -1))
 
 
-def test_colours_of_a_pixel_come_in_turn():
+def test_colours_of_a_pixel_follow_each_other():
     layout = StepLayout(Space(kind="levels", shape=(3, 2, 2), size=4))
     picture = torch.arange(12).reshape(1, 3, 2, 2)
     assert layout.steps(picture)[0, :4].tolist() == [0, 4, 8, 1]
@@ -136,7 +136,7 @@ def test_a_condition_of_each_step_is_read_at_its_step():
         model.likelihood(replace(rows, given=short))
 
 
-def test_places_of_rows_of_one_length_begin_with_their_own_law():
+def test_places_of_rows_of_one_length_begin_with_their_own_marginal():
     space, batch = worlds.make("binary")
     model = build(space)
     with torch.no_grad():
@@ -168,7 +168,7 @@ def test_temperature_sharpens():
         assert cold[:, 0].std() < warm[:, 0].std() < hot[:, 0].std()
 
 
-def test_the_median_length_is_drawn_and_kept(tmp_path):
+def test_the_median_length_is_sampled_and_saved(tmp_path):
     space, rows = varying("levels")
     model = build(space)
     model.initialise_from_data(rows)

@@ -48,7 +48,7 @@ def bits(steps=4):
 
 
 @both
-def test_importance_samples_recover_a_law_that_sums_to_one(name):
+def test_importance_samples_recover_probabilities_that_sum_to_one(name):
     space, every = bits(3)
     model = built(name, space)
     for options in ("filter=true", "filter=false"):
@@ -62,7 +62,7 @@ def test_importance_samples_recover_a_law_that_sums_to_one(name):
 
 
 @both
-def test_samples_follow_the_law_that_is_scored(name):
+def test_samples_follow_the_distribution_that_is_scored(name):
     space, every = bits(3)
     model = built(name, space)
     p = model.likelihood(
@@ -75,7 +75,7 @@ def test_samples_follow_the_law_that_is_scored(name):
 
 
 @both
-def test_a_forecast_is_drawn_given_what_was_seen(name):
+def test_a_forecast_is_sampled_given_what_was_seen(name):
     """P(last | first three) by the ratio of likelihoods, and by how often it is drawn."""
     space, every = bits()
     model = built(name, space, seed=3)
@@ -171,7 +171,7 @@ def test_weighing_step_by_step_is_tighter_on_long_rows(name):
     assert (many - step).mean() < 0.2 * (step - whole).mean()
 
 
-def test_particles_are_drawn_by_their_shares():
+def test_particles_are_resampled_by_their_shares():
     share = torch.tensor([[0.5, 0.0], [0.25, 0.0], [0.25, 1.0], [0.0, 0.0]]).double()
     uniform = torch.tensor([0.3, 0.3]).double()
     chosen = systematic_resample(share, uniform, torch.tensor([False, False]))
@@ -183,7 +183,7 @@ def test_particles_are_drawn_by_their_shares():
     assert one[:, 0].tolist() == [1, 1, 1, 1]
 
 
-def test_strokes_are_drawn_as_paths_and_forecast_by_a_named_method(tmp_path, capsys):
+def test_strokes_are_plotted_as_paths_and_forecast_by_a_named_method(tmp_path, capsys):
     run = monge.fit(
         "stcn",
         "strokes",

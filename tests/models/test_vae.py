@@ -98,7 +98,7 @@ def test_importance_samples_close_the_gap():
     assert 0.7 < (error / many.stderr).std() < 1.4  # the stated errors are the size of the errors
 
 
-def test_samples_follow_the_law_that_is_scored():
+def test_samples_follow_the_distribution_that_is_scored():
     model, covariance = linear_gaussian()
     x = model.sample(40_000, generator=make_generator(2))
     scale = PLANE.statistic("scale").double()
@@ -212,7 +212,7 @@ def test_codes_and_samples_have_their_shapes(kind):
         {"scale": "shared", "components": 2},
     ],
 )
-def test_laws_of_levels_sum_to_one(words):
+def test_distributions_of_levels_sum_to_one(words):
     space = Space(kind="levels", shape=(1,), size=5, mean=(2.0,), scale=(1.5,))
     model = vae(space, latent=1, **words)
     batch = Batch(torch.arange(5).double()[:, None])

@@ -74,7 +74,7 @@ def test_bend_does_not_change_the_bound_of_continuous_time():
         assert not torch.allclose(model.likelihood(batch).value, two)
 
 
-def test_two_turns_share_the_parameters():
+def test_two_updates_share_the_parameters():
     model, _ = build("levels")
     bound, variance = model.updates()
     assert (bound.name, variance.name) == ("bound", "variance")
@@ -83,7 +83,7 @@ def test_two_turns_share_the_parameters():
     assert [turn.name for turn in build("levels", "steps=20")[0].updates()] == ["bound"]
 
 
-def test_variance_turn_lowers_the_variance_of_the_estimate():
+def test_variance_update_lowers_the_variance_of_the_estimate():
     """Of a bend that was spoiled, in which nearly all time is spent at one noise."""
     model, batch = build("levels")
     with torch.no_grad():
@@ -105,7 +105,7 @@ def test_variance_turn_lowers_the_variance_of_the_estimate():
     assert spread() < 0.9 * before
 
 
-def test_what_an_entry_tells_of_itself_is_its_posterior():
+def test_entrywise_denoising_is_the_posterior_of_each_entry():
     space, batch = worlds.make("levels", 500)
     units = Units(space).double()
     alone = EntrywiseDenoiser(space, units).double()
@@ -128,7 +128,7 @@ def test_what_an_entry_tells_of_itself_is_its_posterior():
     torch.testing.assert_close(near, y)
 
 
-def test_a_law_of_independent_entries_is_where_the_rest_begins():
+def test_training_begins_at_a_model_of_independent_entries():
     """Before training, the bound is near what independent entries reach."""
     space = Space(kind="levels", shape=(3,), size=6, rows=4000, mean=(2.0,), scale=(1.3,))
     g = torch.Generator().manual_seed(0)
@@ -149,7 +149,7 @@ def test_a_law_of_independent_entries_is_where_the_rest_begins():
     assert -entropy - 0.05 < found < -entropy + 0.05
 
 
-def test_resumed_law_remembers_the_shares():
+def test_a_resumed_model_restores_the_shares():
     model, batch = build("levels")
     other = model.config.build(model.space).double()
     with torch.no_grad():

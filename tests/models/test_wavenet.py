@@ -44,7 +44,7 @@ def test_it_finds_an_echo_within_its_reach(net):
 
 
 @pytest.mark.parametrize("net", NETS, ids=["wavenet", "tcn"])
-def test_words_choose_the_network_and_its_reach(net):
+def test_overrides_choose_the_network_and_its_reach(net):
     space = Space(kind="real", shape=(40,), mean=(0.0,), scale=(1.0,))
     config = WaveNet.Config().override(
         f"net={type(net).owner.__name__.lower()}", "net.layers=3", "net.kernel=3"
@@ -58,7 +58,7 @@ def test_words_choose_the_network_and_its_reach(net):
     assert min(support) >= 35 - model.net.reach
 
 
-def test_suit_reaches_over_short_rows_and_codes_mulaw():
+def test_defaults_reach_over_short_rows_and_code_mulaw():
     speech = Space(kind="levels", shape=(9000,), size=256, varies=True, rows=1200)
     config = WaveNet.defaults(speech).config
     assert config.levels == "categorical"

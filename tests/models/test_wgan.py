@@ -160,7 +160,7 @@ def test_a_real_event_survives_the_players_coordinates(space):
         torch.testing.assert_close(back, x.reshape(32, -1))
 
 
-def test_samples_are_decoded_noise_and_heed_the_label():
+def test_samples_are_decoded_noise_and_use_the_label():
     model = wgan(replace(REAL, given=LABEL))
 
     def draw(code: int) -> Tensor:
@@ -172,7 +172,7 @@ def test_samples_are_decoded_noise_and_heed_the_label():
     assert (draw(1) != draw(2)).all()
 
 
-def test_the_constraint_is_chosen_by_a_word():
+def test_the_constraint_is_chosen_by_an_override():
     config = WGAN.Config().override("constraint.bound=0.1", "constraint=clipping")
     assert config.constraint == Clipping.Config(bound=0.1)
     assert WGAN.Config.from_dict(config.to_dict()) == config
@@ -200,7 +200,7 @@ def test_spectral_normalisation_makes_the_critic_one_lipschitz():
     ] * (1 + 1e-9)
 
 
-def test_the_doctor_names_a_flat_and_a_steep_critic():
+def test_diagnostics_name_a_flat_and_a_steep_critic():
     model = wgan(REAL, Clipping.Config(bound=1e-4))
     model.clip(rows(REAL))
     (flat,) = model.diagnose(rows(REAL))

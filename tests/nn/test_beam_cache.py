@@ -29,7 +29,7 @@ def normal(*shape: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "rotary", "alibi", "table"])
 @pytest.mark.parametrize("read", [2, 5])
 @torch.no_grad()
-def test_a_branched_state_tells_what_a_whole_pass_tells(monkeypatch, positions, norm, read):
+def test_a_branched_state_gives_what_a_whole_pass_gives(monkeypatch, positions, norm, read):
     monkeypatch.setattr(beam_cache, "PRUNE_EVERY", 2)
     net, memory = built(positions, norm), normal(ROWS, read, 6, seed=1)
     length = torch.tensor([read, 2, 1])

@@ -110,6 +110,6 @@ def test_the_field_of_a_transposed_layer_is_what_its_gradient_reaches(kernel, st
         (UnsharedConvSpec(4), (3, 8), "3x8"),
     ],
 )
-def test_what_cannot_be_built_is_refused_in_a_sentence(layer, inputs, words):
+def test_what_cannot_be_built_is_refused(layer, inputs, words):
     with pytest.raises(UsageError, match=words):
         layer.shape(inputs)

@@ -19,7 +19,7 @@ from monge.nn.layers.pool import GlobalPool, upsample
 Z = torch.linspace(-6, 6, 2001, dtype=torch.float64)
 
 
-def test_every_function_is_what_it_says():
+def test_every_activation_has_its_formula():
     told = {
         "sigmoid": 1 / (1 + (-Z).exp()),
         "tanh": 2 * torch.sigmoid(2 * Z) - 1,
@@ -39,7 +39,7 @@ def test_every_function_is_what_it_says():
         assert torch.allclose(activation(name).eval()(Z), due), name
 
 
-def test_randomised_slopes_are_drawn_in_training_alone():
+def test_randomised_slopes_are_sampled_in_training_alone():
     layer, x = activation("rrelu"), -torch.ones(10_000)
     slopes = -layer(x)
     assert 1 / 8 <= slopes.min() < 0.13
@@ -56,7 +56,7 @@ def test_softmax_has_an_axis_and_no_place_in_a_masked_network():
 
 @pytest.mark.parametrize("name", get_args(Norm))
 @pytest.mark.parametrize("dims", [0, 1, 2])
-def test_norms_centre_and_scale_what_they_say(name, dims):
+def test_norms_centre_and_scale_their_own_axes(name, dims):
     x = 3 * torch.randn(6, 16, *[5] * dims, dtype=torch.float64) + 2
     if name == "instance" and not dims:
         with pytest.raises(UsageError, match="norm=layer"):
@@ -96,7 +96,7 @@ def test_groups_divide_the_channels_and_are_never_too_small():
 
 
 @torch.no_grad()
-def test_thinned_draws_from_its_generator_and_from_nothing_else():
+def test_thinned_samples_from_its_generator_and_from_nothing_else():
     net = nn.Sequential(nn.Linear(4, 50), dropout(0.5), nn.Linear(50, 1)).eval()
     x, before = torch.randn(1, 4).expand(3, 4), torch.get_rng_state()
 

@@ -78,7 +78,7 @@ def test_a_context_speaks_to_its_own_row_and_must_be_given():
 
 
 @torch.enable_grad()
-def test_every_output_reads_the_whole_picture_where_the_lowest_level_attends():
+def test_every_output_reads_the_whole_image_where_the_lowest_level_attends():
     net = shaken(UNet.Config(width=4, multipliers=(1, 2), attention=1).build((1, 32), 1))
     x = torch.randn(1, 1, 32, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(net(x)[0, 0, 0], x)
@@ -128,7 +128,7 @@ def test_a_resnet_makes_features(norm):
     assert any(biases) == (norm != "batch")
 
 
-def test_a_resnet_refuses_pictures_that_are_too_small():
+def test_a_resnet_refuses_images_that_are_too_small():
     with pytest.raises(UsageError, match="stride 2"):
         ResNetFeatures.Config(widths=(4,) * 5).build((1, 8, 8))
     with pytest.raises(UsageError, match="give widths"):

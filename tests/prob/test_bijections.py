@@ -164,7 +164,7 @@ def test_a_stack_begins_from_the_data_on():
     torch.testing.assert_close(first.log_scale, torch.zeros(2), atol=1e-5, rtol=0)
 
 
-def test_a_conditional_map_is_the_normal_law_of_the_context():
+def test_a_conditional_map_is_the_normal_distribution_of_the_context():
     net = nn.Linear(2, 6).double()
     layer, context = ConditionalBijection(net, AffineMap()), torch.randn(4, 2, dtype=torch.float64)
     x = torch.randn(4, 3, dtype=torch.float64)
@@ -175,7 +175,7 @@ def test_a_conditional_map_is_the_normal_law_of_the_context():
     torch.testing.assert_close(own, law.log_prob(x).sum(1))
 
 
-def test_nothing_is_drawn_from_no_rows():
+def test_nothing_is_sampled_from_no_rows():
     x, log_det = autoregressive(AffineMap())(torch.zeros(1, 4)[:0])
     assert x.shape == (0, 4)
     assert log_det.shape == (0,)
@@ -209,7 +209,7 @@ def test_a_matrix_begins_so_that_entries_are_uncorrelated():
     torch.testing.assert_close(mix(z)[0], x)
 
 
-def test_a_matrix_says_the_same_of_a_few_rows_as_of_many():
+def test_a_matrix_gives_the_same_for_a_few_rows_as_for_many():
     torch.manual_seed(0)
     mix, x = LULinear(5).double(), torch.randn(9, 5, dtype=torch.float64)
     for move in (mix, mix.inverse):

@@ -89,7 +89,7 @@ def test_the_best_sums_are_found_run_by_run(size):
     assert torch.equal(origin * size + symbol, every.indices)
 
 
-def test_draws_follow_the_law_and_ended_rows_stay_ended():
+def test_samples_follow_the_distribution_and_ended_rows_stay_ended():
     law = Bigrams(1)
     law.rows = torch.zeros(20000, dtype=torch.long)
     uniform = torch.rand(3, 20000, generator=make_generator(1), dtype=torch.float64)
@@ -104,7 +104,7 @@ def test_draws_follow_the_law_and_ended_rows_stay_ended():
     assert (x[:, 1:][after] == END).all()
 
 
-def test_excluded_symbols_are_never_drawn():
+def test_excluded_symbols_are_never_sampled():
     logits = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0]).double()
     p = logits.softmax(-1)
     assert truncate_logits(logits, SymbolSampling(top=2)).isfinite().tolist() == [

@@ -64,7 +64,7 @@ def test_what_lies_below_is_the_sum_of_the_density(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_listed_values_are_the_law(kind):
+def test_listed_values_are_the_distribution(kind):
     head, params = made(kind)
     for entry, log_p in enumerate(head.values(params)):
         if kind in ("real", "counts"):

@@ -68,7 +68,7 @@ def test_linear_is_the_limit_of_the_steps_of_the_paper():
         assert lost.item() == pytest.approx(-shares[step - 1].log().item(), rel=1e-2)
 
 
-def test_step_is_drawn_by_simulation():
+def test_step_is_sampled_by_simulation():
     """Mean and variance of z_s given a small window of z_t, x fixed."""
     schedule, g = make("logsnr", high=2.0, low=-4.0), torch.Generator().manual_seed(0)
     s, t = (torch.tensor(v, dtype=torch.float64) for v in (0.3, 0.5))

@@ -62,7 +62,7 @@ def test_it_comes_back_and_knows_its_volume_both_ways():
         assert torch.equal(matrix.triu(1), torch.zeros(3, 3).double())
 
 
-def test_draws_have_the_moments_of_the_mixture():
+def test_samples_have_the_moments_of_the_mixture():
     layer = built()
     with torch.no_grad():
         x, _ = layer(torch.randn(4000, 3, generator=make_generator(2)).double())

@@ -114,6 +114,6 @@ def test_cold_scores_become_a_permutation():
         (lambda: exact(torch.full((2, 2), torch.nan)), "not finite"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(call, words):
+def test_bad_input_is_refused(call, words):
     with pytest.raises(DataError, match=words):
         call()

@@ -222,7 +222,7 @@ def test_identical_points_cost_nothing():
         (dict(cost_of=0.0), UsageError, "the power of a cost is 0.0; it must be above 0"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(change, error, words):
+def test_bad_input_is_refused(change, error, words):
     call = dict(x=torch.zeros(2, 2), y=torch.ones(2, 2), epsilon=0.1) | change
     with pytest.raises(error, match=words):
         sinkhorn(**call)

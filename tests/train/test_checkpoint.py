@@ -85,7 +85,7 @@ def test_a_checkpoint_without_checksums_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("spoil", ["cut", "foreign", "pickle", "empty", "header"])
-def test_a_spoilt_file_gets_a_sentence_and_runs_nothing(tmp_path, spoil):
+def test_a_spoilt_file_is_refused_and_runs_nothing(tmp_path, spoil):
     path, trap = tmp_path / "last.safetensors", tmp_path / "trap"
     checkpoint.save(path, {"x": torch.zeros(1000)}, {"step": 1})
     whole = path.read_bytes()

@@ -98,7 +98,7 @@ def test_the_estimate_leaves_no_trace():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_whole_turns_are_tried_on_few_rows(monkeypatch):
+def test_full_batch_updates_are_tried_on_few_rows(monkeypatch):
     monkeypatch.setattr("monge.train.cost_estimate.MAX_TRIAL_ROWS", 50)
     model, rows, recipe = subject(TrainConfig(batch_size=10), whole=True)
     seen = []
@@ -116,7 +116,7 @@ def test_whole_turns_are_tried_on_few_rows(monkeypatch):
     [lambda n: 3.0, lambda n: 2 + 0.1 * n, lambda n: 0.1 * n, lambda n: 0.01 * n**2],
     ids=["none", "line", "rows", "square"],
 )
-def test_what_whole_turns_need_is_carried_on_to_all_rows(need):
+def test_the_cost_of_full_batch_updates_is_extrapolated_to_all_rows(need):
     assert math.isclose(extrapolate(need(256), need(1024), 50), need(51_200), rel_tol=1e-12)
 
 

@@ -127,7 +127,7 @@ def test_the_loop_keeps_the_best_and_counts_its_step(binary):
         ("train.nesterov=true", None),
     ],
 )
-def test_wrong_words_leave_no_folder(binary, word, sentence):
+def test_wrong_settings_leave_no_folder(binary, word, sentence):
     words = [word, *([] if sentence else ["train.optimiser=sgd"])]
     with pytest.raises(UsageError, match=sentence or r"train\.momentum"):
         start("made", binary, *words)
@@ -166,7 +166,7 @@ class Heir(Model, HasLikelihood):
 '''
 
 
-def test_a_run_with_a_part_is_whole_resumes_and_tells_of_it(tmp_path):
+def test_a_run_with_a_submodel_is_complete_resumes_and_names_it(tmp_path):
     (tmp_path / "heir.py").write_text(OWN)
     own, x = str(tmp_path / "heir.py"), np.random.default_rng(0).random((100, 2)) + 5
     first = monge.fit(own, x, budget="50steps")
