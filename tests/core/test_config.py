@@ -62,7 +62,7 @@ def test_survives_json(recipe):
     st.text(st.characters(blacklist_categories=["Cs"]), max_size=8),
 )
 def test_overrides_equal_keywords(width, rate, flag, sizes, maybe, name):
-    words = [
+    overrides = [
         f"width={width}",
         f"rate={rate!r}",
         f"flag={str(flag).lower()}",
@@ -80,22 +80,22 @@ def test_overrides_equal_keywords(width, rate, flag, sizes, maybe, name):
         name=name,
         net=MLP.Config(width=3),
     )
-    assert Owner.Config().override(*words) == expected
-    assert Owner.Config().override(*reversed(words)) == expected
+    assert Owner.Config().override(*overrides) == expected
+    assert Owner.Config().override(*reversed(overrides)) == expected
 
 
 @given(st.text(max_size=12))
-def test_no_text_breaks_the_grammar(word):
+def test_no_text_breaks_the_grammar(text):
     """Any text either changes the configuration or is refused in a sentence."""
     try:
-        outcome = repr(Owner.Config().override(word))
+        outcome = repr(Owner.Config().override(text))
     except UsageError as error:
         outcome = str(error)
     assert outcome
 
 
 @pytest.mark.parametrize(
-    ("word", "sentence"),
+    ("text", "sentence"),
     [
         ("widht=3", "Owner has no field 'widht'; did you mean width?"),
         ("width=0", "width=0 must be at least 1 and at most 512"),
@@ -111,9 +111,9 @@ def test_no_text_breaks_the_grammar(word):
         ("name.more=1", "str has no field 'more'; there are no choices"),
     ],
 )
-def test_wrong_overrides_are_refused(word, sentence):
+def test_wrong_overrides_are_refused(text, sentence):
     with pytest.raises(UsageError) as caught:
-        Owner.Config().override(word)
+        Owner.Config().override(text)
     assert str(caught.value) == sentence
 
 
@@ -155,10 +155,12 @@ def test_a_space_is_a_tree_that_survives_json():
 
 
 def test_overrides_are_sorted_by_their_prefix():
-    words = Overrides.parse(
+    overrides = Overrides.parse(
         ["width=3", "train.lr=1", "data.rows=5", "sample.steps=2", "net.width=.5"]
     )
-    assert words == Overrides(("width=3", "net.width=.5"), ("lr=1",), ("rows=5",), ("steps=2",))
+    assert overrides == Overrides(
+        ("width=3", "net.width=.5"), ("lr=1",), ("rows=5",), ("steps=2",)
+    )
 
 
 class Pair(Configured):

@@ -190,8 +190,8 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world):
     assert mode.shape == batch.x.shape
     if space.kind == "label":
         assert torch.equal(mode, model.mean(given).argmax(1))
-    law = model.marginals(given)
-    assert (law.quantile(0.05) < law.quantile(0.95)).all() or space.kind == "label"
+    marginals = model.marginals(given)
+    assert (marginals.quantile(0.05) < marginals.quantile(0.95)).all() or space.kind == "label"
 
 
 @pytest.mark.parametrize(("name", "kind"), [("made", "real"), ("wgan", "real")])

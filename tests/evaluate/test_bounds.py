@@ -131,15 +131,15 @@ def test_evaluate_prints_the_curve_and_the_evidence(tmp_path, capsys):
         out=tmp_path / "run",
     )
     assert attempt(["evaluate", str(tmp_path / "run"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["tightness"]
-    one, *_, many = told["rungs"]
+    tightness_json = json.loads(capsys.readouterr().out)["tightness"]
+    one, *_, many = tightness_json["rungs"]
     assert (one["samples"], one["kind"], many["samples"]) == (1, "bound", 1000)
-    assert one["value"] <= told["evidence"]["value"] + 5 * one["stderr"]
-    assert abs(many["value"] - told["evidence"]["value"]) < 5 * many["error"] + 1e-3
+    assert one["value"] <= tightness_json["evidence"]["value"] + 5 * one["stderr"]
+    assert abs(many["value"] - tightness_json["evidence"]["value"]) < 5 * many["error"] + 1e-3
 
 
 def test_people_read_the_curve_as_a_table(curve):
-    said = format_bound_curve(Console(False, False, False), curve[0])
-    assert "the bound over 16 rows" in said
-    assert "effective samples" in said
-    assert f"exact evidence by quadrature {curve[0].evidence.value:.4f}" in said
+    text = format_bound_curve(Console(False, False, False), curve[0])
+    assert "the bound over 16 rows" in text
+    assert "effective samples" in text
+    assert f"exact evidence by quadrature {curve[0].evidence.value:.4f}" in text

@@ -65,11 +65,11 @@ def test_few_rows_are_refused():
 
 
 @pytest.fixture
-def say(capsys):
-    def run(*words):
-        code = attempt(["distance", *map(str, words)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+def run_distance(capsys):
+    def run(*arguments):
+        code = attempt(["distance", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return run
 
@@ -83,8 +83,8 @@ def arrays(tmp_path):
     return save
 
 
-def test_the_command_gives_metrics_a_plan_and_a_plot(say, tmp_path):
-    code, out, err = say(
+def test_the_command_gives_metrics_a_plan_and_a_plot(run_distance, tmp_path):
+    code, out, err = run_distance(
         "moons",
         "rings",
         "--rows",
@@ -116,24 +116,24 @@ def test_the_command_gives_metrics_a_plan_and_a_plot(say, tmp_path):
     assert (tmp_path / "plan.png").stat().st_size > 5000
 
 
-def test_the_command_is_seeded_and_prints_a_table(say):
-    code, out, _ = say("moons", "moons", "data.seed=3", "--rows", 40)
+def test_the_command_is_seeded_and_prints_a_table(run_distance):
+    code, out, _ = run_distance("moons", "moons", "data.seed=3", "--rows", 40)
     assert code == 0
     assert "wasserstein_1" in out
-    assert say("moons", "moons", "data.seed=3", "--rows", 40)[1] == out
-    assert say("moons", "moons", "data.seed=3", "--rows", 40, "--seed", 1)[1] != out
+    assert run_distance("moons", "moons", "data.seed=3", "--rows", 40)[1] == out
+    assert run_distance("moons", "moons", "data.seed=3", "--rows", 40, "--seed", 1)[1] != out
 
 
-def test_the_command_compares_labels_by_their_frequencies(say, tmp_path):
+def test_the_command_compares_labels_by_their_frequencies(run_distance, tmp_path):
     for name, share in (("a", 10), ("b", 30)):
         rows = ["red"] * share + ["blue"] * (60 - share)
         (tmp_path / f"{name}.csv").write_text("colour\n" + "\n".join(rows) + "\n")
-    code, out, err = say(tmp_path / "a.csv", tmp_path / "b.csv", "--json")
+    code, out, err = run_distance(tmp_path / "a.csv", tmp_path / "b.csv", "--json")
     assert code == 0, err
     assert json.loads(out)["measures"]["total_variation"]["value"] == pytest.approx(1 / 3)
 
 
-def test_the_command_refuses_in_one_line(say, arrays, tmp_path):
+def test_the_command_refuses_in_one_line(run_distance, arrays, tmp_path):
     rng = np.random.default_rng(0)
     flat, deep = arrays("flat", rng.normal(size=(50, 2))), arrays("deep", rng.normal(size=(50, 3)))
     holes = rng.normal(size=(50, 2))
@@ -141,7 +141,7 @@ def test_the_command_refuses_in_one_line(say, arrays, tmp_path):
     few = arrays("few", rng.normal(size=(8, 2)))
     (tmp_path / "a.csv").write_text("age,size\n" + "1,2.5\n3,4.5\n" * 20)
     (tmp_path / "b.csv").write_text("age,weight\n" + "1,2.5\n3,4.5\n" * 20)
-    for words, sentence in [
+    for arguments, sentence in [
         ((flat, deep), "x has the shape 3 where"),
         ((tmp_path / "a.csv", tmp_path / "b.csv"), "lacks size"),
         ((flat, arrays("holes", holes)), "holes has missing values"),
@@ -150,16 +150,16 @@ def test_the_command_refuses_in_one_line(say, arrays, tmp_path):
         ((deep, deep, "--plot", tmp_path / "p.png"), "--plot draws points in the plane"),
         ((flat, "mons"), "did you mean moons"),
     ]:
-        code, out, err = say(*words)
-        assert code in (1, 2), words
+        code, out, err = run_distance(*arguments)
+        assert code in (1, 2), arguments
         assert out == ""
         assert len(err.strip().splitlines()) == 1
         assert sentence in err, err
 
 
-def test_rows_with_holes_are_left_out_of_both_sides_on_request(say, arrays):
+def test_rows_with_holes_are_left_out_of_both_sides_on_request(run_distance, arrays):
     rows = np.random.default_rng(0).normal(size=(60, 2))
     rows[3, 1] = np.nan
     holes = arrays("holes", rows)
-    code, _, err = say(holes, holes, "data.missing=drop", "--json")
+    code, _, err = run_distance(holes, holes, "data.missing=drop", "--json")
     assert code == 0, err

@@ -26,10 +26,10 @@ def reference(past, season=4):
 
 def test_crps_of_samples_is_that_of_the_distribution():
     mean, sigma, truth = 2 * normal(3, 2, 2), 1.5, normal(3, 2, 2, seed=1)
-    draws = mean + sigma * normal(4000, 3, 2, 2, seed=2)
+    samples = mean + sigma * normal(4000, 3, 2, 2, seed=2)
     scale = torch.tensor([2.0, 0.5]).double()
-    told = normal_crps(mean, torch.full((2, 2), sigma).double(), truth, scale)
-    torch.testing.assert_close(crps(draws, truth, scale), told, rtol=0.03, atol=0.02)
+    expected = normal_crps(mean, torch.full((2, 2), sigma).double(), truth, scale)
+    torch.testing.assert_close(crps(samples, truth, scale), expected, rtol=0.03, atol=0.02)
 
 
 def test_crps_is_the_absolute_error_of_a_point_and_fair_for_few_samples():

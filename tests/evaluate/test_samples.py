@@ -34,15 +34,15 @@ class Puppet(Model, CanSample):
 
     events = {"real"}
 
-    def __init__(self, draw):
+    def __init__(self, sampler):
         super().__init__(Puppet.Config(), SPACE)
-        self.draw = draw
+        self.sampler = sampler
 
     def loss(self, batch):
         return {}
 
     def sample(self, n, given=None, options=None, generator=None):
-        return self.draw(n)
+        return self.sampler(n)
 
     @classmethod
     def smallest_config(cls, space):
@@ -78,9 +78,9 @@ def test_each_half_is_classified_by_a_network_that_saw_the_other(monkeypatch):
             logit = net((rows[half][pick] - mean) / scale)[:, 0]
             binary_cross_entropy_with_logits(logit, labels[pick].float()).backward()
             adam.step()
-        said = net((rows[1 - half] - mean) / scale)[:, 0]
-        sure = said.abs() > 1e-3
-        assert torch.equal(found[half][sure], ((said > 0) == labels)[sure])
+        logits = net((rows[1 - half] - mean) / scale)[:, 0]
+        sure = logits.abs() > 1e-3
+        assert torch.equal(found[half][sure], ((logits > 0) == labels)[sure])
         assert sure.double().mean() > 0.9
 
 
@@ -136,14 +136,14 @@ def test_copies_and_duplicates_are_counted():
 def test_modes_are_found_where_samples_are():
     density = GaussianModes(CENTRES, 0.1)
     x = torch.cat([CENTRES[:1] + 0.1 * normal(90, 0), CENTRES[1:] + 5 * 0.1 * torch.ones(10, 2)])
-    told = modes(x, density)
-    assert (told["modes_found"].value, told["modes_found"].unit) == (1, "of 2")
-    assert told["within_4_sigma"].value == pytest.approx(0.9, abs=0.02)
+    reported = modes(x, density)
+    assert (reported["modes_found"].value, reported["modes_found"].unit) == (1, "of 2")
+    assert reported["within_4_sigma"].value == pytest.approx(0.9, abs=0.02)
 
 
-def names(draw, density=None) -> set[str]:
+def names(sampler, density=None) -> set[str]:
     held, train = Batch(normal(300, 1)), Batch(normal(600, 2))
-    return {finding.name for finding in diagnose_samples(Puppet(draw), held, train, density)}
+    return {finding.name for finding in diagnose_samples(Puppet(sampler), held, train, density)}
 
 
 def test_diagnostics_name_what_samples_show():
@@ -167,9 +167,9 @@ def test_oscillation_differs_from_noise_and_from_progress():
     swings = [1.0, 0.5, 0.2, 0.4] * 2 + [0.3, 2.0] * 4
     assert oscillation(course(steady)) == oscillation(course(noise)) == []
     assert oscillation(course(swings)[:6]) == []
-    (told,) = oscillation(course(swings))
-    assert told.name == "oscillation"
-    assert "has not improved on 0.2" in told.sentence
+    (reported,) = oscillation(course(swings))
+    assert reported.name == "oscillation"
+    assert "has not improved on 0.2" in reported.sentence
 
 
 def test_evaluation_prints_them_with_real_rows_beside():
@@ -183,10 +183,10 @@ def test_evaluation_prints_them_with_real_rows_beside():
         assert abs(found[name].value - reference.value) < 4 * reference.stderr, name
     assert {"memorised", "duplicates", "modes_found", "within_4_sigma"} <= set(found)
     assert found["memorised_of_real_rows"].value == 0.01
-    told = {name: (score, real) for name, score, real in paired(found)}
-    assert told["modes_found"] == (found["modes_found"], found["modes_found_of_real_rows"])
-    assert told["samples_compared"][1] is None
-    assert not any(name.endswith("_of_real_rows") for name in told)
+    reported = {name: (score, real) for name, score, real in paired(found)}
+    assert reported["modes_found"] == (found["modes_found"], found["modes_found_of_real_rows"])
+    assert reported["samples_compared"][1] is None
+    assert not any(name.endswith("_of_real_rows") for name in reported)
 
 
 def test_metrics_that_need_more_rows_are_reported_as_skipped():
@@ -195,8 +195,8 @@ def test_metrics_that_need_more_rows_are_reported_as_skipped():
     found = all_metrics(model, few, few)
     assert "energy_distance" in found
     assert "mmd" not in found
-    (told,) = skipped_metrics(model, few)
-    assert "12 rows" in told.sentence
+    (reported,) = skipped_metrics(model, few)
+    assert "12 rows" in reported.sentence
     assert skipped_metrics(model, worlds.Rows(Batch(normal(20, 1).float()))) == []
 
 

@@ -112,9 +112,9 @@ def test_hidden_entries_are_summed_out_and_sampled_exactly(config, kind):
     log_p = model.log_prob(every)[match]
     question = Batch(x.expand(20000, *space.shape), observed=seen.expand(20000, *space.shape))
     torch.testing.assert_close(model.log_prob(question[:1])[0], log_p.logsumexp(0))
-    drawn = model.complete(question, generator=make_generator(5))
-    assert torch.equal(drawn[:, seen], question.x[:, seen])
-    found = shares(drawn.flatten(1), every[match].flatten(1))
+    samples = model.complete(question, generator=make_generator(5))
+    assert torch.equal(samples[:, seen], question.x[:, seen])
+    found = shares(samples.flatten(1), every[match].flatten(1))
     assert found.sum().item() == pytest.approx(1)
     assert (found - log_p.softmax(0)).abs().sum() / 2 < 0.02
 
@@ -198,10 +198,10 @@ def test_each_label_has_its_own_distribution(owner):
         mine = batch[label == code]
         swapped = replace(mine, given={"label": Batch(torch.full((len(mine),), (code + 1) % 3))})
         assert model.log_prob(mine).mean() > model.log_prob(swapped).mean() + 0.1
-        drawn = model.sample(
+        samples = model.sample(
             4000, {"label": Batch(torch.tensor([code]))}, generator=make_generator(0)
         )
-        torch.testing.assert_close(drawn.mean(0), mine.x.mean(0), atol=0.05, rtol=0.05)
+        torch.testing.assert_close(samples.mean(0), mine.x.mean(0), atol=0.05, rtol=0.05)
 
 
 def test_independent_counts_frequencies():
@@ -241,9 +241,9 @@ def test_long_ladders_of_levels_are_grouped():
     for config in COUNTED.values():
         model = fitted(config, space, Batch(x))
         assert float(model.log_prob(every).exp().sum()) == pytest.approx(1, abs=1e-12)
-        drawn = model.sample(2000, generator=make_generator(1))
-        assert drawn.min() >= 0
-        assert drawn.max() <= 255
+        samples = model.sample(2000, generator=make_generator(1))
+        assert samples.min() >= 0
+        assert samples.max() <= 255
 
 
 CONFIGS = {**COUNTED, "gaussian": Gaussian.Config()}
@@ -294,10 +294,10 @@ def test_defaults_are_built_and_too_many_labels_are_refused(owner):
 
 
 def test_what_does_not_fit_is_refused():
-    picture = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60000)
-    assert "4096" in ChowLiuTree.unsupported_reason(picture)
+    image = Space(kind="levels", shape=(1, 28, 28), size=256, rows=60000)
+    assert "4096" in ChowLiuTree.unsupported_reason(image)
     with pytest.raises(DataError, match="4096"):
-        ChowLiuTree.Config().build(picture)
+        ChowLiuTree.Config().build(image)
     assert "baseline.chow_liu" in Gaussian.unsupported_reason(Space(kind="label", size=3))
     assert "baseline.mixture" in Gaussian.unsupported_reason(Space(kind="real", shape=(3, 64, 64)))
     with pytest.raises(UsageError, match="diagonal"):

@@ -19,14 +19,14 @@ from monge.train.trainer import Trainer
 BOTH = pytest.mark.parametrize("name", ["predict.cnn", "predict.resnet"])
 
 
-def picture(*shape, rows=54_000, kind="levels"):
+def image(*shape, rows=54_000, kind="levels"):
     return Space(
         kind=kind, shape=shape, size=256, mean=(33.0,), scale=(79.0,), rows=rows, name="image"
     )
 
 
 def digits(*shape, rows=54_000, **given):
-    given = {"image": picture(*shape, rows=rows), **given}
+    given = {"image": image(*shape, rows=rows), **given}
     return Space(kind="label", size=10, name="label", rows=rows, given=given)
 
 
@@ -54,11 +54,11 @@ def built(name, space, **fields):
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 64, 64), (3, 9, 30)])
 def test_defaults_can_be_built_and_are_not_huge(name, shape):
     space = digits(*shape)
-    suit = registry.find(name).defaults(space)
-    model = suit.config.build(space)
+    defaults = registry.find(name).defaults(space)
+    model = defaults.config.build(space)
     assert sum(p.numel() for p in model.parameters()) < 3_000_000
-    assert suit.train.max_steps == 8 * 54_000 // 128
-    assert bool(suit.data) == (min(shape[1:]) >= 16)
+    assert defaults.train.max_steps == 8 * 54_000 // 128
+    assert bool(defaults.data) == (min(shape[1:]) >= 16)
     model.eval()
     assert model.likelihood(question(space, 2)).value.shape == (2,)
 
@@ -77,9 +77,9 @@ def test_the_smallest_images_are_refused_or_built(name, shape):
 
 def test_a_number_is_not_augmented_and_few_rows_are_seen_often():
     space = replace(digits(1, 28, 28, rows=1000), kind="real", size=0, rows=1000)
-    suit = CNN.defaults(space)
-    assert suit.data == ()
-    assert (suit.train.max_steps, suit.train.batch_size) == (1500, 64)
+    defaults = CNN.defaults(space)
+    assert defaults.data == ()
+    assert (defaults.train.max_steps, defaults.train.batch_size) == (1500, 64)
 
 
 @BOTH
@@ -117,7 +117,7 @@ def test_what_is_no_image_is_refused(name):
     owner = registry.find(name)
     lone = Space(kind="label", size=3, given={"x": Space(kind="real", shape=(5,), name="x")})
     assert "use predict.mlp" in owner.unsupported_reason(lone)
-    two = digits(1, 8, 8, other=picture(1, 8, 8))
+    two = digits(1, 8, 8, other=image(1, 8, 8))
     assert "predict.mlp" in owner.unsupported_reason(two)
     assert "--target" in owner.unsupported_reason(Space(kind="label", size=3))
     assert owner.unsupported_reason(digits(1, 8, 8)) is None

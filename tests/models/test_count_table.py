@@ -58,13 +58,13 @@ def test_numbers_of_a_table_fall_into_runs():
     )
     model = CountTable.defaults(space).config.build(space).double()
     model.count(Batch(x))
-    drawn = model.sample(4000, generator=make_generator(1))
-    assert torch.corrcoef(drawn.clamp(-4, 4).T)[0, 1] > 0.8
+    samples = model.sample(4000, generator=make_generator(1))
+    assert torch.corrcoef(samples.clamp(-4, 4).T)[0, 1] > 0.8
     assert model.log_prob(x).mean() > model.log_prob(x * torch.tensor([1, -1])).mean() + 0.5
 
 
 @pytest.mark.parametrize(
-    ("space", "words"),
+    ("space", "count"),
     [
         (Space(kind="binary", shape=(1, 28, 28)), "1x28x28 has about 2^784 parameters"),
         (Space(kind="levels", size=256, shape=(3, 64, 64)), "has about 2^24576 parameters"),
@@ -72,9 +72,9 @@ def test_numbers_of_a_table_fall_into_runs():
     ],
     ids=str,
 )
-def test_a_table_that_is_too_large_is_refused_with_its_size(space, words):
+def test_a_table_that_is_too_large_is_refused_with_its_size(space, count):
     sentence = CountTable.unsupported_reason(space)
-    assert words in sentence
+    assert count in sentence
     assert "use autoregressive.fvsbn" in sentence
     with pytest.raises(DataError, match="parameters"):
         CountTable.Config().build(space)

@@ -23,12 +23,12 @@ RHO = 0.9
 class Pair(Known):
     """Two normals with correlation RHO."""
 
-    def predict(self, z, t, told=None):
+    def predict(self, z, t, conditions=None):
         alpha, sigma = self.schedule.alpha(t)[:, None], self.schedule.sigma(t)[:, None]
-        turn = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
+        rotation = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
         spread = torch.tensor([1 + RHO, 1 - RHO]).double()  # of sum and difference
         gain = alpha * spread / (alpha.square() * spread + sigma.square())
-        return DenoiserPrediction(z, alpha, sigma, "x0", (gain * (z @ turn)) @ turn)
+        return DenoiserPrediction(z, alpha, sigma, "x0", (gain * (z @ rotation)) @ rotation)
 
 
 def completed(n=2000, seen=1.5, **options):

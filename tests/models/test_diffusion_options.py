@@ -19,7 +19,7 @@ from monge.models.diffusion.ddpm import DDPM
 from monge.models.diffusion.vdm import VDM, LearnedSchedule
 
 REAL = Space(kind="real", shape=(2,), name="x", rows=1000)
-PICTURE = Space(
+IMAGE = Space(
     kind="levels",
     shape=(1, 7, 6),
     size=5,
@@ -35,23 +35,23 @@ SMALL = ("net=mlp", "net.width=16", "net.depth=2")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    place = tmp_path_factory.mktemp("words") / "run"
+    place = tmp_path_factory.mktemp("settings") / "run"
     return monge.fit("ddpm", "digits", "steps=20", *SMALL, budget="2steps", out=place)
 
 
-def refused(capsys, *words):
-    assert attempt([*words, "--json"]) in (1, 2)
+def refused(capsys, *settings):
+    assert attempt([*settings, "--json"]) in (1, 2)
     return json.loads(capsys.readouterr().out)["error"]
 
 
 def test_presets_are_the_papers():
-    ddpm = DDPM.preset("ddpm", PICTURE)
+    ddpm = DDPM.preset("ddpm", IMAGE)
     assert (ddpm.steps, ddpm.target, ddpm.weight) == (1000, "noise", "simple")
     assert ddpm.schedule.shape == "linear"
-    first = DDPM.preset("sohl_dickstein", PICTURE)
+    first = DDPM.preset("sohl_dickstein", IMAGE)
     assert (first.weight, first.variance) == ("elbo", "learned")
-    assert first.build(PICTURE).sample(2, generator=make_generator(0)).shape == (2, 1, 7, 6)
-    assert VDM.preset("vdm", PICTURE).target == "noise"
+    assert first.build(IMAGE).sample(2, generator=make_generator(0)).shape == (2, 1, 7, 6)
+    assert VDM.preset("vdm", IMAGE).target == "noise"
     assert {*DDPM.presets} | {*VDM.presets} == {"sohl_dickstein", "ddpm", "vdm"}
 
 
@@ -100,15 +100,17 @@ def test_options_apply_to_their_own_command():
 def test_a_likelihood_describes_its_samples_and_tolerance(run, capsys):
     torch.manual_seed(0)
     model, y = DDPM.smallest_config(REAL).build(REAL), Batch(torch.zeros(3, 2))
-    told = [
-        model.likelihood(y, apply_overrides(model.LikelihoodConfig(), words.split(), "score")).told
-        for words in (
+    descriptions = [
+        model.likelihood(
+            y, apply_overrides(model.LikelihoodConfig(), settings.split(), "score")
+        ).told
+        for settings in (
             "samples=8",
             "method=ode tolerance=0.01",
             "method=ode trace=hutchinson probes=3",
         )
     ]
-    assert told == [
+    assert descriptions == [
         "denoising bound over continuous time, 8 samples of time and noise per row",
         "probability-flow ODE, tolerance 0.01, exact trace",
         "probability-flow ODE, tolerance 0.0001, trace along 3 random directions per row",
@@ -155,7 +157,7 @@ def test_rows_of_the_run_are_completed_with_the_settings(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "value"),
+    ("settings", "value"),
     [
         (["fit", "ddpm", "moons", "steps=0"], "steps=0"),
         (
@@ -180,9 +182,9 @@ def test_rows_of_the_run_are_completed_with_the_settings(run, tmp_path, capsys):
         ),
     ],
 )
-def test_wrong_settings_are_refused(run, capsys, words, value):
-    words = [str(run.folder) if word == "RUN" else word for word in words]
-    assert value in refused(capsys, *words)
+def test_wrong_settings_are_refused(run, capsys, settings, value):
+    settings = [str(run.folder) if setting == "RUN" else setting for setting in settings]
+    assert value in refused(capsys, *settings)
 
 
 def test_a_guide_for_another_field_is_refused(run, capsys):

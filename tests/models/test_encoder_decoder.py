@@ -107,14 +107,14 @@ def test_steps_give_what_is_scored(name):
 @every
 def test_it_samples_what_it_scores(name):
     model, (x, length) = built(name), padded(every_sentence())
-    told = given([1, 2], 1)
+    condition = given([1, 2], 1)
     log_p = model.likelihood(Batch(x, given([1, 2], len(x)), length=length)).value
     entropy = -(log_p.exp() * log_p).sum().item()
-    drawn = model.sample(4000, told, generator=make_generator(0))
-    assert torch.equal(drawn, model.sample(4000, told, generator=make_generator(0)))
-    *_, last = model.stream(4000, told, generator=make_generator(0))
-    assert torch.equal(drawn, last)
-    own = model.likelihood(Batch(drawn, given([1, 2], 4000))).value
+    samples = model.sample(4000, condition, generator=make_generator(0))
+    assert torch.equal(samples, model.sample(4000, condition, generator=make_generator(0)))
+    *_, last = model.stream(4000, condition, generator=make_generator(0))
+    assert torch.equal(samples, last)
+    own = model.likelihood(Batch(samples, given([1, 2], 4000))).value
     assert abs(own.mean().item() + entropy) < 5 * own.std().item() / 4000**0.5
 
 
@@ -176,11 +176,11 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
         return Trainer(replace(CONFIGS[name], scheduled=0.2).build(space), rows, recipe, seed=1)
 
     whole = assert_unbroken(trainer, tmp_path)
-    judge = HeldOutScorer(whole.model, valid)
-    before = evaluate_ema(whole, judge)
-    for _ in fit(whole, Budget(steps=60), judge):
+    scorer = HeldOutScorer(whole.model, valid)
+    before = evaluate_ema(whole, scorer)
+    for _ in fit(whole, Budget(steps=60), scorer):
         pass
-    assert evaluate_ema(whole, judge).value > before.value + 0.3
+    assert evaluate_ema(whole, scorer).value > before.value + 0.3
 
 
 @pytest.mark.parametrize("owner", [Transformer, Seq2Seq])

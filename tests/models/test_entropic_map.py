@@ -77,11 +77,11 @@ def test_samples_are_targets_that_were_seen_with_the_right_mean():
     _, batch = rows()
     model = entropic(0.2)
     one = {"source": batch.given["source"][:1]}
-    drawn = model.sample(4000, one, generator=make_generator(0))
-    assert bool((drawn[:50, None] == batch.x).all(-1).any(1).all())
-    error = drawn.std(0) / 4000**0.5
-    assert bool(((drawn.mean(0) - model.mean(one)[0]).abs() < 4 * error).all())
-    assert torch.equal(drawn, model.sample(4000, one, generator=make_generator(0)))
+    samples = model.sample(4000, one, generator=make_generator(0))
+    assert bool((samples[:50, None] == batch.x).all(-1).any(1).all())
+    error = samples.std(0) / 4000**0.5
+    assert bool(((samples.mean(0) - model.mean(one)[0]).abs() < 4 * error).all())
+    assert torch.equal(samples, model.sample(4000, one, generator=make_generator(0)))
     with pytest.raises(DataError, match="source"):
         model.sample(3)
 
@@ -135,7 +135,7 @@ def test_held_out_distance_ignores_how_rows_happen_to_be_paired():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "values"),
     [
         ({}, "given 0 conditions; write the two as SOURCE~TARGET"),
         (
@@ -145,9 +145,9 @@ def test_held_out_distance_ignores_how_rows_happen_to_be_paired():
         ({"source": replace(SOURCE, kind="levels", size=4)}, "one kind"),
     ],
 )
-def test_what_cannot_be_moved_is_refused(given, words):
+def test_what_cannot_be_moved_is_refused(given, values):
     for owner in (EntropicMap, NeuralMap):
-        assert words in owner.unsupported_reason(replace(SPACE, given=given))
+        assert values in owner.unsupported_reason(replace(SPACE, given=given))
 
 
 def test_a_run_maps_other_data(tmp_path, capsys):

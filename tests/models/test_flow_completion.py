@@ -58,9 +58,9 @@ def test_a_gaussian_flow_samples_the_known_conditional(seen):
     x = mean + torch.tensor([1.0, -0.3, 0.8]).double()
     centre, spread = conditional(mean, cov, seen, x)
     batch = Batch(x.expand(n, 3), observed=seen.expand(n, 3))
-    drawn = model.complete(batch, model.SamplingConfig(**LONG), make_generator(0))
-    assert torch.equal(drawn[:, seen], batch.x[:, seen])
-    hidden = drawn[:, ~seen]
+    completed = model.complete(batch, model.SamplingConfig(**LONG), make_generator(0))
+    assert torch.equal(completed[:, seen], batch.x[:, seen])
+    hidden = completed[:, ~seen]
     error = 5 * (spread.diagonal() / n).sqrt()
     assert ((hidden.mean(0) - centre).abs() < error).all()
     torch.testing.assert_close(
@@ -93,8 +93,8 @@ def test_a_seen_level_is_anywhere_in_its_interval():
         torch.tensor([1.0, 0.0]).double().expand(n, 2),
         observed=torch.tensor([True, False]).expand(n, 2),
     )
-    drawn = model.complete(shown, model.SamplingConfig(**LONG), make_generator(0))
-    found = torch.bincount(drawn[:, 1].long(), minlength=4) / n
+    completed = model.complete(shown, model.SamplingConfig(**LONG), make_generator(0))
+    found = torch.bincount(completed[:, 1].long(), minlength=4) / n
     # The outermost levels also take what is drawn beyond them.
     assert (found - share).abs().max() < 0.06
     assert (share - 0.25).abs().max() > 0.1
@@ -132,6 +132,6 @@ def test_many_entries_of_a_continuous_flow_are_completed_by_a_chain():
     assert "chain" in CNF.Config().build(Space(kind="real", shape=(2,), rows=9)).completion
     x = torch.randn(200, 40, dtype=torch.float64, generator=make_generator(0))
     seen = torch.arange(40).expand(200, 40) < 20
-    drawn = model.complete(Batch(x, observed=seen), generator=make_generator(1))
-    assert torch.equal(drawn[seen], x[seen])
-    assert abs(drawn[~seen].std() - 1) < 0.1  # it begins as N(0, I)
+    completed = model.complete(Batch(x, observed=seen), generator=make_generator(1))
+    assert torch.equal(completed[seen], x[seen])
+    assert abs(completed[~seen].std() - 1) < 0.1  # it begins as N(0, I)

@@ -29,14 +29,14 @@ def built(owner, space, **fields):
     return model.eval()
 
 
-def pictures(n=12, **given):
+def images(n=12, **given):
     x = torch.randint(0, 16, (n, 1, 8, 8), generator=make_generator(0)).double()
     return Batch(x, given)
 
 
 def pair(n=12):
     """Pictures given their small pictures."""
-    batch = pictures(n)
+    batch = images(n)
     return replace(batch, given={"source": Batch(F.avg_pool2d(batch.x, 2).round())})
 
 
@@ -72,7 +72,7 @@ def test_every_enlargement_shrinks_to_what_was_given(kind):
 
 
 def test_an_exact_small_image_is_met_within_a_half_level_of_four():
-    batch = pictures()
+    batch = images()
     exact = replace(batch, given={"source": Batch(F.avg_pool2d(batch.x, 2))})
     space = replace(LEVELS, given={"source": replace(SMALL, kind="real")})
     model = built(Superres, space)
@@ -130,7 +130,7 @@ def test_two_flows_are_a_flow_of_the_second(given):
     model = built(CFlow, space, margin=0.0)
     assert (model.image_rungs is None) == (given is not LEVELS)
     a = torch.randint(0, 16, (12, *given.shape), generator=make_generator(2)).double()
-    batch = pictures(source=Batch(a), label=Batch(torch.arange(12) % 3))
+    batch = images(source=Batch(a), label=Batch(torch.arange(12) % 3))
     model.initialise_from_data(batch)
     comes_back(model, batch)
     torch.testing.assert_close(*log_det_of(model, batch))
@@ -144,11 +144,11 @@ def test_the_second_reads_the_first_at_every_depth():
     space = replace(VECTOR, given={"source": VECTOR})
     model = built(CFlow, space, layers=3)
     a = torch.randn(1, 3, generator=make_generator(0)).double()
-    told = model.context({"source": Batch(a)}, 1).reshape(3, 3)
+    encoded = model.context({"source": Batch(a)}, 1).reshape(3, 3)
     state = a
     for number, part in reversed(list(enumerate(model.other.each()[0].each()))):
         if number % 2 == 0:
-            torch.testing.assert_close(told[number // 2], state[0])
+            torch.testing.assert_close(encoded[number // 2], state[0])
         state, _ = part.inverse(state, a.new_zeros(1, 0))
 
 
@@ -167,8 +167,8 @@ def test_the_first_flow_is_a_model_of_its_own():
     )[:, 0]
     z, log_det = model.other.inverse(a[:1], nothing)
     torch.testing.assert_close(torch.linalg.slogdet(matrix)[1], log_det[0])
-    law = -(torch.distributions.Normal(0, 1).log_prob(z).sum() + log_det[0])
-    torch.testing.assert_close(loss["other"][0], law)
+    expected = -(torch.distributions.Normal(0, 1).log_prob(z).sum() + log_det[0])
+    torch.testing.assert_close(loss["other"][0], expected)
 
 
 @pytest.mark.parametrize("owner", [CFlow, AttributeFlow])
@@ -234,10 +234,10 @@ def test_what_attribute_and_cflow_refuse():
         return {"age": Batch(torch.tensor([years, 30.0])), "label": Batch(torch.tensor([code, 0]))}
 
     model.likelihood(Batch(x, given(20.0, 1)))
-    for years, code, said in (
+    for years, code, value in (
         (1e6, 1, "age=1e[+]06"),
         (float("nan"), 1, "age=nan"),
         (30.0, 7, "label=7"),
     ):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=value):
             model.likelihood(Batch(x, given(years, code)))

@@ -50,8 +50,8 @@ def test_samples_of_levels_are_as_frequent_as_their_bound(name):
     model = build(name, space)
     model.initialise_from_data(batch.double())
     code = 4 ** torch.arange(4)
-    drawn = (model.sample(5000, generator=make_generator(0)).flatten(1).long() * code).sum(1)
-    share = torch.bincount(drawn, minlength=256) / 5000
+    codes = (model.sample(5000, generator=make_generator(0)).flatten(1).long() * code).sum(1)
+    share = torch.bincount(codes, minlength=256) / 5000
     common = share.argsort(descending=True)[:5]
     x = (common[:, None] // code % 4).reshape(5, 1, 2, 2).double()
     with torch.no_grad():
@@ -139,11 +139,11 @@ def test_a_cold_sample_is_the_code_zero():
 
 def test_a_likelihood_has_its_kind():
     kinds = {"real": "exact", "levels": "bound", "binary": "bound"}
-    for kind, said in kinds.items():
+    for kind, expected in kinds.items():
         space, batch = worlds.make(kind)
         for name in FLOWS:
             found = build(name, space).likelihood(batch.double()[:3])
-            assert found.kind == said
+            assert found.kind == expected
             assert found.stderr is None
     model = build("coupling", space)
     assert model.likelihood(

@@ -26,13 +26,13 @@ from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN
 
 REAL = Space(kind="real", shape=(2,), rows=1000)
-PICTURE = Space(kind="levels", shape=(1, 8, 8), size=17, rows=1000)
+IMAGE = Space(kind="levels", shape=(1, 8, 8), size=17, rows=1000)
 LABEL = {"label": Space(kind="label", size=3, name="label")}
 
 
-def built(owner=GAN, space: Space = REAL, **words: object):
+def built(owner=GAN, space: Space = REAL, **settings: object):
     torch.manual_seed(0)
-    return replace(owner.smallest_config(space), **words).build(space).double()
+    return replace(owner.smallest_config(space), **settings).build(space).double()
 
 
 def rows(space: Space = REAL, n: int = 16, seed: int = 1) -> Batch:
@@ -85,18 +85,18 @@ def test_the_ratio_is_read_back_from_the_best_discriminator(smooth):
     torch.testing.assert_close(log_ratio("squares", best, smooth).exp(), ratio)
 
 
-@pytest.mark.parametrize(("owner", "space"), [(GAN, REAL), (DCGAN, PICTURE)])
+@pytest.mark.parametrize(("owner", "space"), [(GAN, REAL), (DCGAN, IMAGE)])
 def test_the_players_share_all_parameters_and_each_moves_its_own(owner, space):
     model = built(owner, replace(space, given=LABEL), critic_steps=3, penalty=0.5)
-    moved = [id(p) for turn in model.updates() for p in turn.params]
+    moved = [id(p) for update in model.updates() for p in update.params]
     assert sorted(moved) == sorted(id(p) for p in model.parameters())
-    assert [turn.repeat for turn in model.updates()] == [3, 1, 1]
-    for turn in model.updates():
-        losses = turn.loss(rows(model.space))
-        if turn.params:
+    assert [update.repeat for update in model.updates()] == [3, 1, 1]
+    for update in model.updates():
+        losses = update.loss(rows(model.space))
+        if update.params:
             total = torch.stack([term.mean() for term in losses.values()]).sum()
-            grads = torch.autograd.grad(total, list(turn.params), allow_unused=True)
-            assert all(g is not None for g in grads), turn.name
+            grads = torch.autograd.grad(total, list(update.params), allow_unused=True)
+            assert all(g is not None for g in grads), update.name
 
 
 def test_the_price_of_slopes_is_that_of_a_linear_discriminator():
@@ -143,9 +143,9 @@ def test_diagnostics_find_that_the_discriminator_has_won():
 
 def test_the_monitor_returns_the_curves_and_their_optimal_values():
     model = built()
-    told = model.monitor(rows())
-    assert set(told) == {"value", "js_bound", "accuracy", "gradient_norm"}
-    torch.testing.assert_close(told["js_bound"], (told["value"] + math.log(4)) / 2)
+    monitored = model.monitor(rows())
+    assert set(monitored) == {"value", "js_bound", "accuracy", "gradient_norm"}
+    torch.testing.assert_close(monitored["js_bound"], (monitored["value"] + math.log(4)) / 2)
     assert model.optimal_values["watch/value"] == -math.log(4)
 
 
@@ -158,11 +158,11 @@ def test_bad_input_is_refused():
         replace(REAL, given=alone)
     )
     assert "use adversarial.gan" in DCGAN.unsupported_reason(REAL)
-    assert "2x2 pixels and more" in DCGAN.unsupported_reason(replace(PICTURE, shape=(1, 1, 8)))
+    assert "2x2 pixels and more" in DCGAN.unsupported_reason(replace(IMAGE, shape=(1, 1, 8)))
     with pytest.raises(
         UsageError, match=r"depth=5 halves pictures of 8x8 .* give depth=3 or less"
     ):
-        DCGAN.Config(depth=5).build(PICTURE)
+        DCGAN.Config(depth=5).build(IMAGE)
 
 
 @pytest.mark.parametrize("sides", [(2, 2), (7, 7), (8, 8), (9, 14), (28, 28), (33, 20), (5, 64)])
@@ -179,10 +179,11 @@ def test_dcgan_makes_images_of_any_size_by_the_published_rules(sides, channels):
 
 
 def test_every_published_rule_is_checked():
-    def broken(maker=None, judge=None) -> str:
+    def broken(maker=None, discriminator=None) -> str:
         own = _convnets.upsampler(3, 1, (8, 8), 4, 2, True), _convnets.downsampler(1, (8, 8), 4, 2)
         (rule,) = _convnets.broken_rules(
-            maker(list(own[0])) if maker else own[0], judge(list(own[1])) if judge else own[1]
+            maker(list(own[0])) if maker else own[0],
+            discriminator(list(own[1])) if discriminator else own[1],
         )
         return rule
 
@@ -193,10 +194,10 @@ def test_every_published_rule_is_checked():
         return lambda layers: [other if isinstance(layer, kind) else layer for layer in layers]
 
     assert "batch norm" in broken(maker=without(nn.BatchNorm2d))
-    assert "batch norm" in broken(judge=lambda ls: [ls[0], nn.BatchNorm2d(4), *ls[1:]])
+    assert "batch norm" in broken(discriminator=lambda ls: [ls[0], nn.BatchNorm2d(4), *ls[1:]])
     assert "tanh" in broken(maker=without(nn.Tanh))
     assert "relu" in broken(maker=swapped(nn.ReLU, nn.LeakyReLU(0.2)))
-    assert "slope 0.2" in broken(judge=swapped(nn.LeakyReLU, nn.LeakyReLU(0.1)))
+    assert "slope 0.2" in broken(discriminator=swapped(nn.LeakyReLU, nn.LeakyReLU(0.1)))
     assert "dense layers" in broken(maker=lambda ls: [nn.Linear(3, 3), *ls])
 
 

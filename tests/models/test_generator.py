@@ -22,9 +22,9 @@ LEVELS = Space(kind="levels", shape=(1, 2, 2), size=5, rows=1000)
 LABEL = {"label": Space(kind="label", size=3)}
 
 
-def built(space: Space = REAL, **words: object) -> SinkhornGenerator:
+def built(space: Space = REAL, **settings: object) -> SinkhornGenerator:
     torch.manual_seed(0)
-    return replace(SinkhornGenerator.smallest_config(space), **words).build(space).double()
+    return replace(SinkhornGenerator.smallest_config(space), **settings).build(space).double()
 
 
 def normal(n: int, seed: int) -> Tensor:
@@ -89,9 +89,9 @@ def test_features_are_moved_against_the_generator():
     lowered = first.loss(batch)["transport"]
     torch.manual_seed(0)
     torch.testing.assert_close(second.loss(batch)["contrast"], -lowered)
-    names = {id(p) for turn in (first, second) for p in turn.params}
+    names = {id(p) for update in (first, second) for p in update.params}
     assert names == {id(p) for p in model.parameters()}
-    assert [turn.name for turn in built().updates()] == ["generator"]
+    assert [update.name for update in built().updates()] == ["generator"]
 
 
 def test_given_labels_are_part_of_what_is_compared():

@@ -32,7 +32,7 @@ def build(
     latent: tuple[int, ...] = (1, 1),
     std: float = 0.25,
     space: Space = BITS,
-    **words: object,
+    **settings: object,
 ) -> HierarchicalModel:
     config = replace(
         config,
@@ -40,7 +40,7 @@ def build(
         summary=6,
         net=DenseEncoderDecoder.Config(width=8, depth=1),
         level_net=MLP.Config(width=6, depth=1),
-        **words,
+        **settings,
     )
     model = config.build(space).double().eval()
     generator = make_generator(1)

@@ -35,14 +35,14 @@ def pairs(n: int = 64) -> Batch:
     return Batch(4 - x, {"source": Batch(x)})
 
 
-def built(owner, **words: object):
+def built(owner, **settings: object):
     torch.manual_seed(0)
-    return replace(owner.smallest_config(SPACE), **words).build(SPACE)
+    return replace(owner.smallest_config(SPACE), **settings).build(SPACE)
 
 
-def trainer(owner, **words: object) -> Trainer:
+def trainer(owner, **settings: object) -> Trainer:
     recipe = replace(owner.defaults(SPACE).train, batch_size=16, warmup=0, lr=3e-3, ema_decay=0.0)
-    return Trainer(built(owner, **words), worlds.Rows(pairs()), recipe, seed=1)
+    return Trainer(built(owner, **settings), worlds.Rows(pairs()), recipe, seed=1)
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])
@@ -73,8 +73,8 @@ def test_pix2pix_learns_the_pairs_and_its_dropout_is_noise():
     assert not torch.equal(x, y)
     one = {"source": Batch(batch.given["source"].x[:1])}
     assert len(model.sample(20, one, generator=make_generator(0)).unique(dim=0)) > 1
-    told = translation_metrics(x, batch, batch)
-    assert told["l1"].value < min(told["l1_of_source"].value, told["l1_of_mean"].value)
+    metrics = translation_metrics(x, batch, batch)
+    assert metrics["l1"].value < min(metrics["l1_of_source"].value, metrics["l1_of_mean"].value)
     assert is_translation(model)
     assert model.log_ratio(batch).shape == (64,)
 

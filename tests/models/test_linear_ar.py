@@ -54,16 +54,16 @@ def test_ar1_is_recovered_within_two_standard_errors(method, rho):
     assert abs(sigma - 0.7) < 2 * sigma / math.sqrt(2 * 4000)
     mean = model.intercept[0] / (1 - model.phi[0, 0])
     assert abs(mean - 5) < 3 * 0.7 / (1 - rho) / math.sqrt(4000)
-    told = model.diagnose(Batch(x))[0].sentence
-    assert f"{model.phi[0, 0]:.4f} ± {model.stderr[0, 0]:.4f}" in told
+    stated = model.diagnose(Batch(x))[0].sentence
+    assert f"{model.phi[0, 0]:.4f} ± {model.stderr[0, 0]:.4f}" in stated
 
 
 def test_standard_errors_are_those_of_repeated_fits():
     x = simulate([0.6], 200, 100, seed=3)
     each = [fitted(row[None], order=1, method="squares") for row in x]
     spread = torch.stack([model.phi[0, 0] for model in each]).std()
-    told = torch.stack([model.stderr[0, 0] for model in each]).mean()
-    assert abs(told / spread - 1) < 0.2
+    stated = torch.stack([model.stderr[0, 0] for model in each]).mean()
+    assert abs(stated / spread - 1) < 0.2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -141,13 +141,13 @@ def test_a_forecast_is_the_conditional_distribution():
     model = fitted(x, order=1, method="likelihood")
     rows = x[:1].expand(20_000, -1)
     seen = (torch.arange(10) < 8).expand(20_000, -1)
-    drawn = model.complete(Batch(rows, observed=seen), generator=make_generator(1))[:, 8:]
+    samples = model.complete(Batch(rows, observed=seen), generator=make_generator(1))[:, 8:]
     rho, v = model.phi[0, 0], model.variance[0]
     mean = model.intercept[0] / (1 - rho)
     for step in (1, 2):
         aim, spread = mean + rho**step * (x[0, 7] - mean), v * (1 + rho**2 * (step - 1))
-        assert abs(drawn[:, step - 1].mean() - aim) < 5 * (spread / 20_000).sqrt()
-        assert abs(drawn[:, step - 1].var() / spread - 1) < 0.06
+        assert abs(samples[:, step - 1].mean() - aim) < 5 * (spread / 20_000).sqrt()
+        assert abs(samples[:, step - 1].var() / spread - 1) < 0.06
 
 
 def test_an_explosive_process_is_diagnosed_as_not_stationary():
@@ -179,8 +179,8 @@ def test_short_prefixes_are_completed_below_the_order():
 
 
 def test_images_and_missing_values_are_refused():
-    picture = Space(kind="real", shape=(1, 4, 4), rows=9)
-    assert "linear_ar needs series" in LinearAR.unsupported_reason(picture)
+    image = Space(kind="real", shape=(1, 4, 4), rows=9)
+    assert "linear_ar needs series" in LinearAR.unsupported_reason(image)
     x = simulate([0.5], 4, 9)
     hidden = torch.ones(4, 9, dtype=torch.bool)
     hidden[:, 3] = False

@@ -22,8 +22,8 @@ SHAPES = [
 ]
 
 
-def made(space: Space, **words: object) -> MADE:
-    config = MADE.Config(**{"width": 24, "depth": 2, "components": 2, **words})
+def made(space: Space, **settings: object) -> MADE:
+    config = MADE.Config(**{"width": 24, "depth": 2, "components": 2, **settings})
     torch.manual_seed(0)
     model = config.build(space).double().eval()
     for parameter in model.net.parameters():
@@ -108,12 +108,14 @@ def test_completion_keeps_what_is_seen_and_follows_the_conditional(masks):
     x = torch.tensor([[1.0, 0, 1, 0, 0, 0]], dtype=torch.float64).expand(n, 6)
     seen = torch.arange(6).expand(n, 6) < 3
     hidden = torch.where(seen, x, torch.nan)
-    drawn = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
-    assert torch.equal(drawn[:, :3], x[:, :3])
+    samples = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
+    assert torch.equal(samples[:, :3], x[:, :3])
     ends = states(2, 2, 2)
     log_p = model.log_prob(torch.cat([x[:8, :3], ends], 1))
     due = (log_p - log_p.logsumexp(0)).exp()  # p(last three | first three)
-    found = torch.bincount((drawn[:, 3:] @ torch.tensor([4.0, 2, 1]).double()).long(), minlength=8)
+    found = torch.bincount(
+        (samples[:, 3:] @ torch.tensor([4.0, 2, 1]).double()).long(), minlength=8
+    )
     distance = ((found - n * due).square() / (n * due)).sum()
     assert distance < 7 + 5 * math.sqrt(14)
 

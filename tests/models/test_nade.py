@@ -29,10 +29,10 @@ NETS = [
     NADE.Config(width=7, activation="relu"),
     NADE.Config(width=7, activation="relu", orders=2, order="random"),
 ]
-LAWS = [CountTable.Config(), *NETS]
+MODELS = [CountTable.Config(), *NETS]
 
 
-def tell(value: object) -> str:
+def case_id(value: object) -> str:
     if isinstance(value, Space):
         return value.kind
     owner = type(value).__qualname__.partition(".")[0].lower()
@@ -54,8 +54,8 @@ def build(config, space: Space):
     return model
 
 
-@pytest.mark.parametrize("space", [BINARY, LEVELS], ids=tell)
-@pytest.mark.parametrize("config", LAWS, ids=tell)
+@pytest.mark.parametrize("space", [BINARY, LEVELS], ids=case_id)
+@pytest.mark.parametrize("config", MODELS, ids=case_id)
 def test_sums_to_one_over_every_state(config, space):
     x = states(*[max(space.size, 2)] * space.dims).reshape(-1, *space.shape)
     log_p = build(config, space).log_prob(x)
@@ -63,7 +63,7 @@ def test_sums_to_one_over_every_state(config, space):
     assert log_p.std() > 0.1
 
 
-@pytest.mark.parametrize("config", NETS, ids=tell)
+@pytest.mark.parametrize("config", NETS, ids=case_id)
 def test_a_table_sums_and_integrates_to_one(config):
     model = build(
         replace(config, components=2), Space(kind="columns", shape=(4,), columns=COLUMNS[:4])
@@ -75,7 +75,7 @@ def test_a_table_sums_and_integrates_to_one(config):
     assert torch.trapezoid(density, numbers).sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("config", NETS, ids=tell)
+@pytest.mark.parametrize("config", NETS, ids=case_id)
 def test_each_condition_has_its_own_distribution(config):
     model, x = build(config, with_given(BINARY)), states(*[2] * 6)
     one, other = (model.log_prob(Batch(x, conditions(1, label))) for label in (0, 1))
@@ -84,8 +84,10 @@ def test_each_condition_has_its_own_distribution(config):
     assert not torch.allclose(one, other)
 
 
-@pytest.mark.parametrize("space", [BINARY, LEVELS, TABLE, Space(kind="label", size=4)], ids=tell)
-@pytest.mark.parametrize("config", NETS, ids=tell)
+@pytest.mark.parametrize(
+    "space", [BINARY, LEVELS, TABLE, Space(kind="label", size=4)], ids=case_id
+)
+@pytest.mark.parametrize("config", NETS, ids=case_id)
 def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(config, space):
     model, given = build(replace(config, components=2), with_given(space)), conditions(30)
     quick = model.sample(30, given, generator=make_generator(1))
@@ -107,7 +109,7 @@ def test_every_identity_holds_on_every_small_space(name):
     assert {row.id for row in rows if row.passed} == {"X22", "X50", "X56", "X114"} | own
 
 
-@pytest.mark.parametrize("config", NETS[2:], ids=tell)
+@pytest.mark.parametrize("config", NETS[2:], ids=case_id)
 @torch.no_grad()
 def test_running_sums_equal_direct_ones(config):
     for space in (with_given(BINARY), with_given(TABLE)):
@@ -256,21 +258,21 @@ def test_memory_grows_as_the_root_of_the_entries():
     assert 20 * rows * width <= sum(kept) < 400 * rows * width / 5
 
 
-@pytest.mark.parametrize("config", [LAWS[0], FVSBN.Config(), NADE.Config(width=7)], ids=tell)
+@pytest.mark.parametrize("config", [MODELS[0], FVSBN.Config(), NADE.Config(width=7)], ids=case_id)
 def test_completion_follows_the_conditional(config):
     model, n = build(config, BINARY), 8000
     seen = torch.tensor([1, 1, 0, 0, 0, 0] if config in NETS else [0, 1, 0, 1, 1, 0]).bool()
     x = torch.tensor([1.0, 0, 1, 0, 1, 0], dtype=torch.float64).expand(n, 6)
-    drawn = model.complete(
+    samples = model.complete(
         Batch(x.where(seen, torch.nan), observed=seen.expand(n, 6)), generator=make_generator(4)
     )
-    assert torch.equal(drawn[:, seen], x[:, seen])
+    assert torch.equal(samples[:, seen], x[:, seen])
     ways = int((~seen).sum())
     ends = x[: 2**ways].clone()
     ends[:, ~seen] = states(*[2] * ways)
     due = model.log_prob(ends).softmax(0)  # p(hidden | seen)
     place = 2.0 ** torch.arange(ways - 1, -1, -1, dtype=torch.float64)
-    found = torch.bincount((drawn[:, ~seen] @ place).long(), minlength=2**ways)
+    found = torch.bincount((samples[:, ~seen] @ place).long(), minlength=2**ways)
     distance = ((found - n * due).square() / (n * due)).sum()
     assert distance < 2**ways + 5 * math.sqrt(2 ** (ways + 1))
 
@@ -278,9 +280,9 @@ def test_completion_follows_the_conditional(config):
 @pytest.mark.parametrize(
     "config",
     [FVSBN.Config(), NADE.Config(width=32), NADE.Config(width=32, activation="relu")],
-    ids=tell,
+    ids=case_id,
 )
-@pytest.mark.parametrize("space", [BINARY, LEVELS], ids=tell)
+@pytest.mark.parametrize("space", [BINARY, LEVELS], ids=case_id)
 def test_learns_a_copy_of_its_first_entry(space, config):
     torch.manual_seed(0)
     model, first = config.build(space), torch.randint(2, (256, 1)).float()

@@ -16,32 +16,32 @@ from monge.models.autoregressive.fvsbn import FVSBN
 from monge.models.autoregressive.made import MADE
 from monge.models.autoregressive.nade import NADE
 
-PICTURE = Space(kind="binary", shape=(1, 2, 3), mean=(0.4,))
+IMAGE = Space(kind="binary", shape=(1, 2, 3), mean=(0.4,))
 VECTOR = Space(kind="binary", shape=(6,), mean=(0.4,))
 OWNERS = [MADE, NADE, FVSBN, DeepNADE]
 
 
-def drawn(space: Space, **words) -> list[int]:
+def sampling_order(space: Space, **settings) -> list[int]:
     """The entries in the order they are drawn."""
-    return Orders(**words).places(space)[0].argsort().tolist()
+    return Orders(**settings).places(space)[0].argsort().tolist()
 
 
 def test_natural_and_snake():
-    assert drawn(PICTURE) == [0, 1, 2, 3, 4, 5]
-    assert drawn(PICTURE, order="snake") == [0, 1, 2, 5, 4, 3]
-    assert drawn(VECTOR, order="snake") == [0, 1, 2, 3, 4, 5]
+    assert sampling_order(IMAGE) == [0, 1, 2, 3, 4, 5]
+    assert sampling_order(IMAGE, order="snake") == [0, 1, 2, 5, 4, 3]
+    assert sampling_order(VECTOR, order="snake") == [0, 1, 2, 3, 4, 5]
     colours = Space(kind="real", shape=(2, 3, 2))
-    assert drawn(colours, order="snake") == [0, 1, 3, 2, 4, 5, 6, 7, 9, 8, 10, 11]
-    assert drawn(Space(kind="real"), order="snake") == [0]
+    assert sampling_order(colours, order="snake") == [0, 1, 3, 2, 4, 5, 6, 7, 9, 8, 10, 11]
+    assert sampling_order(Space(kind="real"), order="snake") == [0]
 
 
 def test_random_and_given():
-    assert sorted(drawn(VECTOR, order="random")) == [0, 1, 2, 3, 4, 5]
-    assert drawn(VECTOR, order="random") != [0, 1, 2, 3, 4, 5]
-    assert drawn(VECTOR, order="given", sequence=(4, 0, 5, 1, 3, 2)) == [4, 0, 5, 1, 3, 2]
-    first, second = Orders(order="snake", orders=2).places(PICTURE)
+    assert sorted(sampling_order(VECTOR, order="random")) == [0, 1, 2, 3, 4, 5]
+    assert sampling_order(VECTOR, order="random") != [0, 1, 2, 3, 4, 5]
+    assert sampling_order(VECTOR, order="given", sequence=(4, 0, 5, 1, 3, 2)) == [4, 0, 5, 1, 3, 2]
+    first, second = Orders(order="snake", orders=2).places(IMAGE)
     assert first.tolist() == [0, 1, 2, 5, 4, 3]
-    assert torch.equal(second, Orders(orders=2).places(PICTURE)[1])
+    assert torch.equal(second, Orders(orders=2).places(IMAGE)[1])
 
 
 @pytest.mark.parametrize(
@@ -68,27 +68,27 @@ def test_overrides_give_a_sequence():
     config = MADE.Config().override("order=given", "sequence=2,0,1,5,4,3")
     assert config.sequence == (2, 0, 1, 5, 4, 3)
     assert MADE.Config.from_dict(config.to_dict()) == config
-    assert config.build(PICTURE).orders[0].argsort().tolist() == [2, 0, 1, 5, 4, 3]
+    assert config.build(IMAGE).orders[0].argsort().tolist() == [2, 0, 1, 5, 4, 3]
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [{"order": "snake"}, {"order": "given", "sequence": (4, 0, 5, 1, 3, 2)}],
     ids=["snake", "given"],
 )
-def test_a_model_in_its_order(owner, words):
+def test_a_model_in_its_order(owner, settings):
     torch.manual_seed(0)
-    tiny = owner.smallest_config(PICTURE).to_dict()
-    tiny.update(orders=1, **words)
-    model = owner.Config.from_dict(tiny).build(PICTURE).double().eval()
+    tiny = owner.smallest_config(IMAGE).to_dict()
+    tiny.update(orders=1, **settings)
+    model = owner.Config.from_dict(tiny).build(IMAGE).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
-    x = states(PICTURE)
+    x = states(IMAGE)
     assert model.log_prob(x).exp().sum().item() == pytest.approx(1.0, abs=1e-12)
     (order,) = model.orders
-    assert order.argsort().tolist() == drawn(PICTURE, **words)
+    assert order.argsort().tolist() == sampling_order(IMAGE, **settings)
     before = model.conditionals(Batch(x))
     for entry in range(6):
         moved = x.flatten(1).clone()
@@ -103,7 +103,7 @@ def test_a_model_in_its_order(owner, words):
 
 
 def test_what_a_snake_samples_first_is_what_it_completes_from():
-    model = MADE.Config(width=8, depth=1, order="snake").build(PICTURE).eval()
+    model = MADE.Config(width=8, depth=1, order="snake").build(IMAGE).eval()
     seen = torch.tensor([[[[True, True, True], [False, False, True]]]])
     x = torch.ones(1, 1, 2, 3)
     assert model.complete(Batch(x, observed=seen), generator=make_generator(0))[seen].eq(1).all()

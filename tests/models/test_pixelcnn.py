@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
+from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, space_id
 from worlds import states
 
 from monge.core.batch import Batch
@@ -20,8 +20,8 @@ from monge.nn.autoregressive.pixelcnn import GatedPixelCNN, PlainPixelCNN
 NETWORKS = [GatedPixelCNN, PlainPixelCNN]
 
 
-def pixelcnn(space: Space, owner=GatedPixelCNN, **words: object) -> PixelCNN:
-    net = owner.Config(**{"width": 9, "depth": 3, "first": 5, **words})
+def pixelcnn(space: Space, owner=GatedPixelCNN, **settings: object) -> PixelCNN:
+    net = owner.Config(**{"width": 9, "depth": 3, "first": 5, **settings})
     torch.manual_seed(0)
     model = PixelCNN.Config(net=net, components=2).build(space).double().eval()
     for parameter in model.net.parameters():
@@ -34,7 +34,7 @@ def labels(n: int) -> dict[str, Batch]:
 
 
 @pytest.mark.parametrize("owner", NETWORKS)
-@pytest.mark.parametrize("space", [BINARY, COLOUR, LEVELS, ROW], ids=told)
+@pytest.mark.parametrize("space", [BINARY, COLOUR, LEVELS, ROW], ids=space_id)
 def test_sums_to_one_over_every_image(space, owner):
     log_p = pixelcnn(space, owner).log_prob(states(space))
     assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
@@ -51,7 +51,7 @@ def test_each_label_has_its_own_distribution(owner):
 
 @pytest.mark.parametrize("owner", NETWORKS)
 @pytest.mark.parametrize("given", [{}, GIVEN], ids=["alone", "given"])
-@pytest.mark.parametrize("space", [BINARY, LEVELS, RGB, REAL, ROW], ids=told)
+@pytest.mark.parametrize("space", [BINARY, LEVELS, RGB, REAL, ROW], ids=space_id)
 def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(space, given, owner):
     model = pixelcnn(replace(space, given=given), owner)
     conditions = labels(20) if given else {}
@@ -116,12 +116,12 @@ def test_the_rest_of_an_image_follows_the_conditional(owner):
     top = torch.tensor([[[1.0, 0, 1]]], dtype=torch.float64)
     seen = torch.tensor([[[True], [False]]]).expand(n, 1, 2, 3)
     hidden = torch.cat([top, torch.full_like(top, torch.nan)], 1).expand(n, 1, 2, 3)
-    drawn = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
-    assert torch.equal(drawn[:, :, 0], top.expand(n, 1, 3))
+    samples = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
+    assert torch.equal(samples[:, :, 0], top.expand(n, 1, 3))
     lower = states(Space(kind="binary", shape=(1, 1, 3)))
     log_p = model.log_prob(torch.cat([top.expand(8, 1, 1, 3), lower], 2))
     due = (log_p - log_p.logsumexp(0)).exp()
-    codes = drawn[:, 0, 1] @ torch.tensor([4.0, 2, 1], dtype=torch.float64)
+    codes = samples[:, 0, 1] @ torch.tensor([4.0, 2, 1], dtype=torch.float64)
     found = torch.bincount(codes.long(), minlength=8)
     assert ((found - n * due).square() / (n * due)).sum() < 7 + 5 * math.sqrt(14)
 
@@ -130,9 +130,9 @@ def test_upper_rows_of_every_colour_are_a_beginning_and_lower_ones_are_not():
     model, x = pixelcnn(RGB), torch.zeros(2, 3, 3, 4).double() + 7
     seen = torch.zeros(2, 3, 3, 4, dtype=torch.bool)
     seen[:, :, :2] = True
-    drawn = model.complete(Batch(x, observed=seen), generator=make_generator(0))
-    assert (drawn[:, :, :2] == 7).all()
-    assert (drawn[:, :, 2] != 7).any()
+    samples = model.complete(Batch(x, observed=seen), generator=make_generator(0))
+    assert (samples[:, :, :2] == 7).all()
+    assert (samples[:, :, 2] != 7).any()
     with pytest.raises(DataError, match="shows entry"):
         model.complete(Batch(x, observed=~seen))
 

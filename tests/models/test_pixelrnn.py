@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
+from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, space_id
 from worlds import states
 
 from monge.core.batch import Batch
@@ -20,8 +20,8 @@ from monge.nn.autoregressive.pixelrnn import DiagonalBiLSTM, RowLSTM
 NETWORKS = [DiagonalBiLSTM, RowLSTM]
 
 
-def pixelrnn(space: Space, owner=DiagonalBiLSTM, **words: object) -> PixelRNN:
-    net = owner.Config(**{"width": 9, "depth": 2, "first": 3, **words})
+def pixelrnn(space: Space, owner=DiagonalBiLSTM, **settings: object) -> PixelRNN:
+    net = owner.Config(**{"width": 9, "depth": 2, "first": 3, **settings})
     torch.manual_seed(0)
     model = PixelRNN.Config(net=net, components=2).build(space).double().eval()
     for parameter in model.net.parameters():
@@ -30,7 +30,7 @@ def pixelrnn(space: Space, owner=DiagonalBiLSTM, **words: object) -> PixelRNN:
 
 
 @pytest.mark.parametrize("owner", NETWORKS)
-@pytest.mark.parametrize("space", [BINARY, COLOUR, LEVELS, ROW], ids=told)
+@pytest.mark.parametrize("space", [BINARY, COLOUR, LEVELS, ROW], ids=space_id)
 def test_sums_to_one_over_every_image(space, owner):
     log_p = pixelrnn(space, owner).log_prob(states(space))
     assert log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
@@ -47,7 +47,7 @@ def test_each_label_has_its_own_distribution(owner):
 
 @pytest.mark.parametrize("owner", NETWORKS)
 @pytest.mark.parametrize("given", [{}, GIVEN], ids=["alone", "given"])
-@pytest.mark.parametrize("space", [LEVELS, RGB, REAL, ROW], ids=told)
+@pytest.mark.parametrize("space", [LEVELS, RGB, REAL, ROW], ids=space_id)
 def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(space, given, owner):
     model = pixelrnn(replace(space, given=given), owner)
     conditions = {"label": Batch(torch.arange(12) % 3)} if given else {}
@@ -85,12 +85,12 @@ def test_the_rest_of_an_image_follows_the_conditional(owner):
     top = torch.tensor([[[1.0, 0, 1]]], dtype=torch.float64)
     seen = torch.tensor([[[True], [False]]]).expand(n, 1, 2, 3)
     hidden = torch.cat([top, torch.full_like(top, torch.nan)], 1).expand(n, 1, 2, 3)
-    drawn = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
-    assert torch.equal(drawn[:, :, 0], top.expand(n, 1, 3))
+    samples = model.complete(Batch(hidden, observed=seen), generator=make_generator(4))
+    assert torch.equal(samples[:, :, 0], top.expand(n, 1, 3))
     lower = states(Space(kind="binary", shape=(1, 1, 3)))
     log_p = model.log_prob(torch.cat([top.expand(8, 1, 1, 3), lower], 2))
     due = (log_p - log_p.logsumexp(0)).exp()
-    codes = drawn[:, 0, 1] @ torch.tensor([4.0, 2, 1], dtype=torch.float64)
+    codes = samples[:, 0, 1] @ torch.tensor([4.0, 2, 1], dtype=torch.float64)
     found = torch.bincount(codes.long(), minlength=8)
     assert ((found - n * due).square() / (n * due)).sum() < 7 + 5 * math.sqrt(14)
 

@@ -45,8 +45,8 @@ def shaken(module: nn.Module, std: float = 0.5) -> nn.Module:
     return module
 
 
-def vae(space: Space = BITS, std: float = 0.5, **words: object) -> VAE:
-    return shaken(VAE.Config(**{"latent": 2, "net": SMALL, **words}).build(space), std)
+def vae(space: Space = BITS, std: float = 0.5, **settings: object) -> VAE:
+    return shaken(VAE.Config(**{"latent": 2, "net": SMALL, **settings}).build(space), std)
 
 
 def bits(n: int, seed: int = 3) -> Tensor:
@@ -81,12 +81,12 @@ def test_a_full_covariance_has_the_rate_of_a_gaussian():
     posterior: FullCovariancePosterior = shaken(FullCovariancePosterior.Config().build(4))
     h = normal(5, posterior.width)
     mean, log_scale, lower = posterior.factor(h)
-    law = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
+    distribution = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
     prior = MultivariateNormal(torch.zeros(4).double(), torch.eye(4).double())
-    torch.testing.assert_close(posterior.analytic_kl(h).sum(1), kl_divergence(law, prior))
-    draws, _ = posterior.reparameterise(h, normal(40_000, 5, 4, seed=1))
+    torch.testing.assert_close(posterior.analytic_kl(h).sum(1), kl_divergence(distribution, prior))
+    sampled, _ = posterior.reparameterise(h, normal(40_000, 5, 4, seed=1))
     torch.testing.assert_close(
-        torch.cov(draws[:, 0].T), law.covariance_matrix[0], atol=0.1, rtol=0.05
+        torch.cov(sampled[:, 0].T), distribution.covariance_matrix[0], atol=0.1, rtol=0.05
     )
 
 
@@ -98,10 +98,10 @@ def test_the_sampled_kl_of_a_flow_has_a_control_variate():
         for std, most in ((0.0, 1e-6), (0.1, 0.3)):
             shaken(posterior, std)
             z, log_q = posterior.reparameterise(h, noise)
-            drawn = log_q - torch.distributions.Normal(0.0, 1.0).log_prob(z)
+            sampled_kl = log_q - torch.distributions.Normal(0.0, 1.0).log_prob(z)
             added = posterior.control_variate(h, noise)
             assert (added.mean(0).abs() < 5 * added.std(0) / 20_000**0.5).all()
-            before, after = (each.sum(-1).std(0) for each in (drawn, drawn + added))
+            before, after = (each.sum(-1).std(0) for each in (sampled_kl, sampled_kl + added))
             assert (after < most * before).all()
 
 
@@ -122,9 +122,11 @@ def correlated() -> tuple[VAE, Tensor]:
     with torch.no_grad():
         model.nets.decoder.out.weight.copy_(w)
         model.nets.decoder.out.bias.zero_()
-        law = model.head.distributions()[0]
-        assert isinstance(law, GaussianMixture)
-        model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(0.5) - law.floor).log())
+        distribution = model.head.distributions()[0]
+        assert isinstance(distribution, GaussianMixture)
+        model.scales.log_scale.copy_(
+            distribution.floor + torch.expm1(math.log(0.5) - distribution.floor).log()
+        )
         model.nets.encoder.out.weight.zero_()
         model.nets.encoder.out.weight[:2] = covariance @ w.T / 0.25
         model.nets.encoder.out.bias.copy_(
@@ -180,13 +182,13 @@ def test_a_mixture_of_codes_is_scored_as_it_is_sampled():
         cell = (grid[1] - grid[0]) ** 2
         assert float(log_p.exp().sum() * cell) == pytest.approx(1, abs=1e-6)
         mean = (log_p.exp()[:, None] * z).sum(0) * cell
-        draws = model.prior.sample(20_000, make_generator(0))
-    torch.testing.assert_close(draws.mean(0), mean, atol=0.03, rtol=0)
+        sampled = model.prior.sample(20_000, make_generator(0))
+    torch.testing.assert_close(sampled.mean(0), mean, atol=0.03, rtol=0)
     assert model.rate(Batch(bits(4))) is None
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         {"posterior": FLOW},
         {"prior": MixturePrior.Config(components=3)},
@@ -194,8 +196,8 @@ def test_a_mixture_of_codes_is_scored_as_it_is_sampled():
     ],
     ids=str,
 )
-def test_the_bound_of_every_family_stays_below_the_evidence(words):
-    model, batch = vae(std=0.2, **words), Batch(bits(16))
+def test_the_bound_of_every_family_stays_below_the_evidence(settings):
+    model, batch = vae(std=0.2, **settings), Batch(bits(16))
     truth = evidence(model, batch).mean().item()
     with torch.no_grad():
         one, many = (

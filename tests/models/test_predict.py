@@ -77,8 +77,11 @@ def test_one_scale_makes_squared_error_the_loss():
     model = stirred(MLPPredictor.Config(net=NET, spread="constant"), space, batch)
     mean, log_scale = model.params(batch.given, len(batch)).T
     assert log_scale.std() < 1e-12
-    law = model.head.by_group[0]
-    s = law.split(torch.stack([mean, log_scale], 1)[:, None])[2][0, 0, 0] * law.scale[0]
+    distribution = model.head.by_group[0]
+    s = (
+        distribution.split(torch.stack([mean, log_scale], 1)[:, None])[2][0, 0, 0]
+        * distribution.scale[0]
+    )
     gap = batch.x - model.mean(batch.given)
     by_hand = gap.square() / (2 * s**2) + s.log() + 0.5 * math.log(2 * math.pi)
     torch.testing.assert_close(model.loss(batch)["nll"], by_hand)
@@ -212,14 +215,14 @@ def test_samples_and_means_over_passes_are_of_one_distribution():
     mean = model.mean(one, options)[0]
     torch.testing.assert_close(mean, model.marginals(one, options).probabilities[0][0])
     assert (mean - model.mean(one)[0]).abs().max() > 1e-3
-    draws = torch.cat(
+    samples = torch.cat(
         [
             model.sample(500, one, model.SamplingConfig(passes=8), make_generator(seed))
             for seed in range(40)
         ]
     )
     wide = model.mean(one, model.SamplingConfig(passes=2000))[0]
-    seen = torch.bincount(draws, minlength=3) / len(draws)
+    seen = torch.bincount(samples, minlength=3) / len(samples)
     assert (seen - wide).abs().max() < 0.05
     assert model.mode(one, options) == mean.argmax()
 

@@ -10,7 +10,7 @@ from monge.models.predict.recurrent import RecurrentPredictor
 from monge.nn.recurrent import GRU, LSTM, ElmanRNN
 
 SERIES = Space(kind="real", shape=(6, 2), varies=True, name="series")
-PICTURE = Space(kind="levels", shape=(1, 4, 3), size=17, mean=(8.0,), scale=(5.0,), high=(16.0,))
+IMAGE = Space(kind="levels", shape=(1, 4, 3), size=17, mean=(8.0,), scale=(5.0,), high=(16.0,))
 CLASS = Space(kind="label", size=3, name="class")
 NETS = [
     ElmanRNN.Config(width=5),
@@ -46,7 +46,7 @@ def test_padding_is_not_read_and_all_steps_are(net, both):
 
 
 def test_images_are_read_row_by_row_beside_what_is_no_sequence():
-    model = built(GRU.Config(width=5), True, image=PICTURE, name=CLASS)
+    model = built(GRU.Config(width=5), True, image=IMAGE, name=CLASS)
     x = torch.randint(17, (3, 1, 4, 3)).double()
     given = {"image": Batch(x), "name": Batch(torch.tensor([0, 1, 2]))}
     (reading,) = model.trunk.each

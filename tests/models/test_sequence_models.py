@@ -50,8 +50,8 @@ def test_a_layout_is_undone(shape):
 
 def test_colours_of_a_pixel_follow_each_other():
     layout = StepLayout(Space(kind="levels", shape=(3, 2, 2), size=4))
-    picture = torch.arange(12).reshape(1, 3, 2, 2)
-    assert layout.steps(picture)[0, :4].tolist() == [0, 4, 8, 1]
+    image = torch.arange(12).reshape(1, 3, 2, 2)
+    assert layout.steps(image)[0, :4].tolist() == [0, 4, 8, 1]
 
 
 @pytest.mark.parametrize("kind", worlds.SEQUENCES)
@@ -77,10 +77,10 @@ def test_a_windowed_loss_is_unbiased():
     space, rows = varying("levels")
     model = build(space, window=4)
     torch.manual_seed(1)
-    drawn = torch.stack([model.loss(rows)["nll"].mean().detach() for _ in range(300)])
+    losses = torch.stack([model.loss(rows)["nll"].mean().detach() for _ in range(300)])
     expected = build(space).loss(rows)["nll"].mean().item()
-    assert abs(drawn.mean().item() - expected) < 4 * drawn.std().item() / 300**0.5
-    assert drawn.std() > 0
+    assert abs(losses.mean().item() - expected) < 4 * losses.std().item() / 300**0.5
+    assert losses.std() > 0
 
 
 @pytest.mark.parametrize("kind", ["levels", "real"])
@@ -97,15 +97,15 @@ def test_tokens_end_once():
     """Over all sequences that end within three steps, or do not end, probability sums to one."""
     space = Space(kind="tokens", shape=(3,), size=3, varies=True, end=2, rows=10)
     model = build(space)
-    words = [
-        word
-        for word in product(range(3), repeat=3)
-        if all(after == 2 for at, after in pairwise(word) if at == 2)
+    sentences = [
+        each
+        for each in product(range(3), repeat=3)
+        if all(after == 2 for at, after in pairwise(each) if at == 2)
     ]
-    x = torch.tensor(words)
+    x = torch.tensor(sentences)
     assert abs(model.likelihood(Batch(x)).value.exp().sum().item() - 1) < 1e-12
     x = model.sample(500, options=model.SamplingConfig(steps=3), generator=make_generator(0))
-    assert {tuple(row) for row in x.tolist()} <= set(words)
+    assert {tuple(row) for row in x.tolist()} <= set(sentences)
     assert x.dtype == torch.int64
 
 
@@ -195,9 +195,9 @@ def test_measures_leave_out_a_distance_of_unequal_rows():
     found = all_metrics(model, split, split)
     assert "energy_distance" not in found
     assert {"log_likelihood", "bits_per_dim", "samples_per_second"} <= set(found)
-    (told,) = skipped_metrics(model)
-    assert told.name == "energy_distance"
-    assert "12" in told.sentence
+    (skipped,) = skipped_metrics(model)
+    assert skipped.name == "energy_distance"
+    assert "12" in skipped.sentence
 
 
 @pytest.mark.parametrize("wrong", [4.0, -1.0])

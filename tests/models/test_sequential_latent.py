@@ -28,10 +28,10 @@ NAMES = ("latent.vrnn", "latent.stcn")
 both = pytest.mark.parametrize("name", NAMES)
 
 
-def built(name, space, *words, seed=0):
+def built(name, space, *settings, seed=0):
     """A small model in float64 whose weights are far from their symmetric start."""
     torch.manual_seed(seed)
-    model = registry.find(name).smallest_config(space).override(*words).build(space).double()
+    model = registry.find(name).smallest_config(space).override(*settings).build(space).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.4 * torch.randn_like(parameter))
@@ -163,8 +163,8 @@ def test_weighing_step_by_step_is_tighter_on_long_rows(name):
         for part in model.posteriors:
             part.net.out.bias += 0.5  # far enough from what it should be to matter
     one, whole, step = (
-        model.likelihood(Batch(x), model.LikelihoodConfig().override(*words)).value
-        for words in (["samples=1"], ["samples=16", "filter=false"], ["samples=16"])
+        model.likelihood(Batch(x), model.LikelihoodConfig().override(*settings)).value
+        for settings in (["samples=1"], ["samples=16", "filter=false"], ["samples=16"])
     )
     assert one.mean() < whole.mean() < step.mean()
     many = model.likelihood(Batch(x), model.LikelihoodConfig().override("samples=1000")).value
@@ -197,8 +197,8 @@ def test_strokes_are_plotted_as_paths_and_forecast_by_a_named_method(tmp_path, c
     )
     out = tmp_path / "strokes.png"
     assert attempt(["sample", str(run.folder), "-n", "5", "-o", str(out)]) == 0
-    with Image.open(out) as picture:
-        assert min(picture.size) > 100
+    with Image.open(out) as image:
+        assert min(image.size) > 100
     hidden = np.ones((32, 2), bool)
     hidden[:10] = False
     np.save(tmp_path / "later.npy", hidden)
@@ -335,9 +335,9 @@ def regressed(train, test, order):
 def test_bounds_beat_a_gaussian_autoregression(name, name_of_data):
     view = data.open(name_of_data).view()
     owner, rows = registry.find(name), view.rows("train")
-    suit = owner.defaults(view.space)
+    defaults = owner.defaults(view.space)
     torch.manual_seed(0)
-    trainer = Trainer(suit.config.build(view.space), rows, suit.train, seed=0)
+    trainer = Trainer(defaults.config.build(view.space), rows, defaults.train, seed=0)
     for _ in range(300):
         trainer.train_step(1.0)
     model = trainer.model.eval()

@@ -17,10 +17,10 @@ from monge.train.trainer import Trainer
 T = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
-def build(kind="levels", *words, rows=400):
+def build(kind="levels", *settings, rows=400):
     space, batch = worlds.make(kind, rows)
     torch.manual_seed(0)
-    model = VDM.smallest_config(space).override(*words).build(space).double()
+    model = VDM.smallest_config(space).override(*settings).build(space).double()
     batch = replace(batch.double(), row=torch.arange(rows))
     model.initialise_from_data(batch)
     return model, batch
@@ -53,11 +53,11 @@ def test_loss_is_the_bound_that_is_scored(kind):
     """Averaged over many draws, the three terms of training are those of the score."""
     model, batch = build(kind)
     with torch.no_grad():
-        drawn = [{k: v.mean() for k, v in model.loss(batch).items()} for _ in range(60)]
+        losses = [{k: v.mean() for k, v in model.loss(batch).items()} for _ in range(60)]
         scored = model.bound_terms(batch, model.LikelihoodConfig(samples=64))
-    assert list(drawn[0]) == ["prior", "reconstruction", "diffusion"]
-    for name in drawn[0]:
-        each = torch.stack([one[name] for one in drawn])
+    assert list(losses[0]) == ["prior", "reconstruction", "diffusion"]
+    for name in losses[0]:
+        each = torch.stack([one[name] for one in losses])
         wanted = getattr(scored, name).mean()
         assert abs(each.mean() - wanted) < 5 * each.std() / 60**0.5 + 0.02, name
 
@@ -80,7 +80,7 @@ def test_two_updates_share_the_parameters():
     assert (bound.name, variance.name) == ("bound", "variance")
     assert {id(p) for p in variance.params} == {id(p) for p in model.schedule.shape_params}
     assert len(bound.params) + len(variance.params) == len(list(model.parameters()))
-    assert [turn.name for turn in build("levels", "steps=20")[0].updates()] == ["bound"]
+    assert [update.name for update in build("levels", "steps=20")[0].updates()] == ["bound"]
 
 
 def test_variance_update_lowers_the_variance_of_the_estimate():

@@ -200,8 +200,8 @@ def test_places_are_added_or_set_beside():
 
 
 def test_rotary_products_see_the_distance_alone():
-    turn, q, k = RotaryPositions(6), torch.randn(6), torch.randn(6)
-    scores = turn(q.expand(1, 9, 6))[0] @ turn(k.expand(1, 9, 6))[0].T  # (t, s)
+    rotate, q, k = RotaryPositions(6), torch.randn(6), torch.randn(6)
+    scores = rotate(q.expand(1, 9, 6))[0] @ rotate(k.expand(1, 9, 6))[0].T  # (t, s)
     for distance in range(-8, 9):
         line = scores.diagonal(distance)
         torch.testing.assert_close(line, line[:1].expand_as(line))

@@ -96,7 +96,7 @@ def test_the_field_of_a_transposed_layer_is_what_its_gradient_reaches(kernel, st
 
 
 @pytest.mark.parametrize(
-    ("layer", "inputs", "words"),
+    ("layer", "inputs", "value"),
     [
         (ConvSpec(4, 5, 2, 0), (1, 4, 9), "4x9"),
         (StackSpec([ConvSpec(4, 3, 2)] * 4), (1, 8, 8), "1x1"),
@@ -110,6 +110,6 @@ def test_the_field_of_a_transposed_layer_is_what_its_gradient_reaches(kernel, st
         (UnsharedConvSpec(4), (3, 8), "3x8"),
     ],
 )
-def test_what_cannot_be_built_is_refused(layer, inputs, words):
-    with pytest.raises(UsageError, match=words):
+def test_what_cannot_be_built_is_refused(layer, inputs, value):
+    with pytest.raises(UsageError, match=value):
         layer.shape(inputs)

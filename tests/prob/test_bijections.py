@@ -170,9 +170,9 @@ def test_a_conditional_map_is_the_normal_distribution_of_the_context():
     x = torch.randn(4, 3, dtype=torch.float64)
     z, log_det = layer.inverse(x, context)
     mean, raw = net(context).reshape(4, 2, 3).unbind(1)
-    law = torch.distributions.Normal(mean, (5 * (raw / 5).tanh()).exp())
+    distribution = torch.distributions.Normal(mean, (5 * (raw / 5).tanh()).exp())
     own = -0.5 * (z.square() + math.log(2 * math.pi)).sum(1) + log_det
-    torch.testing.assert_close(own, law.log_prob(x).sum(1))
+    torch.testing.assert_close(own, distribution.log_prob(x).sum(1))
 
 
 def test_nothing_is_sampled_from_no_rows():

@@ -57,8 +57,8 @@ def test_density_integrates_to_one_in_the_units_of_the_data(components):
 def test_samples_follow_the_masses(space):
     head, x, n = head_of(space), support(space), 20_000
     masses = head.log_prob(params_of(head).expand(len(x), -1), x[:, None])[:, 0].exp()
-    drawn = head.sample(params_of(head).expand(n, -1), head.noise(n, make_generator(1)))[:, 0]
-    found = torch.bincount((drawn - x[0]).long(), minlength=len(x)).double()
+    samples = head.sample(params_of(head).expand(n, -1), head.noise(n, make_generator(1)))[:, 0]
+    found = torch.bincount((samples - x[0]).long(), minlength=len(x)).double()
     common = masses * n >= 10  # cells too thin for the chi-square law are joined
     seen = torch.cat([found[common], found[~common].sum(0, keepdim=True)])
     due = n * torch.cat([masses[common], masses[~common].sum(0, keepdim=True)])
@@ -98,8 +98,8 @@ def test_a_table_is_its_columns():
 def test_mean_is_the_mean_of_samples(space):
     head, n = head_of(space), 40_000
     params = params_of(head)
-    drawn = head.sample(params.expand(n, -1), head.noise(n, make_generator(3)))
-    assert (drawn.mean() - head.mean(params)).abs() < 5 * drawn.std() / math.sqrt(n)
+    samples = head.sample(params.expand(n, -1), head.noise(n, make_generator(3)))
+    assert (samples.mean() - head.mean(params)).abs() < 5 * samples.std() / math.sqrt(n)
 
 
 def test_mean_of_many_levels_stays_within_rounding():

@@ -200,7 +200,7 @@ def test_identical_points_cost_nothing():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "words"),
+    ("change", "error", "values"),
     [
         (dict(epsilon=0.0), UsageError, "epsilon is 0.0; it must be above 0"),
         (dict(a=torch.tensor([1.5, -0.5])), DataError, "the weights a reach -0.5; none may be"),
@@ -222,9 +222,9 @@ def test_identical_points_cost_nothing():
         (dict(cost_of=0.0), UsageError, "the power of a cost is 0.0; it must be above 0"),
     ],
 )
-def test_bad_input_is_refused(change, error, words):
+def test_bad_input_is_refused(change, error, values):
     call = dict(x=torch.zeros(2, 2), y=torch.ones(2, 2), epsilon=0.1) | change
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=values):
         sinkhorn(**call)
 
 

@@ -142,19 +142,19 @@ with locked(Path(sys.argv[1])):
 
 
 def test_two_processes_cannot_hold_one_folder(tmp_path):
-    words = [sys.executable, "-c", HOLD, str(tmp_path), "0"]
+    command = [sys.executable, "-c", HOLD, str(tmp_path), "0"]
     with locked(tmp_path):
-        other = subprocess.run(words, capture_output=True, text=True)
+        other = subprocess.run(command, capture_output=True, text=True)
         assert str(tmp_path) in other.stderr.splitlines()[-1]
         assert "another process" in other.stderr.splitlines()[-1]
         with pytest.raises(RunError, match="another process"), locked(tmp_path):
             pass  # nor can the same process hold it twice
-    assert subprocess.run(words).returncode == 0
+    assert subprocess.run(command).returncode == 0
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path):
-    words = [sys.executable, "-c", HOLD, str(tmp_path), "60"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+    command = [sys.executable, "-c", HOLD, str(tmp_path), "60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(RunError), locked(tmp_path):
             pass

@@ -159,8 +159,8 @@ class Hours:
         return self.now
 
 
-@pytest.mark.parametrize(("check", "look"), [(10, 5.0), (1000, 5.0), (7, 0.1), (3, 12.0)])
-def test_the_budget_covers_the_last_score(monkeypatch, check, look):
+@pytest.mark.parametrize(("check", "eval_seconds"), [(10, 5.0), (1000, 5.0), (7, 0.1), (3, 12.0)])
+def test_the_budget_covers_the_last_score(monkeypatch, check, eval_seconds):
     """Steps of one second and scores of `look`: in all no more than 10 % beside 60 s."""
     clock = Hours()
     monkeypatch.setattr(loop, "time", clock)
@@ -172,17 +172,19 @@ def test_the_budget_covers_the_last_score(monkeypatch, check, look):
         clock.now += 1.0
         plain(scale)
 
-    def judge():
-        clock.now += look
+    def evaluate():
+        clock.now += eval_seconds
         return Metric(0.0, "exact", 1.0)
 
     trainer.train_step = advance
-    told = list(loop.fit(trainer, Budget.read("60s"), judge, estimate_eval_seconds=lambda: look))
+    progress = list(
+        loop.fit(trainer, Budget.read("60s"), evaluate, estimate_eval_seconds=lambda: eval_seconds)
+    )
     if trainer.step % trainer.eval_every:
-        judge()  # the look at weights that no regular score has seen
-    assert told[-1].stopped == "budget"
+        evaluate()  # the look at weights that no regular score has seen
+    assert progress[-1].stopped == "budget"
     assert 54 <= clock.now <= 66
-    assert math.isclose(told[-1].fraction, 1.0, abs_tol=0.1 + look / 60)
+    assert math.isclose(progress[-1].fraction, 1.0, abs_tol=0.1 + eval_seconds / 60)
 
 
 def test_a_fit_is_the_same_whether_its_cost_was_measured_or_not(tmp_path):
