@@ -88,5 +88,5 @@ def test_bags_without_an_ensemble_are_refused(capsys):
         monge.fit("made", "moons", bag=True)
     assert attempt(["fit", "made", "moons", "--bag"]) == 2
     assert attempt(["fit", "--resume", "x", "--ensemble", "2"]) == 2
-    with pytest.raises(UsageError, match="at least 1"):
+    with pytest.raises(UsageError, match="members=0"):
         Ensemble.Config(member=registry.find("made").Config(), members=0)

@@ -86,7 +86,7 @@ def test_overrides_equal_keywords(width, rate, flag, sizes, maybe, name):
 
 @given(st.text(max_size=12))
 def test_no_text_breaks_the_grammar(text):
-    """Any text either changes the configuration or is refused in a sentence."""
+    """Any text either changes the configuration or is refused."""
     try:
         outcome = repr(Owner.Config().override(text))
     except UsageError as error:
@@ -95,26 +95,26 @@ def test_no_text_breaks_the_grammar(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "values"),
     [
-        ("widht=3", "Owner has no field 'widht'; did you mean width?"),
-        ("width=0", "width=0 must be at least 1 and at most 512"),
-        ("width=2.5", "width=2.5 must be a whole number"),
-        ("width=many", "width='many' must be a whole number"),
-        ("rate=0", "rate=0.0 must be above 0"),
-        ("flag=perhaps", "flag='perhaps' must be true or false"),
-        ("kind=c", "kind=c is not a choice; choose from a, b"),
-        ("net.widht=3", "MLP has no field 'widht'; did you mean width?"),
-        ("drpout=0.1", "Owner has no field 'drpout'; did you mean net.dropout?"),
-        ("net=mpl", "net=mpl is not a part; did you mean mlp?"),
-        ("width", "expected name=value, found 'width'"),
-        ("name.more=1", "str has no field 'more'; there are no choices"),
+        ("widht=3", ["'widht'", "width"]),
+        ("width=0", ["width=0", "1", "512"]),
+        ("width=2.5", ["width=2.5"]),
+        ("width=many", ["width='many'"]),
+        ("rate=0", ["rate=0.0"]),
+        ("flag=perhaps", ["flag='perhaps'", "true", "false"]),
+        ("kind=c", ["kind=c", "a, b"]),
+        ("net.widht=3", ["'widht'", "width"]),
+        ("drpout=0.1", ["'drpout'", "net.dropout"]),
+        ("net=mpl", ["net=mpl", "mlp"]),
+        ("width", ["name=value", "'width'"]),
+        ("name.more=1", ["'more'"]),
     ],
 )
-def test_wrong_overrides_are_refused(text, sentence):
+def test_wrong_overrides_are_refused(text, values):
     with pytest.raises(UsageError) as caught:
         Owner.Config().override(text)
-    assert str(caught.value) == sentence
+    assert [value for value in values if value not in str(caught.value)] == []
 
 
 def test_an_update_gets_settings_of_its_own():
@@ -141,7 +141,7 @@ def test_a_part_is_named_by_its_run():
 
 
 def test_an_unknown_stored_field_is_refused():
-    with pytest.raises(UsageError, match="has no field 'wdth'; did you mean width"):
+    with pytest.raises(UsageError, match="'wdth'.*width"):
         MLP.Config.from_dict(MLP.Config().to_dict() | {"wdth": 3})
 
 
@@ -176,11 +176,10 @@ def test_a_field_of_one_part_alone_needs_no_path():
     assert Pair.Config().override("depth=9") == Pair.Config().override("left.depth=9")
     with pytest.raises(
         UsageError,
-        match=r"'width' is a field of left and of right; write "
-        r"left\.width or right\.width",
+        match=r"'width'.*left\.width.*right\.width",
     ):
         Pair.Config().override("width=2")
-    with pytest.raises(UsageError, match="Pair has no field 'dept'"):
+    with pytest.raises(UsageError, match=r"'dept'.*left\.depth"):
         Pair.Config().override("dept=2")
 
 

@@ -27,7 +27,7 @@ CASES = [  # candidates, references, BLEU and chrF by sacrebleu 2.6
 ]
 
 
-@pytest.mark.parametrize(("candidates", "references", "of_words", "letters"), CASES)
+@pytest.mark.parametrize(("candidates", "references", "of_words", "of_letters"), CASES)
 def test_the_numbers_are_sacrebleus(candidates, references, of_words, of_letters):
     assert bleu(candidates, references).value == pytest.approx(of_words, abs=1e-6)
     assert chrf(candidates, references).value == pytest.approx(of_letters, abs=1e-6)

@@ -319,14 +319,14 @@ def test_a_short_fit_nears_a_known_distribution():
 
 
 def test_invalid_settings_are_refused():
-    with pytest.raises(UsageError, match="steps=0 must be at least 1"):
+    with pytest.raises(UsageError, match="steps=0"):
         DDPM.Config(steps=0)
     with pytest.raises(UsageError, match="variance=forward"):
         DDPM.Config(variance="forward")
     with pytest.raises(UsageError, match=r"7x6.*patch=4"):
         build(IMAGE, net=TransformerDenoiser.Config(patch=4))
     model = build(IMAGE)
-    with pytest.raises(DataError, match="values 0 to 4"):
+    with pytest.raises(DataError, match=r"0 to 4.*\b9\b"):
         model.likelihood(Batch(torch.full((1, 1, 7, 6), 9.0).double()))
 
 

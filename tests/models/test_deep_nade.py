@@ -268,14 +268,14 @@ def test_missing_values_are_refused(options):
     seen = torch.ones(2, 6, dtype=torch.bool)
     seen[1, 2] = False
     question = Batch(torch.zeros(2, 6).double(), observed=seen)
-    with pytest.raises(DataError, match="missing"):
+    with pytest.raises(DataError, match="deep_nade"):
         nade(BINARY).likelihood(question, options)
-    with pytest.raises(DataError, match="missing"):
+    with pytest.raises(DataError, match="deep_nade"):
         nade(BINARY).loss(question)
 
 
 def test_convolutions_need_images():
-    with pytest.raises(UsageError, match="net=conv reads pictures"):
+    with pytest.raises(UsageError, match="net=conv.*net=dense"):
         nade(BINARY, CONV)
 
 
@@ -283,7 +283,7 @@ def test_the_network_is_chosen_by_overrides_and_survives_json():
     config = DeepNADE.Config().override("net=conv", "net.width=8", "orders=2")
     assert config.net == ConvSubsetNet.Config(width=8)
     assert DeepNADE.Config.from_dict(config.to_dict()) == config
-    with pytest.raises(UsageError, match="dense"):
+    with pytest.raises(UsageError, match=r"net=dens\b.*dense"):
         DeepNADE.Config().override("net=dens")
 
 

@@ -1,6 +1,7 @@
 """What is said to diffusion laws on the command line: papers, ways to score, and what is wrong."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -75,14 +76,10 @@ def test_a_preset_is_one_setting_which_others_may_change(tmp_path, capsys):
     assert "Ho et al. 2020" in json.loads(capsys.readouterr().out)["presets"]["ddpm"]
     assert attempt(["models", "ddpm"]) == 0
     assert "preset=sohl_dickstein" in capsys.readouterr().out
-    assert (
-        refused(capsys, "fit", "ddpm", "moons", "preset=edm")
-        == "ddpm has no preset 'edm'; choose from sohl_dickstein, ddpm"
-    )
-    assert (
-        refused(capsys, "fit", "made", "moons", "preset=edm")
-        == "made has no preset 'edm'; leave it out"
-    )
+    unknown = refused(capsys, "fit", "ddpm", "moons", "preset=edm")
+    assert re.search(r"\bddpm\b.*'edm'.*sohl_dickstein, ddpm", unknown)
+    none = refused(capsys, "fit", "made", "moons", "preset=edm")
+    assert re.search(r"\bmade\b.*'edm'", none)
 
 
 def test_options_apply_to_their_own_command():
@@ -93,7 +90,7 @@ def test_options_apply_to_their_own_command():
     assert apply_overrides(
         sampling, ["sampler=heun", "sample.steps=4"], "sample"
     ) == sampling.override("sampler=heun", "steps=4")
-    with pytest.raises(UsageError, match="method"):
+    with pytest.raises(UsageError, match="'method'"):
         apply_overrides(HasLikelihood.LikelihoodConfig(), ["method=ode"], "score")
 
 
@@ -103,21 +100,20 @@ def test_a_likelihood_describes_its_samples_and_tolerance(run, capsys):
     descriptions = [
         model.likelihood(
             y, apply_overrides(model.LikelihoodConfig(), settings.split(), "score")
-        ).told
+        ).description
         for settings in (
             "samples=8",
             "method=ode tolerance=0.01",
             "method=ode trace=hutchinson probes=3",
         )
     ]
-    assert descriptions == [
-        "denoising bound over continuous time, 8 samples of time and noise per row",
-        "probability-flow ODE, tolerance 0.01, exact trace",
-        "probability-flow ODE, tolerance 0.0001, trace along 3 random directions per row",
-    ]
+    for text, values in zip(
+        descriptions, (r"\b8\b", r"0\.01\b.*exact", r"0\.0001\b.*\b3\b"), strict=True
+    ):
+        assert re.search(values, text)
     assert attempt(["score", str(run.folder), "samples=2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["method"] == "denoising bound over 20 steps, 2 samples of time and noise per row"
+    assert re.search(r"\b20 steps\b.*\b2 samples\b", found["method"])
     assert 0 < found["noise"] < found["stderr"] * 2
     assert attempt(["score", str(run.folder), "samples=2"]) == 0
     assert "of the mean is the noise of its own draws" in capsys.readouterr().out
@@ -189,10 +185,8 @@ def test_wrong_settings_are_refused(run, capsys, settings, value):
 
 def test_a_guide_for_another_field_is_refused(run, capsys):
     guide = f"guide={run.folder}"
-    assert (
-        refused(capsys, "sample", str(run.folder), guide, "--given", "label=3")
-        == f"label=3: the run is not given 'label', nor does {guide} judge it; name one that does"
-    )
+    error = refused(capsys, "sample", str(run.folder), guide, "--given", "label=3")
+    assert re.search(f"'label'.*{re.escape(guide)}.*--given label", error)
 
 
 def test_images_are_sampled_given_small_ones_by_naming_these():

@@ -227,8 +227,8 @@ def test_smoothing_trains_towards_a_flatter_distribution_and_scores_are_not_smoo
 def test_a_sentence_without_a_source_is_refused():
     space, batch = worlds.sentences(4)
     assert "--given" in str(Transformer.unsupported_reason(replace(space, given={})))
-    with pytest.raises(DataError, match="source"):
+    with pytest.raises(DataError, match="'source'"):
         built("dot").sample(3)
-    with pytest.raises(UsageError, match="even"):
+    with pytest.raises(UsageError, match=r"net\.width=7"):
         Seq2Seq.Config(net=LSTM.Config(width=7)).build(space)
     assert math.isfinite(built("dot").likelihood(batch).value.sum().item())

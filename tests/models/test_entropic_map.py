@@ -82,7 +82,7 @@ def test_samples_are_targets_that_were_seen_with_the_right_mean():
     error = samples.std(0) / 4000**0.5
     assert bool(((samples.mean(0) - model.mean(one)[0]).abs() < 4 * error).all())
     assert torch.equal(samples, model.sample(4000, one, generator=make_generator(0)))
-    with pytest.raises(DataError, match="source"):
+    with pytest.raises(DataError, match="'source'"):
         model.sample(3)
 
 
@@ -137,17 +137,18 @@ def test_held_out_distance_ignores_how_rows_happen_to_be_paired():
 @pytest.mark.parametrize(
     ("given", "values"),
     [
-        ({}, "given 0 conditions; write the two as SOURCE~TARGET"),
+        ({}, ["0 conditions", "SOURCE~TARGET"]),
         (
             {"source": replace(SOURCE, shape=(3,))},
-            "source holds real numbers of shape 3 where target",
+            ["source", "shape 3", "target", "shape 2"],
         ),
-        ({"source": replace(SOURCE, kind="levels", size=4)}, "one kind"),
+        ({"source": replace(SOURCE, kind="levels", size=4)}, ["4 levels", "real numbers"]),
     ],
 )
 def test_what_cannot_be_moved_is_refused(given, values):
     for owner in (EntropicMap, NeuralMap):
-        assert values in owner.unsupported_reason(replace(SPACE, given=given))
+        reason = owner.unsupported_reason(replace(SPACE, given=given))
+        assert [value for value in values if value not in reason] == []
 
 
 def test_a_run_maps_other_data(tmp_path, capsys):

@@ -112,11 +112,11 @@ def test_superres_refuses_what_does_not_fit():
     assert "levels" in Superres.unsupported_reason(VECTOR)
     space = replace(LEVELS, given={"source": SMALL})
     model, batch = built(Superres, space), pair()
-    with pytest.raises(DataError, match="levels"):
+    with pytest.raises(DataError, match=r"11\.5 levels.*\+low2"):
         model.likelihood(replace(batch, x=15 - batch.x))
-    with pytest.raises(UsageError, match="levels=3"):
+    with pytest.raises(UsageError, match="levels=4.*levels=3"):
         built(Superres, space, levels=4)
-    with pytest.raises(UsageError, match="margin"):
+    with pytest.raises(UsageError, match=r"margin=0\.1"):
         Superres.Config(margin=0.1)
 
 
@@ -219,13 +219,11 @@ def test_editing_an_attribute_moves_what_it_means():
 
 def test_what_attribute_and_cflow_refuse():
     assert "--given" in AttributeFlow.unsupported_reason(VECTOR)
-    assert "use maf" in AttributeFlow.unsupported_reason(
+    assert "maf" in AttributeFlow.unsupported_reason(
         replace(VECTOR, shape=(1,), given={"label": LABEL})
     )
     assert "+edges" in CFlow.unsupported_reason(replace(VECTOR, given={"label": LABEL}))
-    assert "use maf" in CFlow.unsupported_reason(
-        replace(VECTOR, shape=(1,), given={"source": VECTOR})
-    )
+    assert "maf" in CFlow.unsupported_reason(replace(VECTOR, shape=(1,), given={"source": VECTOR}))
     age = Space(kind="real", name="age", mean=(40.0,), scale=(9.0,), low=(18.0,), high=(90.0,))
     space = replace(VECTOR, given={"age": age, "label": LABEL})
     model, x = built(AttributeFlow, space), torch.randn(2, 3).double()

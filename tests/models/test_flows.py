@@ -154,7 +154,7 @@ def test_a_likelihood_has_its_kind():
 def test_one_number_is_refused_by_couplings_and_taken_by_maf():
     space = Space(kind="real", shape=(1,), rows=100)
     for name in ("coupling", "glow"):
-        assert "use maf" in registry.find(name).unsupported_reason(space)
+        assert "maf" in registry.find(name).unsupported_reason(space)
     assert registry.find("maf").unsupported_reason(space) is None
     x = torch.randn(5, 1).double()
     assert build("maf", space).likelihood(x).value.shape == (5,)
@@ -167,7 +167,7 @@ def test_glow_names_the_sizes_that_work():
     even = replace(odd, shape=(1, 12, 20))
     assert owner.unsupported_reason(even) is None
     assert len(build("glow", even).map.parts[0].parts[0].levels) == 2
-    with pytest.raises(UsageError, match="levels=2"):
+    with pytest.raises(UsageError, match="levels=3.*levels=2"):
         build("glow", even, levels=3)
 
 
@@ -185,9 +185,9 @@ def test_glow_takes_colours_and_odd_numbers_of_channels():
 
 def test_foreign_levels_and_dropout_of_iaf_are_refused():
     space, _ = worlds.make("levels")
-    with pytest.raises(DataError, match=r"0 to 3.* 9"):
+    with pytest.raises(DataError, match=r"0 to 3.*\b9\b"):
         build("coupling", space).likelihood(torch.full((1, 1, 2, 2), 9.0).double())
-    with pytest.raises(UsageError, match=r"net\.dropout=0"):
+    with pytest.raises(UsageError, match=r"net\.dropout=0\.5"):
         build("iaf", space, net=MaskedMLP.Config(width=8, dropout=0.5))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -73,7 +74,7 @@ def test_smoothing_is_one_sided():
     labels = torch.full_like(real, 0.8)
     known = nn.functional.binary_cross_entropy_with_logits(real, labels, reduction="none")
     torch.testing.assert_close(smooth["real"], known / 2)
-    with pytest.raises(UsageError, match=r"smooth=0.7 must be"):
+    with pytest.raises(UsageError, match=r"smooth=0\.7"):
         GAN.Config(smooth=0.7)
 
 
@@ -137,7 +138,7 @@ def test_diagnostics_find_that_the_discriminator_has_won():
     model.discriminate = lambda y, context: 5 * (20 - y[:, 0])
     (won,) = model.diagnose(rows(n=64))
     assert won.name == "discriminator has won"
-    assert "right about 100%" in won.sentence
+    assert "100%" in won.sentence
     assert "game=nonsaturating" in won.remedy
 
 
@@ -151,17 +152,14 @@ def test_the_monitor_returns_the_curves_and_their_optimal_values():
 
 def test_bad_input_is_refused():
     model = built().train()
-    with pytest.raises(UsageError, match=r"train\.batch_size"):
+    with pytest.raises(UsageError, match=r"\b2\b.*\b1\b.*train\.batch_size"):
         model.discriminator_loss(rows(n=1))
     alone = {"label": Space(kind="label", size=1, name="label")}
-    assert "label, of which there is one name only" in GAN.unsupported_reason(
-        replace(REAL, given=alone)
-    )
-    assert "use adversarial.gan" in DCGAN.unsupported_reason(REAL)
-    assert "2x2 pixels and more" in DCGAN.unsupported_reason(replace(IMAGE, shape=(1, 1, 8)))
-    with pytest.raises(
-        UsageError, match=r"depth=5 halves pictures of 8x8 .* give depth=3 or less"
-    ):
+    single = GAN.unsupported_reason(replace(REAL, given=alone))
+    assert re.search(r"\b2\b.*\blabel\b.*\b1\b", single)
+    assert "adversarial.gan" in DCGAN.unsupported_reason(REAL)
+    assert "2x2" in DCGAN.unsupported_reason(replace(IMAGE, shape=(1, 1, 8)))
+    with pytest.raises(UsageError, match=r"depth=5.*8x8.*depth=3"):
         DCGAN.Config(depth=5).build(IMAGE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -104,20 +105,20 @@ def test_what_is_no_pair_of_images_is_refused(owner):
     assert owner.unsupported_reason(SPACE) is None
     name = owner.__name__.lower()
     alone = owner.unsupported_reason(replace(SPACE, given={}))
-    assert alone.startswith(f"{name} makes one picture of another, got 5 levels of shape 1x6x7")
+    assert re.search(rf"^{name}\b.*5 levels of shape 1x6x7", alone)
     sized = owner.unsupported_reason(
         replace(SPACE, given={"source": replace(SOURCE, shape=(1, 6, 8))})
     )
-    assert "6x8, not 6x7" in sized
+    assert re.search("6x8.*6x7|6x7.*6x8", sized)
     colour = replace(SPACE, given={"source": replace(SOURCE, shape=(3, 6, 7))})
     assert (owner.unsupported_reason(colour) is None) is (owner is Pix2Pix)
     model = built(owner).train()
-    with pytest.raises(UsageError, match="a batch of training has 1"):
+    with pytest.raises(UsageError, match=r"\b1\b.*train\.batch_size"):
         model.discriminator_loss(pairs(1))
 
 
 def test_a_patch_deeper_than_the_image_is_refused():
-    with pytest.raises(UsageError, match="patch=7 halves pictures of 6x7"):
+    with pytest.raises(UsageError, match="patch=7.*6x7.*patch=3"):
         built(Pix2Pix, patch=7)
 
 

@@ -123,14 +123,14 @@ def test_completion_keeps_what_is_seen_and_follows_the_conditional(masks):
 def test_completion_of_another_pattern_is_refused():
     seen = torch.ones(2, 6, dtype=torch.bool)
     seen[1, 2] = False
-    with pytest.raises(DataError, match="row 1 shows entry 3 and hides entry 2"):
+    with pytest.raises(DataError, match=r"row 1\b.*\b3\b.*\b2\b"):
         made(BINARY).complete(Batch(torch.zeros(2, 6), observed=seen))
 
 
 def test_missing_values_are_refused():
     seen = torch.ones(2, 6, dtype=torch.bool)
     seen[1, 2] = False
-    with pytest.raises(DataError, match="missing"):
+    with pytest.raises(DataError, match="made"):
         made(BINARY).likelihood(Batch(torch.zeros(2, 6).double(), observed=seen))
 
 

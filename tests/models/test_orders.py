@@ -45,22 +45,22 @@ def test_random_and_given():
 
 
 @pytest.mark.parametrize(
-    ("sequence", "problem"),
+    ("sequence", "entries"),
     [
-        ((), "0, 1, 2, 3, 4, ... are missing;"),
-        ((0, 1, 2, 3, 4), "5 is missing;"),
-        ((0, 1, 2, 3, 4, 4), "5 is missing and 4 is repeated;"),
-        ((0, 1, 2, 3, 4, 9), "5 is missing and 9 is out of range;"),
-        ((5, 4, 3, 2, 1, 0, -1), "-1 is out of range;"),
+        ((), "0, 1, 2, 3, 4"),
+        ((0, 1, 2, 3, 4), "5"),
+        ((0, 1, 2, 3, 4, 4), "5.*4"),
+        ((0, 1, 2, 3, 4, 9), "5.*9"),
+        ((5, 4, 3, 2, 1, 0, -1), "-1"),
     ],
 )
-def test_a_sequence_that_is_no_permutation_is_refused(sequence, problem):
-    with pytest.raises(UsageError, match=problem.replace(".", r"\.")):
+def test_a_sequence_that_is_no_permutation_is_refused(sequence, entries):
+    with pytest.raises(UsageError, match=rf"0 to 5\b.*{entries}\b"):
         Orders(order="given", sequence=sequence).places(VECTOR)
 
 
 def test_a_sequence_without_its_order_is_refused():
-    with pytest.raises(UsageError, match="order=natural"):
+    with pytest.raises(UsageError, match="order=given.*order=natural"):
         Orders(sequence=(1, 0)).places(Space(kind="real", shape=(2,)))
 
 
@@ -107,5 +107,5 @@ def test_what_a_snake_samples_first_is_what_it_completes_from():
     seen = torch.tensor([[[[True, True, True], [False, False, True]]]])
     x = torch.ones(1, 1, 2, 3)
     assert model.complete(Batch(x, observed=seen), generator=make_generator(0))[seen].eq(1).all()
-    with pytest.raises(DataError, match="shows entry 3 and hides entry 4"):
+    with pytest.raises(DataError, match=r"row 0\b.*\b3\b.*\b4\b"):
         model.complete(Batch(x, observed=seen.flip(-1)))

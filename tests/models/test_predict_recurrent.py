@@ -60,5 +60,5 @@ def test_what_has_no_steps_is_refused():
     assert "name (" in RecurrentPredictor.unsupported_reason(space)
     assert "--target" in RecurrentPredictor.unsupported_reason(Space(kind="label", size=3))
     model = built(GRU.Config(width=5), True, series=SERIES)
-    with pytest.raises(DataError, match="length 0"):
+    with pytest.raises(DataError, match=r"sequence 0\b.*length 0"):
         model.mean({"series": Batch(torch.zeros(1, 6, 2), length=torch.tensor([0]))})

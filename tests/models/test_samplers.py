@@ -169,7 +169,7 @@ def test_a_grid_is_followed_and_more_steps_than_it_has_are_refused():
         assert len(owner.Config().build().times(NOISING, z, 1.0, 4)) == 5
         with pytest.raises(UsageError, match=r"20.*steps=21"):
             owner.Config(steps=21).build().times(NOISING, z, 1.0, 20)
-        with pytest.raises(UsageError, match="at least 1"):
+        with pytest.raises(UsageError, match="steps=0"):
             owner.Config(steps=0)
     with pytest.raises(UsageError, match="steps=0"):
         NOISING.grid(0)
@@ -213,7 +213,7 @@ def test_a_model_of_few_steps_takes_no_more():
     for owner in EVERY:
         assert model.sample(3, None, model.SamplingConfig(sampler=owner.Config())).shape == (3, 2)
         fixed = {"method": "rk4"} if owner is ODE else {}
-        with pytest.raises(UsageError, match=r"6 steps.*steps=7"):
+        with pytest.raises(UsageError, match=r"\b6 steps.*steps=7"):
             model.sample(3, None, model.SamplingConfig(sampler=owner.Config(steps=7, **fixed)))
-    with pytest.raises(UsageError, match="steps=0 must be at least 1"):
+    with pytest.raises(UsageError, match="steps=0"):
         DDPM.Config(steps=0)

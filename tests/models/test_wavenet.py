@@ -67,4 +67,4 @@ def test_defaults_reach_over_short_rows_and_code_mulaw():
 
 
 def test_what_is_no_sequence_is_refused():
-    assert "reshape" in WaveNet.unsupported_reason(Space(kind="real", shape=(2, 2, 2, 2)))
+    assert "2x2x2x2" in WaveNet.unsupported_reason(Space(kind="real", shape=(2, 2, 2, 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -176,13 +177,13 @@ def test_the_constraint_is_chosen_by_an_override():
     config = WGAN.Config().override("constraint.bound=0.1", "constraint=clipping")
     assert config.constraint == Clipping.Config(bound=0.1)
     assert WGAN.Config.from_dict(config.to_dict()) == config
-    with pytest.raises(UsageError, match="did you mean clipping"):
+    with pytest.raises(UsageError, match="constraint=cliping.*clipping"):
         WGAN.Config().override("constraint=cliping")
 
 
 @pytest.mark.parametrize("setting", ["critic.activation=silu", "critic.residual=true"])
 def test_a_critic_of_unknown_slope_is_refused(setting):
-    with pytest.raises(UsageError, match=setting.split("=")[0]):
+    with pytest.raises(UsageError, match=re.escape(setting)):
         WGAN.Config().override(setting)
 
 
@@ -217,11 +218,13 @@ def test_diagnostics_name_a_flat_and_a_steep_critic():
 
 def test_a_batch_of_one_is_refused():
     model = wgan(REAL).train()
-    with pytest.raises(UsageError, match=r"a larger train\.batch"):
+    with pytest.raises(UsageError, match=r"\b2\b.*\b1\b.*train\.batch_size"):
         model.critic_update(rows(REAL)[:1])
 
 
 def test_labels_that_are_all_alike_are_refused():
     alone = {"label": Space(kind="label", size=1, name="label")}
-    assert "label" in WGAN.unsupported_reason(replace(REAL, given=alone))
+    assert re.search(
+        r"\b2\b.*\blabel\b.*\b1\b", WGAN.unsupported_reason(replace(REAL, given=alone))
+    )
     assert WGAN.unsupported_reason(replace(REAL, given=LABEL)) is None

@@ -71,9 +71,9 @@ def test_a_context_speaks_to_its_own_row_and_must_be_given():
     left, right = net(x, context), net(x, other)
     assert torch.allclose(left[0], right[0])
     assert not torch.allclose(left[1], right[1])
-    with pytest.raises(UsageError, match=r"context of 3 .* 0;"):
+    with pytest.raises(UsageError, match=r"\b3\b.*\b0\b"):
         net(x)
-    with pytest.raises(UsageError, match=r"context of 0 .* 3;"):
+    with pytest.raises(UsageError, match=r"\b0\b.*\b3\b"):
         SMALL.build((1, 8, 8), 1)(x.float(), context.float())
 
 
@@ -87,19 +87,19 @@ def test_every_output_reads_the_whole_image_where_the_lowest_level_attends():
 
 def test_sizes_that_do_not_divide_are_refused():
     config = UNet.Config(width=4, multipliers=(1, 1, 1, 1))
-    with pytest.raises(UsageError, match=r"8, .*28x28.* 3 multipliers"):
+    with pytest.raises(UsageError, match=r"\b8\b.*28x28.*\b3 multipliers.*32x32"):
         config.build((1, 28, 28), 1)
     net = config.build((1, 32, 32), 1)
     assert net(torch.randn(1, 1, 16, 40)).shape == (1, 1, 16, 40)
-    with pytest.raises(UsageError, match="32x24"):
+    with pytest.raises(UsageError, match="30x24.*32x24"):
         net(torch.randn(1, 1, 30, 24))
-    with pytest.raises(UsageError, match=r"2 levels and patch=2 needs .* 4, .* at most 1 mul"):
+    with pytest.raises(UsageError, match=r"patch=2.*\b4\b.*6x6.*\b1 multipliers"):
         UNet.Config(multipliers=(1, 1), patch=2).build((1, 6, 6), 1)
-    with pytest.raises(UsageError, match=r"4, .*8x7.*patch=1"):
+    with pytest.raises(UsageError, match=r"\b4\b.*8x7.*patch=1"):
         UNet.Config(multipliers=(1,), patch=4).build((1, 8, 7), 1)
-    with pytest.raises(UsageError, match="1 or 2 sides"):
+    with pytest.raises(UsageError, match=r"1 or 2\b.*\b3\b"):
         config.build((1, 8, 8, 8), 1)
-    with pytest.raises(UsageError, match="give multipliers=1,2,4"):
+    with pytest.raises(UsageError, match="multipliers=1,2,4"):
         UNet.Config(multipliers=()).build((1, 8, 8), 1)
 
 
@@ -129,7 +129,7 @@ def test_a_resnet_makes_features(norm):
 
 
 def test_a_resnet_refuses_images_that_are_too_small():
-    with pytest.raises(UsageError, match="stride 2"):
+    with pytest.raises(UsageError, match=r"1x1.*\b3\b.*\b2\b"):
         ResNetFeatures.Config(widths=(4,) * 5).build((1, 8, 8))
-    with pytest.raises(UsageError, match="give widths"):
+    with pytest.raises(UsageError, match="widths=32,64,128"):
         ResNetFeatures.Config(widths=()).build((1, 8, 8))
