@@ -141,7 +141,7 @@ def test_a_part_is_named_by_its_run():
 
 
 def test_an_unknown_stored_field_is_refused():
-    with pytest.raises(UsageError, match="'wdth'.*width"):
+    with pytest.raises(UsageError, match=r"'wdth'.*width"):
         MLP.Config.from_dict(MLP.Config().to_dict() | {"wdth": 3})
 
 

@@ -300,14 +300,14 @@ def test_what_does_not_fit_is_refused():
         ChowLiuTree.Config().build(image)
     assert "baseline.chow_liu" in Gaussian.unsupported_reason(Space(kind="label", size=3))
     assert "baseline.mixture" in Gaussian.unsupported_reason(Space(kind="real", shape=(3, 64, 64)))
-    with pytest.raises(UsageError, match="components=20.*covariance=diagonal"):
+    with pytest.raises(UsageError, match=r"components=20.*covariance=diagonal"):
         MixtureModel.Config().build(Space(kind="real", shape=(3, 64, 64)))
 
 
 def test_conditions_must_be_known():
     space, batch = worlds.conditioned(*world("real"))
     model = fitted(Independent.Config(), space, batch, 1)
-    with pytest.raises(DataError, match="'label'.*0 to 2"):
+    with pytest.raises(DataError, match=r"'label'.*0 to 2"):
         model.sample(1, {"label": Batch(torch.tensor([3]))})
     unseen = Batch(torch.tensor([1]), observed=torch.tensor([False]))
     with pytest.raises(DataError, match="'label'"):

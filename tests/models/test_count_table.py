@@ -46,7 +46,7 @@ def test_a_table_for_each_combination_of_labels():
         assert log_p[0].exp().item() == pytest.approx(
             (own.sum(1) == 0).double().mean().item(), abs=0.05
         )
-    with pytest.raises(DataError, match="'b'.*0 to 2"):
+    with pytest.raises(DataError, match=r"'b'.*0 to 2"):
         model.sample(2, {"a": Batch(torch.zeros(2).long()), "b": Batch(torch.tensor([0, 3]))})
 
 

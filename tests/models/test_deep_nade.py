@@ -275,7 +275,7 @@ def test_missing_values_are_refused(options):
 
 
 def test_convolutions_need_images():
-    with pytest.raises(UsageError, match="net=conv.*net=dense"):
+    with pytest.raises(UsageError, match=r"net=conv.*net=dense"):
         nade(BINARY, CONV)
 
 

@@ -132,7 +132,7 @@ def test_what_does_not_go_together_is_refused():
     batch = Batch(torch.zeros(3, 1).double())
     with pytest.raises(UsageError, match=r"noise=1 and edit=0\.5"):
         model.complete(batch, model.SamplingConfig(noise=1.0, edit=0.5))
-    with pytest.raises(UsageError, match="noise.*edit"):
+    with pytest.raises(UsageError, match=r"noise.*edit"):
         model.complete(
             replace(batch, observed=torch.zeros(3, 1, dtype=torch.bool)),
             model.SamplingConfig(noise=1.0),

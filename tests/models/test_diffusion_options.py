@@ -116,7 +116,7 @@ def test_a_likelihood_describes_its_samples_and_tolerance(run, capsys):
     assert re.search(r"\b20 steps\b.*\b2 samples\b", found["method"])
     assert 0 < found["noise"] < found["stderr"] * 2
     assert attempt(["score", str(run.folder), "samples=2"]) == 0
-    assert "of the mean is the noise of its own draws" in capsys.readouterr().out
+    assert f"± {found['noise']:.4f}" in capsys.readouterr().out
 
 
 def test_terms_of_a_score_are_named_by_time_and_by_noise():

@@ -114,7 +114,7 @@ def test_superres_refuses_what_does_not_fit():
     model, batch = built(Superres, space), pair()
     with pytest.raises(DataError, match=r"11\.5 levels.*\+low2"):
         model.likelihood(replace(batch, x=15 - batch.x))
-    with pytest.raises(UsageError, match="levels=4.*levels=3"):
+    with pytest.raises(UsageError, match=r"levels=4.*levels=3"):
         built(Superres, space, levels=4)
     with pytest.raises(UsageError, match=r"margin=0\.1"):
         Superres.Config(margin=0.1)

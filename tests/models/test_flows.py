@@ -167,7 +167,7 @@ def test_glow_names_the_sizes_that_work():
     even = replace(odd, shape=(1, 12, 20))
     assert owner.unsupported_reason(even) is None
     assert len(build("glow", even).map.parts[0].parts[0].levels) == 2
-    with pytest.raises(UsageError, match="levels=3.*levels=2"):
+    with pytest.raises(UsageError, match=r"levels=3.*levels=2"):
         build("glow", even, levels=3)
 
 

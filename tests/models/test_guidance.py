@@ -111,7 +111,7 @@ def test_a_stream_ends_in_the_sample_and_guides_completions():
 def test_what_cannot_be_guided_is_refused():
     with pytest.raises(UsageError, match="drop=0"):
         asked(build_model(drop=0.0), ONE, gamma=3.0)
-    with pytest.raises(UsageError, match="gamma.*guide=RUN"):
+    with pytest.raises(UsageError, match=r"gamma.*guide=RUN"):
         asked(build_model(LINE), {}, gamma=3.0)
     with pytest.raises(UsageError, match="gamma=3 and w=1"):
         Guidance(gamma=3.0, w=1.0)
@@ -130,7 +130,7 @@ def test_a_classifier_of_other_data_or_other_noise_is_refused():
     with pytest.raises(DataError, match="real numbers of shape 2"):
         asked(with_guide(classifier=other), ONE)
     other.input_space = replace(LINE, mean=(3.0,))
-    with pytest.raises(DataError, match="guide=a run.*shape 1"):
+    with pytest.raises(DataError, match=r"guide=a run.*shape 1"):
         asked(with_guide(classifier=other), ONE)
     with pytest.raises(UsageError, match=r"-12 to 8.*-9 to 10"):
         asked(with_guide(classifier=Exact(high=8.0)), ONE)

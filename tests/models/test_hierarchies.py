@@ -217,7 +217,7 @@ def test_refining_and_completing_work_through_levels():
 def test_invalid_settings_are_refused():
     with pytest.raises(UsageError, match="latent=32,16"):
         HVAE.Config(latent=())
-    with pytest.raises(UsageError, match="estimator=B.*estimator=A"):
+    with pytest.raises(UsageError, match=r"estimator=B.*estimator=A"):
         build(MHVAE.Config(estimator="B"))
     with pytest.raises(UsageError, match="latent=8"):
         build(HVAE.Config(), (5, 3))

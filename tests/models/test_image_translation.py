@@ -118,7 +118,7 @@ def test_what_is_no_pair_of_images_is_refused(owner):
 
 
 def test_a_patch_deeper_than_the_image_is_refused():
-    with pytest.raises(UsageError, match="patch=7.*6x7.*patch=3"):
+    with pytest.raises(UsageError, match=r"patch=7.*6x7.*patch=3"):
         built(Pix2Pix, patch=7)
 
 

@@ -60,7 +60,7 @@ def test_a_sequence_that_is_no_permutation_is_refused(sequence, entries):
 
 
 def test_a_sequence_without_its_order_is_refused():
-    with pytest.raises(UsageError, match="order=given.*order=natural"):
+    with pytest.raises(UsageError, match=r"order=given.*order=natural"):
         Orders(sequence=(1, 0)).places(Space(kind="real", shape=(2,)))
 
 

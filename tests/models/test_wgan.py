@@ -177,7 +177,7 @@ def test_the_constraint_is_chosen_by_an_override():
     config = WGAN.Config().override("constraint.bound=0.1", "constraint=clipping")
     assert config.constraint == Clipping.Config(bound=0.1)
     assert WGAN.Config.from_dict(config.to_dict()) == config
-    with pytest.raises(UsageError, match="constraint=cliping.*clipping"):
+    with pytest.raises(UsageError, match=r"constraint=cliping.*clipping"):
         WGAN.Config().override("constraint=cliping")
 
 

@@ -59,7 +59,7 @@ def test_softmax_has_an_axis_and_no_place_in_a_masked_network():
 def test_norms_centre_and_scale_their_own_axes(name, dims):
     x = 3 * torch.randn(6, 16, *[5] * dims, dtype=torch.float64) + 2
     if name == "instance" and not dims:
-        with pytest.raises(UsageError, match="norm=instance.*norm=layer"):
+        with pytest.raises(UsageError, match=r"norm=instance.*norm=layer"):
             norm(name, 16, dims)
         return
     y = norm(name, 16, dims).double()(x)

@@ -91,7 +91,7 @@ def test_sizes_that_do_not_divide_are_refused():
         config.build((1, 28, 28), 1)
     net = config.build((1, 32, 32), 1)
     assert net(torch.randn(1, 1, 16, 40)).shape == (1, 1, 16, 40)
-    with pytest.raises(UsageError, match="30x24.*32x24"):
+    with pytest.raises(UsageError, match=r"30x24.*32x24"):
         net(torch.randn(1, 1, 30, 24))
     with pytest.raises(UsageError, match=r"patch=2.*\b4\b.*6x6.*\b1 multipliers"):
         UNet.Config(multipliers=(1, 1), patch=2).build((1, 6, 6), 1)
