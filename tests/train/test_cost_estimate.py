@@ -144,7 +144,7 @@ def test_what_a_budget_buys(budget, steps):
 
 @pytest.mark.parametrize("budget", ["1s", "0.05epochs"])
 def test_a_budget_too_small_for_one_step_is_refused(budget):
-    with pytest.raises(UsageError, match=f"'{budget}'.* 2 s"):
+    with pytest.raises(UsageError, match=rf"'{budget}'.*\b2 s\b"):
         Cost(1, 2.0, 10, 0, 0).admit(budget)
     with pytest.raises(UsageError, match=r"0\.4steps"):
         Budget.read("0.4steps")

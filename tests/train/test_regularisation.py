@@ -150,7 +150,7 @@ def test_parts_stay_as_they_are():
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "named"),
     [
         (
             {"freeze": ("trnk",)},
@@ -158,9 +158,9 @@ def test_parts_stay_as_they_are():
         ),
         (
             {"lr_multipliers": {"trunk.0.wieght": 0.1}},
-            r"train\.lr_multipliers.*trunk\.0\.weight",
+            r"train\.lr_multipliers.*'trunk\.0\.wieght'.*trunk\.0\.weight",
         ),
-        ({"freeze": ("zzzz",)}, "zzzz.*trunk, head"),
+        ({"freeze": ("zzzz",)}, r"train\.freeze.*'zzzz'.*trunk, head"),
         ({"freeze": ("trunk", "head")}, r"train\.freeze=trunk,head"),
         ({"updates": {"modle": OptimiserConfig()}}, r"train\.updates\.modle.*model"),
         (
@@ -169,8 +169,8 @@ def test_parts_stay_as_they_are():
         ),
     ],
 )
-def test_wrong_names_are_refused(settings, sentence):
-    with pytest.raises(UsageError, match=sentence):
+def test_wrong_names_are_refused(settings, named):
+    with pytest.raises(UsageError, match=named):
         trainer(**settings)
 
 
@@ -265,7 +265,7 @@ def test_lbfgs_reads_all_rows_and_finds_the_end_of_a_bowl():
     "wrong", [{"grad_clip": 1.0}, {"l1": 0.1}, {"lr_multipliers": {"head": 0.1}}]
 )
 def test_lbfgs_refuses_what_means_nothing_to_it(wrong):
-    with pytest.raises(UsageError, match=f"lbfgs.*train.{next(iter(wrong))}"):
+    with pytest.raises(UsageError, match=rf"train\.optimiser=lbfgs.*train\.{next(iter(wrong))}\b"):
         trainer(optimiser="lbfgs", **wrong)
 
 
