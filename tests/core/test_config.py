@@ -1,4 +1,4 @@
-"""Config: frozen, checked by its hints, unchanged by JSON, changed by words."""
+"""Config: frozen, checked by its hints, unchanged by JSON, changed by overrides."""
 
 import json
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""An ensemble is one law: its numbers are means of its members', and it trains as they would."""
+"""An ensemble is one model: its numbers are means of its members', and it trains as they would."""
 
 import json
 import math

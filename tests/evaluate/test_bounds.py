@@ -1,4 +1,4 @@
-"""The tightness of a bound, on a law whose evidence is known."""
+"""The tightness of a bound, on a model whose evidence is known."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Distances between data sets: their errors, their p-value, and what the verb says and writes."""
+"""Distances between data sets: errors, p-value, and what the command prints and writes."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 
 
 def test_p_values_of_equal_distributions_are_uniform():
-    """Not small more often than they say."""
+    """Not small more often than by chance."""
     found = torch.tensor(
         [p_value(points(20, seed=2 * i), points(25, seed=2 * i + 1), i) for i in range(120)]
     )

@@ -1,4 +1,4 @@
-"""The network of our own: what it learns, that it sees a wrong law, and that runs share it."""
+"""The feature network: what it learns, that it sees a wrong model, and that runs share it."""
 
 import json
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Distances are those of published implementations: POT, scikit-learn, scipy; and the score of a
-law orders laws as their divergence from the truth does."""
+"""Distances are those of published implementations: POT, scikit-learn, scipy; and the scores of
+models order them as their divergence from the truth does."""
 
 import math
 
@@ -108,7 +108,7 @@ def test_a_kernel_distance_is_right_in_the_mean_and_a_frechet_distance_of_few_ro
 
 
 class KnownDensity(Model, HasLikelihood):
-    """A law with a density that it is told."""
+    """A model with a given density."""
 
     events = {"real"}
 

@@ -1,4 +1,4 @@
-"""What samples say of a law: told apart or not, covering, precise, copied, collapsed."""
+"""What samples show of a model: separable or not, covering, precise, copied, collapsed."""
 
 import math
 
@@ -30,7 +30,7 @@ def normal(n: int, seed: int, dims: int = 2) -> Tensor:
 
 
 class Puppet(Model, CanSample):
-    """Draws what it is told to."""
+    """Samples from a given function."""
 
     events = {"real"}
 

@@ -136,7 +136,7 @@ def test_scores_of_what_was_taught():
 
 
 class Bonds(Model, CanSample):
-    """Draws the columns of a table, together or each for itself."""
+    """Samples the columns of a table, together or each for itself."""
 
     events = {"columns"}
 

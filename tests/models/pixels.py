@@ -1,4 +1,4 @@
-"""Spaces of small pictures, and what they may be given."""
+"""Spaces of small images, and what they may be given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The continuous flow: known laws, its kinds of likelihood, its ways to be trained and asked."""
+"""The continuous flow: known distributions, its kinds of likelihood, training, sampling."""
 
 import math
 from dataclasses import replace

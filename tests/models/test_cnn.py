@@ -1,4 +1,4 @@
-"""Predictors from pictures: what they read, refuse and choose for themselves."""
+"""Predictors from images: what they read, refuse and choose for themselves."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def digits(*shape, rows=54_000, **given):
 
 
 def question(space, n, seed=0):
-    """Random rows of a label given a picture, and perhaps given columns."""
+    """Random rows of a label given an image, and perhaps given columns."""
     g = make_generator(seed)
     given = {
         name: Batch(

@@ -1,4 +1,4 @@
-"""Denoising diffusion: targets, weights, the two scores against laws that are known, bad words."""
+"""DDPM: targets, weights, two scores against known distributions, invalid settings."""
 
 import math
 from dataclasses import replace
@@ -45,7 +45,7 @@ def build(space, *settings, net=None):
 
 
 class Exact:
-    """A law N(0, C) asked through the functions that score networks."""
+    """The distribution N(0, C) evaluated through the functions that score networks."""
 
     def __init__(self, schedule):
         self.schedule = schedule
@@ -161,7 +161,7 @@ def test_every_target_trains_and_samples(of):
 
 
 def test_weights_are_those_of_the_docstring():
-    """A network that says nothing: the loss is the weight times the mean of what it misses."""
+    """A network that gives zero: the loss is the weight times the mean of what it misses."""
     space, batch = worlds.make("real", 20_000)
     batch = batch.double()
     for of in ("x0", "noise", "velocity"):
@@ -293,7 +293,7 @@ def test_terms_of_steps_are_what_the_steps_cost(variance):
 
 
 def test_score_is_that_of_the_distribution_in_units_of_the_data():
-    """A network that says nothing of velocity is the law N(mean, scale^2)."""
+    """A network of zero velocity is the distribution N(mean, scale^2)."""
     space, batch = worlds.make("real", 100)
     model, x = build(space), batch.x[:20].double()
     found = model.score(Batch(x))

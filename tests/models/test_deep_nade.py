@@ -1,4 +1,4 @@
-"""Deep NADE learns all orders without bias, is the law of those it names, fills any pattern."""
+"""Deep NADE learns all orders without bias, is exact for those it names, completes any pattern."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_some_conditionals_estimate_the_whole():
     assert (exact.kind, found.kind) == ("exact", "estimate")
     error = found.value.std() / math.sqrt(n)
     assert abs(found.value.mean() - exact.value) < 5 * error
-    # Drawn without replacement, the mean of squared errors is the variance exactly.
+    # Sampled without replacement, the mean of squared errors is the variance exactly.
     assert found.stderr.square().mean().item() == pytest.approx(found.value.var().item(), rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""In-painting, denoising and editing by laws whose answers are known."""
+"""In-painting, denoising and editing by models whose answers are known."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def test_resampling_brings_what_is_hidden_to_agree_with_what_is_seen():
     assert abs(x[:, 1].mean() - RHO * 1.5) < 0.12
     assert abs(x[:, 1].std() - (1 - RHO**2) ** 0.5) < 0.08
     once = completed(resamples=1)
-    assert abs(once[:, 1].mean() - RHO * 1.5) > 0.2  # drawn without regard to what was seen
+    assert abs(once[:, 1].mean() - RHO * 1.5) > 0.2  # sampled without regard to what was seen
 
 
 def test_stretches_of_several_steps_are_gone_through_again():
@@ -87,7 +87,7 @@ def test_what_was_seen_is_at_its_noise_along_the_way():
 
 @pytest.mark.parametrize("steps", [0, 400])
 def test_denoising_samples_the_posterior_of_the_clean_row(steps):
-    """By Bayes' rule on a grid; a law of T steps begins at the next of its times."""
+    """By Bayes' rule on a grid; a model of T steps begins at the next of its times."""
     noise, seen = 0.5, 0.3
     model = Known(Known.Config(), LINE)
     model.steps = steps

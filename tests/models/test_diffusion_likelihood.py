@@ -1,4 +1,4 @@
-"""The terms of a diffusion bound against divergences of normal laws that torch knows."""
+"""The terms of a diffusion bound against divergences of normal distributions from torch."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is said to diffusion laws on the command line: papers, ways to score, and what is wrong."""
+"""Settings of diffusion models on the command line: presets, scoring methods, invalid values."""
 
 import json
 import re

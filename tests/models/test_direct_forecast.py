@@ -1,4 +1,4 @@
-"""Forecasts: the closed-form mean, the joint law and its margins, every network, refusals."""
+"""Forecasts: the closed-form mean, the joint distribution and its marginals, networks, errors."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Laws of sentences given something: exact sums, teacher forcing against steps, beams, fits."""
+"""Models of sentences given a source: exact sums, teacher forcing against steps, beams, fits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ every = pytest.mark.parametrize("name", CONFIGS)
 
 
 def built(name: str, space: Space | None = None):
-    """A law with shaken weights, float64."""
+    """A model with perturbed weights, float64."""
     torch.manual_seed(0)
     model = CONFIGS[name].build(space or worlds.sentences(4)[0]).double()
     with torch.no_grad():
@@ -49,7 +49,7 @@ def built(name: str, space: Space | None = None):
 
 
 def every_sentence(most: int = 5, size: int = 3) -> list[tuple[int, ...]]:
-    """All that end within so many symbols, and all that do not."""
+    """All that end within `most` symbols, and all that do not."""
     full = [(*body, 3) for n in range(most) for body in itertools.product(range(size), repeat=n)]
     return full + list(itertools.product(range(size), repeat=most))
 

@@ -1,4 +1,4 @@
-"""Maps between data sets that nobody paired: closed forms, samples, refusals, whole runs."""
+"""Maps between unpaired data sets: closed forms, samples, refusals, whole runs."""
 
 from __future__ import annotations
 

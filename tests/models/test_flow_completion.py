@@ -1,4 +1,4 @@
-"""What flows draw for hidden entries, held against conditionals that are known."""
+"""What flows sample for hidden entries, compared with known conditionals."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ LONG = {"moves": 60, "leaps": 4}
 
 
 def gaussian(name="coupling", dims=3):
-    """A flow whose networks say nothing, so that its learned matrices make it a Gaussian, and the
+    """A flow whose networks give zero, so that its learned matrices make it a Gaussian, and the
     mean and covariance of that."""
     torch.manual_seed(0)
     space = Space(
@@ -75,7 +75,7 @@ def test_a_gaussian_flow_samples_the_known_conditional(seen):
 
 def test_a_seen_level_is_anywhere_in_its_interval():
     """Of two levels that a flow makes depend on one another, P(second | first) is that of the
-    law, which many draws of the noise tell."""
+    distribution, which many samples of the noise show."""
     space, batch = worlds.make("levels", 300)
     space = replace(space, shape=(2,))
     rows = replace(batch, x=batch.x.reshape(-1, 4)[:, :2]).double()
@@ -95,7 +95,7 @@ def test_a_seen_level_is_anywhere_in_its_interval():
     )
     completed = model.complete(shown, model.SamplingConfig(**LONG), make_generator(0))
     found = torch.bincount(completed[:, 1].long(), minlength=4) / n
-    # The outermost levels also take what is drawn beyond them.
+    # The outermost levels also take what is sampled beyond them.
     assert (found - share).abs().max() < 0.06
     assert (share - 0.25).abs().max() > 0.1
 

@@ -1,4 +1,4 @@
-"""Flows that read another picture or attribute: superres, cflow, attribute."""
+"""Flows that read another image or attribute: superres, cflow, attribute."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def images(n=12, **given):
 
 
 def pair(n=12):
-    """Pictures given their small pictures."""
+    """Images given their small images."""
     batch = images(n)
     return replace(batch, given={"source": Batch(F.avg_pool2d(batch.x, 2).round())})
 
@@ -50,7 +50,7 @@ def comes_back(model, batch):
 
 
 def log_det_of(model, batch):
-    """log |det dz/dy| of the first row, by autograd, and what the model says."""
+    """log |det dz/dy| of the first row, by autograd, and by the model."""
     z = 0.3 * torch.randn(1, model.space.dims, generator=make_generator(1)).double()
     one = batch[:1].given
     with torch.no_grad():
@@ -153,7 +153,7 @@ def test_the_second_reads_the_first_at_every_depth():
 
 
 def test_the_first_flow_is_a_model_of_its_own():
-    """Its log-determinant is that of autograd, and its loss the law of a alone."""
+    """Its log-determinant is that of autograd, and its loss is -log p(a)."""
     space = replace(VECTOR, given={"source": VECTOR})
     model = built(CFlow, space)
     a, b = torch.randn(2, 5, 3, generator=make_generator(0)).double()

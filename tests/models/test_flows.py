@@ -45,7 +45,7 @@ def test_the_bound_of_levels_rises_to_probabilities_that_sum_to_at_most_one(name
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_samples_of_levels_are_as_frequent_as_their_bound(name):
-    """Many draws of the noise make the bound nearly the probability."""
+    """Many samples of the noise make the bound nearly the probability."""
     space, batch = worlds.make("levels")
     model = build(name, space)
     model.initialise_from_data(batch.double())
@@ -56,7 +56,7 @@ def test_samples_of_levels_are_as_frequent_as_their_bound(name):
     x = (common[:, None] // code % 4).reshape(5, 1, 2, 2).double()
     with torch.no_grad():
         bound = model.likelihood(x, model.LikelihoodConfig(samples=200)).value.exp()
-    # The outermost levels also take what is drawn beyond them, hence at most a little more.
+    # The outermost levels also take what is sampled beyond them, hence at most a little more.
     assert (share[common] > 0.9 * bound - 4 * (bound / 5000).sqrt()).all()
 
 
@@ -192,7 +192,7 @@ def test_foreign_levels_and_dropout_of_iaf_are_refused():
 
 
 def test_a_coupling_learns_what_a_gaussian_cannot():
-    """Two arcs: one Gaussian is far from their law."""
+    """Two arcs: one Gaussian is far from their distribution."""
     angle = math.pi * torch.rand(2000, generator=make_generator(0))
     x = torch.stack([angle.cos(), angle.sin()], 1)
     x = x + 0.1 * torch.randn(2000, 2, generator=make_generator(1))
@@ -212,7 +212,7 @@ def test_a_coupling_learns_what_a_gaussian_cannot():
 
 def test_a_coupling_of_many_entries_begins_as_the_gaussian_of_their_coordinates(monkeypatch):
     """400 pixels that follow two hidden numbers: what was shown enough rows to know how they vary
-    together says far more of new ones, before the first step, than what was not."""
+    together scores new ones far higher, before the first step, than what was not."""
     torch.manual_seed(0)
     x = (16 * torch.sigmoid(torch.randn(1400, 2) @ torch.randn(2, 400))).floor()
     space, found = Space(kind="levels", shape=(400,), size=16, rows=1200), []

@@ -1,4 +1,4 @@
-"""The two-player game: its losses, its players, what a discriminator says, what ails it."""
+"""The two-player game: its losses, its players, the discriminator's outputs, its diagnostics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The normal law: its maximum, marginals, conditionals, and whole numbers as cells of it."""
+"""The Gaussian: its maximum, marginals, conditionals, and whole numbers as cells of it."""
 
 from __future__ import annotations
 

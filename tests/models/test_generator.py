@@ -32,7 +32,7 @@ def normal(n: int, seed: int) -> Tensor:
 
 
 def identity(model: SinkhornGenerator) -> SinkhornGenerator:
-    """A generator whose law is the standard normal."""
+    """A generator of standard normal samples."""
     model.generate = lambda z, context: z
     return model
 

@@ -1,4 +1,4 @@
-"""GPT is a law of sequences: it sums to one, and its caches draw what full passes draw."""
+"""GPT sums to one over sequences, and samples with caches as with full passes."""
 
 from __future__ import annotations
 

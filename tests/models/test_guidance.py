@@ -1,4 +1,4 @@
-"""Guidance on a law that is known exactly, by a classifier and without one."""
+"""Guidance on a model that is known exactly, by a classifier and without one."""
 
 import math
 from dataclasses import replace
@@ -139,7 +139,7 @@ def test_a_classifier_of_other_data_or_other_noise_is_refused():
 
 
 def conditions(kind, n):
-    """A picture, a text or a vector for each of n rows, and its space."""
+    """An image, a text or a vector for each of n rows, and its space."""
     if kind == "picture":
         space = Space(kind="real", shape=(1, 4, 4), name=kind, mean=(0.0,), scale=(1.0,), rows=100)
         return space, Batch(torch.randn(n, 1, 4, 4, generator=make_generator(0)))
@@ -155,7 +155,7 @@ def conditions(kind, n):
 
 @pytest.mark.parametrize("kind", ["picture", "text", "vector"])
 def test_images_texts_and_vectors_are_used_and_guide(kind):
-    """Pictures of half the size, as for super-resolution; texts as long as they are."""
+    """Images of half the size, as for super-resolution; texts as long as they are."""
     part, given = conditions(kind, 6)
     space = Space(
         kind="real",

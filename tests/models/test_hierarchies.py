@@ -126,7 +126,7 @@ def test_rates_are_ratios_with_less_noise(config):
 
 
 def changes(model: HierarchicalModel, call, level: int) -> list[bool]:
-    """Of each level, whether moving its code changes what `call` says of `level`."""
+    """Of each level, whether moving its code changes the result of `call` for `level`."""
     z = torch.zeros(1, 1, sum(model.widths), dtype=torch.float64)
     before, found = call(z, level), []
     for t in model.levels:

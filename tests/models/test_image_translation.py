@@ -1,4 +1,4 @@
-"""Pictures made of pictures: pix2pix from pairs, cyclegan without."""
+"""Images translated to images: pix2pix from pairs, cyclegan without."""
 
 from __future__ import annotations
 

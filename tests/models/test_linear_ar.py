@@ -1,4 +1,4 @@
-"""Linear autoregression: known coefficients are found, and the law is the Gaussian it says."""
+"""Linear autoregression: known coefficients are found, and the model is the exact Gaussian."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""MADE is a law: it sums to one, heeds what it is given, and steps to the same draws."""
+"""MADE sums to one, uses its conditions, and samples the same step by step."""
 
 from __future__ import annotations
 

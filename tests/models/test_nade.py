@@ -1,4 +1,4 @@
-"""Tables, regressions and running sums are laws: they sum to one, step to the same draws and have
+"""Tables, regressions and running sums sum to one, sample the same step by step and have
 as many parameters as theory says; a NADE's way back is the derivative of its way there."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def case_id(value: object) -> str:
 
 
 def build(config, space: Space):
-    """A law with random weights, or counted from random rows."""
+    """A model with random weights, or counted from random rows."""
     torch.manual_seed(0)
     model = config.build(space).double().eval()
     for parameter in model.parameters():
@@ -101,7 +101,7 @@ def test_cached_samples_equal_full_passes_and_the_end_of_a_stream(config, space)
 
 @pytest.mark.parametrize("name", ["count_table", "fvsbn", "nade"])
 def test_every_identity_holds_on_every_small_space(name):
-    """X57 is left to the contract, which draws less."""
+    """X57 is left to the contract, which samples less."""
     tried = [each for each in identities() if each.needs and each.listing.id != "X57"]
     rows = [row for each in tried for row in hold(each, subjects.small(name), every=True)]
     assert not [row for row in rows if row.passed is False]

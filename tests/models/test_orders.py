@@ -1,4 +1,4 @@
-"""Orders of entries: as they stand, to and fro, shuffled or given; the law holds in each."""
+"""Orders of entries: as they stand, to and fro, shuffled or given; each sums to one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWNERS = [MADE, NADE, FVSBN, DeepNADE]
 
 
 def sampling_order(space: Space, **settings) -> list[int]:
-    """The entries in the order they are drawn."""
+    """The entries in the order they are sampled."""
     return Orders(**settings).places(space)[0].argsort().tolist()
 
 

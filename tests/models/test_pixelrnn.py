@@ -1,4 +1,4 @@
-"""PixelRNN is a law of pictures: it sums to one, and its row caches draw what full passes draw."""
+"""PixelRNN sums to one over images, and samples with row caches as with full passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Posteriors, priors, networks and estimators of the VAE, and completion against a known law."""
+"""Posteriors, priors, networks and estimators of the VAE, and completion against a known model."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_full_covariance_has_the_rate_of_a_gaussian():
 
 
 def test_the_sampled_kl_of_a_flow_has_a_control_variate():
-    """By numbers of mean 0, and wholly as long as its maps say nothing."""
+    """By numbers of mean 0, and wholly as long as its maps are the identity."""
     posterior: IAFPosterior = FLOW.build(4).double()
     h, noise = normal(5, posterior.width), normal(20_000, 5, 4, seed=1)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Laws of targets: what the contract cannot say of them."""
+"""Predictors of targets: what the contract test cannot check."""
 
 import math
 
@@ -200,7 +200,7 @@ def test_passes_mean_over_networks_thinned_by_dropout():
         [model.head.log_prob(params, model.flat(batch.x))[:, 0] for params in each]
     )
     torch.testing.assert_close(found.value, log_p.exp().mean(0).log())
-    torch.manual_seed(9)  # no other randomness has a say
+    torch.manual_seed(9)  # there is no other randomness
     torch.testing.assert_close(
         model.likelihood(batch[:7], options, make_generator(4)).value, found.value[:7]
     )

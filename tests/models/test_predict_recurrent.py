@@ -1,4 +1,4 @@
-"""The recurrent predictor: padding is not read, and every cell and direction is a law."""
+"""The recurrent predictor: padding is not read, and every cell and direction is normalised."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Samplers told the exact score: where they lead, how fast they converge, what they refuse."""
+"""Samplers with the exact score: where they lead, how fast they converge, what they refuse."""
 
 import itertools
 from dataclasses import replace
@@ -29,7 +29,7 @@ def normal(n, dims, seed=0):
 
 
 def led(config, distribution, z, noising=NOISING, seed=0, **rest):
-    """The path of a sampler that knows the law."""
+    """The path of a sampler that knows the distribution."""
     return list(
         config.build().sample(
             distribution.denoiser(noising), noising, z, make_generator(seed), **rest
@@ -129,7 +129,7 @@ def test_correction_pays_where_steps_are_few():
 
 
 def projected(distribution, n):
-    """Exact quantiles of the law's projections, (n, directions)."""
+    """Exact quantiles of the distribution's projections, (n, directions)."""
     levels, alpha = (torch.arange(n).double() + 0.5) / n, torch.ones(1, 1).double()
     shadows = (
         GaussianMixture(

@@ -1,4 +1,4 @@
-"""Laws of sequences: windows, lengths, ends, layouts and conditions, against direct answers."""
+"""Models of sequences: windows, lengths, ends, layouts and conditions, against direct answers."""
 
 from __future__ import annotations
 

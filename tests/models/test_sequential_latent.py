@@ -1,4 +1,4 @@
-"""vrnn and stcn: what is told of codes and steps is what the law says, and forecasts follow it."""
+"""vrnn and stcn: bounds, codes and steps agree with the exact model, and forecasts follow it."""
 
 import itertools
 import json
@@ -76,7 +76,7 @@ def test_samples_follow_the_distribution_that_is_scored(name):
 
 @both
 def test_a_forecast_is_sampled_given_what_was_seen(name):
-    """P(last | first three) by the ratio of likelihoods, and by how often it is drawn."""
+    """P(last | first three) by the ratio of likelihoods, and by how often it is sampled."""
     space, every = bits()
     model = built(name, space, seed=3)
     log_p = model.likelihood(Batch(every), model.LikelihoodConfig().override("samples=2000")).value
@@ -108,7 +108,7 @@ def test_codes_are_carried_on_by_vrnn_alone():
 
 @both
 def test_rates_of_steps_add_up_to_the_divergence(name):
-    """X62 by draws: the mean of log q - log p over q is that of the sum of closed forms."""
+    """X62 by samples: the mean of log q - log p over q is that of the sum of closed forms."""
     space, batch = worlds.sequence("channels", 6)
     batch = replace(batch.double(), row=torch.arange(6))
     model = built(name, space)
@@ -263,7 +263,7 @@ def test_unused_codes_and_narrow_scales_are_found(name):
 @pytest.mark.slow
 @both
 def test_codes_hold_what_the_channels_of_a_step_share(name):
-    """A coin decides both channels, whose laws are independent given codes: log 2 nats a step."""
+    """A coin decides both channels, which are independent given codes: log 2 nats per step."""
     coin = torch.randint(0, 2, (1500, 2, 1), generator=make_generator(0)) * 2.0 - 1
     x = coin + 0.2 * torch.randn(1500, 2, 2, generator=make_generator(1))
     torch.manual_seed(0)

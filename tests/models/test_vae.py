@@ -1,4 +1,4 @@
-"""The VAE's bound against laws whose evidence is known, and what a code may be asked."""
+"""The VAE's bound against models whose evidence is known, and what a code may be asked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = DenseEncoderDecoder.Config(width=8, depth=1)
 PLANE = Space(kind="real", shape=(3,), mean=(1.0, -2.0, 10.0), scale=(2.0, 0.5, 4.0))
 BITS = Space(kind="binary", shape=(4,), mean=(0.5,))
 NOISE = 0.5
-"""Scale of p(x_i | z) in the linear law, in standardised coordinates."""
+"""Scale of p(x_i | z) in the linear model, in standardised coordinates."""
 
 
 def vae(space: Space, std: float = 0.5, **settings: object) -> VAE:

@@ -50,7 +50,7 @@ def test_ends_of_reals_stay_and_those_of_levels_learn():
 
 @pytest.mark.parametrize("kind", ["real", "binary", "levels"])
 def test_loss_is_the_bound_that_is_scored(kind):
-    """Averaged over many draws, the three terms of training are those of the score."""
+    """Averaged over many samples, the three terms of training are those of the score."""
     model, batch = build(kind)
     with torch.no_grad():
         losses = [{k: v.mean() for k, v in model.loss(batch).items()} for _ in range(60)]

@@ -1,4 +1,4 @@
-"""WaveNet learns what reaches back, and says how far it reaches."""
+"""WaveNet learns what reaches back, and knows its receptive field."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_it_finds_an_echo_within_its_reach(net):
     with torch.no_grad():
         found = -model.eval().likelihood(Batch(x[600:], length=length[600:])).value.mean().item()
     assert best - 1 < found < best + 1.5
-    assert 24 * math.log(2) - found > 3  # a law of single steps knows nothing
+    assert 24 * math.log(2) - found > 3  # a model of single steps knows nothing
 
 
 @pytest.mark.parametrize("net", NETS, ids=["wavenet", "tcn"])

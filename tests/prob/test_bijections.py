@@ -109,7 +109,7 @@ def test_log_determinants_are_those_of_the_jacobian(name):
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 1000), size=st.floats(0, 100))
 def test_warps_increase_and_stay_finite(warp, seed, size):
-    """In float32, whatever the network says, for numbers of any size."""
+    """In float32, whatever the network gives, for numbers of any size."""
     generator = torch.Generator().manual_seed(seed)
     params = (size * torch.randn(warp.count, generator=generator)).expand(2001, -1)
     x = torch.cat([torch.linspace(-4, 4, 1997), torch.tensor([-1e6, 1e6, -3.0, 3.0])]).sort()[0]

@@ -1,4 +1,4 @@
-"""Drawing and searching on a law that can be enumerated: a chain of two symbols and an end."""
+"""Sampling and searching on a model that can be enumerated: a chain of two symbols and an end."""
 
 import itertools
 import math

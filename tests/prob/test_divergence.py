@@ -64,7 +64,7 @@ def test_gaussians_agree_with_torch():
 
 
 def test_mmd_is_unbiased_and_sees_a_shift():
-    """E over pairs of samples of one law is zero, which the biased statistic's is not."""
+    """E over pairs of samples of one distribution is zero, which the biased statistic's is not."""
     same = torch.stack(
         [d.mmd(points(40, seed=i), points(40, seed=100 + i), 1.0) for i in range(60)]
     )

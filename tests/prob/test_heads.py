@@ -1,4 +1,4 @@
-"""Laws sum or integrate to one, draw what they score, and stay finite far from the data."""
+"""Heads sum or integrate to one, sample what they score, and stay finite far from the data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_samples_follow_the_masses(space):
     masses = head.log_prob(params_of(head).expand(len(x), -1), x[:, None])[:, 0].exp()
     samples = head.sample(params_of(head).expand(n, -1), head.noise(n, make_generator(1)))[:, 0]
     found = torch.bincount((samples - x[0]).long(), minlength=len(x)).double()
-    common = masses * n >= 10  # cells too thin for the chi-square law are joined
+    common = masses * n >= 10  # cells too thin for the chi-square test are joined
     seen = torch.cat([found[common], found[~common].sum(0, keepdim=True)])
     due = n * torch.cat([masses[common], masses[~common].sum(0, keepdim=True)])
     distance = ((seen - due).square() / due.clamp(min=1.0)).sum().item()

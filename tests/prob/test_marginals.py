@@ -1,4 +1,4 @@
-"""Cumulative laws, quantiles, modes and listed values, each against the density it belongs to."""
+"""Cumulatives, quantiles, modes and listed values, each against its density."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Schedules: closed forms against autograd and simulation, ends, inverses, bad words."""
+"""Schedules: closed forms against autograd and simulation, ends, inverses, invalid settings."""
 
 import itertools
 import math

@@ -229,7 +229,7 @@ def test_bad_input_is_refused(change, error, values):
 
 
 def test_the_dual_bounds_the_optimum_for_any_potentials():
-    """At the solution the plan has mass 1 and nothing tells of that term; elsewhere it does."""
+    """At the solution the plan has mass 1 and that term vanishes; elsewhere it does not."""
     x, y = clouds(7, 9)
     plan = sinkhorn(x, y, 0.5, tolerance=1e-10)
     for shift in (-0.3, 0.2, torch.linspace(-1, 1, 7).double()):

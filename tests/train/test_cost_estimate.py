@@ -1,4 +1,4 @@
-"""The cost that is told before a fit, and the budget that is kept."""
+"""The cost that is estimated before a fit, and the budget that is respected."""
 
 import math
 
@@ -151,7 +151,7 @@ def test_a_budget_too_small_for_one_step_is_refused(budget):
 
 
 class Hours:
-    """A clock that moves when it is told to."""
+    """A clock that is moved by hand."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""The loop: who moves, on what, how far; when it stops and what it says."""
+"""The loop: who moves, on what, how far; when it stops and what it reports."""
 
 import math
 
