@@ -213,7 +213,7 @@ def test_learned_variance_is_bounded_by_its_ends_and_lowers_the_bound():
         TransformerDenoiser.Config(width=8, depth=1, heads=2, patch=1),
     ],
 )
-@pytest.mark.parametrize("space", [REAL, SERIES, IMAGE], ids=["vector", "series", "picture"])
+@pytest.mark.parametrize("space", [REAL, SERIES, IMAGE], ids=["vector", "series", "image"])
 def test_every_network_reads_every_shape(net, space):
     model = build(space, net=net)
     for parameter in model.net.parameters():

@@ -184,7 +184,7 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
 
 
 @pytest.mark.parametrize("owner", [Transformer, Seq2Seq])
-@pytest.mark.parametrize("kind", ["series", "picture", "label"])
+@pytest.mark.parametrize("kind", ["series", "image", "label"])
 def test_it_reads_sounds_and_images_too(owner, kind):
     space, batch = worlds.sentences(8)
     torch.manual_seed(1)
@@ -193,7 +193,7 @@ def test_it_reads_sounds_and_images_too(owner, kind):
             Space(kind="real", shape=(6, 3), varies=True, name="source"),
             Batch(torch.randn(8, 6, 3), length=torch.tensor([6, 3, 4, 6, 1, 2, 5, 6])),
         ),
-        "picture": (
+        "image": (
             Space(kind="real", shape=(1, 9, 9), name="source"),
             Batch(torch.randn(8, 1, 9, 9)),
         ),

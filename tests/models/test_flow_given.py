@@ -123,7 +123,7 @@ def test_superres_refuses_what_does_not_fit():
 @pytest.mark.parametrize(
     "given",
     [LEVELS, replace(SMALL, shape=(1, 4, 4)), VECTOR],
-    ids=["picture", "another size", "vector"],
+    ids=["image", "another size", "vector"],
 )
 def test_two_flows_are_a_flow_of_the_second(given):
     space = replace(LEVELS, given={"source": given, "label": LABEL})

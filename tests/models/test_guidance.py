@@ -140,7 +140,7 @@ def test_a_classifier_of_other_data_or_other_noise_is_refused():
 
 def conditions(kind, n):
     """An image, a text or a vector for each of n rows, and its space."""
-    if kind == "picture":
+    if kind == "image":
         space = Space(kind="real", shape=(1, 4, 4), name=kind, mean=(0.0,), scale=(1.0,), rows=100)
         return space, Batch(torch.randn(n, 1, 4, 4, generator=make_generator(0)))
     if kind == "text":
@@ -153,7 +153,7 @@ def conditions(kind, n):
     return space, Batch(torch.randn(n, 3, generator=make_generator(0)))
 
 
-@pytest.mark.parametrize("kind", ["picture", "text", "vector"])
+@pytest.mark.parametrize("kind", ["image", "text", "vector"])
 def test_images_texts_and_vectors_are_used_and_guide(kind):
     """Images of half the size, as for super-resolution; texts as long as they are."""
     part, given = conditions(kind, 6)

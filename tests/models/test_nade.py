@@ -1,5 +1,5 @@
 """Tables, regressions and running sums sum to one, sample the same step by step and have
-as many parameters as theory says; a NADE's way back is the derivative of its way there."""
+as many parameters as in theory; a NADE's way back is the derivative of its way there."""
 
 from __future__ import annotations
 

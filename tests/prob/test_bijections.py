@@ -50,9 +50,9 @@ def layers():
         yield f"unmasked {name}", Inverse(autoregressive(warp)), vector
     yield "permutation", Permutation(torch.randperm(4)), vector
     yield "mix", LULinear(4), vector
-    yield "mix of pictures", LULinear(4), (4, 2, 2)
+    yield "mix of images", LULinear(4), (4, 2, 2)
     yield "actnorm", ActNorm(4), vector
-    yield "actnorm of pictures", ActNorm(4), (4, 2, 2)
+    yield "actnorm of images", ActNorm(4), (4, 2, 2)
     yield "squeeze", Squeeze(), (4, 1, 2)
     yield "reshape", Compose([Reshape((4, 1, 1)), ActNorm(4)]), vector
     yield "standardise", Standardise(torch.randn(4), torch.rand(4) + 0.1), vector
@@ -184,7 +184,7 @@ def test_nothing_is_sampled_from_no_rows():
 def test_the_last_map_to_begin_is_not_undone():
     class Unasked(Permutation):
         def inverse(self, x, context=None):
-            raise AssertionError("nobody asked")
+            raise AssertionError("unexpected call")
 
     scale = ActNorm(2, learned=False)
     x = 3 + 2 * torch.randn(50, 2, dtype=torch.float64)
