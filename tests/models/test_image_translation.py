@@ -94,7 +94,7 @@ def test_cyclegan_begins_as_the_identity_in_both_directions():
 def test_the_two_directions_are_two_networks():
     model, batch = built(CycleGAN).eval(), pairs(7)
     with torch.no_grad():
-        model.makers[1].net.out.bias += 50
+        model.generators[1].net.out.bias += 50
     assert (model.sample(7, batch.given) == 4).all()
     back = model.sample(7, batch.given, model.SamplingConfig(reverse=True))
     assert torch.equal(back, batch.given["source"].x)
