@@ -18,7 +18,7 @@ from monge.evaluate.out_of_bag import out_of_bag
 from monge.train.trainer import Trainer
 
 
-def test_a_bootstrap_draws_with_replacement_and_knows_its_rows():
+def test_a_bootstrap_samples_with_replacement_and_knows_its_rows():
     every = torch.arange(1000)
     bag = bootstrap(7, every, 1000)
     assert torch.equal(bag, torch.cat([bootstrap(7, part, 1000) for part in every.split(300)]))
@@ -88,5 +88,5 @@ def test_bags_without_an_ensemble_are_refused(capsys):
         monge.fit("made", "moons", bag=True)
     assert attempt(["fit", "made", "moons", "--bag"]) == 2
     assert attempt(["fit", "--resume", "x", "--ensemble", "2"]) == 2
-    with pytest.raises(UsageError, match="at least 1"):
+    with pytest.raises(UsageError, match="members=0"):
         Ensemble.Config(member=registry.find("made").Config(), members=0)

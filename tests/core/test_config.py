@@ -1,4 +1,4 @@
-"""Config: frozen, checked by its hints, unchanged by JSON, changed by words."""
+"""Config: frozen, checked by its hints, unchanged by JSON, changed by overrides."""
 
 import json
 from typing import Annotated, Literal
@@ -61,8 +61,8 @@ def test_survives_json(recipe):
     st.none() | st.integers(),
     st.text(st.characters(blacklist_categories=["Cs"]), max_size=8),
 )
-def test_words_say_what_keywords_say(width, rate, flag, sizes, maybe, name):
-    words = [
+def test_overrides_equal_keywords(width, rate, flag, sizes, maybe, name):
+    overrides = [
         f"width={width}",
         f"rate={rate!r}",
         f"flag={str(flag).lower()}",
@@ -80,44 +80,44 @@ def test_words_say_what_keywords_say(width, rate, flag, sizes, maybe, name):
         name=name,
         net=MLP.Config(width=3),
     )
-    assert Owner.Config().override(*words) == expected
-    assert Owner.Config().override(*reversed(words)) == expected
+    assert Owner.Config().override(*overrides) == expected
+    assert Owner.Config().override(*reversed(overrides)) == expected
 
 
 @given(st.text(max_size=12))
-def test_no_word_breaks_the_grammar(word):
-    """Any text either changes the configuration or is refused in a sentence."""
+def test_no_text_breaks_the_grammar(text):
+    """Any text either changes the configuration or is refused."""
     try:
-        outcome = repr(Owner.Config().override(word))
+        outcome = repr(Owner.Config().override(text))
     except UsageError as error:
         outcome = str(error)
     assert outcome
 
 
 @pytest.mark.parametrize(
-    ("word", "sentence"),
+    ("text", "values"),
     [
-        ("widht=3", "Owner has no field 'widht'; did you mean width?"),
-        ("width=0", "width=0 must be at least 1 and at most 512"),
-        ("width=2.5", "width=2.5 must be a whole number"),
-        ("width=many", "width='many' must be a whole number"),
-        ("rate=0", "rate=0.0 must be above 0"),
-        ("flag=perhaps", "flag='perhaps' must be true or false"),
-        ("kind=c", "kind=c is not a choice; choose from a, b"),
-        ("net.widht=3", "MLP has no field 'widht'; did you mean width?"),
-        ("drpout=0.1", "Owner has no field 'drpout'; did you mean net.dropout?"),
-        ("net=mpl", "net=mpl is not a part; did you mean mlp?"),
-        ("width", "expected name=value, found 'width'"),
-        ("name.more=1", "str has no field 'more'; there are no choices"),
+        ("widht=3", ["'widht'", "width"]),
+        ("width=0", ["width=0", "1", "512"]),
+        ("width=2.5", ["width=2.5"]),
+        ("width=many", ["width='many'"]),
+        ("rate=0", ["rate=0.0"]),
+        ("flag=perhaps", ["flag='perhaps'", "true", "false"]),
+        ("kind=c", ["kind=c", "a, b"]),
+        ("net.widht=3", ["'widht'", "width"]),
+        ("drpout=0.1", ["'drpout'", "net.dropout"]),
+        ("net=mpl", ["net=mpl", "mlp"]),
+        ("width", ["name=value", "'width'"]),
+        ("name.more=1", ["'more'"]),
     ],
 )
-def test_wrong_words_get_a_sentence(word, sentence):
+def test_wrong_overrides_are_refused(text, values):
     with pytest.raises(UsageError) as caught:
-        Owner.Config().override(word)
-    assert str(caught.value) == sentence
+        Owner.Config().override(text)
+    assert [value for value in values if value not in str(caught.value)] == []
 
 
-def test_a_turn_gets_settings_of_its_own():
+def test_an_update_gets_settings_of_its_own():
     recipe = TrainConfig(momentum=0.5).override("updates.critic.lr=2e-4", "lr=1e-3")
     assert recipe.optimiser_config("critic") == OptimiserConfig(lr=2e-4, momentum=0.5)
     assert recipe.optimiser_config("other").lr == 1e-3
@@ -141,7 +141,7 @@ def test_a_part_is_named_by_its_run():
 
 
 def test_an_unknown_stored_field_is_refused():
-    with pytest.raises(UsageError, match="has no field 'wdth'; did you mean width"):
+    with pytest.raises(UsageError, match=r"'wdth'.*width"):
         MLP.Config.from_dict(MLP.Config().to_dict() | {"wdth": 3})
 
 
@@ -154,11 +154,13 @@ def test_a_space_is_a_tree_that_survives_json():
     assert len(space.parts) == 64
 
 
-def test_words_are_sorted_by_whom_they_concern():
-    words = Overrides.parse(
+def test_overrides_are_sorted_by_their_prefix():
+    overrides = Overrides.parse(
         ["width=3", "train.lr=1", "data.rows=5", "sample.steps=2", "net.width=.5"]
     )
-    assert words == Overrides(("width=3", "net.width=.5"), ("lr=1",), ("rows=5",), ("steps=2",))
+    assert overrides == Overrides(
+        ("width=3", "net.width=.5"), ("lr=1",), ("rows=5",), ("steps=2",)
+    )
 
 
 class Pair(Configured):
@@ -174,11 +176,10 @@ def test_a_field_of_one_part_alone_needs_no_path():
     assert Pair.Config().override("depth=9") == Pair.Config().override("left.depth=9")
     with pytest.raises(
         UsageError,
-        match=r"'width' is a field of left and of right; write "
-        r"left\.width or right\.width",
+        match=r"'width'.*left\.width.*right\.width",
     ):
         Pair.Config().override("width=2")
-    with pytest.raises(UsageError, match="Pair has no field 'dept'"):
+    with pytest.raises(UsageError, match=r"'dept'.*left\.depth"):
         Pair.Config().override("dept=2")
 
 

@@ -1,4 +1,4 @@
-"""An ensemble is one law: its numbers are means of its members', and it trains as they would."""
+"""An ensemble is one model: its numbers are means of its members', and it trains as they would."""
 
 import json
 import math
@@ -63,7 +63,7 @@ def test_a_mixture_has_the_abilities_that_carry_over(name, kind):
 
 
 @pytest.mark.parametrize(("name", "kind"), [m for m in MEMBERS if m[0] not in ("vae", "wgan")])
-def test_an_exact_score_is_the_mean_law(name, kind):
+def test_an_exact_score_is_that_of_the_mean_density(name, kind):
     model, rows = mixture(name, kind, bag=True)
     batch = rows.batch(torch.arange(600, 620))
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_an_exact_score_is_the_mean_law(name, kind):
     assert not torch.allclose(each[0], each[1])
 
 
-def test_a_mixture_sums_to_one_and_draws_what_it_scores():
+def test_a_mixture_sums_to_one_and_samples_what_it_scores():
     model, _ = mixture("made", "binary", steps=60)
     states = worlds.states(model.space)
     p = model.likelihood(Batch(states)).value.exp()
@@ -148,7 +148,7 @@ def test_a_completion_of_references_takes_any_pattern():
     assert not torch.equal(x[:, 0], batch.x[:, 0])
 
 
-def test_turns_are_the_members_own():
+def test_updates_are_the_members_own():
     model, _ = mixture("wgan", "real", members=2, steps=0)
     names = [update.name for update in model.updates()]
     assert names[:2] == ["member1/critic", "member1/generator"]
@@ -190,8 +190,8 @@ def test_an_ensemble_predicts_the_mean_of_its_members(world):
     assert mode.shape == batch.x.shape
     if space.kind == "label":
         assert torch.equal(mode, model.mean(given).argmax(1))
-    law = model.marginals(given)
-    assert (law.quantile(0.05) < law.quantile(0.95)).all() or space.kind == "label"
+    marginals = model.marginals(given)
+    assert (marginals.quantile(0.05) < marginals.quantile(0.95)).all() or space.kind == "label"
 
 
 @pytest.mark.parametrize(("name", "kind"), [("made", "real"), ("wgan", "real")])

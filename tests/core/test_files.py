@@ -28,7 +28,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
             file.write("half of the ne")
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space left") as caught:
+    with pytest.raises(OSError, match=r"\[Errno 28\]") as caught:
         fail()
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
@@ -68,15 +68,15 @@ def test_a_pipe_is_written_to(tmp_path):
 
 def test_links_out_of_a_folder_are_found(tmp_path):
     folder, outside = tmp_path / "run", tmp_path / "running"
-    (folder / "pictures").mkdir(parents=True)
+    (folder / "images").mkdir(parents=True)
     outside.mkdir()
     (folder / "file").write_text("")
-    (folder / "pictures" / "inside").symlink_to("../file")
+    (folder / "images" / "inside").symlink_to("../file")
     assert list(leaks(folder)) == []
     links = {
         folder / "folder": outside,
-        folder / "pictures" / "up": "../../running",
-        folder / "pictures" / "gone": "/no/where",
+        folder / "images" / "up": "../../running",
+        folder / "images" / "gone": "/no/where",
     }
     for link, target in links.items():
         link.symlink_to(target)

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from dataclasses import MISSING, fields
@@ -124,7 +125,7 @@ def test_the_defaults_of_every_model_survive_json():
 
 
 @pytest.mark.parametrize("where", HOSTILE, ids=lambda value: repr(value)[:20])
-def test_hostile_tags_get_a_sentence(where, monkeypatch):
+def test_hostile_tags_are_refused(where, monkeypatch):
     def forbidden(name):
         raise AssertionError(f"imports {name}")
 
@@ -137,12 +138,12 @@ def test_hostile_tags_get_a_sentence(where, monkeypatch):
 
 
 @pytest.mark.parametrize("tree", [3, "net/mlp", [], None], ids=repr)
-def test_what_is_no_tree_gets_a_sentence(tree):
-    with pytest.raises(UsageError, match="config"):
+def test_what_is_no_tree_is_refused(tree):
+    with pytest.raises(UsageError, match=re.escape(repr(tree))):
         Config.from_dict(tree)
 
 
-def test_a_tag_of_another_role_gets_a_sentence():
+def test_a_tag_of_another_role_is_refused():
     tree = VAE.Config().to_dict()
     with pytest.raises(UsageError, match=r"prior.*prior/.*net/mlp"):
         Config.from_dict(tree | {"prior": MLP.Config().to_dict()})
@@ -150,13 +151,13 @@ def test_a_tag_of_another_role_gets_a_sentence():
         MLP.Config.from_dict(tree)
 
 
-def test_an_incomplete_tree_gets_a_sentence():
-    with pytest.raises(UsageError, match=r"data/space lacks kind"):
+def test_an_incomplete_tree_is_refused():
+    with pytest.raises(UsageError, match=r"data/space.*\bkind\b"):
         Config.from_dict({"is": "data/space"})
 
 
 @pytest.mark.parametrize("depth", [50, 100_000])
-def test_deep_trees_get_a_sentence(depth):
+def test_deep_trees_are_refused(depth):
     tree: object = 3
     for _ in range(depth):
         tree = {"is": "data/space", "kind": "real", "given": {"x": tree}}
@@ -184,7 +185,7 @@ trees = st.recursive(
 
 
 @given(st.sampled_from([*VAE.Config().to_dict(), "is"]), trees)
-def test_any_stored_value_is_read_or_refused_in_a_sentence(field, value):
+def test_any_stored_value_is_read_or_refused(field, value):
     sentence = ""
     try:
         outcome = Config.from_dict(VAE.Config().to_dict() | {field: value})
@@ -261,8 +262,10 @@ class Owner(Configured):
         ("net", {"is": "net/mlp", "width": [[]]}),
     ],
 )
-def test_hostile_values_get_a_sentence(field, value):
-    with pytest.raises(UsageError, match="width" if field == "net" else field) as caught:
+def test_hostile_values_are_refused(field, value):
+    with pytest.raises(
+        UsageError, match=r"width=\[\[\]\]" if field == "net" else rf"{field}[.=]"
+    ) as caught:
         Config.from_dict(Owner.Config().to_dict() | {field: value})
     assert len(str(caught.value)) < 300
 
@@ -281,7 +284,7 @@ def test_a_part_is_chosen_by_its_name(text, kind):
     assert type(Owner.Config().override(f"net={text}").net) is kind
 
 
-def test_two_parts_of_one_name_are_told_apart():
+def test_two_parts_of_one_name_need_their_full_tags():
     class Mine(Configured):
         class Config(MLP.Config):
             tag = "elsewhere/mine"
@@ -295,7 +298,7 @@ def test_two_parts_of_one_name_are_told_apart():
 
 
 @pytest.mark.parametrize("taken", ["net/mlp", "model/baseline.chow_liu", "mine/other"])
-def test_a_taken_tag_gets_a_sentence(taken):
+def test_a_taken_tag_is_refused(taken):
     with pytest.raises(UsageError, match=taken):
         type("Thief", (Config,), {"tag": taken, "__module__": __name__})
     assert tags.find(taken).__name__ != "Thief"

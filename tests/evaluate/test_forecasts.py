@@ -24,15 +24,15 @@ def reference(past, season=4):
     return SeriesReference.of(past, season, past.flatten(0, 1).std(0))
 
 
-def test_crps_of_draws_is_that_of_the_law():
+def test_crps_of_samples_is_that_of_the_distribution():
     mean, sigma, truth = 2 * normal(3, 2, 2), 1.5, normal(3, 2, 2, seed=1)
-    draws = mean + sigma * normal(4000, 3, 2, 2, seed=2)
+    samples = mean + sigma * normal(4000, 3, 2, 2, seed=2)
     scale = torch.tensor([2.0, 0.5]).double()
-    told = normal_crps(mean, torch.full((2, 2), sigma).double(), truth, scale)
-    torch.testing.assert_close(crps(draws, truth, scale), told, rtol=0.03, atol=0.02)
+    expected = normal_crps(mean, torch.full((2, 2), sigma).double(), truth, scale)
+    torch.testing.assert_close(crps(samples, truth, scale), expected, rtol=0.03, atol=0.02)
 
 
-def test_crps_is_the_absolute_error_of_a_point_and_fair_for_few_draws():
+def test_crps_is_the_absolute_error_of_a_point_and_fair_for_few_samples():
     truth, one = normal(5, 2, 1), torch.ones(1).double()
     same = normal(5, 2, 1, seed=1).expand(7, -1, -1, -1)
     torch.testing.assert_close(crps(same, truth, one), (same[0] - truth).abs().mean((1, 2)))
@@ -41,7 +41,7 @@ def test_crps_is_the_absolute_error_of_a_point_and_fair_for_few_draws():
     assert abs(float(few) - (math.sqrt(2) - 1) / math.sqrt(math.pi)) < 0.03  # of N(0, 1) at 0
 
 
-def test_crps_rewards_the_law_and_no_other():
+def test_crps_rewards_the_true_distribution_and_no_other():
     truth = normal(4000, 1, 1)
     one, zero = torch.ones(1).double(), torch.zeros(4000, 1, 1).double()
     scores = {
@@ -59,7 +59,7 @@ def test_references_repeat_the_past():
     assert naive_forecasts(past, 3, 99)["seasonal_naive"].flatten().tolist() == [0, 1, 2]
 
 
-def test_ar1_is_the_law_of_the_next_values():
+def test_ar1_is_the_distribution_of_the_next_values():
     x = torch.zeros(400, 60, 1).double()
     noise = normal(400, 60, 1)
     for t in range(1, 60):

@@ -46,8 +46,8 @@ def numbers(mean, truth, half):
 
 
 def test_classes_by_hand():
-    said = classes([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.95, 0.05]], [0, 1, 1, 0])
-    found = prediction_metrics([said])
+    prediction = classes([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.95, 0.05]], [0, 1, 1, 0])
+    found = prediction_metrics([prediction])
     assert found["accuracy"].value == 0.75
     assert found["accuracy"].stderr == pytest.approx(0.25)
     right = torch.tensor([0.9, 0.2, 0.6, 0.95]).double()
@@ -65,7 +65,7 @@ def test_numbers_by_hand():
     assert found["interval_width"].value == pytest.approx(3.0)
 
 
-def test_a_calibrated_law_lies_on_the_diagonal_and_an_overconfident_one_does_not():
+def test_a_calibrated_model_lies_on_the_diagonal_and_an_overconfident_one_does_not():
     p = torch.rand(20000, generator=make_generator(0)) / 2 + 0.5
     truth = (torch.rand(20000, generator=make_generator(1)) < p).long()
     honest = classes(torch.stack([1 - p, p], 1).tolist(), truth.tolist())
@@ -80,9 +80,9 @@ def test_a_calibrated_law_lies_on_the_diagonal_and_an_overconfident_one_does_not
 
 
 def test_rows_without_a_truth_are_left_out_and_none_at_all_refused():
-    said = classes([[0.9, 0.1], [0.8, 0.2]], [0, 1], seen=[True, False])
-    assert prediction_metrics([said])["accuracy"].value == 1.0
-    with pytest.raises(DataError, match="no row has a value of y to measure against"):
+    prediction = classes([[0.9, 0.1], [0.8, 0.2]], [0, 1], seen=[True, False])
+    assert prediction_metrics([prediction])["accuracy"].value == 1.0
+    with pytest.raises(DataError, match=r"\by\b"):
         prediction_metrics([classes([[0.9, 0.1]], [0], seen=[False])])
 
 
@@ -100,8 +100,8 @@ def test_half_of_what_is_as_large_as_a_whole_number_lies_below_it():
     space = Space(kind="levels", size=4, name="y", rows=50, given={"inputs": inputs})
     model = registry.find("predict.mlp").smallest_config(space).build(space).eval()
     batch = Batch(torch.arange(20.0) % 4, {"inputs": Batch(torch.randn(20, 2))})
-    (said,) = predict(model, [batch])
-    place = said.truth.long()[:, None]
-    own = said.probabilities.gather(1, place)[:, 0]
-    less = said.probabilities.cumsum(1).gather(1, place)[:, 0] - own
-    torch.testing.assert_close(said.below, less + own / 2)
+    (prediction,) = predict(model, [batch])
+    place = prediction.truth.long()[:, None]
+    own = prediction.probabilities.gather(1, place)[:, 0]
+    less = prediction.probabilities.cumsum(1).gather(1, place)[:, 0] - own
+    torch.testing.assert_close(prediction.below, less + own / 2)

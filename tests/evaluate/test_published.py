@@ -1,5 +1,5 @@
-"""Distances are those of published implementations: POT, scikit-learn, scipy; and the score of a
-law orders laws as their divergence from the truth does."""
+"""Distances are those of published implementations: POT, scikit-learn, scipy; and the scores of
+models order them as their divergence from the truth does."""
 
 import math
 
@@ -88,10 +88,10 @@ def test_the_frechet_distance_is_that_of_scipys_root_and_of_two_gaussians():
     shift = ((x.mean(0) - y.mean(0)) ** 2).sum()
     known = shift + np.trace(first + second - 2 * sqrtm(first @ second).real)
     assert float(frechet(X, Y)) == pytest.approx(known, abs=1e-9)
-    draws = torch.randn(2, 40_000, 3, generator=make_generator(0), dtype=torch.float64)
+    samples = torch.randn(2, 40_000, 3, generator=make_generator(0), dtype=torch.float64)
     scale, move = torch.tensor([1.0, 2.0, 0.5]), torch.tensor([1.0, 0.0, -1.0])
     closed = 2.0 + (1.0 - scale).square().sum()  # N(0, 1) and N(move, scale^2), diagonal
-    assert float(frechet(draws[0], draws[1] * scale + move)) == pytest.approx(
+    assert float(frechet(samples[0], samples[1] * scale + move)) == pytest.approx(
         float(closed), abs=0.1
     )
 
@@ -107,13 +107,13 @@ def test_a_kernel_distance_is_right_in_the_mean_and_a_frechet_distance_of_few_ro
     assert near.std() / 3 < errors.mean() < near.std() * 3
 
 
-class Told(Model, HasLikelihood):
-    """A law with a density that it is told."""
+class KnownDensity(Model, HasLikelihood):
+    """A model with a given density."""
 
     events = {"real"}
 
     def __init__(self, space, density):
-        super().__init__(Told.Config(), space)
+        super().__init__(KnownDensity.Config(), space)
         self.density = density
 
     def loss(self, batch):
@@ -127,20 +127,22 @@ class Told(Model, HasLikelihood):
         return cls.Config()
 
 
-def test_scores_order_laws_as_their_divergence_from_the_truth_does():
+def test_scores_order_models_as_their_divergence_from_the_truth_does():
     source = data.open("eight_gaussians", "rows=4000")
     rows, train = source.view().rows("test"), source.view().rows("train")
     truth = source.density
     assert isinstance(truth, GaussianModes)
     round_one = GaussianModes(torch.zeros(1, 2), 2.9)  # as wide as all eight together
-    laws = [GaussianModes(truth.centres, truth.spread * s) for s in (1.1, 1.6)] + [round_one]
+    densities = [GaussianModes(truth.centres, truth.spread * s) for s in (1.1, 1.6)] + [round_one]
     x, volume = lattice(2, 401, 8.0)
     mass = (truth(x) + volume).exp()
     assert float(mass.sum()) == pytest.approx(1, abs=1e-6)
     known = EvaluationContext(density=truth)
-    exact = [float((mass * (truth(x) - law(x))).sum()) for law in laws]
+    exact = [float((mass * (truth(x) - one(x))).sum()) for one in densities]
     assert exact == sorted(exact)
-    found = [all_metrics(Told(rows.space, law), rows, train, known=known) for law in laws]
+    found = [
+        all_metrics(KnownDensity(rows.space, one), rows, train, known=known) for one in densities
+    ]
     for each, value in zip(found, exact, strict=True):
         assert abs(each["kl"].value - value) < 4 * each["kl"].stderr
         assert abs(each["likelihood_gap"].value) < 4 * each["likelihood_gap"].stderr
@@ -153,7 +155,7 @@ def test_rows_known_by_heart_score_higher():
     source = data.open("moons", "rows=600")
     rows, train = source.view().rows("test"), source.view().rows("train")
     found = all_metrics(
-        Told(rows.space, GaussianModes(train.whole().x.double(), 0.03)), rows, train
+        KnownDensity(rows.space, GaussianModes(train.whole().x.double(), 0.03)), rows, train
     )
     gap = found["likelihood_gap"]
     assert gap.value > 3 * gap.stderr > 0

@@ -100,7 +100,7 @@ def test_a_wrong_column_and_a_lost_bond_are_seen_and_named():
     assert lost["pair_correlations"].value > 3 * ideal["pair_correlations"].value
 
 
-def test_what_samples_teach_is_judged_on_real_rows():
+def test_what_samples_teach_is_evaluated_on_real_rows():
     space, batch = worlds.make("columns", 600)
     table, rows = columns_of(space), cells(batch, space)
     held, train = rows[:300], rows[300:]
@@ -136,7 +136,7 @@ def test_scores_of_what_was_taught():
 
 
 class Bonds(Model, CanSample):
-    """Draws the columns of a table, together or each for itself."""
+    """Samples the columns of a table, together or each for itself."""
 
     events = {"columns"}
 
@@ -156,7 +156,7 @@ class Bonds(Model, CanSample):
         return cls.Config()
 
 
-def test_evaluation_tells_tables_beside_real_rows():
+def test_evaluation_reports_tables_beside_real_rows():
     space, batch = worlds.make("columns", 400)
     rows, others = worlds.Rows(batch[:150]), worlds.Rows(batch[150:])
     found = all_metrics(Bonds(space, batch[150:].x, True), rows, others)

@@ -36,9 +36,9 @@ def build(config, space: Space):
 def fitted(config, space: Space, batch: Batch, steps: int = 3):
     torch.manual_seed(0)
     model = build(config, space)
-    turn = model.updates()[0]
+    update = model.updates()[0]
     for _ in range(steps):
-        turn.loss(batch)
+        update.loss(batch)
     return model
 
 

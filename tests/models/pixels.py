@@ -1,4 +1,4 @@
-"""Spaces of small pictures, and what they may be given."""
+"""Spaces of small images, and what they may be given."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ ROW = Space(kind="binary", shape=(7,), mean=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7))
 GIVEN = {"label": Space(kind="label", size=3)}
 
 
-def told(space: Space) -> str:
+def space_id(space: Space) -> str:
     return f"{space.kind}-{'x'.join(map(str, space.shape))}"

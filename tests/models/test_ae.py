@@ -78,7 +78,7 @@ def test_unseen_entries_cost_nothing():
     assert (model.loss(batch)["error"] != one).any()
 
 
-def test_convolutions_rebuild_pictures():
+def test_convolutions_reconstruct_images():
     space = Space(kind="levels", shape=(1, 6, 6), size=4, mean=(1.5,), scale=(1.0,))
     config = AE.Config(latent=4, net=ConvEncoderDecoder.Config(widths=(4, 8), width=8))
     torch.manual_seed(0)

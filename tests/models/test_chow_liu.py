@@ -30,7 +30,7 @@ def test_tree_finds_the_tree():
     assert found == {frozenset((i, above)) for i, above in enumerate(parents) if above >= 0}
 
 
-def test_a_tree_has_no_edge_that_tells_nothing():
+def test_a_tree_has_no_edge_without_information():
     x = torch.cartesian_prod(*[torch.arange(3.0)] * 3).double().repeat(9, 1)
     space = Space(kind="levels", shape=(3,), size=3, rows=len(x))
     model = fitted(ChowLiuTree.Config(), space, Batch(x), 1)

@@ -46,7 +46,7 @@ def test_a_table_for_each_combination_of_labels():
         assert log_p[0].exp().item() == pytest.approx(
             (own.sum(1) == 0).double().mean().item(), abs=0.05
         )
-    with pytest.raises(DataError, match="'b' must be a code from 0 to 2"):
+    with pytest.raises(DataError, match=r"'b'.*0 to 2"):
         model.sample(2, {"a": Batch(torch.zeros(2).long()), "b": Batch(torch.tensor([0, 3]))})
 
 
@@ -58,24 +58,24 @@ def test_numbers_of_a_table_fall_into_runs():
     )
     model = CountTable.defaults(space).config.build(space).double()
     model.count(Batch(x))
-    drawn = model.sample(4000, generator=make_generator(1))
-    assert torch.corrcoef(drawn.clamp(-4, 4).T)[0, 1] > 0.8
+    samples = model.sample(4000, generator=make_generator(1))
+    assert torch.corrcoef(samples.clamp(-4, 4).T)[0, 1] > 0.8
     assert model.log_prob(x).mean() > model.log_prob(x * torch.tensor([1, -1])).mean() + 0.5
 
 
 @pytest.mark.parametrize(
-    ("space", "words"),
+    ("space", "count"),
     [
-        (Space(kind="binary", shape=(1, 28, 28)), "1x28x28 has about 2^784 parameters"),
-        (Space(kind="levels", size=256, shape=(3, 64, 64)), "has about 2^24576 parameters"),
-        (replace(BINARY, shape=(20,)), "of shape 20 has 1048575 parameters"),
+        (Space(kind="binary", shape=(1, 28, 28)), "2^784"),
+        (Space(kind="levels", size=256, shape=(3, 64, 64)), "2^24576"),
+        (replace(BINARY, shape=(20,)), "1048575"),
     ],
-    ids=str,
+    ids=["image", "colour", "vector"],
 )
-def test_a_table_that_is_too_large_is_refused_with_its_size(space, words):
+def test_a_table_that_is_too_large_is_refused_with_its_size(space, count):
     sentence = CountTable.unsupported_reason(space)
-    assert words in sentence
-    assert "use autoregressive.fvsbn" in sentence
-    with pytest.raises(DataError, match="parameters"):
+    assert count in sentence
+    assert "autoregressive.fvsbn" in sentence
+    with pytest.raises(DataError, match=r"autoregressive\.fvsbn"):
         CountTable.Config().build(space)
     assert CountTable.unsupported_reason(replace(BINARY, shape=(19,))) is None

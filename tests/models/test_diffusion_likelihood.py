@@ -1,4 +1,4 @@
-"""The terms of a diffusion bound against divergences of normal laws that torch knows."""
+"""The terms of a diffusion bound against divergences of normal distributions from torch."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from monge.prob.noise_schedule import NoiseSchedule
 FAMILIES = pytest.mark.parametrize("family", ["preserving", "exploding", "sub"])
 
 
-def drawn(*shape, seed=0):
+def gaussian(*shape, seed=0):
     return torch.randn(*shape, generator=make_generator(seed), dtype=torch.float64)
 
 
@@ -23,7 +23,7 @@ def noising(family, low=-4.0):
 @FAMILIES
 def test_the_prior_term_is_the_divergence_at_the_end(family):
     """At an end that is barely noise, so that no part of it is too small to be seen."""
-    way, y, one = noising(family), drawn(5, 3), torch.ones((), dtype=torch.float64)
+    way, y, one = noising(family), gaussian(5, 3), torch.ones((), dtype=torch.float64)
     truth = kl_divergence(Normal(way.alpha(one) * y, way.sigma(one)), Normal(0, way.spread(one)))
     torch.testing.assert_close(prior_kl(way, y), truth.sum(1), rtol=1e-10, atol=1e-12)
 
@@ -31,11 +31,16 @@ def test_the_prior_term_is_the_divergence_at_the_end(family):
 @FAMILIES
 @pytest.mark.parametrize("variance", ["forward", "posterior", "learned"])
 def test_a_step_of_another_variance_is_a_divergence_of_normals(family, variance):
-    way, y, z, guess = noising(family), drawn(5, 3), drawn(5, 3, seed=1), drawn(5, 3, seed=2)
+    way, y, z, guess = (
+        noising(family),
+        gaussian(5, 3),
+        gaussian(5, 3, seed=1),
+        gaussian(5, 3, seed=2),
+    )
     s, t = torch.full((5,), 0.4).double(), torch.full((5,), 0.6).double()
     column = t[:, None]
     share = torch.rand(5, 3, generator=make_generator(3), dtype=torch.float64)
-    said = DenoiserPrediction(
+    prediction = DenoiserPrediction(
         z,
         way.alpha(column),
         way.sigma(column),
@@ -50,13 +55,13 @@ def test_a_step_of_another_variance_is_a_divergence_of_normals(family, variance)
         Normal(step.on_z * z + step.on_x * y, step.variance.sqrt()),
         Normal(step.on_z * z + step.on_x * guess, wide.sqrt()),
     )
-    torch.testing.assert_close(entrywise_step_kl(way, s, t, y, said, variance), truth)
+    torch.testing.assert_close(entrywise_step_kl(way, s, t, y, prediction, variance), truth)
 
 
 @FAMILIES
 def test_the_miss_of_the_simplest_denoiser_has_the_mean_that_is_taken_off(family):
     """Its mean over noise, by the nodes of Gauss and Hermite, which are exact for squares."""
-    way, y = noising(family), drawn(4, 1)
+    way, y = noising(family), gaussian(4, 1)
     t = torch.tensor(0.55, dtype=torch.float64)
     nodes = torch.tensor([-(3**0.5), 0.0, 3**0.5], dtype=torch.float64)
     misses, means = zip(

@@ -1,6 +1,7 @@
-"""What is said to diffusion laws on the command line: papers, ways to score, and what is wrong."""
+"""Settings of diffusion models on the command line: presets, scoring methods, invalid values."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from monge.models.diffusion.ddpm import DDPM
 from monge.models.diffusion.vdm import VDM, LearnedSchedule
 
 REAL = Space(kind="real", shape=(2,), name="x", rows=1000)
-PICTURE = Space(
+IMAGE = Space(
     kind="levels",
     shape=(1, 7, 6),
     size=5,
@@ -35,27 +36,27 @@ SMALL = ("net=mlp", "net.width=16", "net.depth=2")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    place = tmp_path_factory.mktemp("words") / "run"
+    place = tmp_path_factory.mktemp("settings") / "run"
     return monge.fit("ddpm", "digits", "steps=20", *SMALL, budget="2steps", out=place)
 
 
-def refused(capsys, *words):
-    assert attempt([*words, "--json"]) in (1, 2)
+def refused(capsys, *settings):
+    assert attempt([*settings, "--json"]) in (1, 2)
     return json.loads(capsys.readouterr().out)["error"]
 
 
 def test_presets_are_the_papers():
-    ddpm = DDPM.preset("ddpm", PICTURE)
+    ddpm = DDPM.preset("ddpm", IMAGE)
     assert (ddpm.steps, ddpm.target, ddpm.weight) == (1000, "noise", "simple")
     assert ddpm.schedule.shape == "linear"
-    first = DDPM.preset("sohl_dickstein", PICTURE)
+    first = DDPM.preset("sohl_dickstein", IMAGE)
     assert (first.weight, first.variance) == ("elbo", "learned")
-    assert first.build(PICTURE).sample(2, generator=make_generator(0)).shape == (2, 1, 7, 6)
-    assert VDM.preset("vdm", PICTURE).target == "noise"
+    assert first.build(IMAGE).sample(2, generator=make_generator(0)).shape == (2, 1, 7, 6)
+    assert VDM.preset("vdm", IMAGE).target == "noise"
     assert {*DDPM.presets} | {*VDM.presets} == {"sohl_dickstein", "ddpm", "vdm"}
 
 
-def test_a_paper_is_one_word_which_others_may_change(tmp_path, capsys):
+def test_a_preset_is_one_setting_which_others_may_change(tmp_path, capsys):
     run = monge.fit(
         "ddpm",
         "moons",
@@ -75,17 +76,13 @@ def test_a_paper_is_one_word_which_others_may_change(tmp_path, capsys):
     assert "Ho et al. 2020" in json.loads(capsys.readouterr().out)["presets"]["ddpm"]
     assert attempt(["models", "ddpm"]) == 0
     assert "preset=sohl_dickstein" in capsys.readouterr().out
-    assert (
-        refused(capsys, "fit", "ddpm", "moons", "preset=edm")
-        == "ddpm has no preset 'edm'; choose from sohl_dickstein, ddpm"
-    )
-    assert (
-        refused(capsys, "fit", "made", "moons", "preset=edm")
-        == "made has no preset 'edm'; leave it out"
-    )
+    unknown = refused(capsys, "fit", "ddpm", "moons", "preset=edm")
+    assert re.search(r"\bddpm\b.*'edm'.*sohl_dickstein, ddpm", unknown)
+    none = refused(capsys, "fit", "made", "moons", "preset=edm")
+    assert re.search(r"\bmade\b.*'edm'", none)
 
 
-def test_how_alone_is_said_of_the_first_choice():
+def test_options_apply_to_their_own_command():
     scoring, sampling = DDPM.LikelihoodConfig(), DDPM.SamplingConfig()
     assert apply_overrides(
         scoring, ["score.method=ode", "probes=3"], "score"
@@ -93,35 +90,29 @@ def test_how_alone_is_said_of_the_first_choice():
     assert apply_overrides(
         sampling, ["sampler=heun", "sample.steps=4"], "sample"
     ) == sampling.override("sampler=heun", "steps=4")
-    with pytest.raises(UsageError, match="method"):
+    with pytest.raises(UsageError, match="'method'"):
         apply_overrides(HasLikelihood.LikelihoodConfig(), ["method=ode"], "score")
 
 
-def test_a_score_says_by_what_draws_and_to_what_tolerance(run, capsys):
+def test_a_likelihood_describes_its_samples_and_tolerance(run, capsys):
     torch.manual_seed(0)
     model, y = DDPM.smallest_config(REAL).build(REAL), Batch(torch.zeros(3, 2))
-    told = [
-        model.likelihood(y, apply_overrides(model.LikelihoodConfig(), words.split(), "score")).description
-        for words in (
-            "samples=8",
-            "method=ode tolerance=0.01",
-            "method=ode trace=hutchinson probes=3",
-        )
-    ]
-    assert told == [
-        "denoising bound over continuous time, 8 samples of time and noise per row",
-        "probability-flow ODE, tolerance 0.01, exact trace",
-        "probability-flow ODE, tolerance 0.0001, trace along 3 random directions per row",
-    ]
+    for settings, values in (
+        ("samples=8", r"\b8 samples\b"),
+        ("method=ode tolerance=0.01", r"\b0\.01\b.*\bexact\b"),
+        ("method=ode trace=hutchinson probes=3", r"\b0\.0001\b.*\b3\b"),
+    ):
+        options = apply_overrides(model.LikelihoodConfig(), settings.split(), "score")
+        assert re.search(values, model.likelihood(y, options).description)
     assert attempt(["score", str(run.folder), "samples=2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["method"] == "denoising bound over 20 steps, 2 samples of time and noise per row"
+    assert re.search(r"\b20 steps\b.*\b2 samples\b", found["method"])
     assert 0 < found["noise"] < found["stderr"] * 2
     assert attempt(["score", str(run.folder), "samples=2"]) == 0
-    assert "of the mean is the noise of its own draws" in capsys.readouterr().out
+    assert f"± {found['noise']:.4f}" in capsys.readouterr().out
 
 
-def test_parts_of_a_score_are_told_by_time_and_by_noise():
+def test_terms_of_a_score_are_named_by_time_and_by_noise():
     config = DDPM.Config(net=MLPDenoiser.Config(width=8, depth=1), steps=6)
     found = list(config.build(REAL).terms(Batch(torch.zeros(3, 2))))
     assert found[:2] == ["prior", "reconstruction"]
@@ -131,7 +122,7 @@ def test_parts_of_a_score_are_told_by_time_and_by_noise():
     assert found[-1] == "gap of 6 steps"
 
 
-def test_rows_of_the_run_are_completed_as_words_say(run, tmp_path, capsys):
+def test_rows_of_the_run_are_completed_with_the_settings(run, tmp_path, capsys):
     out = tmp_path / "c.png"
     assert (
         attempt(
@@ -155,7 +146,7 @@ def test_rows_of_the_run_are_completed_as_words_say(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "value"),
+    ("settings", "value"),
     [
         (["fit", "ddpm", "moons", "steps=0"], "steps=0"),
         (
@@ -180,20 +171,18 @@ def test_rows_of_the_run_are_completed_as_words_say(run, tmp_path, capsys):
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_a_sentence(run, capsys, words, value):
-    words = [str(run.folder) if word == "RUN" else word for word in words]
-    assert value in refused(capsys, *words)
+def test_wrong_settings_are_refused(run, capsys, settings, value):
+    settings = [str(run.folder) if setting == "RUN" else setting for setting in settings]
+    assert value in refused(capsys, *settings)
 
 
-def test_a_guide_that_judges_something_else_is_told(run, capsys):
+def test_a_guide_for_another_field_is_refused(run, capsys):
     guide = f"guide={run.folder}"
-    assert (
-        refused(capsys, "sample", str(run.folder), guide, "--given", "label=3")
-        == f"label=3: the run is not given 'label', nor does {guide} judge it; name one that does"
-    )
+    error = refused(capsys, "sample", str(run.folder), guide, "--given", "label=3")
+    assert re.search(f"'label'.*{re.escape(guide)}.*--given label", error)
 
 
-def test_pictures_are_drawn_given_small_ones_by_naming_these():
+def test_images_are_sampled_given_small_ones_by_naming_these():
     space = data.open("digits+low2").view(given=["source"]).space
     assert (space.name, space.shape, space.given["source"].shape) == (
         "target",

@@ -1,4 +1,4 @@
-"""Forecasts: the closed-form mean, the joint law and its margins, every network, refusals."""
+"""Forecasts: the closed-form mean, the joint distribution and its marginals, networks, errors."""
 
 import numpy as np
 import pandas as pd
@@ -45,9 +45,9 @@ def windows(x, lookback, horizon):
     return every[:, :lookback], every[:, lookback:]
 
 
-def built(net="nlinear", space=SPACE, *words):
+def built(net="nlinear", space=SPACE, *settings):
     torch.manual_seed(0)
-    config = DirectForecast.Config(rank=2).override(f"net={net}", *words)
+    config = DirectForecast.Config(rank=2).override(f"net={net}", *settings)
     model = config.build(space).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -60,7 +60,7 @@ def question(n=5, seed=1, space=SPACE):
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_every_network_gives_a_law(net):
+def test_every_network_gives_a_distribution(net):
     model, batch = built(net), question()
     assert model.log_prob(batch).shape == (5,)
     x = model.sample(5, batch.given, generator=make_generator(0))
@@ -106,34 +106,34 @@ def test_the_density_is_that_of_the_change_of_variables():
 
     z = torch.randn(6, generator=make_generator(4), dtype=torch.float64)
     slopes = torch.autograd.functional.jacobian(event, z)
-    told = normal.log_prob(z) - torch.linalg.slogdet(slopes)[1]
+    expected = normal.log_prob(z) - torch.linalg.slogdet(slopes)[1]
     x = event(z).reshape(1, 3, 2)
-    torch.testing.assert_close(model.log_prob(Batch(x, batch.given))[0], told)
+    torch.testing.assert_close(model.log_prob(Batch(x, batch.given))[0], expected)
 
 
-def test_quantiles_invert_the_cumulative_and_are_those_of_draws():
+def test_quantiles_invert_the_cumulative_and_are_those_of_samples():
     model, batch = built(), question(1)
-    law = model.marginals(batch.given)
+    distribution = model.marginals(batch.given)
     x = model.sample(20_000, batch.given, generator=make_generator(2)).flatten(1)
     for level in (0.1, 0.5, 0.9):
-        t = law.quantile(level)
-        torch.testing.assert_close(law.cumulative(t), torch.full((1, 6), level).double())
+        t = distribution.quantile(level)
+        torch.testing.assert_close(distribution.cumulative(t), torch.full((1, 6), level).double())
         assert ((x <= t).double().mean(0) - level).abs().max() < 5 * 0.5 / 20_000**0.5
-    torch.testing.assert_close(law.quantile(0.5), model.mean(batch.given).flatten(1))
+    torch.testing.assert_close(distribution.quantile(0.5), model.mean(batch.given).flatten(1))
 
 
-def test_draws_move_together_as_the_copula_says():
+def test_samples_are_correlated_as_in_the_copula():
     torch.manual_seed(0)
     copula = GaussianCopula(6, 2).double()
     copula.raw.data.normal_()
     own, causes = copula.parts
-    told = own.diag() + causes @ causes.mT
-    torch.testing.assert_close(told.diagonal(), torch.ones(6).double())
-    z = copula.sample(40_000, told, make_generator(0))
-    assert (torch.corrcoef(z.T) - told).abs().max() < 0.03
-    law = torch.distributions.MultivariateNormal(torch.zeros(6).double(), told)
+    expected = own.diag() + causes @ causes.mT
+    torch.testing.assert_close(expected.diagonal(), torch.ones(6).double())
+    z = copula.sample(40_000, expected, make_generator(0))
+    assert (torch.corrcoef(z.T) - expected).abs().max() < 0.03
+    distribution = torch.distributions.MultivariateNormal(torch.zeros(6).double(), expected)
     alone = torch.distributions.Normal(0.0, 1.0).log_prob(z[:9]).sum(1)
-    torch.testing.assert_close(copula.log_density(z[:9]), law.log_prob(z[:9]) - alone)
+    torch.testing.assert_close(copula.log_density(z[:9]), distribution.log_prob(z[:9]) - alone)
 
 
 def test_margins_begin_calibrated_and_with_the_right_tails():
@@ -159,8 +159,8 @@ def test_the_linear_map_is_ridge_regression():
     a = torch.cat([(past - last).mT.reshape(-1, 24), torch.ones(2 * len(past), 1)], 1).double()
     y = (future - last).mT.reshape(-1, 6)
     penalty = 1e-2 * (a * a).sum() / 25
-    told = torch.linalg.solve(a.mT @ a + penalty * torch.eye(25).double(), a.mT @ y)
-    torch.testing.assert_close(net.weight[0], told)
+    expected = torch.linalg.solve(a.mT @ a + penalty * torch.eye(25).double(), a.mT @ y)
+    torch.testing.assert_close(net.weight[0], expected)
     grid = forecasters.NLinear.Config(shared=False).build(24, 6, 2).double()
     excess = grid.solve(past, future)
     assert (excess >= 1).all()
@@ -253,14 +253,14 @@ def test_what_is_no_future_of_a_past_is_refused():
     )
     odd = Space(kind="real", shape=(4, 3), rows=9, given={"past": PAST})
     assert "channels of its future" in DirectForecast.unsupported_reason(odd)
-    with pytest.raises(DataError, match="forecasts a future given its past"):
+    with pytest.raises(DataError, match=r"\btime\b.*data\.horizon"):
         run.start(
             "direct_forecast", data.open(wave(), "horizon=3"), event="future", given=["time"]
         )
     model, batch = built(), question()
     hidden = torch.ones(5, 12, 2, dtype=torch.bool)
     hidden[0, 0] = False
-    with pytest.raises(DataError, match="some are missing"):
+    with pytest.raises(DataError, match=r"data\.gaps=fill"):
         model.mean({"past": Batch(batch.given["past"].x, observed=hidden)})
 
 

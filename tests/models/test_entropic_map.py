@@ -1,4 +1,4 @@
-"""Maps between data sets that nobody paired: closed forms, samples, refusals, whole runs."""
+"""Maps between unpaired data sets: closed forms, samples, refusals, whole runs."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_samples_are_targets_that_were_seen_with_the_right_mean():
     _, batch = rows()
     model = entropic(0.2)
     one = {"source": batch.given["source"][:1]}
-    drawn = model.sample(4000, one, generator=make_generator(0))
-    assert bool((drawn[:50, None] == batch.x).all(-1).any(1).all())
-    error = drawn.std(0) / 4000**0.5
-    assert bool(((drawn.mean(0) - model.mean(one)[0]).abs() < 4 * error).all())
-    assert torch.equal(drawn, model.sample(4000, one, generator=make_generator(0)))
-    with pytest.raises(DataError, match="source"):
+    samples = model.sample(4000, one, generator=make_generator(0))
+    assert bool((samples[:50, None] == batch.x).all(-1).any(1).all())
+    error = samples.std(0) / 4000**0.5
+    assert bool(((samples.mean(0) - model.mean(one)[0]).abs() < 4 * error).all())
+    assert torch.equal(samples, model.sample(4000, one, generator=make_generator(0)))
+    with pytest.raises(DataError, match="'source'"):
         model.sample(3)
 
 
@@ -124,7 +124,7 @@ def test_a_network_learns_the_map_between_gaussians():
     assert error[x.norm(dim=1) < 1.5].square().mean().sqrt() < 0.35
 
 
-def test_the_judge_leaves_out_how_rows_happen_to_be_paired():
+def test_held_out_distance_ignores_how_rows_happen_to_be_paired():
     """Targets in another order are the same unpaired data."""
     _, batch = rows()
     model, turned = entropic(), replace(batch, x=batch.x.flip(0))
@@ -135,19 +135,20 @@ def test_the_judge_leaves_out_how_rows_happen_to_be_paired():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "values"),
     [
-        ({}, "found 0 conditions"),
+        ({}, ["0 conditions", "SOURCE~TARGET"]),
         (
             {"source": replace(SOURCE, shape=(3,))},
-            "shape 3 in source",
+            ["source", "shape 3", "target", "shape 2"],
         ),
-        ({"source": replace(SOURCE, kind="levels", size=4)}, "one kind"),
+        ({"source": replace(SOURCE, kind="levels", size=4)}, ["4 levels", "real numbers"]),
     ],
 )
-def test_what_cannot_be_moved_is_refused(given, words):
+def test_what_cannot_be_moved_is_refused(given, values):
     for owner in (EntropicMap, NeuralMap):
-        assert words in owner.unsupported_reason(replace(SPACE, given=given))
+        reason = owner.unsupported_reason(replace(SPACE, given=given))
+        assert [value for value in values if value not in reason] == []
 
 
 def test_a_run_maps_other_data(tmp_path, capsys):

@@ -1,8 +1,9 @@
-"""The two-player game: its losses, its players, what a discriminator says, what ails it."""
+"""The two-player game: its losses, its players, the discriminator's outputs, its diagnostics."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -26,13 +27,13 @@ from monge.models.adversarial.dcgan import DCGAN
 from monge.models.adversarial.gan import GAN
 
 REAL = Space(kind="real", shape=(2,), rows=1000)
-PICTURE = Space(kind="levels", shape=(1, 8, 8), size=17, rows=1000)
+IMAGE = Space(kind="levels", shape=(1, 8, 8), size=17, rows=1000)
 LABEL = {"label": Space(kind="label", size=3, name="label")}
 
 
-def built(owner=GAN, space: Space = REAL, **words: object):
+def built(owner=GAN, space: Space = REAL, **settings: object):
     torch.manual_seed(0)
-    return replace(owner.smallest_config(space), **words).build(space).double()
+    return replace(owner.smallest_config(space), **settings).build(space).double()
 
 
 def rows(space: Space = REAL, n: int = 16, seed: int = 1) -> Batch:
@@ -46,7 +47,7 @@ def logits(seed: int = 0) -> tuple[Tensor, Tensor]:
     return real, fake
 
 
-def test_equal_verdicts_of_a_half_give_minus_log_four_and_no_divergence():
+def test_discriminator_outputs_of_a_half_give_minus_log_four_and_no_divergence():
     none = torch.zeros(5)
     assert value(none, none).item() == pytest.approx(-math.log(4))
     assert divergence_bound(none, none).item() == pytest.approx(0, abs=1e-7)
@@ -73,7 +74,7 @@ def test_smoothing_is_one_sided():
     labels = torch.full_like(real, 0.8)
     known = nn.functional.binary_cross_entropy_with_logits(real, labels, reduction="none")
     torch.testing.assert_close(smooth["real"], known / 2)
-    with pytest.raises(UsageError, match=r"smooth=0.7 must be"):
+    with pytest.raises(UsageError, match=r"smooth=0\.7"):
         GAN.Config(smooth=0.7)
 
 
@@ -85,18 +86,18 @@ def test_the_ratio_is_read_back_from_the_best_discriminator(smooth):
     torch.testing.assert_close(log_ratio("squares", best, smooth).exp(), ratio)
 
 
-@pytest.mark.parametrize(("owner", "space"), [(GAN, REAL), (DCGAN, PICTURE)])
+@pytest.mark.parametrize(("owner", "space"), [(GAN, REAL), (DCGAN, IMAGE)])
 def test_the_players_share_all_parameters_and_each_moves_its_own(owner, space):
     model = built(owner, replace(space, given=LABEL), critic_steps=3, penalty=0.5)
-    moved = [id(p) for turn in model.updates() for p in turn.params]
+    moved = [id(p) for update in model.updates() for p in update.params]
     assert sorted(moved) == sorted(id(p) for p in model.parameters())
-    assert [turn.repeat for turn in model.updates()] == [3, 1, 1]
-    for turn in model.updates():
-        losses = turn.loss(rows(model.space))
-        if turn.params:
+    assert [update.repeat for update in model.updates()] == [3, 1, 1]
+    for update in model.updates():
+        losses = update.loss(rows(model.space))
+        if update.params:
             total = torch.stack([term.mean() for term in losses.values()]).sum()
-            grads = torch.autograd.grad(total, list(turn.params), allow_unused=True)
-            assert all(g is not None for g in grads), turn.name
+            grads = torch.autograd.grad(total, list(update.params), allow_unused=True)
+            assert all(g is not None for g in grads), update.name
 
 
 def test_the_price_of_slopes_is_that_of_a_linear_discriminator():
@@ -105,7 +106,7 @@ def test_the_price_of_slopes_is_that_of_a_linear_discriminator():
     torch.testing.assert_close(model.r1_penalty(rows()), torch.full((16,), 3 / 2 * 25).double())
 
 
-def test_resampling_by_the_ratio_turns_one_law_into_the_other():
+def test_resampling_by_the_ratio_maps_one_distribution_to_the_other():
     """Fakes N(0, 1), data N(1, 1): log ratio x - 1/2. Of many candidates the chosen is data."""
     model = built(space=Space(kind="real", shape=(1,)), latent=1)
     model.generate = lambda z, context: z
@@ -130,44 +131,41 @@ def test_resampled_rows_keep_what_they_are_given():
     torch.testing.assert_close(x[4], torch.tensor([0.0, 1.0]).double())
 
 
-def test_the_doctor_says_that_the_discriminator_has_won():
+def test_diagnostics_find_that_the_discriminator_has_won():
     model = built(game="minimax").eval()
     assert model.diagnose(rows(n=64)) == []
     model.generate = lambda z, context: z + 100
     model.discriminate = lambda y, context: 5 * (20 - y[:, 0])
     (won,) = model.diagnose(rows(n=64))
     assert won.name == "discriminator has won"
-    assert "right about 100%" in won.sentence
+    assert "100%" in won.sentence
     assert "game=nonsaturating" in won.remedy
 
 
-def test_the_watch_tells_the_curves_and_their_lines():
+def test_the_monitor_returns_the_curves_and_their_optimal_values():
     model = built()
-    told = model.monitor(rows())
-    assert set(told) == {"value", "js_bound", "accuracy", "gradient_norm"}
-    torch.testing.assert_close(told["js_bound"], (told["value"] + math.log(4)) / 2)
+    monitored = model.monitor(rows())
+    assert set(monitored) == {"value", "js_bound", "accuracy", "gradient_norm"}
+    torch.testing.assert_close(monitored["js_bound"], (monitored["value"] + math.log(4)) / 2)
     assert model.optimal_values["watch/value"] == -math.log(4)
 
 
-def test_bad_input_is_refused_in_a_sentence():
+def test_bad_input_is_refused():
     model = built().train()
-    with pytest.raises(UsageError, match=r"train\.batch_size"):
+    with pytest.raises(UsageError, match=r"\b2\b.*\b1\b.*train\.batch_size"):
         model.discriminator_loss(rows(n=1))
     alone = {"label": Space(kind="label", size=1, name="label")}
-    assert "label, of which there is one name only" in GAN.unsupported_reason(
-        replace(REAL, given=alone)
-    )
-    assert "use adversarial.gan" in DCGAN.unsupported_reason(REAL)
-    assert "2x2 pixels and more" in DCGAN.unsupported_reason(replace(PICTURE, shape=(1, 1, 8)))
-    with pytest.raises(
-        UsageError, match=r"depth=5 halves pictures of 8x8 .* give depth=3 or less"
-    ):
-        DCGAN.Config(depth=5).build(PICTURE)
+    single = GAN.unsupported_reason(replace(REAL, given=alone))
+    assert re.search(r"\b2\b.*\blabel\b.*\b1\b", single)
+    assert "adversarial.gan" in DCGAN.unsupported_reason(REAL)
+    assert "2x2" in DCGAN.unsupported_reason(replace(IMAGE, shape=(1, 1, 8)))
+    with pytest.raises(UsageError, match=r"depth=5.*8x8.*depth=3"):
+        DCGAN.Config(depth=5).build(IMAGE)
 
 
 @pytest.mark.parametrize("sides", [(2, 2), (7, 7), (8, 8), (9, 14), (28, 28), (33, 20), (5, 64)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels):
+def test_dcgan_makes_images_of_any_size_by_the_published_rules(sides, channels):
     space = Space(kind="levels", shape=(channels, *sides), size=256)
     model = DCGAN.Config(latent=3, width=4).build(space).eval()
     x = model.sample(5, generator=make_generator(0))
@@ -179,10 +177,11 @@ def test_dcgan_makes_pictures_of_any_size_by_the_published_rules(sides, channels
 
 
 def test_every_published_rule_is_checked():
-    def broken(maker=None, judge=None) -> str:
+    def broken(maker=None, discriminator=None) -> str:
         own = _convnets.upsampler(3, 1, (8, 8), 4, 2, True), _convnets.downsampler(1, (8, 8), 4, 2)
         (rule,) = _convnets.broken_rules(
-            maker(list(own[0])) if maker else own[0], judge(list(own[1])) if judge else own[1]
+            maker(list(own[0])) if maker else own[0],
+            discriminator(list(own[1])) if discriminator else own[1],
         )
         return rule
 
@@ -193,25 +192,25 @@ def test_every_published_rule_is_checked():
         return lambda layers: [other if isinstance(layer, kind) else layer for layer in layers]
 
     assert "batch norm" in broken(maker=without(nn.BatchNorm2d))
-    assert "batch norm" in broken(judge=lambda ls: [ls[0], nn.BatchNorm2d(4), *ls[1:]])
+    assert "batch norm" in broken(discriminator=lambda ls: [ls[0], nn.BatchNorm2d(4), *ls[1:]])
     assert "tanh" in broken(maker=without(nn.Tanh))
     assert "relu" in broken(maker=swapped(nn.ReLU, nn.LeakyReLU(0.2)))
-    assert "slope 0.2" in broken(judge=swapped(nn.LeakyReLU, nn.LeakyReLU(0.1)))
+    assert "slope 0.2" in broken(discriminator=swapped(nn.LeakyReLU, nn.LeakyReLU(0.1)))
     assert "dense layers" in broken(maker=lambda ls: [nn.Linear(3, 3), *ls])
 
 
-def test_real_pictures_have_no_ends():
+def test_real_images_are_unbounded():
     space = Space(kind="real", shape=(1, 4, 4), mean=(100.0,), scale=(50.0,))
     model = built(DCGAN, space)
     assert not any(isinstance(layer, nn.Tanh) for layer in model.generator)
     assert model.sample(4).shape == (4, 1, 4, 4)
 
 
-def test_a_run_tells_modes_ratios_and_what_ails_it():
+def test_a_run_reports_modes_ratios_and_problems():
     run = monge.fit("gan", "ring", "train.eval_every=50", budget="50steps")
     found = run.evaluate()
     assert found["modes_found"].unit == "of 8"
     assert {"c2st", "coverage", "coverage_of_real_rows", "memorised"} <= set(found)
     assert {"watch/value", "watch/js_bound", "watch/gradient_norm"} <= set(run.history)
-    assert "samples beside the data" in {finding.name for finding in run.diagnose()}
+    assert "implausible samples" in {finding.name for finding in run.diagnose()}
     assert run.sample(5, None, "resample=4").shape == (5, 2)

@@ -1,4 +1,4 @@
-"""The normal law: its maximum, marginals, conditionals, and whole numbers as cells of it."""
+"""The Gaussian: its maximum, marginals, conditionals, and whole numbers as cells of it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_gaussian_marginals_and_conditionals():
     marginal = MultivariateNormal(mean[seen], cov[seen][:, seen])
     torch.testing.assert_close(model.log_prob(question[:1])[0], marginal.log_prob(x[0, seen]))
     gain = torch.linalg.solve(cov[seen][:, seen], cov[seen][:, 1])
-    drawn = model.complete(question, generator=make_generator(1))[:, 1]
+    completed = model.complete(question, generator=make_generator(1))[:, 1]
     spread = (cov[1, 1] - gain @ cov[seen][:, 1]).sqrt()
-    assert drawn.mean() == pytest.approx(float(mean[1] + gain @ (x[0] - mean)[seen]), abs=0.01)
-    assert drawn.std() == pytest.approx(float(spread), rel=0.02)
+    assert completed.mean() == pytest.approx(float(mean[1] + gain @ (x[0] - mean)[seen]), abs=0.01)
+    assert completed.std() == pytest.approx(float(spread), rel=0.02)
 
 
 def test_levels_under_a_gaussian_are_bounded_tightly():
@@ -74,12 +74,12 @@ def test_completing_levels_under_a_gaussian_follows_the_cells():
         truth = joint[joint[:, 0] == first, 1].long().bincount(minlength=3).double()
         hidden = torch.tensor([True, False]).expand(20000, 2)
         question = Batch(torch.tensor([[first, 0.0]]).double().expand(20000, 2), observed=hidden)
-        drawn = (
+        completed = (
             model.complete(question, generator=make_generator(2))[:, 1]
             .long()
             .bincount(minlength=3)
         )
-        assert (drawn / 20000 - truth / truth.sum()).abs().sum() / 2 < 0.015
+        assert (completed / 20000 - truth / truth.sum()).abs().sum() / 2 < 0.015
 
 
 def test_labels_stand_beside_a_gaussian():

@@ -22,9 +22,9 @@ LEVELS = Space(kind="levels", shape=(1, 2, 2), size=5, rows=1000)
 LABEL = {"label": Space(kind="label", size=3)}
 
 
-def built(space: Space = REAL, **words: object) -> SinkhornGenerator:
+def built(space: Space = REAL, **settings: object) -> SinkhornGenerator:
     torch.manual_seed(0)
-    return replace(SinkhornGenerator.smallest_config(space), **words).build(space).double()
+    return replace(SinkhornGenerator.smallest_config(space), **settings).build(space).double()
 
 
 def normal(n: int, seed: int) -> Tensor:
@@ -32,7 +32,7 @@ def normal(n: int, seed: int) -> Tensor:
 
 
 def identity(model: SinkhornGenerator) -> SinkhornGenerator:
-    """A generator whose law is the standard normal."""
+    """A generator of standard normal samples."""
     model.generate = lambda z, context: z
     return model
 
@@ -42,7 +42,7 @@ def mean_of(model: SinkhornGenerator, shift: float = 0.0, count: int = 40) -> Te
     return torch.stack([model.divergence(Batch(normal(32, i) + shift)) for i in range(count)])
 
 
-def test_the_divergence_of_equal_laws_is_zero_in_the_mean_and_the_plain_cost_is_not():
+def test_the_divergence_of_equal_distributions_is_zero_in_the_mean_and_the_plain_cost_is_not():
     same, apart = mean_of(identity(built())), mean_of(identity(built()), 1.0)
     error = same.std() / 40**0.5
     assert abs(same.mean()) < 4 * error
@@ -51,7 +51,7 @@ def test_the_divergence_of_equal_laws_is_zero_in_the_mean_and_the_plain_cost_is_
     assert plain.mean() > 20 * error
 
 
-def test_the_plain_cost_is_lower_for_a_law_that_shrinks():
+def test_the_plain_cost_is_lower_for_a_distribution_that_shrinks():
     """Which is why samples of it are too close to the mean; the divergence is not fooled."""
 
     def at(size: float, debias: str) -> float:
@@ -89,9 +89,9 @@ def test_features_are_moved_against_the_generator():
     lowered = first.loss(batch)["transport"]
     torch.manual_seed(0)
     torch.testing.assert_close(second.loss(batch)["contrast"], -lowered)
-    names = {id(p) for turn in (first, second) for p in turn.params}
+    names = {id(p) for update in (first, second) for p in update.params}
     assert names == {id(p) for p in model.parameters()}
-    assert [turn.name for turn in built().updates()] == ["generator"]
+    assert [update.name for update in built().updates()] == ["generator"]
 
 
 def test_given_labels_are_part_of_what_is_compared():

@@ -1,4 +1,4 @@
-"""Guidance on a law that is known exactly, by a classifier and without one."""
+"""Guidance on a model that is known exactly, by a classifier and without one."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ GIVEN = replace(LINE, given={"label": LABEL})
 ONE = {"label": Batch(torch.tensor([1]))}
 
 
-def law(space=GIVEN, drop=0.1):
+def build_model(space=GIVEN, drop=0.1):
     return Known(Known.Config(drop=drop), space)
 
 
@@ -36,36 +36,36 @@ def guide_of(model):
     return RunRef("a run") if "guide" in model.parts else None
 
 
-def with_guide(space=LINE, judge=None):
-    model = law(space)
-    model.parts["guide"] = judge or Exact()
+def with_guide(space=LINE, classifier=None):
+    model = build_model(space)
+    model.parts["guide"] = classifier or Exact()
     return model
 
 
-def test_gamma_goes_from_nothing_given_over_the_law_to_more():
-    model = law()
-    plain, told, more = (asked(model, ONE, gamma=gamma).x0 for gamma in (0.0, 1.0, 3.0))
-    torch.testing.assert_close(more, 3 * told - 2 * plain)
+def test_gamma_goes_from_unconditional_over_conditional_to_more():
+    model = build_model()
+    plain, conditional, more = (asked(model, ONE, gamma=gamma).x0 for gamma in (0.0, 1.0, 3.0))
+    torch.testing.assert_close(more, 3 * conditional - 2 * plain)
     torch.testing.assert_close(asked(model, ONE, w=2.0).x0, more)
     torch.testing.assert_close(asked(model, {}, gamma=0.0).x0, plain)
-    torch.testing.assert_close(asked(model, ONE).x0, told)
-    assert (more - told).abs().max() > 0.1
+    torch.testing.assert_close(asked(model, ONE).x0, conditional)
+    assert (more - conditional).abs().max() > 0.1
 
 
-def test_a_classifier_guides_as_the_law_itself_would():
+def test_a_classifier_guides_as_the_model_itself_would():
     """grad log p(z|y) = grad log p(z) + grad log p(y|z), so both ways are one."""
     for gamma in (0.0, 1.0, 2.5):
-        free = asked(law(), ONE, gamma=gamma)
-        judged = asked(with_guide(), ONE, gamma=gamma)
-        torch.testing.assert_close(judged.x0, free.x0)
-        torch.testing.assert_close(judged.score, free.score)
+        free = asked(build_model(), ONE, gamma=gamma)
+        guided = asked(with_guide(), ONE, gamma=gamma)
+        torch.testing.assert_close(guided.x0, free.x0)
+        torch.testing.assert_close(guided.score, free.score)
 
 
 def test_scores_and_noise_are_combined_as_estimates_of_x_are():
-    model = law()
-    plain, told, more = (asked(model, ONE, gamma=gamma) for gamma in (0.0, 1.0, 3.0))
+    model = build_model()
+    plain, conditional, more = (asked(model, ONE, gamma=gamma) for gamma in (0.0, 1.0, 3.0))
     for kind in ("noise", "score", "velocity"):
-        one, two, three = (getattr(each, kind) for each in (plain, told, more))
+        one, two, three = (getattr(each, kind) for each in (plain, conditional, more))
         torch.testing.assert_close(three, 3 * two - 2 * one)
 
 
@@ -75,25 +75,25 @@ def test_the_weight_follows_time():
     assert Guidance(gamma=3.0, ramp="linear").weight(t)[:, 0].tolist() == [1, 2, 3]
     assert Guidance(gamma=3.0, ramp="cosine").weight(t)[:, 0].tolist() == pytest.approx([1, 2, 3])
     assert Guidance(gamma=3.0, t_max=0.6, t_min=0.2).weight(t)[:, 0].tolist() == [1, 3, 1]
-    outside = asked(law(), ONE, gamma=3.0, t_min=0.5).x0
-    torch.testing.assert_close(outside, asked(law(), ONE, gamma=1.0).x0)
+    outside = asked(build_model(), ONE, gamma=3.0, t_min=0.5).x0
+    torch.testing.assert_close(outside, asked(build_model(), ONE, gamma=1.0).x0)
 
 
 def test_samples_at_one_are_the_conditional_and_above_it_are_purer():
-    model, n = law(), 4000
+    model, n = build_model(), 4000
 
-    def drawn(gamma):
+    def sampled(gamma):
         options = model.SamplingConfig(
             sampler=DPM.Config(steps=20), guidance=Guidance(gamma=gamma)
         )
         return model.sample(n, ONE, options, make_generator(0))
 
-    told, free, more = drawn(1.0), drawn(0.0), drawn(3.0)
-    assert abs(told.mean() - MEANS[1, 0]) < 5 * SPREAD / math.sqrt(n) + 0.01
-    assert abs(told.std() - SPREAD) < 0.03
+    conditional, free, more = sampled(1.0), sampled(0.0), sampled(3.0)
+    assert abs(conditional.mean() - MEANS[1, 0]) < 5 * SPREAD / math.sqrt(n) + 0.01
+    assert abs(conditional.std() - SPREAD) < 0.03
     assert abs(free.mean()) < 0.08
     assert (free < 0).double().mean() > 0.4
-    assert (more < 0).double().mean() < (told < 0).double().mean() < 0.1
+    assert (more < 0).double().mean() < (conditional < 0).double().mean() < 0.1
 
 
 def test_a_stream_ends_in_the_sample_and_guides_completions():
@@ -108,37 +108,39 @@ def test_a_stream_ends_in_the_sample_and_guides_completions():
     assert model.complete(hidden, options, make_generator(0)).mean() > 0.3
 
 
-def test_what_cannot_be_guided_is_refused_in_a_sentence():
+def test_what_cannot_be_guided_is_refused():
     with pytest.raises(UsageError, match="drop=0"):
-        asked(law(drop=0.0), ONE, gamma=3.0)
-    with pytest.raises(UsageError, match="gamma"):
-        asked(law(LINE), {}, gamma=3.0)
+        asked(build_model(drop=0.0), ONE, gamma=3.0)
+    with pytest.raises(UsageError, match=r"gamma.*guide=RUN"):
+        asked(build_model(LINE), {}, gamma=3.0)
     with pytest.raises(UsageError, match="gamma=3 and w=1"):
         Guidance(gamma=3.0, w=1.0)
     with pytest.raises(DataError, match="'label'"):
         asked(with_guide(), {})
     with pytest.raises(UsageError, match="guide=a run"):
-        guided_predictor(law(), ONE, 2, law().SamplingConfig(guide=RunRef("a run")))
-    assert asked(law(drop=0.0), ONE, gamma=1.0).x0.isfinite().all()
+        guided_predictor(
+            build_model(), ONE, 2, build_model().SamplingConfig(guide=RunRef("a run"))
+        )
+    assert asked(build_model(drop=0.0), ONE, gamma=1.0).x0.isfinite().all()
 
 
 def test_a_classifier_of_other_data_or_other_noise_is_refused():
     other = Exact()
     other.input_space = replace(LINE, shape=(2,))
     with pytest.raises(DataError, match="real numbers of shape 2"):
-        asked(with_guide(judge=other), ONE)
+        asked(with_guide(classifier=other), ONE)
     other.input_space = replace(LINE, mean=(3.0,))
-    with pytest.raises(DataError, match="guide="):
-        asked(with_guide(judge=other), ONE)
+    with pytest.raises(DataError, match=r"guide=a run.*shape 1"):
+        asked(with_guide(classifier=other), ONE)
     with pytest.raises(UsageError, match=r"-12 to 8.*-9 to 10"):
-        asked(with_guide(judge=Exact(high=8.0)), ONE)
+        asked(with_guide(classifier=Exact(high=8.0)), ONE)
     with pytest.raises(UsageError, match="noisy_classifier"):
-        asked(with_guide(judge=law()), ONE)
+        asked(with_guide(classifier=build_model()), ONE)
 
 
 def conditions(kind, n):
-    """A picture, a text or a vector for each of n rows, and its space."""
-    if kind == "picture":
+    """An image, a text or a vector for each of n rows, and its space."""
+    if kind == "image":
         space = Space(kind="real", shape=(1, 4, 4), name=kind, mean=(0.0,), scale=(1.0,), rows=100)
         return space, Batch(torch.randn(n, 1, 4, 4, generator=make_generator(0)))
     if kind == "text":
@@ -151,9 +153,9 @@ def conditions(kind, n):
     return space, Batch(torch.randn(n, 3, generator=make_generator(0)))
 
 
-@pytest.mark.parametrize("kind", ["picture", "text", "vector"])
-def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
-    """Pictures of half the size, as for super-resolution; texts as long as they are."""
+@pytest.mark.parametrize("kind", ["image", "text", "vector"])
+def test_images_texts_and_vectors_are_used_and_guide(kind):
+    """Images of half the size, as for super-resolution; texts as long as they are."""
     part, given = conditions(kind, 6)
     space = Space(
         kind="real",
@@ -174,15 +176,15 @@ def test_pictures_texts_and_vectors_are_heeded_and_guide(kind):
     model.eval()
     x = torch.randn(6, 1, 8, 8, generator=make_generator(2))
     assert model.loss(Batch(x, {kind: given}))["denoising"].isfinite().all()
-    draws = [
+    samples = [
         model.sample(6, {kind: given}, how(model, gamma), make_generator(0)) for gamma in (0, 1, 3)
     ]
     other = model.sample(
         6, {kind: given[torch.arange(5, -1, -1)]}, how(model, 1), make_generator(0)
     )
-    assert not torch.allclose(draws[1], other, atol=1e-4)
-    assert not torch.allclose(draws[1], draws[2], atol=1e-4)
-    torch.testing.assert_close(draws[0], model.sample(6, None, how(model, 0), make_generator(0)))
+    assert not torch.allclose(samples[1], other, atol=1e-4)
+    assert not torch.allclose(samples[1], samples[2], atol=1e-4)
+    torch.testing.assert_close(samples[0], model.sample(6, None, how(model, 0), make_generator(0)))
 
 
 @pytest.mark.parametrize(
@@ -209,15 +211,19 @@ def test_symbols_of_texts_are_read_one_by_one(net):
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     z, t = torch.randn(4, 64, dtype=torch.float64), torch.full((4,), 0.5).double()
-    told = model.encode_conditions({"title": given, "body": given[torch.tensor([1, 2, 3, 0])]}, 4)
+    conditional = model.encode_conditions(
+        {"title": given, "body": given[torch.tensor([1, 2, 3, 0])]}, 4
+    )
     swapped = model.encode_conditions({"title": given, "body": given}, 4).tokens
-    said = model.predict(z, t, told).value
-    assert not torch.allclose(said, model.predict(z, t, replace(told, tokens=swapped)).value)
-    none = model.predict(z, t, told.keep_rows(torch.zeros(4, dtype=torch.bool))).value
+    prediction = model.predict(z, t, conditional).value
+    assert not torch.allclose(
+        prediction, model.predict(z, t, replace(conditional, tokens=swapped)).value
+    )
+    none = model.predict(z, t, conditional.keep_rows(torch.zeros(4, dtype=torch.bool))).value
     torch.testing.assert_close(none, model.predict(z, t).value)
     cut = Batch(given.x[:1, : int(given.length[0])], length=given.length[:1])
     shorter = model.encode_conditions({"title": cut, "body": given[torch.tensor([1])]}, 1)
-    torch.testing.assert_close(model.predict(z[:1], t[:1], shorter).value, said[:1])
+    torch.testing.assert_close(model.predict(z[:1], t[:1], shorter).value, prediction[:1])
 
 
 def how(model, gamma):

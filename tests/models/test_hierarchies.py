@@ -32,7 +32,7 @@ def build(
     latent: tuple[int, ...] = (1, 1),
     std: float = 0.25,
     space: Space = BITS,
-    **words: object,
+    **settings: object,
 ) -> HierarchicalModel:
     config = replace(
         config,
@@ -40,7 +40,7 @@ def build(
         summary=6,
         net=DenseEncoderDecoder.Config(width=8, depth=1),
         level_net=MLP.Config(width=6, depth=1),
-        **words,
+        **settings,
     )
     model = config.build(space).double().eval()
     generator = make_generator(1)
@@ -78,7 +78,7 @@ def test_the_bound_rises_to_the_evidence(config):
 
 
 @pytest.mark.parametrize("config", KINDS, ids=named)
-def test_samples_follow_the_law_that_is_scored(config):
+def test_samples_follow_the_distribution_that_is_scored(config):
     model = build(config)
     states = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * 6)
     log_p = evidence(model, Batch(states))
@@ -126,7 +126,7 @@ def test_rates_are_ratios_with_less_noise(config):
 
 
 def changes(model: HierarchicalModel, call, level: int) -> list[bool]:
-    """Of each level, whether moving its code changes what `call` says of `level`."""
+    """Of each level, whether moving its code changes the result of `call` for `level`."""
     z = torch.zeros(1, 1, sum(model.widths), dtype=torch.float64)
     before, found = call(z, level), []
     for t in model.levels:
@@ -217,7 +217,7 @@ def test_refining_and_completing_work_through_levels():
 def test_invalid_settings_are_refused():
     with pytest.raises(UsageError, match="latent=32,16"):
         HVAE.Config(latent=())
-    with pytest.raises(UsageError, match="estimator=B"):
+    with pytest.raises(UsageError, match=r"estimator=B.*estimator=A"):
         build(MHVAE.Config(estimator="B"))
     with pytest.raises(UsageError, match="latent=8"):
         build(HVAE.Config(), (5, 3))

@@ -1,4 +1,4 @@
-"""Linear autoregression: known coefficients are recovered, and the distribution is Gaussian."""
+"""Linear autoregression: known coefficients are found, and the model is the exact Gaussian."""
 
 import math
 
@@ -10,13 +10,8 @@ from monge.core.batch import Batch
 from monge.core.errors import DataError
 from monge.core.rng import make_generator
 from monge.core.space import Space
-from monge.models.sequence.linear_ar import (
-    LinearAR,
-    join_windows,
-    log_likelihood,
-    maximum_likelihood,
-    select,
-)
+from monge.models.sequence._ar_fit import join_windows, log_likelihood, maximum_likelihood, select
+from monge.models.sequence.linear_ar import LinearAR
 from monge.prob.linear_ar import autocovariance, step_up
 from monge.run import run
 
@@ -59,16 +54,16 @@ def test_ar1_is_recovered_within_two_standard_errors(method, rho):
     assert abs(sigma - 0.7) < 2 * sigma / math.sqrt(2 * 4000)
     mean = model.intercept[0] / (1 - model.phi[0, 0])
     assert abs(mean - 5) < 3 * 0.7 / (1 - rho) / math.sqrt(4000)
-    told = model.diagnose(Batch(x))[0].sentence
-    assert f"{model.phi[0, 0]:.4f} ± {model.stderr[0, 0]:.4f}" in told
+    stated = model.diagnose(Batch(x))[0].sentence
+    assert f"{model.phi[0, 0]:.4f} ± {model.stderr[0, 0]:.4f}" in stated
 
 
 def test_standard_errors_are_those_of_repeated_fits():
     x = simulate([0.6], 200, 100, seed=3)
     each = [fitted(row[None], order=1, method="squares") for row in x]
     spread = torch.stack([model.phi[0, 0] for model in each]).std()
-    told = torch.stack([model.stderr[0, 0] for model in each]).mean()
-    assert abs(told / spread - 1) < 0.2
+    stated = torch.stack([model.stderr[0, 0] for model in each]).mean()
+    assert abs(stated / spread - 1) < 0.2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -117,7 +112,7 @@ def test_overlapping_windows_are_one_series():
     assert join_windows(other)[0] is other
 
 
-def test_channels_have_laws_of_their_own():
+def test_channels_have_models_of_their_own():
     x = torch.stack([simulate([0.9], 30, 60, seed=6), simulate([-0.4], 30, 60, seed=7)], 2)
     model = fitted(x, order=1, method="likelihood")
     assert (model.phi[:, 0] - torch.tensor([0.9, -0.4])).abs().max() < 0.08
@@ -130,7 +125,7 @@ def test_channels_have_laws_of_their_own():
     torch.testing.assert_close(model.log_prob(Batch(x)), sum(parts), atol=1e-4, rtol=1e-6)
 
 
-def test_draws_have_the_autocovariance_of_the_law():
+def test_samples_have_the_autocovariance_of_the_model():
     model = fitted(simulate([0.7, -0.3], 60, 50, seed=8), order=2, method="yule_walker")
     x = model.sample(20_000, generator=make_generator(0))
     gamma = autocovariance(model.phi[0], model.variance[0], 3)
@@ -140,22 +135,22 @@ def test_draws_have_the_autocovariance_of_the_law():
         assert abs(found - gamma[lag]) < 5 * gamma[0] * 2**0.5 / 20_000**0.5
 
 
-def test_a_forecast_is_the_conditional_law():
+def test_a_forecast_is_the_conditional_distribution():
     """E and Var of the next two values given a prefix, in closed form."""
     x = simulate([0.8], 30, 10, mean=2.0, seed=9)
     model = fitted(x, order=1, method="likelihood")
     rows = x[:1].expand(20_000, -1)
     seen = (torch.arange(10) < 8).expand(20_000, -1)
-    drawn = model.complete(Batch(rows, observed=seen), generator=make_generator(1))[:, 8:]
+    samples = model.complete(Batch(rows, observed=seen), generator=make_generator(1))[:, 8:]
     rho, v = model.phi[0, 0], model.variance[0]
     mean = model.intercept[0] / (1 - rho)
     for step in (1, 2):
         aim, spread = mean + rho**step * (x[0, 7] - mean), v * (1 + rho**2 * (step - 1))
-        assert abs(drawn[:, step - 1].mean() - aim) < 5 * (spread / 20_000).sqrt()
-        assert abs(drawn[:, step - 1].var() / spread - 1) < 0.06
+        assert abs(samples[:, step - 1].mean() - aim) < 5 * (spread / 20_000).sqrt()
+        assert abs(samples[:, step - 1].var() / spread - 1) < 0.06
 
 
-def test_what_explodes_has_no_stationary_law_and_says_so():
+def test_an_explosive_process_is_diagnosed_as_not_stationary():
     t = torch.arange(60.0, dtype=torch.float64)
     x = (1.05**t)[None] + 0.01 * torch.randn(
         1, 60, generator=make_generator(0), dtype=torch.float64
@@ -189,9 +184,9 @@ def test_images_and_missing_values_are_refused():
     x = simulate([0.5], 4, 9)
     hidden = torch.ones(4, 9, dtype=torch.bool)
     hidden[:, 3] = False
-    with pytest.raises(DataError, match="missing"):
+    with pytest.raises(DataError, match="linear_ar"):
         fitted(x, order=1).log_prob(Batch(x, observed=hidden))
-    with pytest.raises(DataError, match="come first"):
+    with pytest.raises(DataError, match=r"linear_ar.*row 0\b.*\b3\b.*\b2\b"):
         fitted(x, order=1).complete(Batch(x, observed=~hidden))
 
 

@@ -15,7 +15,7 @@ LINE = Space(kind="real", shape=(1,), name="x", mean=(0.0,), scale=(1.0,), rows=
 LABEL = Space(kind="label", size=2, name="label", rows=1000, given={"x": LINE})
 
 
-def test_noise_makes_it_unsure_as_bayes_rule_says():
+def test_noise_makes_it_unsure_as_bayes_rule_requires():
     """Two normals at -1 and 1: p(1 | z) = sigmoid(2 alpha z / (alpha^2 s^2 + sigma^2))."""
     torch.manual_seed(0)
     model = NoisyClassifier.Config(widths=(1,), width=32, dropout=0.0, low=-4.0, high=4.0).build(
@@ -39,11 +39,11 @@ def test_noise_makes_it_unsure_as_bayes_rule_says():
         assert (found - truth).abs().max() < 0.12
 
 
-def test_what_it_cannot_judge_is_refused():
+def test_what_it_cannot_classify_is_refused():
     with pytest.raises(UsageError, match="low=3 and high=2"):
         NoisyClassifier.Config(low=3.0, high=2.0)
     refused = NoisyClassifier.unsupported_reason(Space(kind="label", size=2, given={"a": LABEL}))
-    assert "one field of real, binary, levels" in refused
+    assert "real, binary, levels" in refused
     assert NoisyClassifier.unsupported_reason(Space(kind="label", size=2)).endswith(
         "--target and --given"
     )
@@ -51,36 +51,42 @@ def test_what_it_cannot_judge_is_refused():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A law of digits without conditions, and a classifier of noisy digits."""
+    """A model of digits without conditions, and a classifier of noisy digits."""
     place = tmp_path_factory.mktemp("runs")
-    law = monge.fit(
-        "ddpm", "digits", "net=mlp", "width=32", "depth=1", budget="4steps", out=place / "law"
+    diffusion_run = monge.fit(
+        "ddpm",
+        "digits",
+        "net=mlp",
+        "width=32",
+        "depth=1",
+        budget="4steps",
+        out=place / "diffusion",
     )
-    judge = monge.fit(
+    classifier = monge.fit(
         "diffusion.noisy_classifier",
         "digits",
         "widths=4",
         "width=16",
         budget="4steps",
-        out=place / "judge",
+        out=place / "classifier",
     )
-    return law, judge
+    return diffusion_run, classifier
 
 
 def test_a_run_guides_another(runs, tmp_path):
-    law, judge = runs
-    guide = f"guide={judge.folder}"
-    given = {"label": parse_condition(law, "label", "7", (guide,))}
+    diffusion_run, classifier = runs
+    guide = f"guide={classifier.folder}"
+    given = {"label": parse_condition(diffusion_run, "label", "7", (guide,))}
     assert given["label"].x.tolist() == [7]
-    guided = law.sample_tensor(3, given, guide, "gamma=50", "steps=4")
+    guided = diffusion_run.sample_tensor(3, given, guide, "gamma=50", "steps=4")
     assert guided.shape == (3, 1, 8, 8)
-    assert not torch.equal(guided, law.sample_tensor(3, None, "steps=4"))
+    assert not torch.equal(guided, diffusion_run.sample_tensor(3, None, "steps=4"))
     out = tmp_path / "guided.png"
     assert (
         attempt(
             [
                 "sample",
-                str(law.folder),
+                str(diffusion_run.folder),
                 guide,
                 "--given",
                 "label=7",
@@ -97,16 +103,18 @@ def test_a_run_guides_another(runs, tmp_path):
 
 
 def test_a_guide_that_does_not_fit_is_refused(runs, tmp_path):
-    law, judge = runs
+    diffusion_run, classifier = runs
     with pytest.raises(DataError, match="'label'"):
-        law.sample_tensor(2, None, f"guide={judge.folder}", "steps=2")
-    with pytest.raises(UsageError, match="noisy_classifier"):
-        law.sample_tensor(2, None, f"guide={law.folder}", "steps=2")
+        diffusion_run.sample_tensor(2, None, f"guide={classifier.folder}", "steps=2")
+    with pytest.raises(UsageError, match=r"guide=.*diffusion\.noisy_classifier"):
+        diffusion_run.sample_tensor(2, None, f"guide={diffusion_run.folder}", "steps=2")
     moons = monge.fit(
         "ddpm", "moons", "net=mlp", "width=8", "depth=1", budget="2steps", out=tmp_path / "moons"
     )
     with pytest.raises(DataError, match="17 levels of shape 1x8x8"):
-        moons.draw(2, {"label": Batch(torch.tensor([1]))}, f"guide={judge.folder}", "steps=2")
+        moons.sample_tensor(
+            2, {"label": Batch(torch.tensor([1]))}, f"guide={classifier.folder}", "steps=2"
+        )
     narrow = monge.fit(
         "diffusion.noisy_classifier",
         "digits",
@@ -116,9 +124,9 @@ def test_a_guide_that_does_not_fit_is_refused(runs, tmp_path):
         budget="2steps",
         out=tmp_path / "narrow",
     )
-    with pytest.raises(UsageError, match="-4 to 14"):
-        law.sample_tensor(
+    with pytest.raises(UsageError, match=r"-4 to 14\b.*guide=.*-9 to 7\.8"):
+        diffusion_run.sample_tensor(
             2, {"label": Batch(torch.tensor([1]))}, f"guide={narrow.folder}", "steps=2"
         )
     with pytest.raises(DataError, match="'label'"):
-        parse_condition(law, "label", "7", ())
+        parse_condition(diffusion_run, "label", "7", ())

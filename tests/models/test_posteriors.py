@@ -1,4 +1,4 @@
-"""Posteriors, priors, networks and estimators of the VAE, and completion against a known law."""
+"""Posteriors, priors, networks and estimators of the VAE, and completion against a known model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from monge.models.latent._posterior import (
     IAFPosterior,
     Posterior,
 )
-from monge.models.latent.vae import VAE, MixturePrior
+from monge.models.latent._prior import MixturePrior
+from monge.models.latent.vae import VAE
 from monge.nn.autoregressive.masked_mlp import MaskedMLP
 from monge.prob.distributions import GaussianMixture
 
@@ -37,15 +38,15 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 @torch.no_grad()
-def randomised(module: nn.Module, std: float = 0.5) -> nn.Module:
+def shaken(module: nn.Module, std: float = 0.5) -> nn.Module:
     generator = make_generator(4)
     for parameter in module.double().eval().parameters():
         parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
     return module
 
 
-def vae(space: Space = BITS, std: float = 0.5, **words: object) -> VAE:
-    return randomised(VAE.Config(**{"latent": 2, "net": SMALL, **words}).build(space), std)
+def vae(space: Space = BITS, std: float = 0.5, **settings: object) -> VAE:
+    return shaken(VAE.Config(**{"latent": 2, "net": SMALL, **settings}).build(space), std)
 
 
 def bits(n: int, seed: int = 3) -> Tensor:
@@ -53,8 +54,8 @@ def bits(n: int, seed: int = 3) -> Tensor:
 
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda c: c.owner.__name__)
-def test_a_draw_and_a_given_code_have_one_density(config):
-    posterior: Posterior = randomised(config.build(4))
+def test_a_sample_and_a_given_code_have_one_density(config):
+    posterior: Posterior = shaken(config.build(4))
     h, noise = normal(5, posterior.width), normal(3, 5, 4, seed=1)
     with torch.no_grad():
         z, log_q = posterior.reparameterise(h, noise)
@@ -66,7 +67,7 @@ def test_a_draw_and_a_given_code_have_one_density(config):
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda c: c.owner.__name__)
 def test_a_density_is_that_of_the_jacobian(config):
-    posterior: Posterior = randomised(config.build(4))
+    posterior: Posterior = shaken(config.build(4))
     h, noise = normal(1, posterior.width), normal(4, seed=1)
     jacobian = torch.autograd.functional.jacobian(
         lambda e: posterior.reparameterise(h, e[None, None])[0][0, 0], noise
@@ -77,30 +78,30 @@ def test_a_density_is_that_of_the_jacobian(config):
 
 
 def test_a_full_covariance_has_the_rate_of_a_gaussian():
-    posterior: FullCovariancePosterior = randomised(FullCovariancePosterior.Config().build(4))
+    posterior: FullCovariancePosterior = shaken(FullCovariancePosterior.Config().build(4))
     h = normal(5, posterior.width)
     mean, log_scale, lower = posterior.factor(h)
-    law = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
+    distribution = MultivariateNormal(mean, scale_tril=lower + torch.diag_embed(log_scale.exp()))
     prior = MultivariateNormal(torch.zeros(4).double(), torch.eye(4).double())
-    torch.testing.assert_close(posterior.analytic_kl(h).sum(1), kl_divergence(law, prior))
-    draws, _ = posterior.reparameterise(h, normal(40_000, 5, 4, seed=1))
+    torch.testing.assert_close(posterior.analytic_kl(h).sum(1), kl_divergence(distribution, prior))
+    sampled, _ = posterior.reparameterise(h, normal(40_000, 5, 4, seed=1))
     torch.testing.assert_close(
-        torch.cov(draws[:, 0].T), law.covariance_matrix[0], atol=0.1, rtol=0.05
+        torch.cov(sampled[:, 0].T), distribution.covariance_matrix[0], atol=0.1, rtol=0.05
     )
 
 
-def test_the_drawn_rate_of_a_flow_is_steadied():
-    """By numbers of mean 0, and wholly as long as its maps say nothing."""
+def test_the_sampled_kl_of_a_flow_has_a_control_variate():
+    """By numbers of mean 0, and wholly as long as its maps are the identity."""
     posterior: IAFPosterior = FLOW.build(4).double()
     h, noise = normal(5, posterior.width), normal(20_000, 5, 4, seed=1)
     with torch.no_grad():
         for std, most in ((0.0, 1e-6), (0.1, 0.3)):
-            randomised(posterior, std)
+            shaken(posterior, std)
             z, log_q = posterior.reparameterise(h, noise)
-            drawn = log_q - torch.distributions.Normal(0.0, 1.0).log_prob(z)
+            sampled_kl = log_q - torch.distributions.Normal(0.0, 1.0).log_prob(z)
             added = posterior.control_variate(h, noise)
             assert (added.mean(0).abs() < 5 * added.std(0) / 20_000**0.5).all()
-            before, after = (each.sum(-1).std(0) for each in (drawn, drawn + added))
+            before, after = (each.sum(-1).std(0) for each in (sampled_kl, sampled_kl + added))
             assert (after < most * before).all()
 
 
@@ -121,9 +122,11 @@ def correlated() -> tuple[VAE, Tensor]:
     with torch.no_grad():
         model.nets.decoder.out.weight.copy_(w)
         model.nets.decoder.out.bias.zero_()
-        law = model.head.distributions()[0]
-        assert isinstance(law, GaussianMixture)
-        model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(0.5) - law.floor).log())
+        distribution = model.head.distributions()[0]
+        assert isinstance(distribution, GaussianMixture)
+        model.scales.log_scale.copy_(
+            distribution.floor + torch.expm1(math.log(0.5) - distribution.floor).log()
+        )
         model.nets.encoder.out.weight.zero_()
         model.nets.encoder.out.weight[:2] = covariance @ w.T / 0.25
         model.nets.encoder.out.bias.copy_(
@@ -145,7 +148,7 @@ def test_a_full_posterior_is_tight_where_units_depend_on_each_other():
         )
 
 
-def test_completion_draws_from_the_law_given_what_was_seen():
+def test_completion_samples_the_conditional_given_what_was_seen():
     model, covariance = correlated()
     x = torch.tensor([[1.5, math.nan, math.nan]]).double().expand(4000, 3)
     question = Batch(x, observed=x.isfinite())
@@ -170,7 +173,7 @@ def test_completion_draws_from_the_law_given_what_was_seen():
     assert abs(right - mean[0]) < 0.5 * abs(poor - mean[0])
 
 
-def test_a_mixture_of_codes_is_scored_as_it_is_drawn():
+def test_a_mixture_of_codes_is_scored_as_it_is_sampled():
     model = vae(prior=MixturePrior.Config(components=3))
     grid = torch.linspace(-25, 25, 501, dtype=torch.float64)
     z = torch.cartesian_prod(grid, grid)  # (N, 2)
@@ -179,13 +182,13 @@ def test_a_mixture_of_codes_is_scored_as_it_is_drawn():
         cell = (grid[1] - grid[0]) ** 2
         assert float(log_p.exp().sum() * cell) == pytest.approx(1, abs=1e-6)
         mean = (log_p.exp()[:, None] * z).sum(0) * cell
-        draws = model.prior.sample(20_000, make_generator(0))
-    torch.testing.assert_close(draws.mean(0), mean, atol=0.03, rtol=0)
+        sampled = model.prior.sample(20_000, make_generator(0))
+    torch.testing.assert_close(sampled.mean(0), mean, atol=0.03, rtol=0)
     assert model.rate(Batch(bits(4))) is None
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         {"posterior": FLOW},
         {"prior": MixturePrior.Config(components=3)},
@@ -193,8 +196,8 @@ def test_a_mixture_of_codes_is_scored_as_it_is_drawn():
     ],
     ids=str,
 )
-def test_the_bound_of_every_family_stays_below_the_evidence(words):
-    model, batch = vae(std=0.2, **words), Batch(bits(16))
+def test_the_bound_of_every_family_stays_below_the_evidence(settings):
+    model, batch = vae(std=0.2, **settings), Batch(bits(16))
     truth = evidence(model, batch).mean().item()
     with torch.no_grad():
         one, many = (
@@ -256,7 +259,7 @@ def test_refining_closes_the_amortisation_gap_row_by_row(config):
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 7, 10)])
 @pytest.mark.parametrize("scale", ["shared", "network"])
-def test_convolutions_say_each_entry_its_parameters(shape, scale):
+def test_convolutions_give_each_entry_its_parameters(shape, scale):
     space = Space(
         kind="levels", shape=shape, size=5, mean=(2.0,) * shape[0], scale=(1.0,) * shape[0]
     )
@@ -289,7 +292,7 @@ def test_dense_networks_mirror_each_other():
 
 def test_invalid_settings_are_refused():
     cases = [
-        (lambda: vae(latent=7), "6 entries.*latent=7"),
+        (lambda: vae(latent=7), r"\b6\b.*latent=7"),
         (lambda: vae(posterior=FLOW, estimator="B"), "estimator=B"),
         (lambda: vae(prior=MixturePrior.Config(), estimator="B"), "estimator=A"),
         (
@@ -302,13 +305,13 @@ def test_invalid_settings_are_refused():
     for act, value in cases:
         with pytest.raises(UsageError, match=value):
             act()
-    with pytest.raises(UsageError, match=r"net\.widths"):
+    with pytest.raises(UsageError, match=r"net\.widths=32,64"):
         VAE.Config(latent=2, net=ConvEncoderDecoder.Config(widths=())).build(make("levels", 2)[0])
     with pytest.raises(DataError, match=r"\b2 units.*\b5\b"):
         vae().decode(torch.zeros(3, 5).double())
 
 
-def test_families_are_chosen_by_word():
+def test_families_are_chosen_by_overrides():
     config = VAE.Config().override(
         "posterior=iaf",
         "posterior.steps=1",

@@ -1,4 +1,4 @@
-"""The recurrent predictor: padding is not read, and every cell and direction is a law."""
+"""The recurrent predictor: padding is not read, and every cell and direction is normalised."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from monge.models.predict.recurrent import RecurrentPredictor
 from monge.nn.recurrent import GRU, LSTM, ElmanRNN
 
 SERIES = Space(kind="real", shape=(6, 2), varies=True, name="series")
-PICTURE = Space(kind="levels", shape=(1, 4, 3), size=17, mean=(8.0,), scale=(5.0,), high=(16.0,))
+IMAGE = Space(kind="levels", shape=(1, 4, 3), size=17, mean=(8.0,), scale=(5.0,), high=(16.0,))
 CLASS = Space(kind="label", size=3, name="class")
 NETS = [
     ElmanRNN.Config(width=5),
@@ -45,8 +45,8 @@ def test_padding_is_not_read_and_all_steps_are(net, both):
             assert torch.allclose(moved, found[row], rtol=0, atol=1e-12) == (step >= steps)
 
 
-def test_pictures_are_read_row_by_row_beside_what_is_no_sequence():
-    model = built(GRU.Config(width=5), True, image=PICTURE, name=CLASS)
+def test_images_are_read_row_by_row_beside_what_is_no_sequence():
+    model = built(GRU.Config(width=5), True, image=IMAGE, name=CLASS)
     x = torch.randint(17, (3, 1, 4, 3)).double()
     given = {"image": Batch(x), "name": Batch(torch.tensor([0, 1, 2]))}
     (reading,) = model.trunk.each
@@ -60,5 +60,5 @@ def test_what_has_no_steps_is_refused():
     assert "name (" in RecurrentPredictor.unsupported_reason(space)
     assert "--target" in RecurrentPredictor.unsupported_reason(Space(kind="label", size=3))
     model = built(GRU.Config(width=5), True, series=SERIES)
-    with pytest.raises(DataError, match="length 0"):
+    with pytest.raises(DataError, match=r"sequence 0\b.*length 0"):
         model.mean({"series": Batch(torch.zeros(1, 6, 2), length=torch.tensor([0]))})

@@ -1,4 +1,4 @@
-"""Rolling out: the product of blocks, drawn by feeding draws back, with any network."""
+"""Rolling out: the product of blocks, sampled by feeding samples back, with any network."""
 
 from dataclasses import replace
 
@@ -76,15 +76,15 @@ def test_the_density_is_the_product_of_blocks_given_true_pasts(block):
     torch.testing.assert_close(model.log_prob(batch), total)
 
 
-def test_draws_are_fed_back():
-    """The second step is that of a first step after the past with the first draw in it."""
+def test_samples_are_fed_back():
+    """The second step is that of a first step after the past with the first sample in it."""
     model = built(RecursiveForecast.Config(rank=0))
     past = question(1).given["past"].x.expand(3000, -1, -1)
     x = model.sample(3000, {"past": Batch(past)}, generator=make_generator(2))
     after = Batch(torch.cat([past, x], 1)[:, 1:9])
     one = built(DirectForecast.Config(rank=0), replace(SPACE, shape=(1, 2)))
     one.load_state_dict(model.state_dict())
-    below = one.marginals({"past": after}).cumulative(x[:, 1])  # uniform where the law is right
+    below = one.marginals({"past": after}).cumulative(x[:, 1])  # uniform if the model is right
     assert (below.mean(0) - 0.5).abs().max() < 5 * (1 / 12) ** 0.5 / 3000**0.5
     blind = one.marginals({"past": Batch(past)}).cumulative(x[:, 1])
     assert (blind.var(0) - 1 / 12).abs().max() > 3 * (below.var(0) - 1 / 12).abs().max()

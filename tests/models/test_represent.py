@@ -18,7 +18,7 @@ from monge.models.represent.contrastive import Contrastive, corrupt_entries, tra
 from monge.models.represent.mae import MaskedAutoencoder
 from monge.prob.info_nce import info_nce, nt_xent
 
-PICTURE = Space(kind="levels", shape=(1, 16, 16), size=4, mean=(1.5,), scale=(1.0,), high=(3.0,))
+IMAGE = Space(kind="levels", shape=(1, 16, 16), size=4, mean=(1.5,), scale=(1.0,), high=(3.0,))
 
 
 def test_info_nce_is_cross_entropy_with_the_diagonal():
@@ -40,23 +40,23 @@ def test_agreement_by_hand():
         torch.testing.assert_close(found[i], torch.stack(each).mean())
 
 
-def test_looks_keep_what_they_should():
+def test_views_preserve_what_they_should():
     torch.manual_seed(0)
-    pictures = torch.rand(5, 2, 8, 8)
-    torch.testing.assert_close(transform_images(pictures, 0.0, 0.0, 0.0), pictures)
-    assert (transform_images(pictures, 30.0, 0.2, 0.1) - pictures).abs().mean() > 0.05
+    images = torch.rand(5, 2, 8, 8)
+    torch.testing.assert_close(transform_images(images, 0.0, 0.0, 0.0), images)
+    assert (transform_images(images, 30.0, 0.2, 0.1) - images).abs().mean() > 0.05
     features, owner = torch.arange(600.0).reshape(200, 3), torch.tensor([0, 0, 1])
-    look = corrupt_entries(features, owner, 0.4)
-    changed = look != features
+    view = corrupt_entries(features, owner, 0.4)
+    changed = view != features
     assert torch.equal(changed[:, 0], changed[:, 1])  # features of one entry change together
     assert changed.float().mean().item() == pytest.approx(0.4, abs=0.1)
-    assert all(set(look[:, k].tolist()) <= set(features[:, k].tolist()) for k in range(3))
+    assert all(set(view[:, k].tolist()) <= set(features[:, k].tolist()) for k in range(3))
     assert torch.equal(corrupt_entries(features, owner, 0.0), features)
 
 
 def test_a_mask_hides_something_of_every_row_in_squares():
     torch.manual_seed(0)
-    model = MaskedAutoencoder.smallest_config(PICTURE).build(PICTURE)
+    model = MaskedAutoencoder.smallest_config(IMAGE).build(IMAGE)
     hidden = model.sample_mask(torch.zeros(300, 256))
     assert hidden.any(1).all()
     assert hidden.float().mean().item() == pytest.approx(0.4, abs=0.03)
@@ -85,10 +85,10 @@ def test_the_loss_of_a_mask_reads_hidden_entries_alone():
 
 
 @pytest.mark.parametrize("kind", [Contrastive, MaskedAutoencoder])
-def test_pictures_are_read_by_convolutions(kind):
-    suit = kind.defaults(PICTURE)
-    assert isinstance(suit.config.net, ConvFeatureNet.Config)
-    model = suit.config.build(PICTURE)
+def test_images_are_read_by_convolutions(kind):
+    defaults = kind.defaults(IMAGE)
+    assert isinstance(defaults.config.net, ConvFeatureNet.Config)
+    model = defaults.config.build(IMAGE)
     x = torch.randint(4, (6, 1, 16, 16)).float()
     assert model.loss(Batch(x))[("contrast" if kind is Contrastive else "hidden")].shape == (6,)
     assert model.eval().encode(x).shape == (6, *model.latent.shape)
@@ -121,7 +121,7 @@ def test_a_probe_reads_what_is_linear_and_nothing_else():
 
 
 @pytest.mark.parametrize("name", ["represent.contrastive", "represent.mae"])
-def test_a_run_is_judged_by_its_loss_and_probed(name):
+def test_a_run_is_evaluated_by_its_loss_and_probed(name):
     run = monge.fit(name, "iris", "net.width=32", "train.eval_every=20", budget="60steps")
     assert run.result["held_out"]["kind"] == "loss"
     found = run.evaluate()

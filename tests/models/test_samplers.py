@@ -1,4 +1,4 @@
-"""Samplers told the exact score: where they lead, how fast they converge, what they refuse."""
+"""Samplers with the exact score: where they lead, how fast they converge, what they refuse."""
 
 import itertools
 from dataclasses import replace
@@ -28,28 +28,30 @@ def normal(n, dims, seed=0):
     return torch.randn(n, dims, generator=make_generator(seed), dtype=torch.float64)
 
 
-def led(config, law, z, noising=NOISING, seed=0, **rest):
-    """The path of a sampler that knows the law."""
+def led(config, distribution, z, noising=NOISING, seed=0, **rest):
+    """The path of a sampler that knows the distribution."""
     return list(
-        config.build().sample(law.denoiser(noising), noising, z, make_generator(seed), **rest)
+        config.build().sample(
+            distribution.denoiser(noising), noising, z, make_generator(seed), **rest
+        )
     )
 
 
-def ranks(law, t, n=400):
+def ranks(distribution, t, n=400):
     levels = (torch.arange(n).double() + 0.5) / n
     at = torch.full((1, 1), t).double()
-    return law.quantile(levels, NOISING.alpha(at), NOISING.sigma(at))
+    return distribution.quantile(levels, NOISING.alpha(at), NOISING.sigma(at))
 
 
-def miss(config, law=None, start=1.0):
+def miss(config, distribution=None, start=1.0):
     """How far from the exact flow a sampler leads, in the mean over ranks."""
-    law = law or line()
-    z, truth = ranks(law, start), ranks(law, 0.0)
-    return (led(config, law, z, start=start)[-1][0] - truth).abs().mean().item()
+    distribution = distribution or line()
+    z, truth = ranks(distribution, start), ranks(distribution, 0.0)
+    return (led(config, distribution, z, start=start)[-1][0] - truth).abs().mean().item()
 
 
 @pytest.mark.parametrize("owner", EVERY)
-def test_a_path_tells_z_and_x_at_every_step_and_follows_its_noise(owner):
+def test_a_path_yields_z_and_x_at_every_step_and_follows_its_noise(owner):
     config = owner.Config(steps=8) if owner is not ODE else ODE.Config(method="rk4", steps=8)
     z = normal(20, 2)
     path, same = (led(config, plane(), z) for _ in range(2))
@@ -61,8 +63,8 @@ def test_a_path_tells_z_and_x_at_every_step_and_follows_its_noise(owner):
     )
     assert all(part.shape == z.shape and part.isfinite().all() for step in path for part in step)
     other = led(config, plane(), z, seed=1)[-1][0]
-    drawn = owner in (Ancestral, PC, Langevin)
-    assert torch.equal(other, path[-1][0]) is not drawn
+    samples = owner in (Ancestral, PC, Langevin)
+    assert torch.equal(other, path[-1][0]) is not samples
 
 
 @pytest.mark.parametrize(
@@ -91,8 +93,8 @@ def test_the_same_noise_gives_the_same_sample_in_every_family_and_by_every_targe
             exact, scale = plane().denoiser(noising), noising.spread(ends[1])
 
             def predict(z, t, exact=exact, of=of):
-                told = exact(z, t)
-                return replace(told, of=of, value=getattr(told, of))
+                prediction = exact(z, t)
+                return replace(prediction, of=of, value=getattr(prediction, of))
 
             *_, (last, _) = config.build().sample(predict, noising, scale * z, make_generator(0))
             found = last / noising.alpha(ends[0])
@@ -126,11 +128,13 @@ def test_correction_pays_where_steps_are_few():
     assert miss(DPM.Config(steps=10, order=1)) > 3 * miss(DPM.Config(steps=10))
 
 
-def projected(law, n):
-    """Exact quantiles of the law's projections, (n, directions)."""
+def projected(distribution, n):
+    """Exact quantiles of the distribution's projections, (n, directions)."""
     levels, alpha = (torch.arange(n).double() + 0.5) / n, torch.ones(1, 1).double()
     shadows = (
-        GaussianMixture(law.weights, law.means @ direction[:, None], law.scales)
+        GaussianMixture(
+            distribution.weights, distribution.means @ direction[:, None], distribution.scales
+        )
         for direction in DIRECTIONS.T
     )
     return torch.cat([shadow.quantile(levels, alpha, 0 * alpha) for shadow in shadows], 1)
@@ -138,12 +142,12 @@ def projected(law, n):
 
 @pytest.mark.slow
 def test_ten_steps_of_dpm_are_no_worse_than_250_ancestral_ones():
-    law, n = plane(), 16_000
-    zero, truth = torch.zeros(n).double(), projected(law, n)
+    distribution, n = plane(), 16_000
+    zero, truth = torch.zeros(n).double(), projected(distribution, n)
 
     def distance(config):
-        z = led(config, law, normal(n, 2), seed=50)[-1][0]
-        x = law.denoiser(NOISING)(z, zero).x0
+        z = led(config, distribution, normal(n, 2), seed=50)[-1][0]
+        x = distribution.denoiser(NOISING)(z, zero).x0
         return ((x @ DIRECTIONS).sort(0)[0] - truth).abs().mean()
 
     slow = distance(Ancestral.Config(steps=250))
@@ -152,7 +156,7 @@ def test_ten_steps_of_dpm_are_no_worse_than_250_ancestral_ones():
     assert distance(DDIM.Config(steps=10)) > 1.1 * slow
 
 
-def test_a_grid_is_kept_to_and_more_steps_than_it_has_are_refused():
+def test_a_grid_is_followed_and_more_steps_than_it_has_are_refused():
     z = normal(3, 1)
     for owner in (Ancestral, DDIM, PC, DPM, Heun, Langevin):
         for spacing in ("middle", "time", "log_snr", "edm"):
@@ -165,7 +169,7 @@ def test_a_grid_is_kept_to_and_more_steps_than_it_has_are_refused():
         assert len(owner.Config().build().times(NOISING, z, 1.0, 4)) == 5
         with pytest.raises(UsageError, match=r"20.*steps=21"):
             owner.Config(steps=21).build().times(NOISING, z, 1.0, 20)
-        with pytest.raises(UsageError, match="at least 1"):
+        with pytest.raises(UsageError, match="steps=0"):
             owner.Config(steps=0)
     with pytest.raises(UsageError, match="steps=0"):
         NOISING.grid(0)
@@ -178,9 +182,11 @@ def test_the_variance_of_a_step_is_the_posteriors_the_forward_steps_or_between()
     alpha, sigma = NOISING.alpha(t).expand(4, 1), NOISING.sigma(t).expand(4, 1)
 
     def spread(variance, share=None):
-        told = DenoiserPrediction(z, alpha, sigma, "x0", x, share)
-        drawn, mean = (ancestral(told, NOISING, z, s, t, n, variance) for n in (noise, 0 * noise))
-        return ((drawn - mean) / noise).square()
+        prediction = DenoiserPrediction(z, alpha, sigma, "x0", x, share)
+        samples, mean = (
+            ancestral(prediction, NOISING, z, s, t, n, variance) for n in (noise, 0 * noise)
+        )
+        return ((samples - mean) / noise).square()
 
     assert step.variance < step.forward
     torch.testing.assert_close(spread("posterior"), step.variance.expand(4, 2))
@@ -190,24 +196,24 @@ def test_the_variance_of_a_step_is_the_posteriors_the_forward_steps_or_between()
     torch.testing.assert_close(spread("learned", torch.full((4, 2), 0.5).double()), half)
 
 
-def test_churn_draws_noise_and_keeps_the_law():
-    law, n = line(), 4000
+def test_churn_adds_noise_and_preserves_the_distribution():
+    distribution, n = line(), 4000
     z = normal(n, 1)
     still, stirred = (
-        led(Heun.Config(steps=30, churn=churn), law, z)[-1][0] for churn in (0.0, 8.0)
+        led(Heun.Config(steps=30, churn=churn), distribution, z)[-1][0] for churn in (0.0, 8.0)
     )
     assert (still - stirred).abs().mean() > 0.05
-    truth = ranks(law, 0.0, n)
+    truth = ranks(distribution, 0.0, n)
     assert (stirred.sort(0)[0] - truth).abs().mean() < 0.06
 
 
-def test_a_law_of_few_steps_takes_no_more():
+def test_a_model_of_few_steps_takes_no_more():
     space = Space(kind="real", shape=(2,), mean=(0.0, 0.0), scale=(1.0, 1.0), rows=100)
     model = DDPM.Config(net=MLPDenoiser.Config(width=8, depth=1), steps=6).build(space)
     for owner in EVERY:
         assert model.sample(3, None, model.SamplingConfig(sampler=owner.Config())).shape == (3, 2)
         fixed = {"method": "rk4"} if owner is ODE else {}
-        with pytest.raises(UsageError, match=r"6 steps.*steps=7"):
+        with pytest.raises(UsageError, match=r"\b6 steps.*steps=7"):
             model.sample(3, None, model.SamplingConfig(sampler=owner.Config(steps=7, **fixed)))
-    with pytest.raises(UsageError, match="steps=0 must be at least 1"):
+    with pytest.raises(UsageError, match="steps=0"):
         DDPM.Config(steps=0)

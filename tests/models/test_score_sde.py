@@ -39,10 +39,10 @@ def test_slices_have_the_trace_as_their_mean():
     batch = Batch(rows().x[:1].repeat(4000, 1))
     exact, sliced = build("implicit"), build("sliced", probes=4)
     z, log_snr = torch.randn(1, 2).double().repeat(4000, 1), torch.zeros(4000).double()
-    told = exact.encode_conditions({}, len(batch))
+    conditions = exact.encode_conditions({}, len(batch))
     with torch.no_grad():
-        truth = exact.trace_loss(z, log_snr, told)
-        found = sliced.trace_loss(z, log_snr, told)
+        truth = exact.trace_loss(z, log_snr, conditions)
+        found = sliced.trace_loss(z, log_snr, conditions)
     assert truth.std() < 1e-9
     assert abs(found.mean() - truth[0]) < 5 * found.std() / 4000**0.5
     assert found.std() > 1e-4

@@ -1,4 +1,4 @@
-"""The VAE's bound against laws whose evidence is known, and what a code may be asked."""
+"""The VAE's bound against models whose evidence is known, and what a code may be asked."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SMALL = DenseEncoderDecoder.Config(width=8, depth=1)
 PLANE = Space(kind="real", shape=(3,), mean=(1.0, -2.0, 10.0), scale=(2.0, 0.5, 4.0))
 BITS = Space(kind="binary", shape=(4,), mean=(0.5,))
 NOISE = 0.5
-"""Scale of p(x_i | z) in the linear law, in standardised coordinates."""
+"""Scale of p(x_i | z) in the linear model, in standardised coordinates."""
 
 
-def vae(space: Space, std: float = 0.5, **words: object) -> VAE:
-    config = VAE.Config(**{"latent": 2, "net": SMALL, **words})
+def vae(space: Space, std: float = 0.5, **settings: object) -> VAE:
+    config = VAE.Config(**{"latent": 2, "net": SMALL, **settings})
     torch.manual_seed(0)
     model = config.build(space).double().eval()
     for parameter in model.parameters():
@@ -50,9 +50,11 @@ def linear_gaussian(spread: float = 1.0, shift: float = 0.0) -> tuple[VAE, Tenso
     gain = variance[:, None] * w.T / NOISE**2  # (latent, D)
     model.nets.decoder.out.weight.copy_(w)
     model.nets.decoder.out.bias.copy_(b)
-    law = model.head.distributions()[0]
-    assert isinstance(law, GaussianMixture)
-    model.scales.log_scale.copy_(law.floor + torch.expm1(math.log(NOISE) - law.floor).log())
+    distribution = model.head.distributions()[0]
+    assert isinstance(distribution, GaussianMixture)
+    model.scales.log_scale.copy_(
+        distribution.floor + torch.expm1(math.log(NOISE) - distribution.floor).log()
+    )
     log_scale = math.log(spread) + variance.log() / 2
     model.nets.encoder.out.weight.copy_(torch.cat([gain, torch.zeros(2, 3)]))
     model.nets.encoder.out.bias.copy_(
@@ -68,8 +70,8 @@ def baseline() -> Model:
 def evidence(model: VAE, covariance: Tensor, x: Tensor) -> Tensor:
     """log p(x) in the units of the data."""
     mean, scale = (PLANE.statistic(name).double() for name in ("mean", "scale"))
-    law = torch.distributions.MultivariateNormal(model.nets.decoder.out.bias, covariance)
-    return law.log_prob((x - mean) / scale) - scale.log().sum()
+    distribution = torch.distributions.MultivariateNormal(model.nets.decoder.out.bias, covariance)
+    return distribution.log_prob((x - mean) / scale) - scale.log().sum()
 
 
 def score(model: VAE, batch: Batch | Tensor, samples: int, seed: int = 0):
@@ -98,7 +100,7 @@ def test_importance_samples_close_the_gap():
     assert 0.7 < (error / many.stderr).std() < 1.4  # the stated errors are the size of the errors
 
 
-def test_samples_follow_the_law_that_is_scored():
+def test_samples_follow_the_distribution_that_is_scored():
     model, covariance = linear_gaussian()
     x = model.sample(40_000, generator=make_generator(2))
     scale = PLANE.statistic("scale").double()
@@ -132,10 +134,10 @@ def test_bound_rate_and_divergence_by_quadrature():
         torch.testing.assert_close(
             bound + integral(q.exp() * (q - joint + truth)), truth, atol=1e-9, rtol=0
         )
-        draws = score(model, batch[torch.arange(2).repeat(5000)], 1).value.reshape(-1, 2)
-    error = draws.std(0) / 5000**0.5
+        estimates = score(model, batch[torch.arange(2).repeat(5000)], 1).value.reshape(-1, 2)
+    error = estimates.std(0) / 5000**0.5
     assert (bound < truth).all()
-    assert ((draws.mean(0) - bound).abs() < 4 * error).all()
+    assert ((estimates.mean(0) - bound).abs() < 4 * error).all()
 
 
 @pytest.mark.parametrize("samples", [1, 2, 11])
@@ -204,7 +206,7 @@ def test_codes_and_samples_have_their_shapes(kind):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         {"levels": "categorical"},
         {"components": 3},
@@ -212,9 +214,9 @@ def test_codes_and_samples_have_their_shapes(kind):
         {"scale": "shared", "components": 2},
     ],
 )
-def test_laws_of_levels_sum_to_one(words):
+def test_distributions_of_levels_sum_to_one(settings):
     space = Space(kind="levels", shape=(1,), size=5, mean=(2.0,), scale=(1.5,))
-    model = vae(space, latent=1, **words)
+    model = vae(space, latent=1, **settings)
     batch = Batch(torch.arange(5).double()[:, None])
     z = torch.randn(1, 1, generator=make_generator(0), dtype=torch.float64).expand(5, 1)
     total = model.log_given_code(batch, z, z[:, :0]).exp().sum().item()

@@ -1,4 +1,4 @@
-"""WaveNet learns what reaches back, and says how far it reaches."""
+"""WaveNet learns what reaches back, and knows its receptive field."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_it_finds_an_echo_within_its_reach(net):
     with torch.no_grad():
         found = -model.eval().likelihood(Batch(x[600:], length=length[600:])).value.mean().item()
     assert best - 1 < found < best + 1.5
-    assert 24 * math.log(2) - found > 3  # a law of single steps knows nothing
+    assert 24 * math.log(2) - found > 3  # a model of single steps knows nothing
 
 
 @pytest.mark.parametrize("net", NETS, ids=["wavenet", "tcn"])
-def test_words_choose_the_network_and_its_reach(net):
+def test_overrides_choose_the_network_and_its_reach(net):
     space = Space(kind="real", shape=(40,), mean=(0.0,), scale=(1.0,))
     config = WaveNet.Config().override(
         f"net={type(net).owner.__name__.lower()}", "net.layers=3", "net.kernel=3"
@@ -58,7 +58,7 @@ def test_words_choose_the_network_and_its_reach(net):
     assert min(support) >= 35 - model.net.reach
 
 
-def test_suit_reaches_over_short_rows_and_codes_mulaw():
+def test_defaults_reach_over_short_rows_and_code_mulaw():
     speech = Space(kind="levels", shape=(9000,), size=256, varies=True, rows=1200)
     config = WaveNet.defaults(speech).config
     assert config.levels == "categorical"
@@ -67,4 +67,4 @@ def test_suit_reaches_over_short_rows_and_codes_mulaw():
 
 
 def test_what_is_no_sequence_is_refused():
-    assert "reshape" in WaveNet.unsupported_reason(Space(kind="real", shape=(2, 2, 2, 2)))
+    assert "2x2x2x2" in WaveNet.unsupported_reason(Space(kind="real", shape=(2, 2, 2, 2)))

@@ -103,25 +103,25 @@ def test_padding_changes_nothing(build):
 
 
 def test_an_empty_sequence_is_refused():
-    with pytest.raises(DataError, match=r"sequence 1 .*length 0"):
+    with pytest.raises(DataError, match=r"sequence 1\b.*length 0"):
         padding_mask(torch.tensor([2, 0]), 3, torch.zeros(()))
-    with pytest.raises(DataError, match="length 0"):
+    with pytest.raises(DataError, match=r"sequence 0\b.*length 0"):
         LinearAttention(8, 2)(torch.randn(1, 3, 8), torch.tensor([0]))
 
 
 def test_widths_that_do_not_fit_are_refused():
     with pytest.raises(UsageError, match=r"width=6.*heads=4"):
         SelfAttention(6, 4)
-    with pytest.raises(UsageError, match="rotary"):
+    with pytest.raises(UsageError, match=r"rotary.*\b3\b"):
         SelfAttention(6, 2, "rotary")
-    with pytest.raises(UsageError, match=" 4 learned"):
+    with pytest.raises(UsageError, match=r"\b5\b.*\b4\b.*positions=sinusoidal"):
         LearnedPositions(3, 4)(torch.zeros(1, 5, 3))
-    with pytest.raises(UsageError, match="equal widths"):
+    with pytest.raises(UsageError, match=r"\b3\b.*\b4\b"):
         alignment.build_score("dot", 3, 4)
     layer = CausalAttention(4, 1)
     state = layer.start(1, 1)
     layer.step(state, torch.zeros(1, 4))
-    with pytest.raises(UsageError, match="started for 1 steps"):
+    with pytest.raises(UsageError, match=r"\b1 steps"):
         layer.step(state, torch.zeros(1, 4))
 
 
@@ -200,8 +200,8 @@ def test_places_are_added_or_set_beside():
 
 
 def test_rotary_products_see_the_distance_alone():
-    turn, q, k = RotaryPositions(6), torch.randn(6), torch.randn(6)
-    scores = turn(q.expand(1, 9, 6))[0] @ turn(k.expand(1, 9, 6))[0].T  # (t, s)
+    rotate, q, k = RotaryPositions(6), torch.randn(6), torch.randn(6)
+    scores = rotate(q.expand(1, 9, 6))[0] @ rotate(k.expand(1, 9, 6))[0].T  # (t, s)
     for distance in range(-8, 9):
         line = scores.diagonal(distance)
         torch.testing.assert_close(line, line[:1].expand_as(line))

@@ -1,4 +1,4 @@
-"""Dropout hides the share it says, keeps the mean, and is the identity after training."""
+"""Dropout hides its share, keeps the mean, and is the identity after training."""
 
 import pytest
 import torch

@@ -50,7 +50,7 @@ def test_held_numbers_stop_at_the_ends_of_the_training_range():
     assert torch.equal(features.entry(0, x[:, 0]), due[:, :1])
 
 
-def test_pictures_are_standardised_by_channel():
+def test_images_are_standardised_by_channel():
     space = Space(kind="real", shape=(2, 1, 2), mean=(1.0, 2.0), scale=(1.0, 4.0))
     x = torch.tensor([[[[2.0, 1.0]], [[6.0, 2.0]]]])
     assert torch.equal(Features(space)(Batch(x)), torch.tensor([[1.0, 0, 1, 0]]))

@@ -96,20 +96,20 @@ def test_the_field_of_a_transposed_layer_is_what_its_gradient_reaches(kernel, st
 
 
 @pytest.mark.parametrize(
-    ("layer", "inputs", "words"),
+    ("layer", "inputs", "value"),
     [
         (ConvSpec(4, 5, 2, 0), (1, 4, 9), "4x9"),
         (StackSpec([ConvSpec(4, 3, 2)] * 4), (1, 8, 8), "1x1"),
         (PoolSpec(), (3, 1, 1), "1x1"),
-        (ConvSpec(4), (7,), "7"),
+        (ConvSpec(4), (7,), r"\b7\b"),
         (DenseSpec(4), (1, 8, 8), "1x8x8"),
-        (TransposedConvSpec(1, 2, 1, 3), (1, 4), "padding of 3"),
+        (TransposedConvSpec(1, 2, 1, 3), (1, 4), r"padding\D*3\b"),
         (NormSpec("instance"), (4,), "norm=instance"),
         (StackSpec((ConvSpec(4, 8, 1, 0), NormSpec("instance"))), (1, 8, 8), "norm=instance"),
         (ResidualSpec(ConvSpec(4)), (3, 8, 8), "4x8x8.*3x8x8"),
         (UnsharedConvSpec(4), (3, 8), "3x8"),
     ],
 )
-def test_what_cannot_be_built_is_refused_in_a_sentence(layer, inputs, words):
-    with pytest.raises(UsageError, match=words):
+def test_what_cannot_be_built_is_refused(layer, inputs, value):
+    with pytest.raises(UsageError, match=value):
         layer.shape(inputs)

@@ -19,8 +19,8 @@ from monge.nn.layers.pool import GlobalPool, upsample
 Z = torch.linspace(-6, 6, 2001, dtype=torch.float64)
 
 
-def test_every_function_is_what_it_says():
-    told = {
+def test_every_activation_has_its_formula():
+    formulas = {
         "sigmoid": 1 / (1 + (-Z).exp()),
         "tanh": 2 * torch.sigmoid(2 * Z) - 1,
         "arctan": torch.atan(Z),
@@ -34,12 +34,12 @@ def test_every_function_is_what_it_says():
         "elu": torch.where(Z < 0, Z.exp() - 1, Z),
         "gelu": Z * (1 + torch.erf(Z / 2**0.5)) / 2,
     }
-    assert set(told) == set(get_args(Activation)) == set(get_args(Pointwise)) | {"softmax"}
-    for name, due in told.items():
+    assert set(formulas) == set(get_args(Activation)) == set(get_args(Pointwise)) | {"softmax"}
+    for name, due in formulas.items():
         assert torch.allclose(activation(name).eval()(Z), due), name
 
 
-def test_randomised_slopes_are_drawn_in_training_alone():
+def test_randomised_slopes_are_sampled_in_training_alone():
     layer, x = activation("rrelu"), -torch.ones(10_000)
     slopes = -layer(x)
     assert 1 / 8 <= slopes.min() < 0.13
@@ -56,10 +56,10 @@ def test_softmax_has_an_axis_and_no_place_in_a_masked_network():
 
 @pytest.mark.parametrize("name", get_args(Norm))
 @pytest.mark.parametrize("dims", [0, 1, 2])
-def test_norms_centre_and_scale_what_they_say(name, dims):
+def test_norms_centre_and_scale_their_own_axes(name, dims):
     x = 3 * torch.randn(6, 16, *[5] * dims, dtype=torch.float64) + 2
     if name == "instance" and not dims:
-        with pytest.raises(UsageError, match="norm=layer"):
+        with pytest.raises(UsageError, match=r"norm=instance.*norm=layer"):
             norm(name, 16, dims)
         return
     y = norm(name, 16, dims).double()(x)
@@ -96,22 +96,22 @@ def test_groups_divide_the_channels_and_are_never_too_small():
 
 
 @torch.no_grad()
-def test_thinned_draws_from_its_generator_and_from_nothing_else():
+def test_thinned_samples_from_its_generator_and_from_nothing_else():
     net = nn.Sequential(nn.Linear(4, 50), dropout(0.5), nn.Linear(50, 1)).eval()
     x, before = torch.randn(1, 4).expand(3, 4), torch.get_rng_state()
 
-    def drawn(seed, shared=True):
+    def sampled(seed, shared=True):
         with monte_carlo_dropout(net, make_generator(seed), shared):
             return net(x)
 
-    assert torch.equal(drawn(1), drawn(1))
-    assert not torch.equal(drawn(1), drawn(2))
-    assert float(drawn(1).std()) < 1e-6  # rows share a mask,
-    assert float(drawn(1, shared=False).std()) > 1e-2  # or have their own
+    assert torch.equal(sampled(1), sampled(1))
+    assert not torch.equal(sampled(1), sampled(2))
+    assert float(sampled(1).std()) < 1e-6  # rows share a mask,
+    assert float(sampled(1, shared=False).std()) > 1e-2  # or have their own
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(net(x), net(x))
     net.train()
-    assert torch.equal(drawn(1), drawn(1))
+    assert torch.equal(sampled(1), sampled(1))
 
 
 def test_whole_channels_are_hidden_together_and_the_mean_is_kept():

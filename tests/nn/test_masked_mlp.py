@@ -120,7 +120,7 @@ def test_a_staircase_leaves_out_what_no_output_reads():
     assert stairs(degrees, degrees[:127]) == []
 
 
-def test_masks_that_are_not_kept_are_the_same(monkeypatch):
+def test_masks_that_are_not_cached_are_the_same(monkeypatch):
     kept = network(SHAPES[0])
     monkeypatch.setattr("monge.nn.autoregressive.masked_mlp.MAX_STORED_MASK_ENTRIES", 0)
     made = network(SHAPES[0])

@@ -47,7 +47,10 @@ def test_lines_are_the_equations_and_their_slope(hearing, shape):
     torch.testing.assert_close(whole, apart, rtol=0, atol=1e-12)
     mixed = torch.randn_like(whole)
     for one, other in zip(
-        *(torch.autograd.grad((said * mixed).sum(), (weight, *maps)) for said in (whole, apart)),
+        *(
+            torch.autograd.grad((output * mixed).sum(), (weight, *maps))
+            for output in (whole, apart)
+        ),
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)

@@ -17,7 +17,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-def randomised(net):
+def shaken(net):
     for parameter in net.parameters():
         nn.init.normal_(parameter, std=0.1)
     return net.double().eval()
@@ -65,21 +65,21 @@ def test_shapes_are_kept_and_every_parameter_matters(config, shape):
 
 
 def test_a_context_speaks_to_its_own_row_and_must_be_given():
-    net, x = randomised(SMALL.build((1, 8, 8), 1, 3)), torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    net, x = shaken(SMALL.build((1, 8, 8), 1, 3)), torch.randn(2, 1, 8, 8, dtype=torch.float64)
     context = torch.randn(2, 3, dtype=torch.float64)
     other = torch.stack([context[0], context[1] + 1])
     left, right = net(x, context), net(x, other)
     assert torch.allclose(left[0], right[0])
     assert not torch.allclose(left[1], right[1])
-    with pytest.raises(UsageError, match=r"context of 3 .* 0;"):
+    with pytest.raises(UsageError, match=r"\b3\b.*\b0\b"):
         net(x)
-    with pytest.raises(UsageError, match=r"context of 0 .* 3;"):
+    with pytest.raises(UsageError, match=r"\b0\b.*\b3\b"):
         SMALL.build((1, 8, 8), 1)(x.float(), context.float())
 
 
 @torch.enable_grad()
-def test_every_output_reads_the_whole_picture_where_the_lowest_level_attends():
-    net = randomised(UNet.Config(width=4, multipliers=(1, 2), attention=1).build((1, 32), 1))
+def test_every_output_reads_the_whole_image_where_the_lowest_level_attends():
+    net = shaken(UNet.Config(width=4, multipliers=(1, 2), attention=1).build((1, 32), 1))
     x = torch.randn(1, 1, 32, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(net(x)[0, 0, 0], x)
     assert bool((slope != 0).all())
@@ -87,19 +87,19 @@ def test_every_output_reads_the_whole_picture_where_the_lowest_level_attends():
 
 def test_sizes_that_do_not_divide_are_refused():
     config = UNet.Config(width=4, multipliers=(1, 1, 1, 1))
-    with pytest.raises(UsageError, match=r"8, .*28x28.* 3 multipliers"):
+    with pytest.raises(UsageError, match=r"\b8\b.*28x28.*\b3 multipliers.*32x32"):
         config.build((1, 28, 28), 1)
     net = config.build((1, 32, 32), 1)
     assert net(torch.randn(1, 1, 16, 40)).shape == (1, 1, 16, 40)
-    with pytest.raises(UsageError, match="32x24"):
+    with pytest.raises(UsageError, match=r"30x24.*32x24"):
         net(torch.randn(1, 1, 30, 24))
-    with pytest.raises(UsageError, match=r"2 levels and patch=2 needs .* 4, .* at most 1 mul"):
+    with pytest.raises(UsageError, match=r"patch=2.*\b4\b.*6x6.*\b1 multipliers"):
         UNet.Config(multipliers=(1, 1), patch=2).build((1, 6, 6), 1)
-    with pytest.raises(UsageError, match=r"4, .*8x7.*patch=1"):
+    with pytest.raises(UsageError, match=r"\b4\b.*8x7.*patch=1"):
         UNet.Config(multipliers=(1,), patch=4).build((1, 8, 7), 1)
-    with pytest.raises(UsageError, match="1 or 2 sides"):
+    with pytest.raises(UsageError, match=r"1 or 2\b.*\b3\b"):
         config.build((1, 8, 8, 8), 1)
-    with pytest.raises(UsageError, match="give multipliers=1,2,4"):
+    with pytest.raises(UsageError, match="multipliers=1,2,4"):
         UNet.Config(multipliers=()).build((1, 8, 8), 1)
 
 
@@ -128,8 +128,8 @@ def test_a_resnet_makes_features(norm):
     assert any(biases) == (norm != "batch")
 
 
-def test_a_resnet_refuses_pictures_that_are_too_small():
-    with pytest.raises(UsageError, match="stride 2"):
+def test_a_resnet_refuses_images_that_are_too_small():
+    with pytest.raises(UsageError, match=r"1x1.*\b3\b.*\b2\b"):
         ResNetFeatures.Config(widths=(4,) * 5).build((1, 8, 8))
-    with pytest.raises(UsageError, match="give widths"):
+    with pytest.raises(UsageError, match="widths=32,64,128"):
         ResNetFeatures.Config(widths=()).build((1, 8, 8))

@@ -50,9 +50,9 @@ def layers():
         yield f"unmasked {name}", Inverse(autoregressive(warp)), vector
     yield "permutation", Permutation(torch.randperm(4)), vector
     yield "mix", LULinear(4), vector
-    yield "mix of pictures", LULinear(4), (4, 2, 2)
+    yield "mix of images", LULinear(4), (4, 2, 2)
     yield "actnorm", ActNorm(4), vector
-    yield "actnorm of pictures", ActNorm(4), (4, 2, 2)
+    yield "actnorm of images", ActNorm(4), (4, 2, 2)
     yield "squeeze", Squeeze(), (4, 1, 2)
     yield "reshape", Compose([Reshape((4, 1, 1)), ActNorm(4)]), vector
     yield "standardise", Standardise(torch.randn(4), torch.rand(4) + 0.1), vector
@@ -109,7 +109,7 @@ def test_log_determinants_are_those_of_the_jacobian(name):
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 1000), size=st.floats(0, 100))
 def test_warps_increase_and_stay_finite(warp, seed, size):
-    """In float32, whatever the network says, for numbers of any size."""
+    """In float32, whatever the network gives, for numbers of any size."""
     generator = torch.Generator().manual_seed(seed)
     params = (size * torch.randn(warp.count, generator=generator)).expand(2001, -1)
     x = torch.cat([torch.linspace(-4, 4, 1997), torch.tensor([-1e6, 1e6, -3.0, 3.0])]).sort()[0]
@@ -164,18 +164,18 @@ def test_a_stack_begins_from_the_data_on():
     torch.testing.assert_close(first.log_scale, torch.zeros(2), atol=1e-5, rtol=0)
 
 
-def test_a_conditional_map_is_the_normal_law_of_the_context():
+def test_a_conditional_map_is_the_normal_distribution_of_the_context():
     net = nn.Linear(2, 6).double()
     layer, context = ConditionalBijection(net, AffineMap()), torch.randn(4, 2, dtype=torch.float64)
     x = torch.randn(4, 3, dtype=torch.float64)
     z, log_det = layer.inverse(x, context)
     mean, raw = net(context).reshape(4, 2, 3).unbind(1)
-    law = torch.distributions.Normal(mean, (5 * (raw / 5).tanh()).exp())
+    distribution = torch.distributions.Normal(mean, (5 * (raw / 5).tanh()).exp())
     own = -0.5 * (z.square() + math.log(2 * math.pi)).sum(1) + log_det
-    torch.testing.assert_close(own, law.log_prob(x).sum(1))
+    torch.testing.assert_close(own, distribution.log_prob(x).sum(1))
 
 
-def test_nothing_is_drawn_from_no_rows():
+def test_nothing_is_sampled_from_no_rows():
     x, log_det = autoregressive(AffineMap())(torch.zeros(1, 4)[:0])
     assert x.shape == (0, 4)
     assert log_det.shape == (0,)
@@ -184,7 +184,7 @@ def test_nothing_is_drawn_from_no_rows():
 def test_the_last_map_to_begin_is_not_undone():
     class Unasked(Permutation):
         def inverse(self, x, context=None):
-            raise AssertionError("nobody asked")
+            raise AssertionError("unexpected call")
 
     scale = ActNorm(2, learned=False)
     x = 3 + 2 * torch.randn(50, 2, dtype=torch.float64)
@@ -209,7 +209,7 @@ def test_a_matrix_begins_so_that_entries_are_uncorrelated():
     torch.testing.assert_close(mix(z)[0], x)
 
 
-def test_a_matrix_says_the_same_of_a_few_rows_as_of_many():
+def test_a_matrix_gives_the_same_for_a_few_rows_as_for_many():
     torch.manual_seed(0)
     mix, x = LULinear(5).double(), torch.randn(9, 5, dtype=torch.float64)
     for move in (mix, mix.inverse):

@@ -1,4 +1,4 @@
-"""Drawing and searching on a law that can be enumerated: a chain of two symbols and an end."""
+"""Sampling and searching on a model that can be enumerated: a chain of two symbols and an end."""
 
 import itertools
 import math
@@ -49,13 +49,13 @@ def sentences(most):
 
 @pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
 def test_a_wide_beam_is_exhaustive(penalty):
-    law = Bigrams(6)
-    found, value = beam_search(law, 6, 4, END, 200, penalty)
+    model = Bigrams(6)
+    found, value = beam_search(model, 6, 4, END, 200, penalty)
     for row in range(6):
-        best = max(sentences(4), key=lambda s: score(law.table[row], s) / len(s) ** penalty)
+        best = max(sentences(4), key=lambda s: score(model.table[row], s) / len(s) ** penalty)
         assert tuple(found[row, : len(best)].tolist()) == best
         assert value[row].item() == pytest.approx(
-            score(law.table[row], best) / len(best) ** penalty
+            score(model.table[row], best) / len(best) ** penalty
         )
 
 
@@ -63,9 +63,9 @@ def test_a_narrow_beam_scores_what_it_returns_and_is_no_better_than_a_wide_one()
     narrow, wide = (beam_search(Bigrams(20, seed=1), 20, 6, END, beams, 1.0) for beams in (2, 100))
     table = Bigrams(20, seed=1).table
     for row in range(20):
-        said = narrow[0][row].tolist()
-        said = said[: said.index(END) + 1] if END in said else said
-        assert narrow[1][row].item() == pytest.approx(score(table[row], said) / len(said))
+        sequence = narrow[0][row].tolist()
+        sequence = sequence[: sequence.index(END) + 1] if END in sequence else sequence
+        assert narrow[1][row].item() == pytest.approx(score(table[row], sequence) / len(sequence))
     assert (narrow[1] <= wide[1] + 1e-12).all()
     assert (narrow[1] < wide[1] - 1e-6).any()
 
@@ -89,22 +89,22 @@ def test_the_best_sums_are_found_run_by_run(size):
     assert torch.equal(origin * size + symbol, every.indices)
 
 
-def test_draws_follow_the_law_and_ended_rows_stay_ended():
-    law = Bigrams(1)
-    law.rows = torch.zeros(20000, dtype=torch.long)
+def test_samples_follow_the_distribution_and_ended_rows_stay_ended():
+    model = Bigrams(1)
+    model.rows = torch.zeros(20000, dtype=torch.long)
     uniform = torch.rand(3, 20000, generator=make_generator(1), dtype=torch.float64)
-    steps = list(sample_symbols(law, uniform, END, SymbolSampling()))
+    steps = list(sample_symbols(model, uniform, END, SymbolSampling()))
     x = torch.stack(steps, 1)
     for sentence in sentences(3)[:6]:
         padded = torch.tensor([*sentence, *[END] * (3 - len(sentence))])
         share = (x == padded).all(1).double().mean().item()
-        p = math.exp(score(law.table[0], sentence))
+        p = math.exp(score(model.table[0], sentence))
         assert abs(share - p) < 5 * (p * (1 - p) / 20000) ** 0.5 + 1e-9
     after = x[:, :-1] == END
     assert (x[:, 1:][after] == END).all()
 
 
-def test_excluded_symbols_are_never_drawn():
+def test_excluded_symbols_are_never_sampled():
     logits = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0]).double()
     p = logits.softmax(-1)
     assert truncate_logits(logits, SymbolSampling(top=2)).isfinite().tolist() == [
@@ -124,9 +124,9 @@ def test_excluded_symbols_are_never_drawn():
 
 
 def test_greedy_takes_the_most_probable_symbol():
-    law, table = Bigrams(5), Bigrams(5).table
+    model, table = Bigrams(5), Bigrams(5).table
     for step, symbol in enumerate(
-        sample_symbols(law, torch.full((1, 5), 0.999), None, SymbolSampling(top=1))
+        sample_symbols(model, torch.full((1, 5), 0.999), None, SymbolSampling(top=1))
     ):
         assert step == 0
         assert torch.equal(symbol, table[:, 4].argmax(-1))

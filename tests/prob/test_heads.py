@@ -1,4 +1,4 @@
-"""Laws sum or integrate to one, draw what they score, and stay finite far from the data."""
+"""Heads sum or integrate to one, sample what they score, and stay finite far from the data."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_density_integrates_to_one_in_the_units_of_the_data(components):
 
 
 @pytest.mark.parametrize("space", [COUNTS, BINARY, LABEL, FEW, MANY], ids=lambda s: s.kind)
-def test_draws_follow_the_masses(space):
+def test_samples_follow_the_masses(space):
     head, x, n = head_of(space), support(space), 20_000
     masses = head.log_prob(params_of(head).expand(len(x), -1), x[:, None])[:, 0].exp()
-    drawn = head.sample(params_of(head).expand(n, -1), head.noise(n, make_generator(1)))[:, 0]
-    found = torch.bincount((drawn - x[0]).long(), minlength=len(x)).double()
-    common = masses * n >= 10  # cells too thin for the chi-square law are joined
+    samples = head.sample(params_of(head).expand(n, -1), head.noise(n, make_generator(1)))[:, 0]
+    found = torch.bincount((samples - x[0]).long(), minlength=len(x)).double()
+    common = masses * n >= 10  # cells too thin for the chi-square test are joined
     seen = torch.cat([found[common], found[~common].sum(0, keepdim=True)])
     due = n * torch.cat([masses[common], masses[~common].sum(0, keepdim=True)])
     distance = ((seen - due).square() / due.clamp(min=1.0)).sum().item()
@@ -67,7 +67,7 @@ def test_draws_follow_the_masses(space):
     assert distance < cells + 5 * math.sqrt(2 * cells)
 
 
-def test_draws_follow_the_density():
+def test_samples_follow_the_density():
     head, n = head_of(REAL), 20_000
     params = params_of(head)
     x = torch.linspace(-60, 66, 100_001, dtype=torch.float64)
@@ -95,11 +95,11 @@ def test_a_table_is_its_columns():
 
 
 @pytest.mark.parametrize("space", [REAL, COUNTS, BINARY, FEW], ids=lambda s: s.kind)
-def test_mean_is_the_mean_of_draws(space):
+def test_mean_is_the_mean_of_samples(space):
     head, n = head_of(space), 40_000
     params = params_of(head)
-    drawn = head.sample(params.expand(n, -1), head.noise(n, make_generator(3)))
-    assert (drawn.mean() - head.mean(params)).abs() < 5 * drawn.std() / math.sqrt(n)
+    samples = head.sample(params.expand(n, -1), head.noise(n, make_generator(3)))
+    assert (samples.mean() - head.mean(params)).abs() < 5 * samples.std() / math.sqrt(n)
 
 
 def test_mean_of_many_levels_stays_within_rounding():
@@ -141,6 +141,6 @@ def test_many_levels_may_be_categorical_and_few_logistic():
     assert Head(FEW, 2, "logistic").width == 6
 
 
-def test_tokens_are_refused_in_a_sentence():
+def test_tokens_are_refused():
     with pytest.raises(DataError, match="tokens"):
         Head(Space(kind="tokens", shape=(4,), size=9))

@@ -1,4 +1,4 @@
-"""Cumulative laws, quantiles, modes and listed values, each against the density it belongs to."""
+"""Cumulatives, quantiles, modes and listed values, each against its density."""
 
 import math
 
@@ -64,7 +64,7 @@ def test_what_lies_below_is_the_sum_of_the_density(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_listed_values_are_the_law(kind):
+def test_listed_values_are_the_distribution(kind):
     head, params = made(kind)
     for entry, log_p in enumerate(head.values(params)):
         if kind in ("real", "counts"):
@@ -79,23 +79,23 @@ def test_listed_values_are_the_law(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quantile_is_the_first_value_that_suffices(kind):
     head, params = made(kind)
-    law = MixedMarginals(
+    distribution = MixedMarginals(
         [
             HeadMarginals(KINDS[kind], head, params),
             HeadMarginals(KINDS[kind], head, params.flip(0)),
         ]
     )
     for level in (0.001, 0.3, 0.95):
-        t = law.quantile(level)
-        assert (law.cumulative(t) >= level - 1e-9).all()
+        t = distribution.quantile(level)
+        assert (distribution.cumulative(t) >= level - 1e-9).all()
         below = t - (1e-6 if kind == "real" else 1.0)
-        assert (law.cumulative(below) < level + 1e-12).all()
+        assert (distribution.cumulative(below) < level + 1e-12).all()
 
 
 def test_a_normal_has_the_quantiles_of_the_normal():
     space = Space(kind="real", mean=(10.0,), scale=(3.0,), low=(9.0,), high=(11.0,))
     head = Head(space, components=1).double()
-    law = HeadMarginals(space, head, torch.zeros(1, 2, dtype=torch.float64))
+    distribution = HeadMarginals(space, head, torch.zeros(1, 2, dtype=torch.float64))
     scale = 3.0 * head.by_group[0].split(torch.zeros(1, 1, 2).double())[2].item()
-    assert abs(law.quantile(0.975).item() - (10 + 1.959963985 * scale)) < 1e-6
-    assert math.isclose(law.quantile(1e-6).item(), 10 - 4.753424309 * scale, rel_tol=1e-6)
+    assert abs(distribution.quantile(0.975).item() - (10 + 1.959963985 * scale)) < 1e-6
+    assert math.isclose(distribution.quantile(1e-6).item(), 10 - 4.753424309 * scale, rel_tol=1e-6)

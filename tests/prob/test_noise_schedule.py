@@ -1,4 +1,4 @@
-"""Schedules: closed forms against autograd and simulation, ends, inverses, bad words."""
+"""Schedules: closed forms against autograd and simulation, ends, inverses, invalid settings."""
 
 import itertools
 import math
@@ -68,15 +68,15 @@ def test_linear_is_the_limit_of_the_steps_of_the_paper():
         assert lost.item() == pytest.approx(-shares[step - 1].log().item(), rel=1e-2)
 
 
-def test_step_is_drawn_by_simulation():
+def test_step_is_sampled_by_simulation():
     """Mean and variance of z_s given a small window of z_t, x fixed."""
     schedule, g = make("logsnr", high=2.0, low=-4.0), torch.Generator().manual_seed(0)
     s, t = (torch.tensor(v, dtype=torch.float64) for v in (0.3, 0.5))
     x, n = 0.7, 2_000_000
-    draw = torch.randn(2, n, generator=g, dtype=torch.float64)
+    gaussian = torch.randn(2, n, generator=g, dtype=torch.float64)
     step = schedule.step(s, t)
-    z_s = schedule.alpha(s) * x + schedule.sigma(s) * draw[0]
-    z_t = schedule.alpha(t) / schedule.alpha(s) * z_s + step.forward.sqrt() * draw[1]
+    z_s = schedule.alpha(s) * x + schedule.sigma(s) * gaussian[0]
+    z_t = schedule.alpha(t) / schedule.alpha(s) * z_s + step.forward.sqrt() * gaussian[1]
     near = z_s[(z_t - 0.2).abs() < 0.02]
     mean = step.on_z * 0.2 + step.on_x * x
     error = (step.variance / len(near)).sqrt()

@@ -41,13 +41,13 @@ def test_its_density_is_that_of_the_mixture():
     z, log_det = layer.inverse(x)
     known = joint_log_prob(x, fit_mixture(x, 4)).logsumexp(1)
     torch.testing.assert_close(log_normal(z) + log_det, known)
-    law = torch.distributions.MixtureSameFamily(
+    distribution = torch.distributions.MixtureSameFamily(
         torch.distributions.Categorical(logits=layer.logits),
         torch.distributions.MultivariateNormal(
             layer.mean, scale_tril=torch.linalg.inv(layer.matrix()).tril()
         ),
     )
-    torch.testing.assert_close(log_normal(z) + log_det, law.log_prob(x))
+    torch.testing.assert_close(log_normal(z) + log_det, distribution.log_prob(x))
 
 
 def test_it_comes_back_and_knows_its_volume_both_ways():
@@ -62,7 +62,7 @@ def test_it_comes_back_and_knows_its_volume_both_ways():
         assert torch.equal(matrix.triu(1), torch.zeros(3, 3).double())
 
 
-def test_draws_have_the_moments_of_the_mixture():
+def test_samples_have_the_moments_of_the_mixture():
     layer = built()
     with torch.no_grad():
         x, _ = layer(torch.randn(4000, 3, generator=make_generator(2)).double())
@@ -106,9 +106,9 @@ def test_a_flow_begins_as_the_mixture():
     )
     for owner in (CouplingFlow, MAF):
         torch.manual_seed(0)
-        suit = owner.defaults(space).config
-        assert suit.components == 30
-        model = suit.build(space).double().eval()
+        defaults = owner.defaults(space).config
+        assert defaults.components == 30
+        model = defaults.build(space).double().eval()
         model.initialise_from_data(Batch(x.double()))
         coordinates, paid = model.outer.inverse(x.double())
         known = joint_log_prob(coordinates, fit_mixture(coordinates, 30)).logsumexp(1) + paid

@@ -107,13 +107,13 @@ def test_cold_scores_become_a_permutation():
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "value"),
     [
-        (lambda: doubly_stochastic(torch.zeros(2, 2)), "least entry 0"),
-        (lambda: on_line(torch.zeros(2), torch.zeros(2), 0.5), "for p >= 1 only"),
-        (lambda: exact(torch.full((2, 2), torch.nan)), "not finite"),
+        (lambda: doubly_stochastic(torch.zeros(2, 2)), r"\(2, 2\).*\b0\b"),
+        (lambda: on_line(torch.zeros(2), torch.zeros(2), 0.5), r"p=0\.5"),
+        (lambda: exact(torch.full((2, 2), torch.nan)), "cost"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(call, words):
-    with pytest.raises(DataError, match=words):
+def test_bad_input_is_refused(call, value):
+    with pytest.raises(DataError, match=value):
         call()

@@ -70,5 +70,5 @@ def test_a_constant_field_has_no_trace():
     assert torch.equal(exact_trace(torch.zeros_like, point())[1], torch.zeros(6).double())
 
 
-def test_one_probe_tells_no_error():
+def test_one_probe_gives_no_error():
     assert mean_and_error(torch.zeros(3, 1))[1] is None

@@ -123,19 +123,21 @@ def test_a_time_of_no_length_changes_nothing():
 )
 def test_a_tolerance_below_machine_precision_is_refused(dtype, tolerance):
     start = torch.ones(1, 1, dtype=dtype)
-    with pytest.raises(UsageError, match="tolerance="):
+    with pytest.raises(UsageError, match=f"tolerance={tolerance:g}"):
         integrate_one(logistic, start, options=Solver(tolerance=tolerance))
 
 
-def test_times_that_turn_round_are_refused():
+def test_times_that_reverse_are_refused():
     with pytest.raises(UsageError, match=r"0\.0, 1\.0, 0\.5"):
         integrate_one(logistic, double(0.2)[:, None], (0.0, 1.0, 0.5))
 
 
-@pytest.mark.parametrize("field", [lambda t, y: y * math.nan, lambda t, y: y**2])
-def test_a_field_that_explodes_is_told(field):
+@pytest.mark.parametrize(
+    ("field", "time"), [(lambda t, y: y * math.nan, r"t=0\b"), (lambda t, y: y**2, r"t=0\.5\b")]
+)
+def test_a_field_that_explodes_is_reported(field, time):
     """dy/dt = y^2 from 2 is infinite at t = 0.5."""
-    with pytest.raises(DivergenceError, match="t="):
+    with pytest.raises(DivergenceError, match=time):
         integrate_one(field, double(2.0)[:, None])
 
 

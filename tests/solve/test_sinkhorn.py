@@ -200,36 +200,36 @@ def test_identical_points_cost_nothing():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "words"),
+    ("change", "error", "values"),
     [
-        (dict(epsilon=0.0), UsageError, "epsilon is 0.0; it must be above 0"),
-        (dict(a=torch.tensor([1.5, -0.5])), DataError, "the weights a reach -0.5; none may be"),
-        (dict(a=torch.tensor([0.5, 0.6])), DataError, "the weights a sum to 1.1; divide them"),
-        (dict(b=torch.tensor([0.0, 0.0]), normalise=True), DataError, "the weights b sum to 0"),
+        (dict(epsilon=0.0), UsageError, r"epsilon.*0\.0"),
+        (dict(a=torch.tensor([1.5, -0.5])), DataError, r"\ba\b.*-0\.5"),
+        (dict(a=torch.tensor([0.5, 0.6])), DataError, r"\ba\b.*1\.1\b"),
+        (dict(b=torch.tensor([0.0, 0.0]), normalise=True), DataError, r"\bb\b.*\b0\b"),
         (
             dict(b=torch.tensor([0.5, math.nan])),
             DataError,
-            "the weights b hold values that are not",
+            r"weights b\b",
         ),
-        (dict(b=torch.tensor([0.5, 0.25, 0.25])), DataError, "3 weights b for 2 points"),
-        (dict(y=torch.zeros(2, 3)), DataError, "x has 2 dimensions and y has 3"),
+        (dict(b=torch.tensor([0.5, 0.25, 0.25])), DataError, r"\b3\b.*\bb\b.*\b2\b"),
+        (dict(y=torch.zeros(2, 3)), DataError, r"\bx\b.*\b2\b.*\by\b.*\b3\b"),
         (
             dict(x=torch.tensor([[0.0, math.nan], [0.0, 0.0]])),
             DataError,
-            "x holds values that are",
+            r"\bx\b",
         ),
-        (dict(cost_of=lambda x, y: squared(x, y) / 0), DataError, "the mean cost is"),
-        (dict(cost_of=0.0), UsageError, "the power of a cost is 0.0; it must be above 0"),
+        (dict(cost_of=lambda x, y: squared(x, y) / 0), DataError, r"cost.*\binf\b"),
+        (dict(cost_of=0.0), UsageError, r"cost.*\b0\.0\b"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(change, error, words):
+def test_bad_input_is_refused(change, error, values):
     call = dict(x=torch.zeros(2, 2), y=torch.ones(2, 2), epsilon=0.1) | change
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=values):
         sinkhorn(**call)
 
 
 def test_the_dual_bounds_the_optimum_for_any_potentials():
-    """At the solution the plan has mass 1 and nothing tells of that term; elsewhere it does."""
+    """At the solution the plan has mass 1 and that term vanishes; elsewhere it does not."""
     x, y = clouds(7, 9)
     plan = sinkhorn(x, y, 0.5, tolerance=1e-10)
     for shift in (-0.3, 0.2, torch.linspace(-1, 1, 7).double()):

@@ -5,6 +5,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -85,7 +86,7 @@ def test_a_checkpoint_without_checksums_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("spoil", ["cut", "foreign", "pickle", "empty", "header"])
-def test_a_spoilt_file_gets_a_sentence_and_runs_nothing(tmp_path, spoil):
+def test_a_spoilt_file_is_refused_and_runs_nothing(tmp_path, spoil):
     path, trap = tmp_path / "last.safetensors", tmp_path / "trap"
     checkpoint.save(path, {"x": torch.zeros(1000)}, {"step": 1})
     whole = path.read_bytes()
@@ -111,9 +112,9 @@ def test_a_spoilt_file_gets_a_sentence_and_runs_nothing(tmp_path, spoil):
 
 
 def test_a_missing_file_and_a_folder_that_cannot_be_written(tmp_path):
-    with pytest.raises(RunError, match="none"):
+    with pytest.raises(RunError, match=re.escape(str(tmp_path / "none"))):
         checkpoint.load(tmp_path / "none")
-    with pytest.raises(RunError, match="where"):
+    with pytest.raises(RunError, match=re.escape(str(tmp_path / "no" / "where"))):
         checkpoint.save(tmp_path / "no" / "where", {"x": torch.zeros(1)}, {})
 
 
@@ -125,7 +126,7 @@ def test_no_space_left_keeps_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(RunError, match="No space left on device"):
+    with pytest.raises(RunError, match=r"\[Errno 28\]"):
         checkpoint.save(path, {"x": torch.ones(3)}, {"step": 2})
     assert checkpoint.about(path) == {"step": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
@@ -142,19 +143,18 @@ with locked(Path(sys.argv[1])):
 
 
 def test_two_processes_cannot_hold_one_folder(tmp_path):
-    words = [sys.executable, "-c", HOLD, str(tmp_path), "0"]
+    command = [sys.executable, "-c", HOLD, str(tmp_path), "0"]
     with locked(tmp_path):
-        other = subprocess.run(words, capture_output=True, text=True)
+        other = subprocess.run(command, capture_output=True, text=True)
         assert str(tmp_path) in other.stderr.splitlines()[-1]
-        assert "another process" in other.stderr.splitlines()[-1]
-        with pytest.raises(RunError, match="another process"), locked(tmp_path):
+        with pytest.raises(RunError, match=re.escape(str(tmp_path))), locked(tmp_path):
             pass  # nor can the same process hold it twice
-    assert subprocess.run(words).returncode == 0
+    assert subprocess.run(command).returncode == 0
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path):
-    words = [sys.executable, "-c", HOLD, str(tmp_path), "60"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+    command = [sys.executable, "-c", HOLD, str(tmp_path), "60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(RunError), locked(tmp_path):
             pass
@@ -166,7 +166,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
 
 def test_a_folder_that_cannot_be_locked_is_an_error(tmp_path, monkeypatch):
     """A soft lock in its place would outlive a killed process."""
-    with pytest.raises(RunError, match="No such file"), locked(tmp_path / "absent"):
+    with pytest.raises(RunError, match="absent"), locked(tmp_path / "absent"):
         pass
 
     def unsupported(*_):

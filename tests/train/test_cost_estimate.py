@@ -1,4 +1,4 @@
-"""The cost that is told before a fit, and the budget that is kept."""
+"""The cost that is estimated before a fit, and the budget that is respected."""
 
 import math
 
@@ -98,7 +98,7 @@ def test_the_estimate_leaves_no_trace():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_whole_turns_are_tried_on_few_rows(monkeypatch):
+def test_full_batch_updates_are_tried_on_few_rows(monkeypatch):
     monkeypatch.setattr("monge.train.cost_estimate.MAX_TRIAL_ROWS", 50)
     model, rows, recipe = subject(TrainConfig(batch_size=10), whole=True)
     seen = []
@@ -116,7 +116,7 @@ def test_whole_turns_are_tried_on_few_rows(monkeypatch):
     [lambda n: 3.0, lambda n: 2 + 0.1 * n, lambda n: 0.1 * n, lambda n: 0.01 * n**2],
     ids=["none", "line", "rows", "square"],
 )
-def test_what_whole_turns_need_is_carried_on_to_all_rows(need):
+def test_the_cost_of_full_batch_updates_is_extrapolated_to_all_rows(need):
     assert math.isclose(extrapolate(need(256), need(1024), 50), need(51_200), rel_tol=1e-12)
 
 
@@ -144,14 +144,14 @@ def test_what_a_budget_buys(budget, steps):
 
 @pytest.mark.parametrize("budget", ["1s", "0.05epochs"])
 def test_a_budget_too_small_for_one_step_is_refused(budget):
-    with pytest.raises(UsageError, match=f"'{budget}'.* 2 s"):
+    with pytest.raises(UsageError, match=rf"'{budget}'.*\b2 s\b"):
         Cost(1, 2.0, 10, 0, 0).admit(budget)
     with pytest.raises(UsageError, match=r"0\.4steps"):
         Budget.read("0.4steps")
 
 
 class Hours:
-    """A clock that moves when it is told to."""
+    """A clock that is moved by hand."""
 
     now = 0.0
 
@@ -159,8 +159,8 @@ class Hours:
         return self.now
 
 
-@pytest.mark.parametrize(("check", "look"), [(10, 5.0), (1000, 5.0), (7, 0.1), (3, 12.0)])
-def test_the_budget_covers_the_last_score(monkeypatch, check, look):
+@pytest.mark.parametrize(("check", "eval_seconds"), [(10, 5.0), (1000, 5.0), (7, 0.1), (3, 12.0)])
+def test_the_budget_covers_the_last_score(monkeypatch, check, eval_seconds):
     """Steps of one second and scores of `look`: in all no more than 10 % beside 60 s."""
     clock = Hours()
     monkeypatch.setattr(loop, "time", clock)
@@ -172,17 +172,19 @@ def test_the_budget_covers_the_last_score(monkeypatch, check, look):
         clock.now += 1.0
         plain(scale)
 
-    def judge():
-        clock.now += look
+    def evaluate():
+        clock.now += eval_seconds
         return Metric(0.0, "exact", 1.0)
 
     trainer.train_step = advance
-    told = list(loop.fit(trainer, Budget.read("60s"), judge, estimate_eval_seconds=lambda: look))
+    progress = list(
+        loop.fit(trainer, Budget.read("60s"), evaluate, estimate_eval_seconds=lambda: eval_seconds)
+    )
     if trainer.step % trainer.eval_every:
-        judge()  # the look at weights that no regular score has seen
-    assert told[-1].stopped == "budget"
+        evaluate()  # the look at weights that no regular score has seen
+    assert progress[-1].stopped == "budget"
     assert 54 <= clock.now <= 66
-    assert math.isclose(told[-1].fraction, 1.0, abs_tol=0.1 + look / 60)
+    assert math.isclose(progress[-1].fraction, 1.0, abs_tol=0.1 + eval_seconds / 60)
 
 
 def test_a_fit_is_the_same_whether_its_cost_was_measured_or_not(tmp_path):

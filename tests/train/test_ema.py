@@ -26,5 +26,5 @@ def test_running_statistics_are_averaged_with_the_weights():
     assert "1.num_batches_tracked" not in average.weights
 
 
-def test_without_an_average_nothing_is_kept():
+def test_without_an_average_nothing_is_stored():
     assert EMA(net(), 0.0).weights == {}
