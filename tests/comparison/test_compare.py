@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from contests import folder_of, planned
+from comparisons import planned, saved_outcome
 
 import monge
 from monge import registry
@@ -151,7 +151,7 @@ def well_made(text: str, *said: str) -> None:
 def test_python_compares_a_frame_and_hears_of_each(tmp_path, monkeypatch):
     def run_job(self, model, seed, threads, on_start):
         on_start(JobStarted(model, seed, {}))
-        return folder_of(self.folder, model, 0.1, None, seed)
+        return saved_outcome(self.folder, model, 0.1, None, seed)
 
     monkeypatch.setattr(Comparison, "run_job", run_job)
     monkeypatch.setattr(

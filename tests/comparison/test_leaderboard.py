@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contests import folder_of, planned
+from comparisons import planned, saved_outcome
 
 from monge import registry
 from monge.comparison.leaderboard import Leaderboard, leaderboard, mean
@@ -59,10 +59,10 @@ def test_laws_stand_by_their_score_and_those_without_by_their_distance(tmp_path)
     rng = np.random.default_rng(0)
     base = rng.normal(0, 5, 400)
     outcomes = [
-        folder_of(tmp_path, "far", 0.9, None),
-        folder_of(tmp_path, "low", 0.1, base - 1),
-        folder_of(tmp_path, "near", 0.2, None),
-        folder_of(tmp_path, "high", 0.8, base),
+        saved_outcome(tmp_path, "far", 0.9, None),
+        saved_outcome(tmp_path, "low", 0.1, base - 1),
+        saved_outcome(tmp_path, "near", 0.2, None),
+        saved_outcome(tmp_path, "high", 0.8, base),
         Outcome("gone", 0, tmp_path / "gone", "it failed"),
     ]
     rows = leaderboard(outcomes)
@@ -85,7 +85,7 @@ def test_laws_stand_by_their_score_and_those_without_by_their_distance(tmp_path)
 def test_several_seeds_have_an_interval_and_a_wider_difference(tmp_path):
     base = np.random.default_rng(0).normal(0, 5, 400)
     outcomes = [
-        folder_of(tmp_path, name, 0.1, base - low - apart, seed)
+        saved_outcome(tmp_path, name, 0.1, base - low - apart, seed)
         for name, low, apart_by in (("high", 0.0, 0.0), ("low", 1.0, 0.5))
         for seed, apart in enumerate((-apart_by, 0.0, apart_by))
     ]
@@ -107,8 +107,8 @@ def test_several_seeds_have_an_interval_and_a_wider_difference(tmp_path):
 )
 def test_laws_of_different_spaces_or_data_are_not_compared(tmp_path, options, values):
     outcomes = [
-        folder_of(tmp_path, "one", 0.1, None),
-        folder_of(tmp_path, "two", 0.1, None, **options),
+        saved_outcome(tmp_path, "one", 0.1, None),
+        saved_outcome(tmp_path, "two", 0.1, None, **options),
     ]
     with pytest.raises(RunError, match=values):
         leaderboard(outcomes)

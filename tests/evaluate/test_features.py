@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 
 import monge
 from monge.cli.main import attempt
@@ -34,9 +34,9 @@ SPACE = Space(kind="real", shape=(1, 6, 6), name="x", rows=400, mean=(0.5,), sca
 def test_names_are_learned_and_unknown_ones_left_out():
     train, names = pictures(400, 0)
     hidden = torch.where(torch.arange(400) % 4 == 0, -1, names)
-    net = train_feature_net(SPACE, worlds.Rows(train), hidden, 2)
+    net = train_feature_net(SPACE, small_data.Rows(train), hidden, 2)
     test, truth = pictures(200, 1)
-    assert net.accuracy(worlds.Rows(test), truth) > 0.95
+    assert net.accuracy(small_data.Rows(test), truth) > 0.95
     h = net(train)
     assert h.shape == (400, WIDTH)
     torch.testing.assert_close(h.mean(0), torch.zeros(WIDTH).double(), atol=1e-4, rtol=0)
@@ -45,7 +45,7 @@ def test_names_are_learned_and_unknown_ones_left_out():
 
 def test_the_network_is_a_function_of_its_seed_and_large_pictures_are_seen_small():
     space = replace(SPACE, shape=(1, 40, 36))
-    rows = worlds.Rows(pictures(64, 0, space.shape)[0])
+    rows = small_data.Rows(pictures(64, 0, space.shape)[0])
     first, again, other = (
         train_feature_net(space, rows, seed=seed)(rows.whole()) for seed in (0, 0, 1)
     )
@@ -56,7 +56,7 @@ def test_the_network_is_a_function_of_its_seed_and_large_pictures_are_seen_small
 @pytest.mark.parametrize("named", [True, False])
 def test_samples_of_another_law_are_farther_than_real_rows(named):
     train, names = pictures(400, 0)
-    net = train_feature_net(SPACE, worlds.Rows(train), names if named else None, 2)
+    net = train_feature_net(SPACE, small_data.Rows(train), names if named else None, 2)
     held, near, other = (net(pictures(200, seed)[0]) for seed in (1, 2, 3))
     mixed = pictures(200, 3)[0].x
     blurred = net(Batch((mixed + mixed.flip(0)) / 2))
@@ -68,8 +68,8 @@ def test_samples_of_another_law_are_farther_than_real_rows(named):
 
 @pytest.mark.parametrize("kind", ["columns", "levels", "binary", "counts"])
 def test_every_kind_of_event_has_features(kind):
-    space, batch = worlds.make(kind, 64)
-    assert train_feature_net(space, worlds.Rows(batch))(batch).isfinite().all()
+    space, batch = small_data.make(kind, 64)
+    assert train_feature_net(space, small_data.Rows(batch))(batch).isfinite().all()
 
 
 def test_a_run_pins_its_network_and_one_beside_it_takes_that(tmp_path, monkeypatch, capsys):

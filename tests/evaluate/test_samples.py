@@ -3,8 +3,8 @@
 import math
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -173,7 +173,7 @@ def test_oscillation_is_told_from_noise_and_from_progress():
 
 
 def test_evaluation_prints_them_with_real_rows_beside():
-    rows, others = (worlds.Rows(Batch(normal(400, seed).float())) for seed in (1, 2))
+    rows, others = (small_data.Rows(Batch(normal(400, seed).float())) for seed in (1, 2))
     known = EvaluationContext(density=GaussianModes(CENTRES, 1.0))
     found = all_metrics(Puppet(lambda n: normal(n, 3).float()), rows, others, known=known)
     for name in ("c2st", "precision", "recall", "density", "coverage"):
@@ -190,19 +190,19 @@ def test_evaluation_prints_them_with_real_rows_beside():
 
 
 def test_what_few_rows_cannot_tell_is_said():
-    few = worlds.Rows(Batch(normal(12, 1).float()))
+    few = small_data.Rows(Batch(normal(12, 1).float()))
     model = Puppet(lambda n: normal(n, 3).float())
     found = all_metrics(model, few, few)
     assert "energy_distance" in found
     assert "mmd" not in found
     (told,) = skipped_metrics(model, few)
     assert "12 rows" in told.sentence
-    assert skipped_metrics(model, worlds.Rows(Batch(normal(20, 1).float()))) == []
+    assert skipped_metrics(model, small_data.Rows(Batch(normal(20, 1).float()))) == []
 
 
 def test_a_law_that_draws_its_training_rows_is_caught():
     """No distance sees it; the nearest training rows do."""
-    rows, others = (worlds.Rows(Batch(normal(200, seed).float())) for seed in (1, 2))
+    rows, others = (small_data.Rows(Batch(normal(200, seed).float())) for seed in (1, 2))
     train = others.all.x
     found = all_metrics(Puppet(lambda n: train[torch.arange(n) % 200]), rows, others)
     assert found["memorised"].value > 0.9

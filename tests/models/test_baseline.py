@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 from counted import COUNTED, build, counted, fitted, hide, shares, world
 
 from monge.core.batch import Batch
@@ -27,7 +27,9 @@ from monge.prob.bins import bin_starts
 def test_finite_laws_sum_to_one(config, kind, steps):
     space, batch = world(kind)
     model = fitted(config, space, hide(batch), steps)
-    assert model.log_prob(worlds.states(space)).exp().sum().item() == pytest.approx(1, abs=1e-12)
+    assert model.log_prob(small_data.states(space)).exp().sum().item() == pytest.approx(
+        1, abs=1e-12
+    )
 
 
 @counted
@@ -36,7 +38,7 @@ def test_counts_and_labels_sum_to_one(config, steps):
     cause = torch.rand(500, generator=make_generator(0), dtype=torch.float64)
     number = torch.where(cause < 0.4, 0.0, (200 * cause**3).floor())
     x = torch.stack([number, (3 * cause).floor()], 1)
-    columns = (worlds.fitted(Space(kind="counts"), number), Space(kind="label", size=3))
+    columns = (small_data.fitted(Space(kind="counts"), number), Space(kind="label", size=3))
     space = Space(kind="columns", shape=(2,), columns=columns, rows=500)
     model = fitted(config, space, hide(Batch(x)), steps)
     number = torch.arange(-20000.0, 20000.0, dtype=torch.float64)
@@ -84,7 +86,7 @@ def test_mixtures_of_normals_integrate_to_one(covariance, steps):
 @pytest.mark.parametrize("kind", ["binary", "levels"])
 def test_samples_follow_the_law(config, kind):
     space, batch = world(kind)
-    model, every = fitted(config, space, batch), worlds.states(space)
+    model, every = fitted(config, space, batch), small_data.states(space)
     p = model.log_prob(every).exp()
     found = shares(model.sample(20000, generator=make_generator(1)).flatten(1), every.flatten(1))
     assert (found - p).abs().sum() / 2 < 0.02 * len(every) ** 0.5 / 5
@@ -106,7 +108,7 @@ def test_samples_of_numbers_follow_the_law(config):
 @pytest.mark.parametrize("kind", ["binary", "levels"])
 def test_hidden_entries_are_summed_out_and_drawn_exactly(config, kind):
     space, batch = world(kind)
-    model, every = fitted(config, space, hide(batch)), worlds.states(space)
+    model, every = fitted(config, space, hide(batch)), small_data.states(space)
     x, seen = batch.x[3], torch.rand(space.shape, generator=make_generator(4)) > 0.5
     match = ((every == x) | ~seen).flatten(1).all(1)
     log_p = model.log_prob(every)[match]
@@ -191,7 +193,7 @@ def test_a_constant_entry_has_a_density():
 
 @pytest.mark.parametrize("owner", [Independent, Gaussian])
 def test_each_label_has_its_own_law(owner):
-    space, batch = worlds.conditioned(*world("real"))
+    space, batch = small_data.conditioned(*world("real"))
     model = fitted(owner.Config(), space, batch, 1)
     label = batch.given["label"].x
     for code in range(3):
@@ -267,7 +269,7 @@ def test_state_is_all_there_is(config):
 
 def test_float32_agrees_with_float64():
     for kind in ("columns", "counts", "real"):
-        space, batch = worlds.make(kind)
+        space, batch = small_data.make(kind)
         for config in CONFIGS.values():
             torch.manual_seed(0)
             model = config.build(space)
@@ -282,7 +284,7 @@ def test_float32_agrees_with_float64():
 
 @pytest.mark.parametrize("owner", [Independent, ChowLiuTree, Gaussian, MixtureModel])
 def test_defaults_are_built_and_too_many_labels_are_refused(owner):
-    space, batch = worlds.make("columns")
+    space, batch = small_data.make("columns")
     defaults = owner.defaults(space)
     model = defaults.config.build(space)
     assert defaults.recipe.max_steps >= 1
@@ -305,7 +307,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_conditions_must_be_known():
-    space, batch = worlds.conditioned(*world("real"))
+    space, batch = small_data.conditioned(*world("real"))
     model = fitted(Independent.Config(), space, batch, 1)
     with pytest.raises(DataError, match="0 to 2"):
         model.sample(1, {"label": Batch(torch.tensor([3]))})

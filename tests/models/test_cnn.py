@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge import registry
 from monge.core.batch import Batch
@@ -97,10 +97,10 @@ def test_all_else_that_is_given_stands_beside_the_picture(name):
 
 @BOTH
 def test_it_learns_to_tell_pictures_apart(name):
-    space, batch = worlds.conditioned(*worlds.make("label"), "picture")
+    space, batch = small_data.conditioned(*small_data.make("label"), "picture")
     model, owner = built(name, space), registry.find(name)
     recipe = replace(owner.defaults(space).train, max_steps=60, warmup=10)
-    trainer = Trainer(model, worlds.Rows(batch), recipe)
+    trainer = Trainer(model, small_data.Rows(batch), recipe)
     for _ in range(60):
         trainer.train_step(1.0)
     model.eval()

@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
@@ -152,7 +152,7 @@ def test_log_between_in_the_tails():
 
 @pytest.mark.parametrize("of", ["x0", "noise", "score", "velocity", "residual"])
 def test_every_target_trains_and_samples(of):
-    space, batch = worlds.make("real", 300)
+    space, batch = small_data.make("real", 300)
     model = build(space, f"target={of}")
     batch = batch.double()
     losses = [sum(v.mean() for v in model.loss(batch).values()) for _ in range(2)]
@@ -162,7 +162,7 @@ def test_every_target_trains_and_samples(of):
 
 def test_weights_are_those_of_the_docstring():
     """A network that says nothing: the loss is the weight times the mean of what it misses."""
-    space, batch = worlds.make("real", 20_000)
+    space, batch = small_data.make("real", 20_000)
     batch = batch.double()
     for of in ("x0", "noise", "velocity"):
         for weight in ("simple", "snr", "min_snr", "elbo"):
@@ -189,7 +189,7 @@ def test_weights_are_those_of_the_docstring():
 
 
 def test_learned_variance_is_bounded_by_its_ends_and_lowers_the_bound():
-    space, batch = worlds.make("real", 400)
+    space, batch = small_data.make("real", 400)
     batch = replace(batch.double(), row=torch.arange(400))
     model = build(space, "steps=10", "variance=learned")
     said = model.predict(torch.randn(5, 2).double(), torch.full((5,), 0.5).double())
@@ -272,7 +272,7 @@ def test_padding_of_a_text_is_not_read():
 
 
 def test_terms_sum_to_the_score():
-    space, batch = worlds.make("levels", 50)
+    space, batch = small_data.make("levels", 50)
     model, rows = build(space), replace(batch.double(), row=torch.arange(50))
     named, value = model.terms(rows), model.likelihood(rows).value
     torch.testing.assert_close(-sum(named.values()), value)
@@ -282,7 +282,7 @@ def test_terms_sum_to_the_score():
 @pytest.mark.parametrize("variance", ["posterior", "learned", "forward"])
 def test_terms_of_steps_tell_what_the_steps_cost(variance):
     """A fresh network is the denoiser of N(0, I), whose steps back have the forward variance."""
-    space, batch = worlds.make("real", 100)
+    space, batch = small_data.make("real", 100)
     rows = replace(batch.double(), row=torch.arange(100))
     model = build(space, "steps=5", f"variance={variance}")
     with torch.no_grad():
@@ -294,7 +294,7 @@ def test_terms_of_steps_tell_what_the_steps_cost(variance):
 
 def test_score_is_that_of_the_law_in_units_of_the_data():
     """A network that says nothing of velocity is the law N(mean, scale^2)."""
-    space, batch = worlds.make("real", 100)
+    space, batch = small_data.make("real", 100)
     model, x = build(space), batch.x[:20].double()
     found = model.score(Batch(x))
     mean, scale = (torch.tensor(v).double() for v in (space.mean, space.scale))
@@ -304,10 +304,10 @@ def test_score_is_that_of_the_law_in_units_of_the_data():
 def test_a_short_fit_nears_a_known_law():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 2, generator=g) @ torch.linalg.cholesky(COVARIANCE).T.float()
-    space = worlds.fitted(REAL, x)
+    space = small_data.fitted(REAL, x)
     model = build(space, "net.width=64").float()
     recipe = replace(DDPM.defaults(space).train, batch_size=256)
-    trainer = Trainer(model, worlds.Rows(Batch(x)), recipe, seed=0)
+    trainer = Trainer(model, small_data.Rows(Batch(x)), recipe, seed=0)
     for _ in fit(trainer, Budget(steps=250)):
         pass
     trainer.ema.put(trainer.ema.weights)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from entries import BINARY, TABLE, conditions, with_given
 from entries import LEVELS as PICTURE
-from worlds import states
+from small_data import states
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError

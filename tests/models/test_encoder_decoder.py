@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small_data
 import torch
-import worlds
 from torch import Tensor
 from training import assert_unbroken
 
@@ -31,9 +31,9 @@ CONFIGS = {
     "transformer": Transformer.Config(net=NET),
     "post": Transformer.Config(net=replace(NET, norm="post", positions="learned"), share="none"),
     "none": Seq2Seq.Config(net=LSTM.Config(width=8, depth=2), attention="none"),
-    "dot": replace(Seq2Seq.smallest_config(worlds.sentences(4)[0]), attention="dot"),
-    "bilinear": Seq2Seq.smallest_config(worlds.sentences(4)[0]),
-    "additive": replace(Seq2Seq.smallest_config(worlds.sentences(4)[0]), attention="additive"),
+    "dot": replace(Seq2Seq.smallest_config(small_data.sentences(4)[0]), attention="dot"),
+    "bilinear": Seq2Seq.smallest_config(small_data.sentences(4)[0]),
+    "additive": replace(Seq2Seq.smallest_config(small_data.sentences(4)[0]), attention="additive"),
 }
 every = pytest.mark.parametrize("name", CONFIGS)
 
@@ -41,7 +41,7 @@ every = pytest.mark.parametrize("name", CONFIGS)
 def built(name: str, space: Space | None = None):
     """A law with shaken weights, float64."""
     torch.manual_seed(0)
-    model = CONFIGS[name].build(space or worlds.sentences(4)[0]).double()
+    model = CONFIGS[name].build(space or small_data.sentences(4)[0]).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -74,7 +74,7 @@ def test_it_sums_to_one_over_all_sentences(name):
 
 @every
 def test_padding_and_batching_change_nothing(name):
-    model, (_, batch) = built(name), worlds.sentences(30, seed=1)
+    model, (_, batch) = built(name), small_data.sentences(30, seed=1)
     together = model.conditionals(batch)
     for row in range(0, 30, 7):
         alone, size, own = batch[row : row + 1], int(batch.length[row]), batch.given["source"]
@@ -90,7 +90,7 @@ def test_padding_and_batching_change_nothing(name):
 @every
 def test_steps_tell_what_is_scored(name):
     """The log-probability of a sentence is what drawing it step by step used."""
-    model, (_, batch) = built(name), worlds.sentences(6, seed=2)
+    model, (_, batch) = built(name), small_data.sentences(6, seed=2)
     source = batch.given["source"]
     whole = model.conditionals(batch)
     with torch.no_grad():
@@ -139,7 +139,7 @@ def test_a_wide_beam_finds_the_most_probable_sentence(name):
 
 @every
 def test_a_beam_of_one_is_greedy(name):
-    model, (_, batch) = built(name), worlds.sentences(20, seed=3)
+    model, (_, batch) = built(name), small_data.sentences(20, seed=3)
     beam = model.mode(batch.given, model.SamplingConfig(beams=1))
     greedy = model.sample(
         20, batch.given, model.SamplingConfig(top=1), generator=make_generator(0)
@@ -149,7 +149,7 @@ def test_a_beam_of_one_is_greedy(name):
 
 @every
 def test_attention_is_a_law_over_the_source(name):
-    model, (_, batch) = built(name), worlds.sentences(9, seed=4)
+    model, (_, batch) = built(name), small_data.sentences(9, seed=4)
     if name == "none":
         with pytest.raises(UsageError, match="attention=none"):
             model.attention(batch)
@@ -164,8 +164,8 @@ def test_attention_is_a_law_over_the_source(name):
 
 @every
 def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
-    space, batch = worlds.sentences()
-    rows, valid = worlds.Rows(batch[:500]), worlds.Rows(batch[500:])
+    space, batch = small_data.sentences()
+    rows, valid = small_data.Rows(batch[:500]), small_data.Rows(batch[500:])
     owner = type(CONFIGS[name].build(space))
     recipe = replace(
         owner.defaults(space).train, batch_size=32, warmup=10, lr=1e-2, schedule="constant"
@@ -186,7 +186,7 @@ def test_a_short_fit_improves_and_resumes(name, tmp_path: Path):
 @pytest.mark.parametrize("owner", [Transformer, Seq2Seq])
 @pytest.mark.parametrize("kind", ["series", "picture", "label"])
 def test_it_reads_sounds_and_pictures_too(owner, kind):
-    space, batch = worlds.sentences(8)
+    space, batch = small_data.sentences(8)
     torch.manual_seed(1)
     source, own = {
         "series": (
@@ -212,7 +212,7 @@ def test_it_reads_sounds_and_pictures_too(owner, kind):
 
 
 def test_smoothing_trains_towards_a_flatter_law_and_scores_are_not_smoothed():
-    space, batch = worlds.sentences(40)
+    space, batch = small_data.sentences(40)
     sharp, soft = (replace(CONFIGS["bilinear"], smoothing=e).build(space).eval() for e in (0, 0.3))
     soft.load_state_dict(sharp.state_dict())
     torch.testing.assert_close(sharp.likelihood(batch).value, soft.likelihood(batch).value)
@@ -225,7 +225,7 @@ def test_smoothing_trains_towards_a_flatter_law_and_scores_are_not_smoothed():
 
 
 def test_a_sentence_without_a_source_is_refused():
-    space, batch = worlds.sentences(4)
+    space, batch = small_data.sentences(4)
     assert "--given" in str(Transformer.unsupported_reason(replace(space, given={})))
     with pytest.raises(DataError, match="source"):
         built("dot").sample(3)

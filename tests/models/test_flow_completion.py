@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge import registry
 from monge.core.batch import Batch
@@ -76,7 +76,7 @@ def test_a_gaussian_flow_draws_the_known_conditional(seen):
 def test_a_seen_level_is_anywhere_in_its_interval():
     """Of two levels that a flow makes depend on one another, P(second | first) is that of the
     law, which many draws of the noise tell."""
-    space, batch = worlds.make("levels", 300)
+    space, batch = small_data.make("levels", 300)
     space = replace(space, shape=(2,))
     rows = replace(batch, x=batch.x.reshape(-1, 4)[:, :2]).double()
     torch.manual_seed(1)

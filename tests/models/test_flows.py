@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge import registry
 from monge.core.batch import Batch
@@ -31,10 +31,10 @@ def build(name, space, **fields):
 @pytest.mark.parametrize("name", FLOWS)
 @pytest.mark.parametrize("fields", [{}, {"noise": "learned"}, {"margin": 0.0}], ids=str)
 def test_the_bound_of_levels_rises_to_a_law_that_sums_to_at_most_one(name, fields):
-    space, batch = worlds.make("levels")
+    space, batch = small_data.make("levels")
     model = build(name, space, **fields)
     model.initialise_from_data(batch.double())
-    every = worlds.states(space)
+    every = small_data.states(space)
     with torch.no_grad():
         one, many = (
             model.likelihood(every, model.LikelihoodConfig(samples=k)).value for k in (1, 20)
@@ -46,7 +46,7 @@ def test_the_bound_of_levels_rises_to_a_law_that_sums_to_at_most_one(name, field
 @pytest.mark.parametrize("name", FLOWS)
 def test_draws_of_levels_are_as_frequent_as_their_bound_says(name):
     """Many draws of the noise make the bound nearly the probability."""
-    space, batch = worlds.make("levels")
+    space, batch = small_data.make("levels")
     model = build(name, space)
     model.initialise_from_data(batch.double())
     code = 4 ** torch.arange(4)
@@ -63,14 +63,14 @@ def test_draws_of_levels_are_as_frequent_as_their_bound_says(name):
 @pytest.mark.parametrize("name", FLOWS)
 def test_codes_decode_to_what_they_encode(name):
     for kind in ("real", "binary", "levels"):
-        space, batch = worlds.make(kind)
+        space, batch = small_data.make(kind)
         model, x = build(name, space), batch.double().x[:50]
         torch.testing.assert_close(model.decode(model.encode(x)), x, rtol=1e-6, atol=1e-6)
 
 
 def test_whole_numbers_of_a_table_and_of_counts_come_back():
     for kind in ("counts", "columns"):
-        space, batch = worlds.make(kind)
+        space, batch = small_data.make(kind)
         for name in VECTORS:
             model, x = build(name, space), batch.double().x[:50]
             torch.testing.assert_close(model.decode(model.encode(x)), x, rtol=1e-6, atol=1e-6)
@@ -87,7 +87,7 @@ def given(name, space, x):
 
 @pytest.mark.parametrize("name", [*FLOWS, "cnf", *READERS])
 def test_wild_rows_have_finite_scores_and_gradients_in_float32(name):
-    space, batch = worlds.make("real")
+    space, batch = small_data.make("real")
     x = torch.cat([batch.x[:4], torch.tensor([[1e6, 0.0], [-1e6, 1e6], [5.0, -1e6]])])
     space, batch = given(name, space, x)
     model = build(name, space).float()
@@ -103,7 +103,7 @@ def test_a_constant_column_and_heavy_tails_train(name):
     g = make_generator(0)
     heavy = torch.randn(300, generator=g) / torch.rand(300, generator=g).clamp_min(1e-3)
     x = torch.stack([heavy, torch.full((300,), 3.0)], 1)
-    space = worlds.fitted(Space(kind="real", shape=(2,), name="x"), x)
+    space = small_data.fitted(Space(kind="real", shape=(2,), name="x"), x)
     space, batch = given(name, space, x)
     model = registry.find(name).smallest_config(space).build(space)
     model.initialise_from_data(batch)
@@ -130,7 +130,7 @@ def test_maf_reads_events_and_iaf_reads_codes():
 
 
 def test_a_cold_sample_is_the_code_zero():
-    space, _ = worlds.make("real")
+    space, _ = small_data.make("real")
     for name in FLOWS:
         model = build(name, space)
         x = model.sample(3, options=model.SamplingConfig(temperature=0.0))
@@ -140,7 +140,7 @@ def test_a_cold_sample_is_the_code_zero():
 def test_a_likelihood_says_what_it_is():
     kinds = {"real": "exact", "levels": "bound", "binary": "bound"}
     for kind, said in kinds.items():
-        space, batch = worlds.make(kind)
+        space, batch = small_data.make(kind)
         for name in FLOWS:
             found = build(name, space).likelihood(batch.double()[:3])
             assert found.kind == said
@@ -184,7 +184,7 @@ def test_glow_takes_colours_and_odd_numbers_of_channels():
 
 
 def test_foreign_levels_and_dropout_of_iaf_are_refused():
-    space, _ = worlds.make("levels")
+    space, _ = small_data.make("levels")
     with pytest.raises(DataError, match=r"0 to 3.* 9"):
         build("coupling", space).likelihood(torch.full((1, 1, 2, 2), 9.0).double())
     with pytest.raises(UsageError, match=r"net\.dropout=0"):
@@ -196,7 +196,7 @@ def test_a_coupling_learns_what_a_gaussian_cannot():
     angle = math.pi * torch.rand(2000, generator=make_generator(0))
     x = torch.stack([angle.cos(), angle.sin()], 1)
     x = x + 0.1 * torch.randn(2000, 2, generator=make_generator(1))
-    space = worlds.fitted(Space(kind="real", shape=(2,), name="x"), x)
+    space = small_data.fitted(Space(kind="real", shape=(2,), name="x"), x)
     torch.manual_seed(0)
     model = registry.find("coupling").Config(layers=4).build(space)
     model.initialise_from_data(Batch(x))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import small_data
 import torch
-import worlds
 from PIL import Image
 from torch import Tensor
 
@@ -42,7 +42,7 @@ def built(owner, **words: object):
 
 def trainer(owner, **words: object) -> Trainer:
     recipe = replace(owner.defaults(SPACE).train, batch_size=16, warmup=0, lr=3e-3, ema_decay=0.0)
-    return Trainer(built(owner, **words), worlds.Rows(pairs()), recipe, seed=1)
+    return Trainer(built(owner, **words), small_data.Rows(pairs()), recipe, seed=1)
 
 
 @pytest.mark.parametrize("owner", [Pix2Pix, CycleGAN])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from pixels import BINARY, COLOUR, GIVEN, LEVELS, REAL, RGB, ROW, told
-from worlds import states
+from small_data import states
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge.core.batch import Batch
 from monge.core.errors import DataError, UsageError
@@ -35,7 +35,7 @@ def build(space: Space, window: int = 0, **fields) -> WaveNet:
 
 
 def varying(kind: str, n: int = 40) -> tuple[Space, Batch]:
-    space, batch = worlds.sequence(kind, n)
+    space, batch = small_data.sequence(kind, n)
     return space, batch.double()
 
 
@@ -54,7 +54,7 @@ def test_colours_of_a_pixel_come_in_turn():
     assert layout.steps(picture)[0, :4].tolist() == [0, 4, 8, 1]
 
 
-@pytest.mark.parametrize("kind", worlds.SEQUENCES)
+@pytest.mark.parametrize("kind", small_data.SEQUENCES)
 def test_the_blocks_of_a_row_sum_to_its_score(kind):
     """Every block of the windowed loss, weighed by its chance, is the loss of whole rows."""
     space, rows = varying(kind)
@@ -137,7 +137,7 @@ def test_a_condition_of_each_step_is_read_at_its_step():
 
 
 def test_places_of_rows_of_one_length_begin_with_their_own_law():
-    space, batch = worlds.make("binary")
+    space, batch = small_data.make("binary")
     model = build(space)
     with torch.no_grad():
         model.net.last.weight.zero_()
@@ -176,7 +176,9 @@ def test_the_median_length_is_drawn_and_kept(tmp_path):
     other.load_state_dict(model.state_dict())
     assert other.sample(2).shape == (2, int(rows.length.median()))
     with pytest.raises(UsageError, match="steps=4"):
-        build(worlds.make("binary")[0]).sample(1, options=SequenceModel.SamplingConfig(steps=4))
+        build(small_data.make("binary")[0]).sample(
+            1, options=SequenceModel.SamplingConfig(steps=4)
+        )
 
 
 def test_bits_are_counted_over_the_steps_that_exist():
@@ -191,7 +193,7 @@ def test_bits_are_counted_over_the_steps_that_exist():
 def test_measures_leave_out_a_distance_of_unequal_rows():
     space, rows = varying("levels")
     model = build(space)
-    split = worlds.Rows(rows)
+    split = small_data.Rows(rows)
     found = all_metrics(model, split, split)
     assert "energy_distance" not in found
     assert {"log_likelihood", "bits_per_dim", "samples_per_second"} <= set(found)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import small_data
 import torch
-import worlds
 from PIL import Image
 
 import monge
@@ -109,7 +109,7 @@ def test_codes_are_carried_on_by_vrnn_alone():
 @both
 def test_rates_of_steps_add_up_to_the_divergence(name):
     """X62 by draws: the mean of log q - log p over q is that of the sum of closed forms."""
-    space, batch = worlds.sequence("channels", 6)
+    space, batch = small_data.sequence("channels", 6)
     batch = replace(batch.double(), row=torch.arange(6))
     model = built(name, space)
     noise = torch.randn(
@@ -270,7 +270,9 @@ def test_codes_hold_what_the_channels_of_a_step_share(name):
     space, owner = Space(kind="real", shape=(2, 2), rows=1000), registry.find(name)
     model = owner.smallest_config(space).override("step_net.width=32").build(space)
     trainer = Trainer(
-        model, worlds.Rows(Batch(x[:1000])), TrainConfig(lr=8e-3, grad_clip=1.0, batch_size=100)
+        model,
+        small_data.Rows(Batch(x[:1000])),
+        TrainConfig(lr=8e-3, grad_clip=1.0, batch_size=100),
     )
     for _ in range(250):
         trainer.train_step(1.0)

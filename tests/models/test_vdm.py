@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+import small_data
 import torch
-import worlds
 
 from monge.core.batch import Batch
 from monge.core.errors import UsageError
@@ -18,7 +18,7 @@ T = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
 def build(kind="levels", *words, rows=400):
-    space, batch = worlds.make(kind, rows)
+    space, batch = small_data.make(kind, rows)
     torch.manual_seed(0)
     model = VDM.smallest_config(space).override(*words).build(space).double()
     batch = replace(batch.double(), row=torch.arange(rows))
@@ -106,7 +106,7 @@ def test_variance_turn_lowers_the_variance_of_the_estimate():
 
 
 def test_what_an_entry_tells_of_itself_is_its_posterior():
-    space, batch = worlds.make("levels", 500)
+    space, batch = small_data.make("levels", 500)
     units = Units(space).double()
     alone = EntrywiseDenoiser(space, units).double()
     y = units.to_units(batch.x.double())
@@ -159,11 +159,11 @@ def test_resumed_law_remembers_the_shares():
 
 
 def test_a_short_fit_learns_bits():
-    space, batch = worlds.make("binary", 600)
+    space, batch = small_data.make("binary", 600)
     torch.manual_seed(0)
     model = VDM.smallest_config(space).build(space)
     trainer = Trainer(
-        model, worlds.Rows(batch), replace(VDM.defaults(space).train, batch_size=128), 0
+        model, small_data.Rows(batch), replace(VDM.defaults(space).train, batch_size=128), 0
     )
     for _ in range(100):
         trainer.train_step(1.0)
