@@ -171,9 +171,9 @@ DAMAGE = {
         json.dumps(json.loads((folder / "run.json").read_text()) | {"data": None})
     ),
     "best": lambda folder: (folder / "best.safetensors").write_bytes(b"none"),
-    "counters": lambda compute: checkpoint.save(folder / "best.safetensors", {}, {}),
+    "counters": lambda folder: checkpoint.save(folder / "best.safetensors", {}, {}),
     "link": lambda folder: (
-        (folder / "card.md").rename(compute.parent / "card")
+        (folder / "card.md").rename(folder.parent / "card")
         and (folder / "card.md").symlink_to("../card")
     ),
 }
